@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // A process that waits to join its groups logs that once, with the groups and the session timeout,
@@ -44,13 +45,13 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 				begun := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				err := watchGroups(ctx, func() []kafka.RoleState {
+				err := watchGroups(ctx, func() []metrics.RoleState {
 					in := time.Since(begun) >= tt.joins
-					return []kafka.RoleState{
+					return []metrics.RoleState{
 						{Role: schemas.RoleCopier, Class: schemas.High, Member: true},
 						{Role: schemas.RoleCopier, Class: schemas.Low, Member: in},
 					}
-				}, func(_ context.Context, states []kafka.RoleState) (kafka.JoinWait, error) {
+				}, func(_ context.Context, states []metrics.RoleState) (kafka.JoinWait, error) {
 					if len(states) != 2 || time.Since(begun) < tt.failed {
 						return kafka.JoinWait{}, errors.New("no answer")
 					}

@@ -24,6 +24,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 func get(t *testing.T, h http.Handler, method, path string) (int, string) {
@@ -112,7 +113,7 @@ func TestObserved(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	reg := health.NewRegistry()
 	cfg := b.Config()
-	cfg.Metrics = kafka.NewMetrics(reg)
+	cfg.Metrics = metrics.New(reg)
 	admin, err := kafka.NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)

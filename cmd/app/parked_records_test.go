@@ -16,6 +16,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -113,7 +114,7 @@ func TestParkedRecordsAreFresh(t *testing.T) {
 					b.Send(deletes(item))
 				}
 				cfg := b.Config()
-				cfg.Metrics = kafka.NewMetrics(prometheus.NewRegistry())
+				cfg.Metrics = metrics.New(prometheus.NewRegistry())
 				reads := numbers{new(atomic.Int64), 100 * time.Millisecond, func(reading int64) {
 					if busy := cfg.Metrics.State()[0].Busy; reading > 1 && busy > 0 {
 						t.Error("the records are read again by a task that holds a worker")

@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
@@ -42,7 +43,7 @@ type Config struct {
 	StallAfter  time.Duration
 	TopicPrefix string
 
-	Roles func() []kafka.RoleState // of this process
+	Roles func() []metrics.RoleState // of this process
 	Lags  func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
 	// Ping checks that ClickHouse answers. nil: no role of this process uses it.
 	Ping func(context.Context) error
@@ -186,7 +187,7 @@ func (m *Monitor) Collect(run context.Context) {
 }
 
 // updateDueSince records since when each role has had work that it could do.
-func (m *Monitor) updateDueSince(states []kafka.RoleState) {
+func (m *Monitor) updateDueSince(states []metrics.RoleState) {
 	since := m.dueSince
 	m.dueSince = map[schemas.Role]time.Time{}
 	for _, d := range m.roles(states) {
@@ -216,7 +217,7 @@ func (m *Monitor) limitStarting(err error) error {
 // shiftDueSince keeps the due messages of the last collection, since the present ones are unknown,
 // and does not count the time since then: a failed collection neither hides a stall nor causes one.
 // m.mu is held.
-func (m *Monitor) shiftDueSince(states []kafka.RoleState, unknown time.Duration) {
+func (m *Monitor) shiftDueSince(states []metrics.RoleState, unknown time.Duration) {
 	for _, d := range m.roles(states) {
 		if since, ok := m.dueSince[d.Role]; ok {
 			if d.Active.After(since) {
@@ -232,7 +233,7 @@ func (m *Monitor) shiftDueSince(states []kafka.RoleState, unknown time.Duration)
 
 // dueInOwned returns the number of due messages in the partitions of this process. A partition that
 // it has stopped reading counts as 0, since another process would stop too.
-func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
+func dueInOwned(s metrics.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
 			continue
@@ -254,7 +255,7 @@ func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableB
 }
 
 // roles combines the classes of each role. m.mu is held.
-func (m *Monitor) roles(states []kafka.RoleState) (all []roleHealth) {
+func (m *Monitor) roles(states []metrics.RoleState) (all []roleHealth) {
 	for _, s := range states {
 		i := slices.IndexFunc(all, func(d roleHealth) bool { return d.Role == s.Role })
 		if i < 0 {

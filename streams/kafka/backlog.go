@@ -274,7 +274,7 @@ func (f *fetcher) move(t *task, slot int) {
 		switch {
 		case err == nil:
 			f.diversion.acked.Add(1)
-			f.metrics.countHandled(t.disposition, 1, -1)
+			f.metrics.CountHandled(t.disposition, 1, -1)
 			f.p.finish(t)
 		case t.part.isCancelled() || f.p.outputs.ctx.Err() != nil:
 			f.p.abandon(t)

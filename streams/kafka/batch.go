@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -67,7 +68,7 @@ type BatchGroup struct {
 	router *router
 	pauser pauser
 
-	metrics      *roleMetrics
+	metrics      *metrics.Role
 	memory       *byteBudget // bytes read and not stored
 	retry        retry.Policy
 	storeSlots   chan struct{} // limits concurrent calls of Store
@@ -131,10 +132,10 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 		pacers:   map[string]*tablePacer{}, unmarked: map[partition]bool{}, perPoll: firstPollRecords,
 		pauser: pauser{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
-	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
+	g.metrics = cfg.Metrics.Role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
 	g.checker = newPollChecker(g.router, g.commits)
-	g.metrics.addOldest(g.oldest)
+	g.metrics.AddOldest(g.oldest)
 	opts := append(consumeOptions(cfg, groupMember{role: bc.Role, topics: topics}),
 		cfg.produceOptions(outputTimeout, outputLinger)...)
 	g.opts, err = cfg.options(string(bc.Role), append(opts,
@@ -250,7 +251,7 @@ func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partiti
 				}
 				n, weight := b.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
 				g.memory.add(weight)
-				g.metrics.addInFlight(n, weight)
+				g.metrics.AddInFlight(n, weight)
 			}
 		}
 	}
@@ -384,7 +385,7 @@ func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(part
 }
 
 func (g *BatchGroup) onAssigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.countRebalance(partitionsAssigned, parts, time.Now())
+	defer g.metrics.CountRebalance(metrics.PartitionsAssigned, parts, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	eachPartition(parts, func(at partition) { g.startBatcher(cl, at) })
@@ -403,12 +404,12 @@ func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
 }
 
 func (g *BatchGroup) onRevoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.countRebalance(partitionsRevoked, parts, time.Now())
+	defer g.metrics.CountRebalance(metrics.PartitionsRevoked, parts, time.Now())
 	g.stopBatchers(cl, g.owned(parts), true)
 }
 
 func (g *BatchGroup) onLost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.countRebalance(partitionsLost, parts, time.Now())
+	defer g.metrics.CountRebalance(metrics.PartitionsLost, parts, time.Now())
 	g.stopBatchers(cl, g.owned(parts), false)
 }
 
@@ -478,15 +479,15 @@ func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 	return stuck
 }
 
-func (g *BatchGroup) oldest() (o oldest) {
+func (g *BatchGroup) oldest() (o metrics.Oldest) {
 	for _, b := range g.owned(nil) {
 		b.mu.Lock()
-		if !b.storeBegan.IsZero() && (o.task.IsZero() || b.storeBegan.Before(o.task)) {
-			o.task = b.storeBegan
+		if !b.storeBegan.IsZero() && (o.Task.IsZero() || b.storeBegan.Before(o.Task)) {
+			o.Task = b.storeBegan
 		}
 		if len(b.records) > 0 {
-			if t := b.records[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
-				o.message = t
+			if t := b.records[0].rec.Timestamp; o.Message.IsZero() || t.Before(o.Message) {
+				o.Message = t
 			}
 		}
 		b.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -58,9 +59,6 @@ func newBatcher(g *BatchGroup, cl *kgo.Client, at partition, table *tablePacer) 
 		wake: make(chan struct{}, 1), halt: make(chan struct{}), done: make(chan struct{}),
 	}
 }
-
-// headerOverhead is the memory of a header beside its key and value.
-const headerOverhead = 48
 
 // isNewLog reports whether no record of the log inc has been read.
 func (b *batcher) isNewLog(inc uint32) bool {
@@ -196,7 +194,7 @@ func (b *batcher) complete(batch []inflightRecord, bytes int64) {
 	b.paused = b.paused && !resume
 	b.mu.Unlock()
 	countSettled(b.g.metrics, batch)
-	b.g.metrics.addInFlight(-len(batch), -bytes)
+	b.g.metrics.AddInFlight(-len(batch), -bytes)
 	if resume {
 		b.cl.ResumeFetchPartitions(b.asMap())
 	}
@@ -216,7 +214,7 @@ func (b *batcher) discard() {
 	defer b.mu.Unlock()
 	b.discarded = true
 	b.g.memory.add(-b.bytes)
-	b.g.metrics.addInFlight(-len(b.records), -b.bytes)
+	b.g.metrics.AddInFlight(-len(b.records), -b.bytes)
 	b.records, b.bytes = nil, 0
 }
 
@@ -275,7 +273,7 @@ func (b *batcher) run() {
 				return
 			}
 		default:
-			b.g.metrics.countPublishFailures(1)
+			b.g.metrics.CountPublishFailures(1)
 			if !b.stopping() {
 				b.g.fail(err)
 			}
@@ -300,7 +298,7 @@ func (b *batcher) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended = true; b.stuck {
-		b.g.metrics.addStuck(-1)
+		b.g.metrics.AddStuck(-1)
 	}
 	close(b.done)
 }
@@ -313,7 +311,7 @@ func (b *batcher) markStuck() bool {
 		return false
 	}
 	b.stuck = true
-	b.g.metrics.addStuck(1)
+	b.g.metrics.AddStuck(1)
 	return true
 }
 
@@ -435,10 +433,10 @@ func (b *batcher) callSink(ds []*schemas.Delivery) (err error) {
 		}
 	}()
 	b.setStoreBegan(time.Now())
-	b.g.metrics.addBusy(1)
+	b.g.metrics.AddBusy(1)
 	defer func(began time.Time) {
-		b.g.metrics.observeCall(time.Since(began))
-		b.g.metrics.addBusy(-1)
+		b.g.metrics.ObserveCall(time.Since(began))
+		b.g.metrics.AddBusy(-1)
 		b.setStoreBegan(time.Time{})
 	}(time.Now())
 	return b.g.sink.Store(b.ctx, ds)
@@ -452,12 +450,12 @@ func (b *batcher) setStoreBegan(t time.Time) {
 }
 
 // countSettled counts records by disposition. Their handler calls were observed already.
-func countSettled(m *roleMetrics, records []inflightRecord) {
-	var n [dispositions]int
+func countSettled(m *metrics.Role, records []inflightRecord) {
+	var n [metrics.Dispositions]int
 	for i := range records {
 		n[records[i].disposition]++
 	}
-	for f := range dispositions {
-		m.countHandled(f, n[f], -1)
+	for f := range metrics.Dispositions {
+		m.CountHandled(f, n[f], -1)
 	}
 }

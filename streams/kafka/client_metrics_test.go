@@ -7,13 +7,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
 )
 
 // Several clients may have the same name. Their metrics disappear with them.
 func TestMetricsOfClients(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	cfg := Config{Brokers: []string{"127.0.0.1:1"}, Metrics: NewMetrics(reg)}
+	cfg := Config{Brokers: []string{"127.0.0.1:1"}, Metrics: metrics.New(reg)}
 	clients := func() (names []string) {
 		for name := range metricstest.Gather(t, reg, "client_buffered_fetch_bytes") {
 			names = append(names, name)

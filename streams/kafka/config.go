@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // Config holds the settings that all parts of a process share: brokers, names of topics and groups, and client options.
@@ -47,7 +48,7 @@ type Config struct {
 	// ServerSide makes the brokers assign partitions (KIP-848). It requires Kafka 4.3 or newer.
 	ServerSide bool
 	// Metrics, Tracer and Controls may be nil: then nothing is counted, traced or paused.
-	Metrics  *Metrics
+	Metrics  *metrics.Metrics
 	Tracer   trace.Tracer
 	Controls *Controls
 	// Deleted, if set, collects deleted topics. No part of the process commits offsets of them.
@@ -214,7 +215,7 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 		}
 		opts = append(opts, kgo.SASL(m))
 	}
-	opts = append(append(opts, c.Metrics.hooks(name)...), more...)
+	opts = append(append(opts, c.Metrics.Hooks(name)...), more...)
 	if err := kgo.ValidateOpts(opts...); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}

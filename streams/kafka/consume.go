@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -71,7 +72,7 @@ type commits struct {
 	todo    map[partition]position
 	deleted *DeletedTopics // their positions are not committed: they belong to the deleted topics
 
-	metrics *roleMetrics // may be nil
+	metrics *metrics.Role // may be nil
 	// before is called with the positions of a commit, and prevents the commit by an error. May be nil.
 	before func(ctx context.Context, todo map[partition]position) error
 	// after is called for each committed position. May be nil.
@@ -183,7 +184,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partiti
 		}
 	}
 	if !errors.Is(first, context.Canceled) { // Canceled: given up because the process stops
-		c.metrics.countCommit(first)
+		c.metrics.CountCommit(first)
 	}
 	return first
 }

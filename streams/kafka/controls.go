@@ -212,8 +212,8 @@ func (c *Controls) stopTimer() {
 	}
 }
 
-// anyPaused reports whether anything is paused.
-func (c *Controls) anyPaused() bool {
+// AnyPaused reports whether anything is paused.
+func (c *Controls) AnyPaused() bool {
 	a := c.load()
 	return a != nil && (len(a.paused) > 0 || len(a.sweeps) > 0)
 }
@@ -234,8 +234,8 @@ func (c *Controls) Sweep(name string) bool {
 	return a != nil && (a.sweeps[name] || a.matches(scope{role: schemas.RoleSweeper}))
 }
 
-// workers returns the number of workers that each process gives to role, if it is set.
-func (c *Controls) workers(role schemas.Role) (n int, set bool) {
+// Workers returns the number of workers that each process gives to role, if it is set.
+func (c *Controls) Workers(role schemas.Role) (n int, set bool) {
 	a := c.load()
 	if a == nil {
 		return 0, false

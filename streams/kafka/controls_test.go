@@ -92,7 +92,7 @@ func TestControls(t *testing.T) {
 					t.Errorf("got  %s\nwant %s", got, tt.want)
 				}
 				paused := func(word string) bool { return !strings.Contains(word, "=") }
-				if got, want := c.Any(), slices.ContainsFunc(strings.Fields(tt.want), paused); got != want {
+				if got, want := c.AnyPaused(), slices.ContainsFunc(strings.Fields(tt.want), paused); got != want {
 					t.Errorf("Any = %v, want %v", got, want)
 				}
 			})
@@ -212,7 +212,7 @@ func TestControlsWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		told(true)
-		if c.Any() {
+		if c.AnyPaused() {
 			t.Error("paused after a tombstone")
 		}
 		cancel()

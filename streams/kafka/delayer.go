@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -33,7 +34,7 @@ type Delayer struct {
 	delays map[string]time.Duration // by topic name
 	tap    pauser
 
-	metrics *roleMetrics
+	metrics *metrics.Role
 	commits *commits
 	reader  *pollChecker
 	refusal refusal    // of the last move; used by Run only
@@ -61,15 +62,15 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 	// Lanes that are no longer configured are read too. Their records move on at once, to a configured lane if they
 	// are not due.
 	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
-	d.metrics = cfg.Metrics.role(schemas.RoleDelayer, schemas.High)
+	d.metrics = cfg.Metrics.Role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
 	d.reader = newPollChecker(d.router, d.commits)
 	d.reader.byPattern = true
-	d.metrics.addOldest(d.oldest)
-	moved := func(k rebalanceKind) func(context.Context, *kgo.Client, map[string][]int32) {
+	d.metrics.AddOldest(d.oldest)
+	moved := func(k metrics.RebalanceKind) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-			defer d.metrics.countRebalance(k, parts, time.Now())
-			if k != partitionsAssigned {
+			defer d.metrics.CountRebalance(k, parts, time.Now())
+			if k != metrics.PartitionsAssigned {
 				d.drop(cl, parts)
 			}
 		}
@@ -80,8 +81,8 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 			cfg.produceOptions(outputTimeout, outputLinger)...),
 		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneDiscoveryInterval),
 		kgo.FetchMaxPartitionBytes(256<<10), // bounds the records that are held per partition
-		kgo.OnPartitionsAssigned(moved(partitionsAssigned)), kgo.OnPartitionsRevoked(moved(partitionsRevoked)),
-		kgo.OnPartitionsLost(moved(partitionsLost)))...)
+		kgo.OnPartitionsAssigned(moved(metrics.PartitionsAssigned)), kgo.OnPartitionsRevoked(moved(metrics.PartitionsRevoked)),
+		kgo.OnPartitionsLost(moved(metrics.PartitionsLost)))...)
 	return d, err
 }
 
@@ -204,7 +205,7 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 			d.refusal.record(d.router, d.metrics, err)
 			return nil
 		}
-		d.metrics.countPublishFailures(1)
+		d.metrics.CountPublishFailures(1)
 		return err
 	}
 	d.setRefused(nil)
@@ -303,31 +304,31 @@ func (d *Delayer) addInFlight(sign int, recs []waitingRecord) {
 	for _, rec := range recs {
 		bytes += recordBytes(rec.Record)
 	}
-	d.metrics.addInFlight(sign*len(recs), int64(sign)*bytes)
+	d.metrics.AddInFlight(sign*len(recs), int64(sign)*bytes)
 }
 
 // countMoved counts records that were moved, by disposition.
 func (d *Delayer) countMoved(out []*kgo.Record) {
-	var n [dispositions]int
+	var n [metrics.Dispositions]int
 	for _, rec := range out {
 		if d.router.cfg.schemaTopic(rec.Topic) == schemas.Dead {
-			n[dispositionDead]++
+			n[metrics.DispositionDead]++
 		} else {
-			n[dispositionDone]++
+			n[metrics.DispositionDone]++
 		}
 	}
-	d.metrics.countHandled(dispositionDone, n[dispositionDone], -1)
-	d.metrics.countHandled(dispositionDead, n[dispositionDead], -1)
+	d.metrics.CountHandled(metrics.DispositionDone, n[metrics.DispositionDone], -1)
+	d.metrics.CountHandled(metrics.DispositionDead, n[metrics.DispositionDead], -1)
 }
 
 // oldest returns the earliest time at which a held record was ready.
-func (d *Delayer) oldest() (o oldest) {
+func (d *Delayer) oldest() (o metrics.Oldest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, recs := range d.held {
-		if t := d.readyAt(recs[0]); t.Before(now) && (o.message.IsZero() || t.Before(o.message)) {
-			o.message = t
+		if t := d.readyAt(recs[0]); t.Before(now) && (o.Message.IsZero() || t.Before(o.Message)) {
+			o.Message = t
 		}
 	}
 	return o

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -25,9 +24,3 @@ func (g *BatchGroup) SetRetry(p retry.Policy) *BatchGroup {
 	g.retry = p
 	return g
 }
-
-// Any reports whether anything is paused.
-func (c *Controls) Any() bool { return c.anyPaused() }
-
-// Workers returns the number of workers that is set for a role.
-func (c *Controls) Workers(role schemas.Role) (n int, set bool) { return c.workers(role) }

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // A fetcher is one client of a Pool: a member of the group of one class. It has its own limit of bytes in
@@ -25,7 +26,7 @@ type fetcher struct {
 	cl      *kgo.Client
 	leave   func()      // leaves the group and closes cl
 	memory  *byteBudget // bytes in flight, without those of the backlog topic
-	metrics *roleMetrics
+	metrics *metrics.Role
 
 	rebalanceMu    sync.Mutex // held during a rebalance, and while Maintain runs
 	commits        *commits
@@ -54,7 +55,7 @@ const maxCommitRequests = 1024
 
 func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 	f := &fetcher{
-		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.role(m.role, m.class),
+		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.Role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
 		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
 		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{},
@@ -114,7 +115,7 @@ func (f *fetcher) dispatch(fetches kgo.Fetches) error {
 	f.memory.add(weight)
 	f.backlogBytes.Add(behind)
 	f.limitBacklogFetch()
-	f.metrics.addInFlight(len(tasks), weight+behind)
+	f.metrics.AddInFlight(len(tasks), weight+behind)
 	if fresh {
 		f.commitOpen()
 	}
@@ -202,7 +203,7 @@ func (f *fetcher) commit(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	f.metrics.countCommit(err)
+	f.metrics.CountCommit(err)
 	switch {
 	case err == nil:
 	case commitFatal(err):
@@ -305,7 +306,7 @@ func (f *fetcher) awaitRecorded(ctx context.Context, must bool) error {
 
 // onAssigned adds partitions. No poll is held while it or the other callbacks run.
 func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer f.metrics.countRebalance(partitionsAssigned, parts, time.Now())
+	defer f.metrics.CountRebalance(metrics.PartitionsAssigned, parts, time.Now())
 	f.rebalanceMu.Lock()
 	defer f.rebalanceMu.Unlock()
 	f.p.requirePrepare()
@@ -348,7 +349,7 @@ func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.
 
 // onRevoked gives running tasks DrainTimeout to end, cancels the rest, and commits.
 func (f *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer f.metrics.countRebalance(partitionsRevoked, parts, time.Now())
+	defer f.metrics.CountRebalance(metrics.PartitionsRevoked, parts, time.Now())
 	f.rebalanceMu.Lock()
 	defer f.rebalanceMu.Unlock()
 	assignments := f.owned(parts)
@@ -365,7 +366,7 @@ func (f *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][
 
 // onLost cancels running tasks and commits nothing.
 func (f *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer f.metrics.countRebalance(partitionsLost, parts, time.Now())
+	defer f.metrics.CountRebalance(metrics.PartitionsLost, parts, time.Now())
 	f.rebalanceMu.Lock()
 	defer f.rebalanceMu.Unlock()
 	assignments := f.owned(parts)

@@ -153,7 +153,7 @@ func (a *Admin) weigher(ctx context.Context, starts, ends offsets) func(topic st
 			in := ends[topic][id] - starts[topic][id]
 			each, ok := float64(sizes[topic][id])/float64(max(in, 1)), sizes[topic][id] > 0 && in > 0
 			if !ok {
-				each, ok = a.cfg.Metrics.meanRecordBytes(topic)
+				each, ok = a.cfg.Metrics.MeanRecordBytes(topic)
 			}
 			if !ok {
 				return nil
@@ -243,4 +243,24 @@ func (p *rateTracker) seconds(of rateKey, at map[int32]int64, left int64, now ti
 	}
 	s := float64(left) / (float64(moved) / took.Seconds())
 	return &s
+}
+
+// positions returns the offsets at which a group continues: the committed one, or the log start.
+func positions(starts, ends, done map[int32]int64) map[int32]int64 {
+	at := map[int32]int64{}
+	for id := range ends {
+		at[id] = max(done[id], starts[id])
+	}
+	return at
+}
+
+// totalLag returns the number of offsets from done, or from starts where nothing is committed, to ends.
+func totalLag(starts, ends, done offsets) (n int64) {
+	for topic, ps := range ends {
+		at := positions(starts[topic], ps, done[topic])
+		for id, end := range ps {
+			n += max(end-at[id], 0)
+		}
+	}
+	return n
 }

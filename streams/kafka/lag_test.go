@@ -17,6 +17,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 func lagAdmin(t *testing.T, cfg kafka.Config) *kafka.Admin {
@@ -198,7 +199,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 	t.Cleanup(cluster.Close)
 	reg := prometheus.NewRegistry()
 	cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Prefix: "p.", Heartbeat: 100 * time.Millisecond,
-		Metrics: kafka.NewMetrics(reg)}
+		Metrics: metrics.New(reg)}
 	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 3}); err != nil {
 		t.Fatal(err)
 	}

@@ -117,7 +117,7 @@ func TestTransitTopicsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := bare(t, 1, 1)
-		if _, err := admin(t, cfg).CreateTopic(t.Context(), 1, 1, nil, "millrace.delay.90d"); err != nil {
+		if _, err := adminClient(t, cfg).CreateTopic(t.Context(), 1, 1, nil, "millrace.delay.90d"); err != nil {
 			t.Fatal(err)
 		}
 		large := schemas.AgainOf(schemas.RoleCopier, schemas.DuplicationLarge)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // Unserved returns the roles that no process runs: their groups have no members. A process that was killed
@@ -38,7 +39,7 @@ type JoinWait struct {
 }
 
 // JoinWait returns those groups of states that this process has not joined and that have other members.
-func (a *Admin) JoinWait(ctx context.Context, states []RoleState) (JoinWait, error) {
+func (a *Admin) JoinWait(ctx context.Context, states []metrics.RoleState) (JoinWait, error) {
 	w := JoinWait{Session: a.cfg.sessionTimeout()}
 	var groups []string
 	for _, s := range states {

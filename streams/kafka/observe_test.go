@@ -16,6 +16,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -23,7 +24,7 @@ import (
 // withMetrics returns a broker's configuration with metrics, and their registry.
 func withMetrics(b *kafkatest.Broker) (kafka.Config, *prometheus.Registry) {
 	cfg, reg := b.Config(), prometheus.NewRegistry()
-	cfg.Metrics = kafka.NewMetrics(reg)
+	cfg.Metrics = metrics.New(reg)
 	return cfg, reg
 }
 

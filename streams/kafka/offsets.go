@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -47,26 +48,6 @@ func collectOffsets(answer kadm.ListedOffsets, err error) (offsets, error) {
 	return out, nil
 }
 
-// positions returns the offsets at which a group continues: the committed one, or the log start.
-func positions(starts, ends, done map[int32]int64) map[int32]int64 {
-	at := map[int32]int64{}
-	for id := range ends {
-		at[id] = max(done[id], starts[id])
-	}
-	return at
-}
-
-// totalLag returns the number of offsets from done, or from starts where nothing is committed, to ends.
-func totalLag(starts, ends, done offsets) (n int64) {
-	for topic, ps := range ends {
-		at := positions(starts[topic], ps, done[topic])
-		for id, end := range ps {
-			n += max(end-at[id], 0)
-		}
-	}
-	return n
-}
-
 // A partition names one partition of a topic. The topic includes the prefix.
 type partition struct {
 	topic string
@@ -85,3 +66,6 @@ func eachPartition(parts map[string][]int32, f func(partition)) {
 		}
 	}
 }
+
+// maxClockSkew is how far a timestamp may be ahead of the local clock. Beyond that it counts as one of the future.
+const maxClockSkew = 10 * time.Minute

@@ -18,7 +18,7 @@ import (
 )
 
 // admin returns a client for the actions of an operator.
-func admin(t *testing.T, cfg kafka.Config) *kadm.Client {
+func adminClient(t *testing.T, cfg kafka.Config) *kadm.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
 	if err != nil {
@@ -40,7 +40,7 @@ func commitOf(t *testing.T, cfg kafka.Config, group string, o kadm.Offset) {
 	var os kadm.Offsets
 	o.Topic = cfg.Prefix + o.Topic
 	os.Add(o)
-	if err := admin(t, cfg).CommitAllOffsets(t.Context(), group, os); err != nil {
+	if err := adminClient(t, cfg).CommitAllOffsets(t.Context(), group, os); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -147,18 +148,18 @@ func (s *outputs) empty() bool {
 type refusal struct{ active bool }
 
 // record records that the brokers have refused it.
-func (f *refusal) record(r *router, m *roleMetrics, err error) {
-	m.countPublishFailures(1)
-	if !f.active && m.addRefused(1) {
+func (f *refusal) record(r *router, m *metrics.Role, err error) {
+	m.CountPublishFailures(1)
+	if !f.active && m.AddRefused(1) {
 		r.log.Warn("retry outputs", "err", err)
 	}
 	f.active = true
 }
 
 // clear records that the brokers have accepted it, or that it is not sent again.
-func (f *refusal) clear(m *roleMetrics) {
+func (f *refusal) clear(m *metrics.Role) {
 	if f.active {
-		m.addRefused(-1)
+		m.AddRefused(-1)
 	}
 	f.active = false
 }

@@ -46,8 +46,8 @@ func (w *worker) park() bool {
 	w.parked, w.replaced = true, true
 	w.deadline -= w.p.clock.Load()
 	w.mu.Unlock()
-	w.p.metricsOf(t).addBusy(-1)
-	w.p.metricsOf(t).addParked(1)
+	w.p.metricsOf(t).AddBusy(-1)
+	w.p.metricsOf(t).AddParked(1)
 	w.p.sched.park(t)
 	if first {
 		w.p.sched.mu.Lock()
@@ -74,8 +74,8 @@ func (w *worker) unpark() (cause error) {
 	}
 	now := w.p.clock.Load()
 	w.lastProgress.Store(now)
-	w.p.metricsOf(t).addParked(-1)
-	w.p.metricsOf(t).addBusy(1)
+	w.p.metricsOf(t).AddParked(-1)
+	w.p.metricsOf(t).AddBusy(1)
 	w.mu.Lock()
 	w.parked = false
 	w.deadline += now

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -213,7 +214,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.startWorkers(p.cfg.Large, 1)
 	var loops sync.WaitGroup
 	for _, f := range p.fetchers {
-		f.metrics.addOldest(func() oldest { return p.oldest(f) })
+		f.metrics.AddOldest(func() metrics.Oldest { return p.oldest(f) })
 	}
 	loops.Go(func() { p.watchdog(run) })
 	loops.Go(func() { p.applyControls(run) })
@@ -383,7 +384,7 @@ func (p *Pool) failTask(t *task, err error) {
 // takes, and its bytes count until then. If the brokers reject a record permanently, Run stops.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	if len(recs) == 0 {
-		p.metricsOf(t).countHandled(t.disposition, 1, took)
+		p.metricsOf(t).CountHandled(t.disposition, 1, took)
 		p.finish(t)
 		return
 	}
@@ -400,10 +401,10 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 			return
 		}
 		if n := failed.Load(); n > 0 {
-			p.metricsOf(t).countPublishFailures(int(n))
+			p.metricsOf(t).CountPublishFailures(int(n))
 			p.abandon(t)
 		} else {
-			p.metricsOf(t).countHandled(t.disposition, 1, took)
+			p.metricsOf(t).CountHandled(t.disposition, 1, took)
 			p.finish(t)
 		}
 	}
@@ -435,7 +436,7 @@ func (p *Pool) freeTask(t *task) {
 	} else {
 		t.part.fetcher.memory.add(-n)
 	}
-	t.part.fetcher.metrics.addInFlight(-1, -n)
+	t.part.fetcher.metrics.AddInFlight(-1, -n)
 }
 
-func (p *Pool) metricsOf(t *task) *roleMetrics { return t.part.fetcher.metrics }
+func (p *Pool) metricsOf(t *task) *metrics.Role { return t.part.fetcher.metrics }

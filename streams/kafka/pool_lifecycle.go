@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // drain stops the start of tasks of assignments and waits for the running ones. It cancels parked tasks at
@@ -162,7 +163,7 @@ func (p *Pool) watchdog(ctx context.Context) {
 		p.clock.Store(int64(now))
 		for _, w := range p.liveWorkers() {
 			if err := w.checkProgress(int64(now)); err != nil {
-				p.fetchers[0].metrics.addStuck(1)
+				p.fetchers[0].metrics.AddStuck(1)
 				p.fail(err)
 				return
 			}
@@ -176,14 +177,14 @@ func (p *Pool) watchdog(ctx context.Context) {
 // wait for slots count as progress: the watchdog checks the tasks that hold the slots.
 func (p *Pool) shedPaused() {
 	for f := range p.sched.waitingForSlots() {
-		f.metrics.markProgress()
+		f.metrics.MarkProgress()
 	}
 	held := p.sched.pausedCounts()
 	for _, f := range p.fetchers {
-		f.metrics.addHeld(held[f] - f.pausedTasks)
+		f.metrics.AddHeld(held[f] - f.pausedTasks)
 		f.pausedTasks = held[f]
 	}
-	if _, hasAgain := schemas.Lookup(schemas.Again(p.cfg.Role)); !hasAgain || !p.kafka.Controls.anyPaused() {
+	if _, hasAgain := schemas.Lookup(schemas.Again(p.cfg.Role)); !hasAgain || !p.kafka.Controls.AnyPaused() {
 		return
 	}
 	if slices.ContainsFunc(p.fetchers, (*fetcher).underPressure) {
@@ -213,7 +214,7 @@ func (p *Pool) applyControls(ctx context.Context) {
 	for {
 		paused := p.kafka.Controls.Role(p.cfg.Role)
 		allowed := p.cfg.Workers
-		if n, ok := p.kafka.Controls.workers(p.cfg.Role); ok {
+		if n, ok := p.kafka.Controls.Workers(p.cfg.Role); ok {
 			allowed = n
 		}
 		p.sched.mu.Lock()
@@ -235,7 +236,7 @@ func (p *Pool) applyControls(ctx context.Context) {
 // paused reports whether w is paused by its account or stores.
 func (p *Pool) paused(w Work) bool {
 	c := p.kafka.Controls
-	if !c.anyPaused() {
+	if !c.AnyPaused() {
 		return false
 	}
 	for _, store := range w.Stores {
@@ -249,7 +250,7 @@ func (p *Pool) paused(w Work) bool {
 // admit returns an error if t must not be handled now.
 func (p *Pool) admit(t *task) error {
 	w := &t.flow.work
-	if p.kafka.Controls.anyPaused() && p.paused(*w) {
+	if p.kafka.Controls.AnyPaused() && p.paused(*w) {
 		return errWorkPaused
 	}
 	if p.cfg.Admit == nil {
@@ -267,20 +268,20 @@ func (p *Pool) admit(t *task) error {
 }
 
 // oldest returns when the oldest running task of f started, and the time of its oldest unfinished message.
-func (p *Pool) oldest(f *fetcher) (o oldest) {
+func (p *Pool) oldest(f *fetcher) (o metrics.Oldest) {
 	now := p.clock.Load()
 	for _, w := range p.liveWorkers() {
 		w.mu.Lock()
 		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
-			if since := time.Now().Add(-time.Duration(now - w.began)); o.task.IsZero() || since.Before(o.task) {
-				o.task = since
+			if since := time.Now().Add(-time.Duration(now - w.began)); o.Task.IsZero() || since.Before(o.Task) {
+				o.Task = since
 			}
 		}
 		w.mu.Unlock()
 	}
 	for _, part := range f.owned(nil) {
-		if at, ok := part.oldest(); ok && (o.message.IsZero() || at.Before(o.message)) {
-			o.message = at
+		if at, ok := part.oldest(); ok && (o.Message.IsZero() || at.Before(o.Message)) {
+			o.Message = at
 		}
 	}
 	return o

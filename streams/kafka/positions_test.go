@@ -90,7 +90,7 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 						if kind == "BatchGroup" {
 							group = "millrace." + string(schemas.RoleSink)
 						}
-						if _, err := admin(t, cfg).DeleteGroup(t.Context(), group); err != nil {
+						if _, err := adminClient(t, cfg).DeleteGroup(t.Context(), group); err != nil {
 							t.Fatal(err)
 						}
 					}
@@ -120,7 +120,7 @@ func TestCheckpointBelowTheLogStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		keep(t, b)
-		if _, err := admin(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
+		if _, err := adminClient(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
 			t.Fatal(err)
 		}
 		b.Send(numbered(10, 10)...)
@@ -166,7 +166,7 @@ func TestPositionsOfChangedGroups(t *testing.T) {
 // forget deletes the committed offsets of the planner's group.
 func forget(t *testing.T, b *kafkatest.Broker) {
 	t.Helper()
-	if _, err := admin(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
+	if _, err := adminClient(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -402,7 +402,7 @@ func TestCheckpointOfALane(t *testing.T) {
 		if at := starts(t, b.Config(), lane)[0]; at != 4 {
 			t.Fatalf("the log starts at %d", at)
 		}
-		if _, err := admin(t, b.Config()).DeleteGroup(t.Context(), "millrace.delayer"); err != nil {
+		if _, err := adminClient(t, b.Config()).DeleteGroup(t.Context(), "millrace.delayer"); err != nil {
 			t.Fatal(err)
 		}
 		pass(0)

@@ -20,6 +20,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -52,11 +53,11 @@ func TestCoPartitioned(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 5, RealTime: true})
 	var mu sync.Mutex
 	handlers := map[string]map[int]bool{} // by item
-	var metrics []*kafka.Metrics
+	var counts []*metrics.Metrics
 	for n := range 2 {
 		cfg := b.Config()
-		cfg.Metrics = kafka.NewMetrics(prometheus.NewRegistry())
-		metrics = append(metrics, cfg.Metrics)
+		cfg.Metrics = metrics.New(prometheus.NewRegistry())
+		counts = append(counts, cfg.Metrics)
 		g, err := kafka.NewPool(cfg, stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -74,7 +75,7 @@ func TestCoPartitioned(t *testing.T) {
 	}
 	await(t, "both own partitions", func() bool {
 		total := 0
-		for _, m := range metrics {
+		for _, m := range counts {
 			owned := 0
 			for _, ids := range m.State()[0].Owned {
 				owned += len(ids)
@@ -86,7 +87,7 @@ func TestCoPartitioned(t *testing.T) {
 		}
 		return total == 4*5
 	})
-	for n, m := range metrics {
+	for n, m := range counts {
 		owned := m.State()[0].Owned
 		for topic, ids := range owned {
 			if first := owned[b.Config().Prefix+string(schemas.FixityResults)]; !maps.Equal(ids, first) {

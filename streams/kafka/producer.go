@@ -12,10 +12,8 @@ import (
 )
 
 const (
-	producerTimeout = 30 * time.Second // until a Producer gives up a message
-	outputTimeout   = time.Minute      // until an output of a handler counts as refused and is published again
-	producerLinger  = time.Millisecond
-	outputLinger    = 5 * time.Millisecond // lets many tasks share a request
+	outputTimeout = time.Minute          // until an output of a handler counts as refused and is published again
+	outputLinger  = 5 * time.Millisecond // lets many tasks share a request
 )
 
 // A Producer publishes messages that are not outputs of a handler. It is idempotent while it lives. A message of
@@ -57,7 +55,7 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 		recs[i] = rec
 	}
 	if _, err := publish(ctx, p.cl, recs); err != nil {
-		p.router.cfg.Metrics.countPublishFailure()
+		p.router.cfg.Metrics.CountPublishFailure()
 		return err
 	}
 	return nil

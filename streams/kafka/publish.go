@@ -131,3 +131,7 @@ func publishError(rec *kgo.Record, err error) error {
 	}
 	return wrapped
 }
+
+const producerTimeout = 30 * time.Second // until a Producer gives up a message
+
+const producerLinger = time.Millisecond

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -22,7 +23,7 @@ func (b *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
 	}
 	b.keepProbe()
 	wait := b.g.retry.Backoff(tries)
-	b.g.metrics.countHandled(dispositionRetried, len(batch), -1)
+	b.g.metrics.CountHandled(metrics.DispositionRetried, len(batch), -1)
 	b.g.router.log.Warn("retry batch", "topic", b.topic, "partition", b.id, "from", batch[0].rec.Offset,
 		"rows", len(batch), "attempt", tries, "wait", wait, "err", err)
 	t := time.NewTimer(wait)
@@ -60,7 +61,7 @@ func (b *batcher) keepProbe() (left int) {
 	}
 	b.records = slices.Clone(b.records[:keep])
 	b.bytes -= weight
-	b.g.metrics.addInFlight(-len(rest), -weight)
+	b.g.metrics.AddInFlight(-len(rest), -weight)
 	b.g.memory.add(-weight)
 	return keep
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -52,9 +53,9 @@ func newRouter(cfg Config, role schemas.Role, attempts int) *router {
 type inflightRecord struct {
 	rec          *kgo.Record
 	incarnation  uint32
-	retryHeaders *retryHeaders  // nil: not parsed yet
-	trace        *headerCarrier // headers that name its span; nil: no span
-	disposition  disposition    // its result, set by outcome
+	retryHeaders *retryHeaders       // nil: not parsed yet
+	trace        *headerCarrier      // headers that name its span; nil: no span
+	disposition  metrics.Disposition // its result, set by outcome
 }
 
 // retryHeaders returns the parsed retry headers of ir. A record on its original topic has only a history; the
@@ -187,7 +188,7 @@ func (r *router) outcome(ir *inflightRecord, out []schemas.Message, err error) [
 		}
 		recs = append(recs, rec)
 	}
-	ir.disposition = dispositionDone
+	ir.disposition = metrics.DispositionDone
 	if err != nil && r.origin(ir) == schemas.Dead {
 		r.log.Error("keep dead letter", "partition", ir.rec.Partition, "offset", ir.rec.Offset, "err", err)
 		return nil
@@ -292,9 +293,9 @@ func (r *router) failureRecord(ir *inflightRecord, err error, now time.Time) *kg
 		}
 	}
 	topic, log := schemas.Dead, r.log.Error
-	ir.disposition = dispositionDead
+	ir.disposition = metrics.DispositionDead
 	if !h.due.IsZero() {
-		ir.disposition = dispositionOf(class)
+		ir.disposition = metrics.DispositionOf(class)
 		if topic, log = schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name), r.log.Warn; cause != "" {
 			log = r.log.Debug
 		}
@@ -340,7 +341,7 @@ func laneForWait(lanes []Lane, n int, limit time.Duration) Lane {
 func (r *router) backlogRecord(ir *inflightRecord, topic string) *kgo.Record {
 	h := *r.retryHeaders(ir)
 	h.role = r.role
-	ir.disposition = dispositionMoved
+	ir.disposition = metrics.DispositionMoved
 	return &kgo.Record{Topic: topic, Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }
 
@@ -361,7 +362,7 @@ func (r *router) pausedRecord(ir *inflightRecord, now time.Time) *kgo.Record {
 	h.role, h.class, h.err = r.role, "paused", errWorkPaused.Error()
 	h.due = now.Add(laneForWait(r.lanes, h.unavailable, maxUnavailableLane).Delay)
 	h.unavailable++
-	ir.disposition = dispositionPaused
+	ir.disposition = metrics.DispositionPaused
 	topic := schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name)
 	r.log.Debug("delay paused message", "to", string(topic), "topic", string(h.topic),
 		"partition", h.partition, "offset", h.offset, "class", h.class)
@@ -387,3 +388,6 @@ func recordBytes(rec *kgo.Record) int64 {
 	}
 	return int64(n)
 }
+
+// headerOverhead is the memory of a header beside its key and value.
+const headerOverhead = 48

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -105,7 +106,7 @@ func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func
 	}
 	return func(err error) {
 		for ir, end := range ends {
-			if err == nil && ir.disposition == dispositionDead {
+			if err == nil && ir.disposition == metrics.DispositionDead {
 				end(errNotStored)
 			} else {
 				end(err)

@@ -39,8 +39,6 @@ type trimBlock struct {
 }
 
 const (
-	// maxClockSkew is how far a timestamp may be ahead of the local clock. Beyond that it counts as one of the future.
-	maxClockSkew = 10 * time.Minute
 	// futureScanTimeout bounds the time in which one Trim reads the records after one with a timestamp of the future.
 	futureScanTimeout = 30 * time.Second
 )

@@ -76,7 +76,7 @@ func trimmer(t *testing.T, cfg kafka.Config, keep time.Duration) *kafka.Trimmer 
 // starts returns the log starts of a topic's partitions.
 func starts(t *testing.T, cfg kafka.Config, topic schemas.Topic) map[int32]int64 {
 	t.Helper()
-	listed, err := admin(t, cfg).ListStartOffsets(t.Context(), cfg.Prefix+string(topic))
+	listed, err := adminClient(t, cfg).ListStartOffsets(t.Context(), cfg.Prefix+string(topic))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestTrim(t *testing.T) {
 			schemas.Delay("30s"), schemas.Delay("90d"), schemas.Changes, schemas.Incidents, schemas.Dead,
 			schemas.Jobs, "foreign"}
 		for _, name := range []string{"millrace.delay.90d", "millrace.foreign"} {
-			if _, err := admin(t, cfg).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
+			if _, err := adminClient(t, cfg).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -55,7 +56,7 @@ func (w *worker) progress() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.task != nil {
-		w.p.metricsOf(w.task).markProgress()
+		w.p.metricsOf(w.task).MarkProgress()
 	}
 }
 
@@ -81,7 +82,7 @@ func (w *worker) begin(it workItem, mustRecord bool) context.Context {
 	now, t := w.p.clock.Load(), it.task
 	w.lastProgress.Store(now)
 	w.progressed.Store(false)
-	w.p.metricsOf(t).addBusy(1)
+	w.p.metricsOf(t).AddBusy(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.task, w.q, w.mustRecord, w.began, w.deadline, w.cancelledAt = t, it.q, mustRecord, now, now+int64(w.p.deadline(t)), 0
@@ -92,7 +93,7 @@ func (w *worker) begin(it workItem, mustRecord bool) context.Context {
 func (w *worker) end() (cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.p.metricsOf(w.task).addBusy(-1)
+	w.p.metricsOf(w.task).AddBusy(-1)
 	w.task = nil
 	if w.ctx.Err() != nil {
 		cause = context.Cause(w.ctx)
@@ -153,7 +154,7 @@ func (p *Pool) run(w *worker, it workItem) bool {
 		p.finish(t)
 		return true
 	}
-	if p.kafka.Controls.anyPaused() && p.kafka.Controls.Role(p.cfg.Role) { // paused since the scheduler handed it out
+	if p.kafka.Controls.AnyPaused() && p.kafka.Controls.Role(p.cfg.Role) { // paused since the scheduler handed it out
 		p.sched.postpone(it.q, clockStep)
 		return false
 	}
@@ -225,7 +226,7 @@ func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 		if cause != nil && retry.ClassOf(err) == retry.Transient {
 			t.err = fmt.Errorf("%w: %w", cause, err) // a cancelled task is not retried in place
 		} else if wait, ok := p.retryInPlace(t); ok {
-			p.metricsOf(t).countHandled(dispositionRetried, 1, time.Since(called))
+			p.metricsOf(t).CountHandled(metrics.DispositionRetried, 1, time.Since(called))
 			p.sched.postpone(it.q, wait)
 			return false
 		}

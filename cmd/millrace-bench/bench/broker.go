@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkabench"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -162,7 +163,7 @@ func copierConfig(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
 // newPool returns a Pool with metrics and controls, as in production. Traces are off, which is the default.
 func newPool(broker string, pc kafka.PoolConfig, h kafka.Handler) (*kafka.Pool, error) {
 	cfg := config(broker)
-	cfg.Metrics, cfg.Controls = kafka.NewMetrics(prometheus.NewRegistry()), new(kafka.Controls)
+	cfg.Metrics, cfg.Controls = metrics.New(prometheus.NewRegistry()), new(kafka.Controls)
 	return kafka.NewPool(cfg, pc, h)
 }
 

@@ -1,4 +1,4 @@
-package kafka
+package metrics
 
 import (
 	"cmp"
@@ -56,14 +56,14 @@ func (m *Metrics) State() (states []RoleState) {
 }
 
 // timeOf is the inverse of time.Since(r.base).
-func (r *roleMetrics) timeOf(since int64) time.Time {
+func (r *Role) timeOf(since int64) time.Time {
 	if since == 0 {
 		return time.Time{}
 	}
 	return r.base.Add(time.Duration(since))
 }
 
-func (m *Metrics) sortedRoles() (roles []*roleMetrics) {
+func (m *Metrics) sortedRoles() (roles []*Role) {
 	if m == nil {
 		return nil
 	}
@@ -72,7 +72,7 @@ func (m *Metrics) sortedRoles() (roles []*roleMetrics) {
 	for _, r := range m.roles {
 		roles = append(roles, r)
 	}
-	slices.SortFunc(roles, func(a, b *roleMetrics) int {
+	slices.SortFunc(roles, func(a, b *Role) int {
 		return cmp.Or(cmp.Compare(a.at.role, b.at.role), cmp.Compare(a.at.class, b.at.class))
 	})
 	return roles
@@ -137,8 +137,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 		r.mu.Unlock()
 		gauge(d.partitions, float64(owned))
 		o := r.oldest()
-		age(d.task, o.task)
-		age(d.message, o.message)
+		age(d.task, o.Task)
+		age(d.message, o.Message)
 		if t := r.timeOf(r.lastSuccess.Load()); !t.IsZero() {
 			gauge(d.success, float64(t.UnixMilli())/1e3)
 		}
@@ -148,9 +148,9 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 // A topicSize is a number of records of a topic, and their size in the log.
 type topicSize struct{ records, bytes int64 }
 
-// meanRecordBytes returns the mean size of a record of topic, named with its prefix. ok is false if none was
+// MeanRecordBytes returns the mean size of a record of topic, named with its prefix. ok is false if none was
 // read.
-func (m *Metrics) meanRecordBytes(topic string) (bytes float64, ok bool) {
+func (m *Metrics) MeanRecordBytes(topic string) (bytes float64, ok bool) {
 	if m == nil {
 		return 0, false
 	}
@@ -177,8 +177,8 @@ var (
 	_ kgo.HookFetchBatchRead = (*clientMetrics)(nil)
 )
 
-// hooks returns the options that count for the client called name.
-func (m *Metrics) hooks(name string) []kgo.Opt {
+// Hooks returns the options that count for the client called name.
+func (m *Metrics) Hooks(name string) []kgo.Opt {
 	if m == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package kafka
+package metrics
 
 import (
 	"slices"
@@ -13,28 +13,28 @@ import (
 )
 
 // A disposition is the result of a delivery.
-type disposition uint8
+type Disposition uint8
 
 // The dispositions. All but dispositionRetried settle the message.
 const (
-	dispositionDone        disposition = iota
-	dispositionRetried                 // will be retried in place
+	DispositionDone        Disposition = iota
+	DispositionRetried                 // will be retried in place
 	dispositionTransient               // sent to a delay lane after a transient error
 	dispositionUnavailable             // sent to a delay lane: a store or engine is unavailable
 	dispositionWait                    // sent to a delay lane: not due yet
-	dispositionPaused                  // sent to a delay lane by a pause
-	dispositionMoved                   // sent to a backlog topic
-	dispositionDead                    // sent to topic dead
-	dispositions
+	DispositionPaused                  // sent to a delay lane by a pause
+	DispositionMoved                   // sent to a backlog topic
+	DispositionDead                    // sent to topic dead
+	Dispositions
 )
 
 // String returns the value of label outcome.
-func (f disposition) String() string {
-	return [dispositions]string{"done", "retried", "transient", "unavailable", "wait", "paused", "moved", "dead"}[f]
+func (f Disposition) String() string {
+	return [Dispositions]string{"done", "retried", "transient", "unavailable", "wait", "paused", "moved", "dead"}[f]
 }
 
-// dispositionOf returns the disposition of a delivery that failed with an error of class c and goes to a delay lane.
-func dispositionOf(c retry.Class) disposition {
+// DispositionOf returns the disposition of a delivery that failed with an error of class c and goes to a delay lane.
+func DispositionOf(c retry.Class) Disposition {
 	switch c {
 	case retry.ClassUnavailable:
 		return dispositionUnavailable
@@ -45,18 +45,18 @@ func dispositionOf(c retry.Class) disposition {
 }
 
 // A rebalanceKind is a kind of change in the assigned partitions.
-type rebalanceKind uint8
+type RebalanceKind uint8
 
 // The rebalance kinds.
 const (
-	partitionsAssigned rebalanceKind = iota
-	partitionsRevoked
-	partitionsLost
+	PartitionsAssigned RebalanceKind = iota
+	PartitionsRevoked
+	PartitionsLost
 	rebalanceKinds
 )
 
 // String returns the value of label kind.
-func (m rebalanceKind) String() string {
+func (m RebalanceKind) String() string {
 	return [rebalanceKinds]string{"assigned", "revoked", "lost"}[m]
 }
 
@@ -68,7 +68,7 @@ type Metrics struct {
 	descs descriptions
 
 	mu      sync.Mutex // guards the rest
-	roles   map[roleClass]*roleMetrics
+	roles   map[roleClass]*Role
 	clients map[string]bool      // values of label client in use
 	sizes   map[string]topicSize // of records read, by topic name
 }
@@ -83,10 +83,10 @@ type vectors struct {
 	handler                                                          *prometheus.HistogramVec
 }
 
-// NewMetrics returns Metrics that are registered with reg. It panics if reg has them already: a process has only one.
-func NewMetrics(reg prometheus.Registerer) *Metrics {
+// New returns Metrics that are registered with reg. It panics if reg has them already: a process has only one.
+func New(reg prometheus.Registerer) *Metrics {
 	m := &Metrics{
-		reg: reg, base: time.Now(), roles: map[roleClass]*roleMetrics{}, clients: map[string]bool{},
+		reg: reg, base: time.Now(), roles: map[roleClass]*Role{}, clients: map[string]bool{},
 		sizes: map[string]topicSize{}, descs: newDescriptions(),
 	}
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
@@ -112,8 +112,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// role returns the metrics of a role's class, always the same ones. Their counters are exported from the first call on.
-func (m *Metrics) role(role schemas.Role, class schemas.Class) *roleMetrics {
+// Role returns the metrics of a role's class, always the same ones. Their counters are exported from the first call on.
+func (m *Metrics) Role(role schemas.Role, class schemas.Class) *Role {
 	if m == nil {
 		return nil
 	}
@@ -133,10 +133,10 @@ func (m *Metrics) role(role schemas.Role, class schemas.Class) *roleMetrics {
 
 // A roleMetrics holds the metrics of one class of one role. Its methods may be called on nil, and are safe for
 // concurrent use.
-type roleMetrics struct {
+type Role struct {
 	at               roleClass
 	base             time.Time
-	messages         [dispositions]prometheus.Counter
+	messages         [Dispositions]prometheus.Counter
 	handler          prometheus.Observer
 	commits          [2]prometheus.Counter // ok, failed
 	failures         prometheus.Counter
@@ -157,17 +157,17 @@ type roleMetrics struct {
 	// first one was refused.
 	refusals     int
 	refusedSince time.Time
-	oldestFuncs  []func() oldest
+	oldestFuncs  []func() Oldest
 }
 
 // An oldest holds the start of the oldest running task and the timestamp of the oldest unhandled message; zero if
 // there is none.
-type oldest struct{ task, message time.Time }
+type Oldest struct{ Task, Message time.Time }
 
-func newRoleMetrics(m *Metrics, at roleClass) *roleMetrics {
+func newRoleMetrics(m *Metrics, at roleClass) *Role {
 	role, class := string(at.role), string(at.class)
-	r := &roleMetrics{at: at, base: m.base, owned: map[string]map[int32]bool{}}
-	for f := range dispositions {
+	r := &Role{at: at, base: m.base, owned: map[string]map[int32]bool{}}
+	for f := range Dispositions {
 		r.messages[f] = m.vecs.messages.WithLabelValues(role, class, f.String())
 	}
 	r.handler = m.vecs.handler.WithLabelValues(role, class)
@@ -182,78 +182,78 @@ func newRoleMetrics(m *Metrics, at roleClass) *roleMetrics {
 	return r
 }
 
-// countHandled counts n deliveries that ended in f after a handler call of d. A negative d means that there was
+// CountHandled counts n deliveries that ended in f after a handler call of d. A negative d means that there was
 // no call, or that it was observed already.
-func (r *roleMetrics) countHandled(f disposition, n int, d time.Duration) {
+func (r *Role) CountHandled(f Disposition, n int, d time.Duration) {
 	if r == nil || n == 0 {
 		return
 	}
 	r.messages[f].Add(float64(n))
 	if d >= 0 {
-		r.observeCall(d)
+		r.ObserveCall(d)
 	}
-	if f == dispositionRetried {
+	if f == DispositionRetried {
 		return
 	}
 	now := int64(time.Since(r.base))
 	r.lastActive.Store(now)
-	if f == dispositionDone {
+	if f == DispositionDone {
 		r.lastSuccess.Store(now)
 	}
 }
 
-// observeCall records the duration of a handler call.
-func (r *roleMetrics) observeCall(d time.Duration) {
+// ObserveCall records the duration of a handler call.
+func (r *Role) ObserveCall(d time.Duration) {
 	if r != nil {
 		r.handler.Observe(d.Seconds())
 	}
 }
 
-// markProgress records that a running task has made progress.
-func (r *roleMetrics) markProgress() {
+// MarkProgress records that a running task has made progress.
+func (r *Role) MarkProgress() {
 	if r != nil {
 		r.lastActive.Store(int64(time.Since(r.base)))
 	}
 }
 
-// addInFlight adds to the records that are read and not settled.
-func (r *roleMetrics) addInFlight(records int, bytes int64) {
+// AddInFlight adds to the records that are read and not settled.
+func (r *Role) AddInFlight(records int, bytes int64) {
 	if r != nil {
 		r.records.Add(int64(records))
 		r.bytes.Add(bytes)
 	}
 }
 
-// addBusy adds to the running handler calls.
-func (r *roleMetrics) addBusy(delta int) {
+// AddBusy adds to the running handler calls.
+func (r *Role) AddBusy(delta int) {
 	if r != nil {
 		r.busy.Add(int64(delta))
 	}
 }
 
-// addParked adds to the parked tasks.
-func (r *roleMetrics) addParked(delta int) {
+// AddParked adds to the parked tasks.
+func (r *Role) AddParked(delta int) {
 	if r != nil {
 		r.parked.Add(int64(delta))
 	}
 }
 
-// addHeld adds to the messages in flight that a pause holds back.
-func (r *roleMetrics) addHeld(delta int) {
+// AddHeld adds to the messages in flight that a pause holds back.
+func (r *Role) AddHeld(delta int) {
 	if r != nil {
 		r.held.Add(int64(delta))
 	}
 }
 
-// addStuck adds to the tasks that have not returned after they were cancelled.
-func (r *roleMetrics) addStuck(delta int) {
+// AddStuck adds to the tasks that have not returned after they were cancelled.
+func (r *Role) AddStuck(delta int) {
 	if r != nil {
 		r.stuck.Add(int64(delta))
 	}
 }
 
-// countRebalance counts a rebalance that took from began until now. With defer, began is evaluated at once.
-func (r *roleMetrics) countRebalance(k rebalanceKind, parts map[string][]int32, began time.Time) {
+// CountRebalance counts a rebalance that took from began until now. With defer, began is evaluated at once.
+func (r *Role) CountRebalance(k RebalanceKind, parts map[string][]int32, began time.Time) {
 	if r == nil {
 		return
 	}
@@ -261,10 +261,10 @@ func (r *roleMetrics) countRebalance(k rebalanceKind, parts map[string][]int32, 
 	r.rebalanceSeconds[k].Add(time.Since(began).Seconds())
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.member = k == partitionsAssigned || r.member && k == partitionsRevoked
+	r.member = k == PartitionsAssigned || r.member && k == PartitionsRevoked
 	for topic, ids := range parts {
 		for _, id := range ids {
-			if k != partitionsAssigned {
+			if k != PartitionsAssigned {
 				delete(r.owned[topic], id)
 				continue
 			}
@@ -276,8 +276,8 @@ func (r *roleMetrics) countRebalance(k rebalanceKind, parts map[string][]int32, 
 	}
 }
 
-// countCommit counts a commit.
-func (r *roleMetrics) countCommit(err error) {
+// CountCommit counts a commit.
+func (r *Role) CountCommit(err error) {
 	if r == nil {
 		return
 	}
@@ -288,15 +288,15 @@ func (r *roleMetrics) countCommit(err error) {
 	}
 }
 
-// countPublishFailures counts n records that were given up.
-func (r *roleMetrics) countPublishFailures(n int) {
+// CountPublishFailures counts n records that were given up.
+func (r *Role) CountPublishFailures(n int) {
 	if r != nil {
 		r.failures.Add(float64(n))
 	}
 }
 
-// addRefused adds to the outputs that the brokers refuse at present. It reports whether there were none before.
-func (r *roleMetrics) addRefused(delta int) (first bool) {
+// AddRefused adds to the outputs that the brokers refuse at present. It reports whether there were none before.
+func (r *Role) AddRefused(delta int) (first bool) {
 	if r == nil {
 		return delta > 0
 	}
@@ -314,15 +314,15 @@ func (r *roleMetrics) addRefused(delta int) (first bool) {
 // producerRole is the value of label role for messages that no role publishes.
 const producerRole = "producer"
 
-// countPublishFailure counts messages that a Producer gave up.
-func (m *Metrics) countPublishFailure() {
+// CountPublishFailure counts messages that a Producer gave up.
+func (m *Metrics) CountPublishFailure() {
 	if m != nil {
 		m.vecs.publishFailures.WithLabelValues(producerRole, "").Inc()
 	}
 }
 
-// addOldest adds a function that oldest calls.
-func (r *roleMetrics) addOldest(f func() oldest) {
+// AddOldest adds a function that oldest calls.
+func (r *Role) AddOldest(f func() Oldest) {
 	if r == nil {
 		return
 	}
@@ -332,7 +332,7 @@ func (r *roleMetrics) addOldest(f func() oldest) {
 }
 
 // oldest returns the oldest times that the functions of addOldest return.
-func (r *roleMetrics) oldest() (o oldest) {
+func (r *Role) oldest() (o Oldest) {
 	r.mu.Lock()
 	looks := slices.Clone(r.oldestFuncs)
 	r.mu.Unlock()
@@ -343,8 +343,8 @@ func (r *roleMetrics) oldest() (o oldest) {
 	}
 	for _, f := range looks {
 		got := f()
-		first(&o.task, got.task)
-		first(&o.message, got.message)
+		first(&o.Task, got.Task)
+		first(&o.Message, got.Message)
 	}
 	return o
 }

@@ -1,4 +1,4 @@
-package kafka
+package metrics
 
 import (
 	"errors"
@@ -18,7 +18,7 @@ import (
 // All metrics of a role are 0 from the start, so that rates of them are correct.
 func TestMetricsOfNewRole(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	NewMetrics(reg).role(schemas.RoleCopier, schemas.Large)
+	New(reg).Role(schemas.RoleCopier, schemas.Large)
 	want := map[string]float64{"publish_failures_total{class=,role=producer}": 0}
 	for _, name := range []string{
 		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}",
@@ -48,8 +48,8 @@ func TestMetricsOfNewRole(t *testing.T) {
 
 func TestMetricsNames(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	m := NewMetrics(reg)
-	m.role(schemas.RoleCopier, schemas.High)
+	m := New(reg)
+	m.Role(schemas.RoleCopier, schemas.High)
 	metricstest.Lint(t, reg)
 }
 
@@ -57,34 +57,34 @@ func TestMetricsCount(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		reg := prometheus.NewRegistry()
-		m := NewMetrics(reg)
-		r := m.role(schemas.RoleCopier, "")
-		if m.role(schemas.RoleCopier, schemas.High) != r {
+		m := New(reg)
+		r := m.Role(schemas.RoleCopier, "")
+		if m.Role(schemas.RoleCopier, schemas.High) != r {
 			t.Error("a class has two handles, and high is not the class of those that have but one")
 		}
 		start := time.Now()
 		parts := map[string][]int32{"a": {0, 1}, "b": {0}}
 		time.Sleep(2 * time.Second)
-		r.countRebalance(partitionsAssigned, parts, start)
-		r.countRebalance(partitionsRevoked, map[string][]int32{"a": {1}}, time.Now())
-		r.addInFlight(10, 1000)
-		r.addBusy(3)
-		r.addHeld(1)
-		r.addStuck(1)
-		r.countHandled(dispositionDone, 4, time.Second)
-		r.addInFlight(-4, -400)
-		r.countHandled(dispositionDone, 1, -1)
-		r.countHandled(dispositionDead, 2, -1)
-		r.countCommit(nil)
-		r.countCommit(errors.New("no"))
-		r.countPublishFailures(2)
-		m.countPublishFailure()
+		r.CountRebalance(PartitionsAssigned, parts, start)
+		r.CountRebalance(PartitionsRevoked, map[string][]int32{"a": {1}}, time.Now())
+		r.AddInFlight(10, 1000)
+		r.AddBusy(3)
+		r.AddHeld(1)
+		r.AddStuck(1)
+		r.CountHandled(DispositionDone, 4, time.Second)
+		r.AddInFlight(-4, -400)
+		r.CountHandled(DispositionDone, 1, -1)
+		r.CountHandled(DispositionDead, 2, -1)
+		r.CountCommit(nil)
+		r.CountCommit(errors.New("no"))
+		r.CountPublishFailures(2)
+		m.CountPublishFailure()
 		done := time.Now()
 		time.Sleep(time.Minute)
-		r.countHandled(dispositionRetried, 1, time.Second)
-		r.addOldest(func() oldest { return oldest{task: time.Now().Add(-3 * time.Second)} })
-		r.addOldest(func() oldest {
-			return oldest{task: time.Now().Add(-2 * time.Second), message: time.Now().Add(-time.Hour)}
+		r.CountHandled(DispositionRetried, 1, time.Second)
+		r.AddOldest(func() Oldest { return Oldest{Task: time.Now().Add(-3 * time.Second)} })
+		r.AddOldest(func() Oldest {
+			return Oldest{Task: time.Now().Add(-2 * time.Second), Message: time.Now().Add(-time.Hour)}
 		})
 		got := metricstest.Gather(t, reg)
 		maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
@@ -104,7 +104,7 @@ func TestMetricsCount(t *testing.T) {
 			"publish_failures_total{" + l + "}":                             2,
 			"publish_failures_total{class=,role=producer}":                  1,
 		})
-		r.markProgress()
+		r.MarkProgress()
 		state := m.State()
 		want := RoleState{
 			Role: schemas.RoleCopier, Class: schemas.High, Member: true,
@@ -114,7 +114,7 @@ func TestMetricsCount(t *testing.T) {
 		if len(state) != 1 || fmt.Sprint(state[0]) != fmt.Sprint(want) {
 			t.Errorf("got %v, want %v", state, want)
 		}
-		r.countRebalance(partitionsLost, map[string][]int32{"a": {0}, "b": {0}}, time.Now())
+		r.CountRebalance(PartitionsLost, map[string][]int32{"a": {0}, "b": {0}}, time.Now())
 		if s := m.State()[0]; s.Member || s.Owned["a"][0] || s.Owned["b"][0] {
 			t.Errorf("got %+v, want no member, which owns nothing", s)
 		}
@@ -124,24 +124,24 @@ func TestMetricsCount(t *testing.T) {
 // A nil *Metrics allocates nothing.
 func TestMetricsNil(t *testing.T) {
 	var m *Metrics
-	r := m.role(schemas.RoleCopier, schemas.High)
+	r := m.Role(schemas.RoleCopier, schemas.High)
 	if r != nil {
 		t.Fatal("a handle out of nothing")
 	}
 	allocs := testing.AllocsPerRun(100, func() {
-		r.countHandled(dispositionDone, 1, time.Second)
-		r.observeCall(time.Second)
-		r.markProgress()
-		r.addInFlight(1, 100)
-		r.addBusy(1)
-		r.addHeld(1)
-		r.addStuck(1)
-		r.countRebalance(partitionsLost, nil, time.Time{})
-		r.countCommit(nil)
-		r.countPublishFailures(1)
-		r.addOldest(nil)
-		m.countPublishFailure()
-		if _, ok := m.meanRecordBytes(""); ok || m.State() != nil || m.hooks("") != nil {
+		r.CountHandled(DispositionDone, 1, time.Second)
+		r.ObserveCall(time.Second)
+		r.MarkProgress()
+		r.AddInFlight(1, 100)
+		r.AddBusy(1)
+		r.AddHeld(1)
+		r.AddStuck(1)
+		r.CountRebalance(PartitionsLost, nil, time.Time{})
+		r.CountCommit(nil)
+		r.CountPublishFailures(1)
+		r.AddOldest(nil)
+		m.CountPublishFailure()
+		if _, ok := m.MeanRecordBytes(""); ok || m.State() != nil || m.Hooks("") != nil {
 			t.Error("nothing knows something")
 		}
 	})
@@ -151,13 +151,13 @@ func TestMetricsNil(t *testing.T) {
 }
 
 func TestMetricsAllocateNothing(t *testing.T) {
-	r := NewMetrics(prometheus.NewRegistry()).role(schemas.RoleCopier, schemas.High)
+	r := New(prometheus.NewRegistry()).Role(schemas.RoleCopier, schemas.High)
 	allocs := testing.AllocsPerRun(100, func() {
-		r.addInFlight(1, 100)
-		r.addBusy(1)
-		r.countHandled(dispositionDone, 1, time.Millisecond)
-		r.addBusy(-1)
-		r.addInFlight(-1, -100)
+		r.AddInFlight(1, 100)
+		r.AddBusy(1)
+		r.CountHandled(DispositionDone, 1, time.Millisecond)
+		r.AddBusy(-1)
+		r.AddInFlight(-1, -100)
 	})
 	if allocs != 0 {
 		t.Errorf("%v allocations per message, want none", allocs)
@@ -165,17 +165,17 @@ func TestMetricsAllocateNothing(t *testing.T) {
 }
 
 func BenchmarkMetrics(b *testing.B) {
-	for name, m := range map[string]*Metrics{"off": nil, "on": NewMetrics(prometheus.NewRegistry())} {
+	for name, m := range map[string]*Metrics{"off": nil, "on": New(prometheus.NewRegistry())} {
 		b.Run(name, func(b *testing.B) {
-			r := m.role(schemas.RoleCopier, schemas.High)
+			r := m.Role(schemas.RoleCopier, schemas.High)
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					r.addInFlight(1, 100)
-					r.addBusy(1)
-					r.countHandled(dispositionDone, 1, time.Millisecond)
-					r.addBusy(-1)
-					r.addInFlight(-1, -100)
+					r.AddInFlight(1, 100)
+					r.AddBusy(1)
+					r.CountHandled(DispositionDone, 1, time.Millisecond)
+					r.AddBusy(-1)
+					r.AddInFlight(-1, -100)
 				}
 			})
 		})
