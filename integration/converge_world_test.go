@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	broker "github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -230,9 +231,9 @@ func (w *convergeWorld) open(t *testing.T) {
 	if w.client, err = w.app.EmittingStore("acme", sourceStore, "client"); err != nil {
 		t.Fatal(err)
 	}
-	k := kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix, ClientID: "converge", Log: log}
+	k := client.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix, ClientID: "converge", Log: log}
 	for _, l := range w.cfg.Delay.Lanes {
-		k.Lanes = append(k.Lanes, kafka.Lane{Name: l.Name, Delay: l.Delay})
+		k.Lanes = append(k.Lanes, client.Lane{Name: l.Name, Delay: l.Delay})
 	}
 	if w.producer, err = kafka.NewProducer(k, "converge"); err != nil {
 		t.Fatal(err)

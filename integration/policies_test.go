@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/policy"
 )
 
@@ -79,7 +80,7 @@ func TestPolicyWriterClock(t *testing.T) {
 
 // awaitDates waits until records of a topic have the brokers' time, or the writers' time. Brokers acknowledge a topic
 // configuration before they apply it.
-func awaitDates(t *testing.T, c *harness.Cluster, cfg kafka.Config, topic schemas.Topic, ofBrokers bool) {
+func awaitDates(t *testing.T, c *harness.Cluster, cfg client.Config, topic schemas.Topic, ofBrokers bool) {
 	t.Helper()
 	const ahead = 30 * time.Minute // what a broker takes of any writer
 	for begun := time.Now(); time.Since(begun) < 30*time.Second; wait(t, 100*time.Millisecond) {

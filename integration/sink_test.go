@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -54,7 +55,7 @@ func TestSinkFaults(t *testing.T) {
 type sinkSetup struct {
 	setup
 	c      *harness.Cluster
-	kafka  kafka.Config
+	kafka  client.Config
 	engine *engine
 	sent   int
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -151,7 +152,7 @@ func TestRestartAfterKill(t *testing.T) {
 type unavailableSetup struct {
 	setup
 	c     *harness.Cluster
-	kafka kafka.Config
+	kafka client.Config
 	last  *process
 }
 

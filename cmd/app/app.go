@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -49,7 +50,7 @@ type App struct {
 	cfg            *config.Config
 	log            *slog.Logger
 	drain          time.Duration
-	kafka          kafka.Config
+	kafka          client.Config
 	db             *clickhouse.DB
 	stores         *Stores
 	slots          *kafka.Slots
@@ -61,17 +62,17 @@ type App struct {
 	admin          *kafka.Admin
 	watermark      *kafka.Watermark
 	policies       *kafka.Table
-	controls       *kafka.Controls
+	controls       *client.Controls
 	incidentBoard  *incident.Board
 	// incidents is the table of the topic incidents. It passes its records to all of onIncident, which
 	// must be complete before the table runs.
 	incidents         *kafka.Table
 	onIncident        []func(key []byte, i *pb.Incident)
 	goneSpaces        space.Gone
-	actions           *kafka.Table       // of the topic admin: the actions of persons that roles use
-	unreadable        *kafka.Unreadables // unreadable records of this process's tables
-	outboxes          []*outbox.File     // of the stores that emit
-	emits             *emit.Metrics      // nil: http.listen is not set, or nothing emits
+	actions           *kafka.Table        // of the topic admin: the actions of persons that roles use
+	unreadable        *client.Unreadables // unreadable records of this process's tables
+	outboxes          []*outbox.File      // of the stores that emit
+	emits             *emit.Metrics       // nil: http.listen is not set, or nothing emits
 	folder            *policyFolder
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
 	republishInterval time.Duration // between checks for overwritten incidents; 0: the default of the Pool
@@ -89,9 +90,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.kafka, err = kafkaConfig(ctx, cfg, log); err != nil {
 		return nil, err
 	}
-	a.unreadable = kafka.NewUnreadables()
-	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(kafka.DeletedTopics)
-	a.kafka.Unavailable = new(kafka.UnavailableCounts)
+	a.unreadable = client.NewUnreadables()
+	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(client.DeletedTopics)
+	a.kafka.Unavailable = new(client.UnavailableCounts)
 	a.registerMetrics()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()

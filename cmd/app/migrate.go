@@ -13,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A Migration is the work that Migrate would do.
@@ -128,7 +129,7 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 func asPrecondition(err error) error {
 	for _, kind := range []error{
 		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster,
-		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLoginRejected,
+		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, client.ErrLoginRejected,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", precondition.Err, err)

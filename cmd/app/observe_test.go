@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 )
@@ -132,7 +133,7 @@ func TestObserved(t *testing.T) {
 	}
 	h := health.New(health.Config{Log: log, StallAfter: 2 * time.Second, TopicPrefix: cfg.Prefix,
 		Roles: cfg.Metrics.State, Lags: admin.Lags, Ping: func(context.Context) error { return nil },
-		Unreadable: func() []string { return nil }, Stopped: kafka.NewUnreadables().Batches,
+		Unreadable: func() []string { return nil }, Stopped: client.NewUnreadables().Batches,
 		SetLags: kafka.NewLagMetrics(reg).Set})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
@@ -206,7 +207,7 @@ func deletes(item string) schemas.Message {
 }
 
 // deleter runs a Pool of the role deleter for d.
-func deleter(t *testing.T, cfg kafka.Config, workers int, d time.Duration, h kafka.Handler) {
+func deleter(t *testing.T, cfg client.Config, workers int, d time.Duration, h kafka.Handler) {
 	t.Helper()
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
 		CoPartitioned: true, Workers: workers, Describe: deletionWork}, h)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/storage"
@@ -31,7 +32,7 @@ type Stores struct {
 	accounts map[string][]string
 	limits   map[string]config.Limits // by account
 	policies *policy.Registry
-	waiting  *kafka.UnavailableCounts // counts messages that wait for unavailable stores; nil: not counted
+	waiting  *client.UnavailableCounts // counts messages that wait for unavailable stores; nil: not counted
 }
 
 type store struct {

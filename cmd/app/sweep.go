@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
 )
@@ -149,7 +149,7 @@ var errPaused = fmt.Errorf("%w: the sweep is paused: see 'millrace pause list'",
 func (a *App) runRound(
 	ctx context.Context, o SweepRequest, runner *sweep.Runner, m sweep.Split,
 ) (s sweep.Result, err error) {
-	run := func(ctx context.Context, k *kafka.Controls) error {
+	run := func(ctx context.Context, k *client.Controls) error {
 		ctx, stop := context.WithCancelCause(ctx) // distinguishes a pause from a failure
 		defer stop(nil)
 		checkPause := func() error {

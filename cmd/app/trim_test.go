@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -104,7 +105,7 @@ func TestTrimmerIsPaused(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				a := trimming(t, b, 0)
-				a.controls = &kafka.Controls{}
+				a.controls = &client.Controls{}
 				set := func(paused bool) {
 					ctl.Paused = paused
 					if err := a.controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {

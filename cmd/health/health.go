@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/limit"
@@ -54,7 +55,7 @@ type Config struct {
 	// Unreadable returns the records of tables that cannot be read and on which the roles depend, with
 	// the action to take. Stopped returns the partitions that this process has stopped reading.
 	Unreadable func() []string
-	Stopped    func() []kafka.UnreadableBatch
+	Stopped    func() []client.UnreadableBatch
 	SetLags    func([]kafka.Lag) // sets the metrics of the lag
 }
 
@@ -123,7 +124,7 @@ func (m *Monitor) interval() time.Duration { return min(collectInterval, m.c.Sta
 func (m *Monitor) nextInterval() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if errors.Is(m.faults[engineKafka], kafka.ErrOffsetsNotReady) {
+	if errors.Is(m.faults[engineKafka], client.ErrOffsetsNotReady) {
 		return min(startingInterval, m.interval())
 	}
 	return m.interval()
@@ -157,7 +158,7 @@ func (m *Monitor) Collect(run context.Context) {
 	}
 	lagErr = m.limitStarting(lagErr)
 	switch {
-	case errors.Is(lagErr, kafka.ErrOffsetsNotReady):
+	case errors.Is(lagErr, client.ErrOffsetsNotReady):
 		m.c.Log.Info("wait for Kafka to start", "err", lagErr)
 	case lagErr != nil:
 		m.c.Log.Warn("read the lag", "kafka", describeEngineError(lagErr), "err", lagErr)
@@ -204,7 +205,7 @@ func (m *Monitor) updateDueSince(states []metrics.RoleState) {
 // startLimit.
 func (m *Monitor) limitStarting(err error) error {
 	switch {
-	case !errors.Is(err, kafka.ErrOffsetsNotReady):
+	case !errors.Is(err, client.ErrOffsetsNotReady):
 		m.starting = time.Time{}
 	case m.starting.IsZero():
 		m.starting = time.Now()
@@ -233,7 +234,7 @@ func (m *Monitor) shiftDueSince(states []metrics.RoleState, unknown time.Duratio
 
 // dueInOwned returns the number of due messages in the partitions of this process. A partition that
 // it has stopped reading counts as 0, since another process would stop too.
-func dueInOwned(s metrics.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
+func dueInOwned(s metrics.RoleState, lags []kafka.Lag, stopped []client.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
 			continue
@@ -243,7 +244,7 @@ func dueInOwned(s metrics.RoleState, lags []kafka.Lag, stopped []kafka.Unreadabl
 			name = prefix + string(l.Topic)
 		}
 		for id, n := range l.Partitions {
-			halted := slices.ContainsFunc(stopped, func(b kafka.UnreadableBatch) bool {
+			halted := slices.ContainsFunc(stopped, func(b client.UnreadableBatch) bool {
 				return b.Reader == l.Group && b.Topic == l.Topic && b.Partition == id
 			})
 			if s.Owned[name][id] && !halted {

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
@@ -78,11 +79,11 @@ func TestEvaluate(t *testing.T) {
 		"Kafka is away": {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away},
 			want: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable: connection refused"}}},
 		"Kafka is starting": {duties: []roleHealth{busy},
-			faults: map[string]error{engineKafka: kafka.ErrOffsetsNotReady}, want: status{Live: true, Started: true,
-				Reasons: []string{"kafka is starting: " + kafka.ErrOffsetsNotReady.Error()}}},
+			faults: map[string]error{engineKafka: client.ErrOffsetsNotReady}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka is starting: " + client.ErrOffsetsNotReady.Error()}}},
 		"Kafka refuses the login": {duties: []roleHealth{busy},
-			faults: map[string]error{engineKafka: kafka.ErrLoginRejected}, want: status{Live: true, Started: true,
-				Reasons: []string{"kafka refuses access: " + kafka.ErrLoginRejected.Error()}}},
+			faults: map[string]error{engineKafka: client.ErrLoginRejected}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka refuses access: " + client.ErrLoginRejected.Error()}}},
 		"ClickHouse refuses the password": {duties: []roleHealth{busy},
 			faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true,
 				Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
@@ -136,7 +137,7 @@ type scene struct {
 	lagErr error
 	ping   error
 	// stopped are partitions that the process has stopped reading.
-	stopped []kafka.UnreadableBatch
+	stopped []client.UnreadableBatch
 	set     int // times that lags were set
 	flaky   int // each so many looks one fails
 	looks   int
@@ -154,7 +155,7 @@ func (s *scene) monitor(stall time.Duration) *Monitor {
 		},
 		Ping:       func(context.Context) error { return s.ping },
 		Unreadable: func() []string { return nil },
-		Stopped:    func() []kafka.UnreadableBatch { return s.stopped },
+		Stopped:    func() []client.UnreadableBatch { return s.stopped },
 		SetLags:    func([]kafka.Lag) { s.set++ },
 	})
 }
@@ -188,13 +189,13 @@ func TestHealth(t *testing.T) {
 					map[int32]int64{1: 3})}}, live: true},
 		"the partition is stopped": {
 			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind},
-				stopped: []kafka.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh}}}, live: true},
+				stopped: []client.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh}}}, live: true},
 		"another partition is stopped": {
 			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind},
-				stopped: []kafka.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh, Partition: 1}}}},
+				stopped: []client.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh, Partition: 1}}}},
 		"the partition is stopped for another group": {
 			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind},
-				stopped: []kafka.UnreadableBatch{{Reader: "p.sink", Topic: schemas.DuplicationHigh}}}},
+				stopped: []client.UnreadableBatch{{Reader: "p.sink", Topic: schemas.DuplicationHigh}}}},
 		"another class is behind": {
 			scene: scene{states: []metrics.RoleState{high},
 				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh,
@@ -325,7 +326,7 @@ func TestWhileKafkaStarts(t *testing.T) {
 		var started atomic.Bool
 		h.c.Lags = func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
 			if !started.Load() {
-				return nil, kafka.ErrOffsetsNotReady
+				return nil, client.ErrOffsetsNotReady
 			}
 			return nil, nil
 		}
@@ -354,7 +355,7 @@ func TestWhileKafkaStarts(t *testing.T) {
 func TestWhenKafkaDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := scene{states: []metrics.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},
-			lagErr: kafka.ErrOffsetsNotReady}
+			lagErr: client.ErrOffsetsNotReady}
 		h, said := s.monitor(stallAfter), new(lines)
 		h.c.Log = said.log()
 		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*collectInterval+startingInterval/2)

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -41,7 +42,7 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 		return err
 	}
 	defer b.Close()
-	cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+	cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
 	if err := kafka.EnsureTopics(ctx, cfg, kafka.TopicOptions{Partitions: 2, Replication: 1}); err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 }
 
 // refuse makes a planner produce dead letters of n changes.
-func refuse(ctx context.Context, cfg kafka.Config, n int) error {
+func refuse(ctx context.Context, cfg client.Config, n int) error {
 	var changes []schemas.Message
 	for i := range n {
 		c := &pb.Change{
@@ -67,7 +68,7 @@ func refuse(ctx context.Context, cfg kafka.Config, n int) error {
 }
 
 // refuseAll makes a role produce dead letters of messages of one topic.
-func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []schemas.Message) error {
+func refuseAll(ctx context.Context, cfg client.Config, role schemas.Role, msgs []schemas.Message) error {
 	p, err := kafka.NewProducer(cfg, "test")
 	if err != nil {
 		return err

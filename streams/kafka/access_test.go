@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // Every first request of a process reports a rejected login as ErrLoginRejected.
@@ -25,12 +26,12 @@ func TestRefusedLogin(t *testing.T) {
 		resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
 		return resp, nil, true
 	})
-	cfg := kafka.Config{Brokers: c.ListenAddrs(), Prefix: "p.",
-		SASL: &kafka.SASL{Mechanism: "PLAIN", User: "app", Password: "wrong"}}
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{}); !errors.Is(err, kafka.ErrLoginRejected) {
+	cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p.",
+		SASL: &client.SASL{Mechanism: "PLAIN", User: "app", Password: "wrong"}}
+	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{}); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("make topics: got %v", err)
 	}
-	if _, err := kafka.MissingTopics(t.Context(), cfg); !errors.Is(err, kafka.ErrLoginRejected) {
+	if _, err := kafka.MissingTopics(t.Context(), cfg); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("look for topics: got %v", err)
 	}
 	admin, err := kafka.NewAdmin(cfg)
@@ -38,7 +39,7 @@ func TestRefusedLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(admin.Close)
-	if _, err := admin.Lags(t.Context(), schemas.RolePlanner); !errors.Is(err, kafka.ErrLoginRejected) {
+	if _, err := admin.Lags(t.Context(), schemas.RolePlanner); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("ask for the lag: got %v", err)
 	}
 }

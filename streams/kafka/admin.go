@@ -11,11 +11,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // An Admin reads the state of topics and consumer groups. It changes nothing.
 type Admin struct {
-	cfg Config
+	cfg client.Config
 	cl  *kgo.Client
 	adm *kadm.Client
 
@@ -24,8 +25,8 @@ type Admin struct {
 }
 
 // NewAdmin returns an Admin. It connects when a method is called. The caller must call Close.
-func NewAdmin(cfg Config) (*Admin, error) {
-	opts, err := cfg.options("admin")
+func NewAdmin(cfg client.Config) (*Admin, error) {
+	opts, err := cfg.Options("admin")
 	if err != nil {
 		return nil, err
 	}
@@ -79,10 +80,10 @@ func (a *Admin) groupTopics(role schemas.Role, topics []string) map[string][]str
 	groups := map[string][]string{}
 	for _, topic := range topics {
 		class := schemas.High
-		if e, ok := schemas.Lookup(a.cfg.schemaTopic(topic)); ok {
-			class = classOf(e, role)
+		if e, ok := schemas.Lookup(a.cfg.SchemaTopic(topic)); ok {
+			class = client.ClassOf(e, role)
 		}
-		group := a.cfg.group(role, class)
+		group := a.cfg.Group(role, class)
 		groups[group] = append(groups[group], topic)
 	}
 	return groups
@@ -90,7 +91,7 @@ func (a *Admin) groupTopics(role schemas.Role, topics []string) map[string][]str
 
 // entries returns the catalogue entries of the topics that a role reads, foreign topics included.
 func (a *Admin) entries(role schemas.Role) (entries []schemas.Entry) {
-	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
+	for _, e := range schemas.Catalogue(a.cfg.LaneNames()...) {
 		if e.Reads(role) {
 			entries = append(entries, e)
 		}
@@ -108,11 +109,11 @@ func (a *Admin) entries(role schemas.Role) (entries []schemas.Entry) {
 // EndOffsets returns the end offset of each partition of topic: the offset of the next record or, while a
 // transaction is open, the offset at which the transaction begins.
 func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]int64, error) {
-	_, ends, err := bounds(ctx, a.adm, a.cfg.topic(topic))
+	_, ends, err := bounds(ctx, a.adm, a.cfg.Topic(topic))
 	if err != nil {
 		return nil, err
 	}
-	return ends[a.cfg.topic(topic)], nil
+	return ends[a.cfg.Topic(topic)], nil
 }
 
 // Lag returns, for each role, the number of offsets between the committed offset and the end, summed over all
@@ -124,7 +125,7 @@ func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Rol
 	for _, role := range roles {
 		var topics []string
 		for _, e := range a.entries(role) {
-			topics = append(topics, a.cfg.topic(e.Topic))
+			topics = append(topics, a.cfg.Topic(e.Topic))
 		}
 		if lag[role] = 0; len(topics) == 0 {
 			continue

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -260,9 +261,9 @@ func (f *fetcher) move(t *task, slot int) {
 		return
 	}
 	rec, bytes := f.p.router.backlogRecord(&t.inflightRecord, f.backlogTopic), t.bytes()
-	rec.Partition = byKey
+	rec.Partition = client.ByKey
 	if !f.p.cfg.CoPartitioned { // otherwise the key determines the partition, as in the other topics
-		rec.Partition = bySlot(slot)
+		rec.Partition = client.BySlot(slot)
 	}
 	f.diversion.unacked.Add(1)
 	f.diversion.unackedBytes.Add(bytes)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -39,7 +40,7 @@ func describeCopy(b schemas.Body) kafka.Work {
 }
 
 // copier returns a Pool like the copier's.
-func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
+func copier(t testing.TB, cfg client.Config, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
 	t.Helper()
 	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, describeCopy
 	p, err := kafka.NewPool(cfg, pc, h)

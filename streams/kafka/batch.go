@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -118,7 +119,7 @@ func storeRetry() retry.Policy {
 }
 
 // NewBatchGroup returns a BatchGroup that passes records to sink.
-func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
+func NewBatchGroup(cfg client.Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
 	bc.defaults()
 	topics, err := roleTopics(cfg, bc.Role, bc.Topics)
 	if err != nil {
@@ -137,8 +138,8 @@ func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, err
 	g.checker = newPollChecker(g.router, g.commits)
 	g.metrics.AddOldest(g.oldest)
 	opts := append(consumeOptions(cfg, groupMember{role: bc.Role, topics: topics}),
-		cfg.produceOptions(outputTimeout, outputLinger)...)
-	g.opts, err = cfg.options(string(bc.Role), append(opts,
+		cfg.ProduceOptions(outputTimeout, outputLinger)...)
+	g.opts, err = cfg.Options(string(bc.Role), append(opts,
 		kgo.FetchMaxBytes(batchFetchBytes), kgo.FetchMaxPartitionBytes(batchFetchBytes),
 		kgo.OnPartitionsAssigned(g.onAssigned), kgo.OnPartitionsRevoked(g.onRevoked), kgo.OnPartitionsLost(g.onLost))...)
 	return g, err
@@ -294,7 +295,7 @@ func (g *BatchGroup) minInterval() time.Duration {
 // isAwaited reports whether fresh reads wait for the commits of p. These are the partitions of changes, see
 // Watermark.
 func (g *BatchGroup) isAwaited(p partition) bool {
-	return g.router.cfg.schemaTopic(p.topic) == schemas.Changes
+	return g.router.cfg.SchemaTopic(p.topic) == schemas.Changes
 }
 
 // commitLoop commits stored records: everything every batchCommitInterval, and awaited partitions more often,
@@ -344,7 +345,7 @@ func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) erro
 	done := make([]schemas.Progress, 0, len(todo))
 	for at, p := range todo {
 		done = append(done, schemas.Progress{
-			Topic: g.router.cfg.schemaTopic(at.topic), Incarnation: p.incarnation, Partition: at.id,
+			Topic: g.router.cfg.SchemaTopic(at.topic), Incarnation: p.incarnation, Partition: at.id,
 			Start: p.start, From: p.from, Next: p.Offset,
 		})
 	}
@@ -393,7 +394,7 @@ func (g *BatchGroup) onAssigned(_ context.Context, cl *kgo.Client, parts map[str
 
 // startBatcher starts the batcher of a partition. The caller holds g.mu.
 func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
-	table := g.sink.Table(g.router.cfg.schemaTopic(at.topic))
+	table := g.sink.Table(g.router.cfg.SchemaTopic(at.topic))
 	if g.pacers[table] == nil {
 		g.pacers[table] = newTablePacer(g.minInterval())
 	}
@@ -449,7 +450,7 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 		g.mu.Unlock()
 		g.checker.forget(b.partition)
 		cl.ResumeFetchPartitions(b.asMap()) // the client keeps a pause beyond the assignment
-		g.sink.Forget(g.router.cfg.schemaTopic(b.topic), b.id)
+		g.sink.Forget(g.router.cfg.SchemaTopic(b.topic), b.id)
 	}
 	return stuck
 }

@@ -316,7 +316,7 @@ func (b *batcher) markStuck() bool {
 }
 
 // waitUnpaused waits until the role is not paused. It reports false when the batcher is stopped.
-func (b *batcher) waitUnpaused() bool { return b.g.pauser.controls.waitResumed(b.g.cfg.Role, b.halt) }
+func (b *batcher) waitUnpaused() bool { return b.g.pauser.controls.WaitResumed(b.g.cfg.Role, b.halt) }
 
 // sleep waits for a signal, and for at most d if d is not 0. It reports false when the batcher is stopped.
 func (b *batcher) sleep(d time.Duration) bool {

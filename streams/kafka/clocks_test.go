@@ -11,7 +11,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -46,7 +46,7 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lanes := []kafka.Lane{{Name: "10m", Delay: 10 * time.Minute}}
+				lanes := []client.Lane{{Name: "10m", Delay: 10 * time.Minute}}
 				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: lanes})
 				b.MakeTopic(lane, 1, nil)
 				b.MakeTopic(back, 1, nil)
@@ -80,7 +80,7 @@ func TestLaneBoundsFutureTimestamps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 30 * time.Second
 		lane := schemas.Delay("30s")
-		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: []kafka.Lane{{Name: "30s", Delay: delay}}})
+		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: []client.Lane{{Name: "30s", Delay: delay}}})
 		b.MakeTopic(lane, 1, nil) // keeps the producers' timestamps
 		b.MakeTopic(schemas.Again(schemas.RoleCopier), 1, nil)
 		background(t, delayer(t, b))

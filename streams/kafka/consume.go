@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -70,7 +71,7 @@ type position struct {
 type commits struct {
 	mu      sync.Mutex
 	todo    map[partition]position
-	deleted *DeletedTopics // their positions are not committed: they belong to the deleted topics
+	deleted *client.DeletedTopics // their positions are not committed: they belong to the deleted topics
 
 	metrics *metrics.Role // may be nil
 	// before is called with the positions of a commit, and prevents the commit by an error. May be nil.
@@ -80,9 +81,9 @@ type commits struct {
 	sending chan struct{} // holds one element from taking positions until their commit is answered
 }
 
-func newCommits(deleted *DeletedTopics) *commits {
+func newCommits(deleted *client.DeletedTopics) *commits {
 	return &commits{
-		todo: map[partition]position{}, deleted: cmp.Or(deleted, &DeletedTopics{}), sending: make(chan struct{}, 1),
+		todo: map[partition]position{}, deleted: cmp.Or(deleted, &client.DeletedTopics{}), sending: make(chan struct{}, 1),
 	}
 }
 
@@ -195,7 +196,7 @@ func (c *commits) take(match func(partition) bool) (map[string]map[int32]kgo.Epo
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, map[partition]position{}
-	maps.DeleteFunc(c.todo, func(p partition, _ position) bool { return c.deleted.has(p.topic) })
+	maps.DeleteFunc(c.todo, func(p partition, _ position) bool { return c.deleted.Has(p.topic) })
 	for p, at := range c.todo {
 		if match != nil && !match(p) {
 			continue

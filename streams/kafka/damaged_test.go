@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -57,7 +58,7 @@ func TestDamagedBatch(t *testing.T) {
 					log bytes.Buffer
 				)
 				cfg := b.Config()
-				cfg.Unreadables = kafka.NewUnreadables()
+				cfg.Unreadables = client.NewUnreadables()
 				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
 				writeBatches(t, b, 0, "a", "b")
 				b.WriteDamaged(schemas.Changes, 0, 3)
@@ -137,7 +138,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				cfg := b.Config()
-				cfg.Unreadables = kafka.NewUnreadables()
+				cfg.Unreadables = client.NewUnreadables()
 				writeBatches(t, b, 0, "long", "b")
 				tt.write(t, b)
 				writeBatches(t, b, 0, "c")
@@ -213,7 +214,7 @@ func TestBatchRejectedByBroker(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 				var h handled
 				cfg := b.Config()
-				cfg.Unreadables = kafka.NewUnreadables()
+				cfg.Unreadables = client.NewUnreadables()
 				writeBatches(t, b, 0, "a")
 				writeBatches(t, b, 1, "b")
 				_, asked := b.FailRead(schemas.Changes, 0, kerr.CorruptMessage, 1000)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -117,7 +118,7 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 }
 
 // appendRecord adds one record.
-func appendRecord(t *testing.T, cfg kafka.Config) {
+func appendRecord(t *testing.T, cfg client.Config) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
 	if err != nil {

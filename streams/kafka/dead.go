@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A DeadState is the state of a dead letter.
@@ -125,15 +126,15 @@ func (q DeadQuery) matches(l *DeadLetter) bool {
 // DeadLetters reads topic dead and redrives or discards dead letters. It removes nothing from the topic:
 // decisions are records of topic admin, and every process derives the state of a letter from them.
 type DeadLetters struct {
-	cfg    Config
+	cfg    client.Config
 	cl     *kgo.Client
 	adm    *kadm.Client
 	router *router
 }
 
 // NewDeadLetters returns DeadLetters. It connects when a method is called. The caller must call Close.
-func NewDeadLetters(cfg Config) (*DeadLetters, error) {
-	opts, err := cfg.options("dead", cfg.produceOptions(producerTimeout, producerLinger)...)
+func NewDeadLetters(cfg client.Config) (*DeadLetters, error) {
+	opts, err := cfg.Options("dead", cfg.ProduceOptions(producerTimeout, producerLinger)...)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +152,7 @@ func (d *DeadLetters) Close() { d.cl.Close() }
 // while it runs, and keeps no letter after f returns. If q names an id that does not exist, it returns an error
 // and calls f for none.
 func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter) error) error {
-	name := d.cfg.topic(schemas.Dead)
+	name := d.cfg.Topic(schemas.Dead)
 	parts, err := topicRanges(ctx, d.adm, name)
 	if err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
@@ -201,7 +202,7 @@ func (d *DeadLetters) lookupIDs(
 		narrow[p] = offsetRange{min(s.from, at), max(s.to, at+1)}
 	}
 	missing := maps.Clone(wanted)
-	name := d.cfg.topic(schemas.Dead)
+	name := d.cfg.Topic(schemas.Dead)
 	if err := d.scan(ctx, name, narrow, func(rec *kgo.Record, _ uint32) error {
 		delete(missing, deadID(rec.Partition, rec.Offset))
 		return nil

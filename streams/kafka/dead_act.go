@@ -69,7 +69,7 @@ func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (De
 			return nil, nil, err
 		}
 		a := d.adminAction(l, actionRedrive, o)
-		a.After = fmt.Sprintf("%s to %s", DeadRedriven, d.cfg.schemaTopic(rec.Topic))
+		a.After = fmt.Sprintf("%s to %s", DeadRedriven, d.cfg.SchemaTopic(rec.Topic))
 		if o.Value != nil {
 			a.After += ", edited"
 		}
@@ -221,7 +221,7 @@ func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error)
 	if _, ok := schemas.Lookup(to); !ok || value != nil && !foreign { // never written to a foreign topic
 		to = l.Topic
 	}
-	rec := &kgo.Record{Topic: d.cfg.topic(to), Key: l.Key, Value: l.Value, Headers: l.rec.Headers}
+	rec := &kgo.Record{Topic: d.cfg.Topic(to), Key: l.Key, Value: l.Value, Headers: l.rec.Headers}
 	if foreign && value != nil {
 		rec.Value = value
 	} else if value != nil {

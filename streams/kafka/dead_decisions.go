@@ -97,7 +97,7 @@ func (ds *decisions) internAttribution(s attribution) int32 {
 
 // decisions reads the decisions about the wanted letters, by id, from topic admin; nil selects all.
 func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*decisions, error) {
-	name := d.cfg.topic(schemas.Admin)
+	name := d.cfg.Topic(schemas.Admin)
 	parts, err := topicRanges(ctx, d.adm, name)
 	if err != nil {
 		return nil, fmt.Errorf("read decisions about dead letters: %w", err)

@@ -37,7 +37,7 @@ func (e *latestLookupError) Unwrap() error { return e.err }
 
 // checkSuperseded returns an error if rec, made of l, would replace a newer record of its key.
 func (n *latestRecords) checkSuperseded(ctx context.Context, l *DeadLetter, rec *kgo.Record) error {
-	if e, _ := schemas.Lookup(n.d.cfg.schemaTopic(rec.Topic)); e.Cleanup != schemas.Compact {
+	if e, _ := schemas.Lookup(n.d.cfg.SchemaTopic(rec.Topic)); e.Cleanup != schemas.Compact {
 		return nil
 	}
 	t, err := n.refresh(ctx, rec.Topic)
@@ -50,7 +50,7 @@ func (n *latestRecords) checkSuperseded(ctx context.Context, l *DeadLetter, rec 
 	}
 	return fmt.Errorf("cannot be redriven: %s holds a newer record for its key, at offset %d of partition %d, "+
 		"and only the latest one counts there",
-		n.d.cfg.schemaTopic(rec.Topic), at.offset, at.partition)
+		n.d.cfg.SchemaTopic(rec.Topic), at.offset, at.partition)
 }
 
 // refresh reads the records that were added to topic since the last call.

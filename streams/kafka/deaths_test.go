@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -29,7 +30,7 @@ type process struct {
 	conns []net.Conn
 }
 
-func newProcess(cfg kafka.Config) (*process, kafka.Config) {
+func newProcess(cfg client.Config) (*process, client.Config) {
 	p := &process{dial: cfg.Dialer, dead: make(chan struct{})}
 	cfg.Dialer = p.connect
 	return p, cfg

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -50,18 +51,18 @@ type waitingRecord struct {
 }
 
 // NewDelayer returns a Delayer of the lanes in cfg.
-func NewDelayer(cfg Config) (*Delayer, error) {
+func NewDelayer(cfg client.Config) (*Delayer, error) {
 	d := &Delayer{
 		router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{},
 		held:    map[partition][]waitingRecord{},
 		commits: newCommits(cfg.Deleted), tap: pauser{controls: cfg.Controls, role: schemas.RoleDelayer},
 	}
-	for _, l := range cfg.lanes() {
-		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
+	for _, l := range cfg.DelayLanes() {
+		d.delays[cfg.Topic(schemas.Delay(l.Name))] = l.Delay
 	}
 	// Lanes that are no longer configured are read too. Their records move on at once, to a configured lane if they
 	// are not due.
-	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
+	topics := []string{"^" + regexp.QuoteMeta(cfg.Topic(schemas.Delay(""))) + ".+$"}
 	d.metrics = cfg.Metrics.Role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
 	d.reader = newPollChecker(d.router, d.commits)
@@ -76,9 +77,9 @@ func NewDelayer(cfg Config) (*Delayer, error) {
 		}
 	}
 	var err error
-	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
+	d.opts, err = cfg.Options(string(schemas.RoleDelayer), append(
 		append(consumeOptions(cfg, groupMember{role: schemas.RoleDelayer, topics: topics}),
-			cfg.produceOptions(outputTimeout, outputLinger)...),
+			cfg.ProduceOptions(outputTimeout, outputLinger)...),
 		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneDiscoveryInterval),
 		kgo.FetchMaxPartitionBytes(256<<10), // bounds the records that are held per partition
 		kgo.OnPartitionsAssigned(moved(metrics.PartitionsAssigned)), kgo.OnPartitionsRevoked(moved(metrics.PartitionsRevoked)),
@@ -273,13 +274,13 @@ func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 	}
 	if err != nil { // not written by this system
 		if h.topic == "" {
-			h.topic, h.partition, h.offset = d.router.cfg.schemaTopic(rec.Topic), rec.Partition, rec.Offset
+			h.topic, h.partition, h.offset = d.router.cfg.SchemaTopic(rec.Topic), rec.Partition, rec.Offset
 		}
 		return d.router.failureRecord(&inflightRecord{rec: rec, retryHeaders: &h}, err, now)
 	}
-	to := d.router.cfg.topic(again)
+	to := d.router.cfg.Topic(again)
 	if left := h.due.Sub(now); left > 0 {
-		to = d.router.cfg.topic(schemas.Delay(laneFor(d.router.lanes, left).Name))
+		to = d.router.cfg.Topic(schemas.Delay(laneFor(d.router.lanes, left).Name))
 	}
 	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
@@ -311,7 +312,7 @@ func (d *Delayer) addInFlight(sign int, recs []waitingRecord) {
 func (d *Delayer) countMoved(out []*kgo.Record) {
 	var n [metrics.Dispositions]int
 	for _, rec := range out {
-		if d.router.cfg.schemaTopic(rec.Topic) == schemas.Dead {
+		if d.router.cfg.SchemaTopic(rec.Topic) == schemas.Dead {
 			n[metrics.DispositionDead]++
 		} else {
 			n[metrics.DispositionDone]++

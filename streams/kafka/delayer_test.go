@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -30,7 +31,7 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 			t.Fatalf("%d records in the lane, want 1", n)
 		}
 		cfg := b.Config()
-		cfg.Lanes = []kafka.Lane{{Name: "20s", Delay: 20 * time.Second}}
+		cfg.Lanes = []client.Lane{{Name: "20s", Delay: 20 * time.Second}}
 		o := kafka.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}
 		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
 			t.Fatal(err)
@@ -58,7 +59,7 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true,
-		Lanes: []kafka.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
+		Lanes: []client.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
 	cfg, reg := withMetrics(b)
 	refused := b.CountWrites(schemas.Again(schemas.RoleCopier))
 	mend := b.FailProduce(schemas.Again(schemas.RoleCopier), kafkatest.NotDone, -1)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -56,16 +57,16 @@ func (h *handled) take() []string {
 }
 
 // readers returns a constructor for each kind of reader of changes.
-func readers() map[string]func(kafka.Config, *handled) (runnable, error) {
+func readers() map[string]func(client.Config, *handled) (runnable, error) {
 	changes := []schemas.Topic{schemas.Changes}
-	return map[string]func(kafka.Config, *handled) (runnable, error){
-		"BatchGroup": func(cfg kafka.Config, h *handled) (runnable, error) {
+	return map[string]func(client.Config, *handled) (runnable, error){
+		"BatchGroup": func(cfg client.Config, h *handled) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, h)
 		},
-		"Pool": func(cfg kafka.Config, h *handled) (runnable, error) {
+		"Pool": func(cfg client.Config, h *handled) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, h.handle)
 		},
-		"Table": func(cfg kafka.Config, h *handled) (runnable, error) {
+		"Table": func(cfg client.Config, h *handled) (runnable, error) {
 			return kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { h.add(d); return nil })
 		},
 	}
@@ -219,7 +220,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				b.Send(numbered(100, 100)...)
 				known := make(chan struct{})
 				cfg := b.Config()
-				cfg.Deleted = &kafka.DeletedTopics{}
+				cfg.Deleted = &client.DeletedTopics{}
 				p, err := kafka.NewPool(cfg, kafka.PoolConfig{
 					Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 					DrainTimeout: time.Minute, Window: tt.window, Workers: 8,

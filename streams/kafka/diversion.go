@@ -3,6 +3,7 @@ package kafka
 import (
 	"cmp"
 	"container/heap"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"maps"
 	"slices"
 	"sync"
@@ -57,13 +58,13 @@ func (d *diversion) slotOf(w Work) int {
 	if r := d.flows[w]; r != nil {
 		return r.slot
 	}
-	var used [backlogSlots]int
+	var used [client.BacklogSlots]int
 	for _, r := range d.flows {
 		used[r.slot]++
 	}
-	first, slot := int(hashWords(w.Account, w.Stores[0], w.Stores[1])%backlogSlots), 0
-	for i := range backlogSlots {
-		if at := (first + i) % backlogSlots; i == 0 || used[at] < used[slot] {
+	first, slot := int(client.HashWords(w.Account, w.Stores[0], w.Stores[1])%client.BacklogSlots), 0
+	for i := range client.BacklogSlots {
+		if at := (first + i) % client.BacklogSlots; i == 0 || used[at] < used[slot] {
 			slot = at
 		}
 	}

@@ -25,7 +25,7 @@ func (a *Admin) Extent(ctx context.Context, topic schemas.Topic) (schemas.Offset
 // Committed returns the offsets that a role's group has committed for topic, by partition. Partitions without a
 // commit are left out.
 func (a *Admin) Committed(ctx context.Context, role schemas.Role, topic schemas.Topic) (map[int32]int64, error) {
-	name := a.cfg.topic(topic)
+	name := a.cfg.Topic(topic)
 	done, err := a.committed(ctx, role, name)
 	if err != nil {
 		return nil, err
@@ -45,7 +45,7 @@ func (a *Admin) Read(
 		parts[id] = offsetRange{e.Starts[id], end}
 	}
 	r := newRouter(a.cfg, "read", 0)
-	return scan(ctx, a.cfg, a.cfg.topic(topic), parts, func(rec *kgo.Record, inc uint32) error {
+	return scan(ctx, a.cfg, a.cfg.Topic(topic), parts, func(rec *kgo.Record, inc uint32) error {
 		if r.ignores(rec) {
 			return nil
 		}

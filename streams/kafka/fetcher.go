@@ -61,8 +61,8 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{},
 		diversion: diversion{flows: map[Work]*route{}},
 	}
-	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
-		f.backlogTopic = p.kafka.topic(t)
+	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.Topic(t)) {
+		f.backlogTopic = p.kafka.Topic(t)
 	}
 	f.commits.after = f.onCommitted
 	f.checker = newPollChecker(p.router, f.commits)
@@ -70,10 +70,10 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 		kgo.OnPartitionsAssigned(f.onAssigned), kgo.OnOffsetsFetched(f.onOffsetsFetched),
 		kgo.OnPartitionsRevoked(f.onRevoked), kgo.OnPartitionsLost(f.onLost))
 	if len(p.fetchers) == 0 { // the first one publishes for all: a single client keeps the outputs in order
-		opts = append(opts, p.kafka.produceOptions(outputTimeout, outputLinger)...)
+		opts = append(opts, p.kafka.ProduceOptions(outputTimeout, outputLinger)...)
 	}
 	var err error
-	f.opts, err = p.kafka.options(string(m.role)+"."+string(m.class), opts...)
+	f.opts, err = p.kafka.Options(string(m.role)+"."+string(m.class), opts...)
 	return f, err
 }
 

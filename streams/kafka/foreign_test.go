@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -179,7 +180,7 @@ func TestForeignRefused(t *testing.T) {
 		"ours without a prefix": {[]string{"changes"}, schemas.RoleIngester, schemas.Foreign("changes"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := kafka.Config{Brokers: []string{"localhost:1"}, Prefix: "millrace.", Foreign: tt.foreign}
+			cfg := client.Config{Brokers: []string{"localhost:1"}, Prefix: "millrace.", Foreign: tt.foreign}
 			_, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: tt.role, Topics: []schemas.Topic{tt.topic}}, h)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // Bounds of one fetch: for all partitions together, and for each. When a Pool pauses a partition, the client
@@ -23,7 +24,9 @@ const (
 
 // rebalanceTimeout is how long the brokers wait for a live member to give up its partitions. It is longer than
 // any drain and than any time for which a poll is held.
-func rebalanceTimeout(c Config) time.Duration { return cmp.Or(c.Drain, 4*time.Minute) + time.Minute }
+func rebalanceTimeout(c client.Config) time.Duration {
+	return cmp.Or(c.Drain, 4*time.Minute) + time.Minute
+}
 
 // A groupMember describes a client in one of a role's groups.
 type groupMember struct {
@@ -37,21 +40,21 @@ type groupMember struct {
 }
 
 // consumeOptions returns the options of m, a member with the settings c.
-func consumeOptions(c Config, m groupMember) []kgo.Opt {
+func consumeOptions(c client.Config, m groupMember) []kgo.Opt {
 	heartbeat := 3 * time.Second
 	if c.Heartbeat > 0 {
 		heartbeat = c.Heartbeat
 	}
-	most := maxReadBatch
-	if slices.Contains(m.topics, c.topic(schemas.Dead)) {
-		most = maxDeadBatch
+	most := client.MaxReadBatch
+	if slices.Contains(m.topics, c.Topic(schemas.Dead)) {
+		most = client.MaxDeadBatch
 	}
 	timeout := rebalanceTimeout(c)
 	if m.drainsOutputs {
 		timeout += outputTimeout
 	}
 	opts := []kgo.Opt{
-		kgo.ConsumerGroup(c.group(m.role, m.class)),
+		kgo.ConsumerGroup(c.Group(m.role, m.class)),
 		kgo.HeartbeatInterval(heartbeat),
 		kgo.ConsumeTopics(m.topics...),
 		kgo.DisableAutoCommit(),
@@ -60,18 +63,18 @@ func consumeOptions(c Config, m groupMember) []kgo.Opt {
 		kgo.ConsumeStartOffset(kgo.NewOffset().AtStart()),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()), // never skip removed records silently
 		kgo.FetchMaxWait(250 * time.Millisecond),    // a resumed partition waits for the current fetch to end
-		kgo.MetadataMaxAge(metadataInterval),
+		kgo.MetadataMaxAge(client.MetadataInterval),
 		kgo.FetchMaxBytes(fetchBytes),
 		kgo.FetchMaxPartitionBytes(partitionBytes),
 		kgo.MaxDecompressBatchBytes(most),
 		kgo.KeepRetryableFetchErrors(), // otherwise the client retries for ever without reporting
-		kgo.AdjustFetchOffsetsFn(restoreOffsets(c, c.group(m.role, m.class))),
+		kgo.AdjustFetchOffsetsFn(restoreOffsets(c, c.Group(m.role, m.class))),
 	}
 	opts = append(opts, balanceOptions(c, m.coPartitioned)...)
 	if c.ServerSide {
 		opts = append(opts, kgo.ServerSideBalancer())
 	}
-	if session := c.sessionTimeout(); session > 0 {
+	if session := c.Session(); session > 0 {
 		opts = append(opts, kgo.SessionTimeout(session))
 	}
 	if c.Instance != "" {
@@ -82,7 +85,7 @@ func consumeOptions(c Config, m groupMember) []kgo.Opt {
 
 // balanceOptions returns the balancer of a group member: one that moves few partitions. With ServerSide the
 // brokers have no cooperative protocol, but move partitions one by one anyway.
-func balanceOptions(c Config, together bool) []kgo.Opt {
+func balanceOptions(c client.Config, together bool) []kgo.Opt {
 	switch {
 	case together:
 		return []kgo.Opt{kgo.Balancers(kgo.RangeBalancer())}
@@ -94,7 +97,7 @@ func balanceOptions(c Config, together bool) []kgo.Opt {
 }
 
 // roleTopics returns the names of the topics that a role reads: those given, and the again topics of the role.
-func roleTopics(c Config, role schemas.Role, given []schemas.Topic) ([]string, error) {
+func roleTopics(c client.Config, role schemas.Role, given []schemas.Topic) ([]string, error) {
 	if role == "" || len(given) == 0 {
 		return nil, errors.New("kafka: Role and Topics must be set")
 	}
@@ -110,13 +113,13 @@ func roleTopics(c Config, role schemas.Role, given []schemas.Topic) ([]string, e
 		if !mayRead(c, role, t) {
 			return nil, fmt.Errorf("kafka: role %s: topic %s is not in the catalogue", role, t)
 		}
-		names = append(names, c.topic(t))
+		names = append(names, c.Topic(t))
 	}
 	return names, nil
 }
 
 // mayRead reports whether a role may read a topic: any of the catalogue, and for the ingester foreign ones.
-func mayRead(c Config, role schemas.Role, t schemas.Topic) bool {
+func mayRead(c client.Config, role schemas.Role, t schemas.Topic) bool {
 	if name, ok := t.Foreign(); ok {
 		return role == schemas.RoleIngester && slices.Contains(c.Foreign, name)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A Lag is the lag of one group, that of a role and class, in one topic.
@@ -56,17 +57,17 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	for _, role := range roles {
 		var read []string
 		for _, e := range a.entries(role) {
-			read = append(read, a.cfg.topic(e.Topic))
-			class := classOf(e, role)
+			read = append(read, a.cfg.Topic(e.Topic))
+			class := client.ClassOf(e, role)
 			lags = append(lags, Lag{
-				Role: role, Class: class, Group: a.cfg.group(role, class), Topic: e.Topic,
+				Role: role, Class: class, Group: a.cfg.Group(role, class), Topic: e.Topic,
 				Paused: a.cfg.Controls.Role(role),
 			})
 		}
 		// Read commits before ends: a commit made in between would hide lag.
 		var err error
 		if done[role], err = a.committed(ctx, role, read...); err != nil {
-			return nil, explain(err)
+			return nil, client.Explain(err)
 		}
 		topics = append(topics, read...)
 	}
@@ -78,11 +79,11 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	// Read the log ends before the stable ends: records written in between would count as undecided.
 	written, err := collectOffsets(a.adm.ListEndOffsets(ctx, topics...))
 	if err != nil {
-		return nil, explain(fmt.Errorf("list end offsets: %w", err))
+		return nil, client.Explain(fmt.Errorf("list end offsets: %w", err))
 	}
 	starts, ends, err := bounds(ctx, a.adm, topics...)
 	if err != nil {
-		return nil, explain(err)
+		return nil, client.Explain(err)
 	}
 	due := maps.Clone(ends)
 	if err := a.dueEnds(ctx, due); err != nil {
@@ -90,10 +91,10 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	}
 	weigh := a.weigher(ctx, starts, ends)
 	now := time.Now()
-	open := a.undecided.update(a.cfg.logger(), ends, written, now)
+	open := a.undecided.update(a.cfg.Logger(), ends, written, now)
 	for i := range lags {
 		l := &lags[i]
-		name := a.cfg.topic(l.Topic)
+		name := a.cfg.Topic(l.Topic)
 		l.Uncommitted = open[name]
 		at := positions(starts[name], ends[name], done[l.Role][name])
 		l.Partitions = map[int32]int64{}
@@ -111,8 +112,8 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 
 // dueEnds sets the ends of delay lanes to the first record that is not due.
 func (a *Admin) dueEnds(ctx context.Context, ends offsets) error {
-	for _, lane := range a.cfg.lanes() {
-		name := a.cfg.topic(schemas.Delay(lane.Name))
+	for _, lane := range a.cfg.DelayLanes() {
+		name := a.cfg.Topic(schemas.Delay(lane.Name))
 		if _, ok := ends[name]; !ok {
 			continue
 		}
@@ -145,7 +146,7 @@ func (a *Admin) weigher(ctx context.Context, starts, ends offsets) func(topic st
 	defer cancel()
 	sizes, err := a.logSizes(ctx, ends)
 	if err != nil {
-		a.cfg.logger().Debug("skip log sizes", "err", err)
+		a.cfg.Logger().Debug("skip log sizes", "err", err)
 	}
 	return func(topic string, records map[int32]int64) *int64 {
 		var sum float64

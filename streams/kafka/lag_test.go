@@ -16,11 +16,12 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
-func lagAdmin(t *testing.T, cfg kafka.Config) *kafka.Admin {
+func lagAdmin(t *testing.T, cfg client.Config) *kafka.Admin {
 	t.Helper()
 	a, err := kafka.NewAdmin(cfg)
 	if err != nil {
@@ -69,7 +70,7 @@ func TestLags(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg := b.Config()
-		cfg.Controls = &kafka.Controls{}
+		cfg.Controls = &client.Controls{}
 		a := lagAdmin(t, cfg)
 		for i := range 60 {
 			b.Send(change(fmt.Sprint(i)))
@@ -137,7 +138,7 @@ func TestLagsOfLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2,
-			Lanes: []kafka.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "5m", Delay: 5 * time.Minute}}})
+			Lanes: []client.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "5m", Delay: 5 * time.Minute}}})
 		a := lagAdmin(t, b.Config())
 		lags(t, a, schemas.RoleDelayer) // the first call takes longer: it has to find the group
 		start := time.Now()
@@ -198,7 +199,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 	}
 	t.Cleanup(cluster.Close)
 	reg := prometheus.NewRegistry()
-	cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Prefix: "p.", Heartbeat: 100 * time.Millisecond,
+	cfg := client.Config{Brokers: cluster.ListenAddrs(), Prefix: "p.", Heartbeat: 100 * time.Millisecond,
 		Metrics: metrics.New(reg)}
 	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 3}); err != nil {
 		t.Fatal(err)

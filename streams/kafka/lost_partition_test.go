@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -114,15 +115,15 @@ func (s silentBroker) Write(p []byte) (int, error) {
 func TestStopWithSilentBrokers(t *testing.T) {
 	t.Parallel()
 	noTask := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil }
-	for name, part := range map[string]func(kafka.Config) (runnable, error){
-		"Pool": func(cfg kafka.Config) (runnable, error) {
+	for name, part := range map[string]func(client.Config) (runnable, error){
+		"Pool": func(cfg client.Config) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
 				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}}, noTask)
 		},
-		"BatchGroup": func(cfg kafka.Config) (runnable, error) {
+		"BatchGroup": func(cfg client.Config) (runnable, error) {
 			return pausable()["BatchGroup"].make(cfg, new(deliveryLog))
 		},
-		"Delayer": func(cfg kafka.Config) (runnable, error) { return kafka.NewDelayer(cfg) },
+		"Delayer": func(cfg client.Config) (runnable, error) { return kafka.NewDelayer(cfg) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -82,7 +82,7 @@ func (p *Pool) maintain(ctx context.Context) error {
 	if len(f.owned(nil)) == 0 || !p.sched.prepared() {
 		return nil
 	}
-	name := p.router.cfg.topic(p.cfg.Topics[0])
+	name := p.router.cfg.Topic(p.cfg.Topics[0])
 	_, ends, err := bounds(ctx, kadm.NewClient(f.cl), name)
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)

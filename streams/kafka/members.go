@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
@@ -21,7 +22,7 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 	for _, role := range roles {
 		served := false
 		for _, e := range a.entries(role) {
-			state := listed[a.cfg.group(role, classOf(e, role))].State // empty: no such group
+			state := listed[a.cfg.Group(role, client.ClassOf(e, role))].State // empty: no such group
 			served = served || state != "" && state != "Empty" && state != "Dead"
 		}
 		if !served {
@@ -40,11 +41,11 @@ type JoinWait struct {
 
 // JoinWait returns those groups of states that this process has not joined and that have other members.
 func (a *Admin) JoinWait(ctx context.Context, states []metrics.RoleState) (JoinWait, error) {
-	w := JoinWait{Session: a.cfg.sessionTimeout()}
+	w := JoinWait{Session: a.cfg.Session()}
 	var groups []string
 	for _, s := range states {
 		if !s.Member {
-			groups = append(groups, a.cfg.group(s.Role, s.Class))
+			groups = append(groups, a.cfg.Group(s.Role, s.Class))
 		}
 	}
 	if len(groups) == 0 {
@@ -94,7 +95,7 @@ func (a *Admin) Outstanding(ctx context.Context, roles ...schemas.Role) (func(co
 	var all []string
 	for _, role := range roles {
 		for _, e := range a.entries(role) {
-			topics[role] = append(topics[role], a.cfg.topic(e.Topic))
+			topics[role] = append(topics[role], a.cfg.Topic(e.Topic))
 		}
 		all = append(all, topics[role]...)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -173,7 +174,7 @@ func (w *simulation) fault(format string, args ...any) {
 
 // run runs the scenario until every message is settled and every member has left.
 func (p *scenario) run(t *testing.T) *simulation {
-	lanes := []kafka.Lane{{Name: "2s", Delay: 2 * time.Second}, {Name: "8s", Delay: 8 * time.Second}}
+	lanes := []client.Lane{{Name: "2s", Delay: 2 * time.Second}, {Name: "8s", Delay: 8 * time.Second}}
 	b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: lanes})
 	for topic, n := range map[schemas.Topic]int32{
 		schemas.Changes: p.Partitions, schemas.Again(schemas.RolePlanner): p.Partitions,

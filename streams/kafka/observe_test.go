@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
@@ -22,7 +23,7 @@ import (
 )
 
 // withMetrics returns a broker's configuration with metrics, and their registry.
-func withMetrics(b *kafkatest.Broker) (kafka.Config, *prometheus.Registry) {
+func withMetrics(b *kafkatest.Broker) (client.Config, *prometheus.Registry) {
 	cfg, reg := b.Config(), prometheus.NewRegistry()
 	cfg.Metrics = metrics.New(reg)
 	return cfg, reg

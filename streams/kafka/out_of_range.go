@@ -250,7 +250,7 @@ func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPositi
 	if err := r.knownIncidents(ctx, known); err != nil {
 		r.log.Warn("may open incidents twice", "err", err)
 	}
-	opts, err := r.cfg.options("incidents", r.cfg.produceOptions(producerTimeout, producerLinger)...)
+	opts, err := r.cfg.Options("incidents", r.cfg.ProduceOptions(producerTimeout, producerLinger)...)
 	if err != nil {
 		return err
 	}
@@ -267,7 +267,7 @@ func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPositi
 		}
 		incidents = append(incidents, schemas.Message{Topic: schemas.Incidents, Body: i})
 		if r.removed != nil {
-			more, err := r.removed(ctx, r.cfg.schemaTopic(s.at.topic), s.at.id, s.start-s.lost(), s.start)
+			more, err := r.removed(ctx, r.cfg.SchemaTopic(s.at.topic), s.at.id, s.start-s.lost(), s.start)
 			if err != nil {
 				return err
 			}
@@ -295,8 +295,8 @@ func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPositi
 func (r outOfRangeDiagnosis) knownIncidents(ctx context.Context, known map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout/3)
 	defer cancel()
-	name := r.cfg.topic(schemas.Incidents)
-	opts, err := r.cfg.options("incidents")
+	name := r.cfg.Topic(schemas.Incidents)
+	opts, err := r.cfg.Options("incidents")
 	if err != nil {
 		return err
 	}

@@ -14,11 +14,12 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
 // admin returns a client for the actions of an operator.
-func adminClient(t *testing.T, cfg kafka.Config) *kadm.Client {
+func adminClient(t *testing.T, cfg client.Config) *kadm.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
 	if err != nil {
@@ -29,13 +30,13 @@ func adminClient(t *testing.T, cfg kafka.Config) *kadm.Client {
 }
 
 // commit sets the committed offset of a group in partition 0 of a topic.
-func commit(t *testing.T, cfg kafka.Config, group string, topic schemas.Topic, at int64) {
+func commit(t *testing.T, cfg client.Config, group string, topic schemas.Topic, at int64) {
 	t.Helper()
 	commitOf(t, cfg, group, kadm.Offset{Topic: string(topic), At: at, LeaderEpoch: -1})
 }
 
 // commitOf is commit for any partition.
-func commitOf(t *testing.T, cfg kafka.Config, group string, o kadm.Offset) {
+func commitOf(t *testing.T, cfg client.Config, group string, o kadm.Offset) {
 	t.Helper()
 	var os kadm.Offsets
 	o.Topic = cfg.Prefix + o.Topic

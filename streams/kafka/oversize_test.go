@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -157,7 +158,7 @@ func TestOversizedBatch(t *testing.T) {
 		rec.Value = bytes.Repeat([]byte("x"), 70<<20)
 		writeForeign(t, b, rec) // to partition 0 or 1
 		cfg := b.Config()
-		cfg.Unreadables = kafka.NewUnreadables()
+		cfg.Unreadables = client.NewUnreadables()
 		var h handled
 		part, err := readers()["Pool"](cfg, &h)
 		if err != nil {

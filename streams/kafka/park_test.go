@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
 	"github.com/millrace/millrace/streams/retry"
@@ -271,7 +272,7 @@ func TestParkedTasksEndInAPause(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(change("a"), change("b"))
 		cfg := b.Config()
-		cfg.Controls = &kafka.Controls{}
+		cfg.Controls = &client.Controls{}
 		p, err := kafka.NewPool(cfg, planning(2), parkFirst(30*time.Second, plan))
 		if err != nil {
 			t.Fatal(err)

@@ -7,12 +7,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A pauser stops the polls of a client while its role is paused. The member keeps its partitions and the
 // records that it has read. Only one loop uses a pauser.
 type pauser struct {
-	controls *Controls
+	controls *client.Controls
 	role     schemas.Role
 	topics   []string // topics to pause; if empty, the polling loop holds the records itself
 	paused   bool
@@ -40,7 +41,7 @@ func (p *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() {
-		if p.controls.waitResumed(p.role, ctx.Done()) {
+		if p.controls.WaitResumed(p.role, ctx.Done()) {
 			cancel()
 		}
 	})

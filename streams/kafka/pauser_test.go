@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -24,22 +25,22 @@ type runnable interface{ Run(context.Context) error }
 func pausable() map[string]struct {
 	role  schemas.Role
 	topic schemas.Topic // read and committed
-	make  func(c kafka.Config, l *deliveryLog) (runnable, error)
+	make  func(c client.Config, l *deliveryLog) (runnable, error)
 } {
 	type part = struct {
 		role  schemas.Role
 		topic schemas.Topic
-		make  func(c kafka.Config, l *deliveryLog) (runnable, error)
+		make  func(c client.Config, l *deliveryLog) (runnable, error)
 	}
 	return map[string]part{
-		"Pool": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
+		"Pool": {schemas.RolePlanner, schemas.Changes, func(c client.Config, l *deliveryLog) (runnable, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					l.note(d)
 					return plan(ctx, d)
 				})
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
+		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c client.Config, l *deliveryLog) (runnable, error) {
 			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes},
 				MaxAge: 100 * time.Millisecond},
 				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
@@ -78,9 +79,9 @@ func sendUndecodable(b *kafkatest.Broker, topic schemas.Topic) {
 }
 
 // paused returns b's configuration with its own Controls, to which entries were applied.
-func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (kafka.Config, *kafka.Controls) {
+func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (client.Config, *client.Controls) {
 	t.Helper()
-	c := new(kafka.Controls)
+	c := new(client.Controls)
 	apply(t, c, entries...)
 	cfg := b.Config()
 	cfg.Controls = c

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -49,7 +50,7 @@ type pollChecker struct {
 // A damagedBatch is a batch that cannot be parsed.
 type damagedBatch struct {
 	tries   int
-	stopped *UnreadableBatch // nil: it is still fetched again
+	stopped *client.UnreadableBatch // nil: it is still fetched again
 }
 
 func newPollChecker(r *router, c *commits) *pollChecker {
@@ -115,9 +116,9 @@ func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, kn
 			r.router.log.Warn("drop deleted topic", "topic", name)
 		case gone || now.err == nil && now.id != kadm.TopicID(known[name]).String():
 			if r.commits != nil {
-				r.commits.deleted.add(name)
+				r.commits.deleted.Add(name)
 			}
-			errs = append(errs, topicDeleted(name, !gone))
+			errs = append(errs, client.TopicDeletedError(name, !gone))
 		default: // this broker does not know yet what another one knows
 			r.router.log.Warn("poll topic", "topic", name, "err", errors.Join(kerr.UnknownTopicID, now.err))
 		}
@@ -162,7 +163,7 @@ func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches 
 			cl.PauseFetchPartitions(at.asMap())
 			d.stopped = r.describeDamage(ctx, cl, at, p.FetchPartition, err)
 			r.router.log.Error("stop partition", "topic", at.topic, "partition", at.id, "err", d.stopped.Err)
-			r.router.cfg.Unreadables.partitionStopped(*d.stopped)
+			r.router.cfg.Unreadables.PartitionStopped(*d.stopped)
 		}
 	})
 	_ = retry.Sleep(ctx, wait) // only ctx ends it early
@@ -178,7 +179,7 @@ func (r *pollChecker) forget(at partition) {
 // drop is forget for a caller that holds r.mu.
 func (r *pollChecker) drop(at partition) {
 	if d := r.damaged[at]; d != nil && d.stopped != nil {
-		r.router.cfg.Unreadables.partitionResumed(*d.stopped)
+		r.router.cfg.Unreadables.PartitionResumed(*d.stopped)
 	}
 	delete(r.damaged, at)
 }
@@ -203,9 +204,9 @@ func (r *pollChecker) position(cl *kgo.Client, at partition, p kgo.FetchPartitio
 // is the result of the poll for its partition.
 func (r *pollChecker) describeDamage(
 	ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error,
-) *UnreadableBatch {
+) *client.UnreadableBatch {
 	offset := r.position(cl, at, p)
-	u := &UnreadableBatch{Topic: r.router.cfg.schemaTopic(at.topic), Partition: at.id, Offset: offset}
+	u := &client.UnreadableBatch{Topic: r.router.cfg.SchemaTopic(at.topic), Partition: at.id, Offset: offset}
 	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is no longer read: "+
 		"its bytes are damaged on the broker that leads the partition. Make a replica with intact bytes the leader "+
 		"(kafka-leader-election.sh), or restore the bytes, and restart this process", at, offset)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -68,8 +69,8 @@ func TestFaultsOf(t *testing.T) {
 // A batch that can be parsed later stops nothing, however often that happens.
 func TestTransientDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := NewUnreadables()
-		r := newPollChecker(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
+		u := client.NewUnreadables()
+		r := newPollChecker(newRouter(client.Config{Unreadables: u}, "planner", 0), newCommits(nil))
 		bad := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
 		good := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
 		for range 3 {

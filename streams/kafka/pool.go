@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -129,7 +130,7 @@ var errRevoked = errors.New("partition revoked")
 // Each class of topics is read by a client of its own, and one scheduler serves all classes.
 type Pool struct {
 	cfg          PoolConfig
-	kafka        Config
+	kafka        client.Config
 	handle       Handler
 	router       *router
 	sched        *scheduler
@@ -150,7 +151,7 @@ type Pool struct {
 }
 
 // NewPool returns a Pool that calls h.
-func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
+func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 	pc.defaults()
 	topics, err := roleTopics(cfg, pc.Role, pc.Topics)
 	if err != nil {
@@ -166,7 +167,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
 		m := groupMember{role: pc.Role, class: class, coPartitioned: pc.CoPartitioned, drainsOutputs: pc.Prepare != nil}
 		for _, name := range topics {
-			if e, _ := schemas.Lookup(cfg.schemaTopic(name)); classOf(e, pc.Role) == class {
+			if e, _ := schemas.Lookup(cfg.SchemaTopic(name)); client.ClassOf(e, pc.Role) == class {
 				m.topics = append(m.topics, name)
 			}
 		}
@@ -174,7 +175,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 			continue
 		}
 		if e, ok := schemas.Lookup(schemas.Backlog(pc.Role, class)); ok {
-			m.topics = append(m.topics, cfg.topic(e.Topic))
+			m.topics = append(m.topics, cfg.Topic(e.Topic))
 		}
 		if class == schemas.Large && pc.Large <= 0 {
 			p.cfg.Large = 1
@@ -345,7 +346,7 @@ func (p *Pool) describe(t *task, w *Work) (key uint64) {
 			return maphash.String(p.seed, w.Key)
 		}
 	}
-	if isAgain(p.router.cfg.schemaTopic(t.rec.Topic)) {
+	if client.IsAgain(p.router.cfg.SchemaTopic(t.rec.Topic)) {
 		p.router.retryHeaders(&t.inflightRecord)
 	}
 	return maphash.Bytes(p.seed, t.rec.Key)

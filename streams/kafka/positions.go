@@ -28,7 +28,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 	for _, role := range a.readerRoles() {
 		var topics []string
 		for _, e := range a.entries(role) {
-			topics = append(topics, a.cfg.topic(e.Topic))
+			topics = append(topics, a.cfg.Topic(e.Topic))
 		}
 		done, err := a.committed(ctx, role, topics...)
 		if err != nil {
@@ -75,7 +75,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 // readerRoles returns the roles that read a topic of the catalogue or a foreign topic.
 func (a *Admin) readerRoles() []schemas.Role {
 	roles := map[schemas.Role]bool{schemas.RoleIngester: len(a.cfg.Foreign) > 0}
-	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
+	for _, e := range schemas.Catalogue(a.cfg.LaneNames()...) {
 		for _, role := range e.Readers {
 			roles[role] = true
 		}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -172,7 +173,7 @@ func forget(t *testing.T, b *kafkatest.Broker) {
 }
 
 // once runs a Pool over changes for a minute, and returns the items that it handled.
-func once(t *testing.T, cfg kafka.Config) string {
+func once(t *testing.T, cfg client.Config) string {
 	t.Helper()
 	var h handled
 	part, err := readers()["Pool"](cfg, &h)

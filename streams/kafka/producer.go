@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -26,8 +27,8 @@ type Producer struct {
 
 // NewProducer returns a Producer whose messages have this source. It connects at the first Publish. The caller
 // must call Close.
-func NewProducer(cfg Config, source string) (*Producer, error) {
-	opts, err := cfg.options("producer", cfg.produceOptions(producerTimeout, producerLinger)...)
+func NewProducer(cfg client.Config, source string) (*Producer, error) {
+	opts, err := cfg.Options("producer", cfg.ProduceOptions(producerTimeout, producerLinger)...)
 	if err != nil {
 		return nil, err
 	}

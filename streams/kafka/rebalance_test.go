@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -49,8 +50,8 @@ func (l *deliveryLog) check(t *testing.T, keys, each int) {
 // does not advance then.
 func TestRebalance(t *testing.T) {
 	t.Parallel()
-	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
-		"Pool": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
+	for name, part := range map[string]func(client.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
+		"Pool": func(c client.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 				Window: 64, Workers: 8}, h)
 		},

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -27,16 +28,16 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role schemas.Role
 		out  schemas.Topic
-		make func(kafka.Config) (runnable, error)
+		make func(client.Config) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runnable, error) {
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg client.Config) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config) (runnable, error) {
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg client.Config) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes},
 				&memoryTable{poison: "a"})
 		}},
-		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config) (runnable, error) {
+		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg client.Config) (runnable, error) {
 			return kafka.NewDelayer(cfg)
 		}},
 	} {
@@ -114,20 +115,20 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role schemas.Role
 		out  schemas.Topic
-		make func(kafka.Config, *handled) (runnable, error)
+		make func(client.Config, *handled) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runnable, error) {
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg client.Config, h *handled) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					h.add(d)
 					return plan(ctx, d)
 				})
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config, _ *handled) (runnable, error) {
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg client.Config, _ *handled) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &rejectingSink{})
 		}},
 		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier),
-			func(cfg kafka.Config, _ *handled) (runnable, error) { return kafka.NewDelayer(cfg) }},
+			func(cfg client.Config, _ *handled) (runnable, error) { return kafka.NewDelayer(cfg) }},
 	} {
 		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 			for _, kills := range []int{0, 1} {

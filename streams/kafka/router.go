@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -31,21 +32,21 @@ const defaultAttempts = 5
 // A router turns messages and failures into records. Its only side effects are log messages and counts in
 // Config.Unavailable.
 type router struct {
-	cfg      Config
+	cfg      client.Config
 	role     schemas.Role
-	source   string // ce_source of published messages
-	lanes    []Lane // shortest first
+	source   string        // ce_source of published messages
+	lanes    []client.Lane // shortest first
 	attempts int
 	log      *slog.Logger
 }
 
-func newRouter(cfg Config, role schemas.Role, attempts int) *router {
+func newRouter(cfg client.Config, role schemas.Role, attempts int) *router {
 	if attempts <= 0 {
 		attempts = defaultAttempts
 	}
 	return &router{
-		cfg: cfg, role: role, source: "millrace/" + string(role), lanes: cfg.lanes(),
-		attempts: attempts, log: cfg.logger().With("role", string(role)),
+		cfg: cfg, role: role, source: "millrace/" + string(role), lanes: cfg.DelayLanes(),
+		attempts: attempts, log: cfg.Logger().With("role", string(role)),
 	}
 }
 
@@ -63,7 +64,7 @@ type inflightRecord struct {
 func (r *router) retryHeaders(ir *inflightRecord) *retryHeaders {
 	if ir.retryHeaders == nil {
 		h, rec := parseRetryHeaders(ir.rec.Headers), ir.rec
-		if from := r.cfg.schemaTopic(rec.Topic); !isAgain(from) {
+		if from := r.cfg.SchemaTopic(rec.Topic); !client.IsAgain(from) {
 			h = retryHeaders{
 				topic: from, partition: rec.Partition, offset: rec.Offset, timestamp: rec.Timestamp,
 				history: h.history,
@@ -76,7 +77,7 @@ func (r *router) retryHeaders(ir *inflightRecord) *retryHeaders {
 
 // origin returns the original topic of ir, or "" if no header names it.
 func (r *router) origin(ir *inflightRecord) schemas.Topic {
-	if from := r.cfg.schemaTopic(ir.rec.Topic); !isAgain(from) {
+	if from := r.cfg.SchemaTopic(ir.rec.Topic); !client.IsAgain(from) {
 		return from
 	}
 	return r.retryHeaders(ir).topic
@@ -86,11 +87,11 @@ func (r *router) origin(ir *inflightRecord) schemas.Topic {
 func (r *router) fillDelivery(ir *inflightRecord, d *schemas.Delivery) {
 	rec := ir.rec
 	*d = schemas.Delivery{
-		Topic: r.cfg.schemaTopic(rec.Topic), Incarnation: ir.incarnation, Partition: rec.Partition, Offset: rec.Offset,
+		Topic: r.cfg.SchemaTopic(rec.Topic), Incarnation: ir.incarnation, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Headers: headersOf(rec), Attempt: 1,
 	}
 	d.From = d.Topic
-	if isAgain(d.From) {
+	if client.IsAgain(d.From) {
 		h := r.retryHeaders(ir)
 		d.Topic, d.Attempt, d.Waits, d.WaitsBy = h.topic, h.attempts+1, h.waits, h.waitsBy
 		if !h.timestamp.IsZero() {
@@ -135,7 +136,7 @@ func (r *router) decode(
 	}
 	_, foreign := d.Topic.Foreign()
 	e, ok := schemas.Lookup(d.Topic)
-	if isAgain(d.From) && !(ok && e.Reads(r.role)) && !(foreign && r.role == schemas.RoleIngester) {
+	if client.IsAgain(d.From) && !(ok && e.Reads(r.role)) && !(foreign && r.role == schemas.RoleIngester) {
 		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which role %s does not read: %w",
 			d.From, d.Topic, r.role, schemas.ErrMalformed))
 	}
@@ -163,7 +164,7 @@ func (r *router) ignores(rec *kgo.Record) bool {
 	if rec.Value != nil {
 		return false
 	}
-	e, ok := schemas.Lookup(r.cfg.schemaTopic(rec.Topic))
+	e, ok := schemas.Lookup(r.cfg.SchemaTopic(rec.Topic))
 	return ok && e.Cleanup == schemas.Compact
 }
 
@@ -212,7 +213,7 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 		return nil, err
 	}
 	rec := &kgo.Record{
-		Topic: r.cfg.topic(enc.Topic), Key: enc.Key, Value: enc.Value,
+		Topic: r.cfg.Topic(enc.Topic), Key: enc.Key, Value: enc.Value,
 		Headers: make([]kgo.RecordHeader, len(enc.Headers)),
 	}
 	for i, h := range enc.Headers {
@@ -227,7 +228,7 @@ func (r *router) record(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	}
 	h := retryHeaders{topic: enc.Topic, partition: -1, offset: -1, timestamp: now, role: role, due: m.Due}
 	rec.Headers = h.apply(rec.Headers)
-	rec.Topic = r.cfg.topic(schemas.Delay(laneFor(r.lanes, m.Due.Sub(now)).Name))
+	rec.Topic = r.cfg.Topic(schemas.Delay(laneFor(r.lanes, m.Due.Sub(now)).Name))
 	return rec, nil
 }
 
@@ -239,7 +240,7 @@ func (r *router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, e
 			m.Topic, schemas.ErrMalformed)
 	}
 	h := retryHeaders{topic: m.Topic, partition: -1, offset: -1, timestamp: now, role: schemas.RoleIngester}
-	again := r.cfg.topic(schemas.Again(schemas.RoleIngester))
+	again := r.cfg.Topic(schemas.Again(schemas.RoleIngester))
 	rec := &kgo.Record{Topic: again, Key: m.Key, Value: m.Value, Headers: h.apply(nil)}
 	if err := checkSize(rec); err != nil {
 		return nil, err
@@ -279,7 +280,7 @@ func (r *router) failureRecord(ir *inflightRecord, err error, now time.Time) *kg
 		h.due = now.Add(laneForWait(r.lanes, h.unavailable, longest).Delay)
 		h.unavailable++
 		if cause != "" {
-			r.cfg.Unavailable.add(cause, h.due)
+			r.cfg.Unavailable.Add(cause, h.due)
 		}
 	case class == retry.ClassWait:
 		n := h.addWait(retry.CauseOf(err))
@@ -304,7 +305,7 @@ func (r *router) failureRecord(ir *inflightRecord, err error, now time.Time) *kg
 	}
 	log("route failed message", "to", string(topic), "topic", string(h.topic),
 		"partition", h.partition, "offset", h.offset, "attempt", attempt, "class", h.class, "err", err)
-	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
+	return &kgo.Record{Topic: r.cfg.Topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }
 
 func (r *router) failedBy() string {
@@ -315,7 +316,7 @@ func (r *router) failedBy() string {
 }
 
 // laneFor returns the lane for a delay of d: the longest that is not longer than d, or the shortest lane.
-func laneFor(lanes []Lane, d time.Duration) Lane {
+func laneFor(lanes []client.Lane, d time.Duration) client.Lane {
 	lane := lanes[0]
 	for _, l := range lanes {
 		if l.Delay <= d {
@@ -327,7 +328,7 @@ func laneFor(lanes []Lane, d time.Duration) Lane {
 
 // laneForWait returns the lane for wait number n, counted from 0. It is not longer than limit if limit is
 // positive.
-func laneForWait(lanes []Lane, n int, limit time.Duration) Lane {
+func laneForWait(lanes []client.Lane, n int, limit time.Duration) client.Lane {
 	last := 0
 	for i, l := range lanes {
 		if limit <= 0 || l.Delay <= limit {
@@ -366,7 +367,7 @@ func (r *router) pausedRecord(ir *inflightRecord, now time.Time) *kgo.Record {
 	topic := schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name)
 	r.log.Debug("delay paused message", "to", string(topic), "topic", string(h.topic),
 		"partition", h.partition, "offset", h.offset, "class", h.class)
-	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
+	return &kgo.Record{Topic: r.cfg.Topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }
 
 // checkSize returns a permanent error if rec is too large for a delay lane with its retry headers. Such a record

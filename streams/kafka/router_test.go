@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -31,7 +32,7 @@ func TestPick(t *testing.T) {
 		"exactly the longest": {24 * time.Hour, "1d"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := laneFor(defaultLanes(), tt.left).Name; got != tt.want {
+			if got := laneFor(client.Config{}.DelayLanes(), tt.left).Name; got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
@@ -40,14 +41,14 @@ func TestPick(t *testing.T) {
 
 func TestNth(t *testing.T) {
 	for name, tt := range map[string]struct {
-		lanes []Lane
+		lanes []client.Lane
 		limit time.Duration
 		want  string
 	}{
-		"no limit":       {defaultLanes(), 0, "30s 5m 1h 1d 1d"},
-		"unavailable":    {defaultLanes(), maxUnavailableLane, "30s 5m 5m 5m 5m"},
-		"away":           {defaultLanes(), maxNamedLane, "30s 30s 30s 30s 30s"},
-		"all are longer": {[]Lane{{"1h", time.Hour}, {"2h", 2 * time.Hour}}, maxUnavailableLane, "1h 1h 1h 1h 1h"},
+		"no limit":       {client.Config{}.DelayLanes(), 0, "30s 5m 1h 1d 1d"},
+		"unavailable":    {client.Config{}.DelayLanes(), maxUnavailableLane, "30s 5m 5m 5m 5m"},
+		"away":           {client.Config{}.DelayLanes(), maxNamedLane, "30s 30s 30s 30s 30s"},
+		"all are longer": {[]client.Lane{{"1h", time.Hour}, {"2h", 2 * time.Hour}}, maxUnavailableLane, "1h 1h 1h 1h 1h"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -94,7 +95,7 @@ func TestAfter(t *testing.T) {
 		"permanent by outer mark": {retryHeaders{}, retry.Permanent(retry.Unavailable(err)), result{"dead", 1, 0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
+			r := newRouter(client.Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
 			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"),
 				Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.HeaderDue, Value: []byte("stale")}}}
 			out := r.failureRecord(&inflightRecord{rec: rec, retryHeaders: &tt.trail}, tt.err, now)
@@ -157,8 +158,8 @@ func TestRetryHeaders(t *testing.T) {
 // limit counts all waits, so that no message waits forever.
 func TestWaitsAreCountedByCause(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000).UTC()
-	r := newRouter(Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
-	rec := &kgo.Record{Topic: r.cfg.topic(schemas.Again(schemas.RoleCopier)), Key: []byte("k"), Value: []byte("v"),
+	r := newRouter(client.Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
+	rec := &kgo.Record{Topic: r.cfg.Topic(schemas.Again(schemas.RoleCopier)), Key: []byte("k"), Value: []byte("v"),
 		Headers: retryHeaders{topic: schemas.DuplicationHigh}.apply(nil)}
 	wait := func(cause string) {
 		t.Helper()
@@ -180,7 +181,7 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 	if d.Waits != 5 || d.WaitsFor("newer") != 3 || d.WaitsFor("missing") != 1 || d.WaitsFor("chunks") != 0 {
 		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
 	}
-	third := now.Add(defaultLanes()[2].Delay) // of its cause
+	third := now.Add(client.Config{}.DelayLanes()[2].Delay) // of its cause
 	if due := parseRetryHeaders(rec.Headers).due; !due.Equal(third) {
 		t.Errorf("due %v after the fifth", due.Sub(now))
 	}
@@ -209,18 +210,18 @@ func FuzzParseRetryHeaders(f *testing.F) {
 }
 
 func TestConfigCheck(t *testing.T) {
-	good := Config{Brokers: []string{"b:9092"}}
+	good := client.Config{Brokers: []string{"b:9092"}}
 	for name, tt := range map[string]struct {
-		change func(*Config)
+		change func(*client.Config)
 		want   string // in the error; empty: none
 	}{
-		"good":                {func(*Config) {}, ""},
-		"no brokers":          {func(c *Config) { c.Brokers = nil }, "no brokers"},
-		"lane twice":          {func(c *Config) { c.Lanes = []Lane{{"a", 1}, {"a", 2}} }, `lane "a"`},
-		"lane without delay":  {func(c *Config) { c.Lanes = []Lane{{"a", 0}} }, `lane "a"`},
-		"unknown mechanism":   {func(c *Config) { c.SASL = &SASL{Mechanism: "NTLM"} }, `unknown SASL mechanism "NTLM"`},
-		"known mechanism":     {func(c *Config) { c.SASL = &SASL{"SCRAM-SHA-512", "u", "p"} }, ""},
-		"both, of all faults": {func(c *Config) { c.Brokers, c.SASL = nil, &SASL{} }, "no brokers\nunknown SASL"},
+		"good":                {func(*client.Config) {}, ""},
+		"no brokers":          {func(c *client.Config) { c.Brokers = nil }, "no brokers"},
+		"lane twice":          {func(c *client.Config) { c.Lanes = []client.Lane{{"a", 1}, {"a", 2}} }, `lane "a"`},
+		"lane without delay":  {func(c *client.Config) { c.Lanes = []client.Lane{{"a", 0}} }, `lane "a"`},
+		"unknown mechanism":   {func(c *client.Config) { c.SASL = &client.SASL{Mechanism: "NTLM"} }, `unknown SASL mechanism "NTLM"`},
+		"known mechanism":     {func(c *client.Config) { c.SASL = &client.SASL{"SCRAM-SHA-512", "u", "p"} }, ""},
+		"both, of all faults": {func(c *client.Config) { c.Brokers, c.SASL = nil, &client.SASL{} }, "no brokers\nunknown SASL"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := good
@@ -231,8 +232,8 @@ func TestConfigCheck(t *testing.T) {
 			}
 		})
 	}
-	if s := fmt.Sprintf("%v %+v %#v", SASL{"PLAIN", "u", "hunter2"}, &SASL{"PLAIN", "u", "hunter2"},
-		SASL{"PLAIN", "u", "hunter2"}); strings.Contains(s, "hunter2") {
+	if s := fmt.Sprintf("%v %+v %#v", client.SASL{"PLAIN", "u", "hunter2"}, &client.SASL{"PLAIN", "u", "hunter2"},
+		client.SASL{"PLAIN", "u", "hunter2"}); strings.Contains(s, "hunter2") {
 		t.Errorf("prints the password: %s", s)
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // positionsSweep is the sweep name of the checkpoints that hold positions of groups. Their morsel is the group.
@@ -49,14 +50,14 @@ func (k topicPositions) equal(other topicPositions) bool {
 // restoreOffsets returns the function that sets the start offsets of partitions that are assigned to a member of
 // group. For a partition without a commit that is the offset in the group's checkpoint, if the topic is the same
 // one, and otherwise the log start. On an error the client retries, and reads nothing until then.
-func restoreOffsets(cfg Config, group string) func(
+func restoreOffsets(cfg client.Config, group string) func(
 	context.Context, map[string]map[int32]kgo.Offset,
 ) (map[string]map[int32]kgo.Offset, error) {
 	return func(ctx context.Context, at map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 		if !slices.ContainsFunc(slices.Collect(maps.Values(at)), uncommitted) {
 			return at, nil
 		}
-		opts, err := cfg.options("admin")
+		opts, err := cfg.Options("admin")
 		if err != nil {
 			return nil, err
 		}
@@ -74,7 +75,7 @@ func restoreOffsets(cfg Config, group string) func(
 
 // restorePositions sets the offsets in at for partitions without a commit of group from its checkpoint.
 func restorePositions(
-	ctx context.Context, cfg Config, cl *kgo.Client, group string, at map[string]map[int32]kgo.Offset,
+	ctx context.Context, cfg client.Config, cl *kgo.Client, group string, at map[string]map[int32]kgo.Offset,
 ) error {
 	saved, err := savedPositions(ctx, cfg, cl)
 	if err != nil {
@@ -99,7 +100,7 @@ func restorePositions(
 		return err
 	}
 	for topic, k := range was {
-		log := cfg.logger().With("group", group, "topic", topic)
+		log := cfg.Logger().With("group", group, "topic", topic)
 		switch now := ids[topic]; {
 		case now == (topicID{}): // this broker does not know the topic yet
 			return fmt.Errorf("look up topic %s: %w", topic, kerr.UnknownTopicOrPartition)
@@ -111,7 +112,7 @@ func restorePositions(
 		}
 		for id, o := range at[topic] {
 			if from, ok := k.Offsets[id]; ok && o.EpochOffset().Offset < 0 {
-				if isPassThrough(cfg.schemaTopic(topic)) { // trimmed up to the commit, which may be after the checkpoint
+				if client.IsPassThrough(cfg.SchemaTopic(topic)) { // trimmed up to the commit, which may be after the checkpoint
 					from = max(from, starts[topic][id])
 				}
 				at[topic][id] = kgo.NewOffset().At(from)
@@ -135,8 +136,8 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 // savedPositions returns the positions in the latest checkpoint of each group, by key and topic. A checkpoint
 // that cannot be read is skipped, and the one before it counts: the group then handles some records again, and no
 // operator has to intervene.
-func savedPositions(ctx context.Context, cfg Config, cl *kgo.Client) (map[string]map[string]topicPositions, error) {
-	name := cfg.topic(schemas.Checkpoints)
+func savedPositions(ctx context.Context, cfg client.Config, cl *kgo.Client) (map[string]map[string]topicPositions, error) {
+	name := cfg.Topic(schemas.Checkpoints)
 	ids, err := topicIDs(ctx, cl, name)
 	switch there := ids[name]; {
 	case err != nil:
@@ -151,7 +152,7 @@ func savedPositions(ctx context.Context, cfg Config, cl *kgo.Client) (map[string
 		return nil, err
 	}
 	saved := map[string]map[string]topicPositions{}
-	log := cfg.logger().With("topic", name)
+	log := cfg.Logger().With("topic", name)
 	s := scanner{cfg: cfg, topic: name, onSkip: func(id int32, batch offsetRange, err error) {
 		log.Error("skip unreadable batch of checkpoints: groups without offsets restart from older positions",
 			"partition", id, "offset", batch.from, "next", batch.to, "err", err)

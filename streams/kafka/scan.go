@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -44,7 +45,7 @@ func topicRanges(ctx context.Context, adm *kadm.Client, topic string) (map[int32
 
 // A scanner reads ranges of a topic once, without a consumer group.
 type scanner struct {
-	cfg       Config
+	cfg       client.Config
 	topic     string
 	fetch     int32                 // maximum bytes of a fetch, compressed; 0: scanFetchBytes, and 1 MiB per partition
 	remaining map[int32]offsetRange // not yet read, by partition
@@ -57,7 +58,7 @@ type scanner struct {
 // scan calls f for the records of a topic in parts, one call at a time, and in order within a partition. The
 // incarnation identifies the topic: it changes when the topic is recreated.
 func scan(
-	ctx context.Context, cfg Config, topic string, parts map[int32]offsetRange,
+	ctx context.Context, cfg client.Config, topic string, parts map[int32]offsetRange,
 	f func(rec *kgo.Record, incarnation uint32) error,
 ) error {
 	return (&scanner{cfg: cfg, topic: topic}).scan(ctx, parts, f)
@@ -84,7 +85,7 @@ func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) e
 	for id, p := range s.remaining {
 		from[id] = kgo.NewOffset().At(p.from)
 	}
-	opts, err := s.cfg.options("scan",
+	opts, err := s.cfg.Options("scan",
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: from}),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // removed records are skipped
 		kgo.FetchMaxPartitionBytes(cmp.Or(s.fetch, 1<<20)), kgo.FetchMaxBytes(cmp.Or(s.fetch, scanFetchBytes)))
@@ -135,7 +136,7 @@ func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, u
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := pollError(fetches, s.cfg.logger()); err != nil {
+		if err := pollError(fetches, s.cfg.Logger()); err != nil {
 			return err
 		}
 		for _, fetch := range fetches {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A schedulerModel is a scheduler with workers that the test simulates.
@@ -560,43 +561,11 @@ func TestDiversion(t *testing.T) {
 	for _, account := range []string{"a", "b"} {
 		used[d.slotOf(Work{Account: account})] = true
 	}
-	if len(used) != backlogSlots {
+	if len(used) != client.BacklogSlots {
 		t.Errorf("three flows have %d slots", len(used))
 	}
 	d.expire(now.Add(2*divertWindow), 10)
 	if _, ok := d.routeOf(giant); ok || d.active.Load() {
 		t.Error("the flow is moved, although few messages of it arrive")
-	}
-}
-
-// The messages of a slot use a third of the partitions and those of a key one, also when they are sent again.
-func TestSlotPartitions(t *testing.T) {
-	p := backlogPartitioner{kgo.StickyKeyPartitioner(nil), func(string) bool { return true }}.ForTopic("backlog.copier")
-	for n := 1; n <= 50; n++ {
-		all := map[int]bool{}
-		for slot := range backlogSlots {
-			parts := map[int]bool{}
-			for key := range 1000 {
-				rec := &kgo.Record{Key: []byte(fmt.Sprint(key)), Partition: bySlot(slot)}
-				at := p.Partition(rec, n)
-				if rec.Partition = int32(at); at < 0 || at >= n || p.Partition(resetRecord(rec), n) != at {
-					t.Fatalf("partition %d of %d", at, n)
-				}
-				parts[at], all[at] = true, true
-			}
-			if want := (n + backlogSlots - 1) / backlogSlots; len(parts) != want {
-				t.Fatalf("slot %d has %d of %d partitions, want %d", slot, len(parts), n, want)
-			}
-		}
-		if len(all) != n {
-			t.Fatalf("all slots have %d of %d partitions", len(all), n)
-		}
-	}
-	whole := kgo.StickyKeyPartitioner(nil).ForTopic("deletions")
-	for key := range 100 {
-		rec := &kgo.Record{Key: []byte(fmt.Sprint(key)), Partition: byKey}
-		if got, want := p.Partition(rec, 12), whole.Partition(rec, 12); got != want {
-			t.Fatalf("key %d is in partition %d, and in %d of the other topic", key, got, want)
-		}
 	}
 }

@@ -6,11 +6,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // Without a tracer and a trace context no span is created.
 func TestSpanNil(t *testing.T) {
-	r := newRouter(Config{}, schemas.RolePlanner, 0)
+	r := newRouter(client.Config{}, schemas.RolePlanner, 0)
 	headers := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}
 	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes", Headers: headers}}
 	ctx := t.Context()
@@ -27,7 +28,7 @@ func TestSpanNil(t *testing.T) {
 }
 
 func BenchmarkSpanNil(b *testing.B) {
-	r := newRouter(Config{}, schemas.RolePlanner, 0)
+	r := newRouter(client.Config{}, schemas.RolePlanner, 0)
 	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes"}}
 	ctx := b.Context()
 	for b.Loop() {

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -57,18 +58,18 @@ var ErrIgnored = errors.New("record ignored")
 // partition. The delivery of a tombstone has no Body. A record that cannot be decoded, or for which apply returns
 // a permanent error, is logged, counted, and added to cfg.Unreadables. Any other error of apply except ErrIgnored
 // ends Run.
-func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error) (*Table, error) {
+func NewTable(cfg client.Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error) (*Table, error) {
 	if _, ok := schemas.Lookup(topic); !ok {
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
 	}
 	t := &Table{
-		topic: topic, name: cfg.topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
+		topic: topic, name: cfg.Topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
 		ready: make(chan struct{}), positions: map[int32]int64{},
 	}
 	t.reader = newPollChecker(t.router, nil)
 	t.reader.nextOffset = t.nextOffset
 	var err error
-	t.opts, err = cfg.options("table."+string(topic),
+	t.opts, err = cfg.Options("table."+string(topic),
 		kgo.ConsumeTopics(t.name),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxPartitionBytes(1<<20),
@@ -121,7 +122,7 @@ func (t *Table) Run(ctx context.Context) error {
 		return fmt.Errorf("table %s: new client: %w", t.topic, err)
 	}
 	defer cl.Close()
-	t.router.cfg.Unreadables.tableStarted(t.topic)
+	t.router.cfg.Unreadables.TableStarted(t.topic)
 	defer t.loadedOnce.Do(t.loaded)
 	t.mu.Lock()
 	t.cl = cl
@@ -168,7 +169,7 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-func (t *Table) loaded() { t.router.cfg.Unreadables.tableLoaded(t.topic) }
+func (t *Table) loaded() { t.router.cfg.Unreadables.TableLoaded(t.topic) }
 
 // addGoal adds the current end of every partition as a goal. done is closed when the table has reached it.
 func (t *Table) addGoal(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
@@ -258,7 +259,7 @@ func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if err != nil && !retry.IsPermanent(err) {
 		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)
 	}
-	t.router.cfg.Unreadables.record(t.topic, rec, err)
+	t.router.cfg.Unreadables.Record(t.topic, rec, err)
 	if err == nil {
 		return nil
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -59,11 +60,11 @@ const logAppendTime = "LogAppendTime"
 // EnsureTopics creates the topics of the catalogue that do not exist, and checks those that do. Its error lists
 // every difference from the catalogue. If there is none, it also sets two configurations that topics of earlier
 // versions lack: LogAppendTime and the minimum compaction lag. A longer lag is left as it is.
-func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
+func EnsureTopics(ctx context.Context, cfg client.Config, o TopicOptions) error {
 	if o.Partitions <= 0 {
 		o.Partitions = defaultPartitions
 	}
-	opts, err := cfg.options("topics")
+	opts, err := cfg.Options("topics")
 	if err != nil {
 		return err
 	}
@@ -72,9 +73,9 @@ func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
-	e := ensurer{cfg: cfg, o: o, cl: cl, adm: kadm.NewClient(cl), entries: schemas.Catalogue(cfg.laneNames()...)}
+	e := ensurer{cfg: cfg, o: o, cl: cl, adm: kadm.NewClient(cl), entries: schemas.Catalogue(cfg.LaneNames()...)}
 	if err := e.create(ctx); err != nil {
-		return fmt.Errorf("create topics: %w", explain(err))
+		return fmt.Errorf("create topics: %w", client.Explain(err))
 	}
 	if err := e.check(ctx); err != nil {
 		return fmt.Errorf("check topics: %w", err)
@@ -83,8 +84,8 @@ func EnsureTopics(ctx context.Context, cfg Config, o TopicOptions) error {
 }
 
 // MissingTopics returns the names of the topics that EnsureTopics would create, in the order of the catalogue.
-func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
-	opts, err := cfg.options("topics")
+func MissingTopics(ctx context.Context, cfg client.Config) ([]string, error) {
+	opts, err := cfg.Options("topics")
 	if err != nil {
 		return nil, err
 	}
@@ -93,10 +94,10 @@ func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
 		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
-	e := ensurer{cfg: cfg, cl: cl, entries: schemas.Catalogue(cfg.laneNames()...)}
+	e := ensurer{cfg: cfg, cl: cl, entries: schemas.Catalogue(cfg.LaneNames()...)}
 	existing, err := e.list(ctx)
 	if err != nil {
-		return nil, explain(err)
+		return nil, client.Explain(err)
 	}
 	var missing []string
 	for _, name := range e.names() {
@@ -111,7 +112,7 @@ func MissingTopics(ctx context.Context, cfg Config) ([]string, error) {
 }
 
 type ensurer struct {
-	cfg     Config
+	cfg     client.Config
 	o       TopicOptions
 	cl      *kgo.Client
 	adm     *kadm.Client
@@ -120,7 +121,7 @@ type ensurer struct {
 
 func (e *ensurer) names() (names []string) {
 	for _, entry := range e.entries {
-		names = append(names, e.cfg.topic(entry.Topic))
+		names = append(names, e.cfg.Topic(entry.Topic))
 	}
 	return names
 }
@@ -134,7 +135,7 @@ func (e *ensurer) create(ctx context.Context) error {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis = 15_000
 	for _, entry := range e.entries {
-		if name := e.cfg.topic(entry.Topic); existing[name].err != nil {
+		if name := e.cfg.Topic(entry.Topic); existing[name].err != nil {
 			req.Topics = append(req.Topics, e.request(name, entry))
 		}
 	}
@@ -244,7 +245,7 @@ func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsReq
 		c.Name, c.Value = key, &value
 		t.Configs = append(t.Configs, c)
 	}
-	set(maxBytes, strconv.Itoa(int(maxBatch(entry.Topic))))
+	set(maxBytes, strconv.Itoa(int(client.MaxBatch(entry.Topic))))
 	if entry.Cleanup == schemas.Compact {
 		set(cleanupPolicy, "compact")
 	} else {
@@ -287,7 +288,7 @@ func (e *ensurer) check(ctx context.Context) error {
 		early   = map[time.Duration][]string{} // topics with a compaction lag below this one
 	)
 	for _, entry := range e.entries {
-		name := e.cfg.topic(entry.Topic)
+		name := e.cfg.Topic(entry.Topic)
 		c, err := configs.On(name, nil)
 		if err == nil {
 			err = c.Err
@@ -326,10 +327,10 @@ func (e *ensurer) check(ctx context.Context) error {
 // roles, but not the one that reads them, it logs a warning instead.
 func (e *ensurer) unequalPartitions(existing map[string]topicInfo) (errs []error) {
 	for _, topics := range coPartitioned {
-		want := e.cfg.topic(topics[0])
+		want := e.cfg.Topic(topics[0])
 		first, _ := schemas.Lookup(topics[0])
 		for _, t := range topics[1:] {
-			name := e.cfg.topic(t)
+			name := e.cfg.Topic(t)
 			a, b := existing[want].partitions, existing[name].partitions
 			if a == b {
 				continue
@@ -338,7 +339,7 @@ func (e *ensurer) unequalPartitions(existing map[string]topicInfo) (errs []error
 			if role := first.Readers[0]; len(e.o.Roles) == 0 || slices.Contains(e.o.Roles, role) {
 				errs = append(errs, mismatch)
 			} else {
-				e.cfg.logger().Warn("find unequal partitions: processes with the role refuse to start",
+				e.cfg.Logger().Warn("find unequal partitions: processes with the role refuse to start",
 					"role", role, "err", mismatch)
 			}
 		}
@@ -396,7 +397,7 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 			}
 		}
 	}
-	least(maxBytes, int(maxBatch(entry.Topic)))
+	least(maxBytes, int(client.MaxBatch(entry.Topic)))
 	least(minInSync, e.o.MinInSync)
 	if entry.FixedPartitions && partitions != fixedPartitions {
 		add("has %d partitions, want %d: their number is fixed", partitions, fixedPartitions)

@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -120,10 +121,10 @@ var errNotStored = retry.Permanent(errors.New("record cannot be stored"))
 
 // groupOf returns the consumer group that ir was read in.
 func (r *router) groupOf(ir *inflightRecord) string {
-	if e, ok := schemas.Lookup(r.cfg.schemaTopic(ir.rec.Topic)); ok {
-		return r.cfg.group(r.role, classOf(e, r.role))
+	if e, ok := schemas.Lookup(r.cfg.SchemaTopic(ir.rec.Topic)); ok {
+		return r.cfg.Group(r.role, client.ClassOf(e, r.role))
 	}
-	return r.cfg.group(r.role, schemas.High)
+	return r.cfg.Group(r.role, schemas.High)
 }
 
 // injectTrace returns the headers that name the span of ctx, or nil if it has none.

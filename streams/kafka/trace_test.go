@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -66,7 +67,7 @@ func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 	return plan(ctx, d)
 }
 
-func tracedPool(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Pool {
+func tracedPool(t *testing.T, cfg client.Config, h kafka.Handler) *kafka.Pool {
 	t.Helper()
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 		Workers: 1}, h)

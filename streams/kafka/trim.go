@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A Trimmer deletes records of work topics that are older than keep and that every reader of the catalogue has
@@ -45,7 +46,7 @@ const (
 
 // NewTrimmer returns a Trimmer that uses a. The caller still has to close a.
 func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
-	return &Trimmer{admin: a, keep: keep, log: a.cfg.logger().With("part", "trimmer"), blocked: map[trimBlock]bool{}}
+	return &Trimmer{admin: a, keep: keep, log: a.cfg.Logger().With("part", "trimmer"), blocked: map[trimBlock]bool{}}
 }
 
 // Hold makes the trimmer keep records that are still needed by readers without a group. firstHeld returns, by topic
@@ -143,7 +144,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 		for id, r := range ps {
 			switch at, _ := cut.Lookup(topic, id); {
 			case r.Err == nil:
-				removed[t.admin.cfg.schemaTopic(topic)] += at.At - from[topic][id]
+				removed[t.admin.cfg.SchemaTopic(topic)] += at.At - from[topic][id]
 			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process has trimmed it
 				errs = append(errs, fmt.Errorf("delete records of %s: %w", partition{topic, id}, r.Err))
 			}
@@ -297,7 +298,7 @@ func (t *Trimmer) setHeld(ctx context.Context, states map[string]*trimState) err
 	}
 	held, err := t.firstHeld(ctx)
 	for _, topic := range t.heldTopics {
-		if l := states[t.admin.cfg.topic(topic)]; l != nil {
+		if l := states[t.admin.cfg.Topic(topic)]; l != nil {
 			l.heldFrom, l.heldUnknown = held[topic], err != nil
 		}
 	}
@@ -316,16 +317,16 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schema
 		return nil, nil, err
 	}
 	entries := map[string]schemas.Entry{}
-	for _, e := range schemas.Catalogue(cfg.laneNames()...) {
-		entries[cfg.topic(e.Topic)] = e
+	for _, e := range schemas.Catalogue(cfg.LaneNames()...) {
+		entries[cfg.Topic(e.Topic)] = e
 	}
-	lane, _ := strings.CutSuffix(cfg.topic(schemas.Delay("x")), "x")
+	lane, _ := strings.CutSuffix(cfg.Topic(schemas.Delay("x")), "x")
 	states, read := map[string]*trimState{}, map[schemas.Role][]string{}
 	for _, name := range there.Names() {
 		e, ok := entries[name]
 		if !ok && strings.HasPrefix(name, lane) {
 			e = schemas.Entry{
-				Topic: cfg.schemaTopic(name), Cleanup: schemas.Trim, Raw: true,
+				Topic: cfg.SchemaTopic(name), Cleanup: schemas.Trim, Raw: true,
 				Readers: []schemas.Role{schemas.RoleDelayer},
 			}
 		}
@@ -334,7 +335,7 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schema
 		}
 		l := &trimState{name: name, passThrough: e.Raw, commits: map[string]map[int32]int64{}, future: map[int32]bool{}}
 		for _, role := range e.Readers {
-			l.readers = append(l.readers, cfg.group(role, classOf(e, role)))
+			l.readers = append(l.readers, cfg.Group(role, client.ClassOf(e, role)))
 			read[role] = append(read[role], name)
 		}
 		states[name] = l

@@ -22,10 +22,11 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // bare starts a broker for a single test, for faults that kafkatest does not have.
-func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, kafka.Config) {
+func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, client.Config) {
 	t.Helper()
 	network := new(kfake.VirtualNetwork)
 	ports := make([]int, brokers)
@@ -37,7 +38,7 @@ func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, kafka.Co
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	cfg := kafka.Config{Brokers: cluster.ListenAddrs(), Dialer: network.DialContext, Prefix: "millrace."}
+	cfg := client.Config{Brokers: cluster.ListenAddrs(), Dialer: network.DialContext, Prefix: "millrace."}
 	o := kafka.TopicOptions{Partitions: partitions, Replication: 1}
 	if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
 		t.Fatal(err)
@@ -46,7 +47,7 @@ func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, kafka.Co
 }
 
 // fill writes n records to each partition of a topic.
-func fill(t *testing.T, cfg kafka.Config, topic schemas.Topic, n, partitions int) {
+func fill(t *testing.T, cfg client.Config, topic schemas.Topic, n, partitions int) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer),
 		kgo.DisableClientMetrics(), kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -63,7 +64,7 @@ func fill(t *testing.T, cfg kafka.Config, topic schemas.Topic, n, partitions int
 	}
 }
 
-func trimmer(t *testing.T, cfg kafka.Config, keep time.Duration) *kafka.Trimmer {
+func trimmer(t *testing.T, cfg client.Config, keep time.Duration) *kafka.Trimmer {
 	t.Helper()
 	adm, err := kafka.NewAdmin(cfg)
 	if err != nil {
@@ -74,7 +75,7 @@ func trimmer(t *testing.T, cfg kafka.Config, keep time.Duration) *kafka.Trimmer 
 }
 
 // starts returns the log starts of a topic's partitions.
-func starts(t *testing.T, cfg kafka.Config, topic schemas.Topic) map[int32]int64 {
+func starts(t *testing.T, cfg client.Config, topic schemas.Topic) map[int32]int64 {
 	t.Helper()
 	listed, err := adminClient(t, cfg).ListStartOffsets(t.Context(), cfg.Prefix+string(topic))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -21,22 +22,22 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 	for ctx.Err() == nil {
 		now, err := a.adm.ListTopics(ctx, names...)
 		if err != nil && ctx.Err() == nil {
-			a.cfg.logger().Warn("retry listing topics", "wait", metadataInterval, "err", err)
+			a.cfg.Logger().Warn("retry listing topics", "wait", client.MetadataInterval, "err", err)
 		}
 		if err == nil {
 			if err := detectDeleted(known, missing, now, a.cfg.Deleted); err != nil {
 				return err
 			}
 		}
-		_ = retry.Sleep(ctx, metadataInterval) // the error is that of ctx
+		_ = retry.Sleep(ctx, client.MetadataInterval) // the error is that of ctx
 	}
 	return nil
 }
 
 // allTopicNames returns the names of all topics of the catalogue and of all foreign topics.
 func (a *Admin) allTopicNames() (names []string) {
-	for _, e := range schemas.Catalogue(a.cfg.laneNames()...) {
-		names = append(names, a.cfg.topic(e.Topic))
+	for _, e := range schemas.Catalogue(a.cfg.LaneNames()...) {
+		names = append(names, a.cfg.Topic(e.Topic))
 	}
 	return append(names, a.cfg.Foreign...)
 }
@@ -45,22 +46,22 @@ func (a *Admin) allTopicNames() (names []string) {
 // updates known with the topics in now, and missing with topics of known that are not in now. Topics with other
 // errors are skipped. Deleted topics are added to deleted.
 func detectDeleted(
-	known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails, deleted *DeletedTopics,
+	known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails, deleted *client.DeletedTopics,
 ) error {
 	var errs []error
 	for _, t := range now.Sorted() {
 		id, is := known[t.Topic]
 		switch {
 		case t.Err == nil && is && t.ID != id:
-			deleted.add(t.Topic)
-			errs = append(errs, topicDeleted(t.Topic, true))
+			deleted.Add(t.Topic)
+			errs = append(errs, client.TopicDeletedError(t.Topic, true))
 		case t.Err == nil:
 			known[t.Topic] = t.ID
 			delete(missing, t.Topic)
 		case !is || !errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 		case missing[t.Topic]:
-			deleted.add(t.Topic)
-			errs = append(errs, topicDeleted(t.Topic, false))
+			deleted.Add(t.Topic)
+			errs = append(errs, client.TopicDeletedError(t.Topic, false))
 		default:
 			missing[t.Topic] = true
 		}

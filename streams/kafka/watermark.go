@@ -60,7 +60,7 @@ func (w *Watermark) Committed(ctx context.Context) (map[schemas.Role][]schemas.P
 }
 
 func (w *Watermark) wait(ctx context.Context) (*commitSnapshot, error) {
-	name, from := w.a.cfg.topic(w.topic), time.Now().Add(-watermarkPoll)
+	name, from := w.a.cfg.Topic(w.topic), time.Now().Add(-watermarkPoll)
 	starts, ends, err := bounds(ctx, w.a.adm, name)
 	if err != nil {
 		return nil, fmt.Errorf("wait for %s: %w", w.topic, err)
@@ -138,7 +138,7 @@ func (w *Watermark) progress(ctx context.Context, l *commitSnapshot) (map[schema
 	all := map[schemas.Role][]schemas.Progress{}
 	for role, read := range w.reads {
 		for _, topic := range read {
-			e, done := logs[topic], l.done[role][w.a.cfg.topic(topic)]
+			e, done := logs[topic], l.done[role][w.a.cfg.Topic(topic)]
 			for id := range e.Ends {
 				next := done[id]
 				if next > e.Ends[id] && e.Ends[id] > e.Starts[id] {
@@ -157,7 +157,7 @@ func (w *Watermark) progress(ctx context.Context, l *commitSnapshot) (map[schema
 
 func (a *Admin) topicNames(topics []schemas.Topic) (names []string) {
 	for _, t := range topics {
-		names = append(names, a.cfg.topic(t))
+		names = append(names, a.cfg.Topic(t))
 	}
 	return names
 }
@@ -185,7 +185,7 @@ func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schema
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", *t.Topic, err)
 		default:
-			all[a.cfg.schemaTopic(*t.Topic)] = schemas.OffsetRange{
+			all[a.cfg.SchemaTopic(*t.Topic)] = schemas.OffsetRange{
 				Incarnation: incarnation(t.TopicID), Starts: starts[*t.Topic], Ends: ends[*t.Topic],
 			}
 		}

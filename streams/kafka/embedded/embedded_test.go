@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
@@ -38,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // start runs a broker in another process.
-func start(t *testing.T, dir string) (cfg kafka.Config, kill func()) {
+func start(t *testing.T, dir string) (cfg client.Config, kill func()) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -64,7 +65,7 @@ func start(t *testing.T, dir string) (cfg kafka.Config, kill func()) {
 		t.Fatalf("%s %v", addr, err)
 	}
 	addr = strings.TrimSpace(addr)
-	return kafka.Config{Brokers: []string{addr}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}, kill
+	return client.Config{Brokers: []string{addr}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}, kill
 }
 
 func job(i int) schemas.Message {
@@ -143,7 +144,7 @@ func TestClose(t *testing.T) {
 		if host, _, err := net.SplitHostPort(b.Addr()); err != nil || host != "127.0.0.1" {
 			t.Errorf("listens on %s", b.Addr())
 		}
-		cfg := kafka.Config{Brokers: []string{b.Addr()}}
+		cfg := client.Config{Brokers: []string{b.Addr()}}
 		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +166,7 @@ func TestTrimAndRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close() // a second time, unless the test fails
-		cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+		cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
 		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
 		}

@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
@@ -33,7 +34,7 @@ func TestRecordTimestamps(t *testing.T) {
 		return cl
 	}
 	cl := restart()
-	cfg := kafka.Config{Brokers: []string{b.Addr()}}
+	cfg := client.Config{Brokers: []string{b.Addr()}}
 	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"slices"
@@ -33,7 +33,7 @@ func TestMetricsOfClients(t *testing.T) {
 	}
 	open := func(name string) *kgo.Client {
 		t.Helper()
-		opts, err := cfg.options(name)
+		opts, err := cfg.Options(name)
 		if err != nil {
 			t.Fatal(err)
 		}

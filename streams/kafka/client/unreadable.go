@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"cmp"
@@ -156,11 +156,11 @@ func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// tableStarted records that a table begins its first read of topic. tableLoaded records its end, or the end of
+// TableStarted records that a table begins its first read of topic. tableLoaded records its end, or the end of
 // the table.
-func (u *Unreadables) tableStarted(topic schemas.Topic) { u.addLoading(topic, 1) }
+func (u *Unreadables) TableStarted(topic schemas.Topic) { u.addLoading(topic, 1) }
 
-func (u *Unreadables) tableLoaded(topic schemas.Topic) { u.addLoading(topic, -1) }
+func (u *Unreadables) TableLoaded(topic schemas.Topic) { u.addLoading(topic, -1) }
 
 func (u *Unreadables) addLoading(topic schemas.Topic, n int) {
 	if u == nil {
@@ -172,8 +172,8 @@ func (u *Unreadables) addLoading(topic schemas.Topic, n int) {
 	u.notify()
 }
 
-// record updates the unreadable record of a key with the result of applying rec; err is nil if it was applied.
-func (u *Unreadables) record(topic schemas.Topic, rec *kgo.Record, err error) {
+// Record updates the unreadable record of a key with the result of applying rec; err is nil if it was applied.
+func (u *Unreadables) Record(topic schemas.Topic, rec *kgo.Record, err error) {
 	if u == nil {
 		return
 	}
@@ -201,8 +201,8 @@ func (u *Unreadables) record(topic schemas.Topic, rec *kgo.Record, err error) {
 	u.notify()
 }
 
-// partitionStopped records that a reader has stopped reading a partition.
-func (u *Unreadables) partitionStopped(b UnreadableBatch) {
+// PartitionStopped records that a reader has stopped reading a partition.
+func (u *Unreadables) PartitionStopped(b UnreadableBatch) {
 	if u == nil {
 		return
 	}
@@ -212,8 +212,8 @@ func (u *Unreadables) partitionStopped(b UnreadableBatch) {
 	u.notify()
 }
 
-// partitionResumed records that the partition is read again, or has moved to another process.
-func (u *Unreadables) partitionResumed(b UnreadableBatch) {
+// PartitionResumed records that the partition is read again, or has moved to another process.
+func (u *Unreadables) PartitionResumed(b UnreadableBatch) {
 	if u == nil {
 		return
 	}

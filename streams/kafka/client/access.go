@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ var (
 	ErrOffsetsNotReady = errors.New("the brokers are preparing their offsets topic")
 )
 
-// explain wraps err with ErrLoginRejected or ErrOffsetsNotReady if it is of that kind.
-func explain(err error) error {
+// Explain wraps err with ErrLoginRejected or ErrOffsetsNotReady if it is of that kind.
+func Explain(err error) error {
 	for _, refusal := range []error{kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState} {
 		if errors.Is(err, refusal) {
 			return fmt.Errorf("%w: %w", ErrLoginRejected, err)

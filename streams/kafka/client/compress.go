@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"bytes"
@@ -16,9 +16,7 @@ type compressor struct{ writers sync.Pool }
 var _ kgo.Compressor = (*compressor)(nil)
 
 // Compressor returns the compressor of all producers in this package.
-func Compressor() kgo.Compressor { return newCompressor() }
-
-func newCompressor() *compressor {
+func Compressor() kgo.Compressor {
 	return &compressor{sync.Pool{New: func() any { return lz4.NewWriter(nil) }}}
 }
 

@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"hash/fnv"
@@ -26,27 +26,27 @@ func (backlogTopicPartitioner) RequiresConsistency(*kgo.Record) bool { return tr
 
 // Before a record is sent to a backlog topic, its Partition says how to choose the partition: by key, or by
 // slot.
-const byKey = -1
+const ByKey = -1
 
-func bySlot(slot int) int32 { return int32(byKey - 1 - slot) }
+func BySlot(slot int) int32 { return int32(ByKey - 1 - slot) }
 
 func (s backlogTopicPartitioner) Partition(rec *kgo.Record, n int) int {
 	switch {
 	case rec.Partition >= 0: // it is sent again
 		return int(rec.Partition) % n
-	case rec.Partition == byKey:
+	case rec.Partition == ByKey:
 		return s.TopicPartitioner.Partition(rec, n)
 	}
-	return slotPartition(byKey-1-int(rec.Partition), rec.Key, n)
+	return slotPartition(ByKey-1-int(rec.Partition), rec.Key, n)
 }
 
 // slotPartition returns the partition of a key in a slot.
 func slotPartition(slot int, key []byte, partitions int) int {
-	width := (partitions + backlogSlots - 1) / backlogSlots
-	return (slot*width + int(hashWords(string(key))%uint32(width))) % partitions
+	width := (partitions + BacklogSlots - 1) / BacklogSlots
+	return (slot*width + int(HashWords(string(key))%uint32(width))) % partitions
 }
 
-func hashWords(words ...string) uint32 {
+func HashWords(words ...string) uint32 {
 	h := fnv.New32a()
 	for _, w := range words {
 		h.Write([]byte(w)) // never fails
@@ -55,4 +55,4 @@ func hashWords(words ...string) uint32 {
 	return h.Sum32()
 }
 
-const backlogSlots = 3 // parts of the partitions of a backlog topic; a flow uses one
+const BacklogSlots = 3 // parts of the partitions of a backlog topic; a flow uses one

@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"errors"
@@ -9,8 +9,8 @@ import (
 // errTopicDeleted is wrapped by errors that end the process because a topic that it reads was deleted.
 var errTopicDeleted = errors.New("this process holds state of the deleted topic")
 
-// topicDeleted returns the error for a topic that was deleted and, if again is set, recreated.
-func topicDeleted(topic string, recreated bool) error {
+// TopicDeletedError returns the error for a topic that was deleted and, if again is set, recreated.
+func TopicDeletedError(topic string, recreated bool) error {
 	if !recreated {
 		return fmt.Errorf("topic %s was deleted: %w. Create it again, then start the process", topic, errTopicDeleted)
 	}
@@ -28,7 +28,7 @@ type DeletedTopics struct {
 	names map[string]bool
 }
 
-func (d *DeletedTopics) add(name string) {
+func (d *DeletedTopics) Add(name string) {
 	if d == nil {
 		return
 	}
@@ -40,7 +40,7 @@ func (d *DeletedTopics) add(name string) {
 	d.names[name] = true
 }
 
-func (d *DeletedTopics) has(name string) bool {
+func (d *DeletedTopics) Has(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.names[name]

@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"cmp"
@@ -295,8 +295,8 @@ func (c *Controls) Active() []*pb.Control {
 	return out
 }
 
-// waitResumed returns true when role is not paused, or false if stop is closed first.
-func (c *Controls) waitResumed(role schemas.Role, stop <-chan struct{}) bool {
+// WaitResumed returns true when role is not paused, or false if stop is closed first.
+func (c *Controls) WaitResumed(role schemas.Role, stop <-chan struct{}) bool {
 	if !c.Role(role) {
 		return true
 	}

@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 // since the memory of other tests would count.
 func TestCompressorIsSmall(t *testing.T) {
 	short := []byte(strings.Repeat("acme/photos/2026/img.jpg ", 40))
-	dst, c := new(bytes.Buffer), newCompressor()
+	dst, c := new(bytes.Buffer), Compressor()
 	var before, after runtime.MemStats
 	c.Compress(dst, short)
 	runtime.GC()
@@ -35,7 +35,7 @@ func TestCompressor(t *testing.T) {
 		"a block exactly": strings.Repeat("0123456789abcdef", 4<<10),
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newCompressor()
+			c := Compressor()
 			for range 2 { // with a new and a reused writer
 				out, codec := c.Compress(new(bytes.Buffer), []byte(src))
 				got, err := kgo.DefaultDecompressor().Decompress(out, codec)

@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"sync"
@@ -35,8 +35,8 @@ func (w *UnavailableCounts) Count(cause string) int {
 	return c.total
 }
 
-// add counts a message that waits because of cause.
-func (w *UnavailableCounts) add(cause string, due time.Time) {
+// Add counts a message that waits because of cause.
+func (w *UnavailableCounts) Add(cause string, due time.Time) {
 	if w == nil {
 		return
 	}

@@ -6,12 +6,12 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -44,11 +44,11 @@ func TestFailureRecordUnavailable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var log bytes.Buffer
-			w, now := new(UnavailableCounts), time.Now()
+			w, now := new(client.UnavailableCounts), time.Now()
 			for range tt.waiting {
-				w.add("acme/1", now.Add(time.Minute))
+				w.Add("acme/1", now.Add(time.Minute))
 			}
-			cfg := Config{Brokers: []string{"x"}, Unavailable: w,
+			cfg := client.Config{Brokers: []string{"x"}, Unavailable: w,
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 			out := newRouter(cfg, schemas.RoleCopier, 0).failureRecord(&inflightRecord{rec: new(kgo.Record),
 				retryHeaders: &retryHeaders{unavailable: tt.unavailable}}, tt.err, now)
@@ -59,26 +59,4 @@ func TestFailureRecordUnavailable(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A message counts until it is due.
-func TestWaiting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var none *UnavailableCounts
-		none.add("acme/1", time.Now().Add(time.Hour))
-		if n := none.Count("acme/1"); n != 0 {
-			t.Errorf("nil counts %d", n)
-		}
-		var w UnavailableCounts
-		for _, after := range []time.Duration{10 * time.Second, 20 * time.Second, 20 * time.Second} {
-			w.add("acme/1", time.Now().Add(after))
-		}
-		w.add("acme/2", time.Now().Add(30*time.Second))
-		for _, tt := range []struct{ acme1, acme2 int }{{3, 1}, {2, 1}, {0, 1}, {0, 0}} {
-			if got1, got2 := w.Count("acme/1"), w.Count("acme/2"); got1 != tt.acme1 || got2 != tt.acme2 {
-				t.Errorf("at %v: %d and %d wait, want %d and %d", time.Now(), got1, got2, tt.acme1, tt.acme2)
-			}
-			time.Sleep(11 * time.Second)
-		}
-	})
 }

@@ -1,4 +1,4 @@
-package kafka
+package client
 
 import (
 	"cmp"
@@ -122,16 +122,16 @@ func (s SASL) mechanism() (sasl.Mechanism, error) {
 	return nil, fmt.Errorf("unknown SASL mechanism %q", s.Mechanism)
 }
 
-// topic returns the name of t on the brokers.
-func (c Config) topic(t schemas.Topic) string {
+// Topic returns the name of t on the brokers.
+func (c Config) Topic(t schemas.Topic) string {
 	if name, ok := t.Foreign(); ok {
 		return name
 	}
 	return c.Prefix + string(t)
 }
 
-// schemaTopic is the inverse of topic.
-func (c Config) schemaTopic(name string) schemas.Topic {
+// SchemaTopic is the inverse of topic.
+func (c Config) SchemaTopic(name string) schemas.Topic {
 	if slices.Contains(c.Foreign, name) {
 		return schemas.Foreign(name)
 	}
@@ -144,49 +144,49 @@ func inCatalogue(t schemas.Topic) bool {
 	return ok || strings.HasPrefix(string(t), string(schemas.Delay("")))
 }
 
-// group returns the consumer group in which role reads topics of a class. A role that is not the first reader of
+// Group returns the consumer group in which role reads topics of a class. A role that is not the first reader of
 // a topic reads it in the group of class high.
-func (c Config) group(role schemas.Role, class schemas.Class) string {
+func (c Config) Group(role schemas.Role, class schemas.Class) string {
 	if class == schemas.High || class == "" {
 		return c.Prefix + string(role)
 	}
 	return c.Prefix + string(role) + "." + string(class)
 }
 
-// classOf returns the class in which role reads a topic.
-func classOf(e schemas.Entry, role schemas.Role) schemas.Class {
+// ClassOf returns the class in which role reads a topic.
+func ClassOf(e schemas.Entry, role schemas.Role) schemas.Class {
 	if len(e.Readers) > 0 && e.Readers[0] == role {
 		return e.Class
 	}
 	return schemas.High
 }
 
-// lanes returns the delay lanes, shortest first.
-func (c Config) lanes() []Lane {
+// DelayLanes returns the delay lanes, shortest first.
+func (c Config) DelayLanes() []Lane {
 	if len(c.Lanes) == 0 {
 		return defaultLanes()
 	}
 	return slices.SortedFunc(slices.Values(c.Lanes), func(a, b Lane) int { return cmp.Compare(a.Delay, b.Delay) })
 }
 
-func (c Config) laneNames() []string {
+func (c Config) LaneNames() []string {
 	var names []string
-	for _, l := range c.lanes() {
+	for _, l := range c.DelayLanes() {
 		names = append(names, l.Name)
 	}
 	return names
 }
 
-func (c Config) logger() *slog.Logger {
+func (c Config) Logger() *slog.Logger {
 	if c.Log == nil {
 		return slog.New(slog.DiscardHandler)
 	}
 	return c.Log
 }
 
-// options returns the options of all clients, and more. name is the last part of the client id. All clients read
+// Options returns the options of all clients, and more. name is the last part of the client id. All clients read
 // committed records only. They keep control records, so that their position reaches the end of a partition.
-func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
+func (c Config) Options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 	if err := c.check(); err != nil {
 		return nil, fmt.Errorf("kafka: %w", err)
 	}
@@ -200,7 +200,7 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 		kgo.DisableClientMetrics(),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.KeepControlRecords(),
-		kgo.WithLogger(clientLog{c.logger().With("client", name)}),
+		kgo.WithLogger(clientLog{c.Logger().With("client", name)}),
 	}
 	if c.Dialer != nil {
 		opts = append(opts, kgo.Dialer(c.Dialer))
@@ -222,52 +222,52 @@ func (c Config) options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 	return opts, nil
 }
 
-// produceOptions returns the options of a client that publishes. The client gives up a record that is not
+// ProduceOptions returns the options of a client that publishes. The client gives up a record that is not
 // acknowledged within limit, so that no call blocks for ever. The record may have been written all the same.
-func (c Config) produceOptions(limit, linger time.Duration) []kgo.Opt {
+func (c Config) ProduceOptions(limit, linger time.Duration) []kgo.Opt {
 	return []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.RecordPartitioner(backlogPartitioner{
 			kgo.StickyKeyPartitioner(nil), // murmur2, as in the Java client
-			func(topic string) bool { return isBacklog(c.schemaTopic(topic)) },
+			func(topic string) bool { return isBacklog(c.SchemaTopic(topic)) },
 		}),
-		kgo.WithCompressor(newCompressor()),
+		kgo.WithCompressor(Compressor()),
 		kgo.ProducerLinger(linger),
 		kgo.RecordDeliveryTimeout(limit),
 		kgo.AllowIdempotentProduceCancellation(),
 		kgo.ProduceRequestTimeout(10 * time.Second),
 		kgo.MaxBufferedRecords(50_000),
 		kgo.MaxBufferedBytes(128 << 20),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return maxBatch(c.schemaTopic(topic)) }),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return MaxBatch(c.SchemaTopic(topic)) }),
 	}
 }
 
-// maxBatch returns the maximum size of a batch in a topic, compressed or not. It is several times the maximum
+// MaxBatch returns the maximum size of a batch in a topic, compressed or not. It is several times the maximum
 // size of a message. Topics with records of other topics get twice that, since their records have retry headers.
 //
 // Brokers check only the compressed size of a batch, so other producers may write records that are much larger
 // than any message. These are malformed and become dead letters. Topic dead therefore takes any record that a
 // group member can read.
-func maxBatch(t schemas.Topic) int32 {
+func MaxBatch(t schemas.Topic) int32 {
 	switch {
 	case t == schemas.Dead:
-		return maxDeadBatch
-	case isPassThrough(t):
+		return MaxDeadBatch
+	case IsPassThrough(t):
 		return 8 * schemas.MaxBytes
 	}
 	return 4 * schemas.MaxBytes
 }
 
 const (
-	// maxDeadBatch is below the maximum request size of brokers.
-	maxDeadBatch = 64 << 20
-	// maxReadBatch is the maximum decompressed size of a batch that is read. A record in a larger one might not fit
+	// MaxDeadBatch is below the maximum request size of brokers.
+	MaxDeadBatch = 64 << 20
+	// MaxReadBatch is the maximum decompressed size of a batch that is read. A record in a larger one might not fit
 	// into topic dead with its retry headers.
-	maxReadBatch = maxDeadBatch - 1<<20
+	MaxReadBatch = MaxDeadBatch - 1<<20
 )
 
-// sessionTimeout returns the session timeout of a group member; 0: that of the brokers.
-func (c Config) sessionTimeout() time.Duration {
+// Session returns the session timeout of a group member; 0: that of the brokers.
+func (c Config) Session() time.Duration {
 	switch {
 	case c.SessionTimeout > 0 || c.ServerSide:
 		return c.SessionTimeout
@@ -277,11 +277,11 @@ func (c Config) sessionTimeout() time.Duration {
 	return 10 * time.Second
 }
 
-// metadataInterval is the maximum time until a client sees a new partition.
-const metadataInterval = 20 * time.Second
+// MetadataInterval is the maximum time until a client sees a new partition.
+const MetadataInterval = 20 * time.Second
 
-// isAgain reports whether a topic holds records that were moved from other topics.
-func isAgain(t schemas.Topic) bool {
+// IsAgain reports whether a topic holds records that were moved from other topics.
+func IsAgain(t schemas.Topic) bool {
 	return strings.HasPrefix(string(t), "again.") || isBacklog(t)
 }
 
@@ -301,6 +301,6 @@ func (l clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 	}
 }
 
-// isPassThrough reports whether records only pass through a topic. The trimmer deletes them as soon as they are
+// IsPassThrough reports whether records only pass through a topic. The trimmer deletes them as soon as they are
 // committed.
-func isPassThrough(t schemas.Topic) bool { return isAgain(t) || strings.HasPrefix(string(t), "delay.") }
+func IsPassThrough(t schemas.Topic) bool { return IsAgain(t) || strings.HasPrefix(string(t), "delay.") }
