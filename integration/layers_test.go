@@ -58,6 +58,7 @@ func layers() []layer {
 			[]string{wire, retry, storage, digest, policy, record}},
 		{[]string{"streams/ingest/..."}, []string{wire, retry, storage, digest, record, parts, "streams/ingest/..."}},
 		{[]string{"sinks/clickhouse/clickhousetest"}, []string{wire, retry, child, need, tally, "sinks/clickhouse/..."}},
+		{[]string{"streams/kafka/schedule"}, []string{wire}},
 		{[]string{"streams/kafka/..."}, []string{wire, retry, "streams/kafka/..."}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
 		{[]string{"cmd/config"}, []string{nearest}},
@@ -107,7 +108,9 @@ func onlyImporters() map[string][]string {
 }
 
 // standardOnly are packages that import nothing of others either, but in their tests.
-func standardOnly() []string { return []string{"internal/tally", "streams/retry", "streams/storage"} }
+func standardOnly() []string {
+	return []string{"internal/tally", "streams/retry", "streams/storage", "streams/kafka/schedule"}
+}
 
 func matches(pattern, pkg string) bool {
 	if below, ok := strings.CutSuffix(pattern, "/..."); ok {
@@ -236,6 +239,9 @@ func TestViolation(t *testing.T) {
 		"Kafka's client at home": {"streams/kafka/kafkatest", "github.com/twmb/franz-go/pkg/kfake", false,
 			false},
 		"ClickHouse's client elsewhere":       {"cmd/millrace", "github.com/ClickHouse/ch-go", false, true},
+		"the scheduler and its Pool":          {"streams/kafka/schedule", module + "streams/kafka", false, true},
+		"the scheduler and Kafka's client":    {"streams/kafka/schedule", "github.com/twmb/franz-go/pkg/kgo", false, true},
+		"the Pool and its scheduler":          {"streams/kafka", module + "streams/kafka/schedule", false, false},
 		"koanf below cmd":                     {"streams/kafka", "github.com/knadh/koanf/v2", false, true},
 		"purego in the static binary":         {"cmd/millrace", "github.com/ebitengine/purego", false, true},
 		"the application and all":             {"cmd/app", module + "sinks/clickhouse/embedded", false, false},

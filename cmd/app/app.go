@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -53,7 +54,7 @@ type App struct {
 	kafka          client.Config
 	db             *clickhouse.DB
 	stores         *Stores
-	slots          *kafka.Slots
+	slots          *schedule.Slots
 	policyRegistry *policy.Registry
 	reader         *clickhouse.Reader
 	registry       *prometheus.Registry // nil: http.listen is not set
@@ -104,7 +105,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.stores.waiting = a.kafka.Unavailable
-	a.slots = kafka.NewSlots(a.stores.limit)
+	a.slots = schedule.NewSlots(a.stores.limit)
 	a.policyRegistry = policy.NewRegistry(a.stores.IDs)
 	a.stores.policies = a.policyRegistry
 	ch, err := clickhouseConfig(ctx, cfg)

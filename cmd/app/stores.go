@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/fixity"
-	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/steward"
 	"github.com/millrace/millrace/streams/storage"
@@ -149,12 +149,12 @@ func (s *Stores) Path(ctx context.Context, name StoreName, space, item string) (
 }
 
 // limit returns the configured limits of a store or, if id is empty, of an account.
-func (s *Stores) limit(account, id string) kafka.Limit {
+func (s *Stores) limit(account, id string) schedule.Limit {
 	l := s.limits[account]
 	if id != "" {
 		l = s.byKey[schemas.Key(account, id)].cfg.Limits
 	}
-	return kafka.Limit{
+	return schedule.Limit{
 		Tasks: l.Tasks, TasksPerSecond: float64(l.TasksPerSecond), BytesPerSecond: float64(l.BytesPerSecond),
 	}
 }

@@ -197,14 +197,14 @@ type header struct {
 // A letterView is a dead letter with its message or, if that cannot be decoded, its value.
 type letterView struct {
 	letterRow
-	Waits   int             `json:"waits"`
-	History []kafka.Failure `json:"history"`
-	Headers []header        `json:"headers"`
-	Size    int             `json:"size"`
-	Type    string          `json:"type,omitempty"`
-	Message json.RawMessage `json:"message,omitempty"`
-	Broken  string          `json:"broken,omitempty"` // why there is no message
-	Value   []byte          `json:"value,omitempty"`
+	Waits   int                 `json:"waits"`
+	History []kafka.DeadFailure `json:"history"`
+	Headers []header            `json:"headers"`
+	Size    int                 `json:"size"`
+	Type    string              `json:"type,omitempty"`
+	Message json.RawMessage     `json:"message,omitempty"`
+	Broken  string              `json:"broken,omitempty"` // why there is no message
+	Value   []byte              `json:"value,omitempty"`
 }
 
 func fullLetter(l *kafka.DeadLetter) letterView {

@@ -156,7 +156,7 @@ func TestShowLetter(t *testing.T) {
 		Error: "malformed\x1b[31m\nstack", Attempts: 1,
 		Key: []byte("k\xff"), Value: long, Headers: []schemas.Header{{Key: "a", Value: []byte{0xff}},
 			{Key: "b", Value: []byte("text")}},
-		History: []kafka.Failure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
+		History: []kafka.DeadFailure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
 	}
 	var out bytes.Buffer
 	if err := showLetter(&out, l); err != nil {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // An assignment is one partition that is assigned to a Pool.
@@ -17,13 +19,10 @@ type assignment struct {
 	backlog      bool         // it is of the backlog topic
 	unackedMoves atomic.Int64 // messages moved to the backlog topic and not acknowledged
 
-	stopping     atomic.Bool  // no more tasks start
+	gate         *schedule.Gate
 	cancelled    atomic.Bool  // started tasks must end; their results are ignored
-	running      atomic.Int64 // tasks that have started and not ended
 	hasDeaths    atomic.Bool  // crashes is not empty
 	recordedDone atomic.Int64 // by the last commit all records below it are done, except those that its metadata names
-	idle         chan struct{}
-	closeIdle    sync.Once // closes idle when stopping and running is 0
 
 	mu           sync.Mutex // guards the fields below
 	tracker      *tracker
@@ -35,7 +34,7 @@ type assignment struct {
 	openRecorded bool         // a commit says that tasks may be running
 	metadata     string       // last metadata that was staged for a commit
 	quiet        bool         // nothing was delivered since the last tick
-	polls        fifo[pollMark]
+	polls        []pollMark   // of records that are not done, oldest first
 }
 
 // A pollMark holds the time of the records of one poll.
@@ -47,32 +46,7 @@ type pollMark struct {
 func newAssignment(f *fetcher, at partition, window int) *assignment {
 	return &assignment{
 		partition: at, fetcher: f, backlog: at.topic == f.backlogTopic,
-		tracker: newTracker(window), idle: make(chan struct{}), firstOffset: -1,
-	}
-}
-
-// beginTask counts a task that is about to start. It reports false if the partition is stopping.
-func (a *assignment) beginTask() bool {
-	a.running.Add(1)
-	if a.stopping.Load() {
-		a.endTask()
-		return false
-	}
-	return true
-}
-
-// endTask ends a task that has started: its outputs are acknowledged, or it was abandoned.
-func (a *assignment) endTask() {
-	if a.running.Add(-1) == 0 && a.stopping.Load() {
-		a.closeIdle.Do(func() { close(a.idle) })
-	}
-}
-
-// stop prevents the start of tasks. idle is closed when those that have started have ended.
-func (a *assignment) stop() {
-	a.stopping.Store(true)
-	if a.running.Load() == 0 {
-		a.closeIdle.Do(func() { close(a.idle) })
+		tracker: newTracker(window), gate: schedule.NewGate(), firstOffset: -1,
 	}
 }
 
@@ -106,7 +80,7 @@ func (a *assignment) track(recs []*kgo.Record) (first uint64, done []bool, ok bo
 	if a.backlog { // the time at which it was first read
 		from = parseRetryHeaders(recs[0].Headers).timestamp
 	}
-	a.polls.push(pollMark{a.tracker.next, from})
+	a.polls = append(a.polls, pollMark{a.tracker.next, from})
 	a.evictStragglers(false)
 	if !a.paused && a.tracker.inFlight() >= a.window()/4*3 {
 		a.paused, a.pausedSince = true, time.Now()
@@ -117,8 +91,8 @@ func (a *assignment) track(recs []*kgo.Record) (first uint64, done []bool, ok bo
 
 // dropDonePolls drops the marks of polls that are done.
 func (a *assignment) dropDonePolls() {
-	for a.polls.len() > 0 && a.polls.peek().end <= a.tracker.base {
-		a.polls.pop()
+	for len(a.polls) > 0 && a.polls[0].end <= a.tracker.base {
+		a.polls = a.polls[1:]
 	}
 }
 
@@ -135,7 +109,7 @@ func (a *assignment) evictStragglers(stuck bool) {
 		return
 	}
 	a.dropDonePolls()
-	a.tracker.evict(a.polls.peek().at)
+	a.tracker.evict(a.polls[0].at)
 	a.dropDonePolls()
 }
 
@@ -148,10 +122,10 @@ func (a *assignment) oldest() (at time.Time, ok bool) {
 	switch {
 	case len(a.tracker.stragglers) > 0:
 		return a.tracker.stragglers[0].notBefore, true
-	case a.polls.len() == 0:
+	case len(a.polls) == 0:
 		return at, false
 	}
-	return a.polls.peek().at, true
+	return a.polls[0].at, true
 }
 
 func (a *assignment) window() int { return len(a.tracker.ring) }
@@ -255,8 +229,8 @@ func (a *assignment) position(running runningOffsets) (position, bool) {
 	if a.tracker.base == 0 { // nothing is done yet
 		at = kgo.EpochOffset{Epoch: a.firstEpoch, Offset: a.firstOffset}
 	}
-	open := a.openRecorded && !(a.stopping.Load() && len(running.suspect) == 0)
-	text, done := a.crashes.encode(open, at.Offset, running, a.tracker.completedAhead(a.stopping.Load(), maxStragglers))
+	open := a.openRecorded && !(a.gate.Closed() && len(running.suspect) == 0)
+	text, done := a.crashes.encode(open, at.Offset, running, a.tracker.completedAhead(a.gate.Closed(), maxStragglers))
 	if !moved && text == a.metadata {
 		return position{}, false
 	}

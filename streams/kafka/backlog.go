@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -68,31 +68,25 @@ func (f *fetcher) moveBacklogs(ctx context.Context) {
 func (f *fetcher) moveHeaviest(ctx context.Context, memoryFull bool) {
 	stuck := map[*assignment]bool{}
 	for _, part := range f.owned(nil) {
-		if !part.backlog && !part.stopping.Load() && (memoryFull || part.stuckFor(stuckAfter) || part.manyStragglers()) {
+		if !part.backlog && !part.gate.Closed() && (memoryFull || part.stuckFor(stuckAfter) || part.manyStragglers()) {
 			stuck[part] = true
 		}
 	}
 	if len(stuck) == 0 {
 		return
 	}
-	flows, all := map[Work]bool{}, map[Work]int64{}
-	for part, tasks := range f.p.sched.queuedAmounts(stuck) {
-		counts := map[Work]int64{}
-		for w, n := range tasks {
-			counts[w] = n.tasks
-			all[w] += n.bytes
-		}
-		if memoryFull {
-			continue
-		}
-		keep, least := int64(min(maxStragglers, part.window()/2)/2), max(2, int64(f.p.window/minAccountPart))
-		for _, w := range heaviest(counts, keep, least) {
-			flows[w] = true
-		}
-	}
+	flows := map[schedule.FlowID]bool{}
+	counts, bytes := f.queuedByFlow(stuck)
 	if memoryFull {
-		for _, w := range heaviest(all, f.p.cfg.Bytes/4, f.p.cfg.Bytes/minAccountPart) {
-			flows[w] = true
+		for _, id := range heaviest(bytes, f.p.cfg.Bytes/4, f.p.cfg.Bytes/minAccountPart) {
+			flows[id] = true
+		}
+	} else {
+		for part, tasks := range counts {
+			keep, least := int64(min(maxStragglers, part.window()/2)/2), max(2, int64(f.p.window/minAccountPart))
+			for _, id := range heaviest(tasks, keep, least) {
+				flows[id] = true
+			}
 		}
 	}
 	if len(flows) > 0 {
@@ -100,18 +94,39 @@ func (f *fetcher) moveHeaviest(ctx context.Context, memoryFull bool) {
 	}
 }
 
+// queuedByFlow returns the number of tasks of assignments that have not started, and the size of their records, by
+// flow. It leaves out tasks that are paused, that belong to no known account, or that queue behind a started task.
+func (f *fetcher) queuedByFlow(
+	assignments map[*assignment]bool,
+) (counts map[*assignment]map[schedule.FlowID]int64, bytes map[schedule.FlowID]int64) {
+	counts, bytes = map[*assignment]map[schedule.FlowID]int64{}, map[schedule.FlowID]int64{}
+	f.p.sched.EachQueued(func(first, queued *schedule.Task) {
+		t, id := taskOf(queued), queued.Flow()
+		if !assignments[t.part] || t.unmovable || id.Account == "" || taskOf(first).started() {
+			return
+		}
+		if counts[t.part] == nil {
+			counts[t.part] = map[schedule.FlowID]int64{}
+		}
+		counts[t.part][id]++
+		bytes[id] += t.bytes()
+	})
+	return counts, bytes
+}
+
 // moveFlows moves the tasks of flows in assignments that have not started, and then the ones that arrive later.
 // First it moves the tasks of one key: if the brokers do not accept them, the others stay where they are.
 // Then it moves the rest in parts, each after the part before is acknowledged. Tasks of a key are moved
 // together, which keeps their order.
-func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]bool, flows map[Work]bool) {
+func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]bool, flows map[schedule.FlowID]bool) {
 	// Messages that were running in deaths stay, because the metadata of their own partition records that.
 	deaths := map[*assignment]map[int64]int{}
 	for part := range assignments {
 		deaths[part] = part.deathCounts()
 	}
-	backlog := func(head, t *task) bool {
-		return assignments[t.part] && flows[t.flow.work] && !head.started() && !t.unmovable &&
+	backlog := func(first, queued *schedule.Task) bool {
+		t := taskOf(queued)
+		return assignments[t.part] && flows[t.Flow()] && !taskOf(first).started() && !t.unmovable &&
 			deaths[t.part][t.rec.Offset] == 0
 	}
 	f.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
@@ -128,63 +143,49 @@ func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]boo
 	}
 }
 
-// A withdrawnTask was removed from the scheduler. head was the first task of its key.
-type withdrawnTask struct{ head, task *task }
-
-// withdraw removes the tasks for which match returns true from the scheduler, and returns them in the order in
-// which they were read.
-func (f *fetcher) withdraw(match func(head, t *task) bool) (tasks []withdrawnTask) {
-	f.p.sched.removeQueued(func(head, t *task) bool {
-		matches := match(head, t)
-		if matches {
-			tasks = append(tasks, withdrawnTask{head, t})
-		}
-		return matches
-	}, func(*task) {})
-	slices.SortFunc(tasks, func(a, b withdrawnTask) int { return cmp.Compare(a.task.seq, b.task.seq) })
-	return tasks
-}
-
 // moveFirstKey moves the tasks of one key for which backlog returns true, and reports whether the brokers
 // have accepted them.
-func (f *fetcher) moveFirstKey(ctx context.Context, backlog func(head, t *task) bool) bool {
-	var first *task
-	tasks := f.withdraw(func(head, t *task) bool {
-		if first == nil && backlog(head, head) && !f.moveLimitReached(head.part) {
-			first = head
+func (f *fetcher) moveFirstKey(ctx context.Context, backlog func(first, t *schedule.Task) bool) bool {
+	var key *schedule.Task // the first one of the key
+	tasks := f.p.sched.RemoveQueued(func(first, t *schedule.Task) bool {
+		if key == nil && backlog(first, first) && !f.moveLimitReached(taskOf(first).part) {
+			key = first
 		}
-		return head == first && backlog(head, t)
+		return first == key && backlog(first, t)
 	})
 	acked := f.diversion.acked.Load()
-	for _, q := range tasks {
-		f.move(q.task, f.diversion.slotOf(q.task.flow.work))
+	for _, r := range tasks {
+		f.move(taskOf(r.Task), f.diversion.slotOf(r.Task.Flow()))
 	}
 	return len(tasks) > 0 && f.awaitAcked(ctx, acked+int64(len(tasks)))
 }
 
 // movePart moves the first part of the tasks for which backlog returns true. When none are left, it starts to
 // move arriving messages of flows.
-func (f *fetcher) movePart(backlog func(head, t *task) bool, flows map[Work]bool) (moved int64, more bool) {
+func (f *fetcher) movePart(
+	backlog func(first, t *schedule.Task) bool, flows map[schedule.FlowID]bool,
+) (moved int64, more bool) {
 	var rest []*task
-	moves := map[*task]bool{} // by the head of the key
-	for _, q := range f.withdraw(backlog) {
-		if _, ok := moves[q.head]; !ok {
-			moves[q.head] = !f.moveLimitReached(q.task.part)
+	moves := map[*schedule.Task]bool{} // by the first task of the key
+	for _, r := range f.p.sched.RemoveQueued(backlog) {
+		t := taskOf(r.Task)
+		if _, ok := moves[r.First]; !ok {
+			moves[r.First] = !f.moveLimitReached(t.part)
 		}
-		if !moves[q.head] {
-			rest = append(rest, q.task)
+		if !moves[r.First] {
+			rest = append(rest, t)
 			continue
 		}
-		f.move(q.task, f.diversion.slotOf(q.task.flow.work))
+		f.move(t, f.diversion.slotOf(t.Flow()))
 		moved++
 	}
 	if len(rest) > 0 {
 		f.requeue(rest...)
 		return moved, true
 	}
-	for w := range flows {
-		if f.diversion.open(w) {
-			f.p.router.log.Info("move backlog", "account", w.Account, "stores", w.Stores, "to", f.backlogTopic)
+	for id := range flows {
+		if f.diversion.open(id) {
+			f.p.router.log.Info("move backlog", "account", id.Account, "stores", id.Stores, "to", f.backlogTopic)
 		}
 	}
 	return moved, false
@@ -225,38 +226,38 @@ func waitUntil(ctx context.Context, done func() bool) bool {
 
 // requeue returns tasks to the scheduler, so that they are handled from their own partition.
 func (f *fetcher) requeue(tasks ...*task) {
-	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
+	entries := make([]schedule.Entry, len(tasks))
 	for i, t := range tasks {
-		keys[i] = f.p.describe(t, &work[i])
+		entries[i] = f.p.describe(t)
 	}
-	f.p.submit(f, tasks, keys, work)
-	if slices.ContainsFunc(tasks, func(t *task) bool { return t.part.stopping.Load() }) { // discard may have run before
-		f.p.sched.removeQueued(isStopping, f.p.freeTask)
+	f.p.sched.Add(entries)
+	if slices.ContainsFunc(tasks, func(t *task) bool { return t.part.gate.Closed() }) { // discard may have run before
+		f.p.removeStopping()
 	}
 }
 
 // moveDiverted moves the tasks of flows that are being moved, and returns the others.
-func (f *fetcher) moveDiverted(tasks []*task, keys []uint64, work []Work) ([]*task, []uint64, []Work) {
+func (f *fetcher) moveDiverted(entries []schedule.Entry) []schedule.Entry {
 	if !f.diversion.active.Load() || f.diversion.denied.Load() {
-		return tasks, keys, work
+		return entries
 	}
-	n := 0
-	for i, t := range tasks {
-		if !t.part.backlog && !t.unmovable {
-			if slot, ok := f.diversion.routeOf(work[i]); ok && f.awaitMoveRoom(t.part) {
-				f.move(t, slot)
-				continue
-			}
+	return slices.DeleteFunc(entries, func(e schedule.Entry) bool {
+		t := taskOf(e.Task)
+		if t.part.backlog || t.unmovable {
+			return false
 		}
-		tasks[n], keys[n], work[n] = t, keys[i], work[i]
-		n++
-	}
-	return tasks[:n], keys[:n], work[:n]
+		slot, ok := f.diversion.routeOf(e.Flow)
+		if !ok || !f.awaitMoveRoom(t.part) {
+			return false
+		}
+		f.move(t, slot)
+		return true
+	})
 }
 
 // move publishes the message of t, which has not started, to a slot of the backlog topic.
 func (f *fetcher) move(t *task, slot int) {
-	if !t.part.beginTask() {
+	if !t.part.gate.Begin() {
 		f.p.freeTask(t)
 		return
 	}
@@ -286,7 +287,7 @@ func (f *fetcher) move(t *task, slot int) {
 				f.p.router.log.Warn("move message to backlog topic", "to", f.backlogTopic, "err", err)
 			}
 			t.unmovable = true
-			t.part.endTask()
+			t.part.gate.End()
 			go f.requeue(t) // in a goroutine, to not block the client
 		}
 	})

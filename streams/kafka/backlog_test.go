@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // copies returns n commands of an account to copy items to a store.
@@ -80,13 +81,13 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 				}
 				b.Send(tt.first...)
 				handled := make(chan time.Time, 1)
-				limit := func(account, store string) kafka.Limit {
+				limit := func(account, store string) schedule.Limit {
 					if account == "giant" && store == "1" {
-						return kafka.Limit{Tasks: tt.limit}
+						return schedule.Limit{Tasks: tt.limit}
 					}
-					return kafka.Limit{}
+					return schedule.Limit{}
 				}
-				p := copier(t, b.Config(), kafka.PoolConfig{Slots: kafka.NewSlots(limit), Bytes: tt.bytes,
+				p := copier(t, b.Config(), kafka.PoolConfig{Slots: schedule.NewSlots(limit), Bytes: tt.bytes,
 					Window: need.Amount(2048, 0, 0)},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if c := d.Body.(*pb.DuplicationCommand); c.GetAccount() == "small" || c.GetDestinationStore() == "2" {
@@ -132,12 +133,12 @@ func newTally(takes time.Duration) *handledLog {
 }
 
 // fourAtATime limits an account to four concurrent tasks.
-func fourAtATime(account string) *kafka.Slots {
-	return kafka.NewSlots(func(of, _ string) kafka.Limit {
+func fourAtATime(account string) *schedule.Slots {
+	return schedule.NewSlots(func(of, _ string) schedule.Limit {
 		if of == account {
-			return kafka.Limit{Tasks: 4}
+			return schedule.Limit{Tasks: 4}
 		}
-		return kafka.Limit{}
+		return schedule.Limit{}
 	})
 }
 

@@ -41,8 +41,8 @@ var (
 	errDeadDecided = errors.New("was decided before")
 )
 
-// A Failure is one entry of the failure history of a record. Equal failures in a row are one entry.
-type Failure = failure
+// A DeadFailure is one entry of the failure history of a record. Equal failures in a row are one entry.
+type DeadFailure = failure
 
 // A DeadLetter is a record of topic dead: a message that could not be handled, with its original bytes and
 // headers, its origin and its failures.
@@ -60,7 +60,7 @@ type DeadLetter struct {
 	Error     string       // of the last failure
 	Attempts  int
 	Waits     int
-	History   []Failure
+	History   []DeadFailure
 	Topic     schemas.Topic // first topic of the message; empty if no header names one
 	Partition int32         // in Topic; -1 if the message was never there
 	Offset    int64

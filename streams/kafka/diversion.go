@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // A diversion holds the flows of a fetcher that are moved to its backlog topic.
@@ -22,7 +24,7 @@ type diversion struct {
 	denied       atomic.Bool  // the brokers deny write access
 
 	mu         sync.Mutex // guards the fields below
-	flows      map[Work]*route
+	flows      map[schedule.FlowID]*route
 	nextExpiry time.Time // when to expire flows with few arrivals
 }
 
@@ -33,17 +35,11 @@ type route struct {
 	arrived int  // messages since the last expiry
 }
 
-// flowName returns w without the fields that differ between messages of a flow.
-func flowName(w Work) Work {
-	w.Key, w.Bytes = "", 0
-	return w
-}
-
-// routeOf returns the slot to which the message of w must be moved, if its flow is being moved.
-func (d *diversion) routeOf(w Work) (slot int, ok bool) {
+// routeOf returns the slot to which a message of a flow must be moved, if the flow is being moved.
+func (d *diversion) routeOf(id schedule.FlowID) (slot int, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	r := d.flows[flowName(w)]
+	r := d.flows[id]
 	if r == nil || !r.open {
 		return 0, false
 	}
@@ -52,33 +48,33 @@ func (d *diversion) routeOf(w Work) (slot int, ok bool) {
 }
 
 // slotOf returns the slot of a flow. A new flow gets the slot with the fewest flows.
-func (d *diversion) slotOf(w Work) int {
+func (d *diversion) slotOf(id schedule.FlowID) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if r := d.flows[w]; r != nil {
+	if r := d.flows[id]; r != nil {
 		return r.slot
 	}
 	var used [client.BacklogSlots]int
 	for _, r := range d.flows {
 		used[r.slot]++
 	}
-	first, slot := int(client.HashWords(w.Account, w.Stores[0], w.Stores[1])%client.BacklogSlots), 0
+	first, slot := int(client.HashWords(id.Account, id.Stores[0], id.Stores[1])%client.BacklogSlots), 0
 	for i := range client.BacklogSlots {
 		if at := (first + i) % client.BacklogSlots; i == 0 || used[at] < used[slot] {
 			slot = at
 		}
 	}
-	d.flows[w] = &route{slot: slot}
+	d.flows[id] = &route{slot: slot}
 	return slot
 }
 
 // open starts to move arriving messages of a flow. It reports whether they were not moved before.
-func (d *diversion) open(w Work) (fresh bool) {
-	d.slotOf(w)
+func (d *diversion) open(id schedule.FlowID) (fresh bool) {
+	d.slotOf(id)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fresh = !d.flows[w].open
-	d.flows[w].open = true
+	fresh = !d.flows[id].open
+	d.flows[id].open = true
 	d.active.Store(true)
 	return fresh
 }
@@ -91,7 +87,7 @@ func (d *diversion) expire(now time.Time, few int) {
 		return
 	}
 	d.nextExpiry = now.Add(divertWindow)
-	maps.DeleteFunc(d.flows, func(_ Work, r *route) bool { return r.arrived < few })
+	maps.DeleteFunc(d.flows, func(_ schedule.FlowID, r *route) bool { return r.arrived < few })
 	for _, r := range d.flows {
 		r.arrived = 0
 	}
@@ -102,7 +98,7 @@ func (d *diversion) expire(now time.Time, few int) {
 type accountWeight struct {
 	account string
 	sum     int64
-	flows   []Work
+	flows   []schedule.FlowID
 }
 
 // accountHeap is a heap with the heaviest account on top.
@@ -123,23 +119,23 @@ func (o *accountHeap) Pop() any {
 // heaviest returns the flows to move. It repeatedly takes the heaviest flow of the heaviest account, or all
 // its flows if that one is less than half of the account, until at most keep is left in total. Accounts with
 // less than least stay.
-func heaviest(weights map[Work]int64, keep, least int64) (flows []Work) {
+func heaviest(weights map[schedule.FlowID]int64, keep, least int64) (flows []schedule.FlowID) {
 	by := map[string]*accountWeight{}
 	var all accountHeap
 	var sum int64
-	for w, n := range weights {
-		o := by[w.Account]
+	for id, n := range weights {
+		o := by[id.Account]
 		if o == nil {
-			o = &accountWeight{account: w.Account}
-			by[w.Account], all = o, append(all, o)
+			o = &accountWeight{account: id.Account}
+			by[id.Account], all = o, append(all, o)
 		}
 		o.sum += n
 		sum += n
-		o.flows = append(o.flows, w)
+		o.flows = append(o.flows, id)
 	}
 	all = slices.DeleteFunc(all, func(o *accountWeight) bool { return o.sum < least })
 	for _, o := range all {
-		slices.SortFunc(o.flows, func(a, b Work) int {
+		slices.SortFunc(o.flows, func(a, b schedule.FlowID) int {
 			return cmp.Or(cmp.Compare(weights[b], weights[a]), slices.Compare(a.Stores[:], b.Stores[:]))
 		})
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/metrics"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // A fetcher is one client of a Pool: a member of the group of one class. It has its own limit of bytes in
@@ -59,7 +60,7 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
 		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
 		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{},
-		diversion: diversion{flows: map[Work]*route{}},
+		diversion: diversion{flows: map[schedule.FlowID]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.Topic(t)) {
 		f.backlogTopic = p.kafka.Topic(t)
@@ -154,6 +155,7 @@ func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err 
 						continue
 					}
 					t := &slab[len(tasks)]
+					t.Gate, t.Owner = part.gate, t
 					t.rec, t.incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
 					tasks = append(tasks, t)
 				}
@@ -388,11 +390,11 @@ func (f *fetcher) owned(parts map[string][]int32) []*assignment {
 // discard removes assignments. The results of tasks that end later are ignored.
 func (f *fetcher) discard(assignments []*assignment) {
 	for _, part := range assignments {
-		part.stop()
+		part.gate.Close()
 		part.discard()
 	}
 	f.p.interrupt(assignments, false, errRevoked)
-	f.p.sched.removeQueued(isStopping, f.p.freeTask)
+	f.p.removeStopping()
 	for _, part := range assignments {
 		f.mu.Lock()
 		if f.assignments[part.partition] == part {

@@ -97,7 +97,7 @@ func TestDoneRecordsAreFreed(t *testing.T) {
 	}
 	recs = nil
 	for _, tk := range tasks[1:] {
-		if !part.beginTask() {
+		if !part.gate.Begin() {
 			t.Fatal("not started")
 		}
 		p.finish(tk)

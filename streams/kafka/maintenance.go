@@ -44,15 +44,14 @@ func (p *Pool) runMaintenance(ctx context.Context) error {
 
 // prepare calls Prepare until it succeeds. Tasks are then dispatched, unless partitions were assigned meanwhile.
 func (p *Pool) prepare(ctx context.Context) error {
-	p.sched.mu.Lock()
-	n := p.sched.unprepared
-	p.sched.mu.Unlock()
+	n := p.unprepared.Load()
 	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
 	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
 		p.router.log.Warn("retry prepare for assigned partitions", "attempt", attempt, "wait", wait, "err", err)
 	})
 	if err == nil {
-		p.sched.updateBlocked(func() { p.sched.unprepared -= n })
+		p.unprepared.Add(-n)
+		p.sched.Unblock(int(n))
 	}
 	return err
 }
@@ -62,7 +61,8 @@ func (p *Pool) requirePrepare() {
 	if p.cfg.Prepare == nil {
 		return
 	}
-	p.sched.updateBlocked(func() { p.sched.unprepared++ })
+	p.sched.Block()
+	p.unprepared.Add(1)
 	select {
 	case p.prepareDue <- struct{}{}:
 	default:
@@ -79,7 +79,7 @@ func (p *Pool) maintain(ctx context.Context) error {
 	defer f.rebalanceMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
-	if len(f.owned(nil)) == 0 || !p.sched.prepared() {
+	if len(f.owned(nil)) == 0 || p.unprepared.Load() > 0 {
 		return nil
 	}
 	name := p.router.cfg.Topic(p.cfg.Topics[0])
@@ -87,9 +87,9 @@ func (p *Pool) maintain(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
-	p.sched.updateBlocked(func() { p.sched.quiesced = true })
-	defer p.sched.updateBlocked(func() { p.sched.quiesced = false })
-	for !p.sched.noneAtWork() || !p.outputs.empty() {
+	p.sched.Block()
+	defer p.sched.Unblock(1)
+	for !p.sched.Idle() || !p.outputs.empty() {
 		if retry.Sleep(ctx, maintainPoll) != nil {
 			return errors.New("tasks are still running")
 		}
@@ -102,36 +102,4 @@ func (p *Pool) maintain(ctx context.Context) error {
 		defer f.mu.Unlock()
 		return f.assignments[partition{name, int32(id)}] != nil
 	})
-}
-
-// updateBlocked runs change, which sets fields that stop or allow dispatch, and wakes the workers.
-func (s *scheduler) updateBlocked(change func()) {
-	s.mu.Lock()
-	defer s.unlock()
-	change()
-	for i := range s.workReady {
-		s.workReady[i].Broadcast()
-	}
-}
-
-// blocked reports whether dispatch is stopped for all classes.
-func (s *scheduler) blocked() bool { return s.halted || s.quiesced || s.unprepared > 0 }
-
-// prepared reports whether Prepare has been called since the last assignment.
-func (s *scheduler) prepared() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.unprepared == 0
-}
-
-// noneAtWork reports whether no task is running.
-func (s *scheduler) noneAtWork() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.classes {
-		if s.classes[i].running > 0 {
-			return false
-		}
-	}
-	return true
 }

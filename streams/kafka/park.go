@@ -1,12 +1,6 @@
 package kafka
 
-import (
-	"context"
-)
-
-// maxParked bounds the parked tasks of a Pool, because each has a goroutine. Classes other than high may use
-// half of it.
-const maxParked = 4096
+import "context"
 
 type workerKey struct{}
 
@@ -48,13 +42,11 @@ func (w *worker) park() bool {
 	w.mu.Unlock()
 	w.p.metricsOf(t).AddBusy(-1)
 	w.p.metricsOf(t).AddParked(1)
-	w.p.sched.park(t)
+	w.p.sched.Park(&t.Task)
 	if first {
-		w.p.sched.mu.Lock()
 		w.p.startWorker(w.kind)
-		w.p.sched.mu.Unlock()
 	}
-	if t.part.stopping.Load() { // drain may have looked before the task was parked
+	if t.part.gate.Closed() { // drain may have looked before the task was parked
 		w.interrupt([]*assignment{t.part}, true, errRevoked)
 	}
 	return true
@@ -63,12 +55,12 @@ func (w *worker) park() bool {
 // unpark waits for a worker and the slots of the task. It returns the cause if the task was cancelled.
 func (w *worker) unpark() (cause error) {
 	w.mu.Lock()
-	t, q, ctx := w.task, w.q, w.ctx
+	t, ctx := w.task, w.ctx
 	w.mu.Unlock()
 	select {
-	case <-w.p.sched.resumeTask(q):
+	case <-w.p.sched.Resume(&t.Task):
 	case <-ctx.Done():
-		if w.p.sched.cancelResume(q) {
+		if w.p.sched.CancelResume(&t.Task) {
 			cause = context.Cause(ctx)
 		}
 	}
@@ -85,75 +77,4 @@ func (w *worker) unpark() (cause error) {
 		cause = t.part.fetcher.awaitRecorded(ctx, true)
 	}
 	return cause
-}
-
-// park records that t, which is running, continues without a worker and slots.
-func (s *scheduler) park(t *task) {
-	s.mu.Lock()
-	s.detach(t)
-	s.countParked(t.flow.class, 1)
-	s.wake()
-	s.unlock()
-}
-
-// resumeTask queues the head of q, which is parked, for a worker and its slots. The channel is closed when it
-// has them.
-func (s *scheduler) resumeTask(q *keyQueue) <-chan struct{} {
-	s.mu.Lock()
-	t := q.head
-	turn := make(chan struct{})
-	q.homeFlow, q.workerGranted = t.flow, turn
-	t.flow = s.flowOf(resumeOffset+t.flow.class, t.flow.work, func(Work) bool { return false })
-	s.classes[resumeOffset+q.homeFlow.class].resumeWaiting++
-	s.push(q)
-	s.wake()
-	s.unlock()
-	return turn
-}
-
-// grantWorker lets the head of q resume: a worker is free for it. The caller holds mu.
-func (s *scheduler) grantWorker(q *keyQueue) {
-	close(q.workerGranted)
-	s.restoreFlow(q)
-}
-
-// countParked adds n to the number of parked tasks of a class. The caller holds mu.
-func (s *scheduler) countParked(class, n int) {
-	s.parked += n
-	if class != classHigh {
-		s.parkedOther += n
-	}
-}
-
-// restoreFlow returns the head of q to its own flow. The caller holds mu.
-func (s *scheduler) restoreFlow(q *keyQueue) {
-	s.countParked(q.homeFlow.class, -1)
-	s.classes[resumeOffset+q.homeFlow.class].resumeWaiting--
-	q.head.flow, q.homeFlow, q.workerGranted = q.homeFlow, nil, nil
-}
-
-// cancelResume removes the head of q from the tasks that wait to resume. It reports false if the task has a
-// worker already.
-func (s *scheduler) cancelResume(q *keyQueue) bool {
-	s.mu.Lock()
-	defer s.unlock()
-	if q.head.running {
-		return false
-	}
-	f := q.head.flow
-	f.ready.remove(q)
-	if s.readyEstimate--; f.ready.len() == 0 && f.queued {
-		s.dequeue(f)
-	}
-	s.restoreFlow(q)
-	return true
-}
-
-// removeWorker removes w, and ends its task if it has completed one.
-func (s *scheduler) removeWorker(w *worker, completed workItem) {
-	s.mu.Lock()
-	s.complete(completed)
-	delete(s.workers, w)
-	s.wake()
-	s.unlock()
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -42,9 +43,9 @@ func planning(workers int) kafka.PoolConfig {
 // worker and its slots, and tasks of one key stay in order.
 func TestParkedTasksHoldNoWorker(t *testing.T) {
 	t.Parallel()
-	for name, slots := range map[string]*kafka.Slots{
+	for name, slots := range map[string]*schedule.Slots{
 		"workers": nil,
-		"slots":   kafka.NewSlots(func(_, store string) kafka.Limit { return kafka.Limit{Tasks: 2 * len(store)} }),
+		"slots":   schedule.NewSlots(func(_, store string) schedule.Limit { return schedule.Limit{Tasks: 2 * len(store)} }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -29,6 +30,9 @@ type Work struct {
 	// Bytes estimates how many bytes the task will move.
 	Bytes int64
 }
+
+// flow returns the flow to which a task with this Work belongs.
+func (w *Work) flow() schedule.FlowID { return schedule.FlowID{Account: w.Account, Stores: w.Stores} }
 
 // PoolConfig configures a Pool. Zero values take the defaults in brackets.
 type PoolConfig struct {
@@ -47,7 +51,7 @@ type PoolConfig struct {
 	// DescribeValue is Describe for deliveries without a body, which are those of foreign topics.
 	DescribeValue func(*schemas.Delivery) Work
 	// Slots limits the work on stores and accounts [no limits].
-	Slots *Slots
+	Slots *schedule.Slots
 	// Admit, if set, is called before a task starts, once for each store that the task uses. If it returns an
 	// error, the message fails with that error and the handler is not called.
 	Admit func(account, store string) error
@@ -98,12 +102,8 @@ func (pc *PoolConfig) defaults() {
 		pc.Retry = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 20 * time.Second, Elapsed: time.Minute}
 	}
 	setInt(&pc.Workers, 16)
-	setInt(&pc.HighWeight, defaultWeight)
 	setInt(&pc.Window, 1<<13)
 	pc.Reserved = max(0, min(pc.Reserved, pc.Workers-1))
-	if pc.Slots == nil {
-		pc.Slots = NewSlots(func(string, string) Limit { return Limit{} })
-	}
 	if pc.Bytes <= 0 {
 		pc.Bytes = 64 << 20
 	}
@@ -133,21 +133,25 @@ type Pool struct {
 	kafka        client.Config
 	handle       Handler
 	router       *router
-	sched        *scheduler
+	sched        *schedule.Scheduler
 	fetchers     []*fetcher // the first one also publishes
 	window       int
 	seed         maphash.Seed
 	deadlineBase time.Duration // a task may run this long, plus a second for each deadlineRate bytes of it
 	deadlineRate int64
 	prepareDue   chan struct{} // signals that partitions were assigned and Prepare must be called
+	unprepared   atomic.Int64  // assignments since the last call of Prepare
 
 	outputs   *outputs
 	ctx       context.Context         // for commits and tasks; outlives the context of Run
 	stopping  <-chan struct{}         // closed when Run must stop
 	fail      context.CancelCauseFunc // stops Run with an error
 	clock     atomic.Int64            // nanoseconds since Run began, in steps of clockStep
-	workers   sync.WaitGroup
-	suspectMu sync.Mutex // serializes tasks that may have killed a process
+	suspectMu sync.Mutex              // serializes tasks that may have killed a process
+
+	workers sync.WaitGroup
+	liveMu  sync.Mutex // guards live
+	live    map[*worker]bool
 }
 
 // NewPool returns a Pool that calls h.
@@ -160,10 +164,8 @@ func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 	p := &Pool{
 		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
 		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
-		deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1),
+		deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1), live: map[*worker]bool{},
 	}
-	p.sched = newScheduler(pc.Slots, p.freeTask)
-	p.sched.weight, p.sched.allowed, p.sched.reserved = pc.HighWeight, pc.Workers, pc.Reserved
 	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
 		m := groupMember{role: pc.Role, class: class, coPartitioned: pc.CoPartitioned, drainsOutputs: pc.Prepare != nil}
 		for _, name := range topics {
@@ -189,6 +191,11 @@ func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 	if pc.CoPartitioned && len(p.fetchers) > 1 {
 		return nil, fmt.Errorf("kafka: role %s: CoPartitioned needs topics of one class", pc.Role)
 	}
+	p.sched = schedule.New(schedule.Config{
+		Workers: pc.Workers, Reserved: pc.Reserved, Large: p.cfg.Large, HighWeight: pc.HighWeight, Slots: pc.Slots,
+		Paused: p.paused, OnStart: setSuccessor,
+		OnDrop: func(t *schedule.Task) { p.freeTask(taskOf(t)) }, // the next owner of its partition gets it again
+	})
 	return p, nil
 }
 
@@ -210,9 +217,8 @@ func (p *Pool) Run(ctx context.Context) error {
 		f.cl, f.leave = cl, leave
 	}
 	p.outputs = newOutputs(sending, p.router, p.fetchers[0].cl)
-	p.sched.large = p.cfg.Large
-	p.startWorkers(p.cfg.Workers, 0)
-	p.startWorkers(p.cfg.Large, 1)
+	p.startWorkers(p.cfg.Workers, schedule.MainWorker)
+	p.startWorkers(p.cfg.Large, schedule.LargeWorker)
 	var loops sync.WaitGroup
 	for _, f := range p.fetchers {
 		f.metrics.AddOldest(func() metrics.Oldest { return p.oldest(f) })
@@ -240,7 +246,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.stop(ctx, giveUp)
 	loops.Wait()
 	p.close(p.fetchers)
-	p.sched.close()
+	p.sched.Close()
 	if stuck := p.waitWorkers(cancelGrace); stuck > 0 {
 		late := fmt.Errorf("%d tasks still run %v after their cancellation", stuck, cancelGrace)
 		return fmt.Errorf("pool %s: %w", p.cfg.Role, errors.Join(p.failure(ctx, run), late))
@@ -268,27 +274,27 @@ func (p *Pool) close(fetchers []*fetcher) {
 	all.Wait()
 }
 
-// startWorkers starts n workers of a kind: 0 runs classes high and low, 1 runs class large.
-func (p *Pool) startWorkers(n, kind int) {
-	p.sched.mu.Lock()
-	defer p.sched.mu.Unlock()
+// startWorkers starts n workers of a kind.
+func (p *Pool) startWorkers(n int, kind schedule.Kind) {
 	for range n {
 		p.startWorker(kind)
 	}
-	if kind == 0 {
-		p.sched.mainWorkers += n
-	}
 }
 
-// startWorker starts a worker. The caller holds the scheduler's mu.
-func (p *Pool) startWorker(kind int) {
+func (p *Pool) startWorker(kind schedule.Kind) {
 	w := newWorker(p, kind)
-	p.sched.workers[w] = true
+	p.liveMu.Lock()
+	p.live[w] = true
+	p.liveMu.Unlock()
 	p.workers.Go(w.loop)
 }
 
-// maxWorkBytes bounds the size that a message may declare, so that sums do not overflow.
-const maxWorkBytes = 1 << 50
+// removeWorker removes a worker that ends.
+func (p *Pool) removeWorker(w *worker) {
+	p.liveMu.Lock()
+	defer p.liveMu.Unlock()
+	delete(p.live, w)
+}
 
 // decodeQuantum is how long messages are decoded before the goroutine yields, so that a class with much to
 // read does not delay one with little.
@@ -297,59 +303,51 @@ const decodeQuantum = 200 * time.Microsecond
 // enqueue describes the tasks of a fetcher and adds them to the scheduler, except those that it moves to the
 // backlog topic.
 func (p *Pool) enqueue(f *fetcher, tasks []*task) {
-	keys, work := make([]uint64, len(tasks)), make([]Work, len(tasks))
+	entries := make([]schedule.Entry, len(tasks))
 	began := time.Now()
 	for i, t := range tasks {
 		if i%64 == 63 && time.Since(began) > decodeQuantum {
 			runtime.Gosched()
 			began = time.Now()
 		}
-		keys[i] = p.describe(t, &work[i])
+		entries[i] = p.describe(t)
 	}
-	tasks, keys, work = f.moveDiverted(tasks, keys, work)
-	p.submit(f, tasks, keys, work)
+	p.sched.Add(f.moveDiverted(entries))
 }
 
-// submit adds described tasks of a fetcher to the scheduler.
-func (p *Pool) submit(f *fetcher, tasks []*task, keys []uint64, work []Work) {
-	p.sched.mu.Lock()
-	for i, t := range tasks {
-		class := classIndex(f.class)
-		if t.retryHeaders != nil { // the record was delivered before, and keeps the class of its original topic
-			if e, ok := schemas.Lookup(t.retryHeaders.topic); ok {
-				class = classIndex(e.Class)
-			}
-		}
-		t.flow, t.cost = p.sched.flowOf(class, work[i], p.paused), min(max(work[i].Bytes, 0), maxWorkBytes)+quantum
-	}
-	p.sched.mu.Unlock()
-	p.sched.add(tasks, keys)
-}
-
-// describe stores the work of t in w and returns a hash of its key. Two keys with the same hash are only
-// serialized, which is harmless. A message that cannot be described fails without a call of the handler.
-func (p *Pool) describe(t *task, w *Work) (key uint64) {
+// describe describes t to the scheduler. Two keys with the same hash are only serialized, which is harmless. A
+// message that cannot be described fails without a call of the handler.
+func (p *Pool) describe(t *task) schedule.Entry {
+	var w Work
 	if p.cfg.Describe != nil || p.cfg.DescribeValue != nil {
 		if d, ok := p.decode(t); ok {
 			var err error
 			switch {
 			case d.Body != nil && p.cfg.Describe != nil:
-				*w, err = describeWork(p.cfg.Describe, d.Body)
+				w, err = describeWork(p.cfg.Describe, d.Body)
 			case d.Body == nil && p.cfg.DescribeValue != nil:
-				*w, err = describeWork(p.cfg.DescribeValue, d)
+				w, err = describeWork(p.cfg.DescribeValue, d)
 			}
 			if err != nil {
 				t.delivery, t.err = nil, err
 			}
 		}
-		if w.Key != "" {
-			return maphash.String(p.seed, w.Key)
+	}
+	e := schedule.Entry{Task: &t.Task, Class: t.part.fetcher.class, Flow: w.flow(), Bytes: w.Bytes}
+	if w.Key != "" {
+		e.Key = maphash.String(p.seed, w.Key)
+	} else {
+		e.Key = maphash.Bytes(p.seed, t.rec.Key)
+		if client.IsAgain(p.router.cfg.SchemaTopic(t.rec.Topic)) {
+			p.router.retryHeaders(&t.inflightRecord)
 		}
 	}
-	if client.IsAgain(p.router.cfg.SchemaTopic(t.rec.Topic)) {
-		p.router.retryHeaders(&t.inflightRecord)
+	if t.retryHeaders != nil { // the record was delivered before, and keeps the class of its original topic
+		if known, ok := schemas.Lookup(t.retryHeaders.topic); ok {
+			e.Class = known.Class
+		}
 	}
-	return maphash.Bytes(p.seed, t.rec.Key)
+	return e
 }
 
 // decode returns the delivery that the handler gets for t. If ok is false, t.err is the reason.
@@ -423,14 +421,14 @@ func (p *Pool) finish(t *task) {
 // abandon ends t, which has started. If it was not marked as done, it is delivered again.
 func (p *Pool) abandon(t *task) {
 	p.freeTask(t)
-	t.part.endTask()
+	t.part.gate.End()
 }
 
 // freeTask releases the memory of t at once: its slab, shared with the other tasks of the poll, may live much
 // longer.
 func (p *Pool) freeTask(t *task) {
 	n := t.bytes()
-	t.inflightRecord, t.delivery, t.err = inflightRecord{}, nil, nil
+	t.inflightRecord, t.delivery, t.err, t.successor = inflightRecord{}, nil, nil, nil
 	if t.part.backlog {
 		t.part.fetcher.backlogBytes.Add(-n)
 		t.part.fetcher.memory.notify()
@@ -438,6 +436,13 @@ func (p *Pool) freeTask(t *task) {
 		t.part.fetcher.memory.add(-n)
 	}
 	t.part.fetcher.metrics.AddInFlight(-1, -n)
+}
+
+// removeStopping removes the queued tasks of partitions that are stopping.
+func (p *Pool) removeStopping() {
+	for _, r := range p.sched.RemoveQueued(func(_, t *schedule.Task) bool { return t.Gate.Closed() }) {
+		p.freeTask(taskOf(r.Task))
+	}
 }
 
 func (p *Pool) metricsOf(t *task) *metrics.Role { return t.part.fetcher.metrics }

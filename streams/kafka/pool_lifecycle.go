@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"maps"
 	"math"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/metrics"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // drain stops the start of tasks of assignments and waits for the running ones. It cancels parked tasks at
@@ -16,7 +18,7 @@ import (
 // cancelGrace later.
 func (p *Pool) drain(assignments []*assignment, d time.Duration) {
 	for _, part := range assignments {
-		part.stop()
+		part.gate.Close()
 	}
 	p.interrupt(assignments, true, errRevoked)
 	for _, d := range []time.Duration{d, cancelGrace} {
@@ -29,7 +31,7 @@ func (p *Pool) drain(assignments []*assignment, d time.Duration) {
 		p.interrupt(assignments, false, errRevoked)
 	}
 	for _, part := range assignments {
-		if n := int(part.running.Load()); n > 0 {
+		if n := part.gate.Running(); n > 0 {
 			p.router.log.Error("abandon tasks that ignore cancellation", "topic", part.topic, "partition", part.id, "tasks", n)
 		}
 	}
@@ -40,7 +42,7 @@ func awaitIdle(assignments []*assignment, d time.Duration) bool {
 	defer timer.Stop()
 	for _, part := range assignments {
 		select {
-		case <-part.idle:
+		case <-part.gate.Idle():
 		case <-timer.C:
 			return false
 		}
@@ -56,13 +58,9 @@ func (p *Pool) interrupt(assignments []*assignment, onlyParked bool, cause error
 }
 
 func (p *Pool) liveWorkers() []*worker {
-	p.sched.mu.Lock()
-	defer p.sched.mu.Unlock()
-	all := make([]*worker, 0, len(p.sched.workers))
-	for w := range p.sched.workers {
-		all = append(all, w)
-	}
-	return all
+	p.liveMu.Lock()
+	defer p.liveMu.Unlock()
+	return slices.Collect(maps.Keys(p.live))
 }
 
 // runningOffsets returns the offsets of f's running tasks by assignment. Parked tasks are left out: they do
@@ -73,7 +71,7 @@ func (p *Pool) runningOffsets(f *fetcher) map[*assignment]runningOffsets {
 		w.mu.Lock()
 		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
 			all := at[t.part]
-			if recent := now-w.began < int64(suspectFor); !w.progressed.Load() || recent && !t.part.stopping.Load() {
+			if recent := now-w.began < int64(suspectFor); !w.progressed.Load() || recent && !t.part.gate.Closed() {
 				all.suspect = append(all.suspect, t.rec.Offset)
 			} else {
 				all.progressing = append(all.progressing, t.rec.Offset)
@@ -104,7 +102,7 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 		all = append(all, f.owned(nil)...)
 	}
 	for _, part := range all {
-		part.stop()
+		part.gate.Close()
 	}
 	draining, drained := context.WithCancel(p.ctx)
 	var each sync.WaitGroup
@@ -168,7 +166,7 @@ func (p *Pool) watchdog(ctx context.Context) {
 				return
 			}
 		}
-		p.sched.releaseUnused()
+		p.sched.ReleaseUnused()
 		p.shedPaused()
 	}
 }
@@ -176,10 +174,9 @@ func (p *Pool) watchdog(ctx context.Context) {
 // shedPaused moves paused tasks to the delay lanes while they keep other messages from being read. Tasks that
 // wait for slots count as progress: the watchdog checks the tasks that hold the slots.
 func (p *Pool) shedPaused() {
-	for f := range p.sched.waitingForSlots() {
-		f.metrics.MarkProgress()
-	}
-	held := p.sched.pausedCounts()
+	p.sched.EachWaiting(func(t *schedule.Task) { p.metricsOf(taskOf(t)).MarkProgress() })
+	held := map[*fetcher]int{}
+	p.sched.EachPaused(func(t *schedule.Task) { held[taskOf(t).part.fetcher]++ })
 	for _, f := range p.fetchers {
 		f.metrics.AddHeld(held[f] - f.pausedTasks)
 		f.pausedTasks = held[f]
@@ -188,20 +185,20 @@ func (p *Pool) shedPaused() {
 		return
 	}
 	if slices.ContainsFunc(p.fetchers, (*fetcher).underPressure) {
-		p.sched.startShedding()
+		p.sched.StartShedding()
 	} else {
-		p.sched.stopShedding()
+		p.sched.StopShedding()
 	}
 }
 
 // deadline is how long a task may run. A task of unknown size has no deadline; it is cancelled only if it
 // makes no progress.
 func (p *Pool) deadline(t *task) time.Duration {
-	if t.cost <= quantum {
+	if t.WorkBytes() == 0 {
 		return math.MaxInt64 / 2
 	}
 	const ages = 1 << 32 // seconds; avoids an overflow
-	return p.deadlineBase + time.Duration(min((t.cost-quantum)/p.deadlineRate, ages))*time.Second
+	return p.deadlineBase + time.Duration(min(t.WorkBytes()/p.deadlineRate, ages))*time.Second
 }
 
 // cancelTimeout is how long a cancelled task may take to return before Run stops with an error.
@@ -211,17 +208,16 @@ func (p *Pool) cancelTimeout() time.Duration { return max(p.cfg.DrainTimeout, ti
 func (p *Pool) applyControls(ctx context.Context) {
 	changed, cancel := p.kafka.Controls.Watch()
 	defer cancel()
+	started := p.cfg.Workers // without those that replace workers with a parked task
 	for {
 		paused := p.kafka.Controls.Role(p.cfg.Role)
 		allowed := p.cfg.Workers
 		if n, ok := p.kafka.Controls.Workers(p.cfg.Role); ok {
 			allowed = n
 		}
-		p.sched.mu.Lock()
-		missing := allowed - p.sched.mainWorkers
-		p.sched.mu.Unlock()
-		p.startWorkers(max(missing, 0), 0)
-		p.sched.setControls(paused, allowed, p.paused)
+		p.startWorkers(allowed-started, schedule.MainWorker)
+		started = max(started, allowed)
+		p.sched.SetControls(paused, allowed)
 		for _, f := range p.fetchers {
 			f.setPaused(paused)
 		}
@@ -233,14 +229,14 @@ func (p *Pool) applyControls(ctx context.Context) {
 	}
 }
 
-// paused reports whether w is paused by its account or stores.
-func (p *Pool) paused(w Work) bool {
+// paused reports whether a flow is paused by its account or stores.
+func (p *Pool) paused(id schedule.FlowID) bool {
 	c := p.kafka.Controls
 	if !c.AnyPaused() {
 		return false
 	}
-	for _, store := range w.Stores {
-		if c.Paused(p.cfg.Role, w.Account, store) {
+	for _, store := range id.Stores {
+		if c.Paused(p.cfg.Role, id.Account, store) {
 			return true
 		}
 	}
@@ -249,18 +245,18 @@ func (p *Pool) paused(w Work) bool {
 
 // admit returns an error if t must not be handled now.
 func (p *Pool) admit(t *task) error {
-	w := &t.flow.work
-	if p.kafka.Controls.AnyPaused() && p.paused(*w) {
+	id := t.Flow()
+	if p.kafka.Controls.AnyPaused() && p.paused(id) {
 		return errWorkPaused
 	}
 	if p.cfg.Admit == nil {
 		return nil
 	}
-	for _, store := range w.Stores {
+	for _, store := range id.Stores {
 		if store == "" {
 			continue
 		}
-		if err := p.cfg.Admit(w.Account, store); err != nil {
+		if err := p.cfg.Admit(id.Account, store); err != nil {
 			return err
 		}
 	}

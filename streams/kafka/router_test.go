@@ -208,32 +208,3 @@ func FuzzParseRetryHeaders(f *testing.F) {
 		parseRetryHeaders(tr.apply(nil))
 	})
 }
-
-func TestConfigCheck(t *testing.T) {
-	good := client.Config{Brokers: []string{"b:9092"}}
-	for name, tt := range map[string]struct {
-		change func(*client.Config)
-		want   string // in the error; empty: none
-	}{
-		"good":                {func(*client.Config) {}, ""},
-		"no brokers":          {func(c *client.Config) { c.Brokers = nil }, "no brokers"},
-		"lane twice":          {func(c *client.Config) { c.Lanes = []client.Lane{{"a", 1}, {"a", 2}} }, `lane "a"`},
-		"lane without delay":  {func(c *client.Config) { c.Lanes = []client.Lane{{"a", 0}} }, `lane "a"`},
-		"unknown mechanism":   {func(c *client.Config) { c.SASL = &client.SASL{Mechanism: "NTLM"} }, `unknown SASL mechanism "NTLM"`},
-		"known mechanism":     {func(c *client.Config) { c.SASL = &client.SASL{"SCRAM-SHA-512", "u", "p"} }, ""},
-		"both, of all faults": {func(c *client.Config) { c.Brokers, c.SASL = nil, &client.SASL{} }, "no brokers\nunknown SASL"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c := good
-			tt.change(&c)
-			_, err := NewPool(c, PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, nil)
-			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
-		})
-	}
-	if s := fmt.Sprintf("%v %+v %#v", client.SASL{"PLAIN", "u", "hunter2"}, &client.SASL{"PLAIN", "u", "hunter2"},
-		client.SASL{"PLAIN", "u", "hunter2"}); strings.Contains(s, "hunter2") {
-		t.Errorf("prints the password: %s", s)
-	}
-}

@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/streams/kafka/metrics"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -19,14 +20,13 @@ import (
 // and it ends with that task.
 type worker struct {
 	p    *Pool
-	kind int
+	kind schedule.Kind
 
 	lastProgress atomic.Int64 // last call of retry.Alive by the task, in Pool.clock
 	progressed   atomic.Bool  // the task has called retry.Alive
 
 	mu          sync.Mutex // guards the fields below
 	task        *task      // running or parked
-	q           *keyQueue  // the queue of task
 	mustRecord  bool       // a commit must record task before the handler runs
 	began       int64      // in Pool.clock
 	deadline    int64      // in Pool.clock; while the task is parked, the time that it has left
@@ -37,7 +37,7 @@ type worker struct {
 	cancel      context.CancelCauseFunc
 }
 
-func newWorker(p *Pool, kind int) *worker {
+func newWorker(p *Pool, kind schedule.Kind) *worker {
 	w := &worker{p: p, kind: kind}
 	w.newContext()
 	return w
@@ -62,30 +62,31 @@ func (w *worker) progress() {
 
 // loop runs tasks until the scheduler is closed or another worker has taken its place.
 func (w *worker) loop() {
-	var completed workItem
+	var completed *schedule.Task
 	for !w.replaced {
-		it, ok := w.p.sched.take(w.kind, completed)
-		completed = workItem{}
-		if !ok {
+		next := w.p.sched.Take(w.kind, completed)
+		completed = nil
+		if next == nil {
 			break
 		}
-		if w.p.run(w, it) {
-			completed = it
+		if w.p.run(w, taskOf(next)) {
+			completed = next
 		}
 	}
-	w.p.sched.removeWorker(w, completed)
+	w.p.sched.Complete(completed)
+	w.p.removeWorker(w)
 	w.cancel(nil)
 }
 
-// begin marks the task of it as running, and returns its context.
-func (w *worker) begin(it workItem, mustRecord bool) context.Context {
-	now, t := w.p.clock.Load(), it.task
+// begin marks t as running, and returns its context.
+func (w *worker) begin(t *task, mustRecord bool) context.Context {
+	now := w.p.clock.Load()
 	w.lastProgress.Store(now)
 	w.progressed.Store(false)
 	w.p.metricsOf(t).AddBusy(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.task, w.q, w.mustRecord, w.began, w.deadline, w.cancelledAt = t, it.q, mustRecord, now, now+int64(w.p.deadline(t)), 0
+	w.task, w.mustRecord, w.began, w.deadline, w.cancelledAt = t, mustRecord, now, now+int64(w.p.deadline(t)), 0
 	return w.ctx
 }
 
@@ -144,8 +145,7 @@ func (w *worker) checkProgress(now int64) error {
 }
 
 // run processes a task. It reports whether the task has ended; otherwise the task is postponed.
-func (p *Pool) run(w *worker, it workItem) bool {
-	t := it.task
+func (p *Pool) run(w *worker, t *task) bool {
 	if t.part.isCancelled() {
 		p.abandon(t)
 		return true
@@ -155,7 +155,7 @@ func (p *Pool) run(w *worker, it workItem) bool {
 		return true
 	}
 	if p.kafka.Controls.AnyPaused() && p.kafka.Controls.Role(p.cfg.Role) { // paused since the scheduler handed it out
-		p.sched.postpone(it.q, clockStep)
+		p.sched.Postpone(&t.Task, clockStep)
 		return false
 	}
 	if err := p.admit(t); errors.Is(err, errWorkPaused) {
@@ -172,24 +172,23 @@ func (p *Pool) run(w *worker, it workItem) bool {
 	}
 	if deaths > 1 { // run it alone: if the process dies again, it is almost certainly the cause
 		if !p.suspectMu.TryLock() {
-			p.sched.postpone(it.q, time.Second)
+			p.sched.Postpone(&t.Task, time.Second)
 			return false
 		}
 		defer p.suspectMu.Unlock()
 	}
-	return p.call(w, it, mustRecord, wantRecord)
+	return p.call(w, t, mustRecord, wantRecord)
 }
 
 // call calls the handler once. Before that a commit records the task: it must if mustRecord is set, and should if
 // wantRecord is set.
-func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
-	t := it.task
+func (p *Pool) call(w *worker, t *task, mustRecord, wantRecord bool) bool {
 	d, ok := p.decode(t)
 	if !ok {
 		p.failTask(t, t.err)
 		return true
 	}
-	ctx := w.begin(it, mustRecord)
+	ctx := w.begin(t, mustRecord)
 	if t.part.isCancelled() { // interrupt may have run before begin
 		_ = w.end()
 		p.abandon(t)
@@ -203,7 +202,7 @@ func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 				p.abandon(t)
 				return true
 			}
-			p.sched.postpone(it.q, time.Second)
+			p.sched.Postpone(&t.Task, time.Second)
 			return false
 		}
 	}
@@ -212,7 +211,7 @@ func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 		t.began = called
 	}
 	t.tries++
-	d.Successor = it.lastQueued()
+	d.Successor = t.lastQueued()
 	ctx, ended := p.router.span(ctx, &t.inflightRecord)
 	out, err := callHandler(ctx, p.handle, d)
 	ended(err)
@@ -227,7 +226,7 @@ func (p *Pool) call(w *worker, it workItem, mustRecord, wantRecord bool) bool {
 			t.err = fmt.Errorf("%w: %w", cause, err) // a cancelled task is not retried in place
 		} else if wait, ok := p.retryInPlace(t); ok {
 			p.metricsOf(t).CountHandled(metrics.DispositionRetried, 1, time.Since(called))
-			p.sched.postpone(it.q, wait)
+			p.sched.Postpone(&t.Task, wait)
 			return false
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkabench"
 	"github.com/millrace/millrace/streams/kafka/metrics"
+	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -143,7 +144,7 @@ func copierConfig(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
 		Role: role, Topics: topics, Workers: d.Copier.Workers, Reserved: d.Copier.Reserved, Large: d.Copier.Large,
 		HighWeight: d.HighWeight, Window: d.Copier.Window, Bytes: int64(d.Copier.Bytes),
 		DrainTimeout: d.Drain, StallTimeout: d.Stall, MaxAttempts: d.Attempts,
-		Slots: kafka.NewSlots(func(string, string) kafka.Limit { return kafka.Limit{} }),
+		Slots: schedule.NewSlots(func(string, string) schedule.Limit { return schedule.Limit{} }),
 		Admit: func(account, store string) error {
 			if b, ok := breakers[schemas.Key(account, store)]; ok {
 				return b.Admit()

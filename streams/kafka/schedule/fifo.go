@@ -1,4 +1,4 @@
-package kafka
+package schedule
 
 // A fifo is a queue in a ring buffer that grows as needed.
 type fifo[T any] struct {

@@ -1,4 +1,4 @@
-package kafka
+package schedule
 
 import (
 	"slices"
@@ -12,15 +12,15 @@ import (
 type Limit struct {
 	Tasks          int     // running at a time
 	TasksPerSecond float64 // started per second
-	BytesPerSecond float64 // bytes of started tasks per second, as estimated by Work.Bytes
+	BytesPerSecond float64 // bytes of started tasks per second, as estimated by Entry.Bytes
 }
 
-// Slots holds the limits of a process. Its Pools share one Slots. A task acquires its slots before it gets a
+// Slots holds the limits of a process. Its schedulers share one Slots. A task acquires its slots before it gets a
 // worker, so tasks that wait for a busy store occupy no worker. Slots are acquired in a fixed order, and
 // waiters for a slot are served in turn, so there is no deadlock and no starvation.
 type Slots struct {
 	limit func(account, store string) Limit
-	mu    sync.Mutex // guards slots and their fields; acquired after scheduler.mu
+	mu    sync.Mutex // guards slots and their fields; acquired after Scheduler.mu
 	slots map[string]*slot
 }
 

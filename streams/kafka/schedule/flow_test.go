@@ -1,4 +1,4 @@
-package kafka
+package schedule
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ import (
 )
 
 // queueOf returns a queue of n tasks; the first has sequence number seq.
-func queueOf(seq uint64, n int) *keyQueue { return &keyQueue{head: &task{seq: seq}, n: n} }
+func queueOf(seq uint64, n int) *keyQueue { return &keyQueue{head: &Task{seq: seq}, n: n} }
 
 // The oldest key and the one with the most queued tasks alternate.
 func TestReadyKeys(t *testing.T) {

@@ -1,4 +1,8 @@
-package kafka
+// Package schedule decides which task of a Pool starts next. Tasks of one key are handed out one after the other and
+// in order, tasks of different keys concurrently. The choice is by class, and within a class by account, so that no
+// class and no account starves another. A task that is handed out holds its slots, which are the limits on stores and
+// accounts of the whole process.
+package schedule
 
 import (
 	"sync"
@@ -28,48 +32,89 @@ func classIndex(c schemas.Class) int {
 	return classHigh
 }
 
-// A scheduler hands out tasks to workers. Tasks of one key are handed out one after the other and in order,
-// tasks of different keys concurrently. It chooses by class, and within a class by account. A task that is
-// handed out holds its slots.
-type scheduler struct {
-	onDrop func(*task) // called with mu held for each task that is dropped before it starts
-	slots  *Slots
-	weight int // tasks of class high started for each of class low
+// A Kind is a kind of workers.
+type Kind int
 
-	mu            sync.Mutex   // guards the fields below
-	workReady     [2]sync.Cond // by kind of worker
-	idleWorkers   [2]int       // workers that wait on workReady
-	workers       map[*worker]bool
-	mainWorkers   int // workers of classes high and low, without those that were replaced when their task parked
-	allowed       int // tasks of classes high and low that may run at a time
-	reserved      int // of allowed, not available to class low
-	large         int // tasks of class large that may run at a time
-	parked        int // tasks that have started and have no worker
-	parkedOther   int // of parked, those not of class high
-	parkedLimit   int // at this many parked tasks none starts; at half of it in parkedOther, only class high starts
+// The kinds of workers.
+const (
+	MainWorker  Kind = iota // runs tasks of classes high and low
+	LargeWorker             // runs tasks of class large
+	numKinds
+)
+
+// Config configures a Scheduler. The functions are called with the lock of the Scheduler held: they must not call it.
+type Config struct {
+	// Workers is the number of tasks of classes high and low that run at a time. Reserved of these never are of class
+	// low. Large is the number of tasks of class large that run at a time.
+	Workers, Reserved, Large int
+	// HighWeight is the number of tasks of class high that are started for each task of class low while both
+	// classes have work [8].
+	HighWeight int
+	// Slots limits the work on stores and accounts [no limits].
+	Slots *Slots
+	// Paused reports whether a flow is paused [none is].
+	Paused func(FlowID) bool
+	// OnStart, if set, is called for each task that is about to start, with the last task of its key, which may be
+	// the same.
+	OnStart func(t, last *Task)
+	// OnDrop, if set, is called for each task that does not start because its Gate is closed.
+	OnDrop func(t *Task)
+}
+
+// A Scheduler hands out tasks to workers.
+type Scheduler struct {
+	slots    *Slots
+	weight   int // tasks of class high started for each of class low
+	isPaused func(FlowID) bool
+	onStart  func(t, last *Task)
+	onDrop   func(*Task)
+
+	mu            sync.Mutex          // guards the fields below
+	workReady     [numKinds]sync.Cond // by kind of worker
+	idleWorkers   [numKinds]int       // workers that wait on workReady
+	allowed       int                 // tasks of classes high and low that may run at a time
+	reserved      int                 // of allowed, not available to class low
+	large         int                 // tasks of class large that may run at a time
+	parked        int                 // tasks that have started and have no worker
+	parkedOther   int                 // of parked, those not of class high
+	parkedLimit   int                 // at this many parked none starts; with half of it in parkedOther, only class high
 	classes       [2 * numClasses]classQueue
 	added         uint64 // tasks added so far
 	highStreak    int    // tasks of class high started in a row while class low had work
 	keys          map[uint64]*keyQueue
-	flows         map[Work]*flow
+	flows         map[flowKey]*flow
 	lastFlow      [2 * numClasses]*flow // of the last call of flowOf, by class
+	pruneAt       int                   // number of flows at which those without tasks are removed
 	freeQueues    *keyQueue
 	readyEstimate int // keys that are ready in flows; an estimate of the work to hand out
 	halted        bool
-	quiesced      bool // no task starts, because Maintain runs or is about to run
-	unprepared    int  // assignments since the last call of Prepare
+	blocks        int // calls of Block that Unblock has not undone
 	anyPaused     bool
 	closed        bool
 	toAnnounce    []*flow // flows to announce when mu is released
 }
 
-// defaultWeight is the default of PoolConfig.HighWeight.
+// defaultWeight is the default of Config.HighWeight.
 const defaultWeight = 8
 
-func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
-	s := &scheduler{
-		keys: map[uint64]*keyQueue{}, flows: map[Work]*flow{}, onDrop: dropped, slots: slots,
-		weight: defaultWeight, allowed: 1, parkedLimit: maxParked, workers: map[*worker]bool{},
+// New returns a Scheduler.
+func New(c Config) *Scheduler {
+	s := &Scheduler{
+		keys: map[uint64]*keyQueue{}, flows: map[flowKey]*flow{}, slots: c.Slots, weight: c.HighWeight,
+		isPaused: c.Paused, onStart: c.OnStart, onDrop: c.OnDrop, allowed: c.Workers, reserved: c.Reserved, large: c.Large,
+		parkedLimit: maxParked, pruneAt: minPrune,
+	}
+	if s.weight <= 0 {
+		s.weight = defaultWeight
+	}
+	if s.isPaused == nil {
+		s.isPaused = func(FlowID) bool { return false }
+	}
+	if s.onStart == nil {
+		s.onStart = func(_, _ *Task) {}
+	}
+	if s.onDrop == nil {
+		s.onDrop = func(*Task) {}
 	}
 	for i := range s.workReady {
 		s.workReady[i].L = &s.mu
@@ -80,62 +125,17 @@ func newScheduler(slots *Slots, dropped func(*task)) *scheduler {
 	return s
 }
 
-// flowOf returns the flow of w in a class, or in resumeOffset plus a class. It ignores w.Key and w.Bytes.
-func (s *scheduler) flowOf(index int, w Work, paused func(Work) bool) *flow {
-	w = flowName(w)
-	if f := s.lastFlow[index]; f != nil && f.work == w {
-		return f
-	}
-	w.Bytes = int64(index) // part of the map key only
-	f := s.flows[w]
-	if f == nil {
-		of := w
-		of.Bytes = 0
-		c := &s.classes[index]
-		acct := c.byName[w.Account]
-		if acct == nil {
-			acct = &accountQueue{class: c, name: w.Account}
-			c.byName[w.Account] = acct
-		}
-		acct.flowCount++
-		f = &flow{sched: s, class: index % resumeOffset, resumes: index >= resumeOffset, work: of, account: acct,
-			slots: s.slots.slotsFor(w.Account, w.Stores), paused: paused(of)}
-		s.anyPaused = s.anyPaused || f.paused
-		s.flows[w] = f
-	}
-	s.lastFlow[index] = f
-	return f
-}
-
-// A workItem is a task that is handed out, with its key queue.
-type workItem struct {
-	task *task
-	q    *keyQueue
-	// lastBody is the message of the last task that was queued behind it, or nil, and part the assignment of
-	// that task.
-	lastBody schemas.Body
-	part     *assignment
-}
-
-// newWorkItem returns the head of q. lastBody is not set in two cases: a message from a delay lane is older
-// than its position says and has fewer deliveries left, and a task of another fetcher can be revoked while
-// the head is not. The caller holds mu.
-func newWorkItem(q *keyQueue) workItem {
-	it, t := workItem{task: q.head, q: q}, q.tail
-	if t != q.head && t.delivery != nil && t.part.fetcher == q.head.part.fetcher &&
-		(t.retryHeaders == nil || t.part.backlog && t.retryHeaders.attempts+t.retryHeaders.waits == 0) {
-		it.lastBody, it.part = t.delivery.Body, t.part
-	}
-	return it
-}
-
-// add queues tasks. keys[i] is the key of tasks[i].
-func (s *scheduler) add(tasks []*task, keys []uint64) {
+// Add queues tasks.
+func (s *Scheduler) Add(entries []Entry) {
 	s.mu.Lock()
-	for i, t := range tasks {
+	for i := range entries {
+		e := &entries[i]
+		t := e.Task
 		s.added++
-		t.seq = s.added
-		if q := s.keys[keys[i]]; q != nil {
+		t.seq, t.cost = s.added, min(max(e.Bytes, 0), maxBytes)+quantum
+		t.flow = s.flowOf(classIndex(e.Class), e.Flow)
+		t.flow.tasks++
+		if q := s.keys[e.Key]; q != nil {
 			q.tail.next = t
 			q.tail = t
 			q.n++
@@ -147,25 +147,16 @@ func (s *scheduler) add(tasks []*task, keys []uint64) {
 		} else {
 			s.freeQueues = q.next
 		}
-		*q = keyQueue{key: keys[i], head: t, tail: t, n: 1}
-		s.keys[keys[i]] = q
+		*q = keyQueue{key: e.Key, head: t, tail: t, n: 1}
+		s.keys[e.Key] = q
 		s.push(q)
 	}
 	s.wake()
 	s.unlock()
 }
 
-// lastQueued returns the message of the last task that was queued behind the task, or nil if there is none or
-// its partition is about to be revoked.
-func (it workItem) lastQueued() schemas.Body {
-	if it.part == nil || it.part.stopping.Load() {
-		return nil
-	}
-	return it.lastBody
-}
-
 // unlock releases mu, then announces slots that other flows got meanwhile.
-func (s *scheduler) unlock() {
+func (s *Scheduler) unlock() {
 	pending := s.toAnnounce
 	s.toAnnounce = nil
 	s.mu.Unlock()
@@ -173,7 +164,7 @@ func (s *scheduler) unlock() {
 }
 
 // push makes the head of q ready to run.
-func (s *scheduler) push(q *keyQueue) {
+func (s *Scheduler) push(q *keyQueue) {
 	f := q.head.flow
 	f.ready.push(q)
 	s.readyEstimate++
@@ -181,7 +172,7 @@ func (s *scheduler) push(q *keyQueue) {
 }
 
 // tryEnqueue queues f for the workers if one of its tasks may run now.
-func (s *scheduler) tryEnqueue(f *flow) {
+func (s *Scheduler) tryEnqueue(f *flow) {
 	if f.queued || f.waitsForSlots || f.released || f.ready.len() == 0 || f.paused && !f.shed {
 		return
 	}
@@ -201,7 +192,7 @@ func (s *scheduler) tryEnqueue(f *flow) {
 
 // enqueue queues f. An account that becomes ready again keeps its debt, unless its class had no work
 // meanwhile.
-func (s *scheduler) enqueue(f *flow) {
+func (s *Scheduler) enqueue(f *flow) {
 	f.queued = true
 	acct := f.account
 	acct.flows.push(f)
@@ -220,7 +211,7 @@ func (s *scheduler) enqueue(f *flow) {
 }
 
 // granted is called when f has all its slots.
-func (s *scheduler) granted(f *flow) {
+func (s *Scheduler) granted(f *flow) {
 	s.mu.Lock()
 	f.waitsForSlots = false
 	switch {
@@ -237,7 +228,7 @@ func (s *scheduler) granted(f *flow) {
 }
 
 // releaseSlots returns the slots that f holds for its next task.
-func (s *scheduler) releaseSlots(f *flow) {
+func (s *Scheduler) releaseSlots(f *flow) {
 	if f.heldSlots > 0 {
 		held := f.slots[:f.heldSlots]
 		f.heldSlots = 0
@@ -246,7 +237,7 @@ func (s *scheduler) releaseSlots(f *flow) {
 }
 
 // wake wakes one idle worker of each kind. A worker that finds work wakes the next one.
-func (s *scheduler) wake() {
+func (s *Scheduler) wake() {
 	for kind := range s.workReady {
 		if s.idleWorkers[kind] > 0 {
 			s.workReady[kind].Signal()
@@ -254,9 +245,16 @@ func (s *scheduler) wake() {
 	}
 }
 
-// pick returns the next task for a worker of a kind, or false if there is none. Parked tasks that come first
+// wakeAll wakes all idle workers.
+func (s *Scheduler) wakeAll() {
+	for i := range s.workReady {
+		s.workReady[i].Broadcast()
+	}
+}
+
+// pick returns the next task for a worker of a kind, or nil if there is none. Parked tasks that come first
 // resume.
-func (s *scheduler) pick(kind int) (workItem, bool) {
+func (s *Scheduler) pick(kind Kind) *Task {
 	for {
 		c := s.chooseClass(kind)
 		if c == nil {
@@ -268,8 +266,8 @@ func (s *scheduler) pick(kind int) (workItem, bool) {
 		q := f.ready.pop()
 		s.readyEstimate--
 		head := q.head
-		if !f.resumes && !head.part.beginTask() {
-			s.onDrop(head) // the next owner of its partition gets it again
+		if !f.resumes && !head.Gate.Begin() {
+			s.onDrop(head)
 			s.popHead(q)
 			if f.ready.len() == 0 {
 				s.releaseSlots(f)
@@ -288,16 +286,18 @@ func (s *scheduler) pick(kind int) (workItem, bool) {
 		}
 		s.tryEnqueue(f)
 		if !f.resumes {
-			return newWorkItem(q), true
+			head.queue = q
+			s.onStart(head, q.tail)
+			return head
 		}
 		s.grantWorker(q)
 		s.restoreReleased() // one task less is parked
 	}
-	return workItem{}, false
+	return nil
 }
 
 // requeue is tryEnqueue for a flow that may hold slots.
-func (s *scheduler) requeue(f *flow) {
+func (s *Scheduler) requeue(f *flow) {
 	if f.heldSlots == 0 {
 		s.tryEnqueue(f)
 		return
@@ -308,8 +308,8 @@ func (s *scheduler) requeue(f *flow) {
 }
 
 // chooseClass returns the class to serve next, or nil if none has work.
-func (s *scheduler) chooseClass(kind int) *classQueue {
-	if kind == 1 {
+func (s *Scheduler) chooseClass(kind Kind) *classQueue {
+	if kind == LargeWorker {
 		if s.classes[classLarge].running >= s.large {
 			return nil
 		}
@@ -343,7 +343,7 @@ func (s *scheduler) chooseClass(kind int) *classQueue {
 // tasks to start and parked tasks to resume. While more tasks wait to resume than may run, it starts one for
 // each weight that resume, so that the data they waited for stays fresh. While too many tasks are parked it
 // starts none.
-func (s *scheduler) beginOrResume(of int) *classQueue {
+func (s *Scheduler) beginOrResume(of int) *classQueue {
 	begins, resumes := &s.classes[of], &s.classes[resumeOffset+of]
 	begin := begins.accounts.len() > 0 && !s.blocked() && !s.atParkLimit(of) && begins.next() != nil
 	resume := resumes.accounts.len() > 0 && resumes.next() != nil
@@ -361,29 +361,29 @@ func (s *scheduler) beginOrResume(of int) *classQueue {
 }
 
 // maxRunning returns how many tasks of a class may run at a time.
-func (s *scheduler) maxRunning(class int) int {
+func (s *Scheduler) maxRunning(class int) int {
 	if class == classLarge {
 		return s.large
 	}
 	return s.allowed
 }
 
-// take ends the task that a worker has completed, if any, and waits for the next one for workers of a kind.
-// It returns false when the scheduler is closed.
-func (s *scheduler) take(kind int, completed workItem) (next workItem, ok bool) {
+// Take ends the task that a worker has completed, unless it is nil, and waits for the next one for workers of a kind.
+// It returns nil when the scheduler is closed.
+func (s *Scheduler) Take(kind Kind, completed *Task) *Task {
 	s.mu.Lock()
 	defer s.unlock()
 	s.complete(completed)
 	for {
 		s.restoreReleased()
-		if next, ok = s.pick(kind); ok {
+		if next := s.pick(kind); next != nil {
 			if s.idleWorkers[kind] > 0 && s.readyEstimate > 0 {
 				s.workReady[kind].Signal()
 			}
-			return next, true
+			return next
 		}
 		if s.closed {
-			return workItem{}, false
+			return nil
 		}
 		s.idleWorkers[kind]++
 		s.waitForWork(kind)
@@ -392,7 +392,7 @@ func (s *scheduler) take(kind int, completed workItem) (next workItem, ok bool) 
 }
 
 // waitForWork waits for work. If slots of other flows must be announced, it does that instead and returns.
-func (s *scheduler) waitForWork(kind int) {
+func (s *Scheduler) waitForWork(kind Kind) {
 	if len(s.toAnnounce) > 0 {
 		s.unlock()
 		s.mu.Lock()
@@ -401,16 +401,23 @@ func (s *scheduler) waitForWork(kind int) {
 	s.workReady[kind].Wait()
 }
 
-// complete ends a completed task. A zero it has none.
-func (s *scheduler) complete(it workItem) {
-	if it.task != nil {
-		s.detach(it.task)
-		s.popHead(it.q)
+// Complete ends the task that a worker has completed, unless it is nil, for a worker that takes no other one.
+func (s *Scheduler) Complete(t *Task) {
+	s.mu.Lock()
+	s.complete(t)
+	s.wake()
+	s.unlock()
+}
+
+func (s *Scheduler) complete(t *Task) {
+	if t != nil {
+		s.detach(t)
+		s.popHead(t.queue)
 	}
 }
 
 // detach records that t has no worker any more, and releases its slots.
-func (s *scheduler) detach(t *task) {
+func (s *Scheduler) detach(t *Task) {
 	if !t.running {
 		return
 	}
@@ -424,10 +431,11 @@ func (s *scheduler) detach(t *task) {
 
 // popHead removes the head of q and makes the next task ready. The calling worker looks for work of its own
 // kind, so popHead wakes a worker if the next task is of the other kind.
-func (s *scheduler) popHead(q *keyQueue) {
+func (s *Scheduler) popHead(q *keyQueue) {
 	done := q.head
+	done.flow.tasks--
 	q.n--
-	if q.head, done.next = done.next, nil; q.head != nil { // done must not keep its successors in memory
+	if q.head, done.next, done.queue = done.next, nil, nil; q.head != nil { // done must not keep others in memory
 		s.push(q)
 		if kind := q.head.flow.kind(); kind != done.flow.kind() && s.idleWorkers[kind] > 0 {
 			s.workReady[kind].Signal()
@@ -439,28 +447,26 @@ func (s *scheduler) popHead(q *keyQueue) {
 	s.freeQueues = q
 }
 
-// postpone makes q ready again after d. Its head has failed or must wait.
-func (s *scheduler) postpone(q *keyQueue, d time.Duration) {
+// Postpone ends a task that has failed or must wait, and queues it again after d. Its key waits meanwhile.
+func (s *Scheduler) Postpone(t *Task, d time.Duration) {
 	s.mu.Lock()
-	s.detach(q.head)
-	q.head.postponed = true
-	q.head.part.endTask()
+	s.detach(t)
+	t.postponed = true
+	t.Gate.End()
 	s.unlock()
 	time.AfterFunc(d, func() {
 		s.mu.Lock()
-		q.head.postponed = false
-		s.push(q)
+		t.postponed = false
+		s.push(t.queue)
 		s.wake()
 		s.unlock()
 	})
 }
 
-// close wakes all waiting workers, which then return.
-func (s *scheduler) close() {
+// Close makes Take return nil while there is no task to hand out.
+func (s *Scheduler) Close() {
 	s.mu.Lock()
 	defer s.unlock()
 	s.closed = true
-	for i := range s.workReady {
-		s.workReady[i].Broadcast()
-	}
+	s.wakeAll()
 }

@@ -1,4 +1,4 @@
-package kafka
+package schedule
 
 import (
 	"fmt"
@@ -6,17 +6,19 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/millrace/millrace/schemas"
 )
 
 // startAll starts and ends all tasks that may start, and returns their number.
-func startAll(s *scheduler) (n int) {
+func startAll(s *Scheduler) (n int) {
 	for {
-		it, ok := begin(s, 0)
-		if !ok {
+		it := begin(s, MainWorker)
+		if it == nil {
 			return n
 		}
 		n++
-		done(s, it)
+		s.Complete(it)
 	}
 }
 
@@ -44,10 +46,8 @@ func TestRates(t *testing.T) {
 					}
 					return Limit{}
 				})
-				s := newScheduler(slots, nil)
-				s.allowed = 100
-				fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}, Bytes: tt.bytes}, classHigh,
-					100)
+				s := New(Config{Slots: slots, Workers: 100})
+				fillBytes(s, FlowID{Account: "a", Stores: [2]string{"X"}}, schemas.High, 100, tt.bytes)
 				var got []int
 				for i, n := 0, 0; i < len(tt.want); i++ {
 					n += startAll(s)
@@ -75,12 +75,14 @@ func TestRatesAreRefunded(t *testing.T) {
 			}
 			return Limit{}
 		})
-		s := newScheduler(slots, nil)
-		s.allowed = 100
-		fill(s, &fetcher{memory: newByteBudget()}, Work{Account: "a", Stores: [2]string{"X"}}, classHigh, 10)
+		paused := false
+		s := New(Config{Slots: slots, Workers: 100, Paused: func(FlowID) bool { return paused }})
+		fill(s, FlowID{Account: "a", Stores: [2]string{"X"}}, schemas.High, 10)
 		for range 20 {
-			s.setControls(false, 100, func(Work) bool { return true })
-			s.setControls(false, 100, func(Work) bool { return false })
+			paused = true
+			s.SetControls(false, 100)
+			paused = false
+			s.SetControls(false, 100)
 		}
 		if n := startAll(s); n != 1 {
 			t.Errorf("%d started after pauses, want 1", n)
@@ -91,24 +93,22 @@ func TestRatesAreRefunded(t *testing.T) {
 
 // Waiters for a slot get it in turn: class high first, but others are not starved.
 func TestSlotsInTurn(t *testing.T) {
-	f := &fetcher{memory: newByteBudget()}
-	s := newScheduler(NewSlots(onlyX(1)), nil)
-	s.allowed = 100
+	s := New(Config{Slots: NewSlots(onlyX(1)), Workers: 100})
 	for i := range 20 { // an account has one flow for each pair of stores
-		fill(s, f, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classHigh, 1)
-		fill(s, f, Work{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, classLow, 1)
+		fill(s, FlowID{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, schemas.High, 1)
+		fill(s, FlowID{Account: "a", Stores: [2]string{"X", fmt.Sprint(i)}}, schemas.Low, 1)
 	}
 	var got []int
 	for range 20 {
-		it, ok := begin(s, 0)
-		if !ok {
+		it := begin(s, MainWorker)
+		if it == nil {
 			t.Fatal("the slot is free, and no flow has it")
 		}
-		if _, ok := begin(s, 0); ok {
+		if begin(s, MainWorker) != nil {
 			t.Fatal("two on a store of one")
 		}
-		got = append(got, it.task.flow.class)
-		done(s, it)
+		got = append(got, it.flow.class)
+		s.Complete(it)
 	}
 	low := 0
 	for _, class := range got {

@@ -1,62 +1,23 @@
-package kafka
+package schedule
 
 import (
+	"maps"
 	"math/bits"
-	"time"
-
-	"github.com/millrace/millrace/schemas"
 )
-
-// A task is one record in a Pool.
-type task struct {
-	inflightRecord
-	part       *assignment
-	slot       uint64 // in the assignment's tracker
-	flow       *flow
-	next       *task // of the same key
-	delivery   *schemas.Delivery
-	err        error // of decoding, then of the last call
-	began      time.Time
-	cost       int64
-	seq        uint64 // position among all tasks added to the scheduler
-	tries      int    // calls of the handler in this delivery so far
-	decoded    bool
-	running    bool // it has a worker
-	postponed  bool // it waits for its retry in place
-	holdsSlots bool // it holds the slots of its flow
-	unmovable  bool // the brokers rejected its move to the backlog topic
-}
-
-func (t *task) bytes() int64 { return recordBytes(t.rec) }
-
-// started reports whether t is running, has run, or is postponed.
-func (t *task) started() bool { return t.running || t.postponed || t.tries > 0 }
-
-// A keyQueue holds the tasks of one key, in order. Its head is either ready in its flow, running, parked or
-// postponed.
-type keyQueue struct {
-	key        uint64
-	head, tail *task
-	n          int       // number of tasks
-	next       *keyQueue // in the free list
-	// Set while a parked head waits to resume: its original flow, and a channel that is closed when it has a
-	// worker.
-	homeFlow      *flow
-	workerGranted chan struct{}
-}
 
 // A flow is the unit of scheduling: the tasks of one class, for one account, on the same stores. It holds the
 // keys with a head that belongs to the flow and is ready to run.
 type flow struct {
-	sched   *scheduler
+	sched   *Scheduler
 	class   int
 	resumes bool // its tasks were parked and resume: pauses and rate limits do not apply to them
-	work    Work // without Key and Bytes
+	id      FlowID
 	account *accountQueue
+	tasks   int // that belong to it: queued, handed out, parked or postponed
 	ready   readyKeys
 	queued  bool // it is in account.flows
-	paused  bool // by a Control
-	shed    bool // it runs although it is paused, and its tasks go to the delay lanes
+	paused  bool // Config.Paused says so
+	shed    bool // it runs although it is paused
 
 	slots         []*slot // that each of its tasks needs
 	heldSlots     int     // held for the next task, of slots; guarded by Slots.mu while waitsForSlots
@@ -66,11 +27,11 @@ type flow struct {
 }
 
 // kind returns the kind of workers that run f's tasks.
-func (f *flow) kind() int {
+func (f *flow) kind() Kind {
 	if f.class == classLarge {
-		return 1
+		return LargeWorker
 	}
-	return 0
+	return MainWorker
 }
 
 // readyKeys are the keys of a flow that are ready to run. It alternates between the key that arrived first
@@ -147,8 +108,7 @@ type accountQueue struct {
 	credit    int64       // bytes of tasks that it may start before the next account is served
 	queued    bool        // it is in classQueue.accounts
 	idleEpoch int         // classQueue.idleEpoch when credit was last set
-	name      string
-	flowCount int // known flows of the account
+	flowCount int         // known flows of the account
 }
 
 // quantum is the credit of an account per round, and is added to the size of each task, so that small tasks
@@ -208,4 +168,65 @@ func (c *classQueue) skipRounds() {
 		acct.credit += least/quantum*quantum + quantum
 		c.accounts.push(acct)
 	}
+}
+
+// A flowKey is the key of a flow in Scheduler.flows.
+type flowKey struct {
+	index int // of its class, or resumeOffset plus that
+	id    FlowID
+}
+
+// flowOf returns a flow of a class, or of resumeOffset plus a class.
+func (s *Scheduler) flowOf(index int, id FlowID) *flow {
+	if f := s.lastFlow[index]; f != nil && f.id == id {
+		return f
+	}
+	f := s.flows[flowKey{index, id}]
+	if f == nil {
+		if len(s.flows) >= s.pruneAt {
+			s.prune()
+		}
+		f = s.newFlow(index, id)
+		s.flows[flowKey{index, id}] = f
+	}
+	s.lastFlow[index] = f
+	return f
+}
+
+func (s *Scheduler) newFlow(index int, id FlowID) *flow {
+	c := &s.classes[index]
+	acct := c.byName[id.Account]
+	if acct == nil {
+		acct = &accountQueue{class: c}
+		c.byName[id.Account] = acct
+	}
+	acct.flowCount++
+	f := &flow{sched: s, class: index % resumeOffset, resumes: index >= resumeOffset, id: id, account: acct}
+	if s.slots != nil {
+		f.slots = s.slots.slotsFor(id.Account, id.Stores)
+	}
+	if !f.resumes {
+		f.paused = s.isPaused(id)
+		s.anyPaused = s.anyPaused || f.paused
+	}
+	return f
+}
+
+// minPrune is the number of flows below which none is removed.
+const minPrune = 4096
+
+// prune removes flows without tasks, and accounts without flows, which lose their debt. It is called when there are
+// twice as many flows as the last call has left.
+func (s *Scheduler) prune() {
+	for k, f := range s.flows {
+		if f.tasks == 0 && !f.queued && !f.waitsForSlots && !f.released && f.heldSlots == 0 {
+			delete(s.flows, k)
+			f.account.flowCount--
+		}
+	}
+	for i := range s.classes {
+		maps.DeleteFunc(s.classes[i].byName, func(_ string, a *accountQueue) bool { return a.flowCount == 0 && !a.queued })
+	}
+	clear(s.lastFlow[:])
+	s.pruneAt = max(minPrune, 2*len(s.flows))
 }

@@ -1,0 +1,102 @@
+package schedule
+
+import (
+	"cmp"
+	"slices"
+)
+
+// EachWaiting calls f for each flow with tasks that wait for slots, with the next of them. f must not call the
+// scheduler.
+func (s *Scheduler) EachWaiting(f func(*Task)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, fl := range s.flows {
+		if (fl.waitsForSlots || fl.released) && fl.ready.len() > 0 {
+			f(fl.ready.peek().head)
+		}
+	}
+}
+
+// EachPaused calls f for each task that a pause holds back. f must not call the scheduler.
+func (s *Scheduler) EachPaused(f func(*Task)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.anyPaused {
+		return
+	}
+	for _, q := range s.keys {
+		for t := q.head; t != nil; t = t.next {
+			if s.halted || t.flow.paused {
+				f(t)
+			}
+		}
+	}
+}
+
+// EachQueued calls f for each task that is not paused and queues behind no busy one, with the first task of its key. f
+// must not call the scheduler.
+func (s *Scheduler) EachQueued(f func(first, t *Task)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.halted {
+		return
+	}
+	for _, q := range s.keys {
+		if q.head.Busy() {
+			continue
+		}
+		for t := q.head; t != nil; t = t.next {
+			if !t.flow.paused {
+				f(q.head, t)
+			}
+		}
+	}
+}
+
+// A Removed is a task that was removed before it started. First was the first task of its key.
+type Removed struct{ Task, First *Task }
+
+// RemoveQueued removes the tasks that have not started and for which match, called with the first task of their key,
+// returns true. It returns them in the order in which they were added. match must not call the scheduler. Without
+// RemoveQueued, tasks of a closed Gate that wait for a slot or are paused would stay until a worker got them.
+func (s *Scheduler) RemoveQueued(match func(first, t *Task) bool) (removed []Removed) {
+	s.mu.Lock()
+	for _, q := range s.keys { // tasks behind the head of their key
+		for t := q.head; t.next != nil; {
+			if next := t.next; match(q.head, next) {
+				t.next = next.next
+				next.next = nil
+				next.flow.tasks--
+				q.n--
+				removed = append(removed, Removed{next, q.head})
+			} else {
+				t = next
+			}
+		}
+		for q.tail = q.head; q.tail.next != nil; {
+			q.tail = q.tail.next
+		}
+	}
+	for _, f := range s.flows {
+		if f.resumes {
+			continue // the goroutine of a parked task removes it
+		}
+		for _, q := range f.ready.all() {
+			t := q.head
+			if !match(t, t) {
+				f.ready.push(q)
+				continue
+			}
+			s.readyEstimate--
+			s.popHead(q) // may push the queue again: the next task is not gone
+			removed = append(removed, Removed{t, t})
+		}
+		if f.ready.len() == 0 && f.queued {
+			s.dequeue(f)
+		}
+	}
+	s.wake()
+	s.unlock()
+	slices.SortFunc(removed, func(a, b Removed) int { return cmp.Compare(a.Task.seq, b.Task.seq) })
+	return removed
+}
