@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // An Admin reads the state of topics and consumer groups. It changes nothing.
@@ -42,8 +43,8 @@ func (a *Admin) Close() { a.cl.Close() }
 
 // committed returns the offsets that a role's groups have committed for topics. A group that does not exist has
 // committed nothing.
-func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (offsets, error) {
-	out := offsets{}
+func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (core.Offsets, error) {
+	out := core.Offsets{}
 	for group, topics := range a.groupTopics(role, topics) {
 		resp, err := a.adm.FetchOffsets(ctx, group)
 		if errors.Is(err, kerr.GroupIDNotFound) {
@@ -61,7 +62,7 @@ func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...stri
 					continue
 				}
 				if r.Err != nil {
-					return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, partition{topic, id}, r.Err)
+					return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, core.Partition{topic, id}, r.Err)
 				}
 				if r.At >= 0 {
 					if out[topic] == nil {
@@ -109,7 +110,7 @@ func (a *Admin) entries(role schemas.Role) (entries []schemas.Entry) {
 // EndOffsets returns the end offset of each partition of topic: the offset of the next record or, while a
 // transaction is open, the offset at which the transaction begins.
 func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]int64, error) {
-	_, ends, err := bounds(ctx, a.adm, a.cfg.Topic(topic))
+	_, ends, err := core.Bounds(ctx, a.adm, a.cfg.Topic(topic))
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +136,7 @@ func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Rol
 		if err != nil {
 			return nil, err
 		}
-		starts, ends, err := bounds(ctx, a.adm, topics...)
+		starts, ends, err := core.Bounds(ctx, a.adm, topics...)
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -66,7 +67,7 @@ type BatchGroup struct {
 	cfg    BatchConfig
 	opts   []kgo.Opt
 	sink   BatchSink
-	router *router
+	router *core.Router
 	pauser pauser
 
 	metrics      *metrics.Role
@@ -83,11 +84,11 @@ type BatchGroup struct {
 	fail        context.CancelCauseFunc
 
 	mu            sync.Mutex // guards the fields below
-	batchers      map[partition]*batcher
+	batchers      map[core.Partition]*batcher
 	pacers        map[string]*tablePacer
-	rewindPending bool               // a batcher must read again the records that it dropped
-	unmarked      map[partition]bool // partitions with stored records for which Mark failed
-	cancelPoll    context.CancelFunc // ends the running poll
+	rewindPending bool                    // a batcher must read again the records that it dropped
+	unmarked      map[core.Partition]bool // partitions with stored records for which Mark failed
+	cancelPoll    context.CancelFunc      // ends the running poll
 }
 
 var (
@@ -127,10 +128,10 @@ func NewBatchGroup(cfg client.Config, bc BatchConfig, sink BatchSink) (*BatchGro
 	}
 	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one per processor, at most 4
 	g := &BatchGroup{
-		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
+		cfg: bc, sink: sink, router: core.NewRouter(cfg, bc.Role, 0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
 		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1),
-		batchers: map[partition]*batcher{},
-		pacers:   map[string]*tablePacer{}, unmarked: map[partition]bool{}, perPoll: firstPollRecords,
+		batchers: map[core.Partition]*batcher{},
+		pacers:   map[string]*tablePacer{}, unmarked: map[core.Partition]bool{}, perPoll: firstPollRecords,
 		pauser: pauser{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
 	g.metrics = cfg.Metrics.Role(bc.Role, schemas.High)
@@ -225,7 +226,7 @@ func pollSize(fetches kgo.Fetches, last int, memory int64) int {
 	n, bytes := 0, int64(0)
 	fetches.EachRecord(func(rec *kgo.Record) {
 		n++
-		bytes += recordBytes(rec)
+		bytes += core.RecordBytes(rec)
 	})
 	if n == 0 {
 		return last
@@ -234,15 +235,15 @@ func pollSize(fetches kgo.Fetches, last int, memory int64) int {
 }
 
 // fill adds fetched records to the batchers, except those of partitions in again.
-func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partition]bool) {
+func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[core.Partition]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var began map[string]map[int32]kgo.EpochOffset // committed offsets, for partitions of which nothing was read yet
 	for _, fetch := range fetches {
 		for _, t := range fetch.Topics {
-			inc := incarnation(t.TopicID)
+			inc := core.Incarnation(t.TopicID)
 			for _, p := range t.Partitions {
-				at := partition{t.Topic, p.Partition}
+				at := core.Partition{t.Topic, p.Partition}
 				b := g.batchers[at]
 				if b == nil || len(p.Records) == 0 || again[at] {
 					continue
@@ -294,8 +295,8 @@ func (g *BatchGroup) minInterval() time.Duration {
 
 // isAwaited reports whether fresh reads wait for the commits of p. These are the partitions of changes, see
 // Watermark.
-func (g *BatchGroup) isAwaited(p partition) bool {
-	return g.router.cfg.SchemaTopic(p.topic) == schemas.Changes
+func (g *BatchGroup) isAwaited(p core.Partition) bool {
+	return g.router.Config.SchemaTopic(p.Topic) == schemas.Changes
 }
 
 // commitLoop commits stored records: everything every batchCommitInterval, and awaited partitions more often,
@@ -339,13 +340,13 @@ func (g *BatchGroup) commitInterval(took time.Duration) time.Duration {
 }
 
 // mark makes the sink record the positions that are about to be committed.
-func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) error {
+func (g *BatchGroup) mark(ctx context.Context, todo map[core.Partition]position) error {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	done := make([]schemas.Progress, 0, len(todo))
 	for at, p := range todo {
 		done = append(done, schemas.Progress{
-			Topic: g.router.cfg.SchemaTopic(at.topic), Incarnation: p.incarnation, Partition: at.id,
+			Topic: g.router.Config.SchemaTopic(at.Topic), Incarnation: p.incarnation, Partition: at.ID,
 			Start: p.start, From: p.from, Next: p.Offset,
 		})
 	}
@@ -368,7 +369,7 @@ func (g *BatchGroup) signalCommit() {
 }
 
 // commit commits the stored records of the partitions for which match returns true. A nil match selects all.
-func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(partition) bool) (ok bool) {
+func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(core.Partition) bool) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
 	n := g.uncommitted.Load()
@@ -380,7 +381,7 @@ func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(part
 	case commitFatal(err):
 		g.fail(err)
 	case !errors.Is(err, context.Canceled):
-		g.router.log.Warn("retry commit", "err", err)
+		g.router.Log.Warn("retry commit", "err", err)
 	}
 	return false
 }
@@ -389,12 +390,12 @@ func (g *BatchGroup) onAssigned(_ context.Context, cl *kgo.Client, parts map[str
 	defer g.metrics.CountRebalance(metrics.PartitionsAssigned, parts, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	eachPartition(parts, func(at partition) { g.startBatcher(cl, at) })
+	core.EachPartition(parts, func(at core.Partition) { g.startBatcher(cl, at) })
 }
 
 // startBatcher starts the batcher of a partition. The caller holds g.mu.
-func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
-	table := g.sink.Table(g.router.cfg.SchemaTopic(at.topic))
+func (g *BatchGroup) startBatcher(cl *kgo.Client, at core.Partition) *batcher {
+	table := g.sink.Table(g.router.Config.SchemaTopic(at.Topic))
 	if g.pacers[table] == nil {
 		g.pacers[table] = newTablePacer(g.minInterval())
 	}
@@ -439,18 +440,18 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 	}
 	for _, b := range batchers {
 		g.mu.Lock()
-		delete(g.batchers, b.partition)
+		delete(g.batchers, b.Partition)
 		g.mu.Unlock()
 		// First: a call of Store that continues after its cancellation would otherwise add its records to our next
 		// commit, for a partition that another member may own.
 		b.discard()
-		g.commits.forget(b.partition) // waits for a running Mark, which may add the partition to unmarked
+		g.commits.forget(b.Partition) // waits for a running Mark, which may add the partition to unmarked
 		g.mu.Lock()
-		delete(g.unmarked, b.partition)
+		delete(g.unmarked, b.Partition)
 		g.mu.Unlock()
-		g.checker.forget(b.partition)
-		cl.ResumeFetchPartitions(b.asMap()) // the client keeps a pause beyond the assignment
-		g.sink.Forget(g.router.cfg.SchemaTopic(b.topic), b.id)
+		g.checker.forget(b.Partition)
+		cl.ResumeFetchPartitions(b.AsMap()) // the client keeps a pause beyond the assignment
+		g.sink.Forget(g.router.Config.SchemaTopic(b.Topic), b.ID)
 	}
 	return stuck
 }
@@ -474,7 +475,7 @@ func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 		}
 		if b.markStuck() {
 			stuck++
-			g.router.log.Error("abandon batch that ignores cancellation", "topic", b.topic, "partition", b.id)
+			g.router.Log.Error("abandon batch that ignores cancellation", "topic", b.Topic, "partition", b.ID)
 		}
 	}
 	return stuck
@@ -487,7 +488,7 @@ func (g *BatchGroup) oldest() (o metrics.Oldest) {
 			o.Task = b.storeBegan
 		}
 		if len(b.records) > 0 {
-			if t := b.records[0].rec.Timestamp; o.Message.IsZero() || t.Before(o.Message) {
+			if t := b.records[0].Raw.Timestamp; o.Message.IsZero() || t.Before(o.Message) {
 				o.Message = t
 			}
 		}

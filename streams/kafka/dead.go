@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // A DeadState is the state of a dead letter.
@@ -42,7 +43,7 @@ var (
 )
 
 // A DeadFailure is one entry of the failure history of a record. Equal failures in a row are one entry.
-type DeadFailure = failure
+type DeadFailure = core.Failure
 
 // A DeadLetter is a record of topic dead: a message that could not be handled, with its original bytes and
 // headers, its origin and its failures.
@@ -129,12 +130,12 @@ type DeadLetters struct {
 	cfg    client.Config
 	cl     *kgo.Client
 	adm    *kadm.Client
-	router *router
+	router *core.Router
 }
 
 // NewDeadLetters returns DeadLetters. It connects when a method is called. The caller must call Close.
 func NewDeadLetters(cfg client.Config) (*DeadLetters, error) {
-	opts, err := cfg.Options("dead", cfg.ProduceOptions(producerTimeout, producerLinger)...)
+	opts, err := cfg.Options("dead", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +143,7 @@ func NewDeadLetters(cfg client.Config) (*DeadLetters, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
-	return &DeadLetters{cfg: cfg, cl: cl, adm: kadm.NewClient(cl), router: newRouter(cfg, "dead", 0)}, nil
+	return &DeadLetters{cfg: cfg, cl: cl, adm: kadm.NewClient(cl), router: core.NewRouter(cfg, "dead", 0)}, nil
 }
 
 // Close closes the connections.
@@ -153,7 +154,7 @@ func (d *DeadLetters) Close() { d.cl.Close() }
 // and calls f for none.
 func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter) error) error {
 	name := d.cfg.Topic(schemas.Dead)
-	parts, err := topicRanges(ctx, d.adm, name)
+	parts, err := core.TopicRanges(ctx, d.adm, name)
 	if err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
 	}
@@ -183,23 +184,23 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 
 // lookupIDs returns ids as a set, and narrows parts to the offsets that hold them. It fails if one does not exist.
 func (d *DeadLetters) lookupIDs(
-	ctx context.Context, ids []string, parts map[int32]offsetRange,
+	ctx context.Context, ids []string, parts map[int32]core.Range,
 ) (map[string]bool, error) {
-	wanted, narrow := map[string]bool{}, map[int32]offsetRange{}
+	wanted, narrow := map[string]bool{}, map[int32]core.Range{}
 	for _, id := range ids {
 		p, at, err := parseDeadID(id)
 		if err != nil {
 			return nil, err
 		}
-		if has, ok := parts[p]; !ok || at < has.from || at >= has.to {
+		if has, ok := parts[p]; !ok || at < has.From || at >= has.To {
 			return nil, fmt.Errorf("%w: %s", errNoDeadLetter, id)
 		}
 		wanted[deadID(p, at)] = true
 		s, ok := narrow[p]
 		if !ok {
-			s = offsetRange{at, at + 1}
+			s = core.Range{at, at + 1}
 		}
-		narrow[p] = offsetRange{min(s.from, at), max(s.to, at+1)}
+		narrow[p] = core.Range{min(s.From, at), max(s.To, at+1)}
 	}
 	missing := maps.Clone(wanted)
 	name := d.cfg.Topic(schemas.Dead)
@@ -218,11 +219,11 @@ func (d *DeadLetters) lookupIDs(
 }
 
 func (d *DeadLetters) deadLetter(rec *kgo.Record, inc uint32) *DeadLetter {
-	h := parseRetryHeaders(rec.Headers)
+	h := core.ParseRetryHeaders(rec.Headers)
 	return &DeadLetter{
 		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp,
-		Role: h.role, Class: h.class, Error: h.err,
-		Attempts: h.attempts, Waits: h.waits, History: h.history, Topic: h.topic, Partition: h.partition, Offset: h.offset,
-		Key: rec.Key, Value: rec.Value, Headers: headersOf(rec), rec: rec, inc: inc,
+		Role: h.Role, Class: h.Class, Error: h.Err,
+		Attempts: h.Attempts, Waits: h.Waits, History: h.History, Topic: h.Topic, Partition: h.Partition, Offset: h.Offset,
+		Key: rec.Key, Value: rec.Value, Headers: core.HeadersOf(rec), rec: rec, inc: inc,
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -141,7 +142,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, deci
 		}
 		if rec != nil {
 			batch.recs = append(batch.recs, rec)
-			batch.bytes += int(recordBytes(rec))
+			batch.bytes += int(core.RecordBytes(rec))
 		}
 		batch.actions = append(batch.actions, schemas.Message{Topic: schemas.Admin, Body: action})
 		if len(batch.actions) >= limit || batch.bytes >= maxDecisionBytes {
@@ -167,20 +168,20 @@ func (d *DeadLetters) send(ctx context.Context, batch decisionBatch) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := withStopGrace(ctx)
+	ctx, cancel := core.WithStopGrace(ctx)
 	defer cancel()
-	if _, err := publish(ctx, d.cl, batch.recs); err != nil {
+	if _, err := core.Publish(ctx, d.cl, batch.recs); err != nil {
 		return err
 	}
 	now, recs := time.Now(), make([]*kgo.Record, 0, len(batch.actions))
 	for _, m := range batch.actions {
-		rec, err := d.router.record(m, now)
+		rec, err := d.router.Encode(m, now)
 		if err != nil {
 			return fmt.Errorf("encode admin action: %w", err)
 		}
 		recs = append(recs, rec)
 	}
-	_, err := publish(ctx, d.cl, recs)
+	_, err := core.Publish(ctx, d.cl, recs)
 	return err
 }
 
@@ -208,9 +209,9 @@ func (d *DeadLetters) adminAction(l *DeadLetter, action string, o DeadOrder) *pb
 
 // redriven returns the record to publish for l.
 func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error) {
-	h := retryHeaders{
-		topic: l.Topic, partition: l.Partition, offset: l.Offset,
-		timestamp: parseRetryHeaders(l.rec.Headers).timestamp, role: l.Role, history: l.History,
+	h := core.RetryHeaders{
+		Topic: l.Topic, Partition: l.Partition, Offset: l.Offset,
+		Timestamp: core.ParseRetryHeaders(l.rec.Headers).Timestamp, Role: l.Role, History: l.History,
 	}
 	_, known := schemas.Lookup(l.Topic)
 	_, foreign := l.Topic.Foreign()
@@ -229,8 +230,8 @@ func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error)
 			return nil, err
 		}
 	}
-	rec.Headers = h.apply(rec.Headers)
-	if err := checkSize(rec); err != nil {
+	rec.Headers = h.Apply(rec.Headers)
+	if err := core.CheckSize(rec); err != nil {
 		return nil, fmt.Errorf("cannot be redriven: %w", err)
 	}
 	return rec, nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // A deadLetterKey identifies a dead letter. The incarnation of the topic is part of it: if topic dead is deleted
@@ -98,7 +99,7 @@ func (ds *decisions) internAttribution(s attribution) int32 {
 // decisions reads the decisions about the wanted letters, by id, from topic admin; nil selects all.
 func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*decisions, error) {
 	name := d.cfg.Topic(schemas.Admin)
-	parts, err := topicRanges(ctx, d.adm, name)
+	parts, err := core.TopicRanges(ctx, d.adm, name)
 	if err != nil {
 		return nil, fmt.Errorf("read decisions about dead letters: %w", err)
 	}
@@ -106,9 +107,9 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 		byLetter: map[deadLetterKey]decision{}, laterIDs: map[uint64]bool{}, attributionIDs: map[attribution]int32{},
 	}
 	err = d.scan(ctx, name, parts, func(rec *kgo.Record, _ uint32) error {
-		body, err := schemas.Decode(schemas.Admin, headersOf(rec), rec.Value)
+		body, err := schemas.Decode(schemas.Admin, core.HeadersOf(rec), rec.Value)
 		if err != nil {
-			d.router.log.Warn("skip unreadable admin action", "partition", rec.Partition, "offset", rec.Offset, "err", err)
+			d.router.Log.Warn("skip unreadable admin action", "partition", rec.Partition, "offset", rec.Offset, "err", err)
 			return nil
 		}
 		a := body.(*pb.AdminAction)
@@ -127,7 +128,7 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 // scan is the function scan with smaller fetches. Dead letters hold error texts and stacks, which compress to a
 // twentieth of their size, so a fetch of the usual size would take too much memory.
 func (d *DeadLetters) scan(
-	ctx context.Context, topic string, parts map[int32]offsetRange, f func(*kgo.Record, uint32) error,
+	ctx context.Context, topic string, parts map[int32]core.Range, f func(*kgo.Record, uint32) error,
 ) error {
-	return (&scanner{cfg: d.cfg, topic: topic, fetch: batchFetchBytes}).scan(ctx, parts, f)
+	return (&core.Scanner{Config: d.cfg, Topic: topic, Fetch: batchFetchBytes}).Scan(ctx, parts, f)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // A recordPosition is the position of a record in its topic.
@@ -60,14 +61,14 @@ func (n *latestRecords) refresh(ctx context.Context, topic string) (*latestInTop
 		t = &latestInTopic{byKey: map[string]recordPosition{}, next: map[int32]int64{}}
 		n.byTopic[topic] = t
 	}
-	parts, err := topicRanges(ctx, n.d.adm, topic)
+	parts, err := core.TopicRanges(ctx, n.d.adm, topic)
 	if err != nil {
 		return nil, err
 	}
 	for id, s := range parts {
-		parts[id] = offsetRange{max(s.from, t.next[id]), s.to}
+		parts[id] = core.Range{max(s.From, t.next[id]), s.To}
 	}
-	err = scan(ctx, n.d.cfg, topic, parts, func(rec *kgo.Record, _ uint32) error {
+	err = core.Scan(ctx, n.d.cfg, topic, parts, func(rec *kgo.Record, _ uint32) error {
 		t.byKey[string(rec.Key)] = recordPosition{rec.Partition, rec.Offset}
 		return nil
 	})
@@ -75,7 +76,7 @@ func (n *latestRecords) refresh(ctx context.Context, topic string) (*latestInTop
 		return nil, err
 	}
 	for id, s := range parts {
-		t.next[id] = max(s.to, t.next[id])
+		t.next[id] = max(s.To, t.next[id])
 	}
 	return t, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // Extent returns the current extent of a topic. It returns an error if the topic does not exist.
@@ -40,20 +41,20 @@ func (a *Admin) Committed(ctx context.Context, role schemas.Role, topic schemas.
 func (a *Admin) Read(
 	ctx context.Context, topic schemas.Topic, e schemas.OffsetRange, f func(d *schemas.Delivery, unreadable error) error,
 ) error {
-	parts := map[int32]offsetRange{}
+	parts := map[int32]core.Range{}
 	for id, end := range e.Ends {
-		parts[id] = offsetRange{e.Starts[id], end}
+		parts[id] = core.Range{e.Starts[id], end}
 	}
-	r := newRouter(a.cfg, "read", 0)
-	return scan(ctx, a.cfg, a.cfg.Topic(topic), parts, func(rec *kgo.Record, inc uint32) error {
-		if r.ignores(rec) {
+	r := core.NewRouter(a.cfg, "read", 0)
+	return core.Scan(ctx, a.cfg, a.cfg.Topic(topic), parts, func(rec *kgo.Record, inc uint32) error {
+		if r.Ignores(rec) {
 			return nil
 		}
-		ir := inflightRecord{rec: rec, incarnation: inc}
-		d, err := r.delivery(&ir)
+		ir := core.Record{Raw: rec, Incarnation: inc}
+		d, err := r.Delivery(&ir)
 		if err != nil {
 			d = new(schemas.Delivery)
-			r.fillDelivery(&ir, d)
+			r.FillDelivery(&ir, d)
 		}
 		return f(d, err)
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
@@ -46,9 +47,9 @@ type fetcher struct {
 	backlogPaused bool       // the backlog topic is not fetched
 
 	mu          sync.Mutex // guards the fields below
-	assignments map[partition]*assignment
+	assignments map[core.Partition]*assignment
 	// Last metadata that was committed for lost partitions, to recognize our own commits: no process died.
-	lostMetadata map[partition]string
+	lostMetadata map[core.Partition]string
 }
 
 // maxCommitRequests is the number of requests that one commit can answer.
@@ -59,7 +60,7 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.Role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
 		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
-		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{},
+		assignments: map[core.Partition]*assignment{}, lostMetadata: map[core.Partition]string{},
 		diversion: diversion{flows: map[schedule.FlowID]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.Topic(t)) {
@@ -84,7 +85,7 @@ func (f *fetcher) poll(ctx context.Context) error {
 		f.memory.wait(ctx, f.memoryLimit)
 		fetches := f.cl.PollRecords(ctx, f.p.window/4)
 		if err := f.checker.check(ctx, f.cl, fetches); err != nil {
-			return outOfRangeDiagnosis{router: f.p.router}.explain(ctx, f.cl, err)
+			return outOfRangeDiagnosis{Router: f.p.router}.explain(ctx, f.cl, err)
 		}
 		if err := f.dispatch(fetches); err != nil {
 			return err
@@ -139,15 +140,15 @@ func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err 
 	defer f.mu.Unlock()
 	for _, fetch := range fetches {
 		for _, t := range fetch.Topics {
-			inc := incarnation(t.TopicID)
+			inc := core.Incarnation(t.TopicID)
 			for _, fp := range t.Partitions {
-				part := f.assignments[partition{t.Topic, fp.Partition}]
+				part := f.assignments[core.Partition{t.Topic, fp.Partition}]
 				if part == nil || len(fp.Records) == 0 {
 					continue // not assigned: partitions do not move while a poll is held
 				}
 				first, done, ok := part.track(fp.Records)
 				if !ok {
-					return nil, false, fmt.Errorf("%s: more than %d records in flight", part.partition, part.window())
+					return nil, false, fmt.Errorf("%s: more than %d records in flight", part.Partition, part.window())
 				}
 				fresh = part.markOpen() || fresh
 				for i, rec := range fp.Records {
@@ -156,7 +157,7 @@ func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err 
 					}
 					t := &slab[len(tasks)]
 					t.Gate, t.Owner = part.gate, t
-					t.rec, t.incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
+					t.Raw, t.Incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
 					tasks = append(tasks, t)
 				}
 			}
@@ -174,7 +175,7 @@ func (f *fetcher) commitOpen() {
 	ctx, cancel := context.WithTimeout(f.p.ctx, openTimeout)
 	defer cancel()
 	if err := f.commits.send(ctx, f.cl); err != nil {
-		f.p.router.log.Warn("record running tasks", "class", string(f.class), "err", err)
+		f.p.router.Log.Warn("record running tasks", "class", string(f.class), "err", err)
 	}
 }
 
@@ -211,7 +212,7 @@ func (f *fetcher) commit(ctx context.Context) error {
 	case commitFatal(err):
 		f.p.fail(err)
 	default:
-		f.p.router.log.Warn("retry commit", "class", string(f.class), "err", err)
+		f.p.router.Log.Warn("retry commit", "class", string(f.class), "err", err)
 	}
 	return err
 }
@@ -269,7 +270,7 @@ func (f *fetcher) requestCommit() {
 }
 
 // onCommitted records the committed position of a partition.
-func (f *fetcher) onCommitted(at partition, pos position) {
+func (f *fetcher) onCommitted(at core.Partition, pos position) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if part := f.assignments[at]; part != nil {
@@ -314,7 +315,7 @@ func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string]
 	f.p.requirePrepare()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	eachPartition(parts, func(at partition) { f.assignments[at] = newAssignment(f, at, f.p.cfg.Window) })
+	core.EachPartition(parts, func(at core.Partition) { f.assignments[at] = newAssignment(f, at, f.p.cfg.Window) })
 }
 
 // onOffsetsFetched learns from the commits of the assigned partitions which tasks were running when a process
@@ -322,12 +323,12 @@ func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string]
 func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var seen []partition // some twice, because the response has an old and a new form
+	var seen []core.Partition // some twice, because the response has an old and a new form
 	learn := func(topic string, id int32, offset int64, metadata *string) {
-		at := partition{topic, id}
+		at := core.Partition{topic, id}
 		if part := f.assignments[at]; part != nil && offset >= 0 && metadata != nil {
 			last, ours := f.lostMetadata[at]
-			part.loadCrashes(*metadata, offset, ours && last == *metadata, f.p.router.log)
+			part.loadCrashes(*metadata, offset, ours && last == *metadata, f.p.router.Log)
 		}
 		seen = append(seen, at)
 	}
@@ -374,7 +375,7 @@ func (f *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]in
 	assignments := f.owned(parts)
 	f.mu.Lock()
 	for _, part := range assignments {
-		f.lostMetadata[part.partition] = part.lastMetadata()
+		f.lostMetadata[part.Partition] = part.lastMetadata()
 	}
 	f.mu.Unlock()
 	f.discard(assignments)
@@ -397,13 +398,13 @@ func (f *fetcher) discard(assignments []*assignment) {
 	f.p.removeStopping()
 	for _, part := range assignments {
 		f.mu.Lock()
-		if f.assignments[part.partition] == part {
-			delete(f.assignments, part.partition)
+		if f.assignments[part.Partition] == part {
+			delete(f.assignments, part.Partition)
 		}
 		f.mu.Unlock()
-		f.commits.forget(part.partition)
-		f.checker.forget(part.partition)
-		f.cl.ResumeFetchPartitions(part.asMap()) // the client keeps a pause beyond the assignment
+		f.commits.forget(part.Partition)
+		f.checker.forget(part.Partition)
+		f.cl.ResumeFetchPartitions(part.AsMap()) // the client keeps a pause beyond the assignment
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // Bounds of one fetch: for all partitions together, and for each. When a Pool pauses a partition, the client
@@ -68,7 +69,7 @@ func consumeOptions(c client.Config, m groupMember) []kgo.Opt {
 		kgo.FetchMaxPartitionBytes(partitionBytes),
 		kgo.MaxDecompressBatchBytes(most),
 		kgo.KeepRetryableFetchErrors(), // otherwise the client retries for ever without reporting
-		kgo.AdjustFetchOffsetsFn(restoreOffsets(c, c.Group(m.role, m.class))),
+		kgo.AdjustFetchOffsetsFn(core.RestoreOffsets(c, c.Group(m.role, m.class))),
 	}
 	opts = append(opts, balanceOptions(c, m.coPartitioned)...)
 	if c.ServerSide {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // A Lag is the lag of one group, that of a role and class, in one topic.
@@ -52,7 +53,7 @@ func (l Lag) Due() int64 {
 // due, and of no role before.
 func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) {
 	var lags []Lag
-	done := map[schemas.Role]offsets{}
+	done := map[schemas.Role]core.Offsets{}
 	var topics []string
 	for _, role := range roles {
 		var read []string
@@ -77,11 +78,11 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	// Read the log ends before the stable ends: records written in between would count as undecided.
-	written, err := collectOffsets(a.adm.ListEndOffsets(ctx, topics...))
+	written, err := core.CollectOffsets(a.adm.ListEndOffsets(ctx, topics...))
 	if err != nil {
 		return nil, client.Explain(fmt.Errorf("list end offsets: %w", err))
 	}
-	starts, ends, err := bounds(ctx, a.adm, topics...)
+	starts, ends, err := core.Bounds(ctx, a.adm, topics...)
 	if err != nil {
 		return nil, client.Explain(err)
 	}
@@ -111,7 +112,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 }
 
 // dueEnds sets the ends of delay lanes to the first record that is not due.
-func (a *Admin) dueEnds(ctx context.Context, ends offsets) error {
+func (a *Admin) dueEnds(ctx context.Context, ends core.Offsets) error {
 	for _, lane := range a.cfg.DelayLanes() {
 		name := a.cfg.Topic(schemas.Delay(lane.Name))
 		if _, ok := ends[name]; !ok {
@@ -127,7 +128,7 @@ func (a *Admin) dueEnds(ctx context.Context, ends offsets) error {
 				continue
 			}
 			if l.Err != nil {
-				return fmt.Errorf("list offsets by time: %s: %w", partition{name, id}, l.Err)
+				return fmt.Errorf("list offsets by time: %s: %w", core.Partition{name, id}, l.Err)
 			}
 			ripe[id] = min(l.Offset, ends[name][id])
 		}
@@ -141,7 +142,7 @@ const logSizesTimeout = 5 * time.Second
 
 // weigher returns a function that estimates the bytes of records of a topic, given their number by partition. It
 // returns nil if the size is unknown.
-func (a *Admin) weigher(ctx context.Context, starts, ends offsets) func(topic string, records map[int32]int64) *int64 {
+func (a *Admin) weigher(ctx context.Context, starts, ends core.Offsets) func(topic string, records map[int32]int64) *int64 {
 	ctx, cancel := context.WithTimeout(ctx, logSizesTimeout)
 	defer cancel()
 	sizes, err := a.logSizes(ctx, ends)
@@ -167,7 +168,7 @@ func (a *Admin) weigher(ctx context.Context, starts, ends offsets) func(topic st
 }
 
 // logSizes returns the log sizes that the leaders of partitions report. Unknown ones are left out.
-func (a *Admin) logSizes(ctx context.Context, of offsets) (offsets, error) {
+func (a *Admin) logSizes(ctx context.Context, of core.Offsets) (core.Offsets, error) {
 	var set kadm.TopicsSet
 	for topic, ps := range of {
 		set.Add(topic, slices.Collect(maps.Keys(ps))...)
@@ -181,7 +182,7 @@ func (a *Admin) logSizes(ctx context.Context, of offsets) (offsets, error) {
 	}
 	// The error may be of one broker only. The other answers count.
 	dirs, err := a.adm.DescribeAllLogDirs(ctx, set)
-	sizes := offsets{}
+	sizes := core.Offsets{}
 	for topic, ps := range of {
 		sizes[topic] = map[int32]int64{}
 		for id := range ps {
@@ -256,7 +257,7 @@ func positions(starts, ends, done map[int32]int64) map[int32]int64 {
 }
 
 // totalLag returns the number of offsets from done, or from starts where nothing is committed, to ends.
-func totalLag(starts, ends, done offsets) (n int64) {
+func totalLag(starts, ends, done core.Offsets) (n int64) {
 	for topic, ps := range ends {
 		at := positions(starts[topic], ps, done[topic])
 		for id, end := range ps {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
@@ -100,7 +101,7 @@ func (a *Admin) Outstanding(ctx context.Context, roles ...schemas.Role) (func(co
 		all = append(all, topics[role]...)
 	}
 	slices.Sort(all)
-	starts, ends, err := bounds(ctx, a.adm, slices.Compact(all)...)
+	starts, ends, err := core.Bounds(ctx, a.adm, slices.Compact(all)...)
 	if err != nil {
 		return nil, err
 	}
@@ -111,7 +112,7 @@ func (a *Admin) Outstanding(ctx context.Context, roles ...schemas.Role) (func(co
 				return 0, err
 			}
 			for _, topic := range read {
-				n += totalLag(starts, offsets{topic: ends[topic]}, done)
+				n += totalLag(starts, core.Offsets{topic: ends[topic]}, done)
 			}
 		}
 		return n, nil

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"log/slog"
 	"sync"
 	"time"
@@ -15,7 +16,7 @@ const openTransactionLimit = 5 * time.Minute
 // safe for concurrent use.
 type openTransactions struct {
 	mu          sync.Mutex
-	byPartition map[partition]openTransaction
+	byPartition map[core.Partition]openTransaction
 }
 
 // An openTransaction is the first offset of an open transaction, and when it was first seen.
@@ -27,13 +28,13 @@ type openTransaction struct {
 
 // update returns by topic how many offsets lie between ends, the last stable offsets, and written, the end
 // offsets, which were read before. It logs a transaction once when it has been open for openTransactionLimit.
-func (t *openTransactions) update(log *slog.Logger, ends, written offsets, now time.Time) map[string]int64 {
+func (t *openTransactions) update(log *slog.Logger, ends, written core.Offsets, now time.Time) map[string]int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	counts := map[string]int64{}
 	for topic, ps := range ends {
 		for id, end := range ps {
-			p := partition{topic, id}
+			p := core.Partition{topic, id}
 			n := written[topic][id] - end
 			if n <= 0 {
 				delete(t.byPartition, p)
@@ -51,7 +52,7 @@ func (t *openTransactions) update(log *slog.Logger, ends, written offsets, now t
 				o.logged = true
 			}
 			if t.byPartition == nil {
-				t.byPartition = map[partition]openTransaction{}
+				t.byPartition = map[core.Partition]openTransaction{}
 			}
 			t.byPartition[p] = o
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // kindRemoved is the kind of the incident that is opened when records were removed before a group read them.
@@ -28,7 +29,7 @@ var errRemoved = errors.New("records were removed before they were read")
 
 // A groupPosition holds the offsets of a group in one partition, and the offsets in its log.
 type groupPosition struct {
-	at         partition
+	at         core.Partition
 	group      string
 	position   int64 // next offset that this member would read; -1: unknown
 	committed  int64 // offset committed by the group; -1: none
@@ -66,9 +67,9 @@ func (s groupPosition) lost() int64 { return s.start - max(s.position, s.committ
 // error describes the cause and the remedy.
 func (s groupPosition) error(brokers []string) error {
 	where := fmt.Sprintf("group %s has committed offset %d of topic %s, partition %d",
-		s.group, s.committed, s.at.topic, s.at.id)
+		s.group, s.committed, s.at.Topic, s.at.ID)
 	if s.committed < 0 {
-		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
+		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.Topic, s.at.ID)
 	}
 	reset := func(to string) string { return resetGroup(brokers, s.group, s.at, to) }
 	switch s.cause() {
@@ -103,7 +104,7 @@ func (s groupPosition) error(brokers []string) error {
 func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
 	now := timestamppb.Now()
 	i := &pb.Incident{
-		Account: "-", Kind: kindRemoved, Subject: fmt.Sprintf("%s %s %d", s.group, s.at.topic, s.at.id),
+		Account: "-", Kind: kindRemoved, Subject: fmt.Sprintf("%s %s %d", s.group, s.at.Topic, s.at.ID),
 		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: 1,
 		Steps: []*pb.IncidentStep{{Time: now, Action: "opened", By: string(role), Detail: detail}},
 	}
@@ -114,7 +115,7 @@ func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
 
 // An outOfRangeDiagnosis finds out why offsets of a group are out of range, and opens incidents for lost records.
 type outOfRangeDiagnosis struct {
-	*router
+	*core.Router
 	// removed, if set, returns messages about the records from offset from to to. They are published before the
 	// incident that refers to them.
 	removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
@@ -123,7 +124,7 @@ type outOfRangeDiagnosis struct {
 // explain returns err. If err says that offsets are out of range, it returns an error with the cause
 // and the remedy instead, and opens an incident for removed records. cl is the member whose poll failed.
 func (r outOfRangeDiagnosis) explain(ctx context.Context, cl *kgo.Client, err error) error {
-	var out *outOfRange
+	var out *core.OutOfRangeError
 	if !errors.As(err, &out) {
 		return err
 	}
@@ -133,7 +134,7 @@ func (r outOfRangeDiagnosis) explain(ctx context.Context, cl *kgo.Client, err er
 	}
 	var errs []error
 	for _, s := range truncated {
-		errs = append(errs, s.error(r.cfg.Brokers))
+		errs = append(errs, s.error(r.Config.Brokers))
 	}
 	return errors.Join(errs...)
 }
@@ -141,11 +142,11 @@ func (r outOfRangeDiagnosis) explain(ctx context.Context, cl *kgo.Client, err er
 // diagnose finds out why offsets are out of range. If truncated logs are the only cause, it returns
 // them, and no error.
 func (r outOfRangeDiagnosis) diagnose(
-	ctx context.Context, cl *kgo.Client, out *outOfRange,
+	ctx context.Context, cl *kgo.Client, out *core.OutOfRangeError,
 ) (truncated []groupPosition, err error) {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
 	defer cancel()
-	all, err := r.groupPositions(ctx, cl, out.parts)
+	all, err := r.groupPositions(ctx, cl, out.Partitions)
 	if err != nil {
 		return nil, errors.Join(out, fmt.Errorf("find the cause: %w", err))
 	}
@@ -159,7 +160,7 @@ func (r outOfRangeDiagnosis) diagnose(
 		case causeRemoved:
 			open = append(open, s)
 		}
-		errs = append(errs, s.error(r.cfg.Brokers))
+		errs = append(errs, s.error(r.Config.Brokers))
 	}
 	if len(open) > 0 {
 		if err := r.openIncidents(ctx, open); err != nil {
@@ -170,11 +171,11 @@ func (r outOfRangeDiagnosis) diagnose(
 }
 
 // groupPositions returns the positions of the group of cl in parts.
-func (r outOfRangeDiagnosis) groupPositions(ctx context.Context, cl *kgo.Client, parts []partition) ([]groupPosition, error) {
+func (r outOfRangeDiagnosis) groupPositions(ctx context.Context, cl *kgo.Client, parts []core.Partition) ([]groupPosition, error) {
 	var topics []string
 	for _, p := range parts {
-		if !slices.Contains(topics, p.topic) {
-			topics = append(topics, p.topic)
+		if !slices.Contains(topics, p.Topic) {
+			topics = append(topics, p.Topic)
 		}
 	}
 	group, _ := cl.OptValue(kgo.ConsumerGroup).(string)
@@ -183,7 +184,7 @@ func (r outOfRangeDiagnosis) groupPositions(ctx context.Context, cl *kgo.Client,
 	if err != nil {
 		return nil, fmt.Errorf("fetch offsets of group %s: %w", group, err)
 	}
-	starts, ends, err := bounds(ctx, adm, topics...)
+	starts, ends, err := core.Bounds(ctx, adm, topics...)
 	if err != nil {
 		return nil, err
 	}
@@ -192,20 +193,20 @@ func (r outOfRangeDiagnosis) groupPositions(ctx context.Context, cl *kgo.Client,
 	var all []groupPosition
 	for _, p := range parts {
 		s := groupPosition{at: p, group: group, position: -1, committed: -1,
-			start: starts[p.topic][p.id], end: ends[p.topic][p.id],
+			start: starts[p.Topic][p.ID], end: ends[p.Topic][p.ID],
 			divergesAt: -1}
 		if at, ok := same[p]; ok {
 			s.divergesAt = at
 		}
-		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err != nil {
+		if c, ok := commits.Lookup(p.Topic, p.ID); ok && c.Err != nil {
 			return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, p, c.Err)
 		} else if ok {
 			s.committed = c.At
 		}
-		if at, ok := known[p.topic][p.id]; ok {
+		if at, ok := known[p.Topic][p.ID]; ok {
 			s.position = at.Offset
 		}
-		if at, ok := read[p.topic][p.id]; ok {
+		if at, ok := read[p.Topic][p.ID]; ok {
 			s.position = at.Offset
 		}
 		all = append(all, s)
@@ -216,12 +217,12 @@ func (r outOfRangeDiagnosis) groupPositions(ctx context.Context, cl *kgo.Client,
 // divergencePoints returns the offsets at which the logs of parts differ from those that the commits were made
 // in, by leader epoch. Partitions for which the brokers do not say are left out.
 func (r outOfRangeDiagnosis) divergencePoints(
-	ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition,
-) map[partition]int64 {
+	ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []core.Partition,
+) map[core.Partition]int64 {
 	var epochs kadm.OffsetForLeaderEpochRequest
 	for _, p := range parts {
-		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err == nil && c.At >= 0 && c.LeaderEpoch >= 0 {
-			epochs.Add(p.topic, p.id, c.LeaderEpoch)
+		if c, ok := commits.Lookup(p.Topic, p.ID); ok && c.Err == nil && c.At >= 0 && c.LeaderEpoch >= 0 {
+			epochs.Add(p.Topic, p.ID, c.LeaderEpoch)
 		}
 	}
 	if len(epochs) == 0 {
@@ -229,13 +230,13 @@ func (r outOfRangeDiagnosis) divergencePoints(
 	}
 	ends, err := adm.OffsetForLeaderEpoch(ctx, epochs)
 	if err != nil {
-		r.log.Warn("skip check where logs were truncated", "err", err)
+		r.Log.Warn("skip check where logs were truncated", "err", err)
 	}
-	same := map[partition]int64{}
+	same := map[core.Partition]int64{}
 	for topic, ps := range ends {
 		for id, e := range ps {
 			if e.Err == nil && e.LeaderEpoch >= 0 {
-				same[partition{topic, id}] = e.EndOffset
+				same[core.Partition{topic, id}] = e.EndOffset
 			}
 		}
 	}
@@ -248,9 +249,9 @@ func (r outOfRangeDiagnosis) divergencePoints(
 func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPosition) error {
 	known := map[string]bool{}
 	if err := r.knownIncidents(ctx, known); err != nil {
-		r.log.Warn("may open incidents twice", "err", err)
+		r.Log.Warn("may open incidents twice", "err", err)
 	}
-	opts, err := r.cfg.Options("incidents", r.cfg.ProduceOptions(producerTimeout, producerLinger)...)
+	opts, err := r.Config.Options("incidents", r.Config.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return err
 	}
@@ -261,13 +262,13 @@ func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPositi
 	defer cl.Close()
 	var lost, incidents []schemas.Message
 	for _, s := range of {
-		i := s.incident(r.role, s.error(r.cfg.Brokers).Error())
+		i := s.incident(r.Role, s.error(r.Config.Brokers).Error())
 		if known[i.GetId()] {
 			continue
 		}
 		incidents = append(incidents, schemas.Message{Topic: schemas.Incidents, Body: i})
 		if r.removed != nil {
-			more, err := r.removed(ctx, r.cfg.SchemaTopic(s.at.topic), s.at.id, s.start-s.lost(), s.start)
+			more, err := r.removed(ctx, r.Config.SchemaTopic(s.at.Topic), s.at.ID, s.start-s.lost(), s.start)
 			if err != nil {
 				return err
 			}
@@ -277,13 +278,13 @@ func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPositi
 	for _, msgs := range [][]schemas.Message{lost, incidents} {
 		var recs []*kgo.Record
 		for _, m := range msgs {
-			rec, err := r.record(m, time.Now())
+			rec, err := r.Encode(m, time.Now())
 			if err != nil {
 				return err
 			}
 			recs = append(recs, rec)
 		}
-		if _, err := publish(ctx, cl, recs); err != nil {
+		if _, err := core.Publish(ctx, cl, recs); err != nil {
 			return err
 		}
 	}
@@ -295,8 +296,8 @@ func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPositi
 func (r outOfRangeDiagnosis) knownIncidents(ctx context.Context, known map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout/3)
 	defer cancel()
-	name := r.cfg.Topic(schemas.Incidents)
-	opts, err := r.cfg.Options("incidents")
+	name := r.Config.Topic(schemas.Incidents)
+	opts, err := r.Config.Options("incidents")
 	if err != nil {
 		return err
 	}
@@ -305,15 +306,15 @@ func (r outOfRangeDiagnosis) knownIncidents(ctx context.Context, known map[strin
 		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
-	parts, err := topicRanges(ctx, kadm.NewClient(cl), name)
+	parts, err := core.TopicRanges(ctx, kadm.NewClient(cl), name)
 	if err != nil {
 		return err
 	}
-	return scan(ctx, r.cfg, name, parts, func(rec *kgo.Record, _ uint32) error {
+	return core.Scan(ctx, r.Config, name, parts, func(rec *kgo.Record, _ uint32) error {
 		if !strings.Contains(string(rec.Key), "/"+kindRemoved) {
 			return nil
 		}
-		if body, err := schemas.Decode(schemas.Incidents, headersOf(rec), rec.Value); err == nil {
+		if body, err := schemas.Decode(schemas.Incidents, core.HeadersOf(rec), rec.Value); err == nil {
 			known[body.GetId()] = true
 		}
 		return nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
@@ -132,7 +133,7 @@ type Pool struct {
 	cfg          PoolConfig
 	kafka        client.Config
 	handle       Handler
-	router       *router
+	router       *core.Router
 	sched        *schedule.Scheduler
 	fetchers     []*fetcher // the first one also publishes
 	window       int
@@ -162,7 +163,7 @@ func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{
-		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
+		cfg: pc, kafka: cfg, handle: h, router: core.NewRouter(cfg, pc.Role, pc.MaxAttempts),
 		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
 		deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1), live: map[*worker]bool{},
 	}
@@ -337,13 +338,13 @@ func (p *Pool) describe(t *task) schedule.Entry {
 	if w.Key != "" {
 		e.Key = maphash.String(p.seed, w.Key)
 	} else {
-		e.Key = maphash.Bytes(p.seed, t.rec.Key)
-		if client.IsAgain(p.router.cfg.SchemaTopic(t.rec.Topic)) {
-			p.router.retryHeaders(&t.inflightRecord)
+		e.Key = maphash.Bytes(p.seed, t.Raw.Key)
+		if client.IsAgain(p.router.Config.SchemaTopic(t.Raw.Topic)) {
+			p.router.RetryHeaders(&t.Record)
 		}
 	}
-	if t.retryHeaders != nil { // the record was delivered before, and keeps the class of its original topic
-		if known, ok := schemas.Lookup(t.retryHeaders.topic); ok {
+	if t.RetryHeaders != nil { // the record was delivered before, and keeps the class of its original topic
+		if known, ok := schemas.Lookup(t.RetryHeaders.Topic); ok {
 			e.Class = known.Class
 		}
 	}
@@ -354,7 +355,7 @@ func (p *Pool) describe(t *task) schedule.Entry {
 func (p *Pool) decode(t *task) (d *schemas.Delivery, ok bool) {
 	if !t.decoded {
 		t.decoded = true
-		t.delivery, t.err = p.router.delivery(&t.inflightRecord)
+		t.delivery, t.err = p.router.Delivery(&t.Record)
 	}
 	return t.delivery, t.delivery != nil
 }
@@ -369,21 +370,21 @@ func (p *Pool) retryInPlace(t *task) (wait time.Duration, ok bool) {
 	if r.Attempts > 0 && t.tries >= r.Attempts || r.Elapsed > 0 && time.Since(t.began)+wait > r.Elapsed {
 		return 0, false
 	}
-	p.router.log.Debug("retry message", "topic", string(p.router.origin(&t.inflightRecord)),
-		"partition", t.rec.Partition, "offset", t.rec.Offset, "attempt", t.tries, "wait", wait, "err", t.err)
+	p.router.Log.Debug("retry message", "topic", string(p.router.Origin(&t.Record)),
+		"partition", t.Raw.Partition, "offset", t.Raw.Offset, "attempt", t.tries, "wait", wait, "err", t.err)
 	return wait, true
 }
 
 // failTask handles t as if the handler had returned err, without a call of the handler.
 func (p *Pool) failTask(t *task, err error) {
-	p.publish(t, p.router.outcome(&t.inflightRecord, nil, err), -1)
+	p.publish(t, p.router.Outcome(&t.Record, nil, err), -1)
 }
 
 // publish sends the records that result from t. The task is done when all are acknowledged, however long that
 // takes, and its bytes count until then. If the brokers reject a record permanently, Run stops.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	if len(recs) == 0 {
-		p.metricsOf(t).CountHandled(t.disposition, 1, took)
+		p.metricsOf(t).CountHandled(t.Disposition, 1, took)
 		p.finish(t)
 		return
 	}
@@ -403,7 +404,7 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 			p.metricsOf(t).CountPublishFailures(int(n))
 			p.abandon(t)
 		} else {
-			p.metricsOf(t).CountHandled(t.disposition, 1, took)
+			p.metricsOf(t).CountHandled(t.Disposition, 1, took)
 			p.finish(t)
 		}
 	}
@@ -428,7 +429,7 @@ func (p *Pool) abandon(t *task) {
 // longer.
 func (p *Pool) freeTask(t *task) {
 	n := t.bytes()
-	t.inflightRecord, t.delivery, t.err, t.successor = inflightRecord{}, nil, nil, nil
+	t.Record, t.delivery, t.err, t.successor = core.Record{}, nil, nil, nil
 	if t.part.backlog {
 		t.part.fetcher.backlogBytes.Add(-n)
 		t.part.fetcher.memory.notify()

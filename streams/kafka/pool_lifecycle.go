@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
@@ -32,7 +33,7 @@ func (p *Pool) drain(assignments []*assignment, d time.Duration) {
 	}
 	for _, part := range assignments {
 		if n := part.gate.Running(); n > 0 {
-			p.router.log.Error("abandon tasks that ignore cancellation", "topic", part.topic, "partition", part.id, "tasks", n)
+			p.router.Log.Error("abandon tasks that ignore cancellation", "topic", part.Topic, "partition", part.ID, "tasks", n)
 		}
 	}
 }
@@ -72,9 +73,9 @@ func (p *Pool) runningOffsets(f *fetcher) map[*assignment]runningOffsets {
 		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
 			all := at[t.part]
 			if recent := now-w.began < int64(suspectFor); !w.progressed.Load() || recent && !t.part.gate.Closed() {
-				all.suspect = append(all.suspect, t.rec.Offset)
+				all.suspect = append(all.suspect, t.Raw.Offset)
 			} else {
-				all.progressing = append(all.progressing, t.rec.Offset)
+				all.progressing = append(all.progressing, t.Raw.Offset)
 			}
 			at[t.part] = all
 		}
@@ -247,7 +248,7 @@ func (p *Pool) paused(id schedule.FlowID) bool {
 func (p *Pool) admit(t *task) error {
 	id := t.Flow()
 	if p.kafka.Controls.AnyPaused() && p.paused(id) {
-		return errWorkPaused
+		return core.ErrWorkPaused
 	}
 	if p.cfg.Admit == nil {
 		return nil

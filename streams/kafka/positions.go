@@ -11,20 +11,21 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // Positions returns a checkpoint for each group of the catalogue that has moved since its latest checkpoint.
 func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
-	saved, err := savedPositions(ctx, a.cfg, a.cl)
+	saved, err := core.SavedPositions(ctx, a.cfg, a.cl)
 	if err != nil {
 		return nil, err
 	}
 	names := a.allTopicNames()
-	before, err := topicIDs(ctx, a.cl, names...)
+	before, err := core.TopicIDs(ctx, a.cl, names...)
 	if err != nil {
 		return nil, err
 	}
-	now := map[string]map[string]topicPositions{} // by group and topic
+	now := map[string]map[string]core.TopicPositions{} // by group and topic
 	for _, role := range a.readerRoles() {
 		var topics []string
 		for _, e := range a.entries(role) {
@@ -35,11 +36,11 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 			return nil, err
 		}
 		for group, topics := range a.groupTopics(role, topics) {
-			now[group] = map[string]topicPositions{}
+			now[group] = map[string]core.TopicPositions{}
 			for _, topic := range topics {
-				k := saved[positionsKey(group)][topic]
-				if t := before[topic]; t.err == nil {
-					k = k.merge(t.id, done[topic])
+				k := saved[core.PositionsKey(group)][topic]
+				if t := before[topic]; t.Err == nil {
+					k = k.Merge(t.ID, done[topic])
 				} // otherwise the saved positions stay
 				if k.ID != "" && len(k.Offsets) > 0 {
 					now[group][topic] = k
@@ -47,16 +48,16 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 			}
 		}
 	}
-	after, err := topicIDs(ctx, a.cl, names...)
+	after, err := core.TopicIDs(ctx, a.cl, names...)
 	if err != nil {
 		return nil, err
 	}
 	var all []schemas.Message
 	for _, group := range slices.Sorted(maps.Keys(now)) {
-		maps.DeleteFunc(now[group], func(topic string, k topicPositions) bool { // recreated meanwhile
-			return after[topic].err == nil && after[topic].id != k.ID
+		maps.DeleteFunc(now[group], func(topic string, k core.TopicPositions) bool { // recreated meanwhile
+			return after[topic].Err == nil && after[topic].ID != k.ID
 		})
-		if maps.EqualFunc(now[group], saved[positionsKey(group)], topicPositions.equal) {
+		if maps.EqualFunc(now[group], saved[core.PositionsKey(group)], core.TopicPositions.Equal) {
 			continue
 		}
 		cursor, err := json.Marshal(now[group])
@@ -64,8 +65,8 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 			return nil, fmt.Errorf("encode the positions of group %s: %w", group, err)
 		}
 		all = append(all, schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
-			Id:    schemas.ID("checkpoint", positionsSweep, group, string(cursor)),
-			Sweep: positionsSweep, Morsel: group, Cursor: cursor,
+			Id:    schemas.ID("checkpoint", core.PositionsSweep, group, string(cursor)),
+			Sweep: core.PositionsSweep, Morsel: group, Cursor: cursor,
 			Time: timestamppb.Now(),
 		}})
 	}

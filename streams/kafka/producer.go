@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -22,13 +23,13 @@ const (
 // the content.
 type Producer struct {
 	cl     *kgo.Client
-	router *router
+	router *core.Router
 }
 
 // NewProducer returns a Producer whose messages have this source. It connects at the first Publish. The caller
 // must call Close.
 func NewProducer(cfg client.Config, source string) (*Producer, error) {
-	opts, err := cfg.Options("producer", cfg.ProduceOptions(producerTimeout, producerLinger)...)
+	opts, err := cfg.Options("producer", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return nil, err
 	}
@@ -36,8 +37,8 @@ func NewProducer(cfg client.Config, source string) (*Producer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
-	r := newRouter(cfg, "", 0)
-	r.source = source
+	r := core.NewRouter(cfg, "", 0)
+	r.Source = source
 	return &Producer{cl: cl, router: r}, nil
 }
 
@@ -45,18 +46,18 @@ func NewProducer(cfg client.Config, source string) (*Producer, error) {
 // to the delay lanes. The trace context of ctx is passed on. After an error some messages may not be published:
 // publish all of them again, unless the error is permanent. If a message cannot be encoded, nothing is published.
 func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
-	now, traced := time.Now(), injectTrace(ctx)
+	now, traced := time.Now(), core.InjectTrace(ctx)
 	recs := make([]*kgo.Record, len(msgs))
 	for i, m := range msgs {
-		rec, err := p.router.record(m, now)
+		rec, err := p.router.Encode(m, now)
 		if err != nil {
 			return retry.Permanent(fmt.Errorf("publish to %s: %w", m.Topic, err))
 		}
 		rec.Headers = append(rec.Headers, traced...)
 		recs[i] = rec
 	}
-	if _, err := publish(ctx, p.cl, recs); err != nil {
-		p.router.cfg.Metrics.CountPublishFailure()
+	if _, err := core.Publish(ctx, p.cl, recs); err != nil {
+		p.router.Config.Metrics.CountPublishFailure()
 		return err
 	}
 	return nil
@@ -68,16 +69,16 @@ func (p *Producer) Close() { p.cl.Close() }
 // An outputBatch holds records that are published together, and the numbers of input records that are done afterwards.
 type outputBatch struct {
 	recs    []*kgo.Record
-	unacked []*kgo.Record     // records of recs that are not acknowledged
-	done    map[partition]int // number of input records
+	unacked []*kgo.Record          // records of recs that are not acknowledged
+	done    map[core.Partition]int // number of input records
 }
 
-func newOutputBatch(recs []*kgo.Record, done map[partition]int) *outputBatch {
+func newOutputBatch(recs []*kgo.Record, done map[core.Partition]int) *outputBatch {
 	return &outputBatch{recs: recs, unacked: recs, done: done}
 }
 
 // publish sends the unacknowledged records.
 func (o *outputBatch) publish(ctx context.Context, cl *kgo.Client) (err error) {
-	o.unacked, err = publish(ctx, cl, o.unacked)
+	o.unacked, err = core.Publish(ctx, cl, o.unacked)
 	return err
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -28,7 +29,7 @@ type Table struct {
 	// unreadable is called for records that cannot be decoded; nil if unset.
 	unreadable func(key []byte, at time.Time, cause error)
 
-	router     *router
+	router     *core.Router
 	reader     *pollChecker
 	ready      chan struct{}
 	malformed  atomic.Int64
@@ -63,7 +64,7 @@ func NewTable(cfg client.Config, topic schemas.Topic, apply func(key []byte, d *
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
 	}
 	t := &Table{
-		topic: topic, name: cfg.Topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
+		topic: topic, name: cfg.Topic(topic), apply: apply, router: core.NewRouter(cfg, schemas.Role("table."+topic), 0),
 		ready: make(chan struct{}), positions: map[int32]int64{},
 	}
 	t.reader = newPollChecker(t.router, nil)
@@ -122,7 +123,7 @@ func (t *Table) Run(ctx context.Context) error {
 		return fmt.Errorf("table %s: new client: %w", t.topic, err)
 	}
 	defer cl.Close()
-	t.router.cfg.Unreadables.TableStarted(t.topic)
+	t.router.Config.Unreadables.TableStarted(t.topic)
 	defer t.loadedOnce.Do(t.loaded)
 	t.mu.Lock()
 	t.cl = cl
@@ -140,7 +141,7 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		_, err := t.addGoal(ctx, cl, t.ready)
 		return err
 	}, func(_ int, wait time.Duration, err error) {
-		t.router.log.Warn("wait for a table to become readable", "wait", wait, "err", err)
+		t.router.Log.Warn("wait for a table to become readable", "wait", wait, "err", err)
 	}); err != nil {
 		return err
 	}
@@ -162,18 +163,18 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		}
 		if open := t.unreached(); stalled && len(open) > 0 {
 			if err := t.skipEmpty(ctx, cl, open); err != nil {
-				t.router.log.Warn("wait for the rest of a table", "partitions", len(open), "err", err)
+				t.router.Log.Warn("wait for the rest of a table", "partitions", len(open), "err", err)
 			}
 		}
 	}
 	return nil
 }
 
-func (t *Table) loaded() { t.router.cfg.Unreadables.TableLoaded(t.topic) }
+func (t *Table) loaded() { t.router.Config.Unreadables.TableLoaded(t.topic) }
 
 // addGoal adds the current end of every partition as a goal. done is closed when the table has reached it.
 func (t *Table) addGoal(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
-	starts, ends, err := bounds(ctx, kadm.NewClient(cl), t.name)
+	starts, ends, err := core.Bounds(ctx, kadm.NewClient(cl), t.name)
 	if code := (*kerr.Error)(nil); errors.As(err, &code) && !code.Retriable {
 		err = retry.Permanent(err)
 	}
@@ -219,7 +220,7 @@ func (t *Table) unreached() map[int32]int64 {
 func (t *Table) applyFetches(fetches kgo.Fetches) error {
 	for _, fetch := range fetches {
 		for _, ft := range fetch.Topics {
-			inc := incarnation(ft.TopicID)
+			inc := core.Incarnation(ft.TopicID)
 			for _, p := range ft.Partitions {
 				for _, rec := range p.Records {
 					if err := t.applyRecord(rec, inc); err != nil {
@@ -239,14 +240,14 @@ func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if rec.Attrs.IsControl() {
 		return nil
 	}
-	ir := inflightRecord{rec: rec, incarnation: inc}
+	ir := core.Record{Raw: rec, Incarnation: inc}
 	d := &schemas.Delivery{
 		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Attempt: 1,
 	}
 	var err error
 	if rec.Value != nil {
-		if d, err = t.router.delivery(&ir); err != nil && t.unreadable != nil {
+		if d, err = t.router.Delivery(&ir); err != nil && t.unreadable != nil {
 			t.unreadable(rec.Key, rec.Timestamp, err)
 		}
 	}
@@ -259,21 +260,21 @@ func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if err != nil && !retry.IsPermanent(err) {
 		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)
 	}
-	t.router.cfg.Unreadables.Record(t.topic, rec, err)
+	t.router.Config.Unreadables.Record(t.topic, rec, err)
 	if err == nil {
 		return nil
 	}
 	t.malformed.Add(1)
-	t.router.log.Error("skip record of a table",
+	t.router.Log.Error("skip record of a table",
 		"topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
 	return nil
 }
 
 // nextOffset returns the next offset of a partition to apply.
-func (t *Table) nextOffset(at partition) int64 {
+func (t *Table) nextOffset(at core.Partition) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.positions[at.id]
+	return t.positions[at.ID]
 }
 
 // advance records that all records of a partition below next are applied, and closes the goals that are reached.
@@ -301,7 +302,7 @@ func (t *Table) skipEmpty(ctx context.Context, cl *kgo.Client, open map[int32]in
 	if err != nil {
 		return fmt.Errorf("list topic: %w", err)
 	}
-	starts, _, err := bounds(ctx, adm, t.name)
+	starts, _, err := core.Bounds(ctx, adm, t.name)
 	if err != nil {
 		return err
 	}
@@ -312,7 +313,7 @@ func (t *Table) skipEmpty(ctx context.Context, cl *kgo.Client, open map[int32]in
 		t.mu.Unlock()
 		next, err := from, error(nil)
 		if from < end {
-			next, err = firstRecordOffset(ctx, cl, topics[t.name], id, from)
+			next, err = core.FirstRecordOffset(ctx, cl, topics[t.name], id, from)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))

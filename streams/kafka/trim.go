@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // A Trimmer deletes records of work topics that are older than keep and that every reader of the catalogue has
@@ -112,7 +113,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 	errs := []error{err}
 	var (
 		cut     kadm.Offsets
-		from    = offsets{}
+		from    = core.Offsets{}
 		blocked = map[trimBlock]bool{}
 	)
 	for _, l := range states {
@@ -146,7 +147,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 			case r.Err == nil:
 				removed[t.admin.cfg.SchemaTopic(topic)] += at.At - from[topic][id]
 			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process has trimmed it
-				errs = append(errs, fmt.Errorf("delete records of %s: %w", partition{topic, id}, r.Err))
+				errs = append(errs, fmt.Errorf("delete records of %s: %w", core.Partition{topic, id}, r.Err))
 			}
 		}
 	}
@@ -159,12 +160,12 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 // older record keptFrom stays.
 func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 	now := time.Now()
-	after := map[int32]offsetRange{}
+	after := map[int32]core.Range{}
 	for id := range l.future {
 		free := *l
 		free.keptFrom = l.ends
 		if to, _ := free.trimOffset(id); to > l.keptFrom[id] {
-			after[id] = offsetRange{l.keptFrom[id], to}
+			after[id] = core.Range{l.keptFrom[id], to}
 		}
 	}
 	if len(after) == 0 {
@@ -173,7 +174,7 @@ func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, futureScanTimeout, errScanDone)
 	defer cancel()
 	kept := map[int32]bool{}
-	err := scan(ctx, t.admin.cfg, l.name, after, func(rec *kgo.Record, _ uint32) error {
+	err := core.Scan(ctx, t.admin.cfg, l.name, after, func(rec *kgo.Record, _ uint32) error {
 		id := rec.Partition
 		if kept[id] {
 			return nil
@@ -181,7 +182,7 @@ func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 		switch {
 		case !rec.Timestamp.After(now.Add(-t.keep)):
 			l.keptFrom[id] = rec.Offset + 1
-		case !rec.Timestamp.After(now.Add(maxClockSkew)):
+		case !rec.Timestamp.After(now.Add(core.MaxClockSkew)):
 			kept[id] = true
 		}
 		if len(kept) == len(after) {
@@ -262,7 +263,7 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 			*at = map[int32]int64{}
 			for id, l := range ps {
 				if l.Err != nil && !errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
-					errs = append(errs, fmt.Errorf("list %s: %s: %w", kind, partition{topic, id}, l.Err))
+					errs = append(errs, fmt.Errorf("list %s: %s: %w", kind, core.Partition{topic, id}, l.Err))
 				} else if l.Err == nil && l.Offset >= 0 {
 					(*at)[id] = l.Offset
 				}
@@ -278,7 +279,7 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
 		fill(listed, err, "offsets by time", func(l *trimState) *map[int32]int64 { return &l.keptFrom })
 		listed.Each(func(o kadm.ListedOffset) {
-			if o.Err == nil && o.Timestamp > time.Now().Add(maxClockSkew).UnixMilli() {
+			if o.Err == nil && o.Timestamp > time.Now().Add(core.MaxClockSkew).UnixMilli() {
 				states[o.Topic].future[o.Partition] = true
 			}
 		})

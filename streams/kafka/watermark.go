@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -30,7 +31,7 @@ type Watermark struct {
 // A commitSnapshot holds the committed offsets of groups at one time.
 type commitSnapshot struct {
 	at       time.Time // when the first request was sent
-	done     map[schemas.Role]offsets
+	done     map[schemas.Role]core.Offsets
 	progress map[schemas.Role][]schemas.Progress // nil until requested; guarded by sem
 }
 
@@ -61,7 +62,7 @@ func (w *Watermark) Committed(ctx context.Context) (map[schemas.Role][]schemas.P
 
 func (w *Watermark) wait(ctx context.Context) (*commitSnapshot, error) {
 	name, from := w.a.cfg.Topic(w.topic), time.Now().Add(-watermarkPoll)
-	starts, ends, err := bounds(ctx, w.a.adm, name)
+	starts, ends, err := core.Bounds(ctx, w.a.adm, name)
 	if err != nil {
 		return nil, fmt.Errorf("wait for %s: %w", w.topic, err)
 	}
@@ -72,7 +73,7 @@ func (w *Watermark) wait(ctx context.Context) (*commitSnapshot, error) {
 		}
 		late := ""
 		for role, done := range l.done {
-			if totalLag(starts, ends, offsets{name: done[name]}) > 0 {
+			if totalLag(starts, ends, core.Offsets{name: done[name]}) > 0 {
 				late = string(role)
 			}
 		}
@@ -95,7 +96,7 @@ func (w *Watermark) snapshot(ctx context.Context, from time.Time) (*commitSnapsh
 	if !w.latest.at.Before(from) {
 		return w.latest, nil
 	}
-	l := &commitSnapshot{at: time.Now(), done: map[schemas.Role]offsets{}}
+	l := &commitSnapshot{at: time.Now(), done: map[schemas.Role]core.Offsets{}}
 	for role, topics := range w.reads {
 		var err error
 		if l.done[role], err = w.a.committed(ctx, role, w.a.topicNames(topics)...); err != nil {
@@ -165,7 +166,7 @@ func (a *Admin) topicNames(topics []schemas.Topic) (names []string) {
 // extents returns the current extents of topics. Topics that do not exist are left out.
 func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schemas.Topic]schemas.OffsetRange, error) {
 	names := a.topicNames(topics)
-	starts, ends, err := bounds(ctx, a.adm, names...)
+	starts, ends, err := core.Bounds(ctx, a.adm, names...)
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +187,7 @@ func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schema
 			return nil, fmt.Errorf("%s: %w", *t.Topic, err)
 		default:
 			all[a.cfg.SchemaTopic(*t.Topic)] = schemas.OffsetRange{
-				Incarnation: incarnation(t.TopicID), Starts: starts[*t.Topic], Ends: ends[*t.Topic],
+				Incarnation: core.Incarnation(t.TopicID), Starts: starts[*t.Topic], Ends: ends[*t.Topic],
 			}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
@@ -132,7 +133,7 @@ func (w *worker) checkProgress(now int64) error {
 		}
 		t := w.task
 		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored its cancellation for %v (%w)",
-			t.part.partition, t.rec.Offset, t.rec.Key, time.Duration(now-w.cancelledAt).Round(time.Second), context.Cause(w.ctx))
+			t.part.Partition, t.Raw.Offset, t.Raw.Key, time.Duration(now-w.cancelledAt).Round(time.Second), context.Cause(w.ctx))
 	case w.parked: // it waits for other tasks, which are checked themselves
 	case now > w.deadline:
 		w.cancelledAt = now
@@ -150,7 +151,7 @@ func (p *Pool) run(w *worker, t *task) bool {
 		p.abandon(t)
 		return true
 	}
-	if p.router.ignores(t.rec) {
+	if p.router.Ignores(t.Raw) {
 		p.finish(t)
 		return true
 	}
@@ -158,14 +159,14 @@ func (p *Pool) run(w *worker, t *task) bool {
 		p.sched.Postpone(&t.Task, clockStep)
 		return false
 	}
-	if err := p.admit(t); errors.Is(err, errWorkPaused) {
-		p.publish(t, []*kgo.Record{p.router.pausedRecord(&t.inflightRecord, time.Now())}, -1)
+	if err := p.admit(t); errors.Is(err, core.ErrWorkPaused) {
+		p.publish(t, []*kgo.Record{p.router.PausedRecord(&t.Record, time.Now())}, -1)
 		return true
 	} else if err != nil {
 		p.failTask(t, err)
 		return true
 	}
-	deaths, mustRecord, wantRecord := t.part.crashRisk(t.rec.Offset)
+	deaths, mustRecord, wantRecord := t.part.crashRisk(t.Raw.Offset)
 	if deaths >= maxDeaths {
 		p.failTask(t, retry.Permanent(fmt.Errorf("was running in %d processes that died", deaths)))
 		return true
@@ -212,7 +213,7 @@ func (p *Pool) call(w *worker, t *task, mustRecord, wantRecord bool) bool {
 	}
 	t.tries++
 	d.Successor = t.lastQueued()
-	ctx, ended := p.router.span(ctx, &t.inflightRecord)
+	ctx, ended := p.router.Span(ctx, &t.Record)
 	out, err := callHandler(ctx, p.handle, d)
 	ended(err)
 	cause := w.end()
@@ -231,6 +232,6 @@ func (p *Pool) call(w *worker, t *task, mustRecord, wantRecord bool) bool {
 		}
 	}
 	took := time.Since(called)
-	p.publish(t, p.router.outcome(&t.inflightRecord, out, t.err), took)
+	p.publish(t, p.router.Outcome(&t.Record, out, t.err), took)
 	return true
 }

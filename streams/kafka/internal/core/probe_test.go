@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"cmp"
@@ -25,70 +25,70 @@ const (
 )
 
 // An offsetRange is a range of offsets in a partition: from from on, up to but not including to.
-type offsetRange struct{ from, to int64 }
+type Range struct{ From, To int64 }
 
-// topicRanges returns the current offset ranges of all partitions of a topic.
-func topicRanges(ctx context.Context, adm *kadm.Client, topic string) (map[int32]offsetRange, error) {
-	starts, ends, err := bounds(ctx, adm, topic)
+// TopicRanges returns the current offset ranges of all partitions of a topic.
+func TopicRanges(ctx context.Context, adm *kadm.Client, topic string) (map[int32]Range, error) {
+	starts, ends, err := Bounds(ctx, adm, topic)
 	if err != nil {
 		return nil, err
 	}
 	if len(ends[topic]) == 0 {
 		return nil, fmt.Errorf("topic %s does not exist", topic)
 	}
-	out := map[int32]offsetRange{}
+	out := map[int32]Range{}
 	for id, end := range ends[topic] {
-		out[id] = offsetRange{starts[topic][id], end}
+		out[id] = Range{starts[topic][id], end}
 	}
 	return out, nil
 }
 
 // A scanner reads ranges of a topic once, without a consumer group.
-type scanner struct {
-	cfg       client.Config
-	topic     string
-	fetch     int32                 // maximum bytes of a fetch, compressed; 0: scanFetchBytes, and 1 MiB per partition
-	remaining map[int32]offsetRange // not yet read, by partition
+type Scanner struct {
+	Config    client.Config
+	Topic     string
+	Fetch     int32           // maximum bytes of a fetch, compressed; 0: scanFetchBytes, and 1 MiB per partition
+	remaining map[int32]Range // not yet read, by partition
 	// onSkip, if set, is called for each batch that cannot be read, with its range, and the scan continues after the
 	// batch. If nil, such a batch ends the scan with an error.
-	onSkip func(id int32, batch offsetRange, err error)
+	onSkip func(id int32, batch Range, err error)
 	tries  map[int32]int // of the current batch, by partition
 }
 
-// scan calls f for the records of a topic in parts, one call at a time, and in order within a partition. The
+// Scan calls f for the records of a topic in parts, one call at a time, and in order within a partition. The
 // incarnation identifies the topic: it changes when the topic is recreated.
-func scan(
-	ctx context.Context, cfg client.Config, topic string, parts map[int32]offsetRange,
+func Scan(
+	ctx context.Context, cfg client.Config, topic string, parts map[int32]Range,
 	f func(rec *kgo.Record, incarnation uint32) error,
 ) error {
-	return (&scanner{cfg: cfg, topic: topic}).scan(ctx, parts, f)
+	return (&Scanner{Config: cfg, Topic: topic}).Scan(ctx, parts, f)
 }
 
-func (s *scanner) scan(ctx context.Context, parts map[int32]offsetRange, f func(*kgo.Record, uint32) error) error {
-	s.remaining, s.tries = map[int32]offsetRange{}, map[int32]int{}
+func (s *Scanner) Scan(ctx context.Context, parts map[int32]Range, f func(*kgo.Record, uint32) error) error {
+	s.remaining, s.tries = map[int32]Range{}, map[int32]int{}
 	for id, p := range parts {
-		if p.from < p.to {
+		if p.From < p.To {
 			s.remaining[id] = p
 		}
 	}
 	for len(s.remaining) > 0 {
 		if err := s.read(ctx, f); err != nil {
-			return fmt.Errorf("read %s: %w", s.topic, err)
+			return fmt.Errorf("read %s: %w", s.Topic, err)
 		}
 	}
 	return nil
 }
 
 // read reads the remaining ranges, up to a batch that cannot be read.
-func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) error {
+func (s *Scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) error {
 	from := map[int32]kgo.Offset{}
 	for id, p := range s.remaining {
-		from[id] = kgo.NewOffset().At(p.from)
+		from[id] = kgo.NewOffset().At(p.From)
 	}
-	opts, err := s.cfg.Options("scan",
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.topic: from}),
+	opts, err := s.Config.Options("scan",
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.Topic: from}),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // removed records are skipped
-		kgo.FetchMaxPartitionBytes(cmp.Or(s.fetch, 1<<20)), kgo.FetchMaxBytes(cmp.Or(s.fetch, scanFetchBytes)))
+		kgo.FetchMaxPartitionBytes(cmp.Or(s.Fetch, 1<<20)), kgo.FetchMaxBytes(cmp.Or(s.Fetch, scanFetchBytes)))
 	if err != nil {
 		return err
 	}
@@ -106,28 +106,28 @@ func (s *scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) e
 
 // skipBatch skips a batch that cannot be read, after damageTries attempts. If the start of the next batch is
 // unknown, it skips the rest of the partition.
-func (s *scanner) skipBatch(ctx context.Context, cl *kgo.Client, bad *damagedError) error {
-	id := bad.at.id
+func (s *Scanner) skipBatch(ctx context.Context, cl *kgo.Client, bad *damagedError) error {
+	id := bad.at.ID
 	p, is := s.remaining[id]
 	if !is {
 		return nil
 	}
-	if s.tries[id]++; s.tries[id] < damageTries {
-		return retry.Sleep(ctx, damageRetry().Backoff(s.tries[id]))
+	if s.tries[id]++; s.tries[id] < DamageTries {
+		return retry.Sleep(ctx, DamageRetry().Backoff(s.tries[id]))
 	}
-	next, err := offsetAfterBatch(ctx, cl, bad.at, p.from)
+	next, err := OffsetAfterBatch(ctx, cl, bad.at, p.From)
 	switch {
 	case errors.Is(err, errNextBatchUnknown):
-		next = p.to
+		next = p.To
 	case err != nil:
 		return err
 	}
-	s.onSkip(id, offsetRange{p.from, next}, bad.err)
+	s.onSkip(id, Range{p.From, next}, bad.err)
 	s.advance(id, next)
 	return nil
 }
 
-func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, uint32) error) error {
+func (s *Scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, uint32) error) error {
 	for stalls := 0; len(s.remaining) > 0; {
 		pctx, cancel := context.WithTimeout(ctx, scanStall)
 		fetches := cl.PollRecords(pctx, 1000)
@@ -136,13 +136,13 @@ func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, u
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := pollError(fetches, s.cfg.Logger()); err != nil {
+		if err := pollError(fetches, s.Config.Logger()); err != nil {
 			return err
 		}
 		for _, fetch := range fetches {
 			for _, t := range fetch.Topics {
 				for _, p := range t.Partitions {
-					if err := s.handle(p.Records, incarnation(t.TopicID), f); err != nil {
+					if err := s.handle(p.Records, Incarnation(t.TopicID), f); err != nil {
 						return err
 					}
 				}
@@ -161,13 +161,13 @@ func (s *scanner) run(ctx context.Context, cl *kgo.Client, f func(*kgo.Record, u
 	return nil
 }
 
-func (s *scanner) handle(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint32) error) error {
+func (s *Scanner) handle(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uint32) error) error {
 	for _, rec := range recs {
 		p, ok := s.remaining[rec.Partition]
 		if !ok {
 			return nil
 		}
-		if rec.Offset < p.to && !rec.Attrs.IsControl() {
+		if rec.Offset < p.To && !rec.Attrs.IsControl() {
 			if err := f(rec, inc); err != nil {
 				return err
 			}
@@ -177,10 +177,10 @@ func (s *scanner) handle(recs []*kgo.Record, inc uint32, f func(*kgo.Record, uin
 	return nil
 }
 
-func (s *scanner) advance(id int32, next int64) {
+func (s *Scanner) advance(id int32, next int64) {
 	delete(s.tries, id)
 	p := s.remaining[id]
-	if p.from = next; p.from >= p.to {
+	if p.From = next; p.From >= p.To {
 		delete(s.remaining, id)
 		return
 	}
@@ -189,31 +189,31 @@ func (s *scanner) advance(id int32, next int64) {
 
 // skipEmpty advances the ranges past offsets without records: the end of a range may hold none, and a poll does
 // not report that. It fails if a log ends before its range: the log was truncated, or the topic was recreated.
-func (s *scanner) skipEmpty(ctx context.Context, cl *kgo.Client) error {
+func (s *Scanner) skipEmpty(ctx context.Context, cl *kgo.Client) error {
 	adm := kadm.NewClient(cl)
-	topics, err := adm.ListTopics(ctx, s.topic)
+	topics, err := adm.ListTopics(ctx, s.Topic)
 	if err != nil {
 		return fmt.Errorf("list topic: %w", err)
 	}
-	starts, ends, err := bounds(ctx, adm, s.topic)
+	starts, ends, err := Bounds(ctx, adm, s.Topic)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for id, p := range s.remaining {
-		next, err := max(p.from, starts[s.topic][id]), error(nil)
-		if next < p.to {
-			next, err = firstRecordOffset(ctx, cl, topics[s.topic], id, next)
+		next, err := max(p.From, starts[s.Topic][id]), error(nil)
+		if next < p.To {
+			next, err = FirstRecordOffset(ctx, cl, topics[s.Topic], id, next)
 		}
 		if errors.Is(err, kerr.CorruptMessage) { // the client retries this error without reporting it
-			err = &damagedError{partition{s.topic, id}, err}
+			err = &damagedError{Partition{s.Topic, id}, err}
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
-		} else if next >= p.to {
+		} else if next >= p.To {
 			s.advance(id, next)
-		} else if end := ends[s.topic][id]; end < p.to {
-			errs = append(errs, fmt.Errorf("partition %d: the log ends at %d, but ended at %d before", id, end, p.to))
+		} else if end := ends[s.Topic][id]; end < p.To {
+			errs = append(errs, fmt.Errorf("partition %d: the log ends at %d, but ended at %d before", id, end, p.To))
 		}
 	}
 	return errors.Join(errs...)

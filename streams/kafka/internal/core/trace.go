@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"context"
@@ -57,28 +57,28 @@ func (t *headerCarrier) Keys() (keys []string) {
 
 func noopEnd(error) {}
 
-// span starts the span of one call of the handler with ir, as a child of the span in ir's headers. The handler
+// Span starts the span of one call of the handler with ir, as a child of the span in ir's headers. The handler
 // is called with the returned context, and end with the handler's error. Outputs of ir carry the context of
 // the span from then on. Without a tracer, span does nothing and allocates nothing.
-func (r *router) span(ctx context.Context, ir *inflightRecord) (_ context.Context, end func(error)) {
-	if r.cfg.Tracer == nil {
+func (r *Router) Span(ctx context.Context, ir *Record) (_ context.Context, end func(error)) {
+	if r.Config.Tracer == nil {
 		return ctx, noopEnd
 	}
-	in := headerCarrier(ir.rec.Headers)
+	in := headerCarrier(ir.Raw.Headers)
 	ctx = propagation.TraceContext{}.Extract(ctx, &in)
 	kind := trace.WithSpanKind(trace.SpanKindConsumer)
-	ctx, span := r.cfg.Tracer.Start(ctx, string(r.role)+" handle", kind, trace.WithAttributes(
+	ctx, span := r.Config.Tracer.Start(ctx, string(r.Role)+" handle", kind, trace.WithAttributes(
 		attribute.String("messaging.system", "kafka"),
 		attribute.String("messaging.operation.name", "handle"),
 		attribute.String("messaging.operation.type", "process"),
 		attribute.String("messaging.consumer.group.name", r.groupOf(ir)),
-		attribute.String("messaging.destination.name", ir.rec.Topic),
-		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(ir.rec.Partition))),
-		attribute.Int64("messaging.kafka.offset", ir.rec.Offset),
+		attribute.String("messaging.destination.name", ir.Raw.Topic),
+		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(ir.Raw.Partition))),
+		attribute.Int64("messaging.kafka.offset", ir.Raw.Offset),
 		attribute.String("messaging.message.id", in.Get(schemas.HeaderID)),
-		attribute.Int("millrace.attempt", r.retryHeaders(ir).attempts+1),
+		attribute.Int("millrace.attempt", r.RetryHeaders(ir).Attempts+1),
 	))
-	if out := injectTrace(ctx); out != nil {
+	if out := InjectTrace(ctx); out != nil {
 		ir.trace = &out
 	}
 	return ctx, func(err error) {
@@ -92,22 +92,22 @@ func (r *router) span(ctx context.Context, ir *inflightRecord) (_ context.Contex
 	}
 }
 
-// spans starts spans of records that are stored together, and returns a function that ends them. It covers
+// Spans starts spans of records that are stored together, and returns a function that ends them. It covers
 // only sampled traces, because the number of records is high.
-func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func(error)) {
-	if r.cfg.Tracer == nil {
+func (r *Router) Spans(ctx context.Context, records []*Record) (end func(error)) {
+	if r.Config.Tracer == nil {
 		return noopEnd
 	}
-	ends := map[*inflightRecord]func(error){}
+	ends := map[*Record]func(error){}
 	for _, ir := range records {
-		in := headerCarrier(ir.rec.Headers)
+		in := headerCarrier(ir.Raw.Headers)
 		if trace.SpanContextFromContext(propagation.TraceContext{}.Extract(ctx, &in)).IsSampled() {
-			_, ends[ir] = r.span(ctx, ir)
+			_, ends[ir] = r.Span(ctx, ir)
 		}
 	}
 	return func(err error) {
 		for ir, end := range ends {
-			if err == nil && ir.disposition == metrics.DispositionDead {
+			if err == nil && ir.Disposition == metrics.DispositionDead {
 				end(errNotStored)
 			} else {
 				end(err)
@@ -120,15 +120,15 @@ func (r *router) spans(ctx context.Context, records []*inflightRecord) (end func
 var errNotStored = retry.Permanent(errors.New("record cannot be stored"))
 
 // groupOf returns the consumer group that ir was read in.
-func (r *router) groupOf(ir *inflightRecord) string {
-	if e, ok := schemas.Lookup(r.cfg.SchemaTopic(ir.rec.Topic)); ok {
-		return r.cfg.Group(r.role, client.ClassOf(e, r.role))
+func (r *Router) groupOf(ir *Record) string {
+	if e, ok := schemas.Lookup(r.Config.SchemaTopic(ir.Raw.Topic)); ok {
+		return r.Config.Group(r.Role, client.ClassOf(e, r.Role))
 	}
-	return r.cfg.Group(r.role, schemas.High)
+	return r.Config.Group(r.Role, schemas.High)
 }
 
-// injectTrace returns the headers that name the span of ctx, or nil if it has none.
-func injectTrace(ctx context.Context) headerCarrier {
+// InjectTrace returns the headers that name the span of ctx, or nil if it has none.
+func InjectTrace(ctx context.Context) headerCarrier {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
 	}
@@ -138,11 +138,11 @@ func injectTrace(ctx context.Context) headerCarrier {
 }
 
 // traceHeaders returns the trace headers for ir's outputs: those of its span or, without a span, its own.
-func (ir *inflightRecord) traceHeaders() (out []kgo.RecordHeader) {
+func (ir *Record) traceHeaders() (out []kgo.RecordHeader) {
 	if ir.trace != nil {
 		return *ir.trace
 	}
-	for _, h := range ir.rec.Headers {
+	for _, h := range ir.Raw.Headers {
 		if h.Key == headerTraceParent || h.Key == headerTraceState {
 			out = append(out, h)
 		}

@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"bytes"
@@ -50,8 +50,8 @@ func TestFailureRecordUnavailable(t *testing.T) {
 			}
 			cfg := client.Config{Brokers: []string{"x"}, Unavailable: w,
 				Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))}
-			out := newRouter(cfg, schemas.RoleCopier, 0).failureRecord(&inflightRecord{rec: new(kgo.Record),
-				retryHeaders: &retryHeaders{unavailable: tt.unavailable}}, tt.err, now)
+			out := NewRouter(cfg, schemas.RoleCopier, 0).FailureRecord(&Record{Raw: new(kgo.Record),
+				RetryHeaders: &RetryHeaders{unavailable: tt.unavailable}}, tt.err, now)
 			_, level, _ := strings.Cut(log.String(), "level=")
 			got := result{out.Topic, strings.Fields(level)[0], w.Count("acme/1")}
 			if got != tt.want || strings.Count(log.String(), "\n") != 1 {

@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ func TestPick(t *testing.T) {
 		"exactly the longest": {24 * time.Hour, "1d"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := laneFor(client.Config{}.DelayLanes(), tt.left).Name; got != tt.want {
+			if got := LaneFor(client.Config{}.DelayLanes(), tt.left).Name; got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})
@@ -71,38 +71,38 @@ func TestAfter(t *testing.T) {
 		due                          time.Duration
 	}
 	for name, tt := range map[string]struct {
-		trail retryHeaders
+		trail RetryHeaders
 		err   error
 		want  result
 	}{
-		"transient, first":  {retryHeaders{}, err, result{"delay.30s", 1, 0, 0, 30 * time.Second}},
-		"transient, second": {retryHeaders{attempts: 1}, err, result{"delay.5m", 2, 0, 0, 5 * time.Minute}},
-		"transient, fourth": {retryHeaders{attempts: 3, unavailable: 7}, err,
+		"transient, first":  {RetryHeaders{}, err, result{"delay.30s", 1, 0, 0, 30 * time.Second}},
+		"transient, second": {RetryHeaders{Attempts: 1}, err, result{"delay.5m", 2, 0, 0, 5 * time.Minute}},
+		"transient, fourth": {RetryHeaders{Attempts: 3, unavailable: 7}, err,
 			result{"delay.1d", 4, 0, 0, 24 * time.Hour}},
-		"transient, last": {retryHeaders{attempts: 4}, err, result{"dead", 5, 0, 0, 0}},
-		"unavailable, at last": {retryHeaders{attempts: 4}, retry.Unavailable(err),
+		"transient, last": {RetryHeaders{Attempts: 4}, err, result{"dead", 5, 0, 0, 0}},
+		"unavailable, at last": {RetryHeaders{Attempts: 4}, retry.Unavailable(err),
 			result{"delay.30s", 4, 0, 1, 30 * time.Second}},
-		"unavailable, often": {retryHeaders{unavailable: 99}, retry.Unavailable(err),
+		"unavailable, often": {RetryHeaders{unavailable: 99}, retry.Unavailable(err),
 			result{"delay.5m", 0, 0, 100, 5 * time.Minute}},
-		"wait, without a due time": {retryHeaders{attempts: 4, waits: 1}, retry.Wait(err, time.Time{}),
+		"wait, without a due time": {RetryHeaders{Attempts: 4, Waits: 1}, retry.Wait(err, time.Time{}),
 			result{"delay.5m", 4, 2, 0, 5 * time.Minute}},
-		"wait, until then": {retryHeaders{}, retry.Wait(err, now.Add(7*time.Hour)),
+		"wait, until then": {RetryHeaders{}, retry.Wait(err, now.Add(7*time.Hour)),
 			result{"delay.1h", 0, 1, 0, 7 * time.Hour}},
-		"wait, until the past": {retryHeaders{}, retry.Wait(err, now.Add(-time.Hour)),
+		"wait, until the past": {RetryHeaders{}, retry.Wait(err, now.Add(-time.Hour)),
 			result{"delay.30s", 0, 1, 0, 30 * time.Second}},
-		"permanent":               {retryHeaders{attempts: 1}, retry.Permanent(err), result{"dead", 2, 0, 0, 0}},
-		"permanent, deep inside":  {retryHeaders{}, fmt.Errorf("copy: %w", retry.Permanent(err)), result{"dead", 1, 0, 0, 0}},
-		"permanent by outer mark": {retryHeaders{}, retry.Permanent(retry.Unavailable(err)), result{"dead", 1, 0, 0, 0}},
+		"permanent":               {RetryHeaders{Attempts: 1}, retry.Permanent(err), result{"dead", 2, 0, 0, 0}},
+		"permanent, deep inside":  {RetryHeaders{}, fmt.Errorf("copy: %w", retry.Permanent(err)), result{"dead", 1, 0, 0, 0}},
+		"permanent by outer mark": {RetryHeaders{}, retry.Permanent(retry.Unavailable(err)), result{"dead", 1, 0, 0, 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRouter(client.Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
+			r := NewRouter(client.Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
 			rec := &kgo.Record{Key: []byte("k"), Value: []byte("v"),
 				Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.HeaderDue, Value: []byte("stale")}}}
-			out := r.failureRecord(&inflightRecord{rec: rec, retryHeaders: &tt.trail}, tt.err, now)
-			tr := parseRetryHeaders(out.Headers)
-			got := result{topic: out.Topic, attempts: tr.attempts, waits: tr.waits, unavailable: tr.unavailable}
-			if !tr.due.IsZero() {
-				got.due = tr.due.Sub(now)
+			out := r.FailureRecord(&Record{Raw: rec, RetryHeaders: &tt.trail}, tt.err, now)
+			tr := ParseRetryHeaders(out.Headers)
+			got := result{topic: out.Topic, attempts: tr.Attempts, waits: tr.Waits, unavailable: tr.unavailable}
+			if !tr.Due.IsZero() {
+				got.due = tr.Due.Sub(now)
 			}
 			if got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
@@ -119,35 +119,35 @@ func TestAfter(t *testing.T) {
 func TestRetryHeaders(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		at := time.UnixMilli(1_700_000_000_000).UTC()
-		want := retryHeaders{
-			topic: "changes", partition: rapid.Int32Min(0).Draw(t, "partition"), offset: rapid.Int64Min(0).Draw(t, "offset"),
-			timestamp: at.Local(), role: "copier", due: at.Add(time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "due"))),
-			attempts: rapid.IntRange(0, 9).Draw(t, "attempts"), waits: rapid.IntRange(0, 9).Draw(t, "waits"),
-			unavailable: rapid.IntRange(0, 9).Draw(t, "unavailable"), class: "transient", err: rapid.String().Draw(t, "err"),
+		want := RetryHeaders{
+			Topic: "changes", Partition: rapid.Int32Min(0).Draw(t, "partition"), Offset: rapid.Int64Min(0).Draw(t, "offset"),
+			Timestamp: at.Local(), Role: "copier", Due: at.Add(time.Duration(rapid.Int64Range(0, 1e15).Draw(t, "due"))),
+			Attempts: rapid.IntRange(0, 9).Draw(t, "attempts"), Waits: rapid.IntRange(0, 9).Draw(t, "waits"),
+			unavailable: rapid.IntRange(0, 9).Draw(t, "unavailable"), Class: "transient", Err: rapid.String().Draw(t, "err"),
 		}
 		for _, cause := range rapid.SliceOfN(rapid.StringMatching("[a-z-]{1,12}"), 0, 12).Draw(t, "causes") {
 			want.addWait(cause)
 		}
 		failures := rapid.SliceOfN(rapid.StringN(0, 3000, -1), 0, 30).Draw(t, "failures")
 		for i, text := range failures {
-			want.addFailure(failure{Attempt: i, Class: "transient", Error: text, First: at, Last: at, Times: 1})
+			want.addFailure(Failure{Attempt: i, Class: "transient", Error: text, First: at, Last: at, Times: 1})
 		}
-		if len(want.history) > maxHistory {
-			t.Fatalf("%d entries", len(want.history))
+		if len(want.History) > maxHistory {
+			t.Fatalf("%d entries", len(want.History))
 		}
-		if n := len(want.history); n > 0 && (want.history[0].Attempt >= want.history[n-1].Attempt && n > 1 ||
-			want.history[n-1].Error != cut(failures[len(failures)-1], maxError)) {
-			t.Fatalf("not the first and the newest: %v", want.history)
+		if n := len(want.History); n > 0 && (want.History[0].Attempt >= want.History[n-1].Attempt && n > 1 ||
+			want.History[n-1].Error != cut(failures[len(failures)-1], maxError)) {
+			t.Fatalf("not the first and the newest: %v", want.History)
 		}
 		old := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}, {Key: schemas.HeaderOriginOffset, Value: []byte("7")}}
-		hs := want.apply(old)
+		hs := want.Apply(old)
 		if hs[0].Key != "ce_id" || slices.ContainsFunc(hs, func(h kgo.RecordHeader) bool {
-			return h.Key == schemas.HeaderOriginOffset && string(h.Value) == "7" && want.offset != 7
+			return h.Key == schemas.HeaderOriginOffset && string(h.Value) == "7" && want.Offset != 7
 		}) {
 			t.Fatalf("headers %v", hs)
 		}
-		got := parseRetryHeaders(hs)
-		want.err = cut(want.err, maxStack)
+		got := ParseRetryHeaders(hs)
+		want.Err = cut(want.Err, maxStack)
 		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 			t.Fatalf("got  %+v\nwant %+v", got, want)
 		}
@@ -158,9 +158,9 @@ func TestRetryHeaders(t *testing.T) {
 // limit counts all waits, so that no message waits forever.
 func TestWaitsAreCountedByCause(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000).UTC()
-	r := newRouter(client.Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
-	rec := &kgo.Record{Topic: r.cfg.Topic(schemas.Again(schemas.RoleCopier)), Key: []byte("k"), Value: []byte("v"),
-		Headers: retryHeaders{topic: schemas.DuplicationHigh}.apply(nil)}
+	r := NewRouter(client.Config{Brokers: []string{"x"}}, schemas.RoleCopier, 0)
+	rec := &kgo.Record{Topic: r.Config.Topic(schemas.Again(schemas.RoleCopier)), Key: []byte("k"), Value: []byte("v"),
+		Headers: RetryHeaders{Topic: schemas.DuplicationHigh}.Apply(nil)}
 	wait := func(cause string) {
 		t.Helper()
 		err := retry.Wait(errors.New("not yet"), time.Time{})
@@ -168,10 +168,10 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 			err = fmt.Errorf("row: %w", retry.WaitFor(cause, errors.New("not yet"), time.Time{}))
 		}
 		rec = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value,
-			Headers: r.failureRecord(&inflightRecord{rec: rec}, err, now).Headers}
+			Headers: r.FailureRecord(&Record{Raw: rec}, err, now).Headers}
 	}
 	counts := func() (got schemas.Delivery) {
-		r.fillDelivery(&inflightRecord{rec: rec}, &got)
+		r.FillDelivery(&Record{Raw: rec}, &got)
 		return got
 	}
 	for _, cause := range []string{"newer", "newer", "missing", "", "newer"} {
@@ -182,7 +182,7 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 		t.Errorf("got %d waits, of them %v", d.Waits, d.WaitsBy)
 	}
 	third := now.Add(client.Config{}.DelayLanes()[2].Delay) // of its cause
-	if due := parseRetryHeaders(rec.Headers).due; !due.Equal(third) {
+	if due := ParseRetryHeaders(rec.Headers).Due; !due.Equal(third) {
 		t.Errorf("due %v after the fifth", due.Sub(now))
 	}
 	for i := range 20 {
@@ -201,10 +201,10 @@ func FuzzParseRetryHeaders(f *testing.F) {
 	f.Add(schemas.HeaderDue, []byte("tomorrow"))
 	f.Add(schemas.HeaderWaitsByCause, []byte("a=1 b=-2 =3 c"))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
-		tr := parseRetryHeaders([]kgo.RecordHeader{{Key: key, Value: value}})
-		if tr.attempts < 0 || tr.waits < 0 || tr.unavailable < 0 {
+		tr := ParseRetryHeaders([]kgo.RecordHeader{{Key: key, Value: value}})
+		if tr.Attempts < 0 || tr.Waits < 0 || tr.unavailable < 0 {
 			t.Errorf("got %+v", tr)
 		}
-		parseRetryHeaders(tr.apply(nil))
+		ParseRetryHeaders(tr.Apply(nil))
 	})
 }

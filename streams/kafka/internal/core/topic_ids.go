@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"context"
@@ -12,17 +12,17 @@ import (
 )
 
 // A topicID is the id of the topic with some name. An empty id without an error means that there is no such topic.
-type topicID struct {
-	id  string
-	err error
+type TopicID struct {
+	ID  string
+	Err error
 }
 
 // errNoTopicIDs is returned for brokers without topic ids: Kafka before 2.8, and some other implementations.
 var errNoTopicIDs = errors.New("the brokers report no topic ids")
 
-// topicIDs returns the ids of topics. It asks for them by name: a list of all topics leaves out those that the
+// TopicIDs returns the ids of topics. It asks for them by name: a list of all topics leaves out those that the
 // client may not describe, and kadm answers from a cache that may be seconds old.
-func topicIDs(ctx context.Context, cl *kgo.Client, names ...string) (map[string]topicID, error) {
+func TopicIDs(ctx context.Context, cl *kgo.Client, names ...string) (map[string]TopicID, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for i := range names {
 		req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &names[i]})
@@ -34,9 +34,9 @@ func topicIDs(ctx context.Context, cl *kgo.Client, names ...string) (map[string]
 	if err != nil {
 		return nil, fmt.Errorf("look up topics: %w", err)
 	}
-	ids := map[string]topicID{}
+	ids := map[string]TopicID{}
 	for _, name := range names {
-		ids[name] = topicID{err: fmt.Errorf("look up topic %s: it is missing in the response", name)}
+		ids[name] = TopicID{Err: fmt.Errorf("look up topic %s: it is missing in the response", name)}
 	}
 	for _, t := range resp.Topics {
 		if t.Topic == nil {
@@ -44,13 +44,13 @@ func topicIDs(ctx context.Context, cl *kgo.Client, names ...string) (map[string]
 		}
 		switch err := kerr.ErrorForCode(t.ErrorCode); {
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
-			ids[*t.Topic] = topicID{}
+			ids[*t.Topic] = TopicID{}
 		case err != nil:
-			ids[*t.Topic] = topicID{err: fmt.Errorf("look up topic %s: %w", *t.Topic, err)}
+			ids[*t.Topic] = TopicID{Err: fmt.Errorf("look up topic %s: %w", *t.Topic, err)}
 		case t.TopicID == [16]byte{}:
-			ids[*t.Topic] = topicID{err: fmt.Errorf("look up topic %s: %w", *t.Topic, errNoTopicIDs)}
+			ids[*t.Topic] = TopicID{Err: fmt.Errorf("look up topic %s: %w", *t.Topic, errNoTopicIDs)}
 		default:
-			ids[*t.Topic] = topicID{id: kadm.TopicID(t.TopicID).String()}
+			ids[*t.Topic] = TopicID{ID: kadm.TopicID(t.TopicID).String()}
 		}
 	}
 	return ids, nil

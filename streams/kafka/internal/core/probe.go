@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// firstRecordOffset returns the offset of the first record of a partition at from or later. If there are only
+// FirstRecordOffset returns the offset of the first record of a partition at from or later. If there are only
 // batches without records, it returns the offset after them.
-func firstRecordOffset(
+func FirstRecordOffset(
 	ctx context.Context, cl *kgo.Client, topic kadm.TopicDetail, id int32, from int64,
 ) (int64, error) {
 	got, err := fetchFrom(ctx, cl, topic, id, from)
@@ -68,13 +68,13 @@ func fetchFrom(
 	return &resp.Topics[0].Partitions[0], nil
 }
 
-// offsetAfterBatch returns the offset after the batch that holds offset. It works for batches that cannot be parsed.
-func offsetAfterBatch(ctx context.Context, cl *kgo.Client, at partition, offset int64) (int64, error) {
-	topics, err := kadm.NewClient(cl).ListTopics(ctx, at.topic)
+// OffsetAfterBatch returns the offset after the batch that holds offset. It works for batches that cannot be parsed.
+func OffsetAfterBatch(ctx context.Context, cl *kgo.Client, at Partition, offset int64) (int64, error) {
+	topics, err := kadm.NewClient(cl).ListTopics(ctx, at.Topic)
 	if err != nil {
 		return 0, fmt.Errorf("list topic: %w", err)
 	}
-	got, err := fetchFrom(ctx, cl, topics[at.topic], at.id, offset)
+	got, err := fetchFrom(ctx, cl, topics[at.Topic], at.ID, offset)
 	if err != nil {
 		return 0, err
 	}

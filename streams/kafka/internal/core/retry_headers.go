@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"encoding/json"
@@ -25,25 +25,25 @@ const (
 	maxHistoryBytes = 128 << 10
 )
 
-// retryHeaders are the parsed headers that record earlier deliveries of a record.
-type retryHeaders struct {
-	topic       schemas.Topic // original topic; empty if no header names it
-	partition   int32         // -1: never on its topic (an output with a due time)
-	offset      int64
-	timestamp   time.Time
-	role        schemas.Role
-	attempts    int // failed deliveries that count as attempts
-	waits       int
+// RetryHeaders are the parsed headers that record earlier deliveries of a record.
+type RetryHeaders struct {
+	Topic       schemas.Topic // original topic; empty if no header names it
+	Partition   int32         // -1: never on its topic (an output with a due time)
+	Offset      int64
+	Timestamp   time.Time
+	Role        schemas.Role
+	Attempts    int // failed deliveries that count as attempts
+	Waits       int
 	waitsBy     map[string]int // of waits, those with a cause; never modified in place
 	unavailable int
-	due         time.Time
-	class       string
-	err         string
-	history     []failure
+	Due         time.Time
+	Class       string
+	Err         string
+	History     []Failure
 }
 
 // A failure is one entry of the history. Equal consecutive failures share an entry.
-type failure struct {
+type Failure struct {
 	Attempt int       `json:"attempt"`
 	Class   string    `json:"class"`
 	Error   string    `json:"error"`
@@ -53,10 +53,10 @@ type failure struct {
 	Times   int       `json:"times"`
 }
 
-// parseRetryHeaders parses headers. It ignores invalid values: a message is not rejected because its retry
+// ParseRetryHeaders parses headers. It ignores invalid values: a message is not rejected because its retry
 // headers are damaged.
-func parseRetryHeaders(headers []kgo.RecordHeader) retryHeaders {
-	h := retryHeaders{partition: -1, offset: -1}
+func ParseRetryHeaders(headers []kgo.RecordHeader) RetryHeaders {
+	h := RetryHeaders{Partition: -1, Offset: -1}
 	for _, header := range headers {
 		if !strings.HasPrefix(header.Key, headerPrefix) {
 			continue
@@ -65,20 +65,20 @@ func parseRetryHeaders(headers []kgo.RecordHeader) retryHeaders {
 		n, numErr := strconv.ParseInt(v, 10, 64)
 		switch header.Key {
 		case schemas.HeaderOriginTopic:
-			h.topic = schemas.Topic(v)
+			h.Topic = schemas.Topic(v)
 		case schemas.HeaderRole:
-			h.role = schemas.Role(v)
+			h.Role = schemas.Role(v)
 		case schemas.HeaderClass:
-			h.class = v
+			h.Class = v
 		case schemas.HeaderError:
-			h.err = v
+			h.Err = v
 		case schemas.HeaderDue:
-			h.due, _ = time.Parse(time.RFC3339Nano, v)
+			h.Due, _ = time.Parse(time.RFC3339Nano, v)
 		case schemas.HeaderWaitsByCause:
 			h.waitsBy = parseWaits(v)
 		case schemas.HeaderHistory:
-			if len(header.Value) > maxHistoryBytes || json.Unmarshal(header.Value, &h.history) != nil {
-				h.history = nil
+			if len(header.Value) > maxHistoryBytes || json.Unmarshal(header.Value, &h.History) != nil {
+				h.History = nil
 			}
 		}
 		if numErr == nil {
@@ -88,25 +88,25 @@ func parseRetryHeaders(headers []kgo.RecordHeader) retryHeaders {
 	return h
 }
 
-func (h *retryHeaders) setNumber(key string, n int64) {
+func (h *RetryHeaders) setNumber(key string, n int64) {
 	switch key {
 	case schemas.HeaderOriginPartition:
-		h.partition = int32(n)
+		h.Partition = int32(n)
 	case schemas.HeaderOriginOffset:
-		h.offset = n
+		h.Offset = n
 	case schemas.HeaderOriginTimestamp:
-		h.timestamp = time.UnixMilli(n)
+		h.Timestamp = time.UnixMilli(n)
 	case schemas.HeaderAttempts:
-		h.attempts = int(max(n, 0))
+		h.Attempts = int(max(n, 0))
 	case schemas.HeaderWaits:
-		h.waits = int(max(n, 0))
+		h.Waits = int(max(n, 0))
 	case schemas.HeaderUnavailable:
 		h.unavailable = int(max(n, 0))
 	}
 }
 
-// apply returns old with its retry headers replaced by h.
-func (h retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
+// Apply returns old with its retry headers replaced by h.
+func (h RetryHeaders) Apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 	hs := make([]kgo.RecordHeader, 0, len(old)+13)
 	for _, header := range old {
 		if !strings.HasPrefix(header.Key, headerPrefix) {
@@ -119,24 +119,24 @@ func (h retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 		}
 	}
 	number := func(key string, n int64) { text(key, strconv.FormatInt(n, 10)) }
-	text(schemas.HeaderOriginTopic, string(h.topic))
-	number(schemas.HeaderOriginPartition, int64(h.partition))
-	number(schemas.HeaderOriginOffset, h.offset)
-	if !h.timestamp.IsZero() {
-		number(schemas.HeaderOriginTimestamp, h.timestamp.UnixMilli())
+	text(schemas.HeaderOriginTopic, string(h.Topic))
+	number(schemas.HeaderOriginPartition, int64(h.Partition))
+	number(schemas.HeaderOriginOffset, h.Offset)
+	if !h.Timestamp.IsZero() {
+		number(schemas.HeaderOriginTimestamp, h.Timestamp.UnixMilli())
 	}
-	text(schemas.HeaderRole, string(h.role))
-	number(schemas.HeaderAttempts, int64(h.attempts))
-	number(schemas.HeaderWaits, int64(h.waits))
+	text(schemas.HeaderRole, string(h.Role))
+	number(schemas.HeaderAttempts, int64(h.Attempts))
+	number(schemas.HeaderWaits, int64(h.Waits))
 	text(schemas.HeaderWaitsByCause, formatWaits(h.waitsBy))
 	number(schemas.HeaderUnavailable, int64(h.unavailable))
-	if !h.due.IsZero() {
-		text(schemas.HeaderDue, h.due.UTC().Format(time.RFC3339Nano))
+	if !h.Due.IsZero() {
+		text(schemas.HeaderDue, h.Due.UTC().Format(time.RFC3339Nano))
 	}
-	text(schemas.HeaderClass, h.class)
-	text(schemas.HeaderError, cut(h.err, maxStack))
-	if len(h.history) > 0 {
-		b, err := json.Marshal(h.history)
+	text(schemas.HeaderClass, h.Class)
+	text(schemas.HeaderError, cut(h.Err, maxStack))
+	if len(h.History) > 0 {
+		b, err := json.Marshal(h.History)
 		if err == nil { // a slice of plain fields always encodes
 			text(schemas.HeaderHistory, string(b))
 		}
@@ -145,9 +145,9 @@ func (h retryHeaders) apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 }
 
 // addWait counts a wait for cause, and returns the number of earlier ones.
-func (h *retryHeaders) addWait(cause string) (before int) {
-	before = h.waits
-	h.waits++
+func (h *RetryHeaders) addWait(cause string) (before int) {
+	before = h.Waits
+	h.Waits++
 	if cause == "" {
 		return before
 	}
@@ -193,20 +193,20 @@ func parseWaits(text string) map[string]int {
 }
 
 // addFailure adds a failure to the history, which keeps at most maxHistory entries.
-func (h *retryHeaders) addFailure(f failure) {
+func (h *RetryHeaders) addFailure(f Failure) {
 	f.Error = cut(f.Error, maxError)
-	if n := len(h.history); n > 0 {
-		last := &h.history[n-1]
+	if n := len(h.History); n > 0 {
+		last := &h.History[n-1]
 		if last.Class == f.Class && last.Error == f.Error && last.By == f.By {
 			last.Attempt, last.Last, last.Times = f.Attempt, f.Last, last.Times+1
 			return
 		}
 	}
-	history := append(append([]failure(nil), h.history...), f)
+	history := append(append([]Failure(nil), h.History...), f)
 	if len(history) > maxHistory {
 		history = append(history[:1], history[len(history)-maxHistory+1:]...)
 	}
-	h.history = history
+	h.History = history
 }
 
 // cut shortens s to at most n bytes of valid UTF-8.

@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"testing"
@@ -11,14 +11,14 @@ import (
 
 // Without a tracer and a trace context no span is created.
 func TestSpanNil(t *testing.T) {
-	r := newRouter(client.Config{}, schemas.RolePlanner, 0)
+	r := NewRouter(client.Config{}, schemas.RolePlanner, 0)
 	headers := []kgo.RecordHeader{{Key: "ce_id", Value: []byte("1")}}
-	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes", Headers: headers}}
+	ir := &Record{Raw: &kgo.Record{Topic: "changes", Headers: headers}}
 	ctx := t.Context()
 	allocs := testing.AllocsPerRun(100, func() {
-		in, end := r.span(ctx, ir)
+		in, end := r.Span(ctx, ir)
 		end(nil)
-		if in != ctx || ir.traceHeaders() != nil || injectTrace(in) != nil {
+		if in != ctx || ir.traceHeaders() != nil || InjectTrace(in) != nil {
 			t.Error("a span out of nothing")
 		}
 	})
@@ -28,11 +28,11 @@ func TestSpanNil(t *testing.T) {
 }
 
 func BenchmarkSpanNil(b *testing.B) {
-	r := newRouter(client.Config{}, schemas.RolePlanner, 0)
-	ir := &inflightRecord{rec: &kgo.Record{Topic: "changes"}}
+	r := NewRouter(client.Config{}, schemas.RolePlanner, 0)
+	ir := &Record{Raw: &kgo.Record{Topic: "changes"}}
 	ctx := b.Context()
 	for b.Loop() {
-		_, end := r.span(ctx, ir)
+		_, end := r.Span(ctx, ir)
 		end(nil)
 	}
 }

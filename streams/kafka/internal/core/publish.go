@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"context"
@@ -17,17 +17,17 @@ import (
 // stopGrace is how long publishing and committing may take after the context of Run has ended.
 const stopGrace = 5 * time.Second
 
-// withStopGrace returns a context that ends stopGrace after ctx.
-func withStopGrace(ctx context.Context) (context.Context, context.CancelFunc) {
+// WithStopGrace returns a context that ends stopGrace after ctx.
+func WithStopGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
 	return out, func() { stop(); cancel() }
 }
 
-// publish sends recs and waits until each is acknowledged or given up. It returns those that are not
+// Publish sends recs and waits until each is acknowledged or given up. It returns those that are not
 // acknowledged, in order and ready to be published again. If a topic was recreated, it makes the client forget
 // the old one and tries once more.
-func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left []*kgo.Record, err error) {
+func Publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left []*kgo.Record, err error) {
 	left, stale, err := produceAll(ctx, cl, recs)
 	if len(stale) == 0 {
 		return resetRecords(left), err
@@ -40,16 +40,16 @@ func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left []*k
 	return resetRecords(slices.Concat(left, late, unknown)), again
 }
 
-// resetRecord returns a copy of rec without the fields that the client sets. The client counts the delivery
+// ResetRecord returns a copy of rec without the fields that the client sets. The client counts the delivery
 // timeout from the timestamp, so a record that is published again needs a new one.
-func resetRecord(rec *kgo.Record) *kgo.Record {
+func ResetRecord(rec *kgo.Record) *kgo.Record {
 	return &kgo.Record{Topic: rec.Topic, Partition: rec.Partition, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
 
 func resetRecords(recs []*kgo.Record) []*kgo.Record {
 	all := make([]*kgo.Record, len(recs))
 	for i, rec := range recs {
-		all[i] = resetRecord(rec)
+		all[i] = ResetRecord(rec)
 	}
 	return all
 }
@@ -87,7 +87,7 @@ func produceAll(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, 
 			defer mu.Unlock()
 			failed[rec] = err
 			if first == nil || errors.Is(first, kerr.UnknownTopicID) {
-				first = publishError(rec, err)
+				first = PublishError(rec, err)
 			}
 		})
 	}
@@ -107,8 +107,8 @@ func produceAll(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, 
 	return left, stale, first
 }
 
-// isRetriable reports whether publishing may succeed if it is tried again after err.
-func isRetriable(err error) bool {
+// IsRetriable reports whether publishing may succeed if it is tried again after err.
+func IsRetriable(err error) bool {
 	code := (*kerr.Error)(nil)
 	switch {
 	case err == nil, retry.IsPermanent(err), errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
@@ -119,8 +119,8 @@ func isRetriable(err error) bool {
 	return true
 }
 
-// publishError classifies errors of producing. No other function does.
-func publishError(rec *kgo.Record, err error) error {
+// PublishError classifies errors of producing. No other function does.
+func PublishError(rec *kgo.Record, err error) error {
 	wrapped := fmt.Errorf("publish to %s: %w", rec.Topic, err)
 	for _, e := range []error{
 		kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTopicException,
@@ -132,6 +132,6 @@ func publishError(rec *kgo.Record, err error) error {
 	return wrapped
 }
 
-const producerTimeout = 30 * time.Second // until a Producer gives up a message
+const ProducerTimeout = 30 * time.Second // until a Producer gives up a message
 
-const producerLinger = time.Millisecond
+const ProducerLinger = time.Millisecond

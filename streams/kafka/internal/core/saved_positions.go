@@ -1,4 +1,4 @@
-package kafka
+package core
 
 import (
 	"context"
@@ -18,39 +18,39 @@ import (
 	"github.com/millrace/millrace/streams/kafka/client"
 )
 
-// positionsSweep is the sweep name of the checkpoints that hold positions of groups. Their morsel is the group.
-const positionsSweep = "positions"
+// PositionsSweep is the sweep name of the checkpoints that hold positions of groups. Their morsel is the group.
+const PositionsSweep = "positions"
 
-// positionsKey is the record key of a group's checkpoint.
-func positionsKey(group string) string { return schemas.Key(positionsSweep, group) }
+// PositionsKey is the record key of a group's checkpoint.
+func PositionsKey(group string) string { return schemas.Key(PositionsSweep, group) }
 
-// topicPositions holds the committed offsets of a group in one topic, as saved in a checkpoint. Brokers delete
+// TopicPositions holds the committed offsets of a group in one topic, as saved in a checkpoint. Brokers delete
 // the offsets of a group that has had no member for a week (offsets.retention.minutes).
-type topicPositions struct {
+type TopicPositions struct {
 	ID      string          `json:"id"` // topic id, which changes when the topic is deleted and recreated
 	Offsets map[int32]int64 `json:"offsets"`
 }
 
-// merge returns the positions to save for the topic with this id: the committed offsets and, for partitions
+// Merge returns the positions to save for the topic with this id: the committed offsets and, for partitions
 // without a commit, the saved ones of the same topic. A group that was restored from its checkpoint commits only
 // the partitions in which it handles records.
-func (k topicPositions) merge(id string, done map[int32]int64) topicPositions {
+func (k TopicPositions) Merge(id string, done map[int32]int64) TopicPositions {
 	all := map[int32]int64{}
 	if k.ID == id {
 		maps.Copy(all, k.Offsets)
 	}
 	maps.Copy(all, done)
-	return topicPositions{id, all}
+	return TopicPositions{id, all}
 }
 
-func (k topicPositions) equal(other topicPositions) bool {
+func (k TopicPositions) Equal(other TopicPositions) bool {
 	return k.ID == other.ID && maps.Equal(k.Offsets, other.Offsets)
 }
 
-// restoreOffsets returns the function that sets the start offsets of partitions that are assigned to a member of
+// RestoreOffsets returns the function that sets the start offsets of partitions that are assigned to a member of
 // group. For a partition without a commit that is the offset in the group's checkpoint, if the topic is the same
 // one, and otherwise the log start. On an error the client retries, and reads nothing until then.
-func restoreOffsets(cfg client.Config, group string) func(
+func RestoreOffsets(cfg client.Config, group string) func(
 	context.Context, map[string]map[int32]kgo.Offset,
 ) (map[string]map[int32]kgo.Offset, error) {
 	return func(ctx context.Context, at map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
@@ -77,13 +77,13 @@ func restoreOffsets(cfg client.Config, group string) func(
 func restorePositions(
 	ctx context.Context, cfg client.Config, cl *kgo.Client, group string, at map[string]map[int32]kgo.Offset,
 ) error {
-	saved, err := savedPositions(ctx, cfg, cl)
+	saved, err := SavedPositions(ctx, cfg, cl)
 	if err != nil {
 		return err
 	}
-	was := map[string]topicPositions{}
+	was := map[string]TopicPositions{}
 	for topic, offsets := range at {
-		if k, is := saved[positionsKey(group)][topic]; is && uncommitted(offsets) {
+		if k, is := saved[PositionsKey(group)][topic]; is && uncommitted(offsets) {
 			was[topic] = k
 		}
 	}
@@ -91,22 +91,22 @@ func restorePositions(
 		return nil
 	}
 	names := slices.Collect(maps.Keys(was))
-	ids, err := topicIDs(ctx, cl, names...)
+	ids, err := TopicIDs(ctx, cl, names...)
 	if err != nil {
 		return err
 	}
-	starts, _, err := bounds(ctx, kadm.NewClient(cl), names...)
+	starts, _, err := Bounds(ctx, kadm.NewClient(cl), names...)
 	if err != nil {
 		return err
 	}
 	for topic, k := range was {
 		log := cfg.Logger().With("group", group, "topic", topic)
 		switch now := ids[topic]; {
-		case now == (topicID{}): // this broker does not know the topic yet
+		case now == (TopicID{}): // this broker does not know the topic yet
 			return fmt.Errorf("look up topic %s: %w", topic, kerr.UnknownTopicOrPartition)
-		case now.err != nil:
-			return now.err
-		case now.id != k.ID:
+		case now.Err != nil:
+			return now.Err
+		case now.ID != k.ID:
 			log.Warn("read recreated topic from its start")
 			continue
 		}
@@ -133,38 +133,38 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 	return false
 }
 
-// savedPositions returns the positions in the latest checkpoint of each group, by key and topic. A checkpoint
+// SavedPositions returns the positions in the latest checkpoint of each group, by key and topic. A checkpoint
 // that cannot be read is skipped, and the one before it counts: the group then handles some records again, and no
 // operator has to intervene.
-func savedPositions(ctx context.Context, cfg client.Config, cl *kgo.Client) (map[string]map[string]topicPositions, error) {
+func SavedPositions(ctx context.Context, cfg client.Config, cl *kgo.Client) (map[string]map[string]TopicPositions, error) {
 	name := cfg.Topic(schemas.Checkpoints)
-	ids, err := topicIDs(ctx, cl, name)
+	ids, err := TopicIDs(ctx, cl, name)
 	switch there := ids[name]; {
 	case err != nil:
 		return nil, err
-	case there == (topicID{}): // no checkpoints yet
+	case there == (TopicID{}): // no checkpoints yet
 		return nil, nil
-	case there.err != nil && !errors.Is(there.err, errNoTopicIDs):
-		return nil, there.err
+	case there.Err != nil && !errors.Is(there.Err, errNoTopicIDs):
+		return nil, there.Err
 	}
-	parts, err := topicRanges(ctx, kadm.NewClient(cl), name)
+	parts, err := TopicRanges(ctx, kadm.NewClient(cl), name)
 	if err != nil {
 		return nil, err
 	}
-	saved := map[string]map[string]topicPositions{}
+	saved := map[string]map[string]TopicPositions{}
 	log := cfg.Logger().With("topic", name)
-	s := scanner{cfg: cfg, topic: name, onSkip: func(id int32, batch offsetRange, err error) {
+	s := Scanner{Config: cfg, Topic: name, onSkip: func(id int32, batch Range, err error) {
 		log.Error("skip unreadable batch of checkpoints: groups without offsets restart from older positions",
-			"partition", id, "offset", batch.from, "next", batch.to, "err", err)
+			"partition", id, "offset", batch.From, "next", batch.To, "err", err)
 	}}
-	err = s.scan(ctx, parts, func(rec *kgo.Record, _ uint32) error {
+	err = s.Scan(ctx, parts, func(rec *kgo.Record, _ uint32) error {
 		key := string(rec.Key)
-		if !strings.HasPrefix(key, positionsKey("")) {
+		if !strings.HasPrefix(key, PositionsKey("")) {
 			return nil
 		}
-		var of map[string]topicPositions
+		var of map[string]TopicPositions
 		if rec.Value != nil {
-			body, err := schemas.Decode(schemas.Checkpoints, headersOf(rec), rec.Value)
+			body, err := schemas.Decode(schemas.Checkpoints, HeadersOf(rec), rec.Value)
 			if err == nil {
 				err = json.Unmarshal(body.(*pb.Checkpoint).GetCursor(), &of)
 			}
