@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	broker "github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
@@ -108,7 +109,7 @@ type convergeWorld struct {
 	app      *app.App
 	client   *emit.Store
 	producer *kafka.Producer
-	admin    *kafka.Admin
+	admin    *admin.Admin
 	dead     *kafka.DeadLetters
 	s3       *s3test.Server
 	clock    atomic.Int64 // offset of the S3 store's clock in ns
@@ -239,7 +240,7 @@ func (w *convergeWorld) open(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.producer.Close)
-	if w.admin, err = kafka.NewAdmin(k); err != nil {
+	if w.admin, err = admin.NewAdmin(k); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.admin.Close)

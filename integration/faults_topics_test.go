@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 )
 
@@ -86,7 +87,7 @@ func TestTopicRecreated(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("again.")
 	makeTopics := func() {
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -149,7 +150,7 @@ func TestCorruptBatch(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
 	cfg := c.Config("rot.")
 	cfg.Unreadables = client.NewUnreadables()
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
 	for _, item := range []string{"a", "b", "c"} { // a batch each
@@ -186,7 +187,7 @@ func TestCorruptBatchHeader(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
 	cfg := c.Config("head.")
 	cfg.Unreadables = client.NewUnreadables()
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
 	for _, item := range []string{"a", "b", "c"} { // a batch each
@@ -210,10 +211,10 @@ func TestGroupOffsetsLost(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("forgotten.")
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
-	adm, err := kafka.NewAdmin(cfg)
+	adm, err := admin.NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

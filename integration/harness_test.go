@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -100,13 +101,13 @@ func TestOldestKafka(t *testing.T) {
 	t.Run("static members", func(t *testing.T) { staticMember(t, c, c.Config("static.")) })
 	t.Run("trimming", func(t *testing.T) {
 		lane := schemas.Delay(cfg.Lanes[0].Name)
-		a, err := kafka.NewAdmin(cfg)
+		a, err := admin.NewAdmin(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer a.Close()
 		waited := len(c.Read(t, cfg, lane))
-		removed, err := kafka.NewTrimmer(a, time.Hour).Trim(t.Context())
+		removed, err := admin.NewTrimmer(a, time.Hour).Trim(t.Context())
 		left := len(c.Read(t, cfg, lane)) // the newest of each of 3 partitions at most
 		if err != nil || waited <= 3 || left > 3 || removed[lane] != int64(waited-left) {
 			t.Errorf("Trim = %v, %v: of %d records that have waited %d are left", removed, err, waited, left)
@@ -128,9 +129,9 @@ func TestOldestKafka(t *testing.T) {
 // the lanes, a sink and a table.
 func chain(t *testing.T, c *harness.Cluster, cfg client.Config) {
 	cfg.Lanes = shortLanes()
-	o := kafka.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
+	o := admin.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
 	for range 2 { // the second time they are there
-		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -220,7 +221,7 @@ func (r *rows) distinct() int {
 // awaitDrained waits until all groups have committed everything.
 func awaitDrained(t *testing.T, cfg client.Config) {
 	t.Helper()
-	a, err := kafka.NewAdmin(cfg)
+	a, err := admin.NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +390,7 @@ func TestKafkaSecure(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			err := kafka.EnsureTopics(ctx, cfg, kafka.TopicOptions{Partitions: 1})
+			err := admin.EnsureTopics(ctx, cfg, admin.TopicOptions{Partitions: 1})
 			if err == nil {
 				t.Error("the brokers let it in")
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/policy"
 )
@@ -23,7 +24,7 @@ func TestPolicyWriterClock(t *testing.T) {
 	cfg := c.Config("clocks.")
 	ensure := func() {
 		t.Helper()
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/policy"
@@ -60,8 +61,8 @@ type App struct {
 	registry       *prometheus.Registry // nil: http.listen is not set
 	tracing        *tracing             // nil: no spans
 	producer       *kafka.Producer
-	admin          *kafka.Admin
-	watermark      *kafka.Watermark
+	admin          *admin.Admin
+	watermark      *admin.Watermark
 	policies       *kafka.Table
 	controls       *client.Controls
 	incidentBoard  *incident.Board
@@ -118,7 +119,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.producer, err = kafka.NewProducer(a.kafka, "millrace"); err != nil {
 		return nil, fmt.Errorf("make the producer: %w", err)
 	}
-	if a.admin, err = kafka.NewAdmin(a.kafka); err != nil {
+	if a.admin, err = admin.NewAdmin(a.kafka); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
 	if err := a.newPolicies(); err != nil {
@@ -178,7 +179,7 @@ func (a *App) Close() {
 // without roles, those on which any role depends.
 func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
 	k := a.cfg.Kafka
-	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{
+	err := admin.EnsureTopics(ctx, a.kafka, admin.TopicOptions{
 		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles})
 	if err != nil {
 		return asPrecondition(fmt.Errorf("make the topics: %w", err))

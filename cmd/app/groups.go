@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -20,7 +20,7 @@ const joinGrace = 5 * time.Second
 // them. After a process was killed, the group cannot rebalance until the session of that process
 // ends. It returns when ctx is done.
 func watchGroups(ctx context.Context, states func() []metrics.RoleState,
-	awaited func(context.Context, []metrics.RoleState) (kafka.JoinWait, error), log *slog.Logger) error {
+	awaited func(context.Context, []metrics.RoleState) (admin.JoinWait, error), log *slog.Logger) error {
 	begun, asked, logged := time.Now(), time.Now(), false
 	for retry.Sleep(ctx, time.Second) == nil {
 		now := states()

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
@@ -21,21 +21,21 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 	groups := []string{"millrace.copier", "millrace.copier.low"}
 	for name, tt := range map[string]struct {
 		joins   time.Duration
-		awaited kafka.JoinWait
+		awaited admin.JoinWait
 		failed  time.Duration // until when the brokers do not answer
 		want    []string      // in the log, in this order
 	}{
-		"joins soon": {3 * time.Second, kafka.JoinWait{Groups: groups, Session: 10 * time.Second}, 0, nil},
+		"joins soon": {3 * time.Second, admin.JoinWait{Groups: groups, Session: 10 * time.Second}, 0, nil},
 		"waits for a session": {
-			12 * time.Second, kafka.JoinWait{Groups: groups, Hosts: []string{"/10.0.0.1"}, Session: 10 * time.Second}, 0,
+			12 * time.Second, admin.JoinWait{Groups: groups, Hosts: []string{"/10.0.0.1"}, Session: 10 * time.Second}, 0,
 			[]string{waits, "millrace.copier.low", "/10.0.0.1", "session=10s", joined, "after=12s"},
 		},
 		"the brokers know it": {
-			12 * time.Second, kafka.JoinWait{Groups: groups}, 0, []string{waits, "group.consumer.session.timeout.ms", joined},
+			12 * time.Second, admin.JoinWait{Groups: groups}, 0, []string{waits, "group.consumer.session.timeout.ms", joined},
 		},
-		"no group has members": {12 * time.Second, kafka.JoinWait{}, 0, nil},
+		"no group has members": {12 * time.Second, admin.JoinWait{}, 0, nil},
 		"is answered later": {
-			12 * time.Second, kafka.JoinWait{Groups: groups, Session: 10 * time.Second}, 8 * time.Second,
+			12 * time.Second, admin.JoinWait{Groups: groups, Session: 10 * time.Second}, 8 * time.Second,
 			[]string{waits, joined},
 		},
 	} {
@@ -51,9 +51,9 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 						{Role: schemas.RoleCopier, Class: schemas.High, Member: true},
 						{Role: schemas.RoleCopier, Class: schemas.Low, Member: in},
 					}
-				}, func(_ context.Context, states []metrics.RoleState) (kafka.JoinWait, error) {
+				}, func(_ context.Context, states []metrics.RoleState) (admin.JoinWait, error) {
 					if len(states) != 2 || time.Since(begun) < tt.failed {
-						return kafka.JoinWait{}, errors.New("no answer")
+						return admin.JoinWait{}, errors.New("no answer")
 					}
 					return tt.awaited, nil
 				}, said.log())

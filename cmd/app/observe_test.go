@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics"
@@ -115,11 +116,11 @@ func TestObserved(t *testing.T) {
 	reg := health.NewRegistry()
 	cfg := b.Config()
 	cfg.Metrics = metrics.New(reg)
-	admin, err := kafka.NewAdmin(cfg)
+	a, err := admin.NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(admin.Close)
+	t.Cleanup(a.Close)
 	hang := make(chan struct{})
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
@@ -132,9 +133,9 @@ func TestObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := health.New(health.Config{Log: log, StallAfter: 2 * time.Second, TopicPrefix: cfg.Prefix,
-		Roles: cfg.Metrics.State, Lags: admin.Lags, Ping: func(context.Context) error { return nil },
+		Roles: cfg.Metrics.State, Lags: a.Lags, Ping: func(context.Context) error { return nil },
 		Unreadable: func() []string { return nil }, Stopped: client.NewUnreadables().Batches,
-		SetLags: kafka.NewLagMetrics(reg).Set})
+		SetLags: admin.NewLagMetrics(reg).Set})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -5,18 +5,18 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 )
 
 // newTrimmer returns a trimmer that deletes the records that every reader has handled, and keeps those
 // from the offsets of gapStarts on.
-func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *kafka.Trimmer {
+func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *admin.Trimmer {
 	var topics []schemas.Topic
 	for _, roleTopics := range positionTopics() {
 		topics = append(topics, roleTopics...)
 	}
 	slices.Sort(topics)
-	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
+	t := admin.NewTrimmer(a.admin, a.cfg.Trim.Keep)
 	t.Hold(slices.Compact(topics), gapStarts)
 	return t
 }
@@ -41,7 +41,7 @@ func (a *App) gapStarts(ctx context.Context) (map[schemas.Topic]map[int32]int64,
 }
 
 // trim trims once, and publishes the result as a job. The next run repeats what failed.
-func (a *App) trim(ctx context.Context, t *kafka.Trimmer) {
+func (a *App) trim(ctx context.Context, t *admin.Trimmer) {
 	job := startJob("trim")
 	removed, err := t.Trim(ctx)
 	if ctx.Err() != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
@@ -19,18 +20,18 @@ import (
 // trimming is an App that hourly trims records older than keep.
 func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 	t.Helper()
-	admin, err := kafka.NewAdmin(b.Config())
+	a, err := admin.NewAdmin(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(admin.Close)
+	t.Cleanup(a.Close)
 	p, err := kafka.NewProducer(b.Config(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
 	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler),
-		admin: admin, producer: p}
+		admin: a, producer: p}
 }
 
 func wholeTables(context.Context) (map[schemas.Topic]map[int32]int64, error) { return nil, nil }

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
@@ -45,7 +45,7 @@ type Config struct {
 	TopicPrefix string
 
 	Roles func() []metrics.RoleState // of this process
-	Lags  func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
+	Lags  func(context.Context, ...schemas.Role) ([]admin.Lag, error)
 	// Ping checks that ClickHouse answers. nil: no role of this process uses it.
 	Ping func(context.Context) error
 	// Stores returns the stores that the roles use, and Policies the refused policies that they apply.
@@ -56,7 +56,7 @@ type Config struct {
 	// the action to take. Stopped returns the partitions that this process has stopped reading.
 	Unreadable func() []string
 	Stopped    func() []client.UnreadableBatch
-	SetLags    func([]kafka.Lag) // sets the metrics of the lag
+	SetLags    func([]admin.Lag) // sets the metrics of the lag
 }
 
 // A Store is the availability of a store.
@@ -144,7 +144,7 @@ func (m *Monitor) Collect(run context.Context) {
 	}
 	var (
 		wg        sync.WaitGroup
-		lags      []kafka.Lag
+		lags      []admin.Lag
 		lagErr    error
 		engineErr error
 	)
@@ -234,7 +234,7 @@ func (m *Monitor) shiftDueSince(states []metrics.RoleState, unknown time.Duratio
 
 // dueInOwned returns the number of due messages in the partitions of this process. A partition that
 // it has stopped reading counts as 0, since another process would stop too.
-func dueInOwned(s metrics.RoleState, lags []kafka.Lag, stopped []client.UnreadableBatch, prefix string) (due int64) {
+func dueInOwned(s metrics.RoleState, lags []admin.Lag, stopped []client.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
 			continue

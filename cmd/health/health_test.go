@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/storage/limit"
@@ -133,7 +133,7 @@ func TestEvaluate(t *testing.T) {
 // A scene is the input of a Monitor.
 type scene struct {
 	states []metrics.RoleState
-	lags   []kafka.Lag
+	lags   []admin.Lag
 	lagErr error
 	ping   error
 	// stopped are partitions that the process has stopped reading.
@@ -147,7 +147,7 @@ func (s *scene) monitor(stall time.Duration) *Monitor {
 	return New(Config{
 		Log: slog.New(slog.DiscardHandler), StallAfter: stall, TopicPrefix: "p.",
 		Roles: func() []metrics.RoleState { return s.states },
-		Lags: func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
+		Lags: func(context.Context, ...schemas.Role) ([]admin.Lag, error) {
 			if s.looks++; s.flaky > 0 && s.looks%s.flaky == 0 {
 				return nil, errors.New("away")
 			}
@@ -156,7 +156,7 @@ func (s *scene) monitor(stall time.Duration) *Monitor {
 		Ping:       func(context.Context) error { return s.ping },
 		Unreadable: func() []string { return nil },
 		Stopped:    func() []client.UnreadableBatch { return s.stopped },
-		SetLags:    func([]kafka.Lag) { s.set++ },
+		SetLags:    func([]admin.Lag) { s.set++ },
 	})
 }
 
@@ -164,8 +164,8 @@ func member(role schemas.Role, class schemas.Class, topic string) metrics.RoleSt
 	return metrics.RoleState{Role: role, Class: class, Member: true, Owned: map[string]map[int32]bool{topic: {0: true}}}
 }
 
-func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions map[int32]int64) kafka.Lag {
-	l := kafka.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic,
+func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions map[int32]int64) admin.Lag {
+	l := admin.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic,
 		Partitions: partitions}
 	for _, n := range partitions {
 		l.Records += n
@@ -182,57 +182,57 @@ func TestHealth(t *testing.T) {
 		during func(*scene, time.Duration) // called each minute
 		live   bool                        // after ten of them
 	}{
-		"behind, and nothing is done": {scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}}},
+		"behind, and nothing is done": {scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}}},
 		"another owns the partition": {
 			scene: scene{states: []metrics.RoleState{high},
-				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh,
+				lags: []admin.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh,
 					map[int32]int64{1: 3})}}, live: true},
 		"the partition is stopped": {
-			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind},
 				stopped: []client.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh}}}, live: true},
 		"another partition is stopped": {
-			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind},
 				stopped: []client.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh, Partition: 1}}}},
 		"the partition is stopped for another group": {
-			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind},
 				stopped: []client.UnreadableBatch{{Reader: "p.sink", Topic: schemas.DuplicationHigh}}}},
 		"another class is behind": {
 			scene: scene{states: []metrics.RoleState{high},
-				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh,
+				lags: []admin.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh,
 					map[int32]int64{0: 3})}}, live: true},
 		"the role is paused": {
-			scene:  scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.lags[0].Paused = true }, live: true},
 		"paused until a minute ago": {
-			scene:  scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) { s.lags[0].Paused = d < 9*time.Minute }, live: true},
 		"all that is in flight is paused": {
-			scene:  scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 3 }, live: true},
 		"one in flight is not paused": {
-			scene:  scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 2 }},
 		"a class is kept back, another is done with its work": {
 			scene: scene{states: []metrics.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
-				lags: []kafka.Lag{behind}},
+				lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 3 }, live: true},
 		"a long task gets on": {
-			scene:  scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].Active = time.Now() }, live: true},
 		"another class gets on": {
 			scene: scene{states: []metrics.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
-				lags: []kafka.Lag{behind}},
+				lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }, live: true},
 		"another role gets on": {
 			scene: scene{states: []metrics.RoleState{high, member(schemas.RoleChecker, schemas.High, "p.fixity.high")},
-				lags: []kafka.Lag{behind}},
+				lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }},
 		"now behind, now not": {
-			scene:  scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) { s.lags[0].Partitions = map[int32]int64{0: int64(d/time.Minute) % 2} },
 			live:   true},
 		"Kafka is back since a minute": {
-			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
 				s.lagErr = nil
 				if d < 9*time.Minute {
@@ -240,9 +240,9 @@ func TestHealth(t *testing.T) {
 				}
 			}, live: true},
 		"now and then Kafka does not say": {
-			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}, flaky: 4}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}, flaky: 4}},
 		"Kafka was away for most of the time": {
-			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
 				s.lagErr = nil
 				if d >= 2*time.Minute && d < 8*time.Minute {
@@ -250,7 +250,7 @@ func TestHealth(t *testing.T) {
 				}
 			}, live: true},
 		"something was done before Kafka went away": {
-			scene: scene{states: []metrics.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
 				if d < 4*time.Minute {
 					s.states[0].Active = time.Now()
@@ -263,12 +263,12 @@ func TestHealth(t *testing.T) {
 		"the sink waits for ClickHouse": {
 			scene: scene{states: []metrics.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
 				ping: errors.New("away"),
-				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}, live: true},
+				lags: []admin.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}, live: true},
 		"the sink hangs": {
 			scene: scene{states: []metrics.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
-				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
+				lags: []admin.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
 		"the copier hangs while ClickHouse is away": {scene: scene{states: []metrics.RoleState{high},
-			lags: []kafka.Lag{behind}, ping: errors.New("away")}},
+			lags: []admin.Lag{behind}, ping: errors.New("away")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -324,7 +324,7 @@ func TestWhileKafkaStarts(t *testing.T) {
 		s := scene{states: []metrics.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
 		h := s.monitor(stallAfter)
 		var started atomic.Bool
-		h.c.Lags = func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
+		h.c.Lags = func(context.Context, ...schemas.Role) ([]admin.Lag, error) {
 			if !started.Load() {
 				return nil, client.ErrOffsetsNotReady
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/retry"
@@ -43,7 +44,7 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 	}
 	defer b.Close()
 	cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
-	if err := kafka.EnsureTopics(ctx, cfg, kafka.TopicOptions{Partitions: 2, Replication: 1}); err != nil {
+	if err := admin.EnsureTopics(ctx, cfg, admin.TopicOptions{Partitions: 2, Replication: 1}); err != nil {
 		return err
 	}
 	if err := refuse(ctx, cfg, n); err != nil {
@@ -92,7 +93,7 @@ func refuseAll(ctx context.Context, cfg client.Config, role schemas.Role, msgs [
 	if err != nil {
 		return err
 	}
-	adm, err := kafka.NewAdmin(cfg)
+	adm, err := admin.NewAdmin(cfg)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
@@ -32,8 +33,8 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 		}
 		cfg := b.Config()
 		cfg.Lanes = []client.Lane{{Name: "20s", Delay: 20 * time.Second}}
-		o := kafka.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}
-		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
+		o := admin.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}
+		if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
 			t.Fatal(err)
 		}
 		again := schemas.Again(schemas.RoleCopier)

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
@@ -180,7 +181,7 @@ func TestWatchTopics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				adm, err := kafka.NewAdmin(b.Config())
+				adm, err := admin.NewAdmin(b.Config())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -235,7 +236,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				adm, err := kafka.NewAdmin(cfg)
+				adm, err := admin.NewAdmin(cfg)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -29,9 +29,9 @@ func jobRecord(t *testing.T, partition int32, name string) kafkatest.Record {
 	return kafkatest.Record{Record: r, Partition: partition}
 }
 
-func newAdmin(t *testing.T, b *kafkatest.Broker) *kafka.Admin {
+func newAdmin(t *testing.T, b *kafkatest.Broker) *admin.Admin {
 	t.Helper()
-	a, err := kafka.NewAdmin(b.Config())
+	a, err := admin.NewAdmin(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,14 +16,15 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
-func lagAdmin(t *testing.T, cfg client.Config) *kafka.Admin {
+func lagAdmin(t *testing.T, cfg client.Config) *admin.Admin {
 	t.Helper()
-	a, err := kafka.NewAdmin(cfg)
+	a, err := admin.NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func lagAdmin(t *testing.T, cfg client.Config) *kafka.Admin {
 }
 
 // told formats a lag in one line, without values that a test cannot predict.
-func told(l kafka.Lag) string {
+func told(l admin.Lag) string {
 	s := fmt.Sprintf("%s %s %s %s: %d of %d due", l.Role, l.Class, l.Group, l.Topic, l.Due(), l.Records)
 	if l.Bytes == nil {
 		s += ", bytes unknown"
@@ -45,7 +46,7 @@ func told(l kafka.Lag) string {
 	return s
 }
 
-func lags(t *testing.T, a *kafka.Admin, roles ...schemas.Role) (all []string) {
+func lags(t *testing.T, a *admin.Admin, roles ...schemas.Role) (all []string) {
 	t.Helper()
 	got, err := a.Lags(t.Context(), roles...)
 	if err != nil {
@@ -201,7 +202,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	cfg := client.Config{Brokers: cluster.ListenAddrs(), Prefix: "p.", Heartbeat: 100 * time.Millisecond,
 		Metrics: metrics.New(reg)}
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 3}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3, Replication: 3}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := kafka.NewProducer(cfg, "test")
@@ -221,7 +222,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 	}
 	send()
 	a := lagAdmin(t, cfg)
-	look := func() kafka.Lag {
+	look := func() admin.Lag {
 		t.Helper()
 		got, err := a.Lags(t.Context(), schemas.RolePlanner)
 		if err != nil {

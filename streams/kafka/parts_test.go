@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
@@ -53,7 +54,7 @@ func run(t *testing.T, d time.Duration, part interface{ Run(context.Context) err
 }
 
 // committed waits until the groups of all roles have committed the end of topic at the time of the call.
-func committed(ctx context.Context, a *kafka.Admin, topic schemas.Topic, roles ...schemas.Role) error {
+func committed(ctx context.Context, a *admin.Admin, topic schemas.Topic, roles ...schemas.Role) error {
 	reads := map[schemas.Role][]schemas.Topic{}
 	for _, role := range roles {
 		reads[role] = []schemas.Topic{topic}

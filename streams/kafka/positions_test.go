@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
@@ -20,7 +20,7 @@ import (
 // keep saves the positions of all groups.
 func keep(t *testing.T, b *kafkatest.Broker) []schemas.Message {
 	t.Helper()
-	adm, err := kafka.NewAdmin(b.Config())
+	adm, err := admin.NewAdmin(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}

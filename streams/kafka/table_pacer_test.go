@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -118,7 +119,7 @@ func TestCommittedSoon(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, ShortFetches: true})
 		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
-		adm, err := kafka.NewAdmin(b.Config())
+		adm, err := admin.NewAdmin(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}

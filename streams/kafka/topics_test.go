@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -23,11 +24,11 @@ func TestEnsureTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
 		for range 2 {
-			if err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 5, MinInSync: 1}); err != nil {
+			if err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 5, MinInSync: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		adm, err := kafka.NewAdmin(b.Config())
+		adm, err := admin.NewAdmin(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +48,7 @@ func TestEnsureTopicsWaitsForBrokers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
 			b.FailDescribe(schemas.Jobs, times)
-			err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 3})
+			err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 3})
 			if known := err == nil; known != want || !known &&
 				!strings.Contains(err.Error(), "millrace.jobs: describe: UNKNOWN_TOPIC_OR_PARTITION") {
 				t.Errorf("unknown %d times: %v", times, err)
@@ -75,7 +76,7 @@ func TestEnsureTopicsDifferences(t *testing.T) {
 		b.MakeTopic(schemas.Deletions, 7, forever(nil))
 		b.MakeTopic(schemas.DuplicationResults, 3, forever(nil))
 		b.MakeTopic(schemas.Delay("5m"), 2, forever(map[string]string{"max.message.bytes": "1000"}))
-		err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2})
+		err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2})
 		if err == nil {
 			t.Fatal("no error")
 		}
@@ -160,7 +161,7 @@ func TestLag(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(numbered(10, 10)...)
 		b.Trim(schemas.Changes, 0, 4)
-		adm, err := kafka.NewAdmin(b.Config())
+		adm, err := admin.NewAdmin(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -204,7 +205,7 @@ func TestEnsureTopicsSetsLogAppendTime(t *testing.T) {
 			return all[len(all)-1].Timestamp
 		}
 		ensure := func(minInSync int) error {
-			return kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2, MinInSync: minInSync})
+			return admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2, MinInSync: minInSync})
 		}
 		slow := time.Now().AddDate(-1, 0, 0).Truncate(time.Millisecond)
 		if err := ensure(2); err == nil || strings.Contains(err.Error(), "timestamp") {
@@ -256,7 +257,7 @@ func TestEnsureTopicsSetsCompactionLag(t *testing.T) {
 					}
 					b.MakeTopic(schemas.Incidents, 4, settings)
 				}
-				ensure := func() error { return kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2}) }
+				ensure := func() error { return admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2}) }
 				if tt.was != "" && tt.was != tt.want {
 					for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 						b.FailAlter(schemas.Incidents, f)
@@ -300,7 +301,7 @@ func TestUnequalPartitions(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Partitions: 2})
 				b.MakeTopic(schemas.Admin, 3, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
 					"max.message.bytes": "4000000"})
-				err := kafka.EnsureTopics(t.Context(), b.Config(), kafka.TopicOptions{Partitions: 2, Roles: tt.roles})
+				err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2, Roles: tt.roles})
 				if refused := err != nil && strings.Contains(err.Error(),
 					"millrace.admin: has 3 partitions, but millrace.fixity.results has 2"); refused != tt.refused {
 					t.Errorf("got %v, want a refusal: %v", err, tt.refused)

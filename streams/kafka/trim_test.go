@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 )
 
@@ -39,8 +40,8 @@ func bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, client.C
 	}
 	t.Cleanup(cluster.Close)
 	cfg := client.Config{Brokers: cluster.ListenAddrs(), Dialer: network.DialContext, Prefix: "millrace."}
-	o := kafka.TopicOptions{Partitions: partitions, Replication: 1}
-	if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
+	o := admin.TopicOptions{Partitions: partitions, Replication: 1}
+	if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
 		t.Fatal(err)
 	}
 	return cluster, cfg
@@ -64,14 +65,14 @@ func fill(t *testing.T, cfg client.Config, topic schemas.Topic, n, partitions in
 	}
 }
 
-func trimmer(t *testing.T, cfg client.Config, keep time.Duration) *kafka.Trimmer {
+func trimmer(t *testing.T, cfg client.Config, keep time.Duration) *admin.Trimmer {
 	t.Helper()
-	adm, err := kafka.NewAdmin(cfg)
+	adm, err := admin.NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(adm.Close)
-	return kafka.NewTrimmer(adm, keep)
+	return admin.NewTrimmer(adm, keep)
 }
 
 // starts returns the log starts of a topic's partitions.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -59,7 +60,7 @@ func TestWatermark(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				tt.make(b)
-				adm, err := kafka.NewAdmin(b.Config())
+				adm, err := admin.NewAdmin(b.Config())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -101,7 +102,7 @@ func TestWatermarkOfManyCallers(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, ShortFetches: true})
 		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
-		adm, err := kafka.NewAdmin(b.Config())
+		adm, err := admin.NewAdmin(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}

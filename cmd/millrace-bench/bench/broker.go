@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkabench"
 	"github.com/millrace/millrace/streams/kafka/metrics"
@@ -42,7 +43,7 @@ func (r *runner) newBrokerWith(ctx context.Context, partitions int) (*testBroker
 		return nil, err
 	}
 	g := &testBroker{b}
-	if err := kafka.EnsureTopics(ctx, config(b.Addr()), kafka.TopicOptions{Partitions: int32(partitions)}); err != nil {
+	if err := admin.EnsureTopics(ctx, config(b.Addr()), admin.TopicOptions{Partitions: int32(partitions)}); err != nil {
 		g.close()
 		return nil, err
 	}

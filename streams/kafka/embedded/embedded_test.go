@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
@@ -82,7 +83,7 @@ func TestKill(t *testing.T) {
 	handled := map[string]int{}
 	for round := range rounds {
 		cfg, kill := start(t, dir)
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 2}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 2}); err != nil {
 			t.Fatal(err)
 		}
 		p, err := kafka.NewProducer(cfg, "test")
@@ -110,7 +111,7 @@ func TestKill(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		adm, err := kafka.NewAdmin(cfg)
+		adm, err := admin.NewAdmin(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +146,7 @@ func TestClose(t *testing.T) {
 			t.Errorf("listens on %s", b.Addr())
 		}
 		cfg := client.Config{Brokers: []string{b.Addr()}}
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
 		}
 		b.Close()
@@ -167,7 +168,7 @@ func TestTrimAndRestart(t *testing.T) {
 		}
 		defer b.Close() // a second time, unless the test fails
 		cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
 		}
 		p, err := kafka.NewProducer(cfg, "test")
@@ -189,7 +190,7 @@ func TestTrimAndRestart(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		adm, err := kafka.NewAdmin(cfg)
+		adm, err := admin.NewAdmin(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +199,7 @@ func TestTrimAndRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		// With this age the trimmer considers all records old.
-		if removed, err := kafka.NewTrimmer(adm, -time.Minute).Trim(ctx); err != nil || removed[schemas.Jobs] < n-1 {
+		if removed, err := admin.NewTrimmer(adm, -time.Minute).Trim(ctx); err != nil || removed[schemas.Jobs] < n-1 {
 			t.Errorf("trimmed %v, %v", removed, err)
 		}
 		adm.Close()

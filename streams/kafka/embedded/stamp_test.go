@@ -6,7 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
@@ -35,7 +35,7 @@ func TestRecordTimestamps(t *testing.T) {
 	}
 	cl := restart()
 	cfg := client.Config{Brokers: []string{b.Addr()}}
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 		t.Fatal(err)
 	}
 	begun := time.Now().Truncate(time.Millisecond)

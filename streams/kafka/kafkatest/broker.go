@@ -19,7 +19,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
@@ -88,7 +88,7 @@ func New(t testing.TB, o Options) *Broker {
 		o.Partitions = 2
 	}
 	if !o.NoTopics {
-		if err := kafka.EnsureTopics(t.Context(), b.cfg, kafka.TopicOptions{Partitions: o.Partitions}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), b.cfg, admin.TopicOptions{Partitions: o.Partitions}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,4 +1,4 @@
-package kafka_test
+package admin_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 )
 
@@ -28,18 +28,18 @@ func TestRefusedLogin(t *testing.T) {
 	})
 	cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p.",
 		SASL: &client.SASL{Mechanism: "PLAIN", User: "app", Password: "wrong"}}
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{}); !errors.Is(err, client.ErrLoginRejected) {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{}); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("make topics: got %v", err)
 	}
-	if _, err := kafka.MissingTopics(t.Context(), cfg); !errors.Is(err, client.ErrLoginRejected) {
+	if _, err := admin.MissingTopics(t.Context(), cfg); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("look for topics: got %v", err)
 	}
-	admin, err := kafka.NewAdmin(cfg)
+	a, err := admin.NewAdmin(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(admin.Close)
-	if _, err := admin.Lags(t.Context(), schemas.RolePlanner); !errors.Is(err, client.ErrLoginRejected) {
+	t.Cleanup(a.Close)
+	if _, err := a.Lags(t.Context(), schemas.RolePlanner); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("ask for the lag: got %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package kafka
+package admin
 
 import (
 	"github.com/millrace/millrace/streams/kafka/internal/core"
