@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	broker "github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -110,7 +111,7 @@ type convergeWorld struct {
 	client   *emit.Store
 	producer *kafka.Producer
 	admin    *admin.Admin
-	dead     *kafka.DeadLetters
+	dead     *deadletter.Letters
 	s3       *s3test.Server
 	clock    atomic.Int64 // offset of the S3 store's clock in ns
 	s3Away   atomic.Bool
@@ -240,11 +241,11 @@ func (w *convergeWorld) open(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.producer.Close)
-	if w.admin, err = admin.NewAdmin(k); err != nil {
+	if w.admin, err = admin.New(k); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.admin.Close)
-	if w.dead, err = kafka.NewDeadLetters(k); err != nil {
+	if w.dead, err = deadletter.New(k); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.dead.Close)

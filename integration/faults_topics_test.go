@@ -214,7 +214,7 @@ func TestGroupOffsetsLost(t *testing.T) {
 	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
-	adm, err := admin.NewAdmin(cfg)
+	adm, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

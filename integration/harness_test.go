@@ -101,7 +101,7 @@ func TestOldestKafka(t *testing.T) {
 	t.Run("static members", func(t *testing.T) { staticMember(t, c, c.Config("static.")) })
 	t.Run("trimming", func(t *testing.T) {
 		lane := schemas.Delay(cfg.Lanes[0].Name)
-		a, err := admin.NewAdmin(cfg)
+		a, err := admin.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,7 +221,7 @@ func (r *rows) distinct() int {
 // awaitDrained waits until all groups have committed everything.
 func awaitDrained(t *testing.T, cfg client.Config) {
 	t.Helper()
-	a, err := admin.NewAdmin(cfg)
+	a, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -151,7 +151,7 @@ func (m *sinkSetup) send(t *testing.T, n int) {
 // awaitCommitted waits until both groups of the sink have committed all records of a topic.
 func (m *sinkSetup) awaitCommitted(t *testing.T, limit time.Duration) {
 	t.Helper()
-	a, err := admin.NewAdmin(m.kafka)
+	a, err := admin.New(m.kafka)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -47,7 +47,7 @@ func TestTransactions(t *testing.T) {
 			of.await(t, items...)
 		}
 	}
-	a, err := admin.NewAdmin(cfg)
+	a, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -119,7 +119,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.producer, err = kafka.NewProducer(a.kafka, "millrace"); err != nil {
 		return nil, fmt.Errorf("make the producer: %w", err)
 	}
-	if a.admin, err = admin.NewAdmin(a.kafka); err != nil {
+	if a.admin, err = admin.New(a.kafka); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
 	if err := a.newPolicies(); err != nil {

@@ -125,7 +125,7 @@ func TestHandled(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := &App{}
 		var err error
-		if a.admin, err = admin.NewAdmin(b.Config()); err != nil {
+		if a.admin, err = admin.New(b.Config()); err != nil {
 			t.Fatal(err)
 		}
 		defer a.admin.Close()
@@ -151,7 +151,7 @@ func TestStandstill(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a := &App{kafka: b.Config()}
 		var err error
-		if a.admin, err = admin.NewAdmin(a.kafka); err != nil {
+		if a.admin, err = admin.New(a.kafka); err != nil {
 			t.Fatal(err)
 		}
 		defer a.admin.Close()

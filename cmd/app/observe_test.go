@@ -116,7 +116,7 @@ func TestObserved(t *testing.T) {
 	reg := health.NewRegistry()
 	cfg := b.Config()
 	cfg.Metrics = metrics.New(reg)
-	a, err := admin.NewAdmin(cfg)
+	a, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

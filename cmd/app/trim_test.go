@@ -20,7 +20,7 @@ import (
 // trimming is an App that hourly trims records older than keep.
 func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 	t.Helper()
-	a, err := admin.NewAdmin(b.Config())
+	a, err := admin.New(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ func OpenVerifier(
 		return nil, err
 	}
 	v := &Verifier{log: log, progress: progress}
-	if v.admin, err = admin.NewAdmin(k); err != nil {
+	if v.admin, err = admin.New(k); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
 	v.watermark = v.admin.NewWatermark(schemas.Changes, positionTopics())

@@ -41,7 +41,7 @@ func newVerified(t *testing.T) *verified {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := admin.NewAdmin(b.Config())
+	a, err := admin.New(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -93,7 +94,7 @@ func refuseAll(ctx context.Context, cfg client.Config, role schemas.Role, msgs [
 	if err != nil {
 		return err
 	}
-	adm, err := admin.NewAdmin(cfg)
+	adm, err := admin.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -150,14 +151,14 @@ func TestRedriveIsStopped(t *testing.T) {
 // A dead letter that is not a message is shown as bytes, without control characters.
 func TestShowLetter(t *testing.T) {
 	long := bytes.Repeat([]byte{0xff}, maxHexBytes+10)
-	l := &kafka.DeadLetter{
-		ID: "1-7", State: kafka.DeadDiscarded, By: "ann", Reason: "test\x1b[2J", Decided: time.Unix(1_800_000_000,
+	l := &deadletter.Letter{
+		ID: "1-7", State: deadletter.Discarded, By: "ann", Reason: "test\x1b[2J", Decided: time.Unix(1_800_000_000,
 			0), Time: time.Unix(1_700_000_000, 0),
 		Role: schemas.RolePlanner, Topic: schemas.Changes, Partition: 3, Offset: 5, Class: "permanent",
 		Error: "malformed\x1b[31m\nstack", Attempts: 1,
 		Key: []byte("k\xff"), Value: long, Headers: []schemas.Header{{Key: "a", Value: []byte{0xff}},
 			{Key: "b", Value: []byte("text")}},
-		History: []kafka.DeadFailure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
+		History: []deadletter.Failure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
 	}
 	var out bytes.Buffer
 	if err := showLetter(&out, l); err != nil {

@@ -12,13 +12,14 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
 // inLane writes a waiting command with timestamp at to a lane.
 func inLane(t *testing.T, b *kafkatest.Broker, lane schemas.Topic, item string, at time.Time) {
 	t.Helper()
-	rec, err := schemas.Encode(command(change(item).Body.(*pb.Change)))
+	rec, err := schemas.Encode(parttest.Command(parttest.Change(item).Body.(*pb.Change)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,7 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 				inLane(t, b, lane, "behind it", time.Now())
 				mend := fault(b)
 				for i := range 4 {
-					if err := run(t, 9*time.Minute, delayer(t, b)); err != nil {
+					if err := parttest.Run(t, 9*time.Minute, parttest.Delayer(t, b)); err != nil {
 						t.Fatal(err)
 					}
 					if got := b.Read(back); i == 0 && len(got) > 0 {
@@ -83,7 +84,7 @@ func TestLaneBoundsFutureTimestamps(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: []client.Lane{{Name: "30s", Delay: delay}}})
 		b.MakeTopic(lane, 1, nil) // keeps the producers' timestamps
 		b.MakeTopic(schemas.Again(schemas.RoleCopier), 1, nil)
-		background(t, delayer(t, b))
+		parttest.Background(t, parttest.Delayer(t, b))
 		time.Sleep(20 * time.Second)
 		inLane(t, b, lane, "ahead", time.Now().AddDate(1, 0, 0))
 		inLane(t, b, lane, "behind it", time.Now())

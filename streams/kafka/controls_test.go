@@ -14,6 +14,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -273,7 +274,7 @@ func follow(t *testing.T, b *kafkatest.Broker) *client.Controls {
 	if err != nil {
 		t.Fatal(err)
 	}
-	background(t, c)
+	parttest.Background(t, c)
 	<-c.Ready()
 	return c
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -36,7 +37,7 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 func writeBatches(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
 	t.Helper()
 	for _, item := range items {
-		rec, err := schemas.Encode(change(item))
+		rec, err := schemas.Encode(parttest.Change(item))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,7 +83,7 @@ func TestDamagedBatch(t *testing.T) {
 						t.Errorf("%s, want it to say %s", got, want)
 					}
 				})
-				if err := run(t, 2*time.Minute, part); err != nil {
+				if err := parttest.Run(t, 2*time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"a", "b", "d", "e"}) {
@@ -108,7 +109,7 @@ func TestDamagedBatch(t *testing.T) {
 				if part, err = reader(cfg, &h); err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, time.Minute, part); err != nil {
+				if err := parttest.Run(t, time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"c"}) || len(cfg.Unreadables.Batches()) > 0 {
@@ -129,7 +130,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 	}{
 		"damaged": {func(_ *testing.T, b *kafkatest.Broker) { b.WriteDamaged(schemas.Changes, 0, 3) }, 5},
 		"too long": {func(t *testing.T, b *kafkatest.Broker) {
-			rec := messageRecord(t, change("x"))
+			rec := messageRecord(t, parttest.Change("x"))
 			rec.Value = bytes.Repeat([]byte("x"), 70<<20)
 			writeForeign(t, b, rec)
 		}, 3},
@@ -160,7 +161,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := run(t, d, p); err != nil {
+					if err := parttest.Run(t, d, p); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -228,7 +229,7 @@ func TestBatchRejectedByBroker(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, 2*time.Minute, part); err != nil {
+				if err := parttest.Run(t, 2*time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"b", "c"}) {
@@ -276,7 +277,7 @@ func TestTemporarilyUnavailablePartition(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, away+time.Minute, part); err != nil {
+				if err := parttest.Run(t, away+time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"a"}) {

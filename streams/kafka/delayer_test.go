@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -17,13 +18,13 @@ import (
 func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
 		p, err := kafka.NewProducer(b.Config(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		waits := command(change("a").Body.(*pb.Change))
+		waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		waits.Due = time.Now().Add(3 * time.Minute)
 		if err := p.Publish(t.Context(), waits); err != nil {
 			t.Fatal(err)
@@ -46,7 +47,7 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := run(t, tt.runs, d); err != nil {
+			if err := parttest.Run(t, tt.runs, d); err != nil {
 				t.Fatal(err)
 			}
 			if n := len(b.Read(again)); n != tt.want {
@@ -68,7 +69,7 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := command(change("a").Body.(*pb.Change))
+	waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 	p, err := kafka.NewProducer(cfg, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -78,8 +79,8 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	if err := p.Publish(t.Context(), waits); err != nil {
 		t.Fatal(err)
 	}
-	background(t, d)
-	await(t, "a record is moved", func() bool { return refused() > 0 })
+	parttest.Background(t, d)
+	parttest.Await(t, "a record is moved", func() bool { return refused() > 0 })
 	seen := make(chan error, 1)
 	go func() { _, err := reg.Gather(); seen <- err }()
 	select {
@@ -91,5 +92,5 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 		t.Error("the metrics do not answer")
 	}
 	mend()
-	await(t, "the record comes back", func() bool { return len(b.Read(schemas.Again(schemas.RoleCopier))) > 0 })
+	parttest.Await(t, "the record comes back", func() bool { return len(b.Read(schemas.Again(schemas.RoleCopier))) > 0 })
 }

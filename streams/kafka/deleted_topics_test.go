@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -90,13 +91,13 @@ func TestRecreatedTopic(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				go func() { ended <- part.Run(ctx) }()
-				b.Send(change("a"), change("b"))
+				b.Send(parttest.Change("a"), parttest.Change("b"))
 				time.Sleep(20 * time.Second)
 				if got := h.take(); !slices.Equal(got, []string{"a", "b"}) {
 					t.Fatalf("handled %v", got)
 				}
 				b.Recreate(schemas.Changes, 1)
-				b.Send(change("c"), change("d"), change("e"))
+				b.Send(parttest.Change("c"), parttest.Change("d"), parttest.Change("e"))
 				select {
 				case err := <-ended:
 					if err == nil || !strings.Contains(err.Error(), "topic millrace.changes was deleted and recreated") {
@@ -110,7 +111,7 @@ func TestRecreatedTopic(t *testing.T) {
 				if part, err = reader(b.Config(), &h); err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, 20*time.Second, part); err != nil {
+				if err := parttest.Run(t, 20*time.Second, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"c", "d", "e"}) {
@@ -149,11 +150,11 @@ func TestRecreatedTopicWithoutDescribe(t *testing.T) {
 func TestRecreatedLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
-		lane := schemas.Delay(quickLanes()[0].Name)
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
+		lane := schemas.Delay(parttest.QuickLanes()[0].Name)
 		// Not while the client refreshes its metadata: it would forget the missing lane, and then read the new one.
 		time.AfterFunc(30*time.Second+100*time.Millisecond, func() { b.Recreate(lane, 1) })
-		if err := run(t, 3*time.Minute, delayer(t, b)); err == nil ||
+		if err := parttest.Run(t, 3*time.Minute, parttest.Delayer(t, b)); err == nil ||
 			!strings.Contains(err.Error(), string(lane)+" was deleted and recreated") {
 			t.Errorf("ended: %v", err)
 		}
@@ -181,7 +182,7 @@ func TestWatchTopics(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				adm, err := admin.NewAdmin(b.Config())
+				adm, err := admin.New(b.Config())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -218,7 +219,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Before42: true})
-				b.Send(numbered(100, 100)...)
+				b.Send(parttest.Numbered(100, 100)...)
 				known := make(chan struct{})
 				cfg := b.Config()
 				cfg.Deleted = &client.DeletedTopics{}
@@ -236,7 +237,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				adm, err := admin.NewAdmin(cfg)
+				adm, err := admin.New(cfg)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -254,7 +255,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				}
 				time.AfterFunc(25*time.Second, func() {
 					b.Recreate(schemas.Changes, 1)
-					b.Send(numbered(10, 10)...)
+					b.Send(parttest.Numbered(10, 10)...)
 				})
 				err = p.Run(ctx)
 				if tt.watched {
@@ -271,7 +272,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, time.Minute, next); err != nil {
+				if err := parttest.Run(t, time.Minute, next); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); len(got) != 10 {
@@ -292,24 +293,24 @@ func TestProducerOfARecreatedTopic(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		if err := p.Publish(t.Context(), change("a")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err != nil {
 			t.Fatal(err)
 		}
 		b.Recreate(schemas.Changes, 1)
 		time.Sleep(10 * time.Minute) // the client refreshes its metadata
-		if err := p.Publish(t.Context(), change("b"), change("c")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("b"), parttest.Change("c")); err != nil {
 			t.Errorf("publish to the new topic: %v", err)
 		}
 		b.Delete(schemas.Changes)
-		if err := p.Publish(t.Context(), change("d")); err == nil {
+		if err := p.Publish(t.Context(), parttest.Change("d")); err == nil {
 			t.Error("published to a topic that is not there")
 		}
 		b.MakeTopic(schemas.Changes, 1, nil)
 		time.Sleep(10 * time.Minute)
-		if err := p.Publish(t.Context(), change("d")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("d")); err != nil {
 			t.Errorf("publish to the third topic: %v", err)
 		}
-		if got := items(b, schemas.Changes); !slices.Equal(got, []string{"d"}) {
+		if got := parttest.Items(b, schemas.Changes); !slices.Equal(got, []string{"d"}) {
 			t.Errorf("the topic has %v", got)
 		}
 	})

@@ -7,12 +7,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Names for the tests in package kafka_test.
-var (
-	ErrNoDeadLetter = errNoDeadLetter
-	ErrDeadClosed   = errDeadDecided
-)
-
 // SetDeadline sets how long a task may run: d, plus a second for each slow bytes of it. Zero is the default.
 func (p *Pool) SetDeadline(d time.Duration, slow int64) *Pool {
 	p.deadlineBase, p.deadlineRate = cmp.Or(d, p.deadlineBase), cmp.Or(slow, p.deadlineRate)

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -57,7 +58,7 @@ func TestRemovedMember(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			background(t, p)
+			parttest.Background(t, p)
 			handled := func() int {
 				mu.Lock()
 				defer mu.Unlock()

@@ -16,6 +16,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
@@ -56,7 +57,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := withMetrics(b)
 		for _, item := range []string{"good", "flaky", "bad", "later", "away", "broken"} {
-			b.Send(change(item))
+			b.Send(parttest.Change(item))
 		}
 		sent := time.Now()
 		var mu sync.Mutex // guards calls
@@ -82,12 +83,12 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 				case item == "away":
 					return nil, retry.Unavailable(errNet)
 				}
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			})
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g)
+		parttest.Background(t, g)
 		time.Sleep(10 * time.Second)
 		const l = "class=high,role=planner}"
 		got := nonZero(t, reg, "role=planner")
@@ -111,7 +112,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 			"handler_seconds{" + l: 8, "assigned_partitions{" + l: 2,
 			"rebalances_total{class=high,kind=assigned,role=planner}": 1,
 		})
-		b.Send(change("slow"))
+		b.Send(parttest.Change("slow"))
 		time.Sleep(3 * time.Second)
 		got = nonZero(t, reg, "role=planner")
 		for name, want := range map[string][2]float64{
@@ -141,12 +142,12 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		cfg, reg := withMetrics(b)
 		b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, 1)
 		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
-			plan)
+			parttest.Plan)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Send(change("a"))
-		if err := run(t, time.Minute, g); err == nil {
+		b.Send(parttest.Change("a"))
+		if err := parttest.Run(t, time.Minute, g); err == nil {
 			t.Fatal("a refused publish ended nothing")
 		}
 		got := nonZero(t, reg, "role=planner")
@@ -161,18 +162,18 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		}
 		group := func() *kafka.Pool {
 			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
-				plan)
+				parttest.Plan)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return g
 		}
 		mend := b.FailCommit(schemas.RolePlanner, kafkatest.Refused, -1)
-		if err := run(t, time.Minute, group()); err == nil {
+		if err := parttest.Run(t, time.Minute, group()); err == nil {
 			t.Fatal("a refused commit ended nothing")
 		}
 		mend()
-		background(t, group())
+		parttest.Background(t, group())
 		time.Sleep(10 * time.Second)
 		b.Fence(schemas.RolePlanner)
 		time.Sleep(time.Minute)
@@ -199,8 +200,8 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Send(change("a"), change("bad"), change("b"))
-		background(t, g)
+		b.Send(parttest.Change("a"), parttest.Change("bad"), parttest.Change("b"))
+		parttest.Background(t, g)
 		time.Sleep(30 * time.Second)
 		want := map[string]float64{"done": 2, "dead": 1, "retried": 3}
 		if got := outcomes(t, reg, schemas.RoleState); !maps.Equal(got, want) {
@@ -213,7 +214,7 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 		tb.mu.Lock()
 		tb.hang = true
 		tb.mu.Unlock()
-		b.Send(change("c"))
+		b.Send(parttest.Change("c"))
 		time.Sleep(5 * time.Second)
 		got := nonZero(t, reg, l)
 		for name, want := range map[string][2]float64{
@@ -230,14 +231,14 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 func TestDelayerIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
 		cfg, reg := withMetrics(b)
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		waits := command(change("a").Body.(*pb.Change))
+		waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		waits.Due = time.Now().Add(31 * time.Second)
 		if err := p.Publish(t.Context(), waits); err != nil {
 			t.Fatal(err)
@@ -248,7 +249,7 @@ func TestDelayerIsMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, d)
+		parttest.Background(t, d)
 		time.Sleep(10 * time.Second)
 		held := map[string]float64{"in_flight_messages{class=high,role=delayer}": 2}
 		metricstest.Compare(t, nonZero(t, reg, "role=delayer", "messages"), held)
@@ -272,10 +273,10 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 		}
 		defer p.Close()
 		b.FailProduce(schemas.Changes, kafkatest.Refused, 1)
-		if err := p.Publish(t.Context(), change("a")); err == nil {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err == nil {
 			t.Fatal("published refused records")
 		}
-		if err := p.Publish(t.Context(), change("a")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err != nil {
 			t.Fatal(err)
 		}
 		metricstest.Compare(t, nonZero(t, reg, "publish_failures"),
@@ -309,11 +310,11 @@ func TestMetricsOfPool(t *testing.T) {
 		}
 		for item, topic := range map[string]schemas.Topic{"a": schemas.DuplicationHigh, "broken": schemas.DuplicationHigh,
 			"b": schemas.DuplicationLow, "away": schemas.DuplicationLow, "hangs": schemas.DuplicationLarge} {
-			c := command(change(item).Body.(*pb.Change))
+			c := parttest.Command(parttest.Change(item).Body.(*pb.Change))
 			c.Topic = topic
 			b.Send(c)
 		}
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(time.Minute)
 		want := map[string]float64{
 			"messages_total{class=high,outcome=done,role=copier}":       1,
@@ -375,8 +376,8 @@ func TestMetricsOfHangingBatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Send(change("a"))
-		background(t, g)
+		b.Send(parttest.Change("a"))
+		parttest.Background(t, g)
 		time.Sleep(10 * time.Second)
 		const stuck = "stuck_tasks{class=high,role=state}"
 		metricstest.Compare(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})

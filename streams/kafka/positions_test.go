@@ -14,13 +14,14 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
 // keep saves the positions of all groups.
 func keep(t *testing.T, b *kafkatest.Broker) []schemas.Message {
 	t.Helper()
-	adm, err := admin.NewAdmin(b.Config())
+	adm, err := admin.New(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,16 +75,16 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 						if err != nil {
 							t.Fatal(err)
 						}
-						if err := run(t, time.Minute, part); err != nil {
+						if err := parttest.Run(t, time.Minute, part); err != nil {
 							t.Fatal(err)
 						}
 						return strings.Join(h.take(), " ")
 					}
-					b.Send(change("a"), change("b"))
+					b.Send(parttest.Change("a"), parttest.Change("b"))
 					once()
 					keep(t, b)
 					if tt.since {
-						b.Send(change("c"))
+						b.Send(parttest.Change("c"))
 						once()
 					}
 					if tt.forget {
@@ -91,14 +92,14 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 						if kind == "BatchGroup" {
 							group = "millrace." + string(schemas.RoleSink)
 						}
-						if _, err := adminClient(t, cfg).DeleteGroup(t.Context(), group); err != nil {
+						if _, err := parttest.Kadm(t, cfg).DeleteGroup(t.Context(), group); err != nil {
 							t.Fatal(err)
 						}
 					}
 					if tt.change != nil {
 						tt.change(b)
 					}
-					b.Send(change("new"))
+					b.Send(parttest.Change("new"))
 					if got := once(); got != tt.want {
 						t.Errorf("handled %s, want %s", got, tt.want)
 					}
@@ -116,17 +117,17 @@ func TestCheckpointBelowTheLogStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"))
-		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+		b.Send(parttest.Change("a"))
+		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
 		keep(t, b)
-		if _, err := adminClient(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
+		if _, err := parttest.Kadm(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
 			t.Fatal(err)
 		}
-		b.Send(numbered(10, 10)...)
+		b.Send(parttest.Numbered(10, 10)...)
 		b.Trim(schemas.Changes, 0, 5)
-		if err := run(t, time.Minute, planner(t, b, plan)); err == nil ||
+		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err == nil ||
 			!strings.Contains(err.Error(), "--reset-offsets --to-earliest") {
 			t.Errorf("ended: %v", err)
 		}
@@ -142,7 +143,7 @@ func TestPositionsOfChangedGroups(t *testing.T) {
 		if got := keep(t, b); len(got) != 0 {
 			t.Errorf("%d positions of groups that have committed nothing", len(got))
 		}
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		once(t, b.Config())
 		first := keep(t, b)
 		time.Sleep(time.Hour)
@@ -167,7 +168,7 @@ func TestPositionsOfChangedGroups(t *testing.T) {
 // forget deletes the committed offsets of the planner's group.
 func forget(t *testing.T, b *kafkatest.Broker) {
 	t.Helper()
-	if _, err := adminClient(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
+	if _, err := parttest.Kadm(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -180,7 +181,7 @@ func once(t *testing.T, cfg client.Config) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t, time.Minute, part); err != nil {
+	if err := parttest.Run(t, time.Minute, part); err != nil {
 		t.Fatal(err)
 	}
 	return strings.Join(h.take(), " ")
@@ -323,7 +324,7 @@ func TestCheckpointsWithoutPermission(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = run(t, time.Minute, part)
+				err = parttest.Run(t, time.Minute, part)
 				if err == nil || !strings.Contains(err.Error(), "millrace.checkpoints") ||
 					!errors.Is(err, kerr.TopicAuthorizationFailed) {
 					t.Errorf("ended: %v", err)
@@ -344,7 +345,7 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		send := func(items ...string) {
 			for _, item := range items {
-				rec := messageRecord(t, change(item))
+				rec := messageRecord(t, parttest.Change(item))
 				to := schemas.Record{Topic: schemas.Again(schemas.RolePlanner), Key: rec.Key, Value: rec.Value}
 				for _, h := range rec.Headers {
 					to.Headers = append(to.Headers, schemas.Header{Key: h.Key, Value: h.Value})
@@ -354,7 +355,7 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 				b.Write(kafkatest.Record{Record: to, Partition: 0})
 			}
 		}
-		b.Send(change("x"))
+		b.Send(parttest.Change("x"))
 		send("a", "b")
 		once(t, b.Config())
 		keep(t, b)
@@ -380,17 +381,17 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 func TestCheckpointOfALane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
-		lane := schemas.Delay(quickLanes()[0].Name)
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
+		lane := schemas.Delay(parttest.QuickLanes()[0].Name)
 		pass := func(n int) {
 			for range n {
-				rec := messageRecord(t, change("a"))
+				rec := messageRecord(t, parttest.Change("a"))
 				to := schemas.Record{Topic: lane, Key: rec.Key, Value: rec.Value}
 				to.Headers = []schemas.Header{{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Changes)},
 					{Key: schemas.HeaderRole, Value: []byte(schemas.RolePlanner)}}
 				b.Write(kafkatest.Record{Record: to, Partition: 0})
 			}
-			if err := run(t, time.Minute, delayer(t, b)); err != nil {
+			if err := parttest.Run(t, time.Minute, parttest.Delayer(t, b)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -403,7 +404,7 @@ func TestCheckpointOfALane(t *testing.T) {
 		if at := starts(t, b.Config(), lane)[0]; at != 4 {
 			t.Fatalf("the log starts at %d", at)
 		}
-		if _, err := adminClient(t, b.Config()).DeleteGroup(t.Context(), "millrace.delayer"); err != nil {
+		if _, err := parttest.Kadm(t, b.Config()).DeleteGroup(t.Context(), "millrace.delayer"); err != nil {
 			t.Fatal(err)
 		}
 		pass(0)

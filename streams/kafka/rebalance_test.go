@@ -13,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -68,7 +69,7 @@ func TestRebalance(t *testing.T) {
 				case <-time.After(5 * time.Millisecond):
 				case <-ctx.Done():
 				}
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			}
 			start := func(ctx context.Context) {
 				p, err := part(cfg, h)
@@ -96,14 +97,14 @@ func TestRebalance(t *testing.T) {
 			for range each {
 				var msgs []schemas.Message
 				for i := range keys {
-					msgs = append(msgs, change(fmt.Sprint(i)))
+					msgs = append(msgs, parttest.Change(fmt.Sprint(i)))
 				}
 				b.Send(msgs...)
 				<-time.After(500 * time.Millisecond)
 			}
 			others.Wait()
-			await(t, "all is committed", func() bool {
-				return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each
+			parttest.Await(t, "all is committed", func() bool {
+				return parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each
 			})
 			stop()
 			stays.Wait()

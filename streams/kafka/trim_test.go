@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 )
 
 // bare starts a broker for a single test, for faults that kafkatest does not have.
@@ -67,7 +68,7 @@ func fill(t *testing.T, cfg client.Config, topic schemas.Topic, n, partitions in
 
 func trimmer(t *testing.T, cfg client.Config, keep time.Duration) *admin.Trimmer {
 	t.Helper()
-	adm, err := admin.NewAdmin(cfg)
+	adm, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func trimmer(t *testing.T, cfg client.Config, keep time.Duration) *admin.Trimmer
 // starts returns the log starts of a topic's partitions.
 func starts(t *testing.T, cfg client.Config, topic schemas.Topic) map[int32]int64 {
 	t.Helper()
-	listed, err := adminClient(t, cfg).ListStartOffsets(t.Context(), cfg.Prefix+string(topic))
+	listed, err := parttest.Kadm(t, cfg).ListStartOffsets(t.Context(), cfg.Prefix+string(topic))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func TestTrim(t *testing.T) {
 			schemas.Delay("30s"), schemas.Delay("90d"), schemas.Changes, schemas.Incidents, schemas.Dead,
 			schemas.Jobs, "foreign"}
 		for _, name := range []string{"millrace.delay.90d", "millrace.foreign"} {
-			if _, err := adminClient(t, cfg).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
+			if _, err := parttest.Kadm(t, cfg).CreateTopic(t.Context(), 1, 1, nil, name); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -293,7 +294,7 @@ func TestTrimWhileReading(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g)
+		parttest.Background(t, g)
 		tr := trimmer(t, cfg, 0)
 		n := need.Amount(60, 200, 200)
 		for i := range n {
@@ -312,5 +313,5 @@ func TestTrimWhileReading(t *testing.T) {
 }
 
 func numberedCommand(i int) schemas.Message {
-	return command(change(fmt.Sprint(i)).Body.(*pb.Change))
+	return parttest.Command(parttest.Change(fmt.Sprint(i)).Body.(*pb.Change))
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -42,7 +43,7 @@ func TestUnreadables(t *testing.T) {
 		if cfg.Unreadables.Complete(schemas.Checkpoints) || cfg.Unreadables.Complete(schemas.Admin) {
 			t.Error("is complete before it was read")
 		}
-		background(t, tb)
+		parttest.Background(t, tb)
 		if err := tb.CatchUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}

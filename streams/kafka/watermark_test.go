@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -28,7 +29,7 @@ func TestWatermark(t *testing.T) {
 	commit := func(b *kafkatest.Broker, at int64) {
 		b.ReplaceMembers(schemas.RoleSink, schemas.Changes, map[int32]int64{0: at})
 	}
-	send := func(b *kafkatest.Broker) { b.Send(change("a"), change("b"), change("c")) }
+	send := func(b *kafkatest.Broker) { b.Send(parttest.Change("a"), parttest.Change("b"), parttest.Change("c")) }
 	for name, tt := range map[string]struct {
 		make func(b *kafkatest.Broker)
 		want []schemas.Progress // in the current incarnation
@@ -60,7 +61,7 @@ func TestWatermark(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				tt.make(b)
-				adm, err := admin.NewAdmin(b.Config())
+				adm, err := admin.New(b.Config())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -100,9 +101,9 @@ func TestWatermarkOfManyCallers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, ShortFetches: true})
-		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
-		adm, err := admin.NewAdmin(b.Config())
+		adm, err := admin.New(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +111,7 @@ func TestWatermarkOfManyCallers(t *testing.T) {
 		w := adm.NewWatermark(schemas.Changes, map[schemas.Role][]schemas.Topic{schemas.RoleSink: {schemas.Changes}})
 		var callers sync.WaitGroup
 		for n := int64(1); n <= 20; n++ {
-			b.Send(change("a"))
+			b.Send(parttest.Change("a"))
 			callers.Go(func() {
 				got, err := w.Wait(t.Context())
 				if err != nil || got[schemas.RoleSink][0].Next < n {

@@ -34,7 +34,7 @@ func TestRefusedLogin(t *testing.T) {
 	if _, err := admin.MissingTopics(t.Context(), cfg); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("look for topics: got %v", err)
 	}
-	a, err := admin.NewAdmin(cfg)
+	a, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ type Admin struct {
 	undecided openTransactions
 }
 
-// NewAdmin returns an Admin. It connects when a method is called. The caller must call Close.
-func NewAdmin(cfg client.Config) (*Admin, error) {
+// New returns an Admin. It connects when a method is called. The caller must call Close.
+func New(cfg client.Config) (*Admin, error) {
 	opts, err := cfg.Options("admin")
 	if err != nil {
 		return nil, err

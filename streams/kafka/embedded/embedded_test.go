@@ -111,7 +111,7 @@ func TestKill(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		adm, err := admin.NewAdmin(cfg)
+		adm, err := admin.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +190,7 @@ func TestTrimAndRestart(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		adm, err := admin.NewAdmin(cfg)
+		adm, err := admin.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

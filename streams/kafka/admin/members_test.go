@@ -1,4 +1,4 @@
-package kafka_test
+package admin_test
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestUnservedAndOutstanding(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		a := lagAdmin(t, b.Config())
+		a := parttest.NewAdmin(t, b.Config())
 		unserved := func(when string, want ...schemas.Role) {
 			t.Helper()
 			got, err := a.Unserved(t.Context(), schemas.RolePlanner, schemas.RoleSteward)
@@ -23,7 +24,7 @@ func TestUnservedAndOutstanding(t *testing.T) {
 				t.Errorf("%s: unserved %v, %v, want %v", when, got, err, want)
 			}
 		}
-		b.Send(change("a"), change("b"), change("c"))
+		b.Send(parttest.Change("a"), parttest.Change("b"), parttest.Change("c"))
 		left, err := a.Outstanding(t.Context(), schemas.RolePlanner)
 		if err != nil {
 			t.Fatal(err)
@@ -35,9 +36,9 @@ func TestUnservedAndOutstanding(t *testing.T) {
 			}
 		}
 		unserved("nothing runs", schemas.RolePlanner, schemas.RoleSteward)
-		b.Send(change("later"))
+		b.Send(parttest.Change("later"))
 		outstanding("nothing runs", 3)
-		g := planner(t, b, plan)
+		g := parttest.Planner(t, b, parttest.Plan)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- g.Run(ctx) }()

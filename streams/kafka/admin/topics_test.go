@@ -1,4 +1,4 @@
-package kafka_test
+package admin_test
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -28,7 +29,7 @@ func TestEnsureTopics(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		adm, err := admin.NewAdmin(b.Config())
+		adm, err := admin.New(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,19 +113,19 @@ func TestProducer(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		if err := p.Publish(t.Context(), numbered(100, 100)...); err != nil {
+		if err := p.Publish(t.Context(), parttest.Numbered(100, 100)...); err != nil {
 			t.Fatal(err)
 		}
 		recs := b.Read(schemas.Changes)
 		if len(recs) != 100 || recs[0].Header(schemas.HeaderSource) != "test/emit" {
 			t.Errorf("%d records from %q", len(recs), recs[0].Header(schemas.HeaderSource))
 		}
-		big := change("a")
+		big := parttest.Change("a")
 		big.Body.(*pb.Change).Properties = map[string]string{}
 		for i := range 40 {
 			big.Body.(*pb.Change).Properties[fmt.Sprint(i)] = strings.Repeat("x", 8<<10)
 		}
-		if err := p.Publish(t.Context(), change("a"), big); !retry.IsPermanent(err) || !errors.Is(err, schemas.ErrTooLarge) {
+		if err := p.Publish(t.Context(), parttest.Change("a"), big); !retry.IsPermanent(err) || !errors.Is(err, schemas.ErrTooLarge) {
 			t.Errorf("too large: %v", err)
 		}
 		if n := len(b.Read(schemas.Changes)); n != 100 {
@@ -132,7 +133,7 @@ func TestProducer(t *testing.T) {
 		}
 		mend := b.FailProduce(schemas.Changes, kafkatest.NotDone, -1)
 		start := time.Now()
-		if err := p.Publish(t.Context(), change("a")); err == nil || retry.IsPermanent(err) {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err == nil || retry.IsPermanent(err) {
 			t.Errorf("refused for long: %v", err)
 		}
 		if took := time.Since(start); took > time.Minute {
@@ -141,14 +142,14 @@ func TestProducer(t *testing.T) {
 		mend()
 		mend = b.Disconnect()
 		start = time.Now()
-		if err := p.Publish(t.Context(), change("a")); err == nil || retry.IsPermanent(err) {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err == nil || retry.IsPermanent(err) {
 			t.Errorf("cut off: %v", err)
 		}
 		if took := time.Since(start); took > time.Minute {
 			t.Errorf("gave up after %v", took)
 		}
 		mend()
-		if err := p.Publish(t.Context(), change("a")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err != nil {
 			t.Errorf("mended: %v", err)
 		}
 	})
@@ -159,9 +160,9 @@ func TestLag(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(numbered(10, 10)...)
+		b.Send(parttest.Numbered(10, 10)...)
 		b.Trim(schemas.Changes, 0, 4)
-		adm, err := admin.NewAdmin(b.Config())
+		adm, err := admin.New(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,16 +175,16 @@ func TestLag(t *testing.T) {
 			}
 		}
 		check(map[schemas.Role]int64{"planner": 6, "copier": 0, "state": 6})
-		if err := run(t, 10*time.Second, planner(t, b, plan)); err != nil {
+		if err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
 		check(map[schemas.Role]int64{"planner": 0, "copier": 6, "state": 6})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := committed(ctx, adm, schemas.Changes, schemas.RolePlanner); err != nil {
+		if err := parttest.Committed(ctx, adm, schemas.Changes, schemas.RolePlanner); err != nil {
 			t.Errorf("wait for the planner: %v", err)
 		}
-		if err := committed(ctx, adm, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
+		if err := parttest.Committed(ctx, adm, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
 			t.Error("did not wait for the state")
 		}
 	})

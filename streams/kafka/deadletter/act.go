@@ -1,4 +1,4 @@
-package kafka
+package deadletter
 
 import (
 	"bytes"
@@ -25,7 +25,7 @@ const (
 )
 
 // A DeadOrder is a decision of a person about dead letters, as recorded in topic admin.
-type DeadOrder struct {
+type Order struct {
 	Who, Reason string
 	From        string // client that gave the order: cli, api
 	// Force includes letters that were redriven or discarded before. They must be selected by id.
@@ -40,7 +40,7 @@ type DeadOrder struct {
 }
 
 // A DeadReport is the result of a decision.
-type DeadReport struct {
+type Report struct {
 	Done    int
 	Refused int
 	// FirstRefusal is the reason why the first letter was refused.
@@ -56,12 +56,12 @@ type DeadReport struct {
 // about published letters are still recorded, and the same call again continues with the rest. A letter that
 // cannot be redriven is refused and does not hold up the others. A letter is also refused if its topic is
 // compacted and holds a newer record for its key.
-func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (DeadReport, error) {
+func (d *Letters) Redrive(ctx context.Context, q Query, o Order) (Report, error) {
 	if o.Value != nil && (len(q.IDs) != 1 || o.Reason == "") {
-		return DeadReport{}, errors.New("an edited value needs a reason and exactly one dead letter, by id")
+		return Report{}, errors.New("an edited value needs a reason and exactly one dead letter, by id")
 	}
 	known := &latestRecords{d, map[string]*latestInTopic{}}
-	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
+	return d.decide(ctx, q, o, func(l *Letter) (*kgo.Record, *pb.AdminAction, error) {
 		rec, err := d.redriven(l, o.Value)
 		if err == nil {
 			err = known.checkSuperseded(ctx, l, rec)
@@ -70,7 +70,7 @@ func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (De
 			return nil, nil, err
 		}
 		a := d.adminAction(l, actionRedrive, o)
-		a.After = fmt.Sprintf("%s to %s", DeadRedriven, d.cfg.SchemaTopic(rec.Topic))
+		a.After = fmt.Sprintf("%s to %s", Redriven, d.cfg.SchemaTopic(rec.Topic))
 		if o.Value != nil {
 			a.After += ", edited"
 		}
@@ -79,20 +79,20 @@ func (d *DeadLetters) Redrive(ctx context.Context, q DeadQuery, o DeadOrder) (De
 }
 
 // Discard records that the selected letters will not be handled again. They stay in topic dead. It requires a Reason.
-func (d *DeadLetters) Discard(ctx context.Context, q DeadQuery, o DeadOrder) (DeadReport, error) {
+func (d *Letters) Discard(ctx context.Context, q Query, o Order) (Report, error) {
 	if o.Reason == "" {
-		return DeadReport{}, errors.New("discarding dead letters needs a reason")
+		return Report{}, errors.New("discarding dead letters needs a reason")
 	}
-	return d.decide(ctx, q, o, func(l *DeadLetter) (*kgo.Record, *pb.AdminAction, error) {
+	return d.decide(ctx, q, o, func(l *Letter) (*kgo.Record, *pb.AdminAction, error) {
 		a := d.adminAction(l, actionDiscard, o)
-		a.After = string(DeadDiscarded)
+		a.After = string(Discarded)
 		return nil, a, nil
 	})
 }
 
 // A decideFunc decides about one letter. It returns the record to publish, nil for none, and the admin action to
 // record.
-type decideFunc func(*DeadLetter) (*kgo.Record, *pb.AdminAction, error)
+type decideFunc func(*Letter) (*kgo.Record, *pb.AdminAction, error)
 
 // A decisionBatch holds decisions that are published together.
 type decisionBatch struct {
@@ -101,9 +101,9 @@ type decisionBatch struct {
 	bytes   int
 }
 
-func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, decide decideFunc) (DeadReport, error) {
+func (d *Letters) decide(ctx context.Context, q Query, o Order, decide decideFunc) (Report, error) {
 	var (
-		r     DeadReport
+		r     Report
 		batch decisionBatch
 		began = time.Now()
 		limit = maxDecisions
@@ -129,7 +129,7 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, deci
 		return nil
 	}
 	q.Closed = false
-	err := d.Each(ctx, q, func(l *DeadLetter) error {
+	err := d.Each(ctx, q, func(l *Letter) error {
 		rec, action, err := d.decideOne(l, o, decide)
 		if unknown := (*latestLookupError)(nil); errors.As(err, &unknown) {
 			return fmt.Errorf("dead letter %s: %w", l.ID, err)
@@ -156,15 +156,15 @@ func (d *DeadLetters) decide(ctx context.Context, q DeadQuery, o DeadOrder, deci
 	return r, err
 }
 
-func (d *DeadLetters) decideOne(l *DeadLetter, o DeadOrder, decide decideFunc) (*kgo.Record, *pb.AdminAction, error) {
-	if l.State != DeadOpen && !o.Force {
-		return nil, nil, fmt.Errorf("%w: %s by %s on %s", errDeadDecided, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
+func (d *Letters) decideOne(l *Letter, o Order, decide decideFunc) (*kgo.Record, *pb.AdminAction, error) {
+	if l.State != Open && !o.Force {
+		return nil, nil, fmt.Errorf("%w: %s by %s on %s", errDecided, l.State, l.By, l.Decided.UTC().Format(time.RFC3339))
 	}
 	return decide(l)
 }
 
 // send publishes the records, waits, and then publishes the admin actions. Once begun, it does not stop when ctx ends.
-func (d *DeadLetters) send(ctx context.Context, batch decisionBatch) error {
+func (d *Letters) send(ctx context.Context, batch decisionBatch) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -187,8 +187,8 @@ func (d *DeadLetters) send(ctx context.Context, batch decisionBatch) error {
 
 // adminAction returns the action to record for a decision. Its id is a function of the letter and of the number
 // of earlier decisions about it, so two people who decide at the same time make one decision.
-func (d *DeadLetters) adminAction(l *DeadLetter, action string, o DeadOrder) *pb.AdminAction {
-	t := deadTarget(l.ID, l.inc)
+func (d *Letters) adminAction(l *Letter, action string, o Order) *pb.AdminAction {
+	t := formatTarget(l.ID, l.inc)
 	a := &pb.AdminAction{
 		Id: schemas.ID("dead letter", action, t, strconv.Itoa(l.decisions)), Time: timestamppb.Now(), Who: o.Who,
 		Action: action, Target: t, Reason: o.Reason, From: o.From, Before: string(l.State),
@@ -208,7 +208,7 @@ func (d *DeadLetters) adminAction(l *DeadLetter, action string, o DeadOrder) *pb
 }
 
 // redriven returns the record to publish for l.
-func (d *DeadLetters) redriven(l *DeadLetter, value []byte) (*kgo.Record, error) {
+func (d *Letters) redriven(l *Letter, value []byte) (*kgo.Record, error) {
 	h := core.RetryHeaders{
 		Topic: l.Topic, Partition: l.Partition, Offset: l.Offset,
 		Timestamp: core.ParseRetryHeaders(l.rec.Headers).Timestamp, Role: l.Role, History: l.History,

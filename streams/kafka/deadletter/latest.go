@@ -1,4 +1,4 @@
-package kafka
+package deadletter
 
 import (
 	"context"
@@ -19,7 +19,7 @@ type recordPosition struct {
 // latestRecords finds the latest record of each key in compacted topics. Only the latest counts there, so a
 // redriven letter must not set its key back to an older value.
 type latestRecords struct {
-	d       *DeadLetters
+	d       *Letters
 	byTopic map[string]*latestInTopic
 }
 
@@ -37,7 +37,7 @@ func (e *latestLookupError) Error() string { return "read newer records: " + e.e
 func (e *latestLookupError) Unwrap() error { return e.err }
 
 // checkSuperseded returns an error if rec, made of l, would replace a newer record of its key.
-func (n *latestRecords) checkSuperseded(ctx context.Context, l *DeadLetter, rec *kgo.Record) error {
+func (n *latestRecords) checkSuperseded(ctx context.Context, l *Letter, rec *kgo.Record) error {
 	if e, _ := schemas.Lookup(n.d.cfg.SchemaTopic(rec.Topic)); e.Cleanup != schemas.Compact {
 		return nil
 	}

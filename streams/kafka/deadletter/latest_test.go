@@ -1,4 +1,4 @@
-package kafka_test
+package deadletter_test
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -91,7 +91,7 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 				before := len(b.Read(schemas.Incidents))
 				o := order()
 				o.Value = tt.value
-				got, err := deadLetters(t, b).Redrive(t.Context(), kafka.DeadQuery{IDs: slices.Clone(ids)}, o)
+				got, err := deadLetters(t, b).Redrive(t.Context(), deadletter.Query{IDs: slices.Clone(ids)}, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,7 +123,7 @@ func TestRedriveToUnreadableCompactedTopic(t *testing.T) {
 		r.Headers = append(r.Headers, mark(schemas.HeaderRole, "sink"), mark(schemas.HeaderOriginTopic, "incidents"))
 		b.Write(kafkatest.Record{Record: r})
 		defer b.FailFetch(schemas.Incidents, kafkatest.Refused, -1)()
-		got, err := deadLetters(t, b).Redrive(t.Context(), kafka.DeadQuery{IDs: []string{"0-0"}}, order())
+		got, err := deadLetters(t, b).Redrive(t.Context(), deadletter.Query{IDs: []string{"0-0"}}, order())
 		if err == nil || got.Done+got.Refused != 0 {
 			t.Errorf("got %+v, %v, want an error", got, err)
 		}

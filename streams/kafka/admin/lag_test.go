@@ -1,9 +1,8 @@
-package kafka_test
+package admin_test
 
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,52 +17,10 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/metrics"
 )
-
-func lagAdmin(t *testing.T, cfg client.Config) *admin.Admin {
-	t.Helper()
-	a, err := admin.NewAdmin(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(a.Close)
-	return a
-}
-
-// told formats a lag in one line, without values that a test cannot predict.
-func told(l admin.Lag) string {
-	s := fmt.Sprintf("%s %s %s %s: %d of %d due", l.Role, l.Class, l.Group, l.Topic, l.Due(), l.Records)
-	if l.Bytes == nil {
-		s += ", bytes unknown"
-	} else if (*l.Bytes > 0) != (l.Records > 0) {
-		s += fmt.Sprintf(", %d bytes", *l.Bytes)
-	}
-	if l.Seconds != nil {
-		s += fmt.Sprintf(", %.0f s", *l.Seconds)
-	}
-	return s
-}
-
-func lags(t *testing.T, a *admin.Admin, roles ...schemas.Role) (all []string) {
-	t.Helper()
-	got, err := a.Lags(t.Context(), roles...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, l := range got {
-		all = append(all, told(l))
-	}
-	return all
-}
-
-func sameLines(t *testing.T, what string, got []string, want ...string) {
-	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Errorf("%s:\ngot  %q\nwant %q", what, got, want)
-	}
-}
 
 // The planner takes a second per message: the lag is 60 at first, and 45 fifteen seconds later.
 func TestLags(t *testing.T) {
@@ -72,15 +29,15 @@ func TestLags(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg := b.Config()
 		cfg.Controls = &client.Controls{}
-		a := lagAdmin(t, cfg)
+		a := parttest.NewAdmin(t, cfg)
 		for i := range 60 {
-			b.Send(change(fmt.Sprint(i)))
+			b.Send(parttest.Change(fmt.Sprint(i)))
 		}
 		const planner = "planner high millrace.planner changes: "
 		const again = "planner high millrace.planner again.planner: 0 of 0 due, 0 s"
-		sameLines(t, "at first", lags(t, a, schemas.RolePlanner), planner+"60 of 60 due", again)
+		parttest.SameLines(t, "at first", parttest.Lags(t, a, schemas.RolePlanner), planner+"60 of 60 due", again)
 		time.Sleep(15 * time.Second)
-		sameLines(t, "nothing moved", lags(t, a, schemas.RolePlanner), planner+"60 of 60 due", again)
+		parttest.SameLines(t, "nothing moved", parttest.Lags(t, a, schemas.RolePlanner), planner+"60 of 60 due", again)
 
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -88,7 +45,7 @@ func TestLags(t *testing.T) {
 			Topics: []schemas.Topic{schemas.Changes}, Workers: 1},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(time.Second)
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			})
 		if err != nil {
 			t.Fatal(err)
@@ -110,7 +67,7 @@ func TestLags(t *testing.T) {
 		}
 		if want := float64(left) * 15 / float64(moved); second[0].Seconds == nil || *second[0].Seconds < want-1 ||
 			*second[0].Seconds > want+1 {
-			t.Errorf("%s to go, want about %v", told(second[0]), want)
+			t.Errorf("%s to go, want about %v", parttest.FormatLag(second[0]), want)
 		}
 		if *second[0].Bytes >= *first[0].Bytes {
 			t.Errorf("%d bytes are left, and %d were before", *second[0].Bytes, *first[0].Bytes)
@@ -125,7 +82,7 @@ func TestLags(t *testing.T) {
 			t.Fatal(err)
 		}
 		if paused[0].Records == 0 || paused[0].Due() != 0 {
-			t.Errorf("%s while the role is paused, want none due of some", told(paused[0]))
+			t.Errorf("%s while the role is paused, want none due of some", parttest.FormatLag(paused[0]))
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -140,8 +97,8 @@ func TestLagsOfLanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2,
 			Lanes: []client.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "5m", Delay: 5 * time.Minute}}})
-		a := lagAdmin(t, b.Config())
-		lags(t, a, schemas.RoleDelayer) // the first call takes longer: it has to find the group
+		a := parttest.NewAdmin(t, b.Config())
+		parttest.Lags(t, a, schemas.RoleDelayer) // the first call takes longer: it has to find the group
 		start := time.Now()
 		at := func(when time.Time) { time.Sleep(time.Until(when)) }
 		for i, lane := range []string{"30s", "5m", "30s"} {
@@ -155,16 +112,16 @@ func TestLagsOfLanes(t *testing.T) {
 		first, second := appended[0].Timestamp.Add(30*time.Second), appended[1].Timestamp.Add(30*time.Second)
 		const d = "delayer high millrace.delayer delay."
 		none := []string{d + "30s: 0 of 0 due, 0 s", d + "5m: 0 of 0 due, 0 s"}
-		sameLines(t, "before", lags(t, a, schemas.RoleDelayer), none...)
+		parttest.SameLines(t, "before", parttest.Lags(t, a, schemas.RoleDelayer), none...)
 		at(first.Add(-time.Millisecond))
-		sameLines(t, "a moment before the first", lags(t, a, schemas.RoleDelayer), none...)
+		parttest.SameLines(t, "a moment before the first", parttest.Lags(t, a, schemas.RoleDelayer), none...)
 		at(first)
-		sameLines(t, "the first", lags(t, a, schemas.RoleDelayer), d+"30s: 1 of 1 due", none[1])
+		parttest.SameLines(t, "the first", parttest.Lags(t, a, schemas.RoleDelayer), d+"30s: 1 of 1 due", none[1])
 		at(second)
-		sameLines(t, "both of a lane", lags(t, a, schemas.RoleDelayer), d+"30s: 2 of 2 due", none[1])
-		background(t, delayer(t, b))
+		parttest.SameLines(t, "both of a lane", parttest.Lags(t, a, schemas.RoleDelayer), d+"30s: 2 of 2 due", none[1])
+		parttest.Background(t, parttest.Delayer(t, b))
 		time.Sleep(time.Minute)
-		sameLines(t, "moved", lags(t, a, schemas.RoleDelayer, schemas.RolePlanner), append(none,
+		parttest.SameLines(t, "moved", parttest.Lags(t, a, schemas.RoleDelayer, schemas.RolePlanner), append(none,
 			"planner high millrace.planner changes: 0 of 0 due, 0 s",
 			"planner high millrace.planner again.planner: 2 of 2 due")...)
 	})
@@ -175,12 +132,12 @@ func TestLagsByClass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		c := command(change("a").Body.(*pb.Change))
+		c := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		low := c
 		low.Topic = schemas.DuplicationLow
 		b.Send(c, low, low)
-		a := lagAdmin(t, b.Config())
-		sameLines(t, "copier", lags(t, a, schemas.RoleCopier),
+		a := parttest.NewAdmin(t, b.Config())
+		parttest.SameLines(t, "copier", parttest.Lags(t, a, schemas.RoleCopier),
 			"copier high millrace.copier duplication.high: 1 of 1 due",
 			"copier low millrace.copier.low duplication.low: 2 of 2 due",
 			"copier large millrace.copier.large duplication.large: 0 of 0 due, 0 s",
@@ -188,7 +145,7 @@ func TestLagsByClass(t *testing.T) {
 			"copier low millrace.copier.low backlog.copier.low: 0 of 0 due, 0 s",
 			"copier low millrace.copier.low again.copier: 0 of 0 due, 0 s",
 			"copier large millrace.copier.large again.copier.large: 0 of 0 due, 0 s")
-		sameLines(t, "no role", lags(t, a))
+		parttest.SameLines(t, "no role", parttest.Lags(t, a))
 	})
 }
 
@@ -214,14 +171,14 @@ func TestLagsWithoutSizes(t *testing.T) {
 		t.Helper()
 		var msgs []schemas.Message
 		for i := range 100 {
-			msgs = append(msgs, change(fmt.Sprint(i)))
+			msgs = append(msgs, parttest.Change(fmt.Sprint(i)))
 		}
 		if err := p.Publish(t.Context(), msgs...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	send()
-	a := lagAdmin(t, cfg)
+	a := parttest.NewAdmin(t, cfg)
 	look := func() admin.Lag {
 		t.Helper()
 		got, err := a.Lags(t.Context(), schemas.RolePlanner)
@@ -232,7 +189,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 	}
 	size := look()
 	if size.Bytes == nil || *size.Bytes < 100*10 || *size.Bytes > 100*1000 {
-		t.Fatalf("%s: not the bytes that 100 messages take with three leaders", told(size))
+		t.Fatalf("%s: not the bytes that 100 messages take with three leaders", parttest.FormatLag(size))
 	}
 	cluster.ControlKey(int16(kmsg.DescribeLogDirs), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
@@ -240,18 +197,18 @@ func TestLagsWithoutSizes(t *testing.T) {
 		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
 		return resp, nil, true
 	})
-	if got := told(look()); got != "planner high p.planner changes: 100 of 100 due, bytes unknown" {
+	if got := parttest.FormatLag(look()); got != "planner high p.planner changes: 100 of 100 due, bytes unknown" {
 		t.Errorf("got %q, want no bytes: nobody knows them", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
-		plan)
+		parttest.Plan)
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan error)
 	go func() { done <- g.Run(ctx) }()
-	if err := committed(t.Context(), a, schemas.Changes, schemas.RolePlanner); err != nil {
+	if err := parttest.Committed(t.Context(), a, schemas.Changes, schemas.RolePlanner); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
@@ -262,7 +219,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 	read := look()
 	if read.Records != 100 || read.Bytes == nil || *read.Bytes < *size.Bytes/2 || *read.Bytes > *size.Bytes*2 {
 		t.Errorf("got %s (%v bytes) by what was read, want about the %d that the brokers told of as many",
-			told(read), read.Bytes, *size.Bytes)
+			parttest.FormatLag(read), read.Bytes, *size.Bytes)
 	}
 }
 
@@ -271,7 +228,7 @@ func TestLagsWithoutBrokers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		a := lagAdmin(t, b.Config())
+		a := parttest.NewAdmin(t, b.Config())
 		mend := b.Disconnect()
 		defer mend()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)

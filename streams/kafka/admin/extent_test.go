@@ -1,4 +1,4 @@
-package kafka_test
+package admin_test
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -29,22 +29,12 @@ func jobRecord(t *testing.T, partition int32, name string) kafkatest.Record {
 	return kafkatest.Record{Record: r, Partition: partition}
 }
 
-func newAdmin(t *testing.T, b *kafkatest.Broker) *admin.Admin {
-	t.Helper()
-	a, err := admin.NewAdmin(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(a.Close)
-	return a
-}
-
 // Read returns each message of an extent once, and leaves out other records and those after the end.
 func TestRead(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		a := newAdmin(t, b)
+		a := parttest.NewAdmin(t, b.Config())
 		for i := range 5 {
 			b.Write(jobRecord(t, 0, fmt.Sprint("a", i)))
 		}
@@ -104,7 +94,7 @@ func TestReadCompacted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		a := newAdmin(t, b)
+		a := parttest.NewAdmin(t, b.Config())
 		for i := range 3 {
 			b.Send(schemas.Message{Topic: schemas.Incidents,
 				Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "s", Item: "i", Kind: "k",
@@ -139,7 +129,7 @@ func TestReadRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		a := newAdmin(t, b)
+		a := parttest.NewAdmin(t, b.Config())
 		b.Write(jobRecord(t, 0, "a"), jobRecord(t, 0, "b"))
 		e, err := a.Extent(t.Context(), schemas.Jobs)
 		if err != nil {
@@ -158,7 +148,7 @@ func TestCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		a := newAdmin(t, b)
+		a := parttest.NewAdmin(t, b.Config())
 		if got, err := a.Committed(t.Context(), schemas.RoleSink, schemas.Jobs); err != nil || len(got) != 0 {
 			t.Errorf("before any commit: %v, %v", got, err)
 		}

@@ -1,4 +1,4 @@
-package kafka
+package deadletter
 
 import (
 	"context"
@@ -19,13 +19,13 @@ import (
 )
 
 // A DeadState is the state of a dead letter.
-type DeadState string
+type State string
 
 // The states. A dead letter is open until it is redriven or discarded.
 const (
-	DeadOpen      DeadState = "open"
-	DeadRedriven  DeadState = "redriven"
-	DeadDiscarded DeadState = "discarded"
+	Open      State = "open"
+	Redriven  State = "redriven"
+	Discarded State = "discarded"
 )
 
 // The actions on dead letters, as admin actions name them.
@@ -37,20 +37,20 @@ const (
 // Errors of dead letters.
 var (
 	// errNoDeadLetter: no dead letter has this id.
-	errNoDeadLetter = errors.New("no such dead letter")
+	errNotFound = errors.New("no such dead letter")
 	// errDeadDecided: the dead letter was redriven or discarded before.
-	errDeadDecided = errors.New("was decided before")
+	errDecided = errors.New("was decided before")
 )
 
 // A DeadFailure is one entry of the failure history of a record. Equal failures in a row are one entry.
-type DeadFailure = core.Failure
+type Failure = core.Failure
 
 // A DeadLetter is a record of topic dead: a message that could not be handled, with its original bytes and
 // headers, its origin and its failures.
-type DeadLetter struct {
+type Letter struct {
 	// ID is PARTITION-OFFSET of the record in topic dead.
 	ID    string
-	State DeadState
+	State State
 	// Decided, By and Reason are those of the latest decision; zero while the letter is open.
 	Decided    time.Time
 	By, Reason string
@@ -61,7 +61,7 @@ type DeadLetter struct {
 	Error     string       // of the last failure
 	Attempts  int
 	Waits     int
-	History   []DeadFailure
+	History   []Failure
 	Topic     schemas.Topic // first topic of the message; empty if no header names one
 	Partition int32         // in Topic; -1 if the message was never there
 	Offset    int64
@@ -75,27 +75,27 @@ type DeadLetter struct {
 }
 
 // Decode decodes the message of the dead letter.
-func (l *DeadLetter) Decode() (schemas.Body, error) {
+func (l *Letter) Decode() (schemas.Body, error) {
 	return schemas.Decode(l.Topic, l.Headers, l.Value)
 }
 
-func deadID(partition int32, offset int64) string {
+func formatID(partition int32, offset int64) string {
 	return strconv.Itoa(int(partition)) + "-" + strconv.FormatInt(offset, 10)
 }
 
-// parseDeadID parses the result of deadID.
-func parseDeadID(id string) (partition int32, offset int64, err error) {
+// parseID parses the result of deadID.
+func parseID(id string) (partition int32, offset int64, err error) {
 	a, b, _ := strings.Cut(id, "-")
 	p, errP := strconv.ParseUint(a, 10, 31)
 	o, errO := strconv.ParseUint(b, 10, 63)
 	if errP != nil || errO != nil {
-		return 0, 0, fmt.Errorf("%w: %q is not PARTITION-OFFSET, as in 3-1042", errNoDeadLetter, id)
+		return 0, 0, fmt.Errorf("%w: %q is not PARTITION-OFFSET, as in 3-1042", errNotFound, id)
 	}
 	return int32(p), int64(o), nil
 }
 
 // A DeadQuery selects dead letters. A letter has to match every field that is set.
-type DeadQuery struct {
+type Query struct {
 	// IDs selects single letters, in any state.
 	IDs   []string
 	Role  schemas.Role
@@ -108,11 +108,11 @@ type DeadQuery struct {
 }
 
 // Restricted reports whether q restricts the selection at all.
-func (q DeadQuery) Restricted() bool {
+func (q Query) Restricted() bool {
 	return len(q.IDs) > 0 || q.Role != "" || q.Topic != "" || q.Class != "" || q.Cause != "" || !q.Since.IsZero()
 }
 
-func (q DeadQuery) matches(l *DeadLetter) bool {
+func (q Query) matches(l *Letter) bool {
 	switch {
 	case q.Role != "" && l.Role != q.Role,
 		q.Topic != "" && l.Topic != q.Topic,
@@ -121,20 +121,20 @@ func (q DeadQuery) matches(l *DeadLetter) bool {
 		l.Time.Before(q.Since):
 		return false
 	}
-	return len(q.IDs) > 0 || q.Closed || l.State == DeadOpen
+	return len(q.IDs) > 0 || q.Closed || l.State == Open
 }
 
-// DeadLetters reads topic dead and redrives or discards dead letters. It removes nothing from the topic:
+// Letters reads topic dead and redrives or discards dead letters. It removes nothing from the topic:
 // decisions are records of topic admin, and every process derives the state of a letter from them.
-type DeadLetters struct {
+type Letters struct {
 	cfg    client.Config
 	cl     *kgo.Client
 	adm    *kadm.Client
 	router *core.Router
 }
 
-// NewDeadLetters returns DeadLetters. It connects when a method is called. The caller must call Close.
-func NewDeadLetters(cfg client.Config) (*DeadLetters, error) {
+// New returns DeadLetters. It connects when a method is called. The caller must call Close.
+func New(cfg client.Config) (*Letters, error) {
 	opts, err := cfg.Options("dead", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return nil, err
@@ -143,16 +143,16 @@ func NewDeadLetters(cfg client.Config) (*DeadLetters, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
-	return &DeadLetters{cfg: cfg, cl: cl, adm: kadm.NewClient(cl), router: core.NewRouter(cfg, "dead", 0)}, nil
+	return &Letters{cfg: cfg, cl: cl, adm: kadm.NewClient(cl), router: core.NewRouter(cfg, "dead", 0)}, nil
 }
 
 // Close closes the connections.
-func (d *DeadLetters) Close() { d.cl.Close() }
+func (d *Letters) Close() { d.cl.Close() }
 
 // Each calls f for the letters that q selects, in order within a partition. It leaves out letters that are added
 // while it runs, and keeps no letter after f returns. If q names an id that does not exist, it returns an error
 // and calls f for none.
-func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter) error) error {
+func (d *Letters) Each(ctx context.Context, q Query, f func(*Letter) error) error {
 	name := d.cfg.Topic(schemas.Dead)
 	parts, err := core.TopicRanges(ctx, d.adm, name)
 	if err != nil {
@@ -169,11 +169,11 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 		return err
 	}
 	return d.scan(ctx, name, parts, func(rec *kgo.Record, inc uint32) error {
-		id := deadID(rec.Partition, rec.Offset)
+		id := formatID(rec.Partition, rec.Offset)
 		if wanted != nil && !wanted[id] {
 			return nil
 		}
-		l := d.deadLetter(rec, inc)
+		l := d.newLetter(rec, inc)
 		acts.annotate(l)
 		if !q.matches(l) {
 			return nil
@@ -183,19 +183,19 @@ func (d *DeadLetters) Each(ctx context.Context, q DeadQuery, f func(*DeadLetter)
 }
 
 // lookupIDs returns ids as a set, and narrows parts to the offsets that hold them. It fails if one does not exist.
-func (d *DeadLetters) lookupIDs(
+func (d *Letters) lookupIDs(
 	ctx context.Context, ids []string, parts map[int32]core.Range,
 ) (map[string]bool, error) {
 	wanted, narrow := map[string]bool{}, map[int32]core.Range{}
 	for _, id := range ids {
-		p, at, err := parseDeadID(id)
+		p, at, err := parseID(id)
 		if err != nil {
 			return nil, err
 		}
 		if has, ok := parts[p]; !ok || at < has.From || at >= has.To {
-			return nil, fmt.Errorf("%w: %s", errNoDeadLetter, id)
+			return nil, fmt.Errorf("%w: %s", errNotFound, id)
 		}
-		wanted[deadID(p, at)] = true
+		wanted[formatID(p, at)] = true
 		s, ok := narrow[p]
 		if !ok {
 			s = core.Range{at, at + 1}
@@ -205,23 +205,23 @@ func (d *DeadLetters) lookupIDs(
 	missing := maps.Clone(wanted)
 	name := d.cfg.Topic(schemas.Dead)
 	if err := d.scan(ctx, name, narrow, func(rec *kgo.Record, _ uint32) error {
-		delete(missing, deadID(rec.Partition, rec.Offset))
+		delete(missing, formatID(rec.Partition, rec.Offset))
 		return nil
 	}); err != nil {
 		return nil, err
 	}
 	if len(missing) > 0 {
-		return nil, fmt.Errorf("%w: %s", errNoDeadLetter, strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
+		return nil, fmt.Errorf("%w: %s", errNotFound, strings.Join(slices.Sorted(maps.Keys(missing)), ", "))
 	}
 	clear(parts)
 	maps.Copy(parts, narrow)
 	return wanted, nil
 }
 
-func (d *DeadLetters) deadLetter(rec *kgo.Record, inc uint32) *DeadLetter {
+func (d *Letters) newLetter(rec *kgo.Record, inc uint32) *Letter {
 	h := core.ParseRetryHeaders(rec.Headers)
-	return &DeadLetter{
-		ID: deadID(rec.Partition, rec.Offset), State: DeadOpen, Time: rec.Timestamp,
+	return &Letter{
+		ID: formatID(rec.Partition, rec.Offset), State: Open, Time: rec.Timestamp,
 		Role: h.Role, Class: h.Class, Error: h.Err,
 		Attempts: h.Attempts, Waits: h.Waits, History: h.History, Topic: h.Topic, Partition: h.Partition, Offset: h.Offset,
 		Key: rec.Key, Value: rec.Value, Headers: core.HeadersOf(rec), rec: rec, inc: inc,

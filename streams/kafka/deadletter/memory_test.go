@@ -1,4 +1,4 @@
-package kafka_test
+package deadletter_test
 
 import (
 	"bytes"
@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -34,7 +35,7 @@ func TestDeadLettersTakeLittleMemory(t *testing.T) {
 	for from := 0; from < n; from += 1000 {
 		var dead, acts []kafkatest.Record
 		for i := from; i < from+1000; i++ {
-			rec := encoded(t, int32(i%4), change(fmt.Sprint(i)))[0]
+			rec := parttest.Encoded(t, int32(i%4), parttest.Change(fmt.Sprint(i)))[0]
 			rec.Topic = schemas.Dead
 			rec.Headers = append(rec.Headers, mark(schemas.HeaderOriginTopic, string(schemas.Changes)),
 				mark(schemas.HeaderError, string(stack)))
@@ -42,7 +43,7 @@ func TestDeadLettersTakeLittleMemory(t *testing.T) {
 		}
 		b.Write(dead...)
 		if inc == 0 {
-			e, err := newAdmin(t, b).Extent(t.Context(), schemas.Dead)
+			e, err := parttest.NewAdmin(t, b.Config()).Extent(t.Context(), schemas.Dead)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,7 +54,7 @@ func TestDeadLettersTakeLittleMemory(t *testing.T) {
 				continue
 			}
 			target := fmt.Sprintf("%d-%d@%08x", i%4, i/4, inc)
-			acts = append(acts, encoded(t, int32(i%4), schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+			acts = append(acts, parttest.Encoded(t, int32(i%4), schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
 				Id: schemas.ID("dead letter", "discard", target, "0"), Time: timestamppb.Now(),
 				Who: "ann", Action: "discard", Target: target,
 				Reason: "the store was given up for good on the first of May", Account: "acme", Space: "maps", Item: fmt.Sprint(i),
@@ -64,8 +65,8 @@ func TestDeadLettersTakeLittleMemory(t *testing.T) {
 	d := deadLetters(t, b)
 	before, most, open, closed := liveHeap(), int64(0), 0, 0
 	began := time.Now()
-	err := d.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
-		if l.State == kafka.DeadOpen {
+	err := d.Each(t.Context(), deadletter.Query{Closed: true}, func(l *deadletter.Letter) error {
+		if l.State == deadletter.Open {
 			open++
 		} else if closed++; l.By != "ann" || l.Reason == "" {
 			t.Errorf("letter %s is %s by %q for %q", l.ID, l.State, l.By, l.Reason)

@@ -1,4 +1,4 @@
-package kafka
+package deadletter
 
 import (
 	"context"
@@ -16,21 +16,21 @@ import (
 
 // A deadLetterKey identifies a dead letter. The incarnation of the topic is part of it: if topic dead is deleted
 // and recreated, its new letters have the same offsets as old ones.
-type deadLetterKey struct {
+type letterKey struct {
 	offset      int64
 	partition   int32
 	incarnation uint32
 }
 
-// deadTarget is the target of admin actions about a dead letter.
-func deadTarget(id string, inc uint32) string { return fmt.Sprintf("%s@%08x", id, inc) }
+// formatTarget is the target of admin actions about a dead letter.
+func formatTarget(id string, inc uint32) string { return fmt.Sprintf("%s@%08x", id, inc) }
 
-// parseDeadTarget parses the result of deadTarget.
-func parseDeadTarget(target string) (at deadLetterKey, ok bool) {
+// parseTarget parses the result of deadTarget.
+func parseTarget(target string) (at letterKey, ok bool) {
 	id, hex, ok := strings.Cut(target, "@")
 	inc, errInc := strconv.ParseUint(hex, 16, 32)
-	partition, offset, err := parseDeadID(id)
-	return deadLetterKey{offset, partition, uint32(inc)}, ok && errInc == nil && err == nil
+	partition, offset, err := parseID(id)
+	return letterKey{offset, partition, uint32(inc)}, ok && errInc == nil && err == nil
 }
 
 // A decision sums up the decisions about one letter. There may be millions, so it holds no text of its own.
@@ -47,28 +47,28 @@ type attribution struct{ who, reason string }
 
 // decisions holds the decisions about letters that topic admin records.
 type decisions struct {
-	byLetter       map[deadLetterKey]decision
+	byLetter       map[letterKey]decision
 	laterIDs       map[uint64]bool // hashes of the ids of all but the first decision of each letter
 	attributions   []attribution
 	attributionIDs map[attribution]int32
 }
 
 // annotate sets the state of l from the decisions about it.
-func (ds *decisions) annotate(l *DeadLetter) {
-	at, ok := ds.byLetter[deadLetterKey{l.rec.Offset, l.rec.Partition, l.inc}]
+func (ds *decisions) annotate(l *Letter) {
+	at, ok := ds.byLetter[letterKey{l.rec.Offset, l.rec.Partition, l.inc}]
 	if !ok {
 		return
 	}
 	by := ds.attributions[at.attribution]
-	l.State, l.Decided, l.decisions = DeadRedriven, time.Unix(0, at.nanos).UTC(), int(at.times)
+	l.State, l.Decided, l.decisions = Redriven, time.Unix(0, at.nanos).UTC(), int(at.times)
 	l.By, l.Reason = by.who, by.reason
 	if at.discarded {
-		l.State = DeadDiscarded
+		l.State = Discarded
 	}
 }
 
 // add adds an action. An action that was published twice counts once.
-func (ds *decisions) add(at deadLetterKey, a *pb.AdminAction) {
+func (ds *decisions) add(at letterKey, a *pb.AdminAction) {
 	id, nanos := schemas.Hash([]byte(a.GetId())), a.GetTime().AsTime().UnixNano()
 	d, decided := ds.byLetter[at]
 	switch {
@@ -97,14 +97,14 @@ func (ds *decisions) internAttribution(s attribution) int32 {
 }
 
 // decisions reads the decisions about the wanted letters, by id, from topic admin; nil selects all.
-func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*decisions, error) {
+func (d *Letters) decisions(ctx context.Context, wanted map[string]bool) (*decisions, error) {
 	name := d.cfg.Topic(schemas.Admin)
 	parts, err := core.TopicRanges(ctx, d.adm, name)
 	if err != nil {
 		return nil, fmt.Errorf("read decisions about dead letters: %w", err)
 	}
 	ds := &decisions{
-		byLetter: map[deadLetterKey]decision{}, laterIDs: map[uint64]bool{}, attributionIDs: map[attribution]int32{},
+		byLetter: map[letterKey]decision{}, laterIDs: map[uint64]bool{}, attributionIDs: map[attribution]int32{},
 	}
 	err = d.scan(ctx, name, parts, func(rec *kgo.Record, _ uint32) error {
 		body, err := schemas.Decode(schemas.Admin, core.HeadersOf(rec), rec.Value)
@@ -116,8 +116,8 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 		if a.GetAction() != actionRedrive && a.GetAction() != actionDiscard {
 			return nil
 		}
-		at, ok := parseDeadTarget(a.GetTarget())
-		if ok && (wanted == nil || wanted[deadID(at.partition, at.offset)]) {
+		at, ok := parseTarget(a.GetTarget())
+		if ok && (wanted == nil || wanted[formatID(at.partition, at.offset)]) {
 			ds.add(at, a)
 		}
 		return nil
@@ -125,10 +125,13 @@ func (d *DeadLetters) decisions(ctx context.Context, wanted map[string]bool) (*d
 	return ds, err
 }
 
-// scan is the function scan with smaller fetches. Dead letters hold error texts and stacks, which compress to a
+// maxFetch is the maximum size of a fetch response, compressed.
+const maxFetch = 512 << 10
+
+// scan is the function core.Scan with smaller fetches. Dead letters hold error texts and stacks, which compress to a
 // twentieth of their size, so a fetch of the usual size would take too much memory.
-func (d *DeadLetters) scan(
+func (d *Letters) scan(
 	ctx context.Context, topic string, parts map[int32]core.Range, f func(*kgo.Record, uint32) error,
 ) error {
-	return (&core.Scanner{Config: d.cfg, Topic: topic, Fetch: batchFetchBytes}).Scan(ctx, parts, f)
+	return (&core.Scanner{Config: d.cfg, Topic: topic, Fetch: maxFetch}).Scan(ctx, parts, f)
 }

@@ -1,4 +1,4 @@
-package kafka_test
+package deadletter_test
 
 import (
 	"context"
@@ -14,14 +14,15 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
 
-func deadLetters(t *testing.T, b *kafkatest.Broker) *kafka.DeadLetters {
+func deadLetters(t *testing.T, b *kafkatest.Broker) *deadletter.Letters {
 	t.Helper()
-	d, err := kafka.NewDeadLetters(b.Config())
+	d, err := deadletter.New(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,12 +31,12 @@ func deadLetters(t *testing.T, b *kafkatest.Broker) *kafka.DeadLetters {
 }
 
 // letters returns the letters that q selects, sorted by id.
-func letters(t *testing.T, d *kafka.DeadLetters, q kafka.DeadQuery) (all []*kafka.DeadLetter) {
+func letters(t *testing.T, d *deadletter.Letters, q deadletter.Query) (all []*deadletter.Letter) {
 	t.Helper()
-	if err := d.Each(t.Context(), q, func(l *kafka.DeadLetter) error { all = append(all, l); return nil }); err != nil {
+	if err := d.Each(t.Context(), q, func(l *deadletter.Letter) error { all = append(all, l); return nil }); err != nil {
 		t.Fatal(err)
 	}
-	slices.SortFunc(all, func(a, b *kafka.DeadLetter) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b *deadletter.Letter) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }
 
@@ -43,17 +44,19 @@ func letters(t *testing.T, d *kafka.DeadLetters, q kafka.DeadQuery) (all []*kafk
 func kill(t *testing.T, b *kafkatest.Broker, n int) {
 	t.Helper()
 	for i := range n {
-		b.Send(change(fmt.Sprintf("item-%d", i)))
+		b.Send(parttest.Change(fmt.Sprintf("item-%d", i)))
 	}
-	g := planner(t, b, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	g := parttest.Planner(t, b, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		return nil, retry.Permanent(errors.New("no policy for " + d.Body.(*pb.Change).GetSpace() + "\nsecond line"))
 	})
-	if err := run(t, 10*time.Second, g); err != nil {
+	if err := parttest.Run(t, 10*time.Second, g); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func order() kafka.DeadOrder { return kafka.DeadOrder{Who: "ann", Reason: "mended", From: "cli"} }
+func order() deadletter.Order {
+	return deadletter.Order{Who: "ann", Reason: "mended", From: "cli"}
+}
 
 // A redriven letter has the original bytes, its history and no attempts. It goes to the role that failed and to
 // no other. It is not sent again without Force.
@@ -63,13 +66,13 @@ func TestRedrive(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		kill(t, b, 1)
 		d := deadLetters(t, b)
-		l := letters(t, d, kafka.DeadQuery{})[0]
+		l := letters(t, d, deadletter.Query{})[0]
 		body, err := l.Decode()
-		if err != nil || l.State != kafka.DeadOpen || l.Role != schemas.RolePlanner || l.Topic != schemas.Changes ||
+		if err != nil || l.State != deadletter.Open || l.Role != schemas.RolePlanner || l.Topic != schemas.Changes ||
 			l.Class != "permanent" || l.Attempts != 1 || len(l.History) != 1 || body.(*pb.Change).GetItem() != "item-0" {
 			t.Errorf("letter %+v, %v", l, err)
 		}
-		r, err := d.Redrive(t.Context(), kafka.DeadQuery{IDs: []string{l.ID}}, order())
+		r, err := d.Redrive(t.Context(), deadletter.Query{IDs: []string{l.ID}}, order())
 		if err != nil || r.Done != 1 || r.Refused != 0 {
 			t.Fatalf("got %+v, %v", r, err)
 		}
@@ -88,26 +91,26 @@ func TestRedrive(t *testing.T) {
 			!strings.Contains(rec.Header(schemas.HeaderHistory), "no policy") {
 			t.Errorf("got %q, history %s", got, rec.Header(schemas.HeaderHistory))
 		}
-		closed := letters(t, d, kafka.DeadQuery{Closed: true})
-		if open := letters(t, d, kafka.DeadQuery{}); len(open) != 0 || closed[0].State != kafka.DeadRedriven ||
+		closed := letters(t, d, deadletter.Query{Closed: true})
+		if open := letters(t, d, deadletter.Query{}); len(open) != 0 || closed[0].State != deadletter.Redriven ||
 			closed[0].By != "ann" || closed[0].Reason != "mended" {
 			t.Errorf("open %v, closed %+v", open, closed[0])
 		}
-		r, err = d.Redrive(t.Context(), kafka.DeadQuery{IDs: []string{l.ID}}, order())
-		if err != nil || r.Done != 0 || r.Refused != 1 || !errors.Is(r.FirstRefusal, kafka.ErrDeadClosed) {
+		r, err = d.Redrive(t.Context(), deadletter.Query{IDs: []string{l.ID}}, order())
+		if err != nil || r.Done != 0 || r.Refused != 1 || !errors.Is(r.FirstRefusal, deadletter.ErrDecided) {
 			t.Errorf("redriven twice: %+v, %v", r, err)
 		}
 		o := order()
 		o.Force = true
-		if r, err = d.Redrive(t.Context(), kafka.DeadQuery{IDs: []string{l.ID}}, o); err != nil || r.Done != 1 {
+		if r, err = d.Redrive(t.Context(), deadletter.Query{IDs: []string{l.ID}}, o); err != nil || r.Done != 1 {
 			t.Errorf("with force: %+v, %v", r, err)
 		}
 		attempts := 0
-		g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g := parttest.Planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			attempts = d.Attempt
-			return plan(ctx, d)
+			return parttest.Plan(ctx, d)
 		})
-		if err := run(t, 10*time.Second, g); err != nil {
+		if err := parttest.Run(t, 10*time.Second, g); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(b.Read(schemas.DuplicationHigh)); n != 2 || attempts != 1 {
@@ -134,7 +137,7 @@ func TestRedrive(t *testing.T) {
 // It is refused if its first topic is unknown.
 func TestRedriveTo(t *testing.T) {
 	t.Parallel()
-	edited, err := protojson.Marshal(change("other").Body)
+	edited, err := protojson.Marshal(parttest.Change("other").Body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +164,7 @@ func TestRedriveTo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				rec, err := schemas.Encode(change("a"))
+				rec, err := schemas.Encode(parttest.Change("a"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -179,7 +182,7 @@ func TestRedriveTo(t *testing.T) {
 				o := order()
 				o.Value = tt.value
 				d := deadLetters(t, b)
-				r, err := d.Redrive(t.Context(), kafka.DeadQuery{IDs: []string{"0-0"}}, o)
+				r, err := d.Redrive(t.Context(), deadletter.Query{IDs: []string{"0-0"}}, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -240,19 +243,19 @@ func TestRedriveFaults(t *testing.T) {
 					times = -1
 				}
 				mend := b.FailProduce(tt.topic, tt.fault, times)
-				r, err := d.Redrive(t.Context(), kafka.DeadQuery{}, order())
+				r, err := d.Redrive(t.Context(), deadletter.Query{}, order())
 				if (err != nil) != tt.fails || tt.fails && r.Done != 0 || !tt.fails && r.Done != 3 {
 					t.Errorf("got %+v, %v", r, err)
 				}
 				mend()
-				if r, err := d.Redrive(t.Context(), kafka.DeadQuery{}, order()); err != nil ||
+				if r, err := d.Redrive(t.Context(), deadletter.Query{}, order()); err != nil ||
 					r.Done != 3 && tt.fails || r.Done != 0 && !tt.fails {
 					t.Errorf("once more: %+v, %v", r, err)
 				}
 				if sent, acts := len(b.Read(again)), len(b.Read(schemas.Admin)); sent != tt.sent || acts != tt.acts {
 					t.Errorf("%d sent, %d actions, want %d and %d", sent, acts, tt.sent, tt.acts)
 				}
-				if open := letters(t, d, kafka.DeadQuery{}); len(open) != 0 {
+				if open := letters(t, d, deadletter.Query{}); len(open) != 0 {
 					t.Errorf("%d are still open", len(open))
 				}
 			})
@@ -276,7 +279,7 @@ func TestRedriveStops(t *testing.T) {
 			}
 		}
 		start := time.Now()
-		r, err := d.Redrive(ctx, kafka.DeadQuery{}, o)
+		r, err := d.Redrive(ctx, deadletter.Query{}, o)
 		if !errors.Is(err, context.Canceled) || r.Done < 7 || r.Done > 12 {
 			t.Errorf("got %+v, %v", r, err)
 		}
@@ -284,7 +287,7 @@ func TestRedriveStops(t *testing.T) {
 			t.Errorf("%d on record, want %d", n, r.Done)
 		}
 		o.Progress = nil
-		if more, err := d.Redrive(t.Context(), kafka.DeadQuery{}, o); err != nil || more.Done != 40-r.Done {
+		if more, err := d.Redrive(t.Context(), deadletter.Query{}, o); err != nil || more.Done != 40-r.Done {
 			t.Errorf("the rest: %+v, %v, want %d", more, err, 40-r.Done)
 		}
 		if took := time.Since(start); took < 3*time.Second || took > 5*time.Second {
@@ -317,10 +320,10 @@ func TestRedriveStopsInBetween(t *testing.T) {
 		defer stop()
 		time.AfterFunc(time.Second, stop)
 		time.AfterFunc(2*time.Second, mend)
-		if r, err := d.Redrive(ctx, kafka.DeadQuery{}, order()); err != nil || r.Done != 3 || ctx.Err() == nil {
+		if r, err := d.Redrive(ctx, deadletter.Query{}, order()); err != nil || r.Done != 3 || ctx.Err() == nil {
 			t.Errorf("got %+v, %v", r, err)
 		}
-		if open := letters(t, d, kafka.DeadQuery{}); len(open) != 0 {
+		if open := letters(t, d, deadletter.Query{}); len(open) != 0 {
 			t.Errorf("%d are open, and were sent", len(open))
 		}
 	})
@@ -332,17 +335,17 @@ func TestRedriveEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		kill(t, b, 20)
-		background(t, planner(t, b, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
+		parttest.Background(t, parttest.Planner(t, b, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 			return nil, retry.Permanent(errors.New("still no policy"))
 		}))
 		o := order()
 		o.Rate = 4
 		d := deadLetters(t, b)
-		if r, err := d.Redrive(t.Context(), kafka.DeadQuery{}, o); err != nil || r.Done != 20 {
+		if r, err := d.Redrive(t.Context(), deadletter.Query{}, o); err != nil || r.Done != 20 {
 			t.Errorf("got %+v, %v", r, err)
 		}
 		time.Sleep(10 * time.Second)
-		open := letters(t, d, kafka.DeadQuery{})
+		open := letters(t, d, deadletter.Query{})
 		if len(open) != 20 || len(open[0].History) != 2 {
 			t.Errorf("%d open, want 20, with both failures in their history: %+v", len(open), open[0].History)
 		}
@@ -357,19 +360,19 @@ func TestDiscard(t *testing.T) {
 		d := deadLetters(t, b)
 		o := order()
 		o.Reason = ""
-		if _, err := d.Discard(t.Context(), kafka.DeadQuery{}, o); err == nil {
+		if _, err := d.Discard(t.Context(), deadletter.Query{}, o); err == nil {
 			t.Error("discarded without a reason")
 		}
-		all := letters(t, d, kafka.DeadQuery{})
-		if r, err := d.Discard(t.Context(), kafka.DeadQuery{IDs: []string{all[0].ID, all[0].ID}}, order()); err != nil ||
+		all := letters(t, d, deadletter.Query{})
+		if r, err := d.Discard(t.Context(), deadletter.Query{IDs: []string{all[0].ID, all[0].ID}}, order()); err != nil ||
 			r.Done != 1 {
 			t.Errorf("got %+v, %v", r, err)
 		}
-		if got := letters(t, d, kafka.DeadQuery{}); len(got) != 2 || got[0].ID != all[1].ID {
+		if got := letters(t, d, deadletter.Query{}); len(got) != 2 || got[0].ID != all[1].ID {
 			t.Errorf("open: %v", got)
 		}
-		if got := letters(t, d, kafka.DeadQuery{IDs: []string{all[0].ID}}); len(got) != 1 ||
-			got[0].State != kafka.DeadDiscarded {
+		if got := letters(t, d, deadletter.Query{IDs: []string{all[0].ID}}); len(got) != 1 ||
+			got[0].State != deadletter.Discarded {
 			t.Errorf("got %v", got)
 		}
 		if n := len(b.Read(schemas.Dead)); n != 3 {
@@ -396,16 +399,16 @@ func TestDeadQuery(t *testing.T) {
 				{Key: schemas.HeaderError, Value: []byte("reset by peer")}}}})
 		d := deadLetters(t, b)
 		for name, tt := range map[string]struct {
-			q    kafka.DeadQuery
+			q    deadletter.Query
 			want int
 		}{
-			"all":            {kafka.DeadQuery{}, 3},
-			"role":           {kafka.DeadQuery{Role: schemas.RoleCopier}, 1},
-			"topic":          {kafka.DeadQuery{Topic: schemas.Changes}, 2},
-			"class":          {kafka.DeadQuery{Class: "transient"}, 1},
-			"cause":          {kafka.DeadQuery{Cause: "by peer"}, 1},
-			"since":          {kafka.DeadQuery{Since: noon}, 1},
-			"role and class": {kafka.DeadQuery{Role: schemas.RoleCopier, Class: "permanent"}, 0},
+			"all":            {deadletter.Query{}, 3},
+			"role":           {deadletter.Query{Role: schemas.RoleCopier}, 1},
+			"topic":          {deadletter.Query{Topic: schemas.Changes}, 2},
+			"class":          {deadletter.Query{Class: "transient"}, 1},
+			"cause":          {deadletter.Query{Cause: "by peer"}, 1},
+			"since":          {deadletter.Query{Since: noon}, 1},
+			"role and class": {deadletter.Query{Role: schemas.RoleCopier, Class: "permanent"}, 0},
 		} {
 			if got := letters(t, d, tt.q); len(got) != tt.want {
 				t.Errorf("%s: %d letters, want %d", name, len(got), tt.want)
@@ -415,8 +418,8 @@ func TestDeadQuery(t *testing.T) {
 			}
 		}
 		for _, id := range []string{"0-99", "9-0", "nonsense", "-1-0", "0--1", "", "0-"} {
-			err := d.Each(t.Context(), kafka.DeadQuery{IDs: []string{id}}, func(*kafka.DeadLetter) error { return nil })
-			if !errors.Is(err, kafka.ErrNoDeadLetter) {
+			err := d.Each(t.Context(), deadletter.Query{IDs: []string{id}}, func(*deadletter.Letter) error { return nil })
+			if !errors.Is(err, deadletter.ErrNotFound) {
 				t.Errorf("%q: %v", id, err)
 			}
 		}
@@ -430,13 +433,13 @@ func TestRecreatedDeadTopic(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("old")}})
 		d := deadLetters(t, b)
-		if r, err := d.Discard(t.Context(), kafka.DeadQuery{IDs: []string{"0-0"}}, order()); err != nil || r.Done != 1 {
+		if r, err := d.Discard(t.Context(), deadletter.Query{IDs: []string{"0-0"}}, order()); err != nil || r.Done != 1 {
 			t.Fatalf("got %+v, %v", r, err)
 		}
 		b.Recreate(schemas.Dead, 1)
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("new")}})
 		d = deadLetters(t, b)
-		if got := letters(t, d, kafka.DeadQuery{}); len(got) != 1 || string(got[0].Value) != "new" {
+		if got := letters(t, d, deadletter.Query{}); len(got) != 1 || string(got[0].Value) != "new" {
 			t.Errorf("open: %v", got)
 		}
 	})
