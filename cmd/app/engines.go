@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/client"
 )
 
-// kafkaConfig converts the settings to a kafka.Config, and resolves secrets.
+// kafkaConfig converts the settings to a client.Config, and resolves secrets.
 func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (client.Config, error) {
 	k := client.Config{
 		Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Drain: cfg.Roles.Drain, Log: log,

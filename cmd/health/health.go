@@ -201,7 +201,7 @@ func (m *Monitor) updateDueSince(states []metrics.RoleState) {
 	}
 }
 
-// limitStarting returns errNoOffsets in place of kafka.ErrOffsetsNotReady when Kafka has been starting for
+// limitStarting returns errNoOffsets in place of client.ErrOffsetsNotReady when Kafka has been starting for
 // startLimit.
 func (m *Monitor) limitStarting(err error) error {
 	switch {
@@ -210,7 +210,7 @@ func (m *Monitor) limitStarting(err error) error {
 	case m.starting.IsZero():
 		m.starting = time.Now()
 	case time.Since(m.starting) >= startLimit:
-		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it must not match kafka.ErrOffsetsNotReady
+		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it must not match client.ErrOffsetsNotReady
 	}
 	return err
 }

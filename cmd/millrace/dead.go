@@ -285,7 +285,8 @@ redriven by id with --force.
 	return c
 }
 
-type decideFunc func(*deadletter.Letters, context.Context, deadletter.Query, deadletter.Order) (deadletter.Report, error)
+type decideFunc func(*deadletter.Letters, context.Context, deadletter.Query, deadletter.Order) (deadletter.Report,
+	error)
 
 // progressThreshold is the number of dead letters from which progress is shown.
 const progressThreshold = 200

@@ -113,20 +113,20 @@ func causeTable() table[*causeRow] {
 
 // A letterRow is a dead letter in a list.
 type letterRow struct {
-	ID        string               `json:"id"`
+	ID        string           `json:"id"`
 	State     deadletter.State `json:"state"`
-	Time      time.Time            `json:"time"`
-	Role      schemas.Role         `json:"role"`
-	Topic     schemas.Topic        `json:"topic"`
-	Partition int32                `json:"partition"`
-	Offset    int64                `json:"offset"`
-	Class     string               `json:"class"`
-	Error     string               `json:"error"`
-	Attempts  int                  `json:"attempts"`
-	Key       string               `json:"key"`
-	Decided   *time.Time           `json:"decided,omitempty"`
-	By        string               `json:"by,omitempty"`
-	Reason    string               `json:"reason,omitempty"`
+	Time      time.Time        `json:"time"`
+	Role      schemas.Role     `json:"role"`
+	Topic     schemas.Topic    `json:"topic"`
+	Partition int32            `json:"partition"`
+	Offset    int64            `json:"offset"`
+	Class     string           `json:"class"`
+	Error     string           `json:"error"`
+	Attempts  int              `json:"attempts"`
+	Key       string           `json:"key"`
+	Decided   *time.Time       `json:"decided,omitempty"`
+	By        string           `json:"by,omitempty"`
+	Reason    string           `json:"reason,omitempty"`
 }
 
 func rowOf(l *deadletter.Letter) letterRow {
@@ -197,14 +197,14 @@ type header struct {
 // A letterView is a dead letter with its message or, if that cannot be decoded, its value.
 type letterView struct {
 	letterRow
-	Waits   int                      `json:"waits"`
+	Waits   int                  `json:"waits"`
 	History []deadletter.Failure `json:"history"`
-	Headers []header                 `json:"headers"`
-	Size    int                      `json:"size"`
-	Type    string                   `json:"type,omitempty"`
-	Message json.RawMessage          `json:"message,omitempty"`
-	Broken  string                   `json:"broken,omitempty"` // why there is no message
-	Value   []byte                   `json:"value,omitempty"`
+	Headers []header             `json:"headers"`
+	Size    int                  `json:"size"`
+	Type    string               `json:"type,omitempty"`
+	Message json.RawMessage      `json:"message,omitempty"`
+	Broken  string               `json:"broken,omitempty"` // why there is no message
+	Value   []byte               `json:"value,omitempty"`
 }
 
 func fullLetter(l *deadletter.Letter) letterView {

@@ -35,7 +35,9 @@ type redrivenLetters struct {
 }
 
 // letters returns the dead letters that q selects, if the command waits for them.
-func (o *deadDecision) letters(ctx context.Context, d *deadletter.Letters, q deadletter.Query) (redrivenLetters, error) {
+func (o *deadDecision) letters(
+	ctx context.Context, d *deadletter.Letters, q deadletter.Query,
+) (redrivenLetters, error) {
 	r := redrivenLetters{map[deadSum]bool{}, map[deadSum]bool{}}
 	if !o.wait {
 		return r, nil

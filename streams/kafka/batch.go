@@ -128,7 +128,8 @@ func NewBatchGroup(cfg client.Config, bc BatchConfig, sink BatchSink) (*BatchGro
 	}
 	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one per processor, at most 4
 	g := &BatchGroup{
-		cfg: bc, sink: sink, router: core.NewRouter(cfg, bc.Role, 0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
+		cfg: bc, sink: sink, router: core.NewRouter(cfg, bc.Role,
+			0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
 		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1),
 		batchers: map[core.Partition]*batcher{},
 		pacers:   map[string]*tablePacer{}, unmarked: map[core.Partition]bool{}, perPoll: firstPollRecords,
@@ -243,7 +244,7 @@ func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[core.Pa
 		for _, t := range fetch.Topics {
 			inc := core.Incarnation(t.TopicID)
 			for _, p := range t.Partitions {
-				at := core.Partition{t.Topic, p.Partition}
+				at := core.Partition{Topic: t.Topic, ID: p.Partition}
 				b := g.batchers[at]
 				if b == nil || len(p.Records) == 0 || again[at] {
 					continue

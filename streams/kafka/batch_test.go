@@ -211,7 +211,8 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 		b.Send(parttest.Change("b"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("cursed")}})
 		tb := &memoryTable{poison: "cursed"}
-		if err := parttest.Run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.Dead}},
+		if err := parttest.Run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes,
+			schemas.Dead}},
 			tb)); err != nil {
 			t.Fatal(err)
 		}
@@ -371,7 +372,8 @@ func TestBatchGroupStops(t *testing.T) {
 		b.Send(parttest.Change("a"))
 		tb := &memoryTable{hang: true}
 		start := time.Now()
-		if err := parttest.Run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{DrainTimeout: 2 * time.Second}, tb)); err != nil {
+		if err := parttest.Run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{DrainTimeout: 2 * time.Second},
+			tb)); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 8*time.Second {

@@ -35,7 +35,7 @@ func TestFlushLargest(t *testing.T) {
 			g := &BatchGroup{storeSlots: make(chan struct{}, 2), batchers: map[core.Partition]*batcher{}}
 			all := make([]*batcher, len(tt.bytes))
 			for i, n := range tt.bytes {
-				b := &batcher{Partition: core.Partition{"changes", int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
+				b := &batcher{Partition: core.Partition{Topic: "changes", ID: int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
 				if n > 0 {
 					b.records = make([]core.Record, 1)
 				}
@@ -91,7 +91,7 @@ func TestKeepProbeByBytes(t *testing.T) {
 		"one too long":  {5, 9 << 20, 1},
 	} {
 		g := &BatchGroup{memory: newByteBudget()}
-		b := &batcher{Partition: core.Partition{"dead", 0}, g: g, paused: true}
+		b := &batcher{Partition: core.Partition{Topic: "dead", ID: 0}, g: g, paused: true}
 		for range tt.n {
 			rec := &kgo.Record{Headers: []kgo.RecordHeader{{Value: make([]byte, tt.header)}}}
 			b.records = append(b.records, core.Record{Raw: rec})
@@ -126,7 +126,7 @@ func TestCompleteOfRecreatedLog(t *testing.T) {
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &core.Router{},
 		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
 	}
-	b := &batcher{g: g, Partition: core.Partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	b := &batcher{g: g, Partition: core.Partition{Topic: "changes", ID: 0}, wake: make(chan struct{}, 1)}
 	b.add(record(40), 7, 0, 40)
 	b.add(record(0), 8, 0, 40)
 	b.complete(b.records[:1:1], 0)
@@ -145,8 +145,8 @@ func TestOldestOfTwoTopics(t *testing.T) {
 	now := time.Now()
 	for range 100 {
 		table := newTablePacer(time.Second)
-		table.waiting[&batcher{Partition: core.Partition{"fixity.results", 3}}] = now
-		table.waiting[&batcher{Partition: core.Partition{"changes", 3}}] = now
+		table.waiting[&batcher{Partition: core.Partition{Topic: "fixity.results", ID: 3}}] = now
+		table.waiting[&batcher{Partition: core.Partition{Topic: "changes", ID: 3}}] = now
 		if got := table.oldest(); got.Topic != "changes" {
 			t.Fatalf("the oldest is of %s, want changes", got.Topic)
 		}
@@ -160,7 +160,7 @@ func TestCommitOfRecreatedLog(t *testing.T) {
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &core.Router{},
 		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
 	}
-	b := &batcher{g: g, Partition: core.Partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	b := &batcher{g: g, Partition: core.Partition{Topic: "changes", ID: 0}, wake: make(chan struct{}, 1)}
 	b.add(record(40), 7, 0, 40)
 	b.complete(b.records[:1:1], 0)
 	if len(g.commits.todo) != 1 {
@@ -175,7 +175,7 @@ func TestCommitOfRecreatedLog(t *testing.T) {
 // A partition that is revoked while its Mark fails is forgotten.
 func TestUnmarkedRevokedPartition(t *testing.T) {
 	g := &BatchGroup{
-		unmarked: map[core.Partition]bool{{"changes", 0}: true}, batchers: map[core.Partition]*batcher{},
+		unmarked: map[core.Partition]bool{{Topic: "changes"}: true}, batchers: map[core.Partition]*batcher{},
 	}
 	if err := g.rereadUnmarked(t.Context(), nil); err != nil || len(g.unmarked) > 0 {
 		t.Errorf("got %v, and %v is doubted", err, g.unmarked)

@@ -84,7 +84,8 @@ type commits struct {
 
 func newCommits(deleted *client.DeletedTopics) *commits {
 	return &commits{
-		todo: map[core.Partition]position{}, deleted: cmp.Or(deleted, &client.DeletedTopics{}), sending: make(chan struct{}, 1),
+		todo: map[core.Partition]position{}, deleted: cmp.Or(deleted, &client.DeletedTopics{}), sending: make(chan struct{},
+			1),
 	}
 }
 
@@ -149,7 +150,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Pa
 		}
 		for _, t := range req.Topics {
 			for i := range t.Partitions {
-				if m := sent[core.Partition{t.Topic, t.Partitions[i].Partition}].metadata; m != "" {
+				if m := sent[core.Partition{Topic: t.Topic, ID: t.Partitions[i].Partition}].metadata; m != "" {
 					t.Partitions[i].Metadata = &m
 				}
 			}
@@ -165,7 +166,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Pa
 		defer c.mu.Unlock()
 		for _, t := range resp.Topics {
 			for _, p := range t.Partitions {
-				at := core.Partition{t.Topic, p.Partition}
+				at := core.Partition{Topic: t.Topic, ID: p.Partition}
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					if first == nil {
 						first = fmt.Errorf("commit %s: %w", at, err)
@@ -193,7 +194,9 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Pa
 
 // take returns the staged positions of the partitions for which match returns true, as the client needs them and
 // as they are staged.
-func (c *commits) take(match func(core.Partition) bool) (map[string]map[int32]kgo.EpochOffset, map[core.Partition]position) {
+func (c *commits) take(
+	match func(core.Partition) bool,
+) (map[string]map[int32]kgo.EpochOffset, map[core.Partition]position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, map[core.Partition]position{}

@@ -17,7 +17,7 @@ import (
 func lostPartitions(fetches kgo.Fetches) (parts []core.Partition) {
 	fetches.EachError(func(topic string, id int32, err error) {
 		if loss := (*kgo.ErrDataLoss)(nil); errors.As(err, &loss) {
-			parts = append(parts, core.Partition{topic, id})
+			parts = append(parts, core.Partition{Topic: topic, ID: id})
 		}
 	})
 	return parts

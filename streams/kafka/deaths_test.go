@@ -235,7 +235,8 @@ func TestPoolDeathsThatCount(t *testing.T) {
 				if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 					t.Fatal(err)
 				}
-				if dead := len(b.Read(schemas.Dead)) > 0; dead != tt.dead || len(parttest.Items(b, schemas.DuplicationHigh)) > 0 == tt.dead {
+				if dead := len(b.Read(schemas.Dead)) > 0; dead != tt.dead || len(parttest.Items(b,
+					schemas.DuplicationHigh)) > 0 == tt.dead {
 					t.Errorf("dead: %t, outputs %v", dead, parttest.Items(b, schemas.DuplicationHigh))
 				}
 			})

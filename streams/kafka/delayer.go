@@ -83,7 +83,8 @@ func NewDelayer(cfg client.Config) (*Delayer, error) {
 			cfg.ProduceOptions(outputTimeout, outputLinger)...),
 		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneDiscoveryInterval),
 		kgo.FetchMaxPartitionBytes(256<<10), // bounds the records that are held per partition
-		kgo.OnPartitionsAssigned(moved(metrics.PartitionsAssigned)), kgo.OnPartitionsRevoked(moved(metrics.PartitionsRevoked)),
+		kgo.OnPartitionsAssigned(moved(metrics.PartitionsAssigned)),
+		kgo.OnPartitionsRevoked(moved(metrics.PartitionsRevoked)),
 		kgo.OnPartitionsLost(moved(metrics.PartitionsLost)))...)
 	return d, err
 }
@@ -122,7 +123,7 @@ func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 	}
 	d.mu.Lock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-		if at := (core.Partition{p.Topic, p.Partition}); len(p.Records) > 0 {
+		if at := (core.Partition{Topic: p.Topic, ID: p.Partition}); len(p.Records) > 0 {
 			now := time.Now()
 			recs := make([]waitingRecord, len(p.Records))
 			for i, rec := range p.Records {
@@ -173,7 +174,8 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 // record is written to the end of its lane with the current time: readAt, which would bound its wait, is lost in a
 // restart.
 func (d *Delayer) fromFuture(rec waitingRecord) bool {
-	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.readAt.Add(core.MaxClockSkew)) && core.CheckSize(rec.Record) == nil
+	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.readAt.Add(core.MaxClockSkew)) &&
+		core.CheckSize(rec.Record) == nil
 }
 
 // readyAt returns when a record may leave its lane. Since its timestamp may be wrong, the record stays no longer

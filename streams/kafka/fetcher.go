@@ -142,7 +142,7 @@ func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err 
 		for _, t := range fetch.Topics {
 			inc := core.Incarnation(t.TopicID)
 			for _, fp := range t.Partitions {
-				part := f.assignments[core.Partition{t.Topic, fp.Partition}]
+				part := f.assignments[core.Partition{Topic: t.Topic, ID: fp.Partition}]
 				if part == nil || len(fp.Records) == 0 {
 					continue // not assigned: partitions do not move while a poll is held
 				}
@@ -325,7 +325,7 @@ func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.
 	defer f.mu.Unlock()
 	var seen []core.Partition // some twice, because the response has an old and a new form
 	learn := func(topic string, id int32, offset int64, metadata *string) {
-		at := core.Partition{topic, id}
+		at := core.Partition{Topic: topic, ID: id}
 		if part := f.assignments[at]; part != nil && offset >= 0 && metadata != nil {
 			last, ours := f.lostMetadata[at]
 			part.loadCrashes(*metadata, offset, ours && last == *metadata, f.p.router.Log)

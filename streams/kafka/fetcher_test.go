@@ -21,7 +21,7 @@ func idleFetcher(t *testing.T) *fetcher {
 
 // withInFlight returns an assignment with a window of 64 and n records in flight.
 func (f *fetcher) withInFlight(id int32, n int) *assignment {
-	part := newAssignment(f, core.Partition{"t", id}, 64)
+	part := newAssignment(f, core.Partition{Topic: "t", ID: id}, 64)
 	f.assignments[part.Partition] = part
 	part.track(recordsFrom(0, n))
 	return part
@@ -84,7 +84,7 @@ func TestDoneRecordsAreFreed(t *testing.T) {
 	p := &Pool{}
 	p.cfg.defaults()
 	f := &fetcher{p: p, memory: newByteBudget(), assignments: map[core.Partition]*assignment{}}
-	part := newAssignment(f, core.Partition{"t", 0}, 8192)
+	part := newAssignment(f, core.Partition{Topic: "t", ID: 0}, 8192)
 	f.assignments[part.Partition] = part
 	recs := make([]*kgo.Record, 2048)
 	for i := range recs {

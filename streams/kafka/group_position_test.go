@@ -35,7 +35,8 @@ func TestOutOfRangeCause(t *testing.T) {
 		"cut off behind what is committed":      {50, 30, 0, 45, 40, causeTruncated, -50, "Restart the process"},
 		"of the epoch that leads":               {50, 50, 0, 45, 45, causeTruncated, -50, "--reset-offsets --to-offset 45 "},
 	} {
-		s := groupPosition{at: core.Partition{"millrace.changes", 3}, group: "millrace.sink", position: tt.position,
+		s := groupPosition{at: core.Partition{Topic: "millrace.changes", ID: 3}, group: "millrace.sink",
+			position:  tt.position,
 			committed: tt.committed, start: tt.start, end: tt.end, divergesAt: tt.same}
 		if got := s.cause(); got != tt.want || s.lost() != tt.gone {
 			t.Errorf("%s: %d, %d gone, want %d, %d", name, got, s.lost(), tt.want, tt.gone)
@@ -48,7 +49,8 @@ func TestOutOfRangeCause(t *testing.T) {
 
 // The id of an incident identifies one loss. Its key is the same for all losses of a partition.
 func TestRemovedIncident(t *testing.T) {
-	s := groupPosition{at: core.Partition{"millrace.changes", 3}, group: "millrace.sink", committed: 5, start: 12}
+	s := groupPosition{at: core.Partition{Topic: "millrace.changes", ID: 3}, group: "millrace.sink", committed: 5,
+		start: 12}
 	first, again := s.incident(schemas.RoleSink, "x"), s.incident(schemas.RoleSink, "x")
 	if first.GetId() != again.GetId() {
 		t.Error("one loss has two ids")

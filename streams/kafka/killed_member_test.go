@@ -118,7 +118,8 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 			silence.Store(false)
 		}
 		time.Sleep(time.Minute)
-		if begun.Load() != 6 || len(b.Read(schemas.Dead)) > 0 || !slices.Contains(parttest.Items(b, schemas.DuplicationHigh), "a") {
+		if begun.Load() != 6 || len(b.Read(schemas.Dead)) > 0 || !slices.Contains(parttest.Items(b, schemas.DuplicationHigh),
+			"a") {
 			t.Errorf("started %d times, %d dead letters, outputs %v: want 6 times, none, and its output",
 				begun.Load(), len(b.Read(schemas.Dead)), parttest.Items(b, schemas.DuplicationHigh))
 		}

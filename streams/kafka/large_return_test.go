@@ -53,7 +53,8 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			if got, err := d.Redrive(t.Context(), deadletter.Query{}, deadletter.Order{Who: "ann"}); err != nil || got.Done != 5 {
+			if got, err := d.Redrive(t.Context(), deadletter.Query{}, deadletter.Order{Who: "ann"}); err != nil ||
+				got.Done != 5 {
 				t.Fatalf("got %+v, %v", got, err)
 			}
 		}},

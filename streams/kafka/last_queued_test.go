@@ -16,7 +16,8 @@ import (
 func TestLastQueuedOfRevokedPartition(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	p := &Pool{sched: schedule.New(schedule.Config{Workers: 1, OnStart: setSuccessor})}
-	head, tail := newAssignment(f, core.Partition{"t", 0}, 64), newAssignment(f, core.Partition{"t", 1}, 64)
+	head, tail := newAssignment(f, core.Partition{Topic: "t", ID: 0}, 64), newAssignment(f, core.Partition{Topic: "t",
+		ID: 1}, 64)
 	var entries []schedule.Entry
 	for _, part := range []*assignment{head, tail} {
 		tk := &task{

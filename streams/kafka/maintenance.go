@@ -101,6 +101,6 @@ func (p *Pool) maintain(ctx context.Context) error {
 		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.assignments[core.Partition{name, int32(id)}] != nil
+		return f.assignments[core.Partition{Topic: name, ID: int32(id)}] != nil
 	})
 }

@@ -171,7 +171,9 @@ func (r outOfRangeDiagnosis) diagnose(
 }
 
 // groupPositions returns the positions of the group of cl in parts.
-func (r outOfRangeDiagnosis) groupPositions(ctx context.Context, cl *kgo.Client, parts []core.Partition) ([]groupPosition, error) {
+func (r outOfRangeDiagnosis) groupPositions(
+	ctx context.Context, cl *kgo.Client, parts []core.Partition,
+) ([]groupPosition, error) {
 	var topics []string
 	for _, p := range parts {
 		if !slices.Contains(topics, p.Topic) {
@@ -236,7 +238,7 @@ func (r outOfRangeDiagnosis) divergencePoints(
 	for topic, ps := range ends {
 		for id, e := range ps {
 			if e.Err == nil && e.LeaderEpoch >= 0 {
-				same[core.Partition{topic, id}] = e.EndOffset
+				same[core.Partition{Topic: topic, ID: id}] = e.EndOffset
 			}
 		}
 	}

@@ -110,13 +110,16 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		"value, group":   {value(parttest.Change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"headers, group": {header(parttest.Change("a")), schemas.Changes, schemas.RolePlanner, group},
 		"key, group":     {key(parttest.Change("a")), schemas.Changes, schemas.RolePlanner, group},
-		"again, group": {back(schemas.Again(schemas.RolePlanner), value(parttest.Change("a"))), schemas.Again(schemas.RolePlanner),
+		"again, group": {back(schemas.Again(schemas.RolePlanner), value(parttest.Change("a"))),
+			schemas.Again(schemas.RolePlanner),
 			schemas.RolePlanner, group},
 		"value, pool":   {value(parttest.Command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
 		"headers, pool": {header(parttest.Command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
 		"value, sink":   {value(parttest.Change("a")), schemas.Changes, schemas.RoleSink, sink},
-		"lane":          {back(schemas.Delay("30s"), value(parttest.Change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
-		"key in a lane": {back(schemas.Delay("30s"), key(parttest.Change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
+		"lane": {back(schemas.Delay("30s"), value(parttest.Change("a"))), schemas.Delay("30s"), schemas.RoleDelayer,
+			delay},
+		"key in a lane": {back(schemas.Delay("30s"), key(parttest.Change("a"))), schemas.Delay("30s"), schemas.RoleDelayer,
+			delay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -261,7 +261,8 @@ func TestParkedTasksOfALostPartition(t *testing.T) {
 		}
 		close(block)
 		time.Sleep(2 * time.Minute)
-		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"parked", "waits", "works"}; !slices.Equal(got, want) {
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"parked", "waits", "works"}; !slices.Equal(got,
+			want) {
 			t.Errorf("outputs of %v, want %v", got, want)
 		}
 	})
@@ -327,7 +328,8 @@ func TestParkedTasksThatFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(parttest.Change("fails"), parttest.Change("panics"), parttest.Change("flaky"), parttest.Change("twice"), parttest.Change("inside"))
+		b.Send(parttest.Change("fails"), parttest.Change("panics"), parttest.Change("flaky"), parttest.Change("twice"),
+			parttest.Change("inside"))
 		var calls atomic.Int32
 		errOwn := errors.New("its own")
 		one := kafka.PoolConfig{Workers: 1}
@@ -362,7 +364,8 @@ func TestParkedTasksThatFail(t *testing.T) {
 		if err := parttest.Run(t, time.Minute, p); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"flaky", "inside", "twice"}; !slices.Equal(got, want) {
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"flaky", "inside", "twice"}; !slices.Equal(got,
+			want) {
 			t.Errorf("outputs of %v, want %v", got, want)
 		}
 		var why []string

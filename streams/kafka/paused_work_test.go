@@ -89,7 +89,8 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(parttest.Change("a"))
 		cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
-		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, parttest.Plan)
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}},
+			parttest.Plan)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -205,7 +205,8 @@ func TestPauseAndStop(t *testing.T) {
 		if err := parttest.Run(t, time.Minute, group()); err != nil {
 			t.Fatal(err)
 		}
-		if got, dead := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 ||
+		if got, dead := parttest.Sum(b.Committed(schemas.RolePlanner,
+			schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 ||
 			dead != 0 {
 			t.Errorf("committed %d and %d dead letters, want 7 and none", got, dead)
 		}
@@ -481,7 +482,10 @@ func TestPauseRebalance(t *testing.T) {
 				t.Errorf("%d handled while paused", got-before)
 			}
 			apply(t, c, &pb.Control{})
-			parttest.Await(t, "all is committed", func() bool { return parttest.Sum(b.Committed(part.role, part.topic)) == keys*each })
+			parttest.Await(t, "all is committed", func() bool {
+				return parttest.Sum(b.Committed(part.role,
+					part.topic)) == keys*each
+			})
 			stop()
 			wg.Wait()
 			l.check(t, keys, each)

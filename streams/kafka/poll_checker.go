@@ -70,7 +70,7 @@ func (r *pollChecker) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fet
 	}
 	for name := range faults.Unknown {
 		if r.unknownPolls[name]++; r.unknownPolls[name] < unknownTries {
-			faults.Transient[core.Partition{name, -1}] = kerr.UnknownTopicID
+			faults.Transient[core.Partition{Topic: name, ID: -1}] = kerr.UnknownTopicID
 			delete(faults.Unknown, name)
 		}
 	}
@@ -131,7 +131,9 @@ func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, kn
 }
 
 // retryDamaged fetches the partitions in bad again a few times, then stops reading them.
-func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches, bad map[core.Partition]error) {
+func (r *pollChecker) retryDamaged(
+	ctx context.Context, cl *kgo.Client, fetches kgo.Fetches, bad map[core.Partition]error,
+) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(bad)+len(r.damaged) == 0 { // the common case
@@ -139,7 +141,7 @@ func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches 
 	}
 	wait := time.Duration(0)
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-		at := core.Partition{p.Topic, p.Partition}
+		at := core.Partition{Topic: p.Topic, ID: p.Partition}
 		if len(p.Records) > 0 {
 			r.drop(at)
 		}

@@ -56,9 +56,9 @@ func TestFaultsOf(t *testing.T) {
 			got = ends
 		case f.Unknown["t"] == [16]byte{7}:
 			got = other
-		case f.Damaged[core.Partition{"t", 3}] != nil:
+		case f.Damaged[core.Partition{Topic: "t", ID: 3}] != nil:
 			got = damaged
-		case f.Transient[core.Partition{"t", 3}] != nil:
+		case f.Transient[core.Partition{Topic: "t", ID: 3}] != nil:
 			got = passes
 		}
 		if got != tt.want {

@@ -132,7 +132,8 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(parttest.Change("a"))
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		if err := parttest.Run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second}, parttest.Plan)); err != nil {
+		if err := parttest.Run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second},
+			parttest.Plan)); err != nil {
 			t.Error(err)
 		}
 		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
@@ -256,7 +257,8 @@ func TestDueOutputs(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
 				b.Send(parttest.Change("a"))
 				start := time.Now()
-				parttest.Background(t, parttest.Planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				parttest.Background(t, parttest.Planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message,
+					error) {
 					out, err := parttest.Plan(ctx, d)
 					out[0].Due = start.Add(tt.in)
 					return out, err

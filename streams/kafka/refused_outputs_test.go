@@ -213,7 +213,8 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		mend()
 		time.Sleep(5 * time.Minute)
-		if got := parttest.Items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "d", "e", "f"}) {
+		if got := parttest.Items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "d", "e",
+			"f"}) {
 			t.Errorf("outputs %v", got)
 		}
 		if got := b.Committed(schemas.RolePlanner, schemas.Changes); parttest.Sum(got) != 7 {
@@ -238,7 +239,10 @@ func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	parttest.Background(t, pool(t, b, cfg, parttest.Plan))
 	<-time.After(12 * time.Second) // DrainTimeout and the grace are over
 	mend()
-	parttest.Await(t, "all is committed", func() bool { return parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == 6 })
+	parttest.Await(t, "all is committed", func() bool {
+		return parttest.Sum(b.Committed(schemas.RolePlanner,
+			schemas.Changes)) == 6
+	})
 	if got := parttest.Items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {
 		t.Errorf("outputs %v", got)
 	}
@@ -304,7 +308,8 @@ func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 		time.Sleep(6 * time.Minute)
 		mend()
 		time.Sleep(2 * time.Minute)
-		if got := parttest.Items(b, schemas.DuplicationHigh); calls.Load() != 1 || !slices.Equal(got, []string{"long", "short"}) {
+		if got := parttest.Items(b, schemas.DuplicationHigh); calls.Load() != 1 || !slices.Equal(got, []string{"long",
+			"short"}) {
 			t.Errorf("%d calls, outputs %v", calls.Load(), got)
 		}
 	})

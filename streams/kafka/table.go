@@ -59,7 +59,9 @@ var ErrIgnored = errors.New("record ignored")
 // partition. The delivery of a tombstone has no Body. A record that cannot be decoded, or for which apply returns
 // a permanent error, is logged, counted, and added to cfg.Unreadables. Any other error of apply except ErrIgnored
 // ends Run.
-func NewTable(cfg client.Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error) (*Table, error) {
+func NewTable(
+	cfg client.Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error,
+) (*Table, error) {
 	if _, ok := schemas.Lookup(topic); !ok {
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
 	}

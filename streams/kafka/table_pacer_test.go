@@ -177,7 +177,8 @@ func TestCommitsAreFew(t *testing.T) {
 					storeFunc: storeFunc{func(context.Context, []*schemas.Delivery) error { return nil }},
 					at:        map[schemas.Topic][]time.Time{},
 				}
-				parttest.Background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.FixityResults}}, m))
+				parttest.Background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes,
+					schemas.FixityResults}}, m))
 				time.Sleep(10 * time.Second)
 				write, stop := b.Writer()
 				defer stop()

@@ -1,3 +1,6 @@
+// Package admin reads the state of topics and consumer groups: lags, extents, members, positions and watermarks. It
+// creates the topics of the catalogue, and trims topics up to what every reader has committed. An offset that cannot be
+// read is an error, never zero.
 package admin
 
 import (
@@ -62,7 +65,7 @@ func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...stri
 					continue
 				}
 				if r.Err != nil {
-					return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, core.Partition{topic, id}, r.Err)
+					return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, core.Partition{Topic: topic, ID: id}, r.Err)
 				}
 				if r.At >= 0 {
 					if out[topic] == nil {

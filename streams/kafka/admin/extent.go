@@ -43,7 +43,7 @@ func (a *Admin) Read(
 ) error {
 	parts := map[int32]core.Range{}
 	for id, end := range e.Ends {
-		parts[id] = core.Range{e.Starts[id], end}
+		parts[id] = core.Range{From: e.Starts[id], To: end}
 	}
 	r := core.NewRouter(a.cfg, "read", 0)
 	return core.Scan(ctx, a.cfg, a.cfg.Topic(topic), parts, func(rec *kgo.Record, inc uint32) error {

@@ -128,7 +128,7 @@ func (a *Admin) dueEnds(ctx context.Context, ends core.Offsets) error {
 				continue
 			}
 			if l.Err != nil {
-				return fmt.Errorf("list offsets by time: %s: %w", core.Partition{name, id}, l.Err)
+				return fmt.Errorf("list offsets by time: %s: %w", core.Partition{Topic: name, ID: id}, l.Err)
 			}
 			ripe[id] = min(l.Offset, ends[name][id])
 		}
@@ -142,7 +142,9 @@ const logSizesTimeout = 5 * time.Second
 
 // weigher returns a function that estimates the bytes of records of a topic, given their number by partition. It
 // returns nil if the size is unknown.
-func (a *Admin) weigher(ctx context.Context, starts, ends core.Offsets) func(topic string, records map[int32]int64) *int64 {
+func (a *Admin) weigher(
+	ctx context.Context, starts, ends core.Offsets,
+) func(topic string, records map[int32]int64) *int64 {
 	ctx, cancel := context.WithTimeout(ctx, logSizesTimeout)
 	defer cancel()
 	sizes, err := a.logSizes(ctx, ends)

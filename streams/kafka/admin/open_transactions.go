@@ -34,7 +34,7 @@ func (t *openTransactions) update(log *slog.Logger, ends, written core.Offsets, 
 	counts := map[string]int64{}
 	for topic, ps := range ends {
 		for id, end := range ps {
-			p := core.Partition{topic, id}
+			p := core.Partition{Topic: topic, ID: id}
 			n := written[topic][id] - end
 			if n <= 0 {
 				delete(t.byPartition, p)

@@ -125,7 +125,8 @@ func TestProducer(t *testing.T) {
 		for i := range 40 {
 			big.Body.(*pb.Change).Properties[fmt.Sprint(i)] = strings.Repeat("x", 8<<10)
 		}
-		if err := p.Publish(t.Context(), parttest.Change("a"), big); !retry.IsPermanent(err) || !errors.Is(err, schemas.ErrTooLarge) {
+		if err := p.Publish(t.Context(), parttest.Change("a"), big); !retry.IsPermanent(err) || !errors.Is(err,
+			schemas.ErrTooLarge) {
 			t.Errorf("too large: %v", err)
 		}
 		if n := len(b.Read(schemas.Changes)); n != 100 {

@@ -147,7 +147,7 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 			case r.Err == nil:
 				removed[t.admin.cfg.SchemaTopic(topic)] += at.At - from[topic][id]
 			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process has trimmed it
-				errs = append(errs, fmt.Errorf("delete records of %s: %w", core.Partition{topic, id}, r.Err))
+				errs = append(errs, fmt.Errorf("delete records of %s: %w", core.Partition{Topic: topic, ID: id}, r.Err))
 			}
 		}
 	}
@@ -165,7 +165,7 @@ func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
 		free := *l
 		free.keptFrom = l.ends
 		if to, _ := free.trimOffset(id); to > l.keptFrom[id] {
-			after[id] = core.Range{l.keptFrom[id], to}
+			after[id] = core.Range{From: l.keptFrom[id], To: to}
 		}
 	}
 	if len(after) == 0 {
@@ -263,7 +263,7 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 			*at = map[int32]int64{}
 			for id, l := range ps {
 				if l.Err != nil && !errors.Is(l.Err, kerr.UnknownTopicOrPartition) {
-					errs = append(errs, fmt.Errorf("list %s: %s: %w", kind, core.Partition{topic, id}, l.Err))
+					errs = append(errs, fmt.Errorf("list %s: %s: %w", kind, core.Partition{Topic: topic, ID: id}, l.Err))
 				} else if l.Err == nil && l.Offset >= 0 {
 					(*at)[id] = l.Offset
 				}

@@ -12,6 +12,7 @@ type backlogPartitioner struct {
 	backlogs func(topic string) bool
 }
 
+// ForTopic implements kgo.Partitioner.
 func (s backlogPartitioner) ForTopic(topic string) kgo.TopicPartitioner {
 	p := s.Partitioner.ForTopic(topic)
 	if s.backlogs(topic) {
@@ -22,14 +23,16 @@ func (s backlogPartitioner) ForTopic(topic string) kgo.TopicPartitioner {
 
 type backlogTopicPartitioner struct{ kgo.TopicPartitioner }
 
+// RequiresConsistency implements kgo.TopicPartitioner.
 func (backlogTopicPartitioner) RequiresConsistency(*kgo.Record) bool { return true }
 
-// Before a record is sent to a backlog topic, its Partition says how to choose the partition: by key, or by
-// slot.
+// ByKey is the Partition of a record to a backlog topic whose partition is chosen by key.
 const ByKey = -1
 
+// BySlot returns the Partition of a record to a backlog topic whose partition is chosen by slot.
 func BySlot(slot int) int32 { return int32(ByKey - 1 - slot) }
 
+// Partition implements kgo.TopicPartitioner.
 func (s backlogTopicPartitioner) Partition(rec *kgo.Record, n int) int {
 	switch {
 	case rec.Partition >= 0: // it is sent again
@@ -46,6 +49,7 @@ func slotPartition(slot int, key []byte, partitions int) int {
 	return (slot*width + int(HashWords(string(key))%uint32(width))) % partitions
 }
 
+// HashWords returns a hash of words that is the same in every process.
 func HashWords(words ...string) uint32 {
 	h := fnv.New32a()
 	for _, w := range words {

@@ -1,3 +1,6 @@
+// Package client has the settings of Kafka clients, and the state that the parts of a process share: pauses, deleted
+// topics, unreadable records, and messages that wait for unavailable stores. Every client of package kafka and of the
+// packages below it is made with Config.Options. It reads committed records only.
 package client
 
 import (
@@ -169,6 +172,7 @@ func (c Config) DelayLanes() []Lane {
 	return slices.SortedFunc(slices.Values(c.Lanes), func(a, b Lane) int { return cmp.Compare(a.Delay, b.Delay) })
 }
 
+// LaneNames returns the names of the delay lanes, shortest delay first.
 func (c Config) LaneNames() []string {
 	var names []string
 	for _, l := range c.DelayLanes() {
@@ -177,6 +181,7 @@ func (c Config) LaneNames() []string {
 	return names
 }
 
+// Logger returns Log, or a logger that discards everything.
 func (c Config) Logger() *slog.Logger {
 	if c.Log == nil {
 		return slog.New(slog.DiscardHandler)
@@ -290,8 +295,10 @@ func isBacklog(t schemas.Topic) bool { return strings.HasPrefix(string(t), "back
 // clientLog logs warnings and errors of the client.
 type clientLog struct{ log *slog.Logger }
 
+// Level implements kgo.Logger.
 func (clientLog) Level() kgo.LogLevel { return kgo.LogLevelWarn }
 
+// Log implements kgo.Logger.
 func (l clientLog) Log(level kgo.LogLevel, msg string, keyvals ...any) {
 	switch level {
 	case kgo.LogLevelError:

@@ -28,6 +28,7 @@ type DeletedTopics struct {
 	names map[string]bool
 }
 
+// Add adds the topic with this name on the brokers.
 func (d *DeletedTopics) Add(name string) {
 	if d == nil {
 		return
@@ -40,6 +41,7 @@ func (d *DeletedTopics) Add(name string) {
 	d.names[name] = true
 }
 
+// Has reports whether the topic with this name on the brokers was deleted.
 func (d *DeletedTopics) Has(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

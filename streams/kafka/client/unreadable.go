@@ -160,6 +160,7 @@ func (u *Unreadables) Collect(out chan<- prometheus.Metric) {
 // the table.
 func (u *Unreadables) TableStarted(topic schemas.Topic) { u.addLoading(topic, 1) }
 
+// TableLoaded records the end of that read, or the end of the table.
 func (u *Unreadables) TableLoaded(topic schemas.Topic) { u.addLoading(topic, -1) }
 
 func (u *Unreadables) addLoading(topic schemas.Topic, n int) {

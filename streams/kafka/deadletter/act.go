@@ -24,7 +24,7 @@ const (
 	maxDecisionBytes = 8 << 20
 )
 
-// A DeadOrder is a decision of a person about dead letters, as recorded in topic admin.
+// An Order is a decision of a person about dead letters, as recorded in topic admin.
 type Order struct {
 	Who, Reason string
 	From        string // client that gave the order: cli, api
@@ -39,7 +39,7 @@ type Order struct {
 	Progress func(done int)
 }
 
-// A DeadReport is the result of a decision.
+// A Report is the result of a decision.
 type Report struct {
 	Done    int
 	Refused int

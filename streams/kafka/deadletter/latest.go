@@ -31,6 +31,7 @@ type latestInTopic struct {
 // A latestLookupError says that the latest record is unknown. The letter is then neither published nor refused.
 type latestLookupError struct{ err error }
 
+// Error implements error.
 func (e *latestLookupError) Error() string { return "read newer records: " + e.err.Error() }
 
 // Unwrap returns the cause.
@@ -66,7 +67,7 @@ func (n *latestRecords) refresh(ctx context.Context, topic string) (*latestInTop
 		return nil, err
 	}
 	for id, s := range parts {
-		parts[id] = core.Range{max(s.From, t.next[id]), s.To}
+		parts[id] = core.Range{From: max(s.From, t.next[id]), To: s.To}
 	}
 	err = core.Scan(ctx, n.d.cfg, topic, parts, func(rec *kgo.Record, _ uint32) error {
 		t.byKey[string(rec.Key)] = recordPosition{rec.Partition, rec.Offset}

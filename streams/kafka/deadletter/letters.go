@@ -1,3 +1,6 @@
+// Package deadletter lists, redrives and discards dead letters: records of topic dead, which are messages that could not
+// be handled. A decision about a letter is a record of topic admin; no letter is ever removed. A letter is published
+// before its decision is recorded, so a killed process may redrive a letter twice, and loses none.
 package deadletter
 
 import (
@@ -18,7 +21,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
-// A DeadState is the state of a dead letter.
+// A State is the state of a dead letter.
 type State string
 
 // The states. A dead letter is open until it is redriven or discarded.
@@ -36,16 +39,16 @@ const (
 
 // Errors of dead letters.
 var (
-	// errNoDeadLetter: no dead letter has this id.
+	// errNotFound: no dead letter has this id.
 	errNotFound = errors.New("no such dead letter")
-	// errDeadDecided: the dead letter was redriven or discarded before.
+	// errDecided: the dead letter was redriven or discarded before.
 	errDecided = errors.New("was decided before")
 )
 
-// A DeadFailure is one entry of the failure history of a record. Equal failures in a row are one entry.
+// A Failure is one entry of the failure history of a record. Equal failures in a row are one entry.
 type Failure = core.Failure
 
-// A DeadLetter is a record of topic dead: a message that could not be handled, with its original bytes and
+// A Letter is a record of topic dead: a message that could not be handled, with its original bytes and
 // headers, its origin and its failures.
 type Letter struct {
 	// ID is PARTITION-OFFSET of the record in topic dead.
@@ -94,7 +97,7 @@ func parseID(id string) (partition int32, offset int64, err error) {
 	return int32(p), int64(o), nil
 }
 
-// A DeadQuery selects dead letters. A letter has to match every field that is set.
+// A Query selects dead letters. A letter has to match every field that is set.
 type Query struct {
 	// IDs selects single letters, in any state.
 	IDs   []string
@@ -133,7 +136,7 @@ type Letters struct {
 	router *core.Router
 }
 
-// New returns DeadLetters. It connects when a method is called. The caller must call Close.
+// New returns Letters. It connects when a method is called. The caller must call Close.
 func New(cfg client.Config) (*Letters, error) {
 	opts, err := cfg.Options("dead", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
@@ -198,9 +201,9 @@ func (d *Letters) lookupIDs(
 		wanted[formatID(p, at)] = true
 		s, ok := narrow[p]
 		if !ok {
-			s = core.Range{at, at + 1}
+			s = core.Range{From: at, To: at + 1}
 		}
-		narrow[p] = core.Range{min(s.From, at), max(s.To, at+1)}
+		narrow[p] = core.Range{From: min(s.From, at), To: max(s.To, at+1)}
 	}
 	missing := maps.Clone(wanted)
 	name := d.cfg.Topic(schemas.Dead)

@@ -1,3 +1,5 @@
+// Package metrics counts what the roles and the Kafka clients of a process do, and exports the counts to Prometheus.
+// Counting never blocks and, per message, allocates nothing.
 package metrics
 
 import (
@@ -12,16 +14,16 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A disposition is the result of a delivery.
+// A Disposition is the result of a delivery.
 type Disposition uint8
 
-// The dispositions. All but dispositionRetried settle the message.
+// The dispositions. All but DispositionRetried settle the message.
 const (
 	DispositionDone        Disposition = iota
 	DispositionRetried                 // will be retried in place
-	dispositionTransient               // sent to a delay lane after a transient error
-	dispositionUnavailable             // sent to a delay lane: a store or engine is unavailable
-	dispositionWait                    // sent to a delay lane: not due yet
+	DispositionTransient               // sent to a delay lane after a transient error
+	DispositionUnavailable             // sent to a delay lane: a store or engine is unavailable
+	DispositionWait                    // sent to a delay lane: not due yet
 	DispositionPaused                  // sent to a delay lane by a pause
 	DispositionMoved                   // sent to a backlog topic
 	DispositionDead                    // sent to topic dead
@@ -37,14 +39,14 @@ func (f Disposition) String() string {
 func DispositionOf(c retry.Class) Disposition {
 	switch c {
 	case retry.ClassUnavailable:
-		return dispositionUnavailable
+		return DispositionUnavailable
 	case retry.ClassWait:
-		return dispositionWait
+		return DispositionWait
 	}
-	return dispositionTransient
+	return DispositionTransient
 }
 
-// A rebalanceKind is a kind of change in the assigned partitions.
+// A RebalanceKind is a kind of change in the assigned partitions.
 type RebalanceKind uint8
 
 // The rebalance kinds.
@@ -131,7 +133,7 @@ func (m *Metrics) Role(role schemas.Role, class schemas.Class) *Role {
 	return r
 }
 
-// A roleMetrics holds the metrics of one class of one role. Its methods may be called on nil, and are safe for
+// A Role holds the metrics of one class of one role. Its methods may be called on nil, and are safe for
 // concurrent use.
 type Role struct {
 	at               roleClass
@@ -160,7 +162,7 @@ type Role struct {
 	oldestFuncs  []func() Oldest
 }
 
-// An oldest holds the start of the oldest running task and the timestamp of the oldest unhandled message; zero if
+// An Oldest holds the start of the oldest running task and the timestamp of the oldest unhandled message; zero if
 // there is none.
 type Oldest struct{ Task, Message time.Time }
 
@@ -331,7 +333,7 @@ func (r *Role) AddOldest(f func() Oldest) {
 	r.oldestFuncs = append(r.oldestFuncs, f)
 }
 
-// oldest returns the oldest times that the functions of addOldest return.
+// oldest returns the oldest times that the functions of AddOldest return.
 func (r *Role) oldest() (o Oldest) {
 	r.mu.Lock()
 	looks := slices.Clone(r.oldestFuncs)

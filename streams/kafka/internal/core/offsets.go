@@ -48,17 +48,19 @@ func CollectOffsets(answer kadm.ListedOffsets, err error) (Offsets, error) {
 	return out, nil
 }
 
-// A partition names one partition of a topic. The topic includes the prefix.
+// A Partition names one partition of a topic. The topic includes the prefix.
 type Partition struct {
 	Topic string
 	ID    int32
 }
 
+// String returns TOPIC/ID.
 func (p Partition) String() string { return fmt.Sprintf("%s/%d", p.Topic, p.ID) }
 
 // AsMap returns the partition in the form of the client's functions.
 func (p Partition) AsMap() map[string][]int32 { return map[string][]int32{p.Topic: {p.ID}} }
 
+// EachPartition calls f for each partition in parts.
 func EachPartition(parts map[string][]int32, f func(Partition)) {
 	for topic, ids := range parts {
 		for _, id := range ids {

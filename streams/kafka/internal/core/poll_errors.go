@@ -26,8 +26,8 @@ func DamageRetry() retry.Policy {
 	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: time.Second}
 }
 
-// pollFaults are the errors of a poll that need more than a log message.
-type pollFaults struct {
+// PollFaults are the errors of a poll that need more than a log message.
+type PollFaults struct {
 	Fatal   error
 	Unknown map[string][16]byte // topics with an id that the brokers do not know, with that id
 	// Partitions with a batch that is too long, or that the client or the broker cannot parse.
@@ -36,10 +36,10 @@ type pollFaults struct {
 }
 
 // FaultsOf sorts the errors of a poll by their consequence, and logs those without one.
-func FaultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
+func FaultsOf(fetches kgo.Fetches, log *slog.Logger) PollFaults {
 	var (
 		out    OutOfRangeError
-		faults = pollFaults{Unknown: map[string][16]byte{}, Damaged: map[Partition]error{}, Transient: map[Partition]error{}}
+		faults = PollFaults{Unknown: map[string][16]byte{}, Damaged: map[Partition]error{}, Transient: map[Partition]error{}}
 	)
 	fetches.EachTopic(func(t kgo.FetchTopic) {
 		t.EachPartition(func(p kgo.FetchPartition) {
@@ -106,8 +106,10 @@ type damagedError struct {
 	err error
 }
 
+// Error implements error.
 func (e *damagedError) Error() string { return fmt.Sprintf("poll %s: %v", e.at, e.err) }
 
+// Unwrap returns the cause.
 func (e *damagedError) Unwrap() error { return e.err }
 
 // DecompressTooLarge returns the error of a batch that is larger, decompressed, than the client accepts, or
@@ -132,9 +134,10 @@ func GroupMovedOn(err error) bool {
 	return false
 }
 
-// An outOfRange is the error of a poll at offsets that are not in the logs of some partitions.
+// An OutOfRangeError is the error of a poll at offsets that are not in the logs of some partitions.
 type OutOfRangeError struct{ Partitions []Partition }
 
+// Error implements error.
 func (e *OutOfRangeError) Error() string {
 	var names []string
 	for _, p := range e.Partitions {

@@ -90,7 +90,7 @@ func OffsetAfterBatch(ctx context.Context, cl *kgo.Client, at Partition, offset 
 	return 0, errNextBatchUnknown
 }
 
-// errNextBatchUnknown is returned by offsetAfterBatch if the fetch response does not show where the next batch starts.
+// errNextBatchUnknown is returned by OffsetAfterBatch if the fetch response does not show where the next batch starts.
 var errNextBatchUnknown = errors.New("the start of the next batch is unknown")
 
 // parseNextBatch returns the base offset of the second batch in batches; the first one holds offset. Without a

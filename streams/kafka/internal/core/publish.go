@@ -132,6 +132,9 @@ func PublishError(rec *kgo.Record, err error) error {
 	return wrapped
 }
 
-const ProducerTimeout = 30 * time.Second // until a Producer gives up a message
-
-const ProducerLinger = time.Millisecond
+const (
+	// ProducerTimeout is how long a client tries to publish a message that no handler returned.
+	ProducerTimeout = 30 * time.Second
+	// ProducerLinger is how long such a client waits for more messages for a batch.
+	ProducerLinger = time.Millisecond
+)

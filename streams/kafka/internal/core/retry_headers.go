@@ -42,7 +42,7 @@ type RetryHeaders struct {
 	History     []Failure
 }
 
-// A failure is one entry of the history. Equal consecutive failures share an entry.
+// A Failure is one entry of the history. Equal consecutive failures share an entry.
 type Failure struct {
 	Attempt int       `json:"attempt"`
 	Class   string    `json:"class"`

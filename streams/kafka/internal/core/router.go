@@ -1,3 +1,6 @@
+// Package core has what pools, admin and dead letters share: records between their poll and their commit and what
+// becomes of them, retry headers, offsets of partitions, reads of ranges of a topic, and publishing. Publish returns when
+// every record is acknowledged or given up; a scan calls its function once for each record of its range.
 package core
 
 import (
@@ -29,7 +32,7 @@ const (
 // defaultAttempts is the default of PoolConfig.MaxAttempts.
 const defaultAttempts = 5
 
-// A router turns messages and failures into records. Its only side effects are log messages and counts in
+// A Router turns messages and failures into records. Its only side effects are log messages and counts in
 // Config.Unavailable.
 type Router struct {
 	Config   client.Config
@@ -40,6 +43,7 @@ type Router struct {
 	Log      *slog.Logger
 }
 
+// NewRouter returns the Router of a role. attempts is the number of deliveries until a dead letter [5].
 func NewRouter(cfg client.Config, role schemas.Role, attempts int) *Router {
 	if attempts <= 0 {
 		attempts = defaultAttempts
@@ -50,7 +54,7 @@ func NewRouter(cfg client.Config, role schemas.Role, attempts int) *Router {
 	}
 }
 
-// An inflightRecord is a record between its poll and its commit.
+// A Record is a record between its poll and its commit.
 type Record struct {
 	Raw          *kgo.Record
 	Incarnation  uint32
@@ -305,7 +309,8 @@ func (r *Router) FailureRecord(ir *Record, err error, now time.Time) *kgo.Record
 	}
 	log("route failed message", "to", string(topic), "topic", string(h.Topic),
 		"partition", h.Partition, "offset", h.Offset, "attempt", attempt, "class", h.Class, "err", err)
-	return &kgo.Record{Topic: r.Config.Topic(topic), Key: ir.Raw.Key, Value: ir.Raw.Value, Headers: h.Apply(ir.Raw.Headers)}
+	return &kgo.Record{Topic: r.Config.Topic(topic), Key: ir.Raw.Key, Value: ir.Raw.Value,
+		Headers: h.Apply(ir.Raw.Headers)}
 }
 
 func (r *Router) failedBy() string {
@@ -367,7 +372,8 @@ func (r *Router) PausedRecord(ir *Record, now time.Time) *kgo.Record {
 	topic := schemas.Delay(LaneFor(r.Lanes, h.Due.Sub(now)).Name)
 	r.Log.Debug("delay paused message", "to", string(topic), "topic", string(h.Topic),
 		"partition", h.Partition, "offset", h.Offset, "class", h.Class)
-	return &kgo.Record{Topic: r.Config.Topic(topic), Key: ir.Raw.Key, Value: ir.Raw.Value, Headers: h.Apply(ir.Raw.Headers)}
+	return &kgo.Record{Topic: r.Config.Topic(topic), Key: ir.Raw.Key, Value: ir.Raw.Value,
+		Headers: h.Apply(ir.Raw.Headers)}
 }
 
 // CheckSize returns a permanent error if rec is too large for a delay lane with its retry headers. Such a record

@@ -45,10 +45,11 @@ func TestNth(t *testing.T) {
 		limit time.Duration
 		want  string
 	}{
-		"no limit":       {client.Config{}.DelayLanes(), 0, "30s 5m 1h 1d 1d"},
-		"unavailable":    {client.Config{}.DelayLanes(), maxUnavailableLane, "30s 5m 5m 5m 5m"},
-		"away":           {client.Config{}.DelayLanes(), maxNamedLane, "30s 30s 30s 30s 30s"},
-		"all are longer": {[]client.Lane{{"1h", time.Hour}, {"2h", 2 * time.Hour}}, maxUnavailableLane, "1h 1h 1h 1h 1h"},
+		"no limit":    {client.Config{}.DelayLanes(), 0, "30s 5m 1h 1d 1d"},
+		"unavailable": {client.Config{}.DelayLanes(), maxUnavailableLane, "30s 5m 5m 5m 5m"},
+		"away":        {client.Config{}.DelayLanes(), maxNamedLane, "30s 30s 30s 30s 30s"},
+		"all are longer": {[]client.Lane{{Name: "1h", Delay: time.Hour}, {Name: "2h", Delay: 2 * time.Hour}},
+			maxUnavailableLane, "1h 1h 1h 1h 1h"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string

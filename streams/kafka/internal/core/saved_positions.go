@@ -43,6 +43,7 @@ func (k TopicPositions) Merge(id string, done map[int32]int64) TopicPositions {
 	return TopicPositions{id, all}
 }
 
+// Equal reports whether k and other are of the same topic and have the same offsets.
 func (k TopicPositions) Equal(other TopicPositions) bool {
 	return k.ID == other.ID && maps.Equal(k.Offsets, other.Offsets)
 }
@@ -136,7 +137,9 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 // SavedPositions returns the positions in the latest checkpoint of each group, by key and topic. A checkpoint
 // that cannot be read is skipped, and the one before it counts: the group then handles some records again, and no
 // operator has to intervene.
-func SavedPositions(ctx context.Context, cfg client.Config, cl *kgo.Client) (map[string]map[string]TopicPositions, error) {
+func SavedPositions(
+	ctx context.Context, cfg client.Config, cl *kgo.Client,
+) (map[string]map[string]TopicPositions, error) {
 	name := cfg.Topic(schemas.Checkpoints)
 	ids, err := TopicIDs(ctx, cl, name)
 	switch there := ids[name]; {

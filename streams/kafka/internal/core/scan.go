@@ -24,7 +24,7 @@ const (
 	scanFetchBytes = 50 << 20
 )
 
-// An offsetRange is a range of offsets in a partition: from from on, up to but not including to.
+// A Range is a range of offsets in a partition: from from on, up to but not including to.
 type Range struct{ From, To int64 }
 
 // TopicRanges returns the current offset ranges of all partitions of a topic.
@@ -43,7 +43,7 @@ func TopicRanges(ctx context.Context, adm *kadm.Client, topic string) (map[int32
 	return out, nil
 }
 
-// A scanner reads ranges of a topic once, without a consumer group.
+// A Scanner reads ranges of a topic once, without a consumer group.
 type Scanner struct {
 	Config    client.Config
 	Topic     string
@@ -64,6 +64,7 @@ func Scan(
 	return (&Scanner{Config: cfg, Topic: topic}).Scan(ctx, parts, f)
 }
 
+// Scan calls f for the records of the topic in parts, one call at a time, and in order within a partition.
 func (s *Scanner) Scan(ctx context.Context, parts map[int32]Range, f func(*kgo.Record, uint32) error) error {
 	s.remaining, s.tries = map[int32]Range{}, map[int32]int{}
 	for id, p := range parts {
@@ -104,7 +105,7 @@ func (s *Scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) e
 	return err
 }
 
-// skipBatch skips a batch that cannot be read, after damageTries attempts. If the start of the next batch is
+// skipBatch skips a batch that cannot be read, after DamageTries attempts. If the start of the next batch is
 // unknown, it skips the rest of the partition.
 func (s *Scanner) skipBatch(ctx context.Context, cl *kgo.Client, bad *damagedError) error {
 	id := bad.at.ID

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// A topicID is the id of the topic with some name. An empty id without an error means that there is no such topic.
+// A TopicID is the id of the topic with some name. An empty id without an error means that there is no such topic.
 type TopicID struct {
 	ID  string
 	Err error
