@@ -59,7 +59,8 @@ type App struct {
 	policyRegistry *policy.Registry
 	reader         *clickhouse.Reader
 	registry       *prometheus.Registry // nil: http.listen is not set
-	tracing        *tracing             // nil: no spans
+	lagMetrics     *admin.LagMetrics
+	tracing        *tracing // nil: no spans
 	producer       *kafka.Producer
 	admin          *admin.Admin
 	watermark      *admin.Watermark

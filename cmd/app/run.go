@@ -9,7 +9,6 @@ import (
 
 	"github.com/millrace/millrace/cmd/health"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka/admin"
 )
 
 // Run runs the roles until ctx is done, and then returns nil within the drain and the stop grace.
@@ -38,7 +37,7 @@ func (a *App) newHealth(n needs, s *schema) *health.Monitor {
 	c := health.Config{
 		Log: a.log, StallAfter: a.cfg.Health.StallAfter, TopicPrefix: a.cfg.Kafka.TopicPrefix,
 		Roles: m.State, Lags: a.admin.Lags, Unreadable: func() []string { return a.unreadableRecords(n) },
-		Stopped: a.unreadable.Batches, SetLags: admin.NewLagMetrics(a.registry).Set,
+		Stopped: a.unreadable.Batches, SetLags: a.lagMetrics.Set,
 	}
 	if n.clickhouse {
 		c.Ping = s.ping

@@ -19,20 +19,3 @@ func NewControls(cfg client.Config) (*client.Controls, error) {
 	c.Follow(t)
 	return c, nil
 }
-
-// WorkOf returns the account and the stores of b. It can be used as Describe in a PoolConfig.
-func WorkOf(b schemas.Body) (w Work) {
-	if m, ok := b.(interface{ GetAccount() string }); ok {
-		w.Account = m.GetAccount()
-	}
-	if m, ok := b.(interface{ GetStore() string }); ok {
-		w.Stores[0] = m.GetStore()
-	}
-	if m, ok := b.(interface{ GetDestinationStore() string }); ok {
-		w.Stores[0] = m.GetDestinationStore()
-	}
-	if m, ok := b.(interface{ GetSourceStore() string }); ok {
-		w.Stores[1] = m.GetSourceStore()
-	}
-	return w
-}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,18 +19,6 @@ import (
 	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
-
-// A lockedBuffer can be written to by several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex // guards w
-	w  *bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
-}
 
 // writeBatches writes changes of items to a partition, each in its own batch.
 func writeBatches(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
@@ -60,7 +47,7 @@ func TestDamagedBatch(t *testing.T) {
 				)
 				cfg := b.Config()
 				cfg.Unreadables = client.NewUnreadables()
-				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 				writeBatches(t, b, 0, "a", "b")
 				b.WriteDamaged(schemas.Changes, 0, 3)
 				writeBatches(t, b, 0, "c")
@@ -102,7 +89,7 @@ func TestDamagedBatch(t *testing.T) {
 				if got := b.Committed(role, schemas.Changes)[0]; got != 2 {
 					t.Errorf("committed %d", got)
 				}
-				commit(t, cfg, "millrace."+string(role), schemas.Changes, 5)
+				parttest.Commit(t, cfg, "millrace."+string(role), schemas.Changes, 5)
 				if got := cfg.Unreadables.Batches(); len(got) > 0 {
 					t.Errorf("stopped %v, which are no longer ours", got)
 				}
@@ -195,7 +182,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 					}
 				})
 				once(5*time.Minute, 0)
-				commit(t, cfg, "millrace.planner", schemas.Changes, tt.next)
+				parttest.Commit(t, cfg, "millrace.planner", schemas.Changes, tt.next)
 				once(time.Minute, 0)
 				if got := h.take(); !slices.Equal(got, []string{"c"}) {
 					t.Errorf("handled %v behind the batch", got)
@@ -257,7 +244,7 @@ func TestTemporarilyUnavailablePartition(t *testing.T) {
 					log bytes.Buffer
 				)
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 				writeBatches(t, b, 0, "a")
 				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(away/time.Second))
 				time.AfterFunc(away/2, func() { writeBatches(t, b, 1, "b") })

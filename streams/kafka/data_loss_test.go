@@ -35,7 +35,7 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 					b.Write(kafkatest.Record{Record: rec, Partition: int32(i % 2)})
 				}
 				b.Trim(schemas.Changes, 0, 3)
-				commitOf(t, b.Config(), "millrace.sink", kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
+				parttest.CommitOf(t, b.Config(), "millrace.sink", kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
 				tb := &memoryTable{}
 				if err := parttest.Run(t, 10*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 					t.Fatal(err)
@@ -57,7 +57,7 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, cfg := bare(t, 2, 1)
+		cluster, cfg := parttest.Bare(t, 2, 1)
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
 			t.Fatal(err)

@@ -32,3 +32,20 @@ func describeWork[T any](f func(T) Work, b T) (w Work, err error) {
 	}()
 	return f(b), nil
 }
+
+// WorkOf returns the account and the stores of b. It can be used as Describe in a PoolConfig.
+func WorkOf(b schemas.Body) (w Work) {
+	if m, ok := b.(interface{ GetAccount() string }); ok {
+		w.Account = m.GetAccount()
+	}
+	if m, ok := b.(interface{ GetStore() string }); ok {
+		w.Stores[0] = m.GetStore()
+	}
+	if m, ok := b.(interface{ GetDestinationStore() string }); ok {
+		w.Stores[0] = m.GetDestinationStore()
+	}
+	if m, ok := b.(interface{ GetSourceStore() string }); ok {
+		w.Stores[1] = m.GetSourceStore()
+	}
+	return w
+}

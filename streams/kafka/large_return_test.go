@@ -119,7 +119,7 @@ func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items 
 func TestTransitTopicsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		_, cfg := bare(t, 1, 1)
+		_, cfg := parttest.Bare(t, 1, 1)
 		if _, err := parttest.Kadm(t, cfg).CreateTopic(t.Context(), 1, 1, nil, "millrace.delay.90d"); err != nil {
 			t.Fatal(err)
 		}
@@ -133,10 +133,10 @@ func TestTransitTopicsAreTrimmed(t *testing.T) {
 			{"planner", schemas.Again(schemas.RolePlanner), 7},
 			{"copier.large", large, 9}, {"copier", schemas.DuplicationHigh, 10}, {"sink", schemas.Dead, 10},
 		} {
-			fill(t, cfg, c.topic, 10, 1)
-			commit(t, cfg, "millrace."+c.group, c.topic, c.at)
+			parttest.Fill(t, cfg, c.topic, 10, 1)
+			parttest.Commit(t, cfg, "millrace."+c.group, c.topic, c.at)
 		}
-		removed, err := trimmer(t, cfg, 14*24*time.Hour).Trim(t.Context())
+		removed, err := parttest.Trimmer(t, cfg, 14*24*time.Hour).Trim(t.Context())
 		want := map[schemas.Topic]int64{schemas.Delay("5m"): 9, schemas.Delay("90d"): 6,
 			schemas.Again(schemas.RolePlanner): 7, large: 9}
 		if err != nil || !maps.Equal(removed, want) {

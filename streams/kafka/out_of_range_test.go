@@ -8,31 +8,62 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
-	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-// commit sets the committed offset of a group in partition 0 of a topic.
-func commit(t *testing.T, cfg client.Config, group string, topic schemas.Topic, at int64) {
+func checkRemoved(t *testing.T, err error, group string, untold bool) {
 	t.Helper()
-	commitOf(t, cfg, group, kadm.Offset{Topic: string(topic), At: at, LeaderEpoch: -1})
+	for _, want := range []string{group, "offset 5", "partition 0", "starts at 12", "7 of them",
+		"--group " + group + " ", ":0 --reset-offsets --to-earliest"} {
+		if !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("error %v, want it to say %q", err, want)
+		}
+	}
+	if got := strings.Contains(fmt.Sprint(err), "open incident"); got != untold {
+		t.Errorf("error %v", err)
+	}
 }
 
-// commitOf is commit for any partition.
-func commitOf(t *testing.T, cfg client.Config, group string, o kadm.Offset) {
+func checkIncidents(t *testing.T, b *kafkatest.Broker, subject string, want int) {
 	t.Helper()
-	var os kadm.Offsets
-	o.Topic = cfg.Prefix + o.Topic
-	os.Add(o)
-	if err := parttest.Kadm(t, cfg).CommitAllOffsets(t.Context(), group, os); err != nil {
-		t.Fatal(err)
+	told := b.Bodies(schemas.Incidents)
+	if len(told) != want {
+		t.Fatalf("%d incidents, want %d", len(told), want)
 	}
+	for _, body := range told {
+		i := body.(*pb.Incident)
+		if i.GetKind() != "records-removed" || i.GetAccount() != "-" || i.GetItem() != "" ||
+			i.GetSubject() != subject || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN ||
+			len(i.GetSteps()) != 1 || !strings.Contains(i.GetSteps()[0].GetDetail(), "7 of them") {
+			t.Errorf("incident %v", i)
+		}
+	}
+}
+
+// The removal of unread records is reported even if nothing was committed. A group that is new after the removal
+// starts at the log start.
+func TestRecordsRemovedBeforeACommit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(parttest.Numbered(20, 20)...)
+		b.Trim(schemas.Changes, 0, 12)
+		if err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(b.Read(schemas.DuplicationHigh)); n != 8 || len(b.Read(schemas.Incidents)) != 0 {
+			t.Errorf("%d outputs, want 8", n)
+		}
+		parttest.Commit(t, b.Config(), "millrace.planner", schemas.Changes, 50) // the log ends at 20
+		err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan))
+		if err == nil || !strings.Contains(err.Error(), "lost records at its end") || len(b.Read(schemas.Incidents)) != 0 {
+			t.Errorf("beyond the end: %v", err)
+		}
+	})
 }
 
 // A reader whose records were removed before it read them stops and says so. It opens one incident, however often
@@ -85,7 +116,7 @@ func TestRecordsRemoved(t *testing.T) {
 					if tt.topic == schemas.DuplicationLow {
 						group += ".low"
 					}
-					commit(t, b.Config(), group, tt.topic, at)
+					parttest.Commit(t, b.Config(), group, tt.topic, at)
 					b.Trim(tt.topic, 0, start)
 					if f.times != 0 {
 						defer b.FailProduce(schemas.Incidents, f.fault, f.times)()
@@ -98,7 +129,7 @@ func TestRecordsRemoved(t *testing.T) {
 					if got := b.Committed(tt.role, tt.topic)[0]; got != at || len(tb.rows) != 0 {
 						t.Errorf("committed %d, stored %v", got, tb.rows)
 					}
-					commit(t, b.Config(), group, tt.topic, start) // the remedy in the error
+					parttest.Commit(t, b.Config(), group, tt.topic, start) // the remedy in the error
 					if err := parttest.Run(t, 30*time.Second, tt.make(t, b, tb)); err != nil {
 						t.Error(err)
 					}
@@ -109,55 +140,4 @@ func TestRecordsRemoved(t *testing.T) {
 			})
 		}
 	}
-}
-
-func checkRemoved(t *testing.T, err error, group string, untold bool) {
-	t.Helper()
-	for _, want := range []string{group, "offset 5", "partition 0", "starts at 12", "7 of them",
-		"--group " + group + " ", ":0 --reset-offsets --to-earliest"} {
-		if !strings.Contains(fmt.Sprint(err), want) {
-			t.Errorf("error %v, want it to say %q", err, want)
-		}
-	}
-	if got := strings.Contains(fmt.Sprint(err), "open incident"); got != untold {
-		t.Errorf("error %v", err)
-	}
-}
-
-func checkIncidents(t *testing.T, b *kafkatest.Broker, subject string, want int) {
-	t.Helper()
-	told := b.Bodies(schemas.Incidents)
-	if len(told) != want {
-		t.Fatalf("%d incidents, want %d", len(told), want)
-	}
-	for _, body := range told {
-		i := body.(*pb.Incident)
-		if i.GetKind() != "records-removed" || i.GetAccount() != "-" || i.GetItem() != "" ||
-			i.GetSubject() != subject || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN ||
-			len(i.GetSteps()) != 1 || !strings.Contains(i.GetSteps()[0].GetDetail(), "7 of them") {
-			t.Errorf("incident %v", i)
-		}
-	}
-}
-
-// The removal of unread records is reported even if nothing was committed. A group that is new after the removal
-// starts at the log start.
-func TestRecordsRemovedBeforeACommit(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(parttest.Numbered(20, 20)...)
-		b.Trim(schemas.Changes, 0, 12)
-		if err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
-		if n := len(b.Read(schemas.DuplicationHigh)); n != 8 || len(b.Read(schemas.Incidents)) != 0 {
-			t.Errorf("%d outputs, want 8", n)
-		}
-		commit(t, b.Config(), "millrace.planner", schemas.Changes, 50) // the log ends at 20
-		err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan))
-		if err == nil || !strings.Contains(err.Error(), "lost records at its end") || len(b.Read(schemas.Incidents)) != 0 {
-			t.Errorf("beyond the end: %v", err)
-		}
-	})
 }

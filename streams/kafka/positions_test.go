@@ -69,7 +69,7 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 						log bytes.Buffer
 					)
 					cfg := b.Config()
-					cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+					cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 					once := func() string {
 						part, err := reader(cfg, &h)
 						if err != nil {
@@ -150,7 +150,7 @@ func TestPositionsOfChangedGroups(t *testing.T) {
 		if again := keep(t, b); len(first) != 1 || len(again) != 0 {
 			t.Errorf("%d on record at first, %d more an hour later", len(first), len(again))
 		}
-		commit(t, b.Config(), "millrace.planner", schemas.Changes, 0)
+		parttest.Commit(t, b.Config(), "millrace.planner", schemas.Changes, 0)
 		moved := keep(t, b)
 		if len(moved) != 1 || moved[0].Body.GetId() == first[0].Body.GetId() {
 			t.Errorf("%v after %v, though the group has moved", moved, first)
@@ -258,7 +258,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 				writeBatches(t, b, 0, "new")
 				var log bytes.Buffer
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 				if got := once(t, cfg); got != tt.want {
 					t.Errorf("handled %q, want %q", got, tt.want)
 				}
@@ -361,10 +361,10 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 		keep(t, b)
 		send("c", "d", "e") // before the next checkpoint
 		once(t, b.Config())
-		if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
+		if _, err := parttest.Trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if at := starts(t, b.Config(), schemas.Again(schemas.RolePlanner))[0]; at != 4 {
+		if at := parttest.LogStarts(t, b.Config(), schemas.Again(schemas.RolePlanner))[0]; at != 4 {
 			t.Fatalf("the log starts at %d", at)
 		}
 		forget(t, b)
@@ -398,10 +398,10 @@ func TestCheckpointOfALane(t *testing.T) {
 		pass(2)
 		keep(t, b)
 		pass(3)
-		if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
+		if _, err := parttest.Trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if at := starts(t, b.Config(), lane)[0]; at != 4 {
+		if at := parttest.LogStarts(t, b.Config(), lane)[0]; at != 4 {
 			t.Fatalf("the log starts at %d", at)
 		}
 		if _, err := parttest.Kadm(t, b.Config()).DeleteGroup(t.Context(), "millrace.delayer"); err != nil {

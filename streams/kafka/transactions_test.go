@@ -289,7 +289,7 @@ func TestOpenTransactionIsLogged(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		var log bytes.Buffer
 		cfg := b.Config()
-		cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+		cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 		a := parttest.NewAdmin(t, cfg)
 		look := func(after time.Duration, want int) {
 			t.Helper()

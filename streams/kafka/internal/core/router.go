@@ -60,7 +60,7 @@ type Record struct {
 	Incarnation  uint32
 	RetryHeaders *RetryHeaders       // nil: not parsed yet
 	trace        *headerCarrier      // headers that name its span; nil: no span
-	Disposition  metrics.Disposition // its result, set by outcome
+	Disposition  metrics.Disposition // its result, set by Outcome
 }
 
 // RetryHeaders returns the parsed retry headers of ir. A record on its original topic has only a history; the

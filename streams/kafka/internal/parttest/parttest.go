@@ -2,14 +2,17 @@
 package parttest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -209,4 +212,98 @@ func SameLines(t *testing.T, what string, got []string, want ...string) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%s:\ngot  %q\nwant %q", what, got, want)
 	}
+}
+
+// Bare starts a broker for a single test, for faults that kafkatest does not have.
+func Bare(t *testing.T, brokers int, partitions int32) (*kfake.Cluster, client.Config) {
+	t.Helper()
+	network := new(kfake.VirtualNetwork)
+	ports := make([]int, brokers)
+	for i := range ports {
+		ports[i] = 9092 + i
+	}
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(brokers), kfake.Ports(ports...), kfake.ListenFn(network.Listen))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cluster.Close)
+	cfg := client.Config{Brokers: cluster.ListenAddrs(), Dialer: network.DialContext, Prefix: "millrace."}
+	o := admin.TopicOptions{Partitions: partitions, Replication: 1}
+	if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
+		t.Fatal(err)
+	}
+	return cluster, cfg
+}
+
+// Fill writes n records to each partition of a topic.
+func Fill(t *testing.T, cfg client.Config, topic schemas.Topic, n, partitions int) {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer),
+		kgo.DisableClientMetrics(), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for i := range n * partitions { // distinct keys: nothing is compacted
+		r := &kgo.Record{Topic: cfg.Prefix + string(topic), Partition: int32(i % partitions),
+			Key: fmt.Append(nil, time.Now().UnixNano(), i), Value: []byte("x")}
+		if err := cl.ProduceSync(t.Context(), r).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Trimmer returns a Trimmer whose Admin the test closes.
+func Trimmer(t *testing.T, cfg client.Config, keep time.Duration) *admin.Trimmer {
+	t.Helper()
+	adm, err := admin.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(adm.Close)
+	return admin.NewTrimmer(adm, keep)
+}
+
+// LogStarts returns the log starts of a topic's partitions.
+func LogStarts(t *testing.T, cfg client.Config, topic schemas.Topic) map[int32]int64 {
+	t.Helper()
+	listed, err := Kadm(t, cfg).ListStartOffsets(t.Context(), cfg.Prefix+string(topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[int32]int64{}
+	for id, l := range listed[cfg.Prefix+string(topic)] {
+		at[id] = l.Offset
+	}
+	return at
+}
+
+// Commit sets the committed offset of a group in partition 0 of a topic.
+func Commit(t *testing.T, cfg client.Config, group string, topic schemas.Topic, at int64) {
+	t.Helper()
+	CommitOf(t, cfg, group, kadm.Offset{Topic: string(topic), At: at, LeaderEpoch: -1})
+}
+
+// CommitOf is commit for any partition.
+func CommitOf(t *testing.T, cfg client.Config, group string, o kadm.Offset) {
+	t.Helper()
+	var os kadm.Offsets
+	o.Topic = cfg.Prefix + o.Topic
+	os.Add(o)
+	if err := Kadm(t, cfg).CommitAllOffsets(t.Context(), group, os); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A LockedBuffer writes to W for several goroutines.
+type LockedBuffer struct {
+	mu sync.Mutex // guards W
+	W  *bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *LockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.W.Write(p)
 }
