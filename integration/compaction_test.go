@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 )
 
 // TestIncidentsAreNotCompactedUnread checks, with the most eager compaction, that the topic incidents keeps every
@@ -25,7 +25,7 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 		"log.cleaner.backoff.ms": "200", "log.cleaner.min.cleanable.ratio": "0", "log.roll.ms": "300",
 	}})
 	cfg := c.Config("compaction.")
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
 	const n = 6
@@ -62,7 +62,7 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 		"max.compaction.lag.ms": "3600000"} {
 		c.SetTopicConfig(t, other.Prefix+string(schemas.Incidents), key, value)
 	}
-	err := kafka.EnsureTopics(t.Context(), other, kafka.TopicOptions{Partitions: 1, Replication: 1})
+	err := admin.EnsureTopics(t.Context(), other, admin.TopicOptions{Partitions: 1, Replication: 1})
 	if err == nil || !strings.Contains(err.Error(), other.Prefix+"incidents: set min.compaction.lag.ms to 1209600000: ") {
 		t.Errorf("with a limit of an hour: %v", err)
 	}

@@ -11,7 +11,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/digest"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -74,7 +74,7 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 // deadLetters reads all dead letters ever written.
 func (w *convergeWorld) deadLetters(t *testing.T) (all []converge.DeadLetter) {
 	t.Helper()
-	err := w.dead.Each(t.Context(), kafka.DeadQuery{Closed: true}, func(l *kafka.DeadLetter) error {
+	err := w.dead.Each(t.Context(), deadletter.Query{Closed: true}, func(l *deadletter.Letter) error {
 		letter := converge.DeadLetter{
 			Position: fmt.Sprintf("%s/%d@%d", l.Topic, l.Partition, l.Offset),
 			Died:     strings.Contains(l.Error, "processes that died"),

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -146,7 +146,7 @@ func (w *convergeWorld) isDecided(id string) bool {
 // topics an operator closes the incident.
 func (w *convergeWorld) corruptRecord(t *testing.T, topic schemas.Topic) {
 	t.Helper()
-	rec := harness.WriteTo(t, kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix}, harness.Record{
+	rec := harness.WriteTo(t, client.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix}, harness.Record{
 		Record: schemas.Record{Topic: topic, Key: []byte("acme"), Value: []byte("not what it says")},
 	})
 	position := fmt.Sprintf("%s/%d@%d", topic, rec.Partition, rec.Offset)

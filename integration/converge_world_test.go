@@ -20,6 +20,9 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	broker "github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -107,8 +110,8 @@ type convergeWorld struct {
 	app      *app.App
 	client   *emit.Store
 	producer *kafka.Producer
-	admin    *kafka.Admin
-	dead     *kafka.DeadLetters
+	admin    *admin.Admin
+	dead     *deadletter.Letters
 	s3       *s3test.Server
 	clock    atomic.Int64 // offset of the S3 store's clock in ns
 	s3Away   atomic.Bool
@@ -230,19 +233,19 @@ func (w *convergeWorld) open(t *testing.T) {
 	if w.client, err = w.app.EmittingStore("acme", sourceStore, "client"); err != nil {
 		t.Fatal(err)
 	}
-	k := kafka.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix, ClientID: "converge", Log: log}
+	k := client.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix, ClientID: "converge", Log: log}
 	for _, l := range w.cfg.Delay.Lanes {
-		k.Lanes = append(k.Lanes, kafka.Lane{Name: l.Name, Delay: l.Delay})
+		k.Lanes = append(k.Lanes, client.Lane{Name: l.Name, Delay: l.Delay})
 	}
 	if w.producer, err = kafka.NewProducer(k, "converge"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.producer.Close)
-	if w.admin, err = kafka.NewAdmin(k); err != nil {
+	if w.admin, err = admin.New(k); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.admin.Close)
-	if w.dead, err = kafka.NewDeadLetters(k); err != nil {
+	if w.dead, err = deadletter.New(k); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.dead.Close)

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -58,7 +58,7 @@ type sourcePosition struct {
 // depend on the code under test.
 type ledger struct {
 	c         *harness.Cluster
-	cfg       kafka.Config
+	cfg       client.Config
 	group     string
 	reader    *harness.Reader
 	stopWatch func() // ends watch
@@ -77,7 +77,7 @@ type ledger struct {
 }
 
 // newLedger returns the ledger of a planner.
-func newLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config) *ledger {
+func newLedger(t *testing.T, c *harness.Cluster, cfg client.Config) *ledger {
 	t.Helper()
 	return &ledger{
 		stopWatch: func() {}, c: c, cfg: cfg, group: cfg.Prefix + string(schemas.RolePlanner),
@@ -90,7 +90,7 @@ func newLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config) *ledger {
 }
 
 // ledgerTopics returns all topics that a planner's messages can be in.
-func ledgerTopics(cfg kafka.Config) []schemas.Topic {
+func ledgerTopics(cfg client.Config) []schemas.Topic {
 	topics := []schemas.Topic{schemas.Changes, schemas.DuplicationHigh, schemas.Dead, schemas.Again(schemas.RolePlanner)}
 	for _, l := range cfg.Lanes {
 		topics = append(topics, schemas.Delay(l.Name))

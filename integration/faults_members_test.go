@@ -22,6 +22,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -33,7 +34,7 @@ type memberSpec struct {
 	Brokers    []string
 	Prefix     string
 	Name       string // ce_source of its outputs
-	Lanes      []kafka.Lane
+	Lanes      []client.Lane
 	Session    time.Duration
 	ServerSide bool
 	Workers    int
@@ -54,7 +55,7 @@ func member(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 2
 	}
-	cfg := kafka.Config{
+	cfg := client.Config{
 		Brokers: s.Brokers, Prefix: s.Prefix, ClientID: s.Name, Lanes: s.Lanes, Heartbeat: 300 * time.Millisecond,
 		SessionTimeout: s.Session,
 		ServerSide:     s.ServerSide, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
@@ -110,7 +111,7 @@ type process struct {
 }
 
 // startMember starts a member that ends with the test. Its output is logged if the test fails.
-func startMember(t *testing.T, cfg kafka.Config, s memberSpec) *process {
+func startMember(t *testing.T, cfg client.Config, s memberSpec) *process {
 	t.Helper()
 	s.Brokers, s.Prefix, s.Lanes = cfg.Brokers, cfg.Prefix, cfg.Lanes
 	text, err := json.Marshal(s)
@@ -172,7 +173,7 @@ func (p *process) signal(t *testing.T, s os.Signal) {
 
 // load publishes versions of items at a steady rate until stop is called, which waits for the end. Unacknowledged
 // messages are published again, as the ingester does.
-func load(t *testing.T, cfg kafka.Config, items, perSecond int) (stop func()) {
+func load(t *testing.T, cfg client.Config, items, perSecond int) (stop func()) {
 	t.Helper()
 	p, err := kafka.NewProducer(cfg, "load")
 	if err != nil {
@@ -229,7 +230,7 @@ func wait(t *testing.T, d time.Duration) {
 }
 
 // newAuditedLedger creates the topics of a test, and returns a ledger that audits continuously.
-func newAuditedLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config, partitions int32) *ledger {
+func newAuditedLedger(t *testing.T, c *harness.Cluster, cfg client.Config, partitions int32) *ledger {
 	t.Helper()
 	c.CreateTopics(t, cfg, partitions, schemas.Changes, schemas.DuplicationHigh)
 	// One partition: partitions are assigned to members by number, whatever their topics, and a member with
@@ -244,14 +245,14 @@ func newAuditedLedger(t *testing.T, c *harness.Cluster, cfg kafka.Config, partit
 }
 
 // faultConfig returns the configuration of a fault's test.
-func faultConfig(c *harness.Cluster, name string) kafka.Config {
+func faultConfig(c *harness.Cluster, name string) client.Config {
 	cfg := c.Config(name + ".")
-	cfg.Lanes = []kafka.Lane{{Name: "1s", Delay: time.Second}}
+	cfg.Lanes = []client.Lane{{Name: "1s", Delay: time.Second}}
 	return cfg
 }
 
 // planner starts a member in this process that takes up to task per message.
-func planner(t *testing.T, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) (stop func() error) {
+func planner(t *testing.T, cfg client.Config, pc kafka.PoolConfig, h kafka.Handler) (stop func() error) {
 	t.Helper()
 	pc.Role, pc.Topics, pc.DrainTimeout = schemas.RolePlanner, []schemas.Topic{schemas.Changes}, 10*time.Second
 	p, err := kafka.NewPool(cfg, pc, h)

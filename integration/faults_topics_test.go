@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // inbox collects the changes that a reader received, by item.
@@ -63,16 +65,16 @@ func (in *inbox) await(t *testing.T, items ...string) {
 }
 
 // changesReaders returns a constructor for each kind of component that reads changes.
-func changesReaders() map[string]func(kafka.Config, *inbox) (runner, error) {
+func changesReaders() map[string]func(client.Config, *inbox) (runner, error) {
 	changes := []schemas.Topic{schemas.Changes}
-	return map[string]func(kafka.Config, *inbox) (runner, error){
-		"BatchGroup": func(cfg kafka.Config, in *inbox) (runner, error) {
+	return map[string]func(client.Config, *inbox) (runner, error){
+		"BatchGroup": func(cfg client.Config, in *inbox) (runner, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, in)
 		},
-		"Pool": func(cfg kafka.Config, in *inbox) (runner, error) {
+		"Pool": func(cfg client.Config, in *inbox) (runner, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, in.handle)
 		},
-		"Table": func(cfg kafka.Config, in *inbox) (runner, error) {
+		"Table": func(cfg client.Config, in *inbox) (runner, error) {
 			return kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { in.add(d); return nil })
 		},
 	}
@@ -85,7 +87,7 @@ func TestTopicRecreated(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("again.")
 	makeTopics := func() {
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -107,7 +109,7 @@ func TestTopicRecreated(t *testing.T) {
 		ended chan error
 	}
 	running, ctx := map[string]*reader{}, t.Context()
-	start := func(name string, open func(kafka.Config, *inbox) (runner, error)) {
+	start := func(name string, open func(client.Config, *inbox) (runner, error)) {
 		r := &reader{ended: make(chan error, 1)}
 		part, err := open(cfg, &r.in)
 		if err != nil {
@@ -147,8 +149,8 @@ func TestCorruptBatch(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
 	cfg := c.Config("rot.")
-	cfg.Unreadables = kafka.NewUnreadables()
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+	cfg.Unreadables = client.NewUnreadables()
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
 	for _, item := range []string{"a", "b", "c"} { // a batch each
@@ -184,8 +186,8 @@ func TestCorruptBatchHeader(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
 	cfg := c.Config("head.")
-	cfg.Unreadables = kafka.NewUnreadables()
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+	cfg.Unreadables = client.NewUnreadables()
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
 	for _, item := range []string{"a", "b", "c"} { // a batch each
@@ -209,10 +211,10 @@ func TestGroupOffsetsLost(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("forgotten.")
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
-	adm, err := kafka.NewAdmin(cfg)
+	adm, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,12 +19,14 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
 // shortLanes returns delay lanes with short delays for tests.
-func shortLanes() []kafka.Lane {
-	return []kafka.Lane{{Name: "300ms", Delay: 300 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
+func shortLanes() []client.Lane {
+	return []client.Lane{{Name: "300ms", Delay: 300 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 }
 
 // runner is a component that runs until it is stopped.
@@ -56,7 +58,7 @@ func running(t *testing.T, part runner, err error) (stop func() error) {
 }
 
 // publish sends messages through a Producer.
-func publish(t *testing.T, cfg kafka.Config, msgs ...schemas.Message) {
+func publish(t *testing.T, cfg client.Config, msgs ...schemas.Message) {
 	t.Helper()
 	p, err := kafka.NewProducer(cfg, "integration")
 	if err != nil {
@@ -99,13 +101,13 @@ func TestOldestKafka(t *testing.T) {
 	t.Run("static members", func(t *testing.T) { staticMember(t, c, c.Config("static.")) })
 	t.Run("trimming", func(t *testing.T) {
 		lane := schemas.Delay(cfg.Lanes[0].Name)
-		a, err := kafka.NewAdmin(cfg)
+		a, err := admin.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer a.Close()
 		waited := len(c.Read(t, cfg, lane))
-		removed, err := kafka.NewTrimmer(a, time.Hour).Trim(t.Context())
+		removed, err := admin.NewTrimmer(a, time.Hour).Trim(t.Context())
 		left := len(c.Read(t, cfg, lane)) // the newest of each of 3 partitions at most
 		if err != nil || waited <= 3 || left > 3 || removed[lane] != int64(waited-left) {
 			t.Errorf("Trim = %v, %v: of %d records in the lane, %d are left", removed, err, waited, left)
@@ -125,11 +127,11 @@ func TestOldestKafka(t *testing.T) {
 
 // chain runs a complete pipeline: a producer, the planner's Pool, the copier's Pool with waiting and rejected tasks,
 // the lanes, a sink and a table.
-func chain(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
+func chain(t *testing.T, c *harness.Cluster, cfg client.Config) {
 	cfg.Lanes = shortLanes()
-	o := kafka.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
+	o := admin.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
 	for range 2 { // the second time they are there
-		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -217,9 +219,9 @@ func (r *rows) distinct() int {
 }
 
 // awaitDrained waits until all groups have committed everything.
-func awaitDrained(t *testing.T, cfg kafka.Config) {
+func awaitDrained(t *testing.T, cfg client.Config) {
 	t.Helper()
-	a, err := kafka.NewAdmin(cfg)
+	a, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +238,7 @@ func awaitDrained(t *testing.T, cfg kafka.Config) {
 }
 
 // table follows a compacted topic.
-func table(t *testing.T, cfg kafka.Config) {
+func table(t *testing.T, cfg client.Config) {
 	t.Helper()
 	var msgs []schemas.Message
 	for i := range 50 {
@@ -271,7 +273,7 @@ func table(t *testing.T, cfg kafka.Config) {
 }
 
 // staticMember checks that a static member that returns under its name causes no rebalance.
-func staticMember(t *testing.T, c *harness.Cluster, cfg kafka.Config) {
+func staticMember(t *testing.T, c *harness.Cluster, cfg client.Config) {
 	c.CreateTopics(t, cfg, 4, ledgerTopics(cfg)...)
 	member := func(instance string) func() error {
 		cfg := cfg
@@ -369,24 +371,26 @@ func TestKafkaSecure(t *testing.T) {
 		t.Run(mechanism, func(t *testing.T) {
 			cfg := good
 			cfg.Prefix += mechanism + "."
-			cfg.SASL = &kafka.SASL{Mechanism: mechanism, User: harness.User, Password: harness.Password}
+			cfg.SASL = &client.SASL{Mechanism: mechanism, User: harness.User, Password: harness.Password}
 			chain(t, c, cfg)
 		})
 	}
-	for name, cfg := range map[string]kafka.Config{
+	for name, cfg := range map[string]client.Config{
 		"a wrong password": with(good,
-			func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "PLAIN", User: harness.User, Password: "wrong"} }),
-		"a wrong SCRAM password": with(good, func(c *kafka.Config) {
-			c.SASL = &kafka.SASL{Mechanism: "SCRAM-SHA-256", User: harness.User, Password: "wrong"}
+			func(c *client.Config) {
+				c.SASL = &client.SASL{Mechanism: "PLAIN", User: harness.User, Password: "wrong"}
+			}),
+		"a wrong SCRAM password": with(good, func(c *client.Config) {
+			c.SASL = &client.SASL{Mechanism: "SCRAM-SHA-256", User: harness.User, Password: "wrong"}
 		}),
-		"no login":               with(good, func(c *kafka.Config) { c.SASL = nil }),
-		"no TLS":                 with(good, func(c *kafka.Config) { c.TLS = nil }),
-		"an unknown certificate": with(good, func(c *kafka.Config) { c.TLS = new(tls.Config) }),
+		"no login":               with(good, func(c *client.Config) { c.SASL = nil }),
+		"no TLS":                 with(good, func(c *client.Config) { c.TLS = nil }),
+		"an unknown certificate": with(good, func(c *client.Config) { c.TLS = new(tls.Config) }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 			defer cancel()
-			err := kafka.EnsureTopics(ctx, cfg, kafka.TopicOptions{Partitions: 1})
+			err := admin.EnsureTopics(ctx, cfg, admin.TopicOptions{Partitions: 1})
 			if err == nil {
 				t.Error("the brokers accept it")
 			}
@@ -395,7 +399,7 @@ func TestKafkaSecure(t *testing.T) {
 	}
 }
 
-func with(cfg kafka.Config, change func(*kafka.Config)) kafka.Config {
+func with(cfg client.Config, change func(*client.Config)) client.Config {
 	change(&cfg)
 	return cfg
 }

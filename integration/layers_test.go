@@ -15,6 +15,9 @@ import (
 
 const module = "github.com/millrace/millrace/"
 
+// kafkaParts are the packages of the Kafka runtime.
+const kafkaParts = "streams/kafka/..."
+
 // A layer is one row of the table "may import": packages, and what of ours they may
 // import. A pattern that ends in /... stands for a package and those below it.
 type layer struct {
@@ -36,6 +39,9 @@ func layers() []layer {
 		tally   = "internal/tally"
 		parts   = "internal/jsonpart"
 		record  = "streams/storage/record" // between what is on record and what a store shows
+
+		kafkaClient = "streams/kafka/client"
+		kafkaCore   = "streams/kafka/internal/core"
 	)
 	return []layer{
 		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, "internal/heaptest",
@@ -59,19 +65,31 @@ func layers() []layer {
 			[]string{wire, retry, storage, digest, policy, record}},
 		{[]string{"streams/ingest/..."}, []string{wire, retry, storage, digest, record, parts, "streams/ingest/..."}},
 		{[]string{"sinks/clickhouse/clickhousetest"}, []string{wire, retry, child, need, tally, "sinks/clickhouse/..."}},
+		// The parts of the Kafka runtime, from those that the others use to those that use them.
 		{[]string{"streams/kafka/schedule"}, []string{wire}},
-		{[]string{"streams/kafka/..."}, []string{wire, retry, "streams/kafka/..."}},
+		{[]string{"streams/kafka/metrics"}, []string{wire, retry, "streams/kafka/metrics/metricstest"}},
+		{[]string{"streams/kafka/metrics/metricstest"}, nil},
+		{[]string{"streams/kafka/client"}, []string{wire, retry, "streams/kafka/metrics/..."}},
+		{[]string{kafkaCore}, []string{wire, retry, kafkaClient, "streams/kafka/metrics/..."}},
+		{[]string{"streams/kafka/admin", "streams/kafka/deadletter"},
+			[]string{wire, retry, kafkaClient, kafkaCore, "streams/kafka/metrics/..."}},
+		{[]string{"streams/kafka"},
+			[]string{wire, retry, kafkaClient, kafkaCore, "streams/kafka/metrics/...", "streams/kafka/schedule"}},
+		{[]string{"streams/kafka/kafkatest"},
+			[]string{wire, retry, kafkaClient, "streams/kafka/admin", "streams/kafka/embedded"}},
+		{[]string{kafkaParts}, []string{wire, retry, kafkaParts}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
 		{[]string{"cmd/config"}, []string{nearest}},
 		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/precondition"}, nil},
 		{[]string{"cmd/statedir"}, []string{"streams/kafka/embedded", "sinks/clickhouse/embedded", "cmd/config",
 			"cmd/precondition"}},
-		{[]string{"cmd/health"}, []string{wire, retry, "streams/kafka", "streams/storage/limit", "sinks/clickhouse"}},
+		{[]string{"cmd/health"}, []string{wire, retry, kafkaClient, "streams/kafka/admin", "streams/kafka/metrics",
+			"streams/storage/limit", "sinks/clickhouse"}},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config", "cmd/precondition", "cmd/health"}},
 		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
-		{[]string{"integration/harness"}, []string{need, wire, "streams/kafka", retry, child, "streams/storage/s3/s3proc"}},
+		{[]string{"integration/harness"}, []string{need, wire, kafkaClient, retry, child, "streams/storage/s3/s3proc"}},
 		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness",
 			"integration/converge"}},
 	}
@@ -134,6 +152,8 @@ func violation(pkg, target string, test bool) string {
 	of, ours := strings.CutPrefix(target, module)
 	switch {
 	case ours && (of == pkg || matchesAny(rows[i].may, of) || test && matchesAny(testOnlyImports(), of)):
+		return ""
+	case ours && test && matches(kafkaParts, pkg) && matches(kafkaParts, of): // each part is tested with the others
 		return ""
 	case ours:
 		return "may import of ours only " + strings.Join(rows[i].may, ", ")
@@ -239,9 +259,14 @@ func TestViolation(t *testing.T) {
 		"the harness and the application":    {"integration/harness", module + "cmd/app", false, true},
 		"Kafka's client at home": {"streams/kafka/kafkatest", "github.com/twmb/franz-go/pkg/kfake", false,
 			false},
-		"ClickHouse's client elsewhere":       {"cmd/millrace", "github.com/ClickHouse/ch-go", false, true},
-		"the scheduler and its Pool":          {"streams/kafka/schedule", module + "streams/kafka", false, true},
-		"the scheduler and Kafka's client":    {"streams/kafka/schedule", "github.com/twmb/franz-go/pkg/kgo", false, true},
+		"ClickHouse's client elsewhere":    {"cmd/millrace", "github.com/ClickHouse/ch-go", false, true},
+		"the scheduler and its Pool":       {"streams/kafka/schedule", module + "streams/kafka", false, true},
+		"the scheduler and Kafka's client": {"streams/kafka/schedule", "github.com/twmb/franz-go/pkg/kgo", false, true},
+		"pools and admin":                  {"streams/kafka", module + "streams/kafka/admin", false, true},
+		"the core and pools":               {"streams/kafka/internal/core", module + "streams/kafka", false, true},
+		"the test of admin and pools":      {"streams/kafka/admin", module + "streams/kafka", true, false},
+		"dead letters and the core": {"streams/kafka/deadletter", module + "streams/kafka/internal/core",
+			false, false},
 		"the Pool and its scheduler":          {"streams/kafka", module + "streams/kafka/schedule", false, false},
 		"koanf below cmd":                     {"streams/kafka", "github.com/knadh/koanf/v2", false, true},
 		"purego in the static binary":         {"cmd/millrace", "github.com/ebitengine/purego", false, true},

@@ -11,6 +11,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/policy"
 )
 
@@ -22,7 +24,7 @@ func TestPolicyWriterClock(t *testing.T) {
 	cfg := c.Config("clocks.")
 	ensure := func() {
 		t.Helper()
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -79,7 +81,7 @@ func TestPolicyWriterClock(t *testing.T) {
 
 // awaitDates waits until records of a topic have the brokers' time, or the writers' time. Brokers acknowledge a topic
 // configuration before they apply it.
-func awaitDates(t *testing.T, c *harness.Cluster, cfg kafka.Config, topic schemas.Topic, ofBrokers bool) {
+func awaitDates(t *testing.T, c *harness.Cluster, cfg client.Config, topic schemas.Topic, ofBrokers bool) {
 	t.Helper()
 	const ahead = 30 * time.Minute // within the limit of the brokers for timestamps of writers
 	for begun := time.Now(); time.Since(begun) < 30*time.Second; wait(t, 100*time.Millisecond) {

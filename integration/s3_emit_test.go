@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/outbox"
@@ -221,8 +222,8 @@ func TestS3KafkaUnavailable(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	c.Breakable(t)
 	cfg := c.Config("away.")
-	if err := kafka.EnsureTopics(t.Context(), cfg,
-		kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg,
+		admin.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
 		t.Fatal(err)
 	}
 	producer, err := kafka.NewProducer(cfg, "test")

@@ -23,7 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // hookToken is the token that servers send to the ingester.
@@ -80,7 +80,7 @@ func TestS3Notifications(t *testing.T) {
 // notifications has servers, Kafka and the ingester.
 type notifications struct {
 	kafka   *harness.Cluster
-	cfg     kafka.Config
+	cfg     client.Config
 	listen  string // of the ingester
 	servers []notifyingServer
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -54,7 +56,7 @@ func TestSinkFaults(t *testing.T) {
 type sinkSetup struct {
 	setup
 	c      *harness.Cluster
-	kafka  kafka.Config
+	kafka  client.Config
 	engine *engine
 	sent   int
 }
@@ -149,19 +151,19 @@ func (m *sinkSetup) send(t *testing.T, n int) {
 // awaitCommitted waits until both groups of the sink have committed all records of a topic.
 func (m *sinkSetup) awaitCommitted(t *testing.T, limit time.Duration) {
 	t.Helper()
-	admin, err := kafka.NewAdmin(m.kafka)
+	a, err := admin.New(m.kafka)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer admin.Close()
+	defer a.Close()
 	harness.Eventually(t, limit, "both groups of the sink are at the end", func(ctx context.Context) error {
 		m.engine.revive(t)
-		e, err := admin.Extent(ctx, schemas.Changes)
+		e, err := a.Extent(ctx, schemas.Changes)
 		if err != nil {
 			return err
 		}
 		for _, role := range []schemas.Role{schemas.RoleSink, schemas.RoleState} {
-			committed, err := admin.Committed(ctx, role, schemas.Changes)
+			committed, err := a.Committed(ctx, role, schemas.Changes)
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 )
 
 // TestTransactions checks that readers of changes handle records in transactions of other producers only after the
@@ -19,7 +20,7 @@ func TestTransactions(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("transactions.")
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 3, Replication: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3, Replication: 1}); err != nil {
 		t.Fatal(err)
 	}
 	write := func(partition int32, items ...string) (recs []harness.Record) {
@@ -46,7 +47,7 @@ func TestTransactions(t *testing.T) {
 			of.await(t, items...)
 		}
 	}
-	a, err := kafka.NewAdmin(cfg)
+	a, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

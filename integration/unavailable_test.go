@@ -20,7 +20,8 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -110,8 +111,8 @@ func TestS3Unavailable(t *testing.T) {
 func TestRestartAfterKill(t *testing.T) {
 	need.Full(t)
 	x := newUnavailableSetup(t, nil)
-	if err := kafka.EnsureTopics(t.Context(), x.kafka,
-		kafka.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
+	if err := admin.EnsureTopics(t.Context(), x.kafka,
+		admin.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
 		t.Fatal(err)
 	}
 	x.run(t, "planner")
@@ -151,7 +152,7 @@ func TestRestartAfterKill(t *testing.T) {
 type unavailableSetup struct {
 	setup
 	c     *harness.Cluster
-	kafka kafka.Config
+	kafka client.Config
 	last  *process
 }
 

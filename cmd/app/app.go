@@ -24,6 +24,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/policy/folder"
@@ -53,29 +55,30 @@ type App struct {
 	cfg            *config.Config
 	log            *slog.Logger
 	drain          time.Duration
-	kafka          kafka.Config
+	kafka          client.Config
 	db             *clickhouse.DB
 	stores         *Stores
 	slots          *schedule.Slots
 	policyRegistry *policy.Registry
 	reader         *clickhouse.Reader
 	registry       *prometheus.Registry // nil: http.listen is not set
-	tracing        *tracing             // nil: no spans
+	lagMetrics     *admin.LagMetrics
+	tracing        *tracing // nil: no spans
 	producer       *kafka.Producer
-	admin          *kafka.Admin
-	watermark      *kafka.Watermark
+	admin          *admin.Admin
+	watermark      *admin.Watermark
 	policies       *kafka.Table
-	controls       *kafka.Controls
+	controls       *client.Controls
 	incidentBoard  *incident.Board
 	// incidents is the table of the topic incidents. It passes its records to all of onIncident, which
 	// must be complete before the table runs.
 	incidents         *kafka.Table
 	onIncident        []func(key []byte, i *pb.Incident)
 	goneSpaces        space.Gone
-	actions           *kafka.Table       // of the topic admin: the actions of persons that roles use
-	unreadable        *kafka.Unreadables // unreadable records of this process's tables
-	outboxes          []*outbox.File     // of the stores that emit
-	emits             *emit.Metrics      // nil: http.listen is not set, or nothing emits
+	actions           *kafka.Table        // of the topic admin: the actions of persons that roles use
+	unreadable        *client.Unreadables // unreadable records of this process's tables
+	outboxes          []*outbox.File      // of the stores that emit
+	emits             *emit.Metrics       // nil: http.listen is not set, or nothing emits
 	folder            *folder.Folder
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
 	republishInterval time.Duration // between checks for overwritten incidents; 0: the default of the Pool
@@ -93,9 +96,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.kafka, err = kafkaConfig(ctx, cfg, log); err != nil {
 		return nil, err
 	}
-	a.unreadable = kafka.NewUnreadables()
-	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(kafka.DeletedTopics)
-	a.kafka.Unavailable = new(kafka.UnavailableCounts)
+	a.unreadable = client.NewUnreadables()
+	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(client.DeletedTopics)
+	a.kafka.Unavailable = new(client.UnavailableCounts)
 	a.registerMetrics()
 	a.tracing = newTracing(cfg.Trace, log)
 	a.kafka.Tracer = a.tracing.tracer()
@@ -120,7 +123,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if a.producer, err = kafka.NewProducer(a.kafka, "millrace"); err != nil {
 		return nil, fmt.Errorf("make the producer: %w", err)
 	}
-	if a.admin, err = kafka.NewAdmin(a.kafka); err != nil {
+	if a.admin, err = admin.New(a.kafka); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
 	if err := a.newPolicies(); err != nil {
@@ -165,7 +168,7 @@ func (a *App) Close() {
 // without roles, those on which any role depends.
 func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
 	k := a.cfg.Kafka
-	err := kafka.EnsureTopics(ctx, a.kafka, kafka.TopicOptions{
+	err := admin.EnsureTopics(ctx, a.kafka, admin.TopicOptions{
 		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles})
 	if err != nil {
 		return asPrecondition(fmt.Errorf("make the topics: %w", err))

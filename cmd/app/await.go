@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -110,7 +110,7 @@ func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standsti
 		slices.Sort(s.Unserved)
 		s.Unserved = slices.Compact(s.Unserved)
 	}
-	err = a.withControls(ctx, func(_ context.Context, k *kafka.Controls) error {
+	err = a.withControls(ctx, func(_ context.Context, k *client.Controls) error {
 		for _, c := range k.Active() {
 			if p := ScopeOf(c); c.GetPaused() && concerns(p, roles) {
 				s.Paused = append(s.Paused, p)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -124,7 +125,7 @@ func TestHandled(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := &App{}
 		var err error
-		if a.admin, err = kafka.NewAdmin(b.Config()); err != nil {
+		if a.admin, err = admin.New(b.Config()); err != nil {
 			t.Fatal(err)
 		}
 		defer a.admin.Close()
@@ -150,7 +151,7 @@ func TestStandstill(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a := &App{kafka: b.Config()}
 		var err error
-		if a.admin, err = kafka.NewAdmin(a.kafka); err != nil {
+		if a.admin, err = admin.New(a.kafka); err != nil {
 			t.Fatal(err)
 		}
 		defer a.admin.Close()

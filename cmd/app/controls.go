@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -64,7 +65,7 @@ func (e *UnknownNameError) Error() string { return fmt.Sprintf("there is no %s %
 // Running processes apply a change within a second after a method has returned.
 type Controls struct {
 	cfg      *config.Config
-	kafka    kafka.Config
+	kafka    client.Config
 	producer *kafka.Producer
 }
 
@@ -86,7 +87,7 @@ func (c *Controls) Close() { c.producer.Close() }
 
 // Active returns the pauses, and the roles with a set number of workers.
 func (c *Controls) Active(ctx context.Context) (in []*pb.Control, err error) {
-	err = withFollowedControls(ctx, c.kafka, func(_ context.Context, k *kafka.Controls) error {
+	err = withFollowedControls(ctx, c.kafka, func(_ context.Context, k *client.Controls) error {
 		in = k.Active()
 		return nil
 	})
@@ -219,7 +220,7 @@ func names(roles []schemas.Role) (s []string) {
 // withFollowedControls reads the control topic and keeps following it while do runs. do starts when
 // the controls are read.
 func withFollowedControls(
-	ctx context.Context, cfg kafka.Config, do func(context.Context, *kafka.Controls) error,
+	ctx context.Context, cfg client.Config, do func(context.Context, *client.Controls) error,
 ) error {
 	c, err := kafka.NewControls(cfg)
 	if err != nil {
@@ -235,7 +236,7 @@ func withFollowedControls(
 
 // withControls runs do with the controls of the process or, if the process does not run, with
 // controls that follow the topic during do.
-func (a *App) withControls(ctx context.Context, do func(context.Context, *kafka.Controls) error) error {
+func (a *App) withControls(ctx context.Context, do func(context.Context, *client.Controls) error) error {
 	select {
 	case <-a.controls.Ready():
 		return do(ctx, a.controls)
@@ -245,7 +246,7 @@ func (a *App) withControls(ctx context.Context, do func(context.Context, *kafka.
 }
 
 // waitForControls waits until the control topic has been read.
-func waitForControls(ctx context.Context, c *kafka.Controls) error {
+func waitForControls(ctx context.Context, c *client.Controls) error {
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)

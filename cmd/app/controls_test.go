@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/sweep"
 )
@@ -232,7 +233,7 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 	})
 	start := time.Now()
 	round := func() (result sweep.Result, err error) {
-		err = a.withControls(t.Context(), func(ctx context.Context, k *kafka.Controls) error {
+		err = a.withControls(t.Context(), func(ctx context.Context, k *client.Controls) error {
 			s := sweep.NewSweeper(sweep.SweeperConfig{Page: 1}, sweep.SweeperDeps{
 				Due: due, Publisher: a.producer, Checkpoints: a.checkpoints, Log: a.log, Paused: pausesSweep(k),
 				Lag:     func(context.Context) (int64, error) { return 0, nil },

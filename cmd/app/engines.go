@@ -12,11 +12,13 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 )
 
-// kafkaConfig converts the settings to a kafka.Config, and resolves secrets.
-func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (kafka.Config, error) {
-	k := kafka.Config{
+// kafkaConfig converts the settings to a client.Config, and resolves secrets.
+func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (client.Config, error) {
+	k := client.Config{
 		Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Drain: cfg.Roles.Drain, Log: log,
 		ServerSide: cfg.Kafka.GroupProtocol == "consumer", Instance: cfg.Kafka.Instance,
 		SessionTimeout: cfg.Kafka.SessionTimeout,
@@ -25,7 +27,7 @@ func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (kaf
 		k.Foreign = append(k.Foreign, n.Topic)
 	}
 	for _, l := range cfg.Delay.Lanes {
-		k.Lanes = append(k.Lanes, kafka.Lane{Name: l.Name, Delay: l.Delay})
+		k.Lanes = append(k.Lanes, client.Lane{Name: l.Name, Delay: l.Delay})
 	}
 	var err error
 	if k.TLS, err = tlsConfig(cfg.Kafka.TLS); err != nil {
@@ -36,7 +38,7 @@ func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (kaf
 		if err != nil {
 			return k, fmt.Errorf("kafka.sasl.password: %w", err)
 		}
-		k.SASL = &kafka.SASL{Mechanism: s.Mechanism, User: s.User, Password: password}
+		k.SASL = &client.SASL{Mechanism: s.Mechanism, User: s.User, Password: password}
 	}
 	return k, nil
 }
@@ -125,10 +127,10 @@ func OpenProducer(ctx context.Context, cfg *config.Config, log *slog.Logger, sou
 }
 
 // OpenDeadLetters returns access to the dead letters. It needs only Kafka. The caller closes it.
-func OpenDeadLetters(ctx context.Context, cfg *config.Config, log *slog.Logger) (*kafka.DeadLetters, error) {
+func OpenDeadLetters(ctx context.Context, cfg *config.Config, log *slog.Logger) (*deadletter.Letters, error) {
 	k, err := kafkaConfig(ctx, cfg, log)
 	if err != nil {
 		return nil, err
 	}
-	return kafka.NewDeadLetters(k)
+	return deadletter.New(k)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/incident"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 )
 
 const (
@@ -49,7 +49,7 @@ func (a *App) findGaps(ctx context.Context) ([]clickhouse.Gap, error) {
 	return findGaps(ctx, a.watermark, a.db)
 }
 
-func findGaps(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]clickhouse.Gap, error) {
+func findGaps(ctx context.Context, mark *admin.Watermark, db *clickhouse.DB) ([]clickhouse.Gap, error) {
 	committed, err := mark.Committed(ctx) // before the positions, which sinks move first
 	if err != nil {
 		return nil, fmt.Errorf("read the committed offsets: %w", err)

@@ -7,7 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -18,13 +19,13 @@ const joinGrace = 5 * time.Second
 // watchGroups logs once which groups the process is still waiting to join, and when it has joined
 // them. After a process was killed, the group cannot rebalance until the session of that process
 // ends. It returns when ctx is done.
-func watchGroups(ctx context.Context, states func() []kafka.RoleState,
-	awaited func(context.Context, []kafka.RoleState) (kafka.JoinWait, error), log *slog.Logger) error {
+func watchGroups(ctx context.Context, states func() []metrics.RoleState,
+	awaited func(context.Context, []metrics.RoleState) (admin.JoinWait, error), log *slog.Logger) error {
 	begun, asked, logged := time.Now(), time.Now(), false
 	for retry.Sleep(ctx, time.Second) == nil {
 		now := states()
 		switch {
-		case !slices.ContainsFunc(now, func(s kafka.RoleState) bool { return !s.Member }):
+		case !slices.ContainsFunc(now, func(s metrics.RoleState) bool { return !s.Member }):
 			if logged {
 				log.Info("joined the groups", "after", time.Since(begun).Round(time.Second))
 			}

@@ -10,7 +10,8 @@ import (
 
 	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // A process that waits to join its groups logs that once, with the groups and the session timeout,
@@ -21,21 +22,21 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 	groups := []string{"millrace.copier", "millrace.copier.low"}
 	for name, tt := range map[string]struct {
 		joins   time.Duration
-		awaited kafka.JoinWait
+		awaited admin.JoinWait
 		failed  time.Duration // until when the brokers do not answer
 		want    []string      // in the log, in this order
 	}{
-		"joins soon": {3 * time.Second, kafka.JoinWait{Groups: groups, Session: 10 * time.Second}, 0, nil},
+		"joins soon": {3 * time.Second, admin.JoinWait{Groups: groups, Session: 10 * time.Second}, 0, nil},
 		"waits for a session": {
-			12 * time.Second, kafka.JoinWait{Groups: groups, Hosts: []string{"/10.0.0.1"}, Session: 10 * time.Second}, 0,
+			12 * time.Second, admin.JoinWait{Groups: groups, Hosts: []string{"/10.0.0.1"}, Session: 10 * time.Second}, 0,
 			[]string{waits, "millrace.copier.low", "/10.0.0.1", "session=10s", joined, "after=12s"},
 		},
 		"the brokers know it": {
-			12 * time.Second, kafka.JoinWait{Groups: groups}, 0, []string{waits, "group.consumer.session.timeout.ms", joined},
+			12 * time.Second, admin.JoinWait{Groups: groups}, 0, []string{waits, "group.consumer.session.timeout.ms", joined},
 		},
-		"no group has members": {12 * time.Second, kafka.JoinWait{}, 0, nil},
+		"no group has members": {12 * time.Second, admin.JoinWait{}, 0, nil},
 		"is answered later": {
-			12 * time.Second, kafka.JoinWait{Groups: groups, Session: 10 * time.Second}, 8 * time.Second,
+			12 * time.Second, admin.JoinWait{Groups: groups, Session: 10 * time.Second}, 8 * time.Second,
 			[]string{waits, joined},
 		},
 	} {
@@ -45,15 +46,15 @@ func TestWaitForGroupsIsLogged(t *testing.T) {
 				begun := time.Now()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
-				err := watchGroups(ctx, func() []kafka.RoleState {
+				err := watchGroups(ctx, func() []metrics.RoleState {
 					in := time.Since(begun) >= tt.joins
-					return []kafka.RoleState{
+					return []metrics.RoleState{
 						{Role: schemas.RoleCopier, Class: schemas.High, Member: true},
 						{Role: schemas.RoleCopier, Class: schemas.Low, Member: in},
 					}
-				}, func(_ context.Context, states []kafka.RoleState) (kafka.JoinWait, error) {
+				}, func(_ context.Context, states []metrics.RoleState) (admin.JoinWait, error) {
 					if len(states) != 2 || time.Since(begun) < tt.failed {
-						return kafka.JoinWait{}, errors.New("no answer")
+						return admin.JoinWait{}, errors.New("no answer")
 					}
 					return tt.awaited, nil
 				}, said.Log())

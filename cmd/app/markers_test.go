@@ -74,7 +74,7 @@ func TestStoresAreLookedFor(t *testing.T) {
 		if want := []string{"acme/1 closed", "acme/2 closed", "acme/3 closed"}; !slices.Equal(states(s), want) {
 			t.Errorf("when they are there: got %q, want %q", states(s), want)
 		}
-		got := metrics(t, s)
+		got := gatherBreakers(t, s)
 		for _, want := range []string{
 			`millrace_limit_breaker_state{account="acme",state="closed",store="2"} 1`,
 			`millrace_limit_breaker_state{account="acme",state="open",store="2"} 0`,
@@ -137,8 +137,8 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	}
 }
 
-// metrics returns the metrics of the breakers, as name{labels} value.
-func metrics(t *testing.T, s *Stores) (all []string) {
+// gatherBreakers returns the metrics of the breakers, as name{labels} value.
+func gatherBreakers(t *testing.T, s *Stores) (all []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(s.metrics())

@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A Migration is the work that Migrate would do.
@@ -30,7 +31,7 @@ func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err e
 	if m.Plan, err = a.db.Plan(ctx, again); err != nil {
 		return m, asPrecondition(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
-	if m.Topics, err = kafka.MissingTopics(ctx, a.kafka); err != nil {
+	if m.Topics, err = admin.MissingTopics(ctx, a.kafka); err != nil {
 		return m, asPrecondition(fmt.Errorf("look for the topics: %w", err))
 	}
 	return m, nil
@@ -57,7 +58,7 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
-	missing, err := kafka.MissingTopics(ctx, a.kafka)
+	missing, err := admin.MissingTopics(ctx, a.kafka)
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("look for the topics: %w", err))
 	}
@@ -128,7 +129,7 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 func asPrecondition(err error) error {
 	for _, kind := range []error{
 		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster,
-		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, kafka.ErrLoginRejected,
+		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, client.ErrLoginRejected,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", precondition.Err, err)

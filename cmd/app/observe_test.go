@@ -21,7 +21,10 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 func get(t *testing.T, h http.Handler, method, path string) (int, string) {
@@ -110,12 +113,12 @@ func TestObserved(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	reg := health.NewRegistry()
 	cfg := b.Config()
-	cfg.Metrics = kafka.NewMetrics(reg)
-	admin, err := kafka.NewAdmin(cfg)
+	cfg.Metrics = metrics.New(reg)
+	a, err := admin.New(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(admin.Close)
+	t.Cleanup(a.Close)
 	hang := make(chan struct{})
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
@@ -128,8 +131,9 @@ func TestObserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := health.New(health.Config{Log: log, StallAfter: 2 * time.Second, TopicPrefix: cfg.Prefix,
-		Roles: cfg.Metrics.State, Lags: admin.Lags, Ping: func(context.Context) error { return nil },
-		Unreadable: func() []string { return nil }, Stopped: kafka.NewUnreadables().Batches, SetLags: cfg.Metrics.SetLags})
+		Roles: cfg.Metrics.State, Lags: a.Lags, Ping: func(context.Context) error { return nil },
+		Unreadable: func() []string { return nil }, Stopped: client.NewUnreadables().Batches,
+		SetLags: admin.NewLagMetrics(reg).Set})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

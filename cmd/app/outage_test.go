@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -121,7 +122,7 @@ func (x *outage) start(t *testing.T) (stop func()) {
 		t.Fatal(err)
 	}
 	cfg := x.broker.Config()
-	cfg.Log, cfg.Unavailable = x.said.Log(), new(kafka.UnavailableCounts)
+	cfg.Log, cfg.Unavailable = x.said.Log(), new(client.UnavailableCounts)
 	stores.waiting = cfg.Unavailable
 	x.stores = stores
 	x.starts++

@@ -15,7 +15,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -113,7 +115,7 @@ func TestParkedRecordsAreFresh(t *testing.T) {
 					b.Send(deletes(item))
 				}
 				cfg := b.Config()
-				cfg.Metrics = kafka.NewMetrics(prometheus.NewRegistry())
+				cfg.Metrics = metrics.New(prometheus.NewRegistry())
 				reads := numbers{new(atomic.Int64), 100 * time.Millisecond, func(reading int64) {
 					if busy := cfg.Metrics.State()[0].Busy; reading > 1 && busy > 0 {
 						t.Error("the records are read again by a task that holds a worker")
@@ -205,7 +207,7 @@ func deletes(item string) schemas.Message {
 }
 
 // deleter runs a Pool of the role deleter for d.
-func deleter(t *testing.T, cfg kafka.Config, workers int, d time.Duration, h kafka.Handler) {
+func deleter(t *testing.T, cfg client.Config, workers int, d time.Duration, h kafka.Handler) {
 	t.Helper()
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
 		CoPartitioned: true, Workers: workers, Describe: deletionWork}, h)

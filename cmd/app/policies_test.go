@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
@@ -203,7 +203,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 		_, err := copied.Stat(t.Context(), "photos", "a")
 		return err
 	})
-	dead, err := kafka.NewDeadLetters(a.kafka)
+	dead, err := deadletter.New(a.kafka)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,8 +211,8 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	s.until(func() error {
 		about := map[string]string{} // item: destination
 		err := dead.Each(t.Context(),
-			kafka.DeadQuery{Role: schemas.RoleCopier, Cause: `stores "1" and "9" of account "acme"`},
-			func(l *kafka.DeadLetter) error {
+			deadletter.Query{Role: schemas.RoleCopier, Cause: `stores "1" and "9" of account "acme"`},
+			func(l *deadletter.Letter) error {
 				body, err := l.Decode()
 				if c, ok := body.(*pb.DuplicationCommand); ok {
 					about[c.GetItem()] = c.GetDestinationStore()

@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -418,9 +419,9 @@ func (a *App) AcceptLoss(ctx context.Context, by Actor) ([]Loss, error) {
 // unacceptedLosses returns the losses that rebuilds recorded and no person has accepted since. For
 // a range the last record counts: all records of a loss have the same key, so they are in one
 // partition.
-func unacceptedLosses(ctx context.Context, admin *kafka.Admin) ([]Loss, error) {
+func unacceptedLosses(ctx context.Context, a *admin.Admin) ([]Loss, error) {
 	found := map[clickhouse.Gap]Loss{}
-	err := eachAction(ctx, admin, func(m *pb.AdminAction) error {
+	err := eachAction(ctx, a, func(m *pb.AdminAction) error {
 		switch m.GetAction() {
 		case actionLost:
 			var l Loss
@@ -441,12 +442,12 @@ func unacceptedLosses(ctx context.Context, admin *kafka.Admin) ([]Loss, error) {
 
 // eachAction calls do for each record of the topic admin; with nil for a record that cannot be
 // decoded.
-func eachAction(ctx context.Context, admin *kafka.Admin, do func(*pb.AdminAction) error) error {
-	e, err := admin.Extent(ctx, schemas.Admin)
+func eachAction(ctx context.Context, a *admin.Admin, do func(*pb.AdminAction) error) error {
+	e, err := a.Extent(ctx, schemas.Admin)
 	if err != nil {
 		return err
 	}
-	return admin.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
+	return a.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
 		action, _ := d.Body.(*pb.AdminAction)
 		return do(action)
 	})

@@ -37,7 +37,7 @@ func (a *App) newHealth(n needs, s *schema) *health.Monitor {
 	c := health.Config{
 		Log: a.log, StallAfter: a.cfg.Health.StallAfter, TopicPrefix: a.cfg.Kafka.TopicPrefix,
 		Roles: m.State, Lags: a.admin.Lags, Unreadable: func() []string { return a.unreadableRecords(n) },
-		Stopped: a.unreadable.Batches, SetLags: m.SetLags,
+		Stopped: a.unreadable.Batches, SetLags: a.lagMetrics.Set,
 	}
 	if n.clickhouse {
 		c.Ping = s.ping

@@ -13,7 +13,8 @@ import (
 
 	"github.com/millrace/millrace/cmd/health"
 	"github.com/millrace/millrace/cmd/precondition"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // Timeouts and limits of the HTTP server for health and metrics.
@@ -28,7 +29,7 @@ const (
 // registerMetrics creates the metrics. Without http.listen only the process itself reads them.
 func (a *App) registerMetrics() {
 	reg := health.NewRegistry()
-	a.kafka.Metrics = kafka.NewMetrics(reg)
+	a.kafka.Metrics, a.lagMetrics = metrics.New(reg), admin.NewLagMetrics(reg)
 	if a.cfg.HTTP.Listen != "" {
 		a.registry = reg
 	}

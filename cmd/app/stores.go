@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/fixity"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/steward"
@@ -30,7 +30,7 @@ type Stores struct {
 	accounts map[string][]string
 	limits   map[string]config.Limits // by account
 	policies *policy.Registry
-	waiting  *kafka.UnavailableCounts // counts messages that wait for unavailable stores; nil: not counted
+	waiting  *client.UnavailableCounts // counts messages that wait for unavailable stores; nil: not counted
 }
 
 // A StoreName names one store of one account.

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
 )
@@ -33,7 +33,7 @@ func (a *App) sweeper() ([]part, error) {
 }
 
 // newSweeper makes the sweeper of fixity rounds. k are controls that have been read.
-func (a *App) newSweeper(k *kafka.Controls) *sweep.Sweeper {
+func (a *App) newSweeper(k *client.Controls) *sweep.Sweeper {
 	return sweep.NewSweeper(sweep.SweeperConfig{Large: int64(a.cfg.Duplication.LargeThreshold)}, sweep.SweeperDeps{
 		Due: dueCopies{a}, Publisher: a.producer, Checkpoints: a.checkpoints, Checked: a.db.HasFinalCheck,
 		Paused: pausesSweep(k), Log: a.log,
@@ -46,7 +46,7 @@ func (a *App) newSweeper(k *kafka.Controls) *sweep.Sweeper {
 
 // pausesSweep returns a function that reports whether fixity rounds over a store are paused. k are
 // controls that have been read.
-func pausesSweep(k *kafka.Controls) func(account, store string) bool {
+func pausesSweep(k *client.Controls) func(account, store string) bool {
 	return func(account, store string) bool {
 		return k.Sweep(sweep.FixitySweep) || k.Paused(schemas.RoleSweeper, account, store)
 	}
@@ -58,7 +58,7 @@ func (a *App) SweepFixity(ctx context.Context, r sweep.Request) (result sweep.Re
 	if _, err := a.stores.configured(StoreName{r.Account, r.Store}); err != nil {
 		return result, err
 	}
-	err = a.withControls(ctx, func(ctx context.Context, k *kafka.Controls) error {
+	err = a.withControls(ctx, func(ctx context.Context, k *client.Controls) error {
 		result, err = a.newSweeper(k).Sweep(ctx, r)
 		return err
 	})

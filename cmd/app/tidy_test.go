@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/cmd/health"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -27,7 +27,7 @@ func TestTidier(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, 0)
 		a.cfg.Tidy.Every, a.cfg.Replaced.Keep = 6*time.Hour, 3*24*time.Hour
-		a.stores, a.controls, a.registry = openTestStores(t, dir), &kafka.Controls{}, health.NewRegistry()
+		a.stores, a.controls, a.registry = openTestStores(t, dir), &client.Controls{}, health.NewRegistry()
 		for _, n := range a.stores.storeNames() {
 			st := a.stores.of(n)
 			if err := st.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {

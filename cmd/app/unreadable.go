@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/streams/incident"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -20,12 +20,12 @@ const (
 )
 
 // recordSubject returns the subject of the incident of an unreadable record.
-func recordSubject(u kafka.UnreadableRecord) incident.Subject {
+func recordSubject(u client.UnreadableRecord) incident.Subject {
 	return incident.Subject{Kind: incident.RecordUnreadable, Name: u.Position()}
 }
 
 // batchSubject returns the subject of the incident of a batch that cannot be parsed.
-func batchSubject(u kafka.UnreadableBatch) incident.Subject {
+func batchSubject(u client.UnreadableBatch) incident.Subject {
 	return incident.Subject{Kind: incident.BatchUnreadable, Name: u.Reader + " " + u.Position()}
 }
 

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -116,7 +116,7 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 	}
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
-	able := &App{kafka: a.kafka, incidentBoard: a.incidentBoard, unreadable: kafka.NewUnreadables()}
+	able := &App{kafka: a.kafka, incidentBoard: a.incidentBoard, unreadable: client.NewUnreadables()}
 	able.kafka.Unreadables = able.unreadable
 	report := func(context.Context) error { return able.reportUnreadable(t.Context()) }
 	read := func([]byte, *schemas.Delivery) error { return nil }
@@ -155,7 +155,7 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	}
 	past := incident.Subject{Kind: incident.RecordUnreadable}
 	note := func(_ []byte, d *schemas.Delivery) error {
-		past.Name = kafka.UnreadableRecord{Topic: d.Topic, Partition: d.Partition, Offset: d.Offset}.Position()
+		past.Name = client.UnreadableRecord{Topic: d.Topic, Partition: d.Partition, Offset: d.Offset}.Position()
 		return nil
 	}
 	if err := a.readTable(t.Context(), schemas.Controls, note, func(context.Context) error { return nil }); err != nil {

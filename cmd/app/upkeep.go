@@ -10,7 +10,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -98,19 +98,19 @@ func (a *App) publishPositions(ctx context.Context) {
 
 // newTrimmer returns a trimmer that deletes the records that every reader has handled, and keeps those
 // from the offsets of gapStarts on.
-func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *kafka.Trimmer {
+func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *admin.Trimmer {
 	var topics []schemas.Topic
 	for _, roleTopics := range positionTopics() {
 		topics = append(topics, roleTopics...)
 	}
 	slices.Sort(topics)
-	t := kafka.NewTrimmer(a.admin, a.cfg.Trim.Keep)
+	t := admin.NewTrimmer(a.admin, a.cfg.Trim.Keep)
 	t.Hold(slices.Compact(topics), gapStarts)
 	return t
 }
 
 // trim trims once.
-func (a *App) trim(ctx context.Context, t *kafka.Trimmer) {
+func (a *App) trim(ctx context.Context, t *admin.Trimmer) {
 	a.runJob(ctx, "trim", func(string) (map[string]int64, error) {
 		removed, err := t.Trim(ctx)
 		switch {

@@ -13,24 +13,26 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
 // trimming is an App that hourly trims records older than keep.
 func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 	t.Helper()
-	admin, err := kafka.NewAdmin(b.Config())
+	a, err := admin.New(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(admin.Close)
+	t.Cleanup(a.Close)
 	p, err := kafka.NewProducer(b.Config(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
 	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler),
-		admin: admin, producer: p}
+		admin: a, producer: p}
 }
 
 // An interval of 0 turns the trimmer or the tidier off.
@@ -192,7 +194,7 @@ func TestTrimmerIsPaused(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				a := trimming(t, b, 0)
-				a.controls = &kafka.Controls{}
+				a.controls = &client.Controls{}
 				set := func(paused bool) {
 					ctl.Paused = paused
 					if err := a.controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {

@@ -11,14 +11,14 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 )
 
 // A Verifier compares the records of Kafka with the rows of ClickHouse. It repairs nothing and
 // commits no offsets. It creates one table, for the rebuilt state of copies, and drops it.
 type Verifier struct {
-	admin     *kafka.Admin
-	watermark *kafka.Watermark
+	admin     *admin.Admin
+	watermark *admin.Watermark
 	db        *clickhouse.DB
 	log       *slog.Logger
 	progress  func(step string, done, total int64)
@@ -34,7 +34,7 @@ func OpenVerifier(
 		return nil, err
 	}
 	v := &Verifier{log: log, progress: progress}
-	if v.admin, err = kafka.NewAdmin(k); err != nil {
+	if v.admin, err = admin.New(k); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
 	}
 	v.watermark = v.admin.NewWatermark(schemas.Changes, positionTopics())

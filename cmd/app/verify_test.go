@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -40,11 +41,11 @@ func newVerified(t *testing.T) *verified {
 	if err != nil {
 		t.Fatal(err)
 	}
-	admin, err := kafka.NewAdmin(b.Config())
+	a, err := admin.New(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.Verifier = &Verifier{admin: admin, db: db, watermark: admin.NewWatermark(schemas.Changes, positionTopics()),
+	v.Verifier = &Verifier{admin: a, db: db, watermark: a.NewWatermark(schemas.Changes, positionTopics()),
 		log: slog.New(slog.DiscardHandler), progress: func(string, int64, int64) {}}
 	t.Cleanup(func() {
 		if err := db.Drop(context.WithoutCancel(t.Context())); err != nil {

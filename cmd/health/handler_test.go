@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -23,7 +23,7 @@ func get(t *testing.T, h http.Handler, method, path string) (int, string) {
 }
 
 func TestHandler(t *testing.T) {
-	s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
+	s := scene{states: []metrics.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
 	h, one := s.monitor(stallAfter), limit.Closed
 	h.c.Stores = func() []Store {
 		return []Store{{Account: "acme", Store: "1", State: one},

@@ -18,7 +18,9 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
@@ -42,8 +44,8 @@ type Config struct {
 	StallAfter  time.Duration
 	TopicPrefix string
 
-	Roles func() []kafka.RoleState // of this process
-	Lags  func(context.Context, ...schemas.Role) ([]kafka.Lag, error)
+	Roles func() []metrics.RoleState // of this process
+	Lags  func(context.Context, ...schemas.Role) ([]admin.Lag, error)
 	// Ping checks that ClickHouse answers. nil: no role of this process uses it.
 	Ping func(context.Context) error
 	// Stores returns the stores that the roles use, and Policies the refused policies that they apply.
@@ -53,8 +55,8 @@ type Config struct {
 	// Unreadable returns the records of tables that cannot be read and on which the roles depend, with
 	// the action to take. Stopped returns the partitions that this process has stopped reading.
 	Unreadable func() []string
-	Stopped    func() []kafka.UnreadableBatch
-	SetLags    func([]kafka.Lag) // sets the metrics of the lag
+	Stopped    func() []client.UnreadableBatch
+	SetLags    func([]admin.Lag) // sets the metrics of the lag
 }
 
 // A Store is the availability of a store.
@@ -122,7 +124,7 @@ func (m *Monitor) interval() time.Duration { return min(collectInterval, m.c.Sta
 func (m *Monitor) nextInterval() time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if errors.Is(m.faults[engineKafka], kafka.ErrOffsetsNotReady) {
+	if errors.Is(m.faults[engineKafka], client.ErrOffsetsNotReady) {
 		return min(startingInterval, m.interval())
 	}
 	return m.interval()
@@ -142,7 +144,7 @@ func (m *Monitor) Collect(run context.Context) {
 	}
 	var (
 		wg        sync.WaitGroup
-		lags      []kafka.Lag
+		lags      []admin.Lag
 		lagErr    error
 		engineErr error
 	)
@@ -156,7 +158,7 @@ func (m *Monitor) Collect(run context.Context) {
 	}
 	lagErr = m.limitStarting(lagErr)
 	switch {
-	case errors.Is(lagErr, kafka.ErrOffsetsNotReady):
+	case errors.Is(lagErr, client.ErrOffsetsNotReady):
 		m.c.Log.Info("wait for Kafka to start", "err", lagErr)
 	case lagErr != nil:
 		m.c.Log.Warn("read the lag", "kafka", describeEngineError(lagErr), "err", lagErr)
@@ -186,7 +188,7 @@ func (m *Monitor) Collect(run context.Context) {
 }
 
 // updateDueSince records since when each role has had work that it could do.
-func (m *Monitor) updateDueSince(states []kafka.RoleState) {
+func (m *Monitor) updateDueSince(states []metrics.RoleState) {
 	since := m.dueSince
 	m.dueSince = map[schemas.Role]time.Time{}
 	for _, d := range m.roles(states) {
@@ -199,16 +201,16 @@ func (m *Monitor) updateDueSince(states []kafka.RoleState) {
 	}
 }
 
-// limitStarting returns errNoOffsets in place of kafka.ErrOffsetsNotReady when Kafka has been starting for
+// limitStarting returns errNoOffsets in place of client.ErrOffsetsNotReady when Kafka has been starting for
 // startLimit.
 func (m *Monitor) limitStarting(err error) error {
 	switch {
-	case !errors.Is(err, kafka.ErrOffsetsNotReady):
+	case !errors.Is(err, client.ErrOffsetsNotReady):
 		m.starting = time.Time{}
 	case m.starting.IsZero():
 		m.starting = time.Now()
 	case time.Since(m.starting) >= startLimit:
-		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it must not match kafka.ErrOffsetsNotReady
+		return fmt.Errorf("%w: %v", errNoOffsets, err) //nolint:errorlint // it must not match client.ErrOffsetsNotReady
 	}
 	return err
 }
@@ -216,7 +218,7 @@ func (m *Monitor) limitStarting(err error) error {
 // shiftDueSince keeps the due messages of the last collection, since the present ones are unknown,
 // and does not count the time since then: a failed collection neither hides a stall nor causes one.
 // m.mu is held.
-func (m *Monitor) shiftDueSince(states []kafka.RoleState, unknown time.Duration) {
+func (m *Monitor) shiftDueSince(states []metrics.RoleState, unknown time.Duration) {
 	for _, d := range m.roles(states) {
 		if since, ok := m.dueSince[d.Role]; ok {
 			if d.Active.After(since) {
@@ -232,7 +234,7 @@ func (m *Monitor) shiftDueSince(states []kafka.RoleState, unknown time.Duration)
 
 // dueInOwned returns the number of due messages in the partitions of this process. A partition that
 // it has stopped reading counts as 0, since another process would stop too.
-func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableBatch, prefix string) (due int64) {
+func dueInOwned(s metrics.RoleState, lags []admin.Lag, stopped []client.UnreadableBatch, prefix string) (due int64) {
 	for _, l := range lags {
 		if l.Role != s.Role || l.Class != s.Class || l.Due() == 0 {
 			continue
@@ -242,7 +244,7 @@ func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableB
 			name = prefix + string(l.Topic)
 		}
 		for id, n := range l.Partitions {
-			halted := slices.ContainsFunc(stopped, func(b kafka.UnreadableBatch) bool {
+			halted := slices.ContainsFunc(stopped, func(b client.UnreadableBatch) bool {
 				return b.Reader == l.Group && b.Topic == l.Topic && b.Partition == id
 			})
 			if s.Owned[name][id] && !halted {
@@ -254,7 +256,7 @@ func dueInOwned(s kafka.RoleState, lags []kafka.Lag, stopped []kafka.UnreadableB
 }
 
 // roles combines the classes of each role. m.mu is held.
-func (m *Monitor) roles(states []kafka.RoleState) (all []roleHealth) {
+func (m *Monitor) roles(states []metrics.RoleState) (all []roleHealth) {
 	for _, s := range states {
 		i := slices.IndexFunc(all, func(d roleHealth) bool { return d.Role == s.Role })
 		if i < 0 {

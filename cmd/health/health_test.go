@@ -16,7 +16,9 @@ import (
 	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -78,11 +80,11 @@ func TestEvaluate(t *testing.T) {
 		"Kafka is away": {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away},
 			want: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable: connection refused"}}},
 		"Kafka is starting": {duties: []roleHealth{busy},
-			faults: map[string]error{engineKafka: kafka.ErrOffsetsNotReady}, want: status{Live: true, Started: true,
-				Reasons: []string{"kafka is starting: " + kafka.ErrOffsetsNotReady.Error()}}},
+			faults: map[string]error{engineKafka: client.ErrOffsetsNotReady}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka is starting: " + client.ErrOffsetsNotReady.Error()}}},
 		"Kafka refuses the login": {duties: []roleHealth{busy},
-			faults: map[string]error{engineKafka: kafka.ErrLoginRejected}, want: status{Live: true, Started: true,
-				Reasons: []string{"kafka refuses access: " + kafka.ErrLoginRejected.Error()}}},
+			faults: map[string]error{engineKafka: client.ErrLoginRejected}, want: status{Live: true, Started: true,
+				Reasons: []string{"kafka refuses access: " + client.ErrLoginRejected.Error()}}},
 		"ClickHouse refuses the password": {duties: []roleHealth{busy},
 			faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true,
 				Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
@@ -131,12 +133,12 @@ func TestEvaluate(t *testing.T) {
 
 // A scene is the input of a Monitor.
 type scene struct {
-	states []kafka.RoleState
-	lags   []kafka.Lag
+	states []metrics.RoleState
+	lags   []admin.Lag
 	lagErr error
 	ping   error
 	// stopped are partitions that the process has stopped reading.
-	stopped []kafka.UnreadableBatch
+	stopped []client.UnreadableBatch
 	set     int // times that lags were set
 	flaky   int // each so many looks one fails
 	looks   int
@@ -145,8 +147,8 @@ type scene struct {
 func (s *scene) monitor(stall time.Duration) *Monitor {
 	return New(Config{
 		Log: slog.New(slog.DiscardHandler), StallAfter: stall, TopicPrefix: "p.",
-		Roles: func() []kafka.RoleState { return s.states },
-		Lags: func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
+		Roles: func() []metrics.RoleState { return s.states },
+		Lags: func(context.Context, ...schemas.Role) ([]admin.Lag, error) {
 			if s.looks++; s.flaky > 0 && s.looks%s.flaky == 0 {
 				return nil, errors.New("away")
 			}
@@ -154,17 +156,17 @@ func (s *scene) monitor(stall time.Duration) *Monitor {
 		},
 		Ping:       func(context.Context) error { return s.ping },
 		Unreadable: func() []string { return nil },
-		Stopped:    func() []kafka.UnreadableBatch { return s.stopped },
-		SetLags:    func([]kafka.Lag) { s.set++ },
+		Stopped:    func() []client.UnreadableBatch { return s.stopped },
+		SetLags:    func([]admin.Lag) { s.set++ },
 	})
 }
 
-func member(role schemas.Role, class schemas.Class, topic string) kafka.RoleState {
-	return kafka.RoleState{Role: role, Class: class, Member: true, Owned: map[string]map[int32]bool{topic: {0: true}}}
+func member(role schemas.Role, class schemas.Class, topic string) metrics.RoleState {
+	return metrics.RoleState{Role: role, Class: class, Member: true, Owned: map[string]map[int32]bool{topic: {0: true}}}
 }
 
-func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions map[int32]int64) kafka.Lag {
-	l := kafka.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic,
+func lag(role schemas.Role, class schemas.Class, topic schemas.Topic, partitions map[int32]int64) admin.Lag {
+	l := admin.Lag{Role: role, Class: class, Group: fmt.Sprintf("p.%s.%s", role, class), Topic: topic,
 		Partitions: partitions}
 	for _, n := range partitions {
 		l.Records += n
@@ -181,57 +183,57 @@ func TestHealth(t *testing.T) {
 		during func(*scene, time.Duration) // called each minute
 		live   bool                        // after ten of them
 	}{
-		"behind, and nothing is done": {scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}}},
+		"behind, and nothing is done": {scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}}},
 		"another owns the partition": {
-			scene: scene{states: []kafka.RoleState{high},
-				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh,
+			scene: scene{states: []metrics.RoleState{high},
+				lags: []admin.Lag{lag(schemas.RoleCopier, schemas.High, schemas.DuplicationHigh,
 					map[int32]int64{1: 3})}}, live: true},
 		"the partition is stopped": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
-				stopped: []kafka.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh}}}, live: true},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind},
+				stopped: []client.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh}}}, live: true},
 		"another partition is stopped": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
-				stopped: []kafka.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh, Partition: 1}}}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind},
+				stopped: []client.UnreadableBatch{{Reader: behind.Group, Topic: schemas.DuplicationHigh, Partition: 1}}}},
 		"the partition is stopped for another group": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind},
-				stopped: []kafka.UnreadableBatch{{Reader: "p.sink", Topic: schemas.DuplicationHigh}}}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind},
+				stopped: []client.UnreadableBatch{{Reader: "p.sink", Topic: schemas.DuplicationHigh}}}},
 		"another class is behind": {
-			scene: scene{states: []kafka.RoleState{high},
-				lags: []kafka.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh,
+			scene: scene{states: []metrics.RoleState{high},
+				lags: []admin.Lag{lag(schemas.RoleCopier, schemas.Low, schemas.DuplicationHigh,
 					map[int32]int64{0: 3})}}, live: true},
 		"the role is paused": {
-			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.lags[0].Paused = true }, live: true},
 		"paused until a minute ago": {
-			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) { s.lags[0].Paused = d < 9*time.Minute }, live: true},
 		"all that is in flight is paused": {
-			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 3 }, live: true},
 		"one in flight is not paused": {
-			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 2 }},
 		"a class is kept back, another is done with its work": {
-			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
-				lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
+				lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].InFlight, s.states[0].Held = 3, 3 }, live: true},
 		"a long task gets on": {
-			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[0].Active = time.Now() }, live: true},
 		"another class gets on": {
-			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
-				lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high, member(schemas.RoleCopier, schemas.Low, "p.duplication.low")},
+				lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }, live: true},
 		"another role gets on": {
-			scene: scene{states: []kafka.RoleState{high, member(schemas.RoleChecker, schemas.High, "p.fixity.high")},
-				lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high, member(schemas.RoleChecker, schemas.High, "p.fixity.high")},
+				lags: []admin.Lag{behind}},
 			during: func(s *scene, _ time.Duration) { s.states[1].Active = time.Now() }},
 		"now behind, now not": {
-			scene:  scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene:  scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) { s.lags[0].Partitions = map[int32]int64{0: int64(d/time.Minute) % 2} },
 			live:   true},
 		"Kafka is back since a minute": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
 				s.lagErr = nil
 				if d < 9*time.Minute {
@@ -239,9 +241,9 @@ func TestHealth(t *testing.T) {
 				}
 			}, live: true},
 		"now and then Kafka does not say": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}, flaky: 4}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}, flaky: 4}},
 		"Kafka was away for most of the time": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
 				s.lagErr = nil
 				if d >= 2*time.Minute && d < 8*time.Minute {
@@ -249,7 +251,7 @@ func TestHealth(t *testing.T) {
 				}
 			}, live: true},
 		"something was done before Kafka went away": {
-			scene: scene{states: []kafka.RoleState{high}, lags: []kafka.Lag{behind}},
+			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
 				if d < 4*time.Minute {
 					s.states[0].Active = time.Now()
@@ -260,14 +262,14 @@ func TestHealth(t *testing.T) {
 				}
 			}, live: true},
 		"the sink waits for ClickHouse": {
-			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
+			scene: scene{states: []metrics.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
 				ping: errors.New("away"),
-				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}, live: true},
+				lags: []admin.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}, live: true},
 		"the sink hangs": {
-			scene: scene{states: []kafka.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
-				lags: []kafka.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
-		"the copier hangs while ClickHouse is away": {scene: scene{states: []kafka.RoleState{high},
-			lags: []kafka.Lag{behind}, ping: errors.New("away")}},
+			scene: scene{states: []metrics.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
+				lags: []admin.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
+		"the copier hangs while ClickHouse is away": {scene: scene{states: []metrics.RoleState{high},
+			lags: []admin.Lag{behind}, ping: errors.New("away")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -320,12 +322,12 @@ func TestMonitorStops(t *testing.T) {
 // While Kafka is starting the interval is short; then the process is ready.
 func TestWhileKafkaStarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
+		s := scene{states: []metrics.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")}}
 		h := s.monitor(stallAfter)
 		var started atomic.Bool
-		h.c.Lags = func(context.Context, ...schemas.Role) ([]kafka.Lag, error) {
+		h.c.Lags = func(context.Context, ...schemas.Role) ([]admin.Lag, error) {
 			if !started.Load() {
-				return nil, kafka.ErrOffsetsNotReady
+				return nil, client.ErrOffsetsNotReady
 			}
 			return nil, nil
 		}
@@ -353,8 +355,8 @@ func TestWhileKafkaStarts(t *testing.T) {
 // normal interval.
 func TestWhenKafkaDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := scene{states: []kafka.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},
-			lagErr: kafka.ErrOffsetsNotReady}
+		s := scene{states: []metrics.RoleState{member(schemas.RoleCopier, schemas.High, "p.duplication.high")},
+			lagErr: client.ErrOffsetsNotReady}
 		h, said := s.monitor(stallAfter), new(logtest.Lines)
 		h.c.Log = said.Log()
 		ctx, cancel := context.WithTimeout(t.Context(), startLimit+4*collectInterval+startingInterval/2)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -137,11 +137,11 @@ func evaluate(s snapshot) status {
 // describeEngineError returns the kind of an engine's error as text.
 func describeEngineError(err error) string {
 	switch {
-	case errors.Is(err, kafka.ErrOffsetsNotReady):
+	case errors.Is(err, client.ErrOffsetsNotReady):
 		return "is starting"
 	case errors.Is(err, errNoOffsets):
 		return "cannot keep offsets"
-	case errors.Is(err, kafka.ErrLoginRejected), errors.Is(err, clickhouse.ErrAccess):
+	case errors.Is(err, client.ErrLoginRejected), errors.Is(err, clickhouse.ErrAccess):
 		return "refuses access"
 	}
 	return "is unavailable"

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -43,8 +43,8 @@ func (f *deadFlags) register(c *cobra.Command) {
 }
 
 // query converts the flags to a query.
-func (f *deadFlags) query(ids []string) (kafka.DeadQuery, error) {
-	q := kafka.DeadQuery{
+func (f *deadFlags) query(ids []string) (deadletter.Query, error) {
+	q := deadletter.Query{
 		IDs: ids, Role: schemas.Role(f.role), Topic: schemas.Topic(f.topic), Class: f.class, Cause: f.cause,
 	}
 	var roles, topics, classes []string
@@ -96,7 +96,7 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 // withDead calls do with access to the dead letters. If roles is true, all engines are started, so
 // that do can run roles.
 func (f *engineFlags) withDead(c *cobra.Command, roles bool,
-	do func(ctx context.Context, e *engines, d *kafka.DeadLetters) error) (err error) {
+	do func(ctx context.Context, e *engines, d *deadletter.Letters) error) (err error) {
 	ctx := c.Context()
 	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutEngine: !roles})
 	if err != nil {
@@ -127,7 +127,7 @@ func newDeadList() *cobra.Command {
 				return err
 			}
 			q.Closed = all
-			return f.withDead(c, false, func(ctx context.Context, _ *engines, d *kafka.DeadLetters) error {
+			return f.withDead(c, false, func(ctx context.Context, _ *engines, d *deadletter.Letters) error {
 				if each {
 					return listLetters(ctx, c.OutOrStdout(), d, q, o)
 				}
@@ -156,8 +156,8 @@ func newDeadShow() *cobra.Command {
 		Short: "Print a dead letter: headers, history and message",
 		Args:  exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			return f.withDead(c, false, func(ctx context.Context, _ *engines, d *kafka.DeadLetters) error {
-				return d.Each(ctx, kafka.DeadQuery{IDs: args}, func(l *kafka.DeadLetter) error {
+			return f.withDead(c, false, func(ctx context.Context, _ *engines, d *deadletter.Letters) error {
+				return d.Each(ctx, deadletter.Query{IDs: args}, func(l *deadletter.Letter) error {
 					if o.form == formJSON {
 						return writeJSON(c.OutOrStdout(), fullLetter(l))
 					}
@@ -195,8 +195,8 @@ func (o *deadDecision) register(c *cobra.Command) {
 }
 
 // parse checks the flags and returns the query and the order.
-func (o *deadDecision) parse(ids []string) (kafka.DeadQuery, kafka.DeadOrder, error) {
-	order := kafka.DeadOrder{Who: currentUser(), Reason: o.reason, From: "cli", Force: o.force}
+func (o *deadDecision) parse(ids []string) (deadletter.Query, deadletter.Order, error) {
+	order := deadletter.Order{Who: currentUser(), Reason: o.reason, From: "cli", Force: o.force}
 	q, err := o.query(ids)
 	switch {
 	case err != nil:
@@ -249,7 +249,7 @@ again, 4 some were refused (the reason is printed) and the others are done, 5 pr
 					return fmt.Errorf("%w: %s is empty", usage.Err, file)
 				}
 			}
-			return o.run(c, "redrive", "redriven", q, order, (*kafka.DeadLetters).Redrive)
+			return o.run(c, "redrive", "redriven", q, order, (*deadletter.Letters).Redrive)
 		},
 	}
 	o.register(c)
@@ -278,23 +278,24 @@ redriven by id with --force.
 			if o.reason == "" && !o.dryRun {
 				return fmt.Errorf("%w: say with --reason why they are discarded", usage.Err)
 			}
-			return o.run(c, "discard", "discarded", q, order, (*kafka.DeadLetters).Discard)
+			return o.run(c, "discard", "discarded", q, order, (*deadletter.Letters).Discard)
 		},
 	}
 	o.register(c)
 	return c
 }
 
-type decideFunc func(*kafka.DeadLetters, context.Context, kafka.DeadQuery, kafka.DeadOrder) (kafka.DeadReport, error)
+type decideFunc func(*deadletter.Letters, context.Context, deadletter.Query, deadletter.Order) (deadletter.Report,
+	error)
 
 // progressThreshold is the number of dead letters from which progress is shown.
 const progressThreshold = 200
 
 //nolint:revive // redrive and discard differ in their words only
 func (o *deadDecision) run(
-	c *cobra.Command, verb, done string, q kafka.DeadQuery, order kafka.DeadOrder, decide decideFunc,
+	c *cobra.Command, verb, done string, q deadletter.Query, order deadletter.Order, decide decideFunc,
 ) error {
-	return o.withDead(c, o.wait, func(ctx context.Context, e *engines, d *kafka.DeadLetters) error {
+	return o.withDead(c, o.wait, func(ctx context.Context, e *engines, d *deadletter.Letters) error {
 		causes, err := causesOf(ctx, d, q)
 		if err != nil {
 			return err
@@ -351,7 +352,7 @@ func (o *deadDecision) run(
 }
 
 // outcome returns an error if dead letters were refused, or messages are dead letters again.
-func outcome(r kafka.DeadReport, again int) (err error) {
+func outcome(r deadletter.Report, again int) (err error) {
 	if again > 0 {
 		err = fmt.Errorf("%w: %d messages are dead letters again: see 'millrace dead list'", errFindings, again)
 	}

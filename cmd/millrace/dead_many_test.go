@@ -16,12 +16,12 @@ import (
 
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
 // manyLetters returns n dead letters, each with a different error and a stack of 8 KiB.
-func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
+func manyLetters(t *testing.T, n int) *deadletter.Letters {
 	t.Helper()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 2, RealTime: true, Loopback: true})
 	began, stack := time.Now().Add(-time.Hour), strings.Repeat("goroutine 1 [running]: ", 8<<10/23)
@@ -42,7 +42,7 @@ func manyLetters(t *testing.T, n int) *kafka.DeadLetters {
 			recs = nil
 		}
 	}
-	d, err := kafka.NewDeadLetters(b.Config())
+	d, err := deadletter.New(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func (g *gauge) Write(p []byte) (int, error) {
 // Long lists of dead letters are printed in batches and are complete; causes beyond the maximum are
 // counted together.
 func TestManyDeadLetters(t *testing.T) {
-	n := need.Amount(6_000, 100_000, 300_000)
+	n := need.Amount(12_000, 100_000, 300_000)
 	d := manyLetters(t, n)
 	const bound = 80 << 20 // with the errors of sortedLetters, and what was read ahead
 	for form, check := range map[string]func(t *testing.T, out io.Reader){
@@ -118,7 +118,7 @@ func TestManyDeadLetters(t *testing.T) {
 			defer out.Close()
 			g := &gauge{Writer: out}
 			g.before = g.heap()
-			if err := listLetters(t.Context(), g, d, kafka.DeadQuery{}, &output{form: form}); err != nil {
+			if err := listLetters(t.Context(), g, d, deadletter.Query{}, &output{form: form}); err != nil {
 				t.Fatal(err)
 			}
 			t.Logf("%d letters: %d MiB at most", n, g.most>>20)
@@ -133,7 +133,7 @@ func TestManyDeadLetters(t *testing.T) {
 	}
 	t.Run("causes", func(t *testing.T) {
 		before := (&gauge{}).heap()
-		causes, err := causesOf(t.Context(), d, kafka.DeadQuery{})
+		causes, err := causesOf(t.Context(), d, deadletter.Query{})
 		took := (&gauge{}).heap() - before
 		open := 0
 		for _, c := range causes {

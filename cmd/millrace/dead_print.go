@@ -19,7 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 )
 
 // A deadCause is a group of dead letters with a common cause.
@@ -49,9 +49,9 @@ const (
 )
 
 // causesOf groups the dead letters that q selects by cause, the largest group first.
-func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*causeRow, error) {
+func causesOf(ctx context.Context, d *deadletter.Letters, q deadletter.Query) ([]*causeRow, error) {
 	byCause := map[deadCause]*causeRow{}
-	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
+	err := d.Each(ctx, q, func(l *deadletter.Letter) error {
 		line, _, _ := strings.Cut(l.Error, "\n")
 		key := deadCause{l.Role, l.Topic, l.Class, line}
 		r := byCause[key]
@@ -65,9 +65,9 @@ func causesOf(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) ([]*
 			byCause[key] = r
 		}
 		switch l.State {
-		case kafka.DeadRedriven:
+		case deadletter.Redriven:
 			r.Redriven++
-		case kafka.DeadDiscarded:
+		case deadletter.Discarded:
 			r.Discarded++
 		default:
 			r.Open++
@@ -113,23 +113,23 @@ func causeTable() table[*causeRow] {
 
 // A letterRow is a dead letter in a list.
 type letterRow struct {
-	ID        string          `json:"id"`
-	State     kafka.DeadState `json:"state"`
-	Time      time.Time       `json:"time"`
-	Role      schemas.Role    `json:"role"`
-	Topic     schemas.Topic   `json:"topic"`
-	Partition int32           `json:"partition"`
-	Offset    int64           `json:"offset"`
-	Class     string          `json:"class"`
-	Error     string          `json:"error"`
-	Attempts  int             `json:"attempts"`
-	Key       string          `json:"key"`
-	Decided   *time.Time      `json:"decided,omitempty"`
-	By        string          `json:"by,omitempty"`
-	Reason    string          `json:"reason,omitempty"`
+	ID        string           `json:"id"`
+	State     deadletter.State `json:"state"`
+	Time      time.Time        `json:"time"`
+	Role      schemas.Role     `json:"role"`
+	Topic     schemas.Topic    `json:"topic"`
+	Partition int32            `json:"partition"`
+	Offset    int64            `json:"offset"`
+	Class     string           `json:"class"`
+	Error     string           `json:"error"`
+	Attempts  int              `json:"attempts"`
+	Key       string           `json:"key"`
+	Decided   *time.Time       `json:"decided,omitempty"`
+	By        string           `json:"by,omitempty"`
+	Reason    string           `json:"reason,omitempty"`
 }
 
-func rowOf(l *kafka.DeadLetter) letterRow {
+func rowOf(l *deadletter.Letter) letterRow {
 	r := letterRow{l.ID, l.State, l.Time.UTC(), l.Role, l.Topic, l.Partition, l.Offset, l.Class, l.Error, l.Attempts,
 		strings.ToValidUTF8(string(l.Key), "\uFFFD"), nil, l.By, l.Reason}
 	if !l.Decided.IsZero() {
@@ -145,10 +145,10 @@ const sortedLetters = 5_000
 
 // listLetters prints each dead letter: as ndjson in the order of reading, otherwise sorted by time
 // in batches of sortedLetters.
-func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kafka.DeadQuery, o *output) error {
+func listLetters(ctx context.Context, out io.Writer, d *deadletter.Letters, q deadletter.Query, o *output) error {
 	if o.form == formNDJSON {
 		enc := json.NewEncoder(out)
-		return d.Each(ctx, q, func(l *kafka.DeadLetter) error { return enc.Encode(rowOf(l)) })
+		return d.Each(ctx, q, func(l *deadletter.Letter) error { return enc.Encode(rowOf(l)) })
 	}
 	var rows []letterRow
 	l := list[letterRow]{w: out, form: o.form, table: letterTable()}
@@ -160,7 +160,7 @@ func listLetters(ctx context.Context, out io.Writer, d *kafka.DeadLetters, q kaf
 		rows = rows[:0]
 		return err
 	}
-	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
+	err := d.Each(ctx, q, func(l *deadletter.Letter) error {
 		row := rowOf(l)
 		if o.form == formTable {
 			row.Error = strings.Clone(row.Error[:min(len(row.Error), 1<<10)]) // more than a line of the table shows
@@ -197,17 +197,17 @@ type header struct {
 // A letterView is a dead letter with its message or, if that cannot be decoded, its value.
 type letterView struct {
 	letterRow
-	Waits   int             `json:"waits"`
-	History []kafka.Failure `json:"history"`
-	Headers []header        `json:"headers"`
-	Size    int             `json:"size"`
-	Type    string          `json:"type,omitempty"`
-	Message json.RawMessage `json:"message,omitempty"`
-	Broken  string          `json:"broken,omitempty"` // why there is no message
-	Value   []byte          `json:"value,omitempty"`
+	Waits   int                  `json:"waits"`
+	History []deadletter.Failure `json:"history"`
+	Headers []header             `json:"headers"`
+	Size    int                  `json:"size"`
+	Type    string               `json:"type,omitempty"`
+	Message json.RawMessage      `json:"message,omitempty"`
+	Broken  string               `json:"broken,omitempty"` // why there is no message
+	Value   []byte               `json:"value,omitempty"`
 }
 
-func fullLetter(l *kafka.DeadLetter) letterView {
+func fullLetter(l *deadletter.Letter) letterView {
 	v := letterView{letterRow: rowOf(l), Waits: l.Waits, History: l.History, Headers: []header{}, Size: len(l.Value)}
 	for _, h := range l.Headers {
 		text, isText := string(h.Value), utf8.Valid(h.Value)
@@ -230,7 +230,7 @@ func fullLetter(l *kafka.DeadLetter) letterView {
 // maxHexBytes is the number of bytes shown of a value that is not a message.
 const maxHexBytes = 2048
 
-func showLetter(out io.Writer, l *kafka.DeadLetter) error {
+func showLetter(out io.Writer, l *deadletter.Letter) error {
 	v := fullLetter(l)
 	fmt.Fprintf(out, "dead letter %s: %s", l.ID, l.State)
 	if v.Decided != nil {

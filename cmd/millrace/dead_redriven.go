@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 )
 
 // A deadSum is a hash of the name of a dead letter or message; there may be millions.
@@ -19,7 +19,7 @@ func sumOf(name string) deadSum {
 
 // messageOf returns the hash of the message of a dead letter. Each failure of a message makes a new
 // dead letter of the same message.
-func messageOf(l *kafka.DeadLetter) deadSum {
+func messageOf(l *deadletter.Letter) deadSum {
 	key := ""
 	if l.Partition < 0 { // it was never on its topic
 		key = string(l.Key)
@@ -35,12 +35,14 @@ type redrivenLetters struct {
 }
 
 // letters returns the dead letters that q selects, if the command waits for them.
-func (o *deadDecision) letters(ctx context.Context, d *kafka.DeadLetters, q kafka.DeadQuery) (redrivenLetters, error) {
+func (o *deadDecision) letters(
+	ctx context.Context, d *deadletter.Letters, q deadletter.Query,
+) (redrivenLetters, error) {
 	r := redrivenLetters{map[deadSum]bool{}, map[deadSum]bool{}}
 	if !o.wait {
 		return r, nil
 	}
-	err := d.Each(ctx, q, func(l *kafka.DeadLetter) error {
+	err := d.Each(ctx, q, func(l *deadletter.Letter) error {
 		r.ids[sumOf(l.ID)], r.messages[messageOf(l)] = true, true
 		return nil
 	})
@@ -48,9 +50,9 @@ func (o *deadDecision) letters(ctx context.Context, d *kafka.DeadLetters, q kafk
 }
 
 // countDeadAgain returns the number of messages that are dead letters again.
-func (r redrivenLetters) countDeadAgain(ctx context.Context, d *kafka.DeadLetters) (int, error) {
+func (r redrivenLetters) countDeadAgain(ctx context.Context, d *deadletter.Letters) (int, error) {
 	dead := map[deadSum]bool{}
-	err := d.Each(ctx, kafka.DeadQuery{}, func(l *kafka.DeadLetter) error {
+	err := d.Each(ctx, deadletter.Query{}, func(l *deadletter.Letter) error {
 		if m := messageOf(l); r.messages[m] && !r.ids[sumOf(l.ID)] {
 			dead[m] = true
 		}

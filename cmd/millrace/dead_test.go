@@ -20,6 +20,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -41,8 +44,8 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 		return err
 	}
 	defer b.Close()
-	cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
-	if err := kafka.EnsureTopics(ctx, cfg, kafka.TopicOptions{Partitions: 2, Replication: 1}); err != nil {
+	cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+	if err := admin.EnsureTopics(ctx, cfg, admin.TopicOptions{Partitions: 2, Replication: 1}); err != nil {
 		return err
 	}
 	if err := refuse(ctx, cfg, n); err != nil {
@@ -53,7 +56,7 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 }
 
 // refuse makes a planner produce dead letters of n changes.
-func refuse(ctx context.Context, cfg kafka.Config, n int) error {
+func refuse(ctx context.Context, cfg client.Config, n int) error {
 	var changes []schemas.Message
 	for i := range n {
 		c := &pb.Change{
@@ -67,7 +70,7 @@ func refuse(ctx context.Context, cfg kafka.Config, n int) error {
 }
 
 // refuseAll makes a role produce dead letters of messages of one topic.
-func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []schemas.Message) error {
+func refuseAll(ctx context.Context, cfg client.Config, role schemas.Role, msgs []schemas.Message) error {
 	p, err := kafka.NewProducer(cfg, "test")
 	if err != nil {
 		return err
@@ -91,7 +94,7 @@ func refuseAll(ctx context.Context, cfg kafka.Config, role schemas.Role, msgs []
 	if err != nil {
 		return err
 	}
-	adm, err := kafka.NewAdmin(cfg)
+	adm, err := admin.New(cfg)
 	if err != nil {
 		return err
 	}
@@ -148,14 +151,14 @@ func TestRedriveIsStopped(t *testing.T) {
 // A dead letter that is not a message is shown as bytes, without control characters.
 func TestShowLetter(t *testing.T) {
 	long := bytes.Repeat([]byte{0xff}, maxHexBytes+10)
-	l := &kafka.DeadLetter{
-		ID: "1-7", State: kafka.DeadDiscarded, By: "ann", Reason: "test\x1b[2J", Decided: time.Unix(1_800_000_000,
+	l := &deadletter.Letter{
+		ID: "1-7", State: deadletter.Discarded, By: "ann", Reason: "test\x1b[2J", Decided: time.Unix(1_800_000_000,
 			0), Time: time.Unix(1_700_000_000, 0),
 		Role: schemas.RolePlanner, Topic: schemas.Changes, Partition: 3, Offset: 5, Class: "permanent",
 		Error: "malformed\x1b[31m\nstack", Attempts: 1,
 		Key: []byte("k\xff"), Value: long, Headers: []schemas.Header{{Key: "a", Value: []byte{0xff}},
 			{Key: "b", Value: []byte("text")}},
-		History: []kafka.Failure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
+		History: []deadletter.Failure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
 	}
 	var out bytes.Buffer
 	if err := showLetter(&out, l); err != nil {

@@ -27,6 +27,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A cluster is the Kafka and the ClickHouse that commands use.
@@ -239,7 +240,7 @@ func (c *cluster) prepare(t *testing.T) {
 		Kind: "content-corrupt", State: pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
 		Opened: timestamppb.Now(), Updated: timestamppb.Now()}
 	c.values["KEY"], c.values["DIR"] = schemas.IncidentKey(damaged), p.path("state")
-	k := kafka.Config{Brokers: cfg.Kafka.Brokers, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+	k := client.Config{Brokers: cfg.Kafka.Brokers, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
 	engine, err := exec.LookPath("millrace-clickhouse")
 	if err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
 )
 
 // leaves returns the commands without subcommands, with their arguments.
@@ -102,7 +102,7 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		pauses = append(pauses, pauseOf(&pb.Control{Account: name, Paused: true, Reason: name}))
 		events = append(events, clickhouse.Event{Time: at, Kind: "change", What: name})
 		causes = append(causes, &causeRow{deadCause: deadCause{Error: name}, Open: 1, First: at, Last: at})
-		letters = append(letters, rowOf(&kafka.DeadLetter{ID: name, Time: at, Error: name}))
+		letters = append(letters, rowOf(&deadletter.Letter{ID: name, Time: at, Error: name}))
 	}
 	return map[string]func(io.Writer, *output) error{
 		"stores":    func(w io.Writer, o *output) error { return showStores(w, o, stores) },

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
@@ -118,7 +119,7 @@ func makeStored(ctx context.Context, dir, binary string, n int) (err error) {
 
 // publishChanges publishes n changes.
 func publishChanges(ctx context.Context, broker string, n int) error {
-	p, err := kafka.NewProducer(kafka.Config{Brokers: []string{broker}, Prefix: "millrace."}, "test")
+	p, err := kafka.NewProducer(client.Config{Brokers: []string{broker}, Prefix: "millrace."}, "test")
 	if err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@ import (
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -257,7 +258,7 @@ func TestCommandsWait(t *testing.T) {
 
 	// An incident without an item is closed at once.
 	unread := incident.Subject{Kind: incident.RecordUnreadable, Name: "policies/0@99"} // of another process
-	k.withBroker(func(cfg kafka.Config) error {
+	k.withBroker(func(cfg client.Config) error {
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
 			return err
@@ -281,7 +282,7 @@ func TestCommandsWait(t *testing.T) {
 	}
 
 	// Dead letters of a planner are handled when their redrive ends.
-	k.withBroker(func(cfg kafka.Config) error { return refuse(t.Context(), cfg, 3) })
+	k.withBroker(func(cfg client.Config) error { return refuse(t.Context(), cfg, 3) })
 	stderr := new(bytes.Buffer)
 	out = k.run(t.Context(), exitOK, stderr, "dead", "redrive", "--role", "planner", "--wait")
 	if out != "redriven 3 dead letters\n" {
@@ -296,7 +297,7 @@ func TestCommandsWait(t *testing.T) {
 	}
 
 	// A message that is a dead letter again is a finding; others, here of the planner, are not counted.
-	k.withBroker(func(cfg kafka.Config) error {
+	k.withBroker(func(cfg client.Config) error {
 		task := &pb.FixityTask{Id: schemas.NewID(), Account: "acme", Store: "9", Space: "maps", Item: "item-1",
 			Reason: pb.FixityReason_FIXITY_REASON_DEMAND, Priority: pb.Priority_PRIORITY_HIGH, Time: timestamppb.Now()}
 		msgs := []schemas.Message{{Topic: schemas.FixityHigh, Body: task}}
@@ -311,14 +312,14 @@ func TestCommandsWait(t *testing.T) {
 }
 
 // withBroker calls do with the broker of the state.
-func (k *kept) withBroker(do func(kafka.Config) error) {
+func (k *kept) withBroker(do func(client.Config) error) {
 	k.t.Helper()
 	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(k.dir, "kafka"), SyncWrites: true})
 	if err != nil {
 		k.t.Fatal(err)
 	}
 	defer b.Close()
-	cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+	cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
 	if err := do(cfg); err != nil {
 		k.t.Fatal(err)
 	}

@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -115,7 +116,7 @@ func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Write
 		return err
 	}
 	defer func() { err = errors.Join(err, box.Close()) }()
-	producer, err := kafka.NewProducer(kafka.Config{
+	producer, err := kafka.NewProducer(client.Config{
 		Brokers: strings.Split(o.brokers, ","), ClientID: "decorator", Prefix: o.prefix,
 	}, "decorator")
 	if err != nil {

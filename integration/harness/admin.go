@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -119,7 +119,7 @@ func (c *Cluster) WaitBrokers(t testing.TB, n int) {
 }
 
 // topics returns the topics with cfg's prefix.
-func topics(ctx context.Context, adm *kadm.Client, cfg kafka.Config) (kadm.TopicDetails, error) {
+func topics(ctx context.Context, adm *kadm.Client, cfg client.Config) (kadm.TopicDetails, error) {
 	all, err := adm.ListTopics(ctx)
 	if err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func (c *Cluster) WaitInSync(t testing.TB) {
 }
 
 // MoveLeaders moves the leader of every partition of cfg's topics to its next replica.
-func (c *Cluster) MoveLeaders(t testing.TB, cfg kafka.Config) {
+func (c *Cluster) MoveLeaders(t testing.TB, cfg client.Config) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
 		ctx, cancel := context.WithTimeout(t.Context(), callLimit)
@@ -203,7 +203,7 @@ func (c *Cluster) MoveLeaders(t testing.TB, cfg kafka.Config) {
 }
 
 // Leader returns the index of the broker that leads the most partitions of cfg's topics.
-func (c *Cluster) Leader(t testing.TB, cfg kafka.Config) int {
+func (c *Cluster) Leader(t testing.TB, cfg client.Config) int {
 	t.Helper()
 	leads := make([]int, len(c.addrs)+1) // by broker id, which starts at 1
 	err := c.admin(func(adm *kadm.Client) error {
@@ -259,7 +259,7 @@ func (c *Cluster) cleanUp(t testing.TB) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), callLimit)
 	defer cancel()
 	err := c.admin(func(adm *kadm.Client) error {
-		all, err := topics(ctx, adm, kafka.Config{Prefix: c.runPrefix})
+		all, err := topics(ctx, adm, client.Config{Prefix: c.runPrefix})
 		if err != nil {
 			return err
 		}
@@ -279,7 +279,7 @@ func (c *Cluster) cleanUp(t testing.TB) {
 
 // CreateTopics creates only the given topics, with their settings from the catalogue, and waits until every broker
 // knows them. Fewer topics make a broker restart faster, because it checks every partition.
-func (c *Cluster) CreateTopics(t testing.TB, cfg kafka.Config, partitions int32, topics ...schemas.Topic) {
+func (c *Cluster) CreateTopics(t testing.TB, cfg client.Config, partitions int32, topics ...schemas.Topic) {
 	t.Helper()
 	lanes := make([]string, len(cfg.Lanes))
 	for i, l := range cfg.Lanes {
@@ -357,7 +357,7 @@ func (c *Cluster) awaitTopics(ctx context.Context, names []string) error {
 }
 
 // AddPartitions adds n partitions to a topic.
-func (c *Cluster) AddPartitions(t testing.TB, cfg kafka.Config, n int, topic schemas.Topic) {
+func (c *Cluster) AddPartitions(t testing.TB, cfg client.Config, n int, topic schemas.Topic) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
 		all, err := adm.CreatePartitions(t.Context(), n, cfg.Prefix+string(topic))
@@ -369,7 +369,7 @@ func (c *Cluster) AddPartitions(t testing.TB, cfg kafka.Config, n int, topic sch
 }
 
 // CreateTopic creates a topic that is not in the catalogue.
-func (c *Cluster) CreateTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic, partitions int32) {
+func (c *Cluster) CreateTopic(t testing.TB, cfg client.Config, topic schemas.Topic, partitions int32) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
 		_, err := adm.CreateTopic(t.Context(), partitions, int16(len(c.addrs)), nil, cfg.Prefix+string(topic))
@@ -384,7 +384,7 @@ func (c *Cluster) CreateTopic(t testing.TB, cfg kafka.Config, topic schemas.Topi
 }
 
 // DeleteTopic deletes a topic with all its records.
-func (c *Cluster) DeleteTopic(t testing.TB, cfg kafka.Config, topic schemas.Topic) {
+func (c *Cluster) DeleteTopic(t testing.TB, cfg client.Config, topic schemas.Topic) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
 		_, err := adm.DeleteTopic(t.Context(), cfg.Prefix+string(topic))

@@ -13,12 +13,12 @@ import (
 
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/network"
-	"github.com/moby/moby/client"
+	dockerclient "github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	tcnetwork "github.com/testcontainers/testcontainers-go/network"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // Paths and listener ports of a broker in a container.
@@ -72,7 +72,7 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 			return nil, "", err
 		}
 		more, files[storeFile] = append(more, s.properties(containerConfig)), s.store
-		c.base.TLS, c.base.SASL = s.client, &kafka.SASL{Mechanism: "PLAIN", User: User, Password: Password}
+		c.base.TLS, c.base.SASL = s.client, &client.SASL{Mechanism: "PLAIN", User: User, Password: Password}
 	}
 	c.base.Brokers = c.addrs
 	brokers := make([]*containerBroker, len(specs))
@@ -89,14 +89,14 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 
 // dialDocker returns a client of the Docker daemon if one answers. It configures testcontainers so that it pulls no
 // image of its own.
-func dialDocker(ctx context.Context) (*client.Client, error) {
-	docker, err := client.New(client.FromEnv)
+func dialDocker(ctx context.Context) (*dockerclient.Client, error) {
+	docker, err := dockerclient.New(dockerclient.FromEnv)
 	if err != nil {
 		return nil, unavailable("no Docker: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	if _, err := docker.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true}); err != nil {
+	if _, err := docker.Ping(ctx, dockerclient.PingOptions{NegotiateAPIVersion: true}); err != nil {
 		return nil, unavailable("no Docker daemon answers: %w", errors.Join(err, docker.Close()))
 	}
 	// Ports are published on loopback. Without the override, testcontainers uses the bridge's address if this machine
@@ -112,7 +112,7 @@ func (discardLogger) Printf(string, ...any) {}
 
 // containerBroker is a broker in a container.
 type containerBroker struct {
-	docker *client.Client
+	docker *dockerclient.Client
 	c      *testcontainers.DockerContainer
 }
 
@@ -179,16 +179,16 @@ func (b *containerBroker) stop(ctx context.Context) error {
 }
 
 func (b *containerBroker) kill(ctx context.Context) error {
-	_, err := b.docker.ContainerKill(ctx, b.c.GetContainerID(), client.ContainerKillOptions{Signal: "KILL"})
+	_, err := b.docker.ContainerKill(ctx, b.c.GetContainerID(), dockerclient.ContainerKillOptions{Signal: "KILL"})
 	return err
 }
 
 func (b *containerBroker) freeze(ctx context.Context) error {
-	_, err := b.docker.ContainerPause(ctx, b.c.GetContainerID(), client.ContainerPauseOptions{})
+	_, err := b.docker.ContainerPause(ctx, b.c.GetContainerID(), dockerclient.ContainerPauseOptions{})
 	return err
 }
 
 func (b *containerBroker) thaw(ctx context.Context) error {
-	_, err := b.docker.ContainerUnpause(ctx, b.c.GetContainerID(), client.ContainerUnpauseOptions{})
+	_, err := b.docker.ContainerUnpause(ctx, b.c.GetContainerID(), dockerclient.ContainerUnpauseOptions{})
 	return err
 }

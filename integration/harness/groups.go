@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // Group is a consumer group as the brokers describe it.
@@ -106,7 +106,7 @@ func (c *Cluster) Committed(ctx context.Context, group, topic string) (map[int32
 }
 
 // DeleteGroup deletes a role's group, which must have no members, with its committed offsets.
-func (c *Cluster) DeleteGroup(t testing.TB, cfg kafka.Config, role schemas.Role) {
+func (c *Cluster) DeleteGroup(t testing.TB, cfg client.Config, role schemas.Role) {
 	t.Helper()
 	err := c.admin(func(adm *kadm.Client) error {
 		_, err := adm.DeleteGroup(t.Context(), cfg.Prefix+string(role))

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/need"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // EnvKafka is the environment variable with the addresses of running brokers: host:port, host:port, ...
@@ -65,7 +65,7 @@ type Cluster struct {
 	addrs     []string
 	nodes     []node // nil: named servers, which tests must not break
 	runPrefix string // starts the prefix of topics and groups on named servers, which may be shared
-	base      kafka.Config
+	base      client.Config
 }
 
 // errUnavailable is wrapped by the reason why a form is not available.
@@ -128,7 +128,7 @@ func named(_ context.Context, _ testing.TB, o Options) (*Cluster, string, error)
 	for addr := range strings.SplitSeq(list, ",") {
 		c.addrs = append(c.addrs, strings.TrimSpace(addr))
 	}
-	c.base = kafka.Config{Brokers: c.addrs}
+	c.base = client.Config{Brokers: c.addrs}
 	return c, list, nil
 }
 
@@ -150,7 +150,7 @@ func (c *Cluster) ready(ctx context.Context, t testing.TB, o Options) {
 
 // Config returns a configuration for the brokers with a prefix for topics and groups. Session timeouts are short, so
 // that groups detect a lost member within seconds.
-func (c *Cluster) Config(prefix string) kafka.Config {
+func (c *Cluster) Config(prefix string) client.Config {
 	cfg := c.base
 	cfg.ClientID, cfg.Prefix = "integration", c.runPrefix+prefix
 	cfg.Heartbeat, cfg.SessionTimeout = 500*time.Millisecond, 6*time.Second

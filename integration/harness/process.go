@@ -20,8 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/streams/child"
-
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // processes starts brokers as child processes. They end when this process ends.
@@ -58,7 +57,7 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 			return nil, "", err
 		}
 		more = append(more, s.properties(dir))
-		c.base.TLS, c.base.SASL = s.client, &kafka.SASL{Mechanism: "PLAIN", User: User, Password: Password}
+		c.base.TLS, c.base.SASL = s.client, &client.SASL{Mechanism: "PLAIN", User: User, Password: Password}
 	}
 	var starting errgroup.Group
 	for _, p := range specs {

@@ -35,7 +35,7 @@ func (c *Cluster) Proxies(t testing.TB) Proxies {
 	return all
 }
 
-// Dial connects to the proxy of addr. It is a Dial function for kafka.Config.
+// Dial connects to the proxy of addr. It is a Dial function for client.Config.
 func (ps Proxies) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	for _, p := range ps {
 		if p.proxy.Upstream == addr {

@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // Record is a record as stored by the brokers.
@@ -32,7 +32,7 @@ func (r Record) Header(key string) string {
 }
 
 // Write produces records unchanged and in order. Use Encode to make records of messages.
-func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
+func (c *Cluster) Write(t testing.TB, cfg client.Config, recs ...Record) {
 	t.Helper()
 	byKey := kgo.StickyKeyPartitioner(nil)
 	partitioner := kgo.BasicConsistentPartitioner(func(topic string) func(*kgo.Record, int) int {
@@ -66,7 +66,7 @@ func (c *Cluster) Write(t testing.TB, cfg kafka.Config, recs ...Record) {
 
 // BeginTransaction produces records unchanged and in order in a transaction of a producer. end commits or aborts it.
 func (c *Cluster) BeginTransaction(
-	t testing.TB, cfg kafka.Config, producer string, recs ...Record,
+	t testing.TB, cfg client.Config, producer string, recs ...Record,
 ) (end func(commit bool)) {
 	t.Helper()
 	cl, err := c.client(kgo.TransactionalID(cfg.Prefix+producer), kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -99,7 +99,7 @@ func (c *Cluster) BeginTransaction(
 }
 
 // WriteTo produces a record by its key to the brokers of cfg, and returns it with its partition and offset.
-func WriteTo(t testing.TB, cfg kafka.Config, r Record) Record {
+func WriteTo(t testing.TB, cfg client.Config, r Record) Record {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...))
 	if err != nil {
@@ -128,14 +128,14 @@ func Encode(t testing.TB, m schemas.Message) Record {
 
 // Reader reads topics from the start, without a consumer group.
 type Reader struct {
-	cfg   kafka.Config
+	cfg   client.Config
 	names []string
 	cl    *kgo.Client
 	at    map[string]map[int32]int64 // the next offset
 }
 
 // Reader returns a Reader that is closed when t ends.
-func (c *Cluster) Reader(t testing.TB, cfg kafka.Config, topics ...schemas.Topic) *Reader {
+func (c *Cluster) Reader(t testing.TB, cfg client.Config, topics ...schemas.Topic) *Reader {
 	t.Helper()
 	r := &Reader{cfg: cfg, at: map[string]map[int32]int64{}}
 	for _, topic := range topics {
@@ -194,7 +194,7 @@ func (r *Reader) record(rec *kgo.Record) Record {
 }
 
 // Read returns all records of a topic.
-func (c *Cluster) Read(t testing.TB, cfg kafka.Config, topic schemas.Topic) []Record {
+func (c *Cluster) Read(t testing.TB, cfg client.Config, topic schemas.Topic) []Record {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), callLimit)
 	defer cancel()

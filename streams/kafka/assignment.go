@@ -9,12 +9,13 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // An assignment is one partition that is assigned to a Pool.
 type assignment struct {
-	partition
+	core.Partition
 	fetcher      *fetcher
 	backlog      bool         // it is of the backlog topic
 	unackedMoves atomic.Int64 // messages moved to the backlog topic and not acknowledged
@@ -43,9 +44,9 @@ type pollMark struct {
 	at  time.Time
 }
 
-func newAssignment(f *fetcher, at partition, window int) *assignment {
+func newAssignment(f *fetcher, at core.Partition, window int) *assignment {
 	return &assignment{
-		partition: at, fetcher: f, backlog: at.topic == f.backlogTopic,
+		Partition: at, fetcher: f, backlog: at.Topic == f.backlogTopic,
 		tracker: newTracker(window), gate: schedule.NewGate(), firstOffset: -1,
 	}
 }
@@ -78,13 +79,13 @@ func (a *assignment) track(recs []*kgo.Record) (first uint64, done []bool, ok bo
 	a.dropDonePolls()
 	from := recs[0].Timestamp
 	if a.backlog { // the time at which it was first read
-		from = parseRetryHeaders(recs[0].Headers).timestamp
+		from = core.ParseRetryHeaders(recs[0].Headers).Timestamp
 	}
 	a.polls = append(a.polls, pollMark{a.tracker.next, from})
 	a.evictStragglers(false)
 	if !a.paused && a.tracker.inFlight() >= a.window()/4*3 {
 		a.paused, a.pausedSince = true, time.Now()
-		a.fetcher.cl.PauseFetchPartitions(a.asMap()) // with mu held, so that no resume comes first
+		a.fetcher.cl.PauseFetchPartitions(a.AsMap()) // with mu held, so that no resume comes first
 	}
 	return first, done, true
 }
@@ -152,7 +153,7 @@ func (a *assignment) resumeIfRoom() {
 	}
 	if a.paused && !a.tracker.discarded && a.tracker.inFlight() <= room {
 		a.paused = false
-		a.fetcher.cl.ResumeFetchPartitions(a.asMap())
+		a.fetcher.cl.ResumeFetchPartitions(a.AsMap())
 	}
 }
 
@@ -261,7 +262,7 @@ func (a *assignment) loadCrashes(metadata string, offset int64, ours bool, log *
 		}
 	}
 	if died > 0 {
-		log.Warn("suspect messages of dead process", "topic", a.topic, "partition", a.id, "messages", died)
+		log.Warn("suspect messages of dead process", "topic", a.Topic, "partition", a.ID, "messages", died)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -23,7 +24,6 @@ const (
 	fewArrivals       = 64               // less than 1/fewArrivals of a window are few
 	minAccountPart    = 256              // an account with less than 1/minAccountPart of a window is not moved
 	backlogMemoryPart = 2                // messages of the backlog topic may use 1/backlogMemoryPart of Bytes
-	backlogSlots      = 3                // parts of the partitions of a backlog topic; a flow uses one
 )
 
 // moveBacklogs moves backlogs to the backlog topic until ctx is done.
@@ -127,7 +127,7 @@ func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]boo
 	backlog := func(first, queued *schedule.Task) bool {
 		t := taskOf(queued)
 		return assignments[t.part] && flows[t.Flow()] && !taskOf(first).started() && !t.unmovable &&
-			deaths[t.part][t.rec.Offset] == 0
+			deaths[t.part][t.Raw.Offset] == 0
 	}
 	f.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
 	defer func() { <-f.queueLock }()
@@ -185,7 +185,7 @@ func (f *fetcher) movePart(
 	}
 	for id := range flows {
 		if f.diversion.open(id) {
-			f.p.router.log.Info("move backlog", "account", id.Account, "stores", id.Stores, "to", f.backlogTopic)
+			f.p.router.Log.Info("move backlog", "account", id.Account, "stores", id.Stores, "to", f.backlogTopic)
 		}
 	}
 	return moved, false
@@ -261,10 +261,10 @@ func (f *fetcher) move(t *task, slot int) {
 		f.p.freeTask(t)
 		return
 	}
-	rec, bytes := f.p.router.backlogRecord(&t.inflightRecord, f.backlogTopic), t.bytes()
-	rec.Partition = byKey
+	rec, bytes := f.p.router.BacklogRecord(&t.Record, f.backlogTopic), t.bytes()
+	rec.Partition = client.ByKey
 	if !f.p.cfg.CoPartitioned { // otherwise the key determines the partition, as in the other topics
-		rec.Partition = bySlot(slot)
+		rec.Partition = client.BySlot(slot)
 	}
 	f.diversion.unacked.Add(1)
 	f.diversion.unackedBytes.Add(bytes)
@@ -276,15 +276,15 @@ func (f *fetcher) move(t *task, slot int) {
 		switch {
 		case err == nil:
 			f.diversion.acked.Add(1)
-			f.metrics.countHandled(t.disposition, 1, -1)
+			f.metrics.CountHandled(t.Disposition, 1, -1)
 			f.p.finish(t)
 		case t.part.isCancelled() || f.p.outputs.ctx.Err() != nil:
 			f.p.abandon(t)
 		default:
 			if errors.Is(err, kerr.TopicAuthorizationFailed) && !f.diversion.denied.Swap(true) {
-				f.p.router.log.Error("stop moving backlogs", "to", f.backlogTopic, "err", err)
+				f.p.router.Log.Error("stop moving backlogs", "to", f.backlogTopic, "err", err)
 			} else if !f.diversion.refused.Swap(true) { // log only the first one
-				f.p.router.log.Warn("move message to backlog topic", "to", f.backlogTopic, "err", err)
+				f.p.router.Log.Warn("move message to backlog topic", "to", f.backlogTopic, "err", err)
 			}
 			t.unmovable = true
 			t.part.gate.End()

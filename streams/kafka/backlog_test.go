@@ -15,6 +15,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
@@ -40,7 +42,7 @@ func describeCopy(b schemas.Body) kafka.Work {
 }
 
 // copier returns a Pool like the copier's.
-func copier(t testing.TB, cfg kafka.Config, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
+func copier(t testing.TB, cfg client.Config, pc kafka.PoolConfig, h kafka.Handler) *kafka.Pool {
 	t.Helper()
 	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, describeCopy
 	p, err := kafka.NewPool(cfg, pc, h)
@@ -101,7 +103,7 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 						}
 					})
 				began := time.Now()
-				background(t, p)
+				parttest.Background(t, p)
 				if len(tt.later) > 0 {
 					time.Sleep(time.Minute)
 					began = time.Now()
@@ -283,11 +285,11 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 				if len(l.bad) > 0 && tt.times == 1 && !strings.HasPrefix(name, "cannot") && !strings.HasPrefix(name, "commits") {
 					t.Errorf("%d out of order: %q", len(l.bad), l.bad[:min(10, len(l.bad))])
 				}
-				if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(msgs)) {
+				if got := parttest.Sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(msgs)) {
 					t.Errorf("committed %d, want %d", got, len(msgs))
 				}
 				moved := b.Read(schemas.Backlog(schemas.RoleCopier, schemas.High))
-				if got := sum(b.Committed(schemas.RoleCopier,
+				if got := parttest.Sum(b.Committed(schemas.RoleCopier,
 					schemas.Backlog(schemas.RoleCopier, schemas.High))); got != int64(len(moved)) || got == 0 {
 					t.Errorf("committed %d of the backlog topic, want %d", got, len(moved))
 				}
@@ -321,14 +323,14 @@ func TestPoolReadsPastLongTask(t *testing.T) {
 		if wrong := l.mismatches(quick, 1); len(wrong) > 0 {
 			t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 		}
-		if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != 0 {
+		if got := parttest.Sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != 0 {
 			t.Errorf("committed %d, want nothing: the first message is not done", got)
 		}
 		run(20 * time.Minute)
 		if wrong := l.mismatches(append(slow, quick...), 1); len(wrong) > 0 {
 			t.Errorf("started again: %d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 		}
-		if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(slow)+len(quick)) {
+		if got := parttest.Sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != int64(len(slow)+len(quick)) {
 			t.Errorf("committed %d, want %d", got, len(slow)+len(quick))
 		}
 		if moved := b.Read(schemas.Backlog(schemas.RoleCopier, schemas.High)); len(moved) > 0 {
@@ -349,7 +351,7 @@ func TestPoolBacklogsOfManyAccounts(t *testing.T) {
 		b.Send(small...)
 		l := newTally(time.Second)
 		p := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 256}, l.handle)
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(2 * time.Minute) // ten turns of 101 accounts at 8 a second
 		if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 			t.Errorf("%d: %s", len(wrong), strings.Join(wrong, "; "))
@@ -411,7 +413,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 					b.Send(copies("giant", "1", 0, n)...)
 					l := newTally(time.Second)
 					l.slowAccount = "slow"
-					background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256, Slots: fourAtATime("slow")}, l.handle))
+					parttest.Background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 256, Slots: fourAtATime("slow")}, l.handle))
 					time.Sleep(10 * time.Second)
 					b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
 					small := copies("small", "1", 0, 20)
@@ -444,7 +446,7 @@ func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 4})
 		b.Send(copies("giant", "1", 0, 5_000)...)
 		l := newTally(time.Second)
-		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 1024, Bytes: 24 << 10}, l.handle))
+		parttest.Background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 1024, Bytes: 24 << 10}, l.handle))
 		time.Sleep(10 * time.Second)
 		b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
 		small := copies("small", "1", 0, 60)
@@ -470,7 +472,7 @@ func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 				l.duration = func(c *pb.DuplicationCommand) time.Duration {
 					return time.Duration(100+crc32.ChecksumIEEE([]byte(fmt.Sprint(seed, c.GetId())))%1000) * time.Millisecond
 				}
-				background(t, copier(t, b.Config(), kafka.PoolConfig{Workers: 16, Window: 128}, l.handle))
+				parttest.Background(t, copier(t, b.Config(), kafka.PoolConfig{Workers: 16, Window: 128}, l.handle))
 				time.Sleep(5 * time.Minute)
 				if wrong := append(l.mismatches(msgs, 1), l.bad...); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), wrong[0])
@@ -492,7 +494,7 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 				b.Send(copies("giant", "1", 0, 2500)...)
 				l := newTally(time.Millisecond)
 				l.slowAccount = "giant"
-				background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: fourAtATime("giant"), Window: 1024}, l.handle))
+				parttest.Background(t, copier(t, b.Config(), kafka.PoolConfig{Slots: fourAtATime("giant"), Window: 1024}, l.handle))
 				time.Sleep(time.Minute)
 				small := copies("small", "1", 0, 1)
 				b.Send(small...)
@@ -518,7 +520,7 @@ func TestPoolBacklogOfManyStores(t *testing.T) {
 		small := copies("small", "1", 0, 1)
 		b.Send(small...)
 		l := newTally(time.Second)
-		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 512}, l.handle))
+		parttest.Background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 512}, l.handle))
 		time.Sleep(maxDelay)
 		if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 			t.Error(wrong)
@@ -538,7 +540,7 @@ func TestPoolBacklogEnds(t *testing.T) {
 		}
 		b.Send(append(both, giant[len(medium):]...)...)
 		l := newTally(time.Second)
-		background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 2048}, l.handle))
+		parttest.Background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 2048}, l.handle))
 		time.Sleep(2*750*time.Second/16 + 30*time.Second) // its own are done
 		one := copies("medium", "1", 99_999, 1)
 		b.Send(one...)
@@ -623,7 +625,7 @@ func TestPoolPoisonBehindABacklog(t *testing.T) {
 					t.Errorf("%d processes died, and there are %d dead letters, want 3 and that of the small account", deaths,
 						len(dead))
 				}
-				if got := sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != n+1 {
+				if got := parttest.Sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != n+1 {
 					t.Errorf("committed %d, want %d", got, n+1)
 				}
 			})
@@ -686,9 +688,9 @@ func TestPoolBacklogMoves(t *testing.T) {
 	}
 	<-time.After(5 * time.Second)
 	backlog := schemas.Backlog(schemas.RoleCopier, schemas.High)
-	await(t, "all is committed", func() bool {
-		return sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)) == int64(len(msgs)) &&
-			sum(b.Committed(schemas.RoleCopier, backlog)) == int64(len(b.Read(backlog)))
+	parttest.Await(t, "all is committed", func() bool {
+		return parttest.Sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)) == int64(len(msgs)) &&
+			parttest.Sum(b.Committed(schemas.RoleCopier, backlog)) == int64(len(b.Read(backlog)))
 	})
 	stop()
 	all.Wait()
@@ -726,7 +728,7 @@ func TestPoolBacklogOfDeletes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(5 * time.Minute)
 		part := map[string]int32{}
 		for _, r := range b.Read(schemas.Deletions) {
@@ -738,9 +740,9 @@ func TestPoolBacklogOfDeletes(t *testing.T) {
 				t.Fatalf("key %q is in partition %d, and in %d of the backlog topic", r.Key, part[string(r.Key)], r.Partition)
 			}
 		}
-		if len(moved) == 0 || sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)) != 400 {
+		if len(moved) == 0 || parttest.Sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)) != 400 {
 			t.Errorf("%d messages were moved, and %d committed", len(moved),
-				sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)))
+				parttest.Sum(b.Committed(schemas.RoleDeleter, schemas.Deletions)))
 		}
 	})
 }

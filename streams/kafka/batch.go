@@ -15,6 +15,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -64,10 +67,10 @@ type BatchGroup struct {
 	cfg    BatchConfig
 	opts   []kgo.Opt
 	sink   BatchSink
-	router *router
+	router *core.Router
 	pauser pauser
 
-	metrics      *roleMetrics
+	metrics      *metrics.Role
 	memory       *byteBudget // bytes read and not stored
 	retry        retry.Policy
 	storeSlots   chan struct{} // limits concurrent calls of Store
@@ -81,11 +84,11 @@ type BatchGroup struct {
 	fail        context.CancelCauseFunc
 
 	mu            sync.Mutex // guards the fields below
-	batchers      map[partition]*batcher
+	batchers      map[core.Partition]*batcher
 	pacers        map[string]*tablePacer
-	rewindPending bool               // a batcher must read again the records that it dropped
-	unmarked      map[partition]bool // partitions with stored records for which Mark failed
-	cancelPoll    context.CancelFunc // ends the running poll
+	rewindPending bool                    // a batcher must read again the records that it dropped
+	unmarked      map[core.Partition]bool // partitions with stored records for which Mark failed
+	cancelPoll    context.CancelFunc      // ends the running poll
 }
 
 var (
@@ -117,28 +120,28 @@ func storeRetry() retry.Policy {
 }
 
 // NewBatchGroup returns a BatchGroup that passes records to sink.
-func NewBatchGroup(cfg Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
+func NewBatchGroup(cfg client.Config, bc BatchConfig, sink BatchSink) (*BatchGroup, error) {
 	bc.defaults()
-	topics, err := cfg.roleTopics(bc.Role, bc.Topics)
+	topics, err := roleTopics(cfg, bc.Role, bc.Topics)
 	if err != nil {
 		return nil, err
 	}
 	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one per processor, at most 4
 	g := &BatchGroup{
-		cfg: bc, sink: sink, router: newRouter(cfg, bc.Role, 0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
+		cfg: bc, sink: sink, router: core.NewRouter(cfg, bc.Role,
+			0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
 		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1),
-		batchers: map[partition]*batcher{},
-		pacers:   map[string]*tablePacer{}, unmarked: map[partition]bool{}, perPoll: firstPollRecords,
+		batchers: map[core.Partition]*batcher{},
+		pacers:   map[string]*tablePacer{}, unmarked: map[core.Partition]bool{}, perPoll: firstPollRecords,
 		pauser: pauser{controls: cfg.Controls, role: bc.Role, topics: topics},
 	}
-	g.metrics = cfg.Metrics.role(bc.Role, schemas.High)
+	g.metrics = cfg.Metrics.Role(bc.Role, schemas.High)
 	g.commits.metrics, g.commits.before = g.metrics, g.mark
-	g.router.removed = bc.RecordLoss
 	g.checker = newPollChecker(g.router, g.commits)
-	g.metrics.addOldest(g.oldest)
-	opts := append(cfg.consumeOptions(groupMember{role: bc.Role, topics: topics}),
-		cfg.produceOptions(outputTimeout, outputLinger)...)
-	g.opts, err = cfg.options(string(bc.Role), append(opts,
+	g.metrics.AddOldest(g.oldest)
+	opts := append(consumeOptions(cfg, groupMember{role: bc.Role, topics: topics}),
+		cfg.ProduceOptions(outputTimeout, outputLinger)...)
+	g.opts, err = cfg.Options(string(bc.Role), append(opts,
 		kgo.FetchMaxBytes(batchFetchBytes), kgo.FetchMaxPartitionBytes(batchFetchBytes),
 		kgo.OnPartitionsAssigned(g.onAssigned), kgo.OnPartitionsRevoked(g.onRevoked), kgo.OnPartitionsLost(g.onLost))...)
 	return g, err
@@ -224,7 +227,7 @@ func pollSize(fetches kgo.Fetches, last int, memory int64) int {
 	n, bytes := 0, int64(0)
 	fetches.EachRecord(func(rec *kgo.Record) {
 		n++
-		bytes += recordBytes(rec)
+		bytes += core.RecordBytes(rec)
 	})
 	if n == 0 {
 		return last
@@ -233,15 +236,15 @@ func pollSize(fetches kgo.Fetches, last int, memory int64) int {
 }
 
 // fill adds fetched records to the batchers, except those of partitions in again.
-func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partition]bool) {
+func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[core.Partition]bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var began map[string]map[int32]kgo.EpochOffset // committed offsets, for partitions of which nothing was read yet
 	for _, fetch := range fetches {
 		for _, t := range fetch.Topics {
-			inc := incarnation(t.TopicID)
+			inc := core.Incarnation(t.TopicID)
 			for _, p := range t.Partitions {
-				at := partition{t.Topic, p.Partition}
+				at := core.Partition{Topic: t.Topic, ID: p.Partition}
 				b := g.batchers[at]
 				if b == nil || len(p.Records) == 0 || again[at] {
 					continue
@@ -251,7 +254,7 @@ func (g *BatchGroup) fill(cl *kgo.Client, fetches kgo.Fetches, again map[partiti
 				}
 				n, weight := b.add(p.Records, inc, max(p.LogStartOffset, 0), began[t.Topic][p.Partition].Offset)
 				g.memory.add(weight)
-				g.metrics.addInFlight(n, weight)
+				g.metrics.AddInFlight(n, weight)
 			}
 		}
 	}
@@ -293,8 +296,8 @@ func (g *BatchGroup) minInterval() time.Duration {
 
 // isAwaited reports whether fresh reads wait for the commits of p. These are the partitions of changes, see
 // Watermark.
-func (g *BatchGroup) isAwaited(p partition) bool {
-	return g.router.cfg.schemaTopic(p.topic) == schemas.Changes
+func (g *BatchGroup) isAwaited(p core.Partition) bool {
+	return g.router.Config.SchemaTopic(p.Topic) == schemas.Changes
 }
 
 // commitLoop commits stored records: everything every batchCommitInterval, and awaited partitions more often,
@@ -338,13 +341,13 @@ func (g *BatchGroup) commitInterval(took time.Duration) time.Duration {
 }
 
 // mark makes the sink record the positions that are about to be committed.
-func (g *BatchGroup) mark(ctx context.Context, todo map[partition]position) error {
+func (g *BatchGroup) mark(ctx context.Context, todo map[core.Partition]position) error {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
 	done := make([]schemas.Progress, 0, len(todo))
 	for at, p := range todo {
 		done = append(done, schemas.Progress{
-			Topic: g.router.cfg.schemaTopic(at.topic), Incarnation: p.incarnation, Partition: at.id,
+			Topic: g.router.Config.SchemaTopic(at.Topic), Incarnation: p.incarnation, Partition: at.ID,
 			Start: p.start, From: p.from, Next: p.Offset,
 		})
 	}
@@ -367,7 +370,7 @@ func (g *BatchGroup) signalCommit() {
 }
 
 // commit commits the stored records of the partitions for which match returns true. A nil match selects all.
-func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(partition) bool) (ok bool) {
+func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(core.Partition) bool) (ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, CommitTimeout)
 	defer cancel()
 	n := g.uncommitted.Load()
@@ -379,21 +382,21 @@ func (g *BatchGroup) commit(ctx context.Context, cl *kgo.Client, match func(part
 	case commitFatal(err):
 		g.fail(err)
 	case !errors.Is(err, context.Canceled):
-		g.router.log.Warn("retry commit", "err", err)
+		g.router.Log.Warn("retry commit", "err", err)
 	}
 	return false
 }
 
 func (g *BatchGroup) onAssigned(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.countRebalance(partitionsAssigned, parts, time.Now())
+	defer g.metrics.CountRebalance(metrics.PartitionsAssigned, parts, time.Now())
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	eachPartition(parts, func(at partition) { g.startBatcher(cl, at) })
+	core.EachPartition(parts, func(at core.Partition) { g.startBatcher(cl, at) })
 }
 
 // startBatcher starts the batcher of a partition. The caller holds g.mu.
-func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
-	table := g.sink.Table(g.router.cfg.schemaTopic(at.topic))
+func (g *BatchGroup) startBatcher(cl *kgo.Client, at core.Partition) *batcher {
+	table := g.sink.Table(g.router.Config.SchemaTopic(at.Topic))
 	if g.pacers[table] == nil {
 		g.pacers[table] = newTablePacer(g.minInterval())
 	}
@@ -404,12 +407,12 @@ func (g *BatchGroup) startBatcher(cl *kgo.Client, at partition) *batcher {
 }
 
 func (g *BatchGroup) onRevoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.countRebalance(partitionsRevoked, parts, time.Now())
+	defer g.metrics.CountRebalance(metrics.PartitionsRevoked, parts, time.Now())
 	g.stopBatchers(cl, g.owned(parts), true)
 }
 
 func (g *BatchGroup) onLost(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-	defer g.metrics.countRebalance(partitionsLost, parts, time.Now())
+	defer g.metrics.CountRebalance(metrics.PartitionsLost, parts, time.Now())
 	g.stopBatchers(cl, g.owned(parts), false)
 }
 
@@ -438,18 +441,18 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 	}
 	for _, b := range batchers {
 		g.mu.Lock()
-		delete(g.batchers, b.partition)
+		delete(g.batchers, b.Partition)
 		g.mu.Unlock()
 		// First: a call of Store that continues after its cancellation would otherwise add its records to our next
 		// commit, for a partition that another member may own.
 		b.discard()
-		g.commits.forget(b.partition) // waits for a running Mark, which may add the partition to unmarked
+		g.commits.forget(b.Partition) // waits for a running Mark, which may add the partition to unmarked
 		g.mu.Lock()
-		delete(g.unmarked, b.partition)
+		delete(g.unmarked, b.Partition)
 		g.mu.Unlock()
-		g.checker.forget(b.partition)
-		cl.ResumeFetchPartitions(b.asMap()) // the client keeps a pause beyond the assignment
-		g.sink.Forget(g.router.cfg.schemaTopic(b.topic), b.id)
+		g.checker.forget(b.Partition)
+		cl.ResumeFetchPartitions(b.AsMap()) // the client keeps a pause beyond the assignment
+		g.sink.Forget(g.router.Config.SchemaTopic(b.Topic), b.ID)
 	}
 	return stuck
 }
@@ -473,21 +476,21 @@ func (g *BatchGroup) awaitBatchers(batchers []*batcher) (stuck int) {
 		}
 		if b.markStuck() {
 			stuck++
-			g.router.log.Error("abandon batch that ignores cancellation", "topic", b.topic, "partition", b.id)
+			g.router.Log.Error("abandon batch that ignores cancellation", "topic", b.Topic, "partition", b.ID)
 		}
 	}
 	return stuck
 }
 
-func (g *BatchGroup) oldest() (o oldest) {
+func (g *BatchGroup) oldest() (o metrics.Oldest) {
 	for _, b := range g.owned(nil) {
 		b.mu.Lock()
-		if !b.storeBegan.IsZero() && (o.task.IsZero() || b.storeBegan.Before(o.task)) {
-			o.task = b.storeBegan
+		if !b.storeBegan.IsZero() && (o.Task.IsZero() || b.storeBegan.Before(o.Task)) {
+			o.Task = b.storeBegan
 		}
 		if len(b.records) > 0 {
-			if t := b.records[0].rec.Timestamp; o.message.IsZero() || t.Before(o.message) {
-				o.message = t
+			if t := b.records[0].Raw.Timestamp; o.Message.IsZero() || t.Before(o.Message) {
+				o.Message = t
 			}
 		}
 		b.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -59,7 +60,7 @@ func TestMemoryCountsHeaders(t *testing.T) {
 	stack := bytes.Repeat([]byte("goroutine 1 [running]: "), 8<<10/23)
 	var recs []kafkatest.Record
 	for i := range n {
-		rec, err := schemas.Encode(change(fmt.Sprint(i)))
+		rec, err := schemas.Encode(parttest.Change(fmt.Sprint(i)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,12 +74,12 @@ func TestMemoryCountsHeaders(t *testing.T) {
 	}
 	b.Write(recs...)
 	const small = 20_000
-	b.Send(numbered(small, small)...)
+	b.Send(parttest.Numbered(small, small)...)
 	runtime.GC()
 	var before runtime.MemStats
 	runtime.ReadMemStats(&before)
 	s := &weighingSink{want: int64(n + small), done: make(chan struct{})}
-	background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Dead, schemas.Changes}}, s))
+	parttest.Background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Dead, schemas.Changes}}, s))
 	select {
 	case <-s.done:
 	case <-time.After(2 * time.Minute):

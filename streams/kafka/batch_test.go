@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -169,10 +171,10 @@ func TestBatchGroup(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				b.Send(numbered(n, n)...)
+				b.Send(parttest.Numbered(n, n)...)
 				tb := tt.tb
 				start := time.Now()
-				if err := run(t, time.Minute+2*tt.atLeast, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+				if err := parttest.Run(t, time.Minute+2*tt.atLeast, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 					t.Fatal(err)
 				}
 				tb.check(t, n-tt.dead, tt.twice)
@@ -204,12 +206,13 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("poison")}})
-		b.Send(change("b"))
+		b.Send(parttest.Change("b"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("cursed")}})
 		tb := &memoryTable{poison: "cursed"}
-		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.Dead}},
+		if err := parttest.Run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes,
+			schemas.Dead}},
 			tb)); err != nil {
 			t.Fatal(err)
 		}
@@ -220,7 +223,7 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 		if got := len(b.Read(schemas.Dead)); got != 2 {
 			t.Errorf("%d dead letters, want 2", got)
 		}
-		if got := sum(b.Committed(schemas.RoleSink, schemas.Dead)); got != 2 {
+		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Dead)); got != 2 {
 			t.Errorf("committed %d, want 2", got)
 		}
 	})
@@ -231,7 +234,7 @@ func TestBatchGroupPanics(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(numbered(16, 16)...)
+		b.Send(parttest.Numbered(16, 16)...)
 		tb := &memoryTable{}
 		s := storeFunc{func(ctx context.Context, batch []*schemas.Delivery) error {
 			for _, d := range batch {
@@ -241,7 +244,7 @@ func TestBatchGroupPanics(t *testing.T) {
 			}
 			return tb.Store(ctx, batch)
 		}}
-		if err := run(t, time.Minute, sink(t, b, kafka.BatchConfig{}, s)); err != nil {
+		if err := parttest.Run(t, time.Minute, sink(t, b, kafka.BatchConfig{}, s)); err != nil {
 			t.Fatal(err)
 		}
 		tb.check(t, 15, false)
@@ -278,9 +281,9 @@ func TestBatchGroupLimits(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				const n = 1000
-				b.Send(numbered(n, n)...)
+				b.Send(parttest.Numbered(n, n)...)
 				tb := &memoryTable{}
-				if err := run(t, time.Minute, sink(t, b, tt.bc, tb)); err != nil {
+				if err := parttest.Run(t, time.Minute, sink(t, b, tt.bc, tb)); err != nil {
 					t.Fatal(err)
 				}
 				tb.check(t, n, false)
@@ -298,16 +301,16 @@ func TestBatchGroupCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &memoryTable{}))
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
-		adm, err := kafka.NewAdmin(b.Config())
+		adm, err := admin.New(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer adm.Close()
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		start := time.Now()
-		if err := committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
+		if err := parttest.Committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 300*time.Millisecond {
@@ -316,7 +319,7 @@ func TestBatchGroupCommits(t *testing.T) {
 		commits := b.CountCommits(schemas.RoleSink)
 		start = time.Now()
 		for i := range 1000 {
-			b.Send(change(fmt.Sprint(i)))
+			b.Send(parttest.Change(fmt.Sprint(i)))
 		}
 		time.Sleep(time.Second)
 		if n, most := commits(), int(time.Since(start)/(100*time.Millisecond)); n > most {
@@ -331,7 +334,7 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
 	const n = 2000
-	b.Send(numbered(n, n)...)
+	b.Send(parttest.Numbered(n, n)...)
 	tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("down")}}, 40)}
 	bc := kafka.BatchConfig{MaxRows: 100, MaxAge: 50 * time.Millisecond, Memory: 100_000}
 	again := retry.Policy{Wait: 50 * time.Millisecond, MaxWait: 200 * time.Millisecond}
@@ -346,13 +349,13 @@ func TestBatchGroupRebalancesWhileDown(t *testing.T) {
 			}
 		})
 	}
-	await(t, "partitions move, and all rows are stored", func() bool {
-		return tb.forgotten() >= 2 && sum(b.Committed(schemas.RoleSink, schemas.Changes)) == n
+	parttest.Await(t, "partitions move, and all rows are stored", func() bool {
+		return tb.forgotten() >= 2 && parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)) == n
 	})
 	stop()
 	members.Wait()
 	tb.check(t, n, false)
-	if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+	if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
 		t.Errorf("committed %d, want %d", got, n)
 	}
 	if tb.forgot < 6 {
@@ -366,10 +369,11 @@ func TestBatchGroupStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		tb := &memoryTable{hang: true}
 		start := time.Now()
-		if err := run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{DrainTimeout: 2 * time.Second}, tb)); err != nil {
+		if err := parttest.Run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{DrainTimeout: 2 * time.Second},
+			tb)); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(start); took > 8*time.Second {
@@ -379,7 +383,7 @@ func TestBatchGroupStops(t *testing.T) {
 			t.Errorf("committed %v", got)
 		}
 		tb.hang = false
-		if err := run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+		if err := parttest.Run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
 		tb.check(t, 1, false)

@@ -11,12 +11,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
 // A batcher stores the records of one partition of a BatchGroup, one batch at a time.
 type batcher struct {
-	partition
+	core.Partition
 	g      *BatchGroup
 	cl     *kgo.Client
 	pacer  *tablePacer // shared with the other batchers of its table
@@ -26,14 +28,14 @@ type batcher struct {
 	halt   chan struct{} // closed: start no batch and retry none
 	done   chan struct{} // closed when run has returned
 
-	mu         sync.Mutex       // guards the fields below
-	records    []inflightRecord // read and not stored
-	bytes      int64            // of records
-	firstRead  time.Time        // when the oldest record outside the current batch was read; zero: there is none
-	origin                      // of records
-	flushNow   bool             // memory is full: store the records without waiting for more
-	batchTaken bool             // a batch is being stored
-	failing    bool             // the last attempt to store a batch failed
+	mu         sync.Mutex    // guards the fields below
+	records    []core.Record // read and not stored
+	bytes      int64         // of records
+	firstRead  time.Time     // when the oldest record outside the current batch was read; zero: there is none
+	origin                   // of records
+	flushNow   bool          // memory is full: store the records without waiting for more
+	batchTaken bool          // a batch is being stored
+	failing    bool          // the last attempt to store a batch failed
 	paused     bool
 	rewindTo   *kgo.EpochOffset // offset to read again from, because records were dropped; nil: none were
 	halted     bool             // halt is closed
@@ -51,25 +53,13 @@ type origin struct {
 	start, from int64
 }
 
-func newBatcher(g *BatchGroup, cl *kgo.Client, at partition, table *tablePacer) *batcher {
+func newBatcher(g *BatchGroup, cl *kgo.Client, at core.Partition, table *tablePacer) *batcher {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	return &batcher{
-		partition: at, g: g, cl: cl, pacer: table, ctx: ctx, cancel: cancel,
+		Partition: at, g: g, cl: cl, pacer: table, ctx: ctx, cancel: cancel,
 		wake: make(chan struct{}, 1), halt: make(chan struct{}), done: make(chan struct{}),
 	}
 }
-
-// recordBytes estimates the memory of a record. The headers are most of a dead letter.
-func recordBytes(rec *kgo.Record) int64 {
-	n := len(rec.Key) + len(rec.Value) + 512
-	for _, h := range rec.Headers {
-		n += len(h.Key) + len(h.Value) + headerOverhead
-	}
-	return int64(n)
-}
-
-// headerOverhead is the memory of a header beside its key and value.
-const headerOverhead = 48
 
 // isNewLog reports whether no record of the log inc has been read.
 func (b *batcher) isNewLog(inc uint32) bool {
@@ -88,7 +78,7 @@ func (b *batcher) add(recs []*kgo.Record, inc uint32, start, committed int64) (n
 		return 0, 0
 	}
 	if b.incarnation != inc {
-		b.g.commits.drop(b.partition) // a commit of the old log, if any
+		b.g.commits.drop(b.Partition) // a commit of the old log, if any
 		// A record below the committed offset means that the log was created again or truncated.
 		b.origin = origin{inc, start, min(max(committed, start), recs[0].Offset)}
 		if committed > 0 { // records that were handled and then removed also count as handled
@@ -99,8 +89,8 @@ func (b *batcher) add(recs []*kgo.Record, inc uint32, start, committed int64) (n
 		b.firstRead = time.Now()
 	}
 	for _, rec := range recs {
-		b.records = append(b.records, inflightRecord{rec: rec, incarnation: inc})
-		weight += recordBytes(rec)
+		b.records = append(b.records, core.Record{Raw: rec, Incarnation: inc})
+		weight += core.RecordBytes(rec)
 	}
 	b.bytes += weight
 	if len(b.records) >= 2*b.g.cfg.MaxRows || b.bytes >= b.byteLimit() {
@@ -117,7 +107,7 @@ func (b *batcher) byteLimit() int64 { return min(2*int64(b.g.cfg.MaxBytes), b.g.
 func (b *batcher) pause() {
 	if !b.paused {
 		b.paused = true
-		b.cl.PauseFetchPartitions(b.asMap())
+		b.cl.PauseFetchPartitions(b.AsMap())
 	}
 }
 
@@ -150,7 +140,7 @@ func (b *batcher) queuedBytes() (bytes int64, busy bool) {
 
 // nextBatch returns a copy of the records of the next batch if it may be stored now. Otherwise it returns how
 // long to wait; 0 means until signal.
-func (b *batcher) nextBatch() (batch []inflightRecord, bytes int64, wait time.Duration) {
+func (b *batcher) nextBatch() (batch []core.Record, bytes int64, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.records) == 0 {
@@ -158,7 +148,7 @@ func (b *batcher) nextBatch() (batch []inflightRecord, bytes int64, wait time.Du
 	}
 	n := 0
 	for n < len(b.records) && n < b.g.cfg.MaxRows && bytes < int64(b.g.cfg.MaxBytes) {
-		bytes += recordBytes(b.records[n].rec)
+		bytes += core.RecordBytes(b.records[n].Raw)
 		n++
 	}
 	left, ready := b.g.cfg.MaxAge-time.Since(b.firstRead), young
@@ -183,17 +173,17 @@ func (b *batcher) nextBatch() (batch []inflightRecord, bytes int64, wait time.Du
 }
 
 // complete removes a stored batch from the queue and stages its commit.
-func (b *batcher) complete(batch []inflightRecord, bytes int64) {
+func (b *batcher) complete(batch []core.Record, bytes int64) {
 	end := batch[len(batch)-1]
-	last := end.rec
+	last := end.Raw
 	b.mu.Lock()
 	if b.discarded { // do not commit: the partition was revoked while Store ran
 		b.mu.Unlock()
 		return
 	}
 	at := position{EpochOffset: kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1}, origin: b.origin}
-	if end.incarnation == at.incarnation { // otherwise the log was created again, and the commit would not apply to it
-		b.g.commits.set(b.partition, at)
+	if end.Incarnation == at.incarnation { // otherwise the log was created again, and the commit would not apply to it
+		b.g.commits.set(b.Partition, at)
 	}
 	clear(b.records[:len(batch)]) // for the garbage collector
 	if b.records = b.records[len(batch):]; len(b.records) == 0 {
@@ -204,13 +194,13 @@ func (b *batcher) complete(batch []inflightRecord, bytes int64) {
 	resume := !back && b.paused && len(b.records) < b.g.cfg.MaxRows && b.bytes < b.byteLimit()/2
 	b.paused = b.paused && !resume
 	b.mu.Unlock()
-	b.g.metrics.countSettled(batch)
-	b.g.metrics.addInFlight(-len(batch), -bytes)
+	countSettled(b.g.metrics, batch)
+	b.g.metrics.AddInFlight(-len(batch), -bytes)
 	if resume {
-		b.cl.ResumeFetchPartitions(b.asMap())
+		b.cl.ResumeFetchPartitions(b.AsMap())
 	}
 	b.g.memory.add(-bytes)
-	if b.g.isAwaited(b.partition) {
+	if b.g.isAwaited(b.Partition) {
 		b.g.uncommitted.Add(int64(len(batch)))
 	}
 	b.g.signalCommit()
@@ -225,7 +215,7 @@ func (b *batcher) discard() {
 	defer b.mu.Unlock()
 	b.discarded = true
 	b.g.memory.add(-b.bytes)
-	b.g.metrics.addInFlight(-len(b.records), -b.bytes)
+	b.g.metrics.AddInFlight(-len(b.records), -b.bytes)
 	b.records, b.bytes = nil, 0
 }
 
@@ -266,8 +256,8 @@ func (b *batcher) run() {
 			}
 			continue
 		}
-		left, err := publish(b.ctx, b.cl, dead)
-		for ; isRetriable(err) && !b.stopping(); left, err = publish(b.ctx, b.cl, left) {
+		left, err := core.Publish(b.ctx, b.cl, dead)
+		for ; core.IsRetriable(err) && !b.stopping(); left, err = core.Publish(b.ctx, b.cl, left) {
 			refusal.record(b.g.router, b.g.metrics, err)
 			if b.keepProbe() < len(batch) {
 				break // the records that were kept are stored again, and then their dead letters are published again
@@ -278,13 +268,13 @@ func (b *batcher) run() {
 			tries = 0
 			refusal.clear(b.g.metrics)
 			b.complete(batch, bytes)
-		case isRetriable(err) && !b.stopping():
+		case core.IsRetriable(err) && !b.stopping():
 			tries++
 			if !b.backOff(batch, tries, err) {
 				return
 			}
 		default:
-			b.g.metrics.countPublishFailures(1)
+			b.g.metrics.CountPublishFailures(1)
 			if !b.stopping() {
 				b.g.fail(err)
 			}
@@ -309,7 +299,7 @@ func (b *batcher) end() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended = true; b.stuck {
-		b.g.metrics.addStuck(-1)
+		b.g.metrics.AddStuck(-1)
 	}
 	close(b.done)
 }
@@ -322,12 +312,12 @@ func (b *batcher) markStuck() bool {
 		return false
 	}
 	b.stuck = true
-	b.g.metrics.addStuck(1)
+	b.g.metrics.AddStuck(1)
 	return true
 }
 
 // waitUnpaused waits until the role is not paused. It reports false when the batcher is stopped.
-func (b *batcher) waitUnpaused() bool { return b.g.pauser.controls.waitResumed(b.g.cfg.Role, b.halt) }
+func (b *batcher) waitUnpaused() bool { return b.g.pauser.controls.WaitResumed(b.g.cfg.Role, b.halt) }
 
 // sleep waits for a signal, and for at most d if d is not 0. It reports false when the batcher is stopped.
 func (b *batcher) sleep(d time.Duration) bool {
@@ -347,20 +337,20 @@ func (b *batcher) sleep(d time.Duration) bool {
 }
 
 // storeBatch stores records, and returns the dead letters of those that cannot be stored.
-func (b *batcher) storeBatch(records []inflightRecord) (dead []*kgo.Record, err error) {
-	ds, from := newDeliveries(len(records)), make([]*inflightRecord, 0, len(records))
+func (b *batcher) storeBatch(records []core.Record) (dead []*kgo.Record, err error) {
+	ds, from := newDeliveries(len(records)), make([]*core.Record, 0, len(records))
 	for i := range records {
 		ir := &records[i]
-		if b.g.router.ignores(ir.rec) {
+		if b.g.router.Ignores(ir.Raw) {
 			continue
 		}
 		if err := ds.decode(b.g.router, ir); err != nil {
-			dead = append(dead, b.g.router.outcome(ir, nil, err)...)
+			dead = append(dead, b.g.router.Outcome(ir, nil, err)...)
 			continue
 		}
 		from = append(from, ir)
 	}
-	end := b.g.router.spans(b.ctx, from)
+	end := b.g.router.Spans(b.ctx, from)
 	bad, err := b.storeSplit(from, ds.all)
 	end(err)
 	return append(dead, bad...), err
@@ -369,7 +359,7 @@ func (b *batcher) storeBatch(records []inflightRecord) (dead []*kgo.Record, err 
 // storeSplit stores records. After a permanent error it stores each half separately, so that only the records
 // that cause the error become dead letters. ds are the decoded records, or nil. Nothing keeps a reference to
 // what Store gets, so that the memory is free once the sink has converted it.
-func (b *batcher) storeSplit(from []*inflightRecord, ds []*schemas.Delivery) (dead []*kgo.Record, err error) {
+func (b *batcher) storeSplit(from []*core.Record, ds []*schemas.Delivery) (dead []*kgo.Record, err error) {
 	if len(from) == 0 {
 		return nil, nil
 	}
@@ -383,7 +373,7 @@ func (b *batcher) storeSplit(from []*inflightRecord, ds []*schemas.Delivery) (de
 	case err == nil || !retry.IsPermanent(err) || b.ctx.Err() != nil:
 		return nil, err
 	case len(from) == 1:
-		return b.g.router.outcome(from[0], nil, err), nil
+		return b.g.router.Outcome(from[0], nil, err), nil
 	}
 	half := len(from) / 2
 	first, err := b.storeSplit(from[:half], nil)
@@ -395,7 +385,7 @@ func (b *batcher) storeSplit(from []*inflightRecord, ds []*schemas.Delivery) (de
 }
 
 // decodeAgain decodes records that were decoded before.
-func (b *batcher) decodeAgain(from []*inflightRecord) ([]*schemas.Delivery, error) {
+func (b *batcher) decodeAgain(from []*core.Record) ([]*schemas.Delivery, error) {
 	ds := newDeliveries(len(from))
 	for _, ir := range from {
 		if err := ds.decode(b.g.router, ir); err != nil {
@@ -417,9 +407,9 @@ func newDeliveries(n int) deliveries {
 }
 
 // decode appends the delivery of ir.
-func (ds *deliveries) decode(r *router, ir *inflightRecord) error {
+func (ds *deliveries) decode(r *core.Router, ir *core.Record) error {
 	d := &ds.backing[len(ds.all)]
-	if err := r.decode(ir, d, schemas.DecodeShared); err != nil {
+	if err := r.Decode(ir, d, schemas.DecodeShared); err != nil {
 		return err
 	}
 	ds.all = append(ds.all, d)
@@ -444,10 +434,10 @@ func (b *batcher) callSink(ds []*schemas.Delivery) (err error) {
 		}
 	}()
 	b.setStoreBegan(time.Now())
-	b.g.metrics.addBusy(1)
+	b.g.metrics.AddBusy(1)
 	defer func(began time.Time) {
-		b.g.metrics.observeCall(time.Since(began))
-		b.g.metrics.addBusy(-1)
+		b.g.metrics.ObserveCall(time.Since(began))
+		b.g.metrics.AddBusy(-1)
 		b.setStoreBegan(time.Time{})
 	}(time.Now())
 	return b.g.sink.Store(b.ctx, ds)
@@ -458,4 +448,15 @@ func (b *batcher) setStoreBegan(t time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.storeBegan = t
+}
+
+// countSettled counts records by disposition. Their handler calls were observed already.
+func countSettled(m *metrics.Role, records []core.Record) {
+	var n [metrics.Dispositions]int
+	for i := range records {
+		n[records[i].Disposition]++
+	}
+	for f := range metrics.Dispositions {
+		m.CountHandled(f, n[f], -1)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -31,17 +32,17 @@ func TestFlushLargest(t *testing.T) {
 		"more are busy than slots": {[]int64{3, 9, 5, 7}, map[int]is{1: busy, 2: busy, 3: busy}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := &BatchGroup{storeSlots: make(chan struct{}, 2), batchers: map[partition]*batcher{}}
+			g := &BatchGroup{storeSlots: make(chan struct{}, 2), batchers: map[core.Partition]*batcher{}}
 			all := make([]*batcher, len(tt.bytes))
 			for i, n := range tt.bytes {
-				b := &batcher{partition: partition{"changes", int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
+				b := &batcher{Partition: core.Partition{Topic: "changes", ID: int32(i)}, bytes: n, wake: make(chan struct{}, 1)}
 				if n > 0 {
-					b.records = make([]inflightRecord, 1)
+					b.records = make([]core.Record, 1)
 				}
 				if is := tt.are[i]; is != nil {
 					is(b)
 				}
-				all[i], g.batchers[b.partition] = b, b
+				all[i], g.batchers[b.Partition] = b, b
 			}
 			g.flushLargest()
 			for i, b := range all {
@@ -90,11 +91,11 @@ func TestKeepProbeByBytes(t *testing.T) {
 		"one too long":  {5, 9 << 20, 1},
 	} {
 		g := &BatchGroup{memory: newByteBudget()}
-		b := &batcher{partition: partition{"dead", 0}, g: g, paused: true}
+		b := &batcher{Partition: core.Partition{Topic: "dead", ID: 0}, g: g, paused: true}
 		for range tt.n {
 			rec := &kgo.Record{Headers: []kgo.RecordHeader{{Value: make([]byte, tt.header)}}}
-			b.records = append(b.records, inflightRecord{rec: rec})
-			b.bytes += recordBytes(rec)
+			b.records = append(b.records, core.Record{Raw: rec})
+			b.bytes += core.RecordBytes(rec)
 		}
 		g.memory.add(b.bytes)
 		b.keepProbe()
@@ -108,7 +109,7 @@ func TestKeepProbeByBytes(t *testing.T) {
 func TestFlushAfterStore(t *testing.T) {
 	for name, b := range map[string]*batcher{
 		"nothing is left":    {},
-		"it is at it anyway": {records: make([]inflightRecord, 1), batchTaken: true},
+		"it is at it anyway": {records: make([]core.Record, 1), batchTaken: true},
 	} {
 		b.wake = make(chan struct{}, 1)
 		if b.flush(); b.flushNow {
@@ -122,10 +123,10 @@ func TestFlushAfterStore(t *testing.T) {
 func TestCompleteOfRecreatedLog(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
-		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
+		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &core.Router{},
 		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
 	}
-	b := &batcher{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	b := &batcher{g: g, Partition: core.Partition{Topic: "changes", ID: 0}, wake: make(chan struct{}, 1)}
 	b.add(record(40), 7, 0, 40)
 	b.add(record(0), 8, 0, 40)
 	b.complete(b.records[:1:1], 0)
@@ -134,7 +135,7 @@ func TestCompleteOfRecreatedLog(t *testing.T) {
 	}
 	b.complete(b.records[:1:1], 0)
 	want := position{EpochOffset: kgo.EpochOffset{Offset: 1}, origin: origin{incarnation: 8}}
-	if got := g.commits.todo[b.partition]; got != want {
+	if got := g.commits.todo[b.Partition]; got != want {
 		t.Errorf("%+v is to be committed, want %+v", got, want)
 	}
 }
@@ -144,10 +145,10 @@ func TestOldestOfTwoTopics(t *testing.T) {
 	now := time.Now()
 	for range 100 {
 		table := newTablePacer(time.Second)
-		table.waiting[&batcher{partition: partition{"fixity.results", 3}}] = now
-		table.waiting[&batcher{partition: partition{"changes", 3}}] = now
-		if got := table.oldest(); got.topic != "changes" {
-			t.Fatalf("the oldest is of %s, want changes", got.topic)
+		table.waiting[&batcher{Partition: core.Partition{Topic: "fixity.results", ID: 3}}] = now
+		table.waiting[&batcher{Partition: core.Partition{Topic: "changes", ID: 3}}] = now
+		if got := table.oldest(); got.Topic != "changes" {
+			t.Fatalf("the oldest is of %s, want changes", got.Topic)
 		}
 	}
 }
@@ -156,10 +157,10 @@ func TestOldestOfTwoTopics(t *testing.T) {
 func TestCommitOfRecreatedLog(t *testing.T) {
 	record := func(offset int64) []*kgo.Record { return []*kgo.Record{{Offset: offset}} }
 	g := &BatchGroup{
-		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &router{},
+		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &core.Router{},
 		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
 	}
-	b := &batcher{g: g, partition: partition{"changes", 0}, wake: make(chan struct{}, 1)}
+	b := &batcher{g: g, Partition: core.Partition{Topic: "changes", ID: 0}, wake: make(chan struct{}, 1)}
 	b.add(record(40), 7, 0, 40)
 	b.complete(b.records[:1:1], 0)
 	if len(g.commits.todo) != 1 {
@@ -174,7 +175,7 @@ func TestCommitOfRecreatedLog(t *testing.T) {
 // A partition that is revoked while its Mark fails is forgotten.
 func TestUnmarkedRevokedPartition(t *testing.T) {
 	g := &BatchGroup{
-		unmarked: map[partition]bool{{"changes", 0}: true}, batchers: map[partition]*batcher{},
+		unmarked: map[core.Partition]bool{{Topic: "changes"}: true}, batchers: map[core.Partition]*batcher{},
 	}
 	if err := g.rereadUnmarked(t.Context(), nil); err != nil || len(g.unmarked) > 0 {
 		t.Errorf("got %v, and %v is doubted", err, g.unmarked)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -16,7 +17,7 @@ import (
 // The messages are written once for all runs of a benchmark.
 func benchPool(b *testing.B, n, keys, workers int, h kafka.Handler) {
 	broker := kafkatest.New(b, kafkatest.Options{Partitions: 4, RealTime: true, Loopback: true})
-	msgs := numbered(n, keys)
+	msgs := parttest.Numbered(n, keys)
 	broker.Send(msgs...)
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
@@ -72,7 +73,7 @@ func BenchmarkPoolTasks(b *testing.B) {
 
 // Each message has one output.
 func BenchmarkPoolOutputs(b *testing.B) {
-	benchPool(b, 50_000, 10_000, 16, plan)
+	benchPool(b, 50_000, 10_000, 16, parttest.Plan)
 }
 
 // The time from the start of a Pool until it handles a message behind a million of another account, with

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -37,10 +38,10 @@ func TestPoolKeyOfTwoClasses(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				background(t, p)
+				parttest.Background(t, p)
 				time.Sleep(5 * time.Second)
 				for _, topic := range topics {
-					m := command(change("a").Body.(*pb.Change))
+					m := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 					m.Topic = topic
 					b.Send(m)
 					time.Sleep(3 * time.Second)

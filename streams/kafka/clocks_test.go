@@ -1,24 +1,21 @@
 package kafka_test
 
 import (
-	"bytes"
-	"fmt"
-	"log/slog"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
 // inLane writes a waiting command with timestamp at to a lane.
 func inLane(t *testing.T, b *kafkatest.Broker, lane schemas.Topic, item string, at time.Time) {
 	t.Helper()
-	rec, err := schemas.Encode(command(change(item).Body.(*pb.Change)))
+	rec, err := schemas.Encode(parttest.Command(parttest.Change(item).Body.(*pb.Change)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +43,7 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lanes := []kafka.Lane{{Name: "10m", Delay: 10 * time.Minute}}
+				lanes := []client.Lane{{Name: "10m", Delay: 10 * time.Minute}}
 				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: lanes})
 				b.MakeTopic(lane, 1, nil)
 				b.MakeTopic(back, 1, nil)
@@ -54,7 +51,7 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 				inLane(t, b, lane, "behind it", time.Now())
 				mend := fault(b)
 				for i := range 4 {
-					if err := run(t, 9*time.Minute, delayer(t, b)); err != nil {
+					if err := parttest.Run(t, 9*time.Minute, parttest.Delayer(t, b)); err != nil {
 						t.Fatal(err)
 					}
 					if got := b.Read(back); i == 0 && len(got) > 0 {
@@ -80,10 +77,10 @@ func TestLaneBoundsFutureTimestamps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const delay = 30 * time.Second
 		lane := schemas.Delay("30s")
-		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: []kafka.Lane{{Name: "30s", Delay: delay}}})
+		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: []client.Lane{{Name: "30s", Delay: delay}}})
 		b.MakeTopic(lane, 1, nil) // keeps the producers' timestamps
 		b.MakeTopic(schemas.Again(schemas.RoleCopier), 1, nil)
-		background(t, delayer(t, b))
+		parttest.Background(t, parttest.Delayer(t, b))
 		time.Sleep(20 * time.Second)
 		inLane(t, b, lane, "ahead", time.Now().AddDate(1, 0, 0))
 		inLane(t, b, lane, "behind it", time.Now())
@@ -95,97 +92,4 @@ func TestLaneBoundsFutureTimestamps(t *testing.T) {
 			t.Errorf("%d records came back in time, want 2", back())
 		}
 	})
-}
-
-// Future timestamps do not prevent trimming of the records around them, and are logged once.
-func TestTrimPassesFutureTimestamps(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		committed, start int64
-	}{
-		"all handled":                   {1008, 1005},
-		"handled up to the future":      {5, 5},
-		"handled up to records of then": {600, 600},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var log bytes.Buffer
-				b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
-				topic := schemas.DuplicationHigh
-				b.MakeTopic(topic, 1, nil)
-				write := func(n int, at time.Time) {
-					var recs []kafkatest.Record
-					for i := range n {
-						recs = append(recs, kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, i),
-							Value: []byte("x")}, Timestamp: at})
-					}
-					b.Write(recs...)
-				}
-				write(5, time.Now())
-				write(300, time.Now().AddDate(10, 0, 0))
-				write(700, time.Now())
-				time.Sleep(30 * 24 * time.Hour)
-				write(3, time.Now()) // kept
-				commit(t, b.Config(), "millrace.copier", topic, tt.committed)
-				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
-				tr := trimmer(t, cfg, time.Hour)
-				for range 2 {
-					if _, err := tr.Trim(t.Context()); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if got := starts(t, cfg, topic)[0]; got != tt.start {
-					t.Errorf("the log starts at %d, want %d", got, tt.start)
-				}
-				if n := strings.Count(log.String(), "records with future timestamps"); n != 1 {
-					t.Errorf("reported %d times:\n%s", n, &log)
-				}
-			})
-		})
-	}
-}
-
-// Records with future timestamps are kept for as long as the records that were written with them.
-func TestTrimKeepsFutureTimestamps(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		follow int           // later records with the right time
-		later  time.Duration // when the log is trimmed
-		start  int64
-	}{
-		"at once":                        {5, 0, 0},
-		"as the last records":            {0, 0, 0},
-		"when they are nearly old":       {5, 13 * 24 * time.Hour, 0},
-		"when they are old":              {5, 15 * 24 * time.Hour, 10},
-		"when it is not known of all":    {0, 15 * 24 * time.Hour, 0},
-		"when their time is of the past": {0, 30 * 24 * time.Hour, 5},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
-				topic := schemas.DuplicationHigh
-				b.MakeTopic(topic, 1, nil)
-				n := int64(0)
-				write := func(times int, at time.Time) {
-					for range times {
-						b.Write(kafkatest.Record{Record: schemas.Record{Topic: topic, Key: fmt.Append(nil, n), Value: []byte("x")},
-							Timestamp: at})
-						n++
-					}
-				}
-				write(5, time.Now().Add(15*24*time.Hour+time.Hour)) // still in the future after 15 days
-				write(tt.follow, time.Now())
-				time.Sleep(tt.later)
-				write(1, time.Now())
-				commit(t, b.Config(), "millrace.copier", topic, n)
-				if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
-					t.Fatal(err)
-				}
-				if got := starts(t, b.Config(), topic)[0]; got != tt.start {
-					t.Errorf("the log starts at %d, want %d", got, tt.start)
-				}
-			})
-		})
-	}
 }

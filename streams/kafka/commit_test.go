@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -67,7 +68,7 @@ func TestPoolStopCutsOffNoCommit(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				const n = 500
-				b.Send(numbered(n, n)...)
+				b.Send(parttest.Numbered(n, n)...)
 				var log bytes.Buffer
 				var cut, done atomic.Int64
 				cfg := b.Config()
@@ -98,7 +99,7 @@ func TestPoolStopCutsOffNoCommit(t *testing.T) {
 				if cut.Load() != 0 || strings.Contains(log.String(), "commit") {
 					t.Errorf("%d commits were cut off; log: %s", cut.Load(), log.String())
 				}
-				if at := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); at != done.Load() || at == 0 || at == n {
+				if at := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); at != done.Load() || at == 0 || at == n {
 					t.Errorf("committed %d, want %d", at, done.Load())
 				}
 			})

@@ -10,53 +10,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
-
-// A partition names one partition of a topic. The topic includes the prefix.
-type partition struct {
-	topic string
-	id    int32
-}
-
-func (p partition) String() string { return fmt.Sprintf("%s/%d", p.topic, p.id) }
-
-// asMap returns the partition in the form of the client's functions.
-func (p partition) asMap() map[string][]int32 { return map[string][]int32{p.topic: {p.id}} }
-
-func eachPartition(parts map[string][]int32, f func(partition)) {
-	for topic, ids := range parts {
-		for _, id := range ids {
-			f(partition{topic, id})
-		}
-	}
-}
-
-// groupMovedOn reports whether err only means that the group has a new generation. The client joins again,
-// and records that were not committed are delivered again.
-func groupMovedOn(err error) bool {
-	for _, e := range []error{
-		kerr.RebalanceInProgress, kerr.IllegalGeneration, kerr.UnknownMemberID, kerr.StaleMemberEpoch,
-		kerr.FencedMemberEpoch,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
-}
-
-// stopGrace is how long publishing and committing may take after the context of Run has ended.
-const stopGrace = 5 * time.Second
-
-// withStopGrace returns a context that ends stopGrace after ctx.
-func withStopGrace(ctx context.Context) (context.Context, context.CancelFunc) {
-	out, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
-	return out, func() { stop(); cancel() }
-}
 
 // leaveTimeout bounds the request to leave a group. If the brokers do not answer, the session times out.
 const leaveTimeout = 4 * time.Second
@@ -87,12 +47,12 @@ func join(ctx context.Context, opts []kgo.Opt) (cl *kgo.Client, leave func(), er
 const CommitTimeout = 10 * time.Second
 
 // selectPartitions returns the values of parts in all, or all values if parts is nil.
-func selectPartitions[T any](all map[partition]T, parts map[string][]int32) []T {
+func selectPartitions[T any](all map[core.Partition]T, parts map[string][]int32) []T {
 	if parts == nil {
 		return slices.Collect(maps.Values(all))
 	}
 	var some []T
-	eachPartition(parts, func(at partition) {
+	core.EachPartition(parts, func(at core.Partition) {
 		if v, ok := all[at]; ok {
 			some = append(some, v)
 		}
@@ -111,49 +71,50 @@ type position struct {
 // commits holds positions that are done and not committed. It is safe for concurrent use.
 type commits struct {
 	mu      sync.Mutex
-	todo    map[partition]position
-	deleted *DeletedTopics // their positions are not committed: they belong to the deleted topics
+	todo    map[core.Partition]position
+	deleted *client.DeletedTopics // their positions are not committed: they belong to the deleted topics
 
-	metrics *roleMetrics // may be nil
+	metrics *metrics.Role // may be nil
 	// before is called with the positions of a commit, and prevents the commit by an error. May be nil.
-	before func(ctx context.Context, todo map[partition]position) error
+	before func(ctx context.Context, todo map[core.Partition]position) error
 	// after is called for each committed position. May be nil.
-	after   func(partition, position)
+	after   func(core.Partition, position)
 	sending chan struct{} // holds one element from taking positions until their commit is answered
 }
 
-func newCommits(deleted *DeletedTopics) *commits {
+func newCommits(deleted *client.DeletedTopics) *commits {
 	return &commits{
-		todo: map[partition]position{}, deleted: cmp.Or(deleted, &DeletedTopics{}), sending: make(chan struct{}, 1),
+		todo: map[core.Partition]position{}, deleted: cmp.Or(deleted, &client.DeletedTopics{}), sending: make(chan struct{},
+			1),
 	}
 }
 
 // done stages a commit: all records of p below at are settled.
-func (c *commits) done(p partition, at kgo.EpochOffset) { c.set(p, position{EpochOffset: at}) }
+func (c *commits) done(p core.Partition, at kgo.EpochOffset) { c.set(p, position{EpochOffset: at}) }
 
 // set stages a commit of at for p.
-func (c *commits) set(p partition, at position) {
+func (c *commits) set(p core.Partition, at position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.todo[p] = at
 }
 
 // drop removes the staged commit of p. It does not wait for a commit of p that is running.
-func (c *commits) drop(p partition) {
+func (c *commits) drop(p core.Partition) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.todo, p)
 }
 
 // forget removes the staged commit of p, which is no longer assigned, after running commits have ended.
-func (c *commits) forget(p partition) {
+func (c *commits) forget(p core.Partition) {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
 	c.drop(p)
 }
 
 // pending reports whether a commit is staged for a partition for which match returns true. A nil match selects all.
-func (c *commits) pending(match func(partition) bool) bool {
+func (c *commits) pending(match func(core.Partition) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for p := range c.todo {
@@ -168,7 +129,7 @@ func (c *commits) pending(match func(partition) bool) bool {
 func (c *commits) send(ctx context.Context, cl *kgo.Client) error { return c.sendOf(ctx, cl, nil) }
 
 // sendOf is send for the partitions for which match returns true. A nil match selects all.
-func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partition) bool) error {
+func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Partition) bool) error {
 	c.sending <- struct{}{}
 	defer func() { <-c.sending }()
 	offsets, sent := c.take(match)
@@ -181,7 +142,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partiti
 		}
 	}
 	var first error
-	var committed []partition
+	var committed []core.Partition
 	member := membershipOf(cl)
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
 		if err := member.checkCommit(req); err != nil {
@@ -189,7 +150,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partiti
 		}
 		for _, t := range req.Topics {
 			for i := range t.Partitions {
-				if m := sent[partition{t.Topic, t.Partitions[i].Partition}].metadata; m != "" {
+				if m := sent[core.Partition{Topic: t.Topic, ID: t.Partitions[i].Partition}].metadata; m != "" {
 					t.Partitions[i].Metadata = &m
 				}
 			}
@@ -205,7 +166,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partiti
 		defer c.mu.Unlock()
 		for _, t := range resp.Topics {
 			for _, p := range t.Partitions {
-				at := partition{t.Topic, p.Partition}
+				at := core.Partition{Topic: t.Topic, ID: p.Partition}
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					if first == nil {
 						first = fmt.Errorf("commit %s: %w", at, err)
@@ -226,27 +187,29 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(partiti
 		}
 	}
 	if !errors.Is(first, context.Canceled) { // Canceled: given up because the process stops
-		c.metrics.countCommit(first)
+		c.metrics.CountCommit(first)
 	}
 	return first
 }
 
 // take returns the staged positions of the partitions for which match returns true, as the client needs them and
 // as they are staged.
-func (c *commits) take(match func(partition) bool) (map[string]map[int32]kgo.EpochOffset, map[partition]position) {
+func (c *commits) take(
+	match func(core.Partition) bool,
+) (map[string]map[int32]kgo.EpochOffset, map[core.Partition]position) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, map[partition]position{}
-	maps.DeleteFunc(c.todo, func(p partition, _ position) bool { return c.deleted.has(p.topic) })
+	offsets, sent := map[string]map[int32]kgo.EpochOffset{}, map[core.Partition]position{}
+	maps.DeleteFunc(c.todo, func(p core.Partition, _ position) bool { return c.deleted.Has(p.Topic) })
 	for p, at := range c.todo {
 		if match != nil && !match(p) {
 			continue
 		}
 		sent[p] = at
-		if offsets[p.topic] == nil {
-			offsets[p.topic] = map[int32]kgo.EpochOffset{}
+		if offsets[p.Topic] == nil {
+			offsets[p.Topic] = map[int32]kgo.EpochOffset{}
 		}
-		offsets[p.topic][p.id] = at.EpochOffset
+		offsets[p.Topic][p.ID] = at.EpochOffset
 	}
 	return offsets, sent
 }
@@ -254,5 +217,5 @@ func (c *commits) take(match func(partition) bool) (map[string]map[int32]kgo.Epo
 // commitFatal reports whether repeating the commit cannot succeed.
 func commitFatal(err error) bool {
 	var code *kerr.Error
-	return errors.As(err, &code) && !code.Retriable && !groupMovedOn(err)
+	return errors.As(err, &code) && !code.Retriable && !core.GroupMovedOn(err)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -21,7 +23,7 @@ func controlKey(c *pb.Control) []byte {
 	return []byte(schemas.Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()))
 }
 
-func apply(t *testing.T, c *kafka.Controls, entries ...*pb.Control) {
+func apply(t *testing.T, c *client.Controls, entries ...*pb.Control) {
 	t.Helper()
 	for _, e := range entries {
 		if e.GetId() == "" {
@@ -86,13 +88,13 @@ func TestControls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var c kafka.Controls
+				var c client.Controls
 				apply(t, &c, tt.entries...)
 				if got := inForce(&c); got != tt.want {
 					t.Errorf("got  %s\nwant %s", got, tt.want)
 				}
 				paused := func(word string) bool { return !strings.Contains(word, "=") }
-				if got, want := c.Any(), slices.ContainsFunc(strings.Fields(tt.want), paused); got != want {
+				if got, want := c.AnyPaused(), slices.ContainsFunc(strings.Fields(tt.want), paused); got != want {
 					t.Errorf("Any = %v, want %v", got, want)
 				}
 			})
@@ -104,7 +106,7 @@ func TestControls(t *testing.T) {
 }
 
 // inForce queries c with all probes of these tests.
-func inForce(c *kafka.Controls) string {
+func inForce(c *client.Controls) string {
 	var out []string
 	for _, p := range []struct {
 		role           schemas.Role
@@ -151,7 +153,7 @@ func TestControlsMalformed(t *testing.T) {
 			"read until"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var c kafka.Controls
+			var c client.Controls
 			apply(t, &c, &pb.Control{Role: "copier", Account: "acme", Paused: true}, &pb.Control{Role: "planner", Workers: 2})
 			before := inForce(&c)
 			key := []byte(tt.key)
@@ -173,7 +175,7 @@ func TestControlsMalformed(t *testing.T) {
 func TestControlsWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var c kafka.Controls
+		var c client.Controls
 		changed, cancel := c.Watch()
 		gone, cancelGone := c.Watch()
 		cancelGone()
@@ -212,7 +214,7 @@ func TestControlsWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		told(true)
-		if c.Any() {
+		if c.AnyPaused() {
 			t.Error("paused after a tombstone")
 		}
 		cancel()
@@ -231,7 +233,7 @@ func TestControlsFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a, z := follow(t, b), follow(t, b)
-		check := func(want string, of ...*kafka.Controls) {
+		check := func(want string, of ...*client.Controls) {
 			t.Helper()
 			time.Sleep(time.Second)
 			for i, c := range of {
@@ -266,13 +268,13 @@ func TestControlsFollow(t *testing.T) {
 }
 
 // follow returns ready Controls that follow the topic until the test ends.
-func follow(t *testing.T, b *kafkatest.Broker) *kafka.Controls {
+func follow(t *testing.T, b *kafkatest.Broker) *client.Controls {
 	t.Helper()
 	c, err := kafka.NewControls(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	background(t, c)
+	parttest.Background(t, c)
 	<-c.Ready()
 	return c
 }

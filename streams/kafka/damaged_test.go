@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,26 +15,16 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
-
-// A lockedBuffer can be written to by several goroutines.
-type lockedBuffer struct {
-	mu sync.Mutex // guards w
-	w  *bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.w.Write(p)
-}
 
 // writeBatches writes changes of items to a partition, each in its own batch.
 func writeBatches(t *testing.T, b *kafkatest.Broker, partition int32, items ...string) {
 	t.Helper()
 	for _, item := range items {
-		rec, err := schemas.Encode(change(item))
+		rec, err := schemas.Encode(parttest.Change(item))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -57,8 +46,8 @@ func TestDamagedBatch(t *testing.T) {
 					log bytes.Buffer
 				)
 				cfg := b.Config()
-				cfg.Unreadables = kafka.NewUnreadables()
-				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				cfg.Unreadables = client.NewUnreadables()
+				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 				writeBatches(t, b, 0, "a", "b")
 				b.WriteDamaged(schemas.Changes, 0, 3)
 				writeBatches(t, b, 0, "c")
@@ -81,7 +70,7 @@ func TestDamagedBatch(t *testing.T) {
 						t.Errorf("%s, want it to say %s", got, want)
 					}
 				})
-				if err := run(t, 2*time.Minute, part); err != nil {
+				if err := parttest.Run(t, 2*time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"a", "b", "d", "e"}) {
@@ -100,14 +89,14 @@ func TestDamagedBatch(t *testing.T) {
 				if got := b.Committed(role, schemas.Changes)[0]; got != 2 {
 					t.Errorf("committed %d", got)
 				}
-				commit(t, cfg, "millrace."+string(role), schemas.Changes, 5)
+				parttest.Commit(t, cfg, "millrace."+string(role), schemas.Changes, 5)
 				if got := cfg.Unreadables.Batches(); len(got) > 0 {
 					t.Errorf("stopped %v, which are no longer ours", got)
 				}
 				if part, err = reader(cfg, &h); err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, time.Minute, part); err != nil {
+				if err := parttest.Run(t, time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"c"}) || len(cfg.Unreadables.Batches()) > 0 {
@@ -128,7 +117,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 	}{
 		"damaged": {func(_ *testing.T, b *kafkatest.Broker) { b.WriteDamaged(schemas.Changes, 0, 3) }, 5},
 		"too long": {func(t *testing.T, b *kafkatest.Broker) {
-			rec := messageRecord(t, change("x"))
+			rec := messageRecord(t, parttest.Change("x"))
 			rec.Value = bytes.Repeat([]byte("x"), 70<<20)
 			writeForeign(t, b, rec)
 		}, 3},
@@ -137,7 +126,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				cfg := b.Config()
-				cfg.Unreadables = kafka.NewUnreadables()
+				cfg.Unreadables = client.NewUnreadables()
 				writeBatches(t, b, 0, "long", "b")
 				tt.write(t, b)
 				writeBatches(t, b, 0, "c")
@@ -159,7 +148,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := run(t, d, p); err != nil {
+					if err := parttest.Run(t, d, p); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -193,7 +182,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 					}
 				})
 				once(5*time.Minute, 0)
-				commit(t, cfg, "millrace.planner", schemas.Changes, tt.next)
+				parttest.Commit(t, cfg, "millrace.planner", schemas.Changes, tt.next)
 				once(time.Minute, 0)
 				if got := h.take(); !slices.Equal(got, []string{"c"}) {
 					t.Errorf("handled %v behind the batch", got)
@@ -213,7 +202,7 @@ func TestBatchRejectedByBroker(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 				var h handled
 				cfg := b.Config()
-				cfg.Unreadables = kafka.NewUnreadables()
+				cfg.Unreadables = client.NewUnreadables()
 				writeBatches(t, b, 0, "a")
 				writeBatches(t, b, 1, "b")
 				_, asked := b.FailRead(schemas.Changes, 0, kerr.CorruptMessage, 1000)
@@ -227,7 +216,7 @@ func TestBatchRejectedByBroker(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, 2*time.Minute, part); err != nil {
+				if err := parttest.Run(t, 2*time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"b", "c"}) {
@@ -255,7 +244,7 @@ func TestTemporarilyUnavailablePartition(t *testing.T) {
 					log bytes.Buffer
 				)
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 				writeBatches(t, b, 0, "a")
 				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(away/time.Second))
 				time.AfterFunc(away/2, func() { writeBatches(t, b, 1, "b") })
@@ -275,7 +264,7 @@ func TestTemporarilyUnavailablePartition(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, away+time.Minute, part); err != nil {
+				if err := parttest.Run(t, away+time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"a"}) {

@@ -9,17 +9,23 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
 // lostPartitions returns the partitions for which the client detected a loss of records by the broker.
-func lostPartitions(fetches kgo.Fetches) (parts []partition) {
+func lostPartitions(fetches kgo.Fetches) (parts []core.Partition) {
 	fetches.EachError(func(topic string, id int32, err error) {
 		if loss := (*kgo.ErrDataLoss)(nil); errors.As(err, &loss) {
-			parts = append(parts, partition{topic, id})
+			parts = append(parts, core.Partition{Topic: topic, ID: id})
 		}
 	})
 	return parts
+}
+
+// outOfRange returns the diagnosis of offsets that are out of range for the members of g.
+func (g *BatchGroup) outOfRange() outOfRangeDiagnosis {
+	return outOfRangeDiagnosis{g.router, g.cfg.RecordLoss}
 }
 
 // checkPoll handles the errors of a poll. A partition with a truncated log is read again from its start:
@@ -28,12 +34,12 @@ func lostPartitions(fetches kgo.Fetches) (parts []partition) {
 // happens meanwhile.
 func (g *BatchGroup) checkPoll(
 	ctx context.Context, cl *kgo.Client, fetches kgo.Fetches,
-) (again map[partition]bool, err error) {
+) (again map[core.Partition]bool, err error) {
 	parts := lostPartitions(fetches)
 	err = g.checker.check(ctx, cl, fetches)
-	if out := (*outOfRange)(nil); errors.As(err, &out) {
+	if out := (*core.OutOfRangeError)(nil); errors.As(err, &out) {
 		var cut []groupPosition
-		if cut, err = g.router.diagnoseOutOfRange(ctx, cl, out); err == nil {
+		if cut, err = g.outOfRange().diagnose(ctx, cl, out); err == nil {
 			for _, s := range cut {
 				parts = append(parts, s.at)
 			}
@@ -42,7 +48,7 @@ func (g *BatchGroup) checkPoll(
 	if err != nil || len(parts) == 0 {
 		return nil, err
 	}
-	again = map[partition]bool{}
+	again = map[core.Partition]bool{}
 	for _, at := range parts {
 		again[at] = true
 	}
@@ -50,10 +56,10 @@ func (g *BatchGroup) checkPoll(
 }
 
 // rereadFromStart drops the records of parts that were read, and reads the partitions from their start.
-func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts map[partition]bool) error {
+func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts map[core.Partition]bool) error {
 	owned := map[string][]int32{}
 	for at := range parts {
-		owned[at.topic] = append(owned[at.topic], at.id)
+		owned[at.Topic] = append(owned[at.Topic], at.ID)
 	}
 	starts, err := g.logStarts(ctx, cl, owned)
 	if err != nil {
@@ -63,24 +69,24 @@ func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts 
 	if stuck := g.stopBatchers(cl, batchers, false); stuck > 0 {
 		return fmt.Errorf("%d batches of partitions that lost records are being stored after their cancellation", stuck)
 	}
-	to := map[partition]kgo.EpochOffset{}
+	to := map[core.Partition]kgo.EpochOffset{}
 	for _, b := range batchers {
-		to[b.partition] = kgo.EpochOffset{Epoch: -1, Offset: starts[b.topic][b.id]}
-		g.router.log.Error("reread partition from start",
-			"topic", b.topic, "partition", b.id, "from", starts[b.topic][b.id])
+		to[b.Partition] = kgo.EpochOffset{Epoch: -1, Offset: starts[b.Topic][b.ID]}
+		g.router.Log.Error("reread partition from start",
+			"topic", b.Topic, "partition", b.ID, "from", starts[b.Topic][b.ID])
 	}
 	g.seek(cl, to)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, b := range batchers {
-		g.startBatcher(cl, b.partition)
+		g.startBatcher(cl, b.Partition)
 	}
 	return nil
 }
 
 // addUnmarked marks partitions with stored records for which Mark failed. The poll loop reads these records
 // again.
-func (g *BatchGroup) addUnmarked(todo map[partition]position) {
+func (g *BatchGroup) addUnmarked(todo map[core.Partition]position) {
 	g.mu.Lock()
 	for at := range todo {
 		g.unmarked[at] = true
@@ -91,7 +97,7 @@ func (g *BatchGroup) addUnmarked(todo map[partition]position) {
 
 // anyUnmarked reports whether Mark failed for a partition in todo. The store may have been restored to an
 // earlier state since, and Mark would then record rows that it does not have.
-func (g *BatchGroup) anyUnmarked(todo map[partition]position) bool {
+func (g *BatchGroup) anyUnmarked(todo map[core.Partition]position) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for at := range todo {
@@ -107,7 +113,7 @@ func (g *BatchGroup) anyUnmarked(todo map[partition]position) bool {
 // sink asks it. The caller holds a poll, so that no partition moves meanwhile.
 func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	g.mu.Lock()
-	var parts []partition
+	var parts []core.Partition
 	for at := range g.unmarked {
 		if g.batchers[at] == nil { // no longer assigned
 			delete(g.unmarked, at)
@@ -121,18 +127,18 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	}
 	limit, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
-	all, err := g.router.groupPositions(limit, cl, parts)
+	all, err := g.outOfRange().groupPositions(limit, cl, parts)
 	if err != nil {
-		g.router.log.Warn("retry reading committed offsets", "err", err)
+		g.router.Log.Warn("retry reading committed offsets", "err", err)
 		time.AfterFunc(time.Second, g.requestRewind)
 		return nil
 	}
-	to, owned := map[partition]kgo.EpochOffset{}, map[string][]int32{}
+	to, owned := map[core.Partition]kgo.EpochOffset{}, map[string][]int32{}
 	for _, s := range all {
 		if to[s.at] = (kgo.EpochOffset{Epoch: -1, Offset: s.committed}); s.committed < 0 {
 			to[s.at] = kgo.EpochOffset{Epoch: -1, Offset: s.start}
 		}
-		owned[s.at.topic] = append(owned[s.at.topic], s.at.id)
+		owned[s.at.Topic] = append(owned[s.at.Topic], s.at.ID)
 	}
 	batchers := g.owned(owned)
 	if stuck := g.stopBatchers(cl, batchers, false); stuck > 0 {
@@ -142,7 +148,7 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, old := range batchers {
-		g.startBatcher(cl, old.partition).continueFrom(old, to[old.partition].Offset)
+		g.startBatcher(cl, old.Partition).continueFrom(old, to[old.Partition].Offset)
 	}
 	return nil
 }
@@ -161,7 +167,7 @@ func (b *batcher) continueFrom(old *batcher, from int64) {
 // need a while to answer.
 func (g *BatchGroup) logStarts(
 	ctx context.Context, cl *kgo.Client, parts map[string][]int32,
-) (starts offsets, err error) {
+) (starts core.Offsets, err error) {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
 	defer cancel()
 	var topics []string
@@ -170,7 +176,7 @@ func (g *BatchGroup) logStarts(
 	}
 	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second, Elapsed: outOfRangeTimeout}
 	_, err = policy.Do(ctx, func() error {
-		starts, _, err = bounds(ctx, kadm.NewClient(cl), topics...)
+		starts, _, err = core.Bounds(ctx, kadm.NewClient(cl), topics...)
 		return err
 	}, nil)
 	if err != nil {

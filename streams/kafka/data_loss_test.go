@@ -13,6 +13,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -25,7 +27,7 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 				for i := range 20 {
-					m := change("a") // one partition
+					m := parttest.Change("a") // one partition
 					rec, err := schemas.Encode(m)
 					if err != nil {
 						t.Fatal(err)
@@ -33,9 +35,9 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 					b.Write(kafkatest.Record{Record: rec, Partition: int32(i % 2)})
 				}
 				b.Trim(schemas.Changes, 0, 3)
-				commitOf(t, b.Config(), "millrace.sink", kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
+				parttest.CommitOf(t, b.Config(), "millrace.sink", kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
 				tb := &memoryTable{}
-				if err := run(t, 10*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+				if err := parttest.Run(t, 10*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 					t.Fatal(err)
 				}
 				tb.check(t, 17, false) // of 10 in each, 3 are trimmed
@@ -55,13 +57,13 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		cluster, cfg := bare(t, 2, 1)
+		cluster, cfg := parttest.Bare(t, 2, 1)
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		if err := p.Publish(t.Context(), numbered(20, 20)...); err != nil {
+		if err := p.Publish(t.Context(), parttest.Numbered(20, 20)...); err != nil {
 			t.Fatal(err)
 		}
 		tb, lossy := &memoryTable{hang: true}, new(atomic.Bool)
@@ -117,14 +119,14 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 }
 
 // appendRecord adds one record.
-func appendRecord(t *testing.T, cfg kafka.Config) {
+func appendRecord(t *testing.T, cfg client.Config) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	rec, err := schemas.Encode(change("late"))
+	rec, err := schemas.Encode(parttest.Change("late"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -29,7 +31,7 @@ type process struct {
 	conns []net.Conn
 }
 
-func newProcess(cfg kafka.Config) (*process, kafka.Config) {
+func newProcess(cfg client.Config) (*process, client.Config) {
 	p := &process{dial: cfg.Dialer, dead: make(chan struct{})}
 	cfg.Dialer = p.connect
 	return p, cfg
@@ -78,7 +80,7 @@ func TestPoolPoisonMessage(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				const n = 30
-				b.Send(numbered(n, n)...)
+				b.Send(parttest.Numbered(n, n)...)
 				deaths := 0
 				for ; deaths < 10; deaths++ {
 					if killed := lifetime(t, b, "7", slow); !killed {
@@ -96,13 +98,13 @@ func TestPoolPoisonMessage(t *testing.T) {
 					t.Errorf("dead letters: got %v, want %v", dead, want)
 				}
 				done := map[string]bool{}
-				for _, item := range items(b, schemas.DuplicationHigh) {
+				for _, item := range parttest.Items(b, schemas.DuplicationHigh) {
 					done[item] = true
 				}
 				if len(done) != n-1 || done["7"] {
 					t.Errorf("got outputs of %d messages, want %d", len(done), n-1)
 				}
-				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
 					t.Errorf("committed %d, want %d", got, n)
 				}
 			})
@@ -126,7 +128,7 @@ func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration
 			return nil, ctx.Err()
 		case <-time.After(time.Second):
 		}
-		return plan(ctx, d)
+		return parttest.Plan(ctx, d)
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -163,21 +165,21 @@ func TestPoolStopsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		for range 5 {
 			p := pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second},
 				func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				})
-			if err := run(t, 10*time.Second, p); err != nil {
+			if err := parttest.Run(t, 10*time.Second, p); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+		if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprint(items(b, schemas.DuplicationHigh), len(b.Read(schemas.Dead))); got != "[a] 0" {
+		if got := fmt.Sprint(parttest.Items(b, schemas.DuplicationHigh), len(b.Read(schemas.Dead))); got != "[a] 0" {
 			t.Errorf("outputs and dead letters: %s", got)
 		}
 	})
@@ -204,7 +206,7 @@ func TestPoolDeathsThatCount(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				b.Send(change("a"))
+				b.Send(parttest.Change("a"))
 				for range 10 {
 					proc, cfg := newProcess(b.Config())
 					p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
@@ -230,11 +232,12 @@ func TestPoolDeathsThatCount(t *testing.T) {
 					_ = p.Run(ctx) // its error is the end of a process
 					time.Sleep(time.Minute)
 				}
-				if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+				if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 					t.Fatal(err)
 				}
-				if dead := len(b.Read(schemas.Dead)) > 0; dead != tt.dead || len(items(b, schemas.DuplicationHigh)) > 0 == tt.dead {
-					t.Errorf("dead: %t, outputs %v", dead, items(b, schemas.DuplicationHigh))
+				if dead := len(b.Read(schemas.Dead)) > 0; dead != tt.dead || len(parttest.Items(b,
+					schemas.DuplicationHigh)) > 0 == tt.dead {
+					t.Errorf("dead: %t, outputs %v", dead, parttest.Items(b, schemas.DuplicationHigh))
 				}
 			})
 		})
@@ -269,12 +272,12 @@ func TestPoolWatchdog(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				b.Send(change("a"))
+				b.Send(parttest.Change("a"))
 				hold := make(chan struct{})
 				var took time.Duration
 				p := pool(t, b, tt.cfg, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Attempt > 1 {
-						return plan(ctx, d)
+						return parttest.Plan(ctx, d)
 					}
 					start := time.Now()
 					<-ctx.Done()
@@ -284,9 +287,9 @@ func TestPoolWatchdog(t *testing.T) {
 					}
 					return nil, ctx.Err()
 				})
-				background(t, delayer(t, b))
+				parttest.Background(t, parttest.Delayer(t, b))
 				start := time.Now()
-				err := run(t, 10*time.Minute, p.SetDeadline(tt.deadline, tt.slow))
+				err := parttest.Run(t, 10*time.Minute, p.SetDeadline(tt.deadline, tt.slow))
 				if tt.ignores {
 					if took = time.Since(start); err == nil {
 						t.Error("Run returned no error")

@@ -11,6 +11,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -29,16 +32,16 @@ const (
 // waits for the first record of each partition, and pauses the partition meanwhile.
 type Delayer struct {
 	opts   []kgo.Opt
-	router *router
+	router *core.Router
 	delays map[string]time.Duration // by topic name
 	tap    pauser
 
-	metrics *roleMetrics
+	metrics *metrics.Role
 	commits *commits
 	reader  *pollChecker
 	refusal refusal    // of the last move; used by Run only
 	mu      sync.Mutex // guards the rest
-	held    map[partition][]waitingRecord
+	held    map[core.Partition][]waitingRecord
 	refused *outputBatch // batch of held records that the brokers refused; nil: none
 }
 
@@ -49,39 +52,40 @@ type waitingRecord struct {
 }
 
 // NewDelayer returns a Delayer of the lanes in cfg.
-func NewDelayer(cfg Config) (*Delayer, error) {
+func NewDelayer(cfg client.Config) (*Delayer, error) {
 	d := &Delayer{
-		router: newRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{},
-		held:    map[partition][]waitingRecord{},
+		router: core.NewRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{},
+		held:    map[core.Partition][]waitingRecord{},
 		commits: newCommits(cfg.Deleted), tap: pauser{controls: cfg.Controls, role: schemas.RoleDelayer},
 	}
-	for _, l := range cfg.lanes() {
-		d.delays[cfg.topic(schemas.Delay(l.Name))] = l.Delay
+	for _, l := range cfg.DelayLanes() {
+		d.delays[cfg.Topic(schemas.Delay(l.Name))] = l.Delay
 	}
 	// Lanes that are no longer configured are read too. Their records move on at once, to a configured lane if they
 	// are not due.
-	topics := []string{"^" + regexp.QuoteMeta(cfg.topic(schemas.Delay(""))) + ".+$"}
-	d.metrics = cfg.Metrics.role(schemas.RoleDelayer, schemas.High)
+	topics := []string{"^" + regexp.QuoteMeta(cfg.Topic(schemas.Delay(""))) + ".+$"}
+	d.metrics = cfg.Metrics.Role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
 	d.reader = newPollChecker(d.router, d.commits)
 	d.reader.byPattern = true
-	d.metrics.addOldest(d.oldest)
-	moved := func(k rebalanceKind) func(context.Context, *kgo.Client, map[string][]int32) {
+	d.metrics.AddOldest(d.oldest)
+	moved := func(k metrics.RebalanceKind) func(context.Context, *kgo.Client, map[string][]int32) {
 		return func(_ context.Context, cl *kgo.Client, parts map[string][]int32) {
-			defer d.metrics.countRebalance(k, parts, time.Now())
-			if k != partitionsAssigned {
+			defer d.metrics.CountRebalance(k, parts, time.Now())
+			if k != metrics.PartitionsAssigned {
 				d.drop(cl, parts)
 			}
 		}
 	}
 	var err error
-	d.opts, err = cfg.options(string(schemas.RoleDelayer), append(
-		append(cfg.consumeOptions(groupMember{role: schemas.RoleDelayer, topics: topics}),
-			cfg.produceOptions(outputTimeout, outputLinger)...),
+	d.opts, err = cfg.Options(string(schemas.RoleDelayer), append(
+		append(consumeOptions(cfg, groupMember{role: schemas.RoleDelayer, topics: topics}),
+			cfg.ProduceOptions(outputTimeout, outputLinger)...),
 		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneDiscoveryInterval),
 		kgo.FetchMaxPartitionBytes(256<<10), // bounds the records that are held per partition
-		kgo.OnPartitionsAssigned(moved(partitionsAssigned)), kgo.OnPartitionsRevoked(moved(partitionsRevoked)),
-		kgo.OnPartitionsLost(moved(partitionsLost)))...)
+		kgo.OnPartitionsAssigned(moved(metrics.PartitionsAssigned)),
+		kgo.OnPartitionsRevoked(moved(metrics.PartitionsRevoked)),
+		kgo.OnPartitionsLost(moved(metrics.PartitionsLost)))...)
 	return d, err
 }
 
@@ -115,11 +119,11 @@ func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 	fetches := d.tap.poll(pctx, cl, delayerPoll)
 	cancel()
 	if err := d.reader.check(ctx, cl, fetches); err != nil {
-		return d.router.explainOutOfRange(ctx, cl, err)
+		return outOfRangeDiagnosis{Router: d.router}.explain(ctx, cl, err)
 	}
 	d.mu.Lock()
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-		if at := (partition{p.Topic, p.Partition}); len(p.Records) > 0 {
+		if at := (core.Partition{Topic: p.Topic, ID: p.Partition}); len(p.Records) > 0 {
 			now := time.Now()
 			recs := make([]waitingRecord, len(p.Records))
 			for i, rec := range p.Records {
@@ -127,14 +131,14 @@ func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 			}
 			d.held[at] = append(d.held[at], recs...)
 			d.addInFlight(1, recs)
-			cl.PauseFetchPartitions(at.asMap())
+			cl.PauseFetchPartitions(at.AsMap())
 		}
 	})
 	d.mu.Unlock()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel = withStopGrace(ctx) // finish the move and the commit when ctx ends
+	ctx, cancel = core.WithStopGrace(ctx) // finish the move and the commit when ctx ends
 	defer cancel()
 	if err := d.move(ctx, cl); err != nil {
 		return err
@@ -143,7 +147,7 @@ func (d *Delayer) step(ctx context.Context, cl *kgo.Client) error {
 	if err == nil || commitFatal(err) {
 		return err
 	}
-	d.router.log.Warn("retry commit", "err", err)
+	d.router.Log.Warn("retry commit", "err", err)
 	return nil
 }
 
@@ -170,7 +174,8 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 // record is written to the end of its lane with the current time: readAt, which would bound its wait, is lost in a
 // restart.
 func (d *Delayer) fromFuture(rec waitingRecord) bool {
-	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.readAt.Add(maxClockSkew)) && checkSize(rec.Record) == nil
+	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.readAt.Add(core.MaxClockSkew)) &&
+		core.CheckSize(rec.Record) == nil
 }
 
 // readyAt returns when a record may leave its lane. Since its timestamp may be wrong, the record stays no longer
@@ -184,7 +189,7 @@ func (d *Delayer) readyAt(rec waitingRecord) time.Time {
 		stamp = rec.readAt
 	}
 	at := stamp.Add(d.delays[rec.Topic])
-	if due := parseRetryHeaders(rec.Headers).due; due.After(at) && due.Sub(at) <= delayerSlack {
+	if due := core.ParseRetryHeaders(rec.Headers).Due; due.After(at) && due.Sub(at) <= delayerSlack {
 		return due
 	}
 	return at
@@ -199,12 +204,12 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	}
 	out := d.dueBatch(time.Now())
 	if err := out.publish(ctx, cl); err != nil {
-		if isRetriable(err) {
+		if core.IsRetriable(err) {
 			d.setRefused(out)
 			d.refusal.record(d.router, d.metrics, err)
 			return nil
 		}
-		d.metrics.countPublishFailures(1)
+		d.metrics.CountPublishFailures(1)
 		return err
 	}
 	d.setRefused(nil)
@@ -218,7 +223,7 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
 		if d.held[at] = d.held[at][n:]; len(d.held[at]) == 0 {
 			delete(d.held, at)
-			cl.ResumeFetchPartitions(at.asMap())
+			cl.ResumeFetchPartitions(at.AsMap())
 		}
 	}
 	return nil
@@ -239,7 +244,7 @@ func (d *Delayer) dueBatch(now time.Time) *outputBatch {
 		return d.refused
 	}
 	var out []*kgo.Record
-	moved := map[partition]int{}
+	moved := map[core.Partition]int{}
 	for at, recs := range d.held {
 		for _, rec := range recs {
 			if d.readyAt(rec).After(now) {
@@ -251,7 +256,7 @@ func (d *Delayer) dueBatch(now time.Time) *outputBatch {
 			}
 			to := d.destination(rec.Record, now)
 			if d.fromFuture(rec) {
-				to = resetRecord(rec.Record)
+				to = core.ResetRecord(rec.Record)
 			}
 			out = append(out, to)
 		}
@@ -261,31 +266,31 @@ func (d *Delayer) dueBatch(now time.Time) *outputBatch {
 
 // destination returns the record to publish for rec, which leaves its lane.
 func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
-	h := parseRetryHeaders(rec.Headers)
-	role := h.role
+	h := core.ParseRetryHeaders(rec.Headers)
+	role := h.Role
 	if role == "" {
-		role, _ = retryRole(h.topic)
+		role, _ = core.RetryRole(h.Topic)
 	}
-	again, err := schemas.AgainOf(role, h.topic), checkSize(rec)
+	again, err := schemas.AgainOf(role, h.Topic), core.CheckSize(rec)
 	if _, ok := schemas.Lookup(again); !ok {
 		err = retry.Permanent(errors.New("its headers name no role to return to"))
 	}
 	if err != nil { // not written by this system
-		if h.topic == "" {
-			h.topic, h.partition, h.offset = d.router.cfg.schemaTopic(rec.Topic), rec.Partition, rec.Offset
+		if h.Topic == "" {
+			h.Topic, h.Partition, h.Offset = d.router.Config.SchemaTopic(rec.Topic), rec.Partition, rec.Offset
 		}
-		return d.router.failureRecord(&inflightRecord{rec: rec, retryHeaders: &h}, err, now)
+		return d.router.FailureRecord(&core.Record{Raw: rec, RetryHeaders: &h}, err, now)
 	}
-	to := d.router.cfg.topic(again)
-	if left := h.due.Sub(now); left > 0 {
-		to = d.router.cfg.topic(schemas.Delay(laneFor(d.router.lanes, left).Name))
+	to := d.router.Config.Topic(again)
+	if left := h.Due.Sub(now); left > 0 {
+		to = d.router.Config.Topic(schemas.Delay(core.LaneFor(d.router.Lanes, left).Name))
 	}
 	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 }
 
 // drop forgets revoked partitions. It runs in a rebalance, so no poll is held.
 func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
-	eachPartition(parts, func(at partition) {
+	core.EachPartition(parts, func(at core.Partition) {
 		d.commits.forget(at)
 		d.reader.forget(at)
 		d.mu.Lock()
@@ -293,7 +298,7 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 		d.addInFlight(-1, d.held[at])
 		delete(d.held, at)
 		d.refused = nil
-		cl.ResumeFetchPartitions(at.asMap()) // the client keeps pauses across assignments
+		cl.ResumeFetchPartitions(at.AsMap()) // the client keeps pauses across assignments
 	})
 }
 
@@ -301,33 +306,33 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 func (d *Delayer) addInFlight(sign int, recs []waitingRecord) {
 	var bytes int64
 	for _, rec := range recs {
-		bytes += recordBytes(rec.Record)
+		bytes += core.RecordBytes(rec.Record)
 	}
-	d.metrics.addInFlight(sign*len(recs), int64(sign)*bytes)
+	d.metrics.AddInFlight(sign*len(recs), int64(sign)*bytes)
 }
 
 // countMoved counts records that were moved, by disposition.
 func (d *Delayer) countMoved(out []*kgo.Record) {
-	var n [dispositions]int
+	var n [metrics.Dispositions]int
 	for _, rec := range out {
-		if d.router.cfg.schemaTopic(rec.Topic) == schemas.Dead {
-			n[dispositionDead]++
+		if d.router.Config.SchemaTopic(rec.Topic) == schemas.Dead {
+			n[metrics.DispositionDead]++
 		} else {
-			n[dispositionDone]++
+			n[metrics.DispositionDone]++
 		}
 	}
-	d.metrics.countHandled(dispositionDone, n[dispositionDone], -1)
-	d.metrics.countHandled(dispositionDead, n[dispositionDead], -1)
+	d.metrics.CountHandled(metrics.DispositionDone, n[metrics.DispositionDone], -1)
+	d.metrics.CountHandled(metrics.DispositionDead, n[metrics.DispositionDead], -1)
 }
 
 // oldest returns the earliest time at which a held record was ready.
-func (d *Delayer) oldest() (o oldest) {
+func (d *Delayer) oldest() (o metrics.Oldest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := time.Now()
 	for _, recs := range d.held {
-		if t := d.readyAt(recs[0]); t.Before(now) && (o.message.IsZero() || t.Before(o.message)) {
-			o.message = t
+		if t := d.readyAt(recs[0]); t.Before(now) && (o.Message.IsZero() || t.Before(o.Message)) {
+			o.Message = t
 		}
 	}
 	return o

@@ -8,6 +8,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -15,13 +18,13 @@ import (
 func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
 		p, err := kafka.NewProducer(b.Config(), "test")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		waits := command(change("a").Body.(*pb.Change))
+		waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		waits.Due = time.Now().Add(3 * time.Minute)
 		if err := p.Publish(t.Context(), waits); err != nil {
 			t.Fatal(err)
@@ -30,9 +33,9 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 			t.Fatalf("%d records in the lane, want 1", n)
 		}
 		cfg := b.Config()
-		cfg.Lanes = []kafka.Lane{{Name: "20s", Delay: 20 * time.Second}}
-		o := kafka.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}
-		if err := kafka.EnsureTopics(t.Context(), cfg, o); err != nil {
+		cfg.Lanes = []client.Lane{{Name: "20s", Delay: 20 * time.Second}}
+		o := admin.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}
+		if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
 			t.Fatal(err)
 		}
 		again := schemas.Again(schemas.RoleCopier)
@@ -44,7 +47,7 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := run(t, tt.runs, d); err != nil {
+			if err := parttest.Run(t, tt.runs, d); err != nil {
 				t.Fatal(err)
 			}
 			if n := len(b.Read(again)); n != tt.want {
@@ -58,7 +61,7 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true,
-		Lanes: []kafka.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
+		Lanes: []client.Lane{{Name: "100ms", Delay: 100 * time.Millisecond}}})
 	cfg, reg := withMetrics(b)
 	refused := b.CountWrites(schemas.Again(schemas.RoleCopier))
 	mend := b.FailProduce(schemas.Again(schemas.RoleCopier), kafkatest.NotDone, -1)
@@ -66,7 +69,7 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := command(change("a").Body.(*pb.Change))
+	waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 	p, err := kafka.NewProducer(cfg, "test")
 	if err != nil {
 		t.Fatal(err)
@@ -76,8 +79,8 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	if err := p.Publish(t.Context(), waits); err != nil {
 		t.Fatal(err)
 	}
-	background(t, d)
-	await(t, "a record is moved", func() bool { return refused() > 0 })
+	parttest.Background(t, d)
+	parttest.Await(t, "a record is moved", func() bool { return refused() > 0 })
 	seen := make(chan error, 1)
 	go func() { _, err := reg.Gather(); seen <- err }()
 	select {
@@ -89,5 +92,5 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 		t.Error("the metrics do not answer")
 	}
 	mend()
-	await(t, "the record comes back", func() bool { return len(b.Read(schemas.Again(schemas.RoleCopier))) > 0 })
+	parttest.Await(t, "the record comes back", func() bool { return len(b.Read(schemas.Again(schemas.RoleCopier))) > 0 })
 }

@@ -15,6 +15,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -56,16 +59,16 @@ func (h *handled) take() []string {
 }
 
 // readers returns a constructor for each kind of reader of changes.
-func readers() map[string]func(kafka.Config, *handled) (runnable, error) {
+func readers() map[string]func(client.Config, *handled) (runnable, error) {
 	changes := []schemas.Topic{schemas.Changes}
-	return map[string]func(kafka.Config, *handled) (runnable, error){
-		"BatchGroup": func(cfg kafka.Config, h *handled) (runnable, error) {
+	return map[string]func(client.Config, *handled) (runnable, error){
+		"BatchGroup": func(cfg client.Config, h *handled) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, h)
 		},
-		"Pool": func(cfg kafka.Config, h *handled) (runnable, error) {
+		"Pool": func(cfg client.Config, h *handled) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, h.handle)
 		},
-		"Table": func(cfg kafka.Config, h *handled) (runnable, error) {
+		"Table": func(cfg client.Config, h *handled) (runnable, error) {
 			return kafka.NewTable(cfg, schemas.Changes, func(_ []byte, d *schemas.Delivery) error { h.add(d); return nil })
 		},
 	}
@@ -88,13 +91,13 @@ func TestRecreatedTopic(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				go func() { ended <- part.Run(ctx) }()
-				b.Send(change("a"), change("b"))
+				b.Send(parttest.Change("a"), parttest.Change("b"))
 				time.Sleep(20 * time.Second)
 				if got := h.take(); !slices.Equal(got, []string{"a", "b"}) {
 					t.Fatalf("handled %v", got)
 				}
 				b.Recreate(schemas.Changes, 1)
-				b.Send(change("c"), change("d"), change("e"))
+				b.Send(parttest.Change("c"), parttest.Change("d"), parttest.Change("e"))
 				select {
 				case err := <-ended:
 					if err == nil || !strings.Contains(err.Error(), "topic millrace.changes was deleted and recreated") {
@@ -108,7 +111,7 @@ func TestRecreatedTopic(t *testing.T) {
 				if part, err = reader(b.Config(), &h); err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, 20*time.Second, part); err != nil {
+				if err := parttest.Run(t, 20*time.Second, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"c", "d", "e"}) {
@@ -147,57 +150,15 @@ func TestRecreatedTopicWithoutDescribe(t *testing.T) {
 func TestRecreatedLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
-		lane := schemas.Delay(quickLanes()[0].Name)
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
+		lane := schemas.Delay(parttest.QuickLanes()[0].Name)
 		// Not while the client refreshes its metadata: it would forget the missing lane, and then read the new one.
 		time.AfterFunc(30*time.Second+100*time.Millisecond, func() { b.Recreate(lane, 1) })
-		if err := run(t, 3*time.Minute, delayer(t, b)); err == nil ||
+		if err := parttest.Run(t, 3*time.Minute, parttest.Delayer(t, b)); err == nil ||
 			!strings.Contains(err.Error(), string(lane)+" was deleted and recreated") {
 			t.Errorf("ended: %v", err)
 		}
 	})
-}
-
-// WatchTopics reports deleted topics, whether or not the reader is paused.
-func TestWatchTopics(t *testing.T) {
-	t.Parallel()
-	for name, tt := range map[string]struct {
-		change func(*kafkatest.Broker)
-		says   string
-	}{
-		"made again": {func(b *kafkatest.Broker) { b.Recreate(schemas.Policies, 1) },
-			"topic millrace.policies was deleted and recreated: "},
-		"deleted": {func(b *kafkatest.Broker) { b.Delete(schemas.Policies) },
-			"topic millrace.policies was deleted: this process holds state of the deleted topic. " +
-				"Create it again, then start the process"},
-		"another": {func(b *kafkatest.Broker) { b.MakeTopic("of.another", 1, nil) }, ""},
-		"out of reach for a while": {func(b *kafkatest.Broker) {
-			mend := b.Disconnect()
-			time.AfterFunc(time.Minute, mend)
-		}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{})
-				adm, err := kafka.NewAdmin(b.Config())
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer adm.Close()
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-				defer cancel()
-				time.AfterFunc(time.Minute, func() { tt.change(b) })
-				begun := time.Now()
-				err = adm.WatchTopics(ctx)
-				if (err == nil) != (tt.says == "") || err != nil && !strings.Contains(err.Error(), tt.says) {
-					t.Errorf("ended: %v", err)
-				}
-				if took := time.Since(begun); err != nil && took > 2*time.Minute {
-					t.Errorf("after %v", took)
-				}
-			})
-		})
-	}
 }
 
 // Tasks of a topic that is known to be recreated commit nothing, neither while they end nor after. That holds for
@@ -216,10 +177,10 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Before42: true})
-				b.Send(numbered(100, 100)...)
+				b.Send(parttest.Numbered(100, 100)...)
 				known := make(chan struct{})
 				cfg := b.Config()
-				cfg.Deleted = &kafka.DeletedTopics{}
+				cfg.Deleted = &client.DeletedTopics{}
 				p, err := kafka.NewPool(cfg, kafka.PoolConfig{
 					Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 					DrainTimeout: time.Minute, Window: tt.window, Workers: 8,
@@ -234,7 +195,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				adm, err := kafka.NewAdmin(cfg)
+				adm, err := admin.New(cfg)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -252,7 +213,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				}
 				time.AfterFunc(25*time.Second, func() {
 					b.Recreate(schemas.Changes, 1)
-					b.Send(numbered(10, 10)...)
+					b.Send(parttest.Numbered(10, 10)...)
 				})
 				err = p.Run(ctx)
 				if tt.watched {
@@ -269,7 +230,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, time.Minute, next); err != nil {
+				if err := parttest.Run(t, time.Minute, next); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); len(got) != 10 {
@@ -290,24 +251,24 @@ func TestProducerOfARecreatedTopic(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		if err := p.Publish(t.Context(), change("a")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err != nil {
 			t.Fatal(err)
 		}
 		b.Recreate(schemas.Changes, 1)
 		time.Sleep(10 * time.Minute) // the client refreshes its metadata
-		if err := p.Publish(t.Context(), change("b"), change("c")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("b"), parttest.Change("c")); err != nil {
 			t.Errorf("publish to the new topic: %v", err)
 		}
 		b.Delete(schemas.Changes)
-		if err := p.Publish(t.Context(), change("d")); err == nil {
+		if err := p.Publish(t.Context(), parttest.Change("d")); err == nil {
 			t.Error("published to a topic that is not there")
 		}
 		b.MakeTopic(schemas.Changes, 1, nil)
 		time.Sleep(10 * time.Minute)
-		if err := p.Publish(t.Context(), change("d")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("d")); err != nil {
 			t.Errorf("publish to the third topic: %v", err)
 		}
-		if got := items(b, schemas.Changes); !slices.Equal(got, []string{"d"}) {
+		if got := parttest.Items(b, schemas.Changes); !slices.Equal(got, []string{"d"}) {
 			t.Errorf("the topic has %v", got)
 		}
 	})

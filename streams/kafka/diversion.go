@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/millrace/millrace/streams/kafka/client"
+
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
@@ -53,13 +55,13 @@ func (d *diversion) slotOf(id schedule.FlowID) int {
 	if r := d.flows[id]; r != nil {
 		return r.slot
 	}
-	var used [backlogSlots]int
+	var used [client.BacklogSlots]int
 	for _, r := range d.flows {
 		used[r.slot]++
 	}
-	first, slot := int(hashWords(id.Account, id.Stores[0], id.Stores[1])%backlogSlots), 0
-	for i := range backlogSlots {
-		if at := (first + i) % backlogSlots; i == 0 || used[at] < used[slot] {
+	first, slot := int(client.HashWords(id.Account, id.Stores[0], id.Stores[1])%client.BacklogSlots), 0
+	for i := range client.BacklogSlots {
+		if at := (first + i) % client.BacklogSlots; i == 0 || used[at] < used[slot] {
 			slot = at
 		}
 	}

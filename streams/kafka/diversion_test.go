@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
@@ -81,7 +82,7 @@ func TestDiversion(t *testing.T) {
 	for _, account := range []string{"a", "b"} {
 		used[d.slotOf(schedule.FlowID{Account: account})] = true
 	}
-	if len(used) != backlogSlots {
+	if len(used) != client.BacklogSlots {
 		t.Errorf("three flows have %d slots", len(used))
 	}
 	d.expire(now.Add(2*divertWindow), 10)

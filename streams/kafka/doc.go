@@ -1,6 +1,8 @@
 // Package kafka runs message handlers on Kafka topics. It polls records, schedules and
 // calls the handlers, publishes the messages that they return, and commits offsets. It
-// is the only package that imports the Kafka client.
+// and the packages below it are the only ones that import the Kafka client: client has
+// the settings, metrics the counts, admin the state of topics and groups, and
+// deadletter the messages that could not be handled.
 //
 // # Delivery
 //

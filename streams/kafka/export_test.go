@@ -4,14 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
-)
-
-// Names for the tests in package kafka_test.
-var (
-	ErrNoDeadLetter = errNoDeadLetter
-	ErrDeadClosed   = errDeadDecided
 )
 
 // SetDeadline sets how long a task may run: d, plus a second for each slow bytes of it. Zero is the default.
@@ -25,9 +18,3 @@ func (g *BatchGroup) SetRetry(p retry.Policy) *BatchGroup {
 	g.retry = p
 	return g
 }
-
-// Any reports whether anything is paused.
-func (c *Controls) Any() bool { return c.anyPaused() }
-
-// Workers returns the number of workers that is set for a role.
-func (c *Controls) Workers(role schemas.Role) (n int, set bool) { return c.workers(role) }

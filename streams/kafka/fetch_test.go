@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -37,7 +38,7 @@ func bytesRead(t *testing.T, window int) (bytes int64) {
 		for i := range n / batch {
 			var msgs []schemas.Message
 			for j := range batch {
-				msgs = append(msgs, change(fmt.Sprint(item, i*batch+j)))
+				msgs = append(msgs, parttest.Change(fmt.Sprint(item, i*batch+j)))
 			}
 			b.Send(msgs...)
 		}
@@ -59,9 +60,9 @@ func bytesRead(t *testing.T, window int) (bytes int64) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(30 * time.Second)
-		if at := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); at != n {
+		if at := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); at != n {
 			t.Errorf("committed %d, want %d", at, n)
 		}
 		bytes = read.Load()
@@ -84,16 +85,16 @@ func TestPoolReadsLongBatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		long := messageRecord(t, change("a"))
+		long := messageRecord(t, parttest.Change("a"))
 		long.Value = make([]byte, 900<<10)
 		random := rand.NewChaCha8([32]byte{})
 		_, _ = random.Read(long.Value) // it does not compress; Read never fails
 		writeForeign(t, b, long)
-		b.Send(change("b"))
-		if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+		b.Send(parttest.Change("b"))
+		if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
-		if dead, got := len(b.Read(schemas.Dead)), strings.Join(items(b, schemas.DuplicationHigh), " "); dead != 1 ||
+		if dead, got := len(b.Read(schemas.Dead)), strings.Join(parttest.Items(b, schemas.DuplicationHigh), " "); dead != 1 ||
 			got != "b" {
 			t.Errorf("%d dead letters, outputs of %q, want 1 and b", dead, got)
 		}

@@ -13,6 +13,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
@@ -26,7 +28,7 @@ type fetcher struct {
 	cl      *kgo.Client
 	leave   func()      // leaves the group and closes cl
 	memory  *byteBudget // bytes in flight, without those of the backlog topic
-	metrics *roleMetrics
+	metrics *metrics.Role
 
 	rebalanceMu    sync.Mutex // held during a rebalance, and while Maintain runs
 	commits        *commits
@@ -45,9 +47,9 @@ type fetcher struct {
 	backlogPaused bool       // the backlog topic is not fetched
 
 	mu          sync.Mutex // guards the fields below
-	assignments map[partition]*assignment
+	assignments map[core.Partition]*assignment
 	// Last metadata that was committed for lost partitions, to recognize our own commits: no process died.
-	lostMetadata map[partition]string
+	lostMetadata map[core.Partition]string
 }
 
 // maxCommitRequests is the number of requests that one commit can answer.
@@ -55,25 +57,25 @@ const maxCommitRequests = 1024
 
 func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 	f := &fetcher{
-		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.role(m.role, m.class),
+		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.Role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
 		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
-		assignments: map[partition]*assignment{}, lostMetadata: map[partition]string{},
+		assignments: map[core.Partition]*assignment{}, lostMetadata: map[core.Partition]string{},
 		diversion: diversion{flows: map[schedule.FlowID]*route{}},
 	}
-	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.topic(t)) {
-		f.backlogTopic = p.kafka.topic(t)
+	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.Topic(t)) {
+		f.backlogTopic = p.kafka.Topic(t)
 	}
 	f.commits.after = f.onCommitted
 	f.checker = newPollChecker(p.router, f.commits)
-	opts := append(p.kafka.consumeOptions(m),
+	opts := append(consumeOptions(p.kafka, m),
 		kgo.OnPartitionsAssigned(f.onAssigned), kgo.OnOffsetsFetched(f.onOffsetsFetched),
 		kgo.OnPartitionsRevoked(f.onRevoked), kgo.OnPartitionsLost(f.onLost))
 	if len(p.fetchers) == 0 { // the first one publishes for all: a single client keeps the outputs in order
-		opts = append(opts, p.kafka.produceOptions(outputTimeout, outputLinger)...)
+		opts = append(opts, p.kafka.ProduceOptions(outputTimeout, outputLinger)...)
 	}
 	var err error
-	f.opts, err = p.kafka.options(string(m.role)+"."+string(m.class), opts...)
+	f.opts, err = p.kafka.Options(string(m.role)+"."+string(m.class), opts...)
 	return f, err
 }
 
@@ -83,7 +85,7 @@ func (f *fetcher) poll(ctx context.Context) error {
 		f.memory.wait(ctx, f.memoryLimit)
 		fetches := f.cl.PollRecords(ctx, f.p.window/4)
 		if err := f.checker.check(ctx, f.cl, fetches); err != nil {
-			return f.p.router.explainOutOfRange(ctx, f.cl, err)
+			return outOfRangeDiagnosis{Router: f.p.router}.explain(ctx, f.cl, err)
 		}
 		if err := f.dispatch(fetches); err != nil {
 			return err
@@ -115,7 +117,7 @@ func (f *fetcher) dispatch(fetches kgo.Fetches) error {
 	f.memory.add(weight)
 	f.backlogBytes.Add(behind)
 	f.limitBacklogFetch()
-	f.metrics.addInFlight(len(tasks), weight+behind)
+	f.metrics.AddInFlight(len(tasks), weight+behind)
 	if fresh {
 		f.commitOpen()
 	}
@@ -138,15 +140,15 @@ func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err 
 	defer f.mu.Unlock()
 	for _, fetch := range fetches {
 		for _, t := range fetch.Topics {
-			inc := incarnation(t.TopicID)
+			inc := core.Incarnation(t.TopicID)
 			for _, fp := range t.Partitions {
-				part := f.assignments[partition{t.Topic, fp.Partition}]
+				part := f.assignments[core.Partition{Topic: t.Topic, ID: fp.Partition}]
 				if part == nil || len(fp.Records) == 0 {
 					continue // not assigned: partitions do not move while a poll is held
 				}
 				first, done, ok := part.track(fp.Records)
 				if !ok {
-					return nil, false, fmt.Errorf("%s: more than %d records in flight", part.partition, part.window())
+					return nil, false, fmt.Errorf("%s: more than %d records in flight", part.Partition, part.window())
 				}
 				fresh = part.markOpen() || fresh
 				for i, rec := range fp.Records {
@@ -155,7 +157,7 @@ func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err 
 					}
 					t := &slab[len(tasks)]
 					t.Gate, t.Owner = part.gate, t
-					t.rec, t.incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
+					t.Raw, t.Incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
 					tasks = append(tasks, t)
 				}
 			}
@@ -173,7 +175,7 @@ func (f *fetcher) commitOpen() {
 	ctx, cancel := context.WithTimeout(f.p.ctx, openTimeout)
 	defer cancel()
 	if err := f.commits.send(ctx, f.cl); err != nil {
-		f.p.router.log.Warn("record running tasks", "class", string(f.class), "err", err)
+		f.p.router.Log.Warn("record running tasks", "class", string(f.class), "err", err)
 	}
 }
 
@@ -204,13 +206,13 @@ func (f *fetcher) commit(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	f.metrics.countCommit(err)
+	f.metrics.CountCommit(err)
 	switch {
 	case err == nil:
 	case commitFatal(err):
 		f.p.fail(err)
 	default:
-		f.p.router.log.Warn("retry commit", "class", string(f.class), "err", err)
+		f.p.router.Log.Warn("retry commit", "class", string(f.class), "err", err)
 	}
 	return err
 }
@@ -268,7 +270,7 @@ func (f *fetcher) requestCommit() {
 }
 
 // onCommitted records the committed position of a partition.
-func (f *fetcher) onCommitted(at partition, pos position) {
+func (f *fetcher) onCommitted(at core.Partition, pos position) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if part := f.assignments[at]; part != nil {
@@ -307,13 +309,13 @@ func (f *fetcher) awaitRecorded(ctx context.Context, must bool) error {
 
 // onAssigned adds partitions. No poll is held while it or the other callbacks run.
 func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer f.metrics.countRebalance(partitionsAssigned, parts, time.Now())
+	defer f.metrics.CountRebalance(metrics.PartitionsAssigned, parts, time.Now())
 	f.rebalanceMu.Lock()
 	defer f.rebalanceMu.Unlock()
 	f.p.requirePrepare()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	eachPartition(parts, func(at partition) { f.assignments[at] = newAssignment(f, at, f.p.cfg.Window) })
+	core.EachPartition(parts, func(at core.Partition) { f.assignments[at] = newAssignment(f, at, f.p.cfg.Window) })
 }
 
 // onOffsetsFetched learns from the commits of the assigned partitions which tasks were running when a process
@@ -321,12 +323,12 @@ func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string]
 func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var seen []partition // some twice, because the response has an old and a new form
+	var seen []core.Partition // some twice, because the response has an old and a new form
 	learn := func(topic string, id int32, offset int64, metadata *string) {
-		at := partition{topic, id}
+		at := core.Partition{Topic: topic, ID: id}
 		if part := f.assignments[at]; part != nil && offset >= 0 && metadata != nil {
 			last, ours := f.lostMetadata[at]
-			part.loadCrashes(*metadata, offset, ours && last == *metadata, f.p.router.log)
+			part.loadCrashes(*metadata, offset, ours && last == *metadata, f.p.router.Log)
 		}
 		seen = append(seen, at)
 	}
@@ -350,7 +352,7 @@ func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.
 
 // onRevoked gives running tasks DrainTimeout to end, cancels the rest, and commits.
 func (f *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer f.metrics.countRebalance(partitionsRevoked, parts, time.Now())
+	defer f.metrics.CountRebalance(metrics.PartitionsRevoked, parts, time.Now())
 	f.rebalanceMu.Lock()
 	defer f.rebalanceMu.Unlock()
 	assignments := f.owned(parts)
@@ -367,13 +369,13 @@ func (f *fetcher) onRevoked(_ context.Context, _ *kgo.Client, parts map[string][
 
 // onLost cancels running tasks and commits nothing.
 func (f *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
-	defer f.metrics.countRebalance(partitionsLost, parts, time.Now())
+	defer f.metrics.CountRebalance(metrics.PartitionsLost, parts, time.Now())
 	f.rebalanceMu.Lock()
 	defer f.rebalanceMu.Unlock()
 	assignments := f.owned(parts)
 	f.mu.Lock()
 	for _, part := range assignments {
-		f.lostMetadata[part.partition] = part.lastMetadata()
+		f.lostMetadata[part.Partition] = part.lastMetadata()
 	}
 	f.mu.Unlock()
 	f.discard(assignments)
@@ -396,13 +398,13 @@ func (f *fetcher) discard(assignments []*assignment) {
 	f.p.removeStopping()
 	for _, part := range assignments {
 		f.mu.Lock()
-		if f.assignments[part.partition] == part {
-			delete(f.assignments, part.partition)
+		if f.assignments[part.Partition] == part {
+			delete(f.assignments, part.Partition)
 		}
 		f.mu.Unlock()
-		f.commits.forget(part.partition)
-		f.checker.forget(part.partition)
-		f.cl.ResumeFetchPartitions(part.asMap()) // the client keeps a pause beyond the assignment
+		f.commits.forget(part.Partition)
+		f.checker.forget(part.Partition)
+		f.cl.ResumeFetchPartitions(part.AsMap()) // the client keeps a pause beyond the assignment
 	}
 }
 

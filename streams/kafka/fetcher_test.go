@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -15,13 +16,13 @@ func idleFetcher(t *testing.T) *fetcher {
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	return &fetcher{cl: cl, memory: newByteBudget(), assignments: map[partition]*assignment{}}
+	return &fetcher{cl: cl, memory: newByteBudget(), assignments: map[core.Partition]*assignment{}}
 }
 
 // withInFlight returns an assignment with a window of 64 and n records in flight.
 func (f *fetcher) withInFlight(id int32, n int) *assignment {
-	part := newAssignment(f, partition{"t", id}, 64)
-	f.assignments[part.partition] = part
+	part := newAssignment(f, core.Partition{Topic: "t", ID: id}, 64)
+	f.assignments[part.Partition] = part
 	part.track(recordsFrom(0, n))
 	return part
 }
@@ -74,7 +75,7 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 		if paused := f.pausedPartitions() > 0; paused != part.isPaused() {
 			t.Fatalf("try %d: the client says paused %v, the share %v", try, paused, part.isPaused())
 		}
-		f.cl.ResumeFetchPartitions(part.asMap())
+		f.cl.ResumeFetchPartitions(part.AsMap())
 	}
 }
 
@@ -82,9 +83,9 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 func TestDoneRecordsAreFreed(t *testing.T) {
 	p := &Pool{}
 	p.cfg.defaults()
-	f := &fetcher{p: p, memory: newByteBudget(), assignments: map[partition]*assignment{}}
-	part := newAssignment(f, partition{"t", 0}, 8192)
-	f.assignments[part.partition] = part
+	f := &fetcher{p: p, memory: newByteBudget(), assignments: map[core.Partition]*assignment{}}
+	part := newAssignment(f, core.Partition{Topic: "t", ID: 0}, 8192)
+	f.assignments[part.Partition] = part
 	recs := make([]*kgo.Record, 2048)
 	for i := range recs {
 		recs[i] = &kgo.Record{Offset: int64(i), Value: make([]byte, 16<<10)}

@@ -12,6 +12,9 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -41,7 +44,7 @@ func raw(key, value string) kafkatest.Record {
 func TestForeign(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes(), Foreign: []string{events}})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes(), Foreign: []string{events}})
 		b.Write(raw("a", "good"), raw("b", "away once"), raw("c", "never"))
 		type sight struct {
 			value, topic, from string
@@ -62,19 +65,26 @@ func TestForeign(t *testing.T) {
 			case k == "b" && len(got[k]) == 1:
 				return nil, retry.Unavailable(errors.New("store away"))
 			}
-			return []schemas.Message{change(k)}, nil
+			return []schemas.Message{parttest.Change(k)}, nil
 		})
-		background(t, delayer(t, b))
-		background(t, p)
+		parttest.Background(t, parttest.Delayer(t, b))
+		parttest.Background(t, p)
 		time.Sleep(time.Minute)
-		d := deadLetters(t, b)
-		l := letters(t, d, kafka.DeadQuery{Topic: schemas.Foreign(events)})
+		d, err := deadletter.New(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(d.Close)
+		var l []*deadletter.Letter
+		q := deadletter.Query{Topic: schemas.Foreign(events)}
+		if err := d.Each(t.Context(), q, func(one *deadletter.Letter) error { l = append(l, one); return nil }); err != nil {
+			t.Fatal(err)
+		}
 		if len(l) != 1 || l[0].Role != schemas.RoleIngester || string(l[0].Value) != "never" || l[0].Class != "permanent" {
 			t.Fatalf("letters %+v", l)
 		}
-		o := order()
-		o.Value = []byte("mended")
-		if r, err := d.Redrive(t.Context(), kafka.DeadQuery{IDs: []string{l[0].ID}}, o); err != nil || r.Done != 1 {
+		o := deadletter.Order{Who: "ann", Reason: "mended", From: "cli", Value: []byte("mended")}
+		if r, err := d.Redrive(t.Context(), deadletter.Query{IDs: []string{l[0].ID}}, o); err != nil || r.Done != 1 {
 			t.Fatalf("got %+v, %v", r, err)
 		}
 		time.Sleep(time.Minute)
@@ -93,7 +103,7 @@ func TestForeign(t *testing.T) {
 		if n, m := len(b.Read(schemas.Foreign(events))), len(b.Read(schemas.Changes)); n != 3 || m != 3 {
 			t.Errorf("%d records of others, %d changes: want 3 and 3", n, m)
 		}
-		if n := sum(b.Committed(schemas.RoleIngester, schemas.Foreign(events))); n != 3 {
+		if n := parttest.Sum(b.Committed(schemas.RoleIngester, schemas.Foreign(events))); n != 3 {
 			t.Errorf("committed %d, want 3", n)
 		}
 	})
@@ -131,11 +141,11 @@ func TestForeignPublished(t *testing.T) {
 			return nil, nil
 		})
 		b.Write(raw("", "x"), raw("", "y"))
-		if err := run(t, 20*time.Second, p); err != nil {
+		if err := parttest.Run(t, 20*time.Second, p); err != nil {
 			t.Fatal(err)
 		}
 		slices.Sort(got)
-		sameLines(t, "deliveries", got, "foreign:s3.events  x", "foreign:s3.events  y", "foreign:webhook/acme k v")
+		parttest.SameLines(t, "deliveries", got, "foreign:s3.events  x", "foreign:s3.events  y", "foreign:webhook/acme k v")
 	})
 }
 
@@ -144,8 +154,8 @@ func TestForeignLag(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Foreign: []string{events}})
 		b.Write(raw("a", "1"), raw("b", "2"))
-		a := lagAdmin(t, b.Config())
-		got := lags(t, a, schemas.RoleIngester)
+		a := parttest.NewAdmin(t, b.Config())
+		got := parttest.Lags(t, a, schemas.RoleIngester)
 		if !slices.ContainsFunc(got, func(l string) bool {
 			return strings.HasPrefix(l, "ingester high millrace.ingester foreign:s3.events: 2 of 2 due")
 		}) {
@@ -155,7 +165,7 @@ func TestForeignLag(t *testing.T) {
 		if err != nil || n[schemas.RoleIngester] != 2 {
 			t.Errorf("got %v, %v", n, err)
 		}
-		if got := lags(t, a, schemas.RolePlanner); slices.ContainsFunc(got,
+		if got := parttest.Lags(t, a, schemas.RolePlanner); slices.ContainsFunc(got,
 			func(l string) bool { return strings.Contains(l, "foreign") }) {
 			t.Errorf("the planner has %q", got)
 		}
@@ -179,7 +189,7 @@ func TestForeignRefused(t *testing.T) {
 		"ours without a prefix": {[]string{"changes"}, schemas.RoleIngester, schemas.Foreign("changes"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := kafka.Config{Brokers: []string{"localhost:1"}, Prefix: "millrace.", Foreign: tt.foreign}
+			cfg := client.Config{Brokers: []string{"localhost:1"}, Prefix: "millrace.", Foreign: tt.foreign}
 			_, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: tt.role, Topics: []schemas.Topic{tt.topic}}, h)
 			if (err == nil) != (tt.want == "") || err != nil && !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)

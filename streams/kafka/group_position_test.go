@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 func TestOutOfRangeCause(t *testing.T) {
@@ -34,7 +35,8 @@ func TestOutOfRangeCause(t *testing.T) {
 		"cut off behind what is committed":      {50, 30, 0, 45, 40, causeTruncated, -50, "Restart the process"},
 		"of the epoch that leads":               {50, 50, 0, 45, 45, causeTruncated, -50, "--reset-offsets --to-offset 45 "},
 	} {
-		s := groupPosition{at: partition{"millrace.changes", 3}, group: "millrace.sink", position: tt.position,
+		s := groupPosition{at: core.Partition{Topic: "millrace.changes", ID: 3}, group: "millrace.sink",
+			position:  tt.position,
 			committed: tt.committed, start: tt.start, end: tt.end, divergesAt: tt.same}
 		if got := s.cause(); got != tt.want || s.lost() != tt.gone {
 			t.Errorf("%s: %d, %d gone, want %d, %d", name, got, s.lost(), tt.want, tt.gone)
@@ -47,15 +49,16 @@ func TestOutOfRangeCause(t *testing.T) {
 
 // The id of an incident identifies one loss. Its key is the same for all losses of a partition.
 func TestRemovedIncident(t *testing.T) {
-	s := groupPosition{at: partition{"millrace.changes", 3}, group: "millrace.sink", committed: 5, start: 12}
+	s := groupPosition{at: core.Partition{Topic: "millrace.changes", ID: 3}, group: "millrace.sink", committed: 5,
+		start: 12}
 	first, again := s.incident(schemas.RoleSink, "x"), s.incident(schemas.RoleSink, "x")
 	if first.GetId() != again.GetId() {
 		t.Error("one loss has two ids")
 	}
 	ids := map[string]bool{first.GetId(): true}
 	for _, change := range []func(*groupPosition){
-		func(s *groupPosition) { s.committed++ }, func(s *groupPosition) { s.start++ }, func(s *groupPosition) { s.at.id++ },
-		func(s *groupPosition) { s.at.topic += "x" }, func(s *groupPosition) { s.group += "x" },
+		func(s *groupPosition) { s.committed++ }, func(s *groupPosition) { s.start++ }, func(s *groupPosition) { s.at.ID++ },
+		func(s *groupPosition) { s.at.Topic += "x" }, func(s *groupPosition) { s.group += "x" },
 	} {
 		other := s
 		change(&other)

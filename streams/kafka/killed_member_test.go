@@ -12,6 +12,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -30,9 +32,9 @@ func TestKilledMemberIsReplaced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				member := func(cfg kafka.Config) *kafka.Pool {
+				member := func(cfg client.Config) *kafka.Pool {
 					pc := kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}
-					p, err := kafka.NewPool(cfg, pc, plan)
+					p, err := kafka.NewPool(cfg, pc, parttest.Plan)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -49,16 +51,16 @@ func TestKilledMemberIsReplaced(t *testing.T) {
 				killed := time.Now()
 				cfg, _ = withMetrics(b)
 				cfg.Instance = tt.instance
-				background(t, member(cfg))
-				b.Send(change("a"))
+				parttest.Background(t, member(cfg))
+				b.Send(parttest.Change("a"))
 				time.Sleep(time.Second)
-				adm := lagAdmin(t, cfg)
+				adm := parttest.NewAdmin(t, cfg)
 				w, err := adm.JoinWait(t.Context(), cfg.Metrics.State())
 				if err != nil || (len(w.Groups) > 0) != (tt.waits > 0) || tt.waits > 0 &&
 					(!slices.Equal(w.Groups, []string{cfg.Prefix + "planner"}) || w.Session != tt.waits || len(w.Hosts) == 0) {
 					t.Errorf("a second later: waits for %+v, %v", w, err)
 				}
-				for len(items(b, schemas.DuplicationHigh)) == 0 && time.Since(killed) < 5*time.Minute {
+				for len(parttest.Items(b, schemas.DuplicationHigh)) == 0 && time.Since(killed) < 5*time.Minute {
 					time.Sleep(100 * time.Millisecond)
 				}
 				if took := time.Since(killed); took > tt.within {
@@ -80,7 +82,7 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"), change("b"))
+		b.Send(parttest.Change("a"), parttest.Change("b"))
 		cfg, silence := b.Config(), new(atomic.Bool)
 		dial := cfg.Dialer
 		cfg.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -102,23 +104,24 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 						return nil, ctx.Err()
 					}
 				}
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			})
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, p)
+		parttest.Background(t, p)
 		for range 5 {
 			time.Sleep(30 * time.Second)
-			b.Send(change("b")) // there is always something to commit
+			b.Send(parttest.Change("b")) // there is always something to commit
 			silence.Store(true)
 			time.Sleep(15 * time.Second)
 			silence.Store(false)
 		}
 		time.Sleep(time.Minute)
-		if begun.Load() != 6 || len(b.Read(schemas.Dead)) > 0 || !slices.Contains(items(b, schemas.DuplicationHigh), "a") {
+		if begun.Load() != 6 || len(b.Read(schemas.Dead)) > 0 || !slices.Contains(parttest.Items(b, schemas.DuplicationHigh),
+			"a") {
 			t.Errorf("started %d times, %d dead letters, outputs %v: want 6 times, none, and its output",
-				begun.Load(), len(b.Read(schemas.Dead)), items(b, schemas.DuplicationHigh))
+				begun.Load(), len(b.Read(schemas.Dead)), parttest.Items(b, schemas.DuplicationHigh))
 		}
 	})
 }

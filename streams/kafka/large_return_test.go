@@ -11,6 +11,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -20,11 +22,11 @@ import (
 func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 	t.Parallel()
 	large := func(item string) schemas.Message {
-		m := command(change(item).Body.(*pb.Change))
+		m := parttest.Command(parttest.Change(item).Body.(*pb.Change))
 		m.Topic = schemas.DuplicationLarge
 		return m
 	}
-	small := func(item string) schemas.Message { return command(change(item).Body.(*pb.Change)) }
+	small := func(item string) schemas.Message { return parttest.Command(parttest.Change(item).Body.(*pb.Change)) }
 	topics := []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}
 	make1 := func(t *testing.T, b *kafkatest.Broker, h kafka.Handler) *kafka.Pool {
 		t.Helper()
@@ -41,27 +43,28 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 		back func(t *testing.T, b *kafkatest.Broker)
 	}{
 		"from a lane": {retry.Unavailable(context.DeadlineExceeded), func(t *testing.T, b *kafkatest.Broker) {
-			if err := run(t, 2*time.Minute, delayer(t, b)); err != nil {
+			if err := parttest.Run(t, 2*time.Minute, parttest.Delayer(t, b)); err != nil {
 				t.Fatal(err)
 			}
 		}},
 		"from the dead": {retry.Permanent(context.DeadlineExceeded), func(t *testing.T, b *kafkatest.Broker) {
-			d, err := kafka.NewDeadLetters(b.Config())
+			d, err := deadletter.New(b.Config())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer d.Close()
-			if got, err := d.Redrive(t.Context(), kafka.DeadQuery{}, kafka.DeadOrder{Who: "ann"}); err != nil || got.Done != 5 {
+			if got, err := d.Redrive(t.Context(), deadletter.Query{}, deadletter.Order{Who: "ann"}); err != nil ||
+				got.Done != 5 {
 				t.Fatalf("got %+v, %v", got, err)
 			}
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
 				b.Send(large("film"), small("a"), small("b"), small("c"), small("d"))
 				fails := make1(t, b, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, tt.err })
-				if err := run(t, 10*time.Second, fails); err != nil {
+				if err := parttest.Run(t, 10*time.Second, fails); err != nil {
 					t.Fatal(err)
 				}
 				tt.back(t, b)
@@ -82,10 +85,10 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 				})
 				go func() { done <- p.Run(ctx) }()
 				time.Sleep(20 * time.Second)
-				if got := sum(b.Committed(schemas.RoleCopier, again)); got != 4 {
+				if got := parttest.Sum(b.Committed(schemas.RoleCopier, again)); got != 4 {
 					t.Errorf("committed %d of the small messages, want 4", got)
 				}
-				if got := sum(b.Committed(schemas.RoleCopier, againLarge)); got != 0 {
+				if got := parttest.Sum(b.Committed(schemas.RoleCopier, againLarge)); got != 0 {
 					t.Errorf("committed %d of the large messages, want 0", got)
 				}
 				cancel()
@@ -116,8 +119,8 @@ func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items 
 func TestTransitTopicsAreTrimmed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		_, cfg := bare(t, 1, 1)
-		if _, err := admin(t, cfg).CreateTopic(t.Context(), 1, 1, nil, "millrace.delay.90d"); err != nil {
+		_, cfg := parttest.Bare(t, 1, 1)
+		if _, err := parttest.Kadm(t, cfg).CreateTopic(t.Context(), 1, 1, nil, "millrace.delay.90d"); err != nil {
 			t.Fatal(err)
 		}
 		large := schemas.AgainOf(schemas.RoleCopier, schemas.DuplicationLarge)
@@ -130,10 +133,10 @@ func TestTransitTopicsAreTrimmed(t *testing.T) {
 			{"planner", schemas.Again(schemas.RolePlanner), 7},
 			{"copier.large", large, 9}, {"copier", schemas.DuplicationHigh, 10}, {"sink", schemas.Dead, 10},
 		} {
-			fill(t, cfg, c.topic, 10, 1)
-			commit(t, cfg, "millrace."+c.group, c.topic, c.at)
+			parttest.Fill(t, cfg, c.topic, 10, 1)
+			parttest.Commit(t, cfg, "millrace."+c.group, c.topic, c.at)
 		}
-		removed, err := trimmer(t, cfg, 14*24*time.Hour).Trim(t.Context())
+		removed, err := parttest.Trimmer(t, cfg, 14*24*time.Hour).Trim(t.Context())
 		want := map[schemas.Topic]int64{schemas.Delay("5m"): 9, schemas.Delay("90d"): 6,
 			schemas.Again(schemas.RolePlanner): 7, large: 9}
 		if err != nil || !maps.Equal(removed, want) {

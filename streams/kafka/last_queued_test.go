@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
@@ -15,11 +16,12 @@ import (
 func TestLastQueuedOfRevokedPartition(t *testing.T) {
 	f := &fetcher{memory: newByteBudget()}
 	p := &Pool{sched: schedule.New(schedule.Config{Workers: 1, OnStart: setSuccessor})}
-	head, tail := newAssignment(f, partition{"t", 0}, 64), newAssignment(f, partition{"t", 1}, 64)
+	head, tail := newAssignment(f, core.Partition{Topic: "t", ID: 0}, 64), newAssignment(f, core.Partition{Topic: "t",
+		ID: 1}, 64)
 	var entries []schedule.Entry
 	for _, part := range []*assignment{head, tail} {
 		tk := &task{
-			inflightRecord: inflightRecord{rec: new(kgo.Record)}, part: part, delivery: &schemas.Delivery{Body: &pb.Change{}},
+			Record: core.Record{Raw: new(kgo.Record)}, part: part, delivery: &schemas.Delivery{Body: &pb.Change{}},
 		}
 		tk.Gate, tk.Owner = part.gate, tk
 		entries = append(entries, schedule.Entry{Task: &tk.Task, Key: 1, Class: schemas.High})

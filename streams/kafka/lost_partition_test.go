@@ -12,6 +12,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -28,7 +30,7 @@ func TestPoolStuckInLostPartition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				b.Send(change("a"))
+				b.Send(parttest.Change("a"))
 				hold := make(chan struct{})
 				var calls atomic.Int32
 				p := pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second},
@@ -68,17 +70,17 @@ func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		var calls atomic.Int32
 		var enough atomic.Bool
-		background(t, pool(t, b, kafka.PoolConfig{},
+		parttest.Background(t, pool(t, b, kafka.PoolConfig{},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				calls.Add(1)
 				if !enough.Load() {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				}
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			}))
 		for range 4 {
 			time.Sleep(2 * time.Minute)
@@ -91,7 +93,7 @@ func TestPoolLostSessionsAreNoDeaths(t *testing.T) {
 		if got := calls.Load(); got < 5 {
 			t.Errorf("%d calls, want one more than sessions that were lost", got)
 		}
-		if dead, out := len(b.Read(schemas.Dead)), len(items(b, schemas.DuplicationHigh)); dead != 0 || out < 1 {
+		if dead, out := len(b.Read(schemas.Dead)), len(parttest.Items(b, schemas.DuplicationHigh)); dead != 0 || out < 1 {
 			t.Errorf("%d dead letters, %d outputs, want none and some", dead, out)
 		}
 	})
@@ -114,15 +116,15 @@ func (s silentBroker) Write(p []byte) (int, error) {
 func TestStopWithSilentBrokers(t *testing.T) {
 	t.Parallel()
 	noTask := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil }
-	for name, part := range map[string]func(kafka.Config) (runnable, error){
-		"Pool": func(cfg kafka.Config) (runnable, error) {
+	for name, part := range map[string]func(client.Config) (runnable, error){
+		"Pool": func(cfg client.Config) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
 				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge}}, noTask)
 		},
-		"BatchGroup": func(cfg kafka.Config) (runnable, error) {
+		"BatchGroup": func(cfg client.Config) (runnable, error) {
 			return pausable()["BatchGroup"].make(cfg, new(deliveryLog))
 		},
-		"Delayer": func(cfg kafka.Config) (runnable, error) { return kafka.NewDelayer(cfg) },
+		"Delayer": func(cfg client.Config) (runnable, error) { return kafka.NewDelayer(cfg) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -174,15 +176,15 @@ func TestPoolForeignOrigin(t *testing.T) {
 		enc.Topic = schemas.Again(schemas.RolePlanner)
 		enc.Headers = append(enc.Headers, schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Controls)})
 		b.Write(kafkatest.Record{Record: enc, Partition: -1})
-		b.Send(change("bad"), change("good"))
+		b.Send(parttest.Change("bad"), parttest.Change("good"))
 		p := pool(t, b, kafka.PoolConfig{Describe: func(b schemas.Body) kafka.Work {
 			c := b.(*pb.Change)
 			if c.GetItem() == "bad" {
 				panic("no such thing")
 			}
 			return kafka.Work{Key: c.GetItem()}
-		}}, plan)
-		if err := run(t, time.Minute, p); err != nil {
+		}}, parttest.Plan)
+		if err := parttest.Run(t, time.Minute, p); err != nil {
 			t.Fatal(err)
 		}
 		var why []string
@@ -193,7 +195,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 			!strings.Contains(all, "no such thing") {
 			t.Errorf("dead letters: %q", why)
 		}
-		if got := strings.Join(items(b, schemas.DuplicationHigh), " "); got != "good" {
+		if got := strings.Join(parttest.Items(b, schemas.DuplicationHigh), " "); got != "good" {
 			t.Errorf("outputs: %q", got)
 		}
 	})
@@ -204,9 +206,9 @@ func TestPoolForeignOrigin(t *testing.T) {
 func TestPoolPausedWithTasksAtWork(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
 		const n = 500
-		b.Send(numbered(n, n)...)
+		b.Send(parttest.Numbered(n, n)...)
 		cfg, controls := paused(t, b)
 		var calls atomic.Int32
 		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
@@ -220,19 +222,19 @@ func TestPoolPausedWithTasksAtWork(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(time.Minute)
 		if got := calls.Load(); got != n/2 {
 			t.Errorf("%d calls, want %d", got, n/2)
 		}
-		for _, lane := range quickLanes() {
+		for _, lane := range parttest.QuickLanes() {
 			if n := len(b.Read(schemas.Delay(lane.Name))); n > 0 {
 				t.Errorf("%d records in lane %s", n, lane.Name)
 			}
 		}
 		apply(t, controls, &pb.Control{Role: string(schemas.RolePlanner)})
 		time.Sleep(10 * time.Second)
-		if at := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); at != n || calls.Load() != n {
+		if at := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); at != n || calls.Load() != n {
 			t.Errorf("committed %d after %d calls, want %d of each", at, calls.Load(), n)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -36,7 +37,7 @@ func (p *Pool) runMaintenance(ctx context.Context) error {
 			}
 		case <-due:
 			if err := p.maintain(ctx); err != nil && ctx.Err() == nil {
-				p.router.log.Warn("retry maintenance", "wait", p.cfg.MaintainInterval, "err", err)
+				p.router.Log.Warn("retry maintenance", "wait", p.cfg.MaintainInterval, "err", err)
 			}
 		}
 	}
@@ -47,7 +48,7 @@ func (p *Pool) prepare(ctx context.Context) error {
 	n := p.unprepared.Load()
 	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
 	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
-		p.router.log.Warn("retry prepare for assigned partitions", "attempt", attempt, "wait", wait, "err", err)
+		p.router.Log.Warn("retry prepare for assigned partitions", "attempt", attempt, "wait", wait, "err", err)
 	})
 	if err == nil {
 		p.unprepared.Add(-n)
@@ -82,8 +83,8 @@ func (p *Pool) maintain(ctx context.Context) error {
 	if len(f.owned(nil)) == 0 || p.unprepared.Load() > 0 {
 		return nil
 	}
-	name := p.router.cfg.topic(p.cfg.Topics[0])
-	_, ends, err := bounds(ctx, kadm.NewClient(f.cl), name)
+	name := p.router.Config.Topic(p.cfg.Topics[0])
+	_, ends, err := core.Bounds(ctx, kadm.NewClient(f.cl), name)
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
@@ -100,6 +101,6 @@ func (p *Pool) maintain(ctx context.Context) error {
 		id := byKey.Partition(&kgo.Record{Key: []byte(key)}, n)
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.assignments[partition{name, int32(id)}] != nil
+		return f.assignments[core.Partition{Topic: name, ID: int32(id)}] != nil
 	})
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -48,10 +49,10 @@ func TestMarkBeforeCommit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"), change("b"))
+		b.Send(parttest.Change("a"), parttest.Change("b"))
 		m := &marks{}
 		tb := &memoryTable{mark: m.mark}
-		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+		if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
 		want := []string{"changes/0 from 0 of 0 to 2"}
@@ -60,7 +61,7 @@ func TestMarkBeforeCommit(t *testing.T) {
 		}
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("poison")}})
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k")}})
-		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+		if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
 		if got := m.taken(); len(got) == 0 || got[len(got)-1] != "changes/0 from 2 of 0 to 4" {
@@ -81,16 +82,16 @@ func TestMarkAfterRemovedRecords(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 			m := &marks{}
 			tb := &memoryTable{mark: m.mark}
-			b.Send(change("a"), change("b"))
+			b.Send(parttest.Change("a"), parttest.Change("b"))
 			if tt.first > 0 {
-				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+				if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 					t.Fatal(err)
 				}
 				m.taken()
 			}
 			b.Trim(schemas.Changes, 0, 2)
-			b.Send(change("c"))
-			if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+			b.Send(parttest.Change("c"))
+			if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 				t.Fatal(err)
 			}
 			if got := m.taken(); !slices.Equal(got, []string{tt.want}) {
@@ -106,10 +107,10 @@ func TestMarkFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		m := &marks{err: errors.New("connection refused")}
 		tb := &memoryTable{mark: m.mark}
-		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+		if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
 		if got := b.Committed(schemas.RoleSink, schemas.Changes); len(got) != 0 {
@@ -119,7 +120,7 @@ func TestMarkFails(t *testing.T) {
 			t.Errorf("marked %q", got)
 		}
 		m.err = nil
-		if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
+		if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 			t.Fatal(err)
 		}
 		if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 1 {
@@ -140,9 +141,9 @@ func TestMarkOfFailedCommit(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				b.FailCommit(schemas.RoleSink, f, 3)
-				b.Send(change("a"))
+				b.Send(parttest.Change("a"))
 				m := &marks{}
-				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &memoryTable{mark: m.mark})); err != nil {
+				if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &memoryTable{mark: m.mark})); err != nil {
 					t.Fatal(err)
 				}
 				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 1 {
@@ -192,7 +193,7 @@ func TestMarkFailsAndStoreIsRestored(t *testing.T) {
 					tb.rows = maps.Clone(backup)
 					return errors.New("connection refused")
 				}
-				background(t, sink(t, b, kafka.BatchConfig{}, tb))
+				parttest.Background(t, sink(t, b, kafka.BatchConfig{}, tb))
 				for n := range tt.before + 2 {
 					tb.mu.Lock()
 					if n >= tt.before {
@@ -206,7 +207,7 @@ func TestMarkFailsAndStoreIsRestored(t *testing.T) {
 					if n >= tt.before && tt.offsets {
 						mend = b.FailOffsets(schemas.RoleSink, kafkatest.NotDone, -1)
 					}
-					b.Send(numbered(5, 1)...)
+					b.Send(parttest.Numbered(5, 1)...)
 					time.Sleep(20 * time.Second)
 					mend()
 					time.Sleep(100 * time.Second)

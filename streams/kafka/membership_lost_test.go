@@ -9,6 +9,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -20,14 +22,14 @@ func TestRemovedMember(t *testing.T) {
 	const n, usurped = 400, 300
 	for name, part := range map[string]struct {
 		role schemas.Role
-		make func(c kafka.Config, see func(*schemas.Delivery)) (runnable, error)
+		make func(c client.Config, see func(*schemas.Delivery)) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, func(c kafka.Config, see func(*schemas.Delivery)) (runnable, error) {
+		"Pool": {schemas.RolePlanner, func(c client.Config, see func(*schemas.Delivery)) (runnable, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 				Workers: 1},
 				func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) { see(d); return nil, nil })
 		}},
-		"BatchGroup": {schemas.RoleSink, func(c kafka.Config, see func(*schemas.Delivery)) (runnable, error) {
+		"BatchGroup": {schemas.RoleSink, func(c client.Config, see func(*schemas.Delivery)) (runnable, error) {
 			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink,
 				Topics: []schemas.Topic{schemas.Changes}, MaxRows: 20},
 				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
@@ -56,7 +58,7 @@ func TestRemovedMember(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			background(t, p)
+			parttest.Background(t, p)
 			handled := func() int {
 				mu.Lock()
 				defer mu.Unlock()

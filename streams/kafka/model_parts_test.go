@@ -20,6 +20,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -173,7 +175,7 @@ func (w *simulation) fault(format string, args ...any) {
 
 // run runs the scenario until every message is settled and every member has left.
 func (p *scenario) run(t *testing.T) *simulation {
-	lanes := []kafka.Lane{{Name: "2s", Delay: 2 * time.Second}, {Name: "8s", Delay: 8 * time.Second}}
+	lanes := []client.Lane{{Name: "2s", Delay: 2 * time.Second}, {Name: "8s", Delay: 8 * time.Second}}
 	b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: lanes})
 	for topic, n := range map[schemas.Topic]int32{
 		schemas.Changes: p.Partitions, schemas.Again(schemas.RolePlanner): p.Partitions,
@@ -184,7 +186,7 @@ func (p *scenario) run(t *testing.T) *simulation {
 	w := &simulation{scenario: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{},
 		tried: map[int]bool{}}
 	if p.Delayer {
-		background(t, delayer(t, b))
+		parttest.Background(t, parttest.Delayer(t, b))
 	}
 	for _, e := range p.Events {
 		time.Sleep(e.After)
@@ -230,7 +232,7 @@ func (w *simulation) step(e event) {
 	case e.What == "send":
 		var msgs []schemas.Message
 		for _, j := range w.Jobs[w.sent : w.sent+e.N] {
-			msg := change(fmt.Sprint(j.Key))
+			msg := parttest.Change(fmt.Sprint(j.Key))
 			msg.Body.(*pb.Change).Version = fmt.Sprint(w.sent + len(msgs))
 			msgs = append(msgs, msg)
 		}
@@ -372,7 +374,7 @@ func (w *simulation) handle(ctx context.Context, i int, d *schemas.Delivery) ([]
 	case j.End == jobLater && d.Waits == 0:
 		return nil, retry.Wait(errors.New("not yet"), time.Now().Add(5*time.Second))
 	}
-	out := command(c)
+	out := parttest.Command(c)
 	out.Body.(*pb.DuplicationCommand).ChangeVersion = c.GetVersion()
 	return []schemas.Message{out}, nil
 }

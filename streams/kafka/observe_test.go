@@ -15,21 +15,25 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
+	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
 	"github.com/millrace/millrace/streams/retry"
 )
 
 // withMetrics returns a broker's configuration with metrics, and their registry.
-func withMetrics(b *kafkatest.Broker) (kafka.Config, *prometheus.Registry) {
+func withMetrics(b *kafkatest.Broker) (client.Config, *prometheus.Registry) {
 	cfg, reg := b.Config(), prometheus.NewRegistry()
-	cfg.Metrics = kafka.NewMetrics(reg)
+	cfg.Metrics = metrics.New(reg)
 	return cfg, reg
 }
 
 // nonZero returns the values that are not 0.
 func nonZero(t *testing.T, reg *prometheus.Registry, like ...string) map[string]float64 {
 	t.Helper()
-	got := kafka.Gathered(t, reg, like...)
+	got := metricstest.Gather(t, reg, like...)
 	maps.DeleteFunc(got, func(_ string, v float64) bool { return v == 0 })
 	return got
 }
@@ -53,7 +57,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := withMetrics(b)
 		for _, item := range []string{"good", "flaky", "bad", "later", "away", "broken"} {
-			b.Send(change(item))
+			b.Send(parttest.Change(item))
 		}
 		sent := time.Now()
 		var mu sync.Mutex // guards calls
@@ -79,12 +83,12 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 				case item == "away":
 					return nil, retry.Unavailable(errNet)
 				}
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			})
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g)
+		parttest.Background(t, g)
 		time.Sleep(10 * time.Second)
 		const l = "class=high,role=planner}"
 		got := nonZero(t, reg, "role=planner")
@@ -98,7 +102,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 			t.Error("no commit is counted")
 		}
 		delete(got, "commits_total{class=high,result=ok,role=planner}")
-		kafka.SameValues(t, got, map[string]float64{
+		metricstest.Compare(t, got, map[string]float64{
 			"messages_total{class=high,outcome=done,role=planner}":        2,
 			"messages_total{class=high,outcome=retried,role=planner}":     2,
 			"messages_total{class=high,outcome=dead,role=planner}":        1,
@@ -108,7 +112,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 			"handler_seconds{" + l: 8, "assigned_partitions{" + l: 2,
 			"rebalances_total{class=high,kind=assigned,role=planner}": 1,
 		})
-		b.Send(change("slow"))
+		b.Send(parttest.Change("slow"))
 		time.Sleep(3 * time.Second)
 		got = nonZero(t, reg, "role=planner")
 		for name, want := range map[string][2]float64{
@@ -138,12 +142,12 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		cfg, reg := withMetrics(b)
 		b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, 1)
 		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
-			plan)
+			parttest.Plan)
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Send(change("a"))
-		if err := run(t, time.Minute, g); err == nil {
+		b.Send(parttest.Change("a"))
+		if err := parttest.Run(t, time.Minute, g); err == nil {
 			t.Fatal("a refused publish ended nothing")
 		}
 		got := nonZero(t, reg, "role=planner")
@@ -158,18 +162,18 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		}
 		group := func() *kafka.Pool {
 			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
-				plan)
+				parttest.Plan)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return g
 		}
 		mend := b.FailCommit(schemas.RolePlanner, kafkatest.Refused, -1)
-		if err := run(t, time.Minute, group()); err == nil {
+		if err := parttest.Run(t, time.Minute, group()); err == nil {
 			t.Fatal("a refused commit ended nothing")
 		}
 		mend()
-		background(t, group())
+		parttest.Background(t, group())
 		time.Sleep(10 * time.Second)
 		b.Fence(schemas.RolePlanner)
 		time.Sleep(time.Minute)
@@ -196,8 +200,8 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Send(change("a"), change("bad"), change("b"))
-		background(t, g)
+		b.Send(parttest.Change("a"), parttest.Change("bad"), parttest.Change("b"))
+		parttest.Background(t, g)
 		time.Sleep(30 * time.Second)
 		want := map[string]float64{"done": 2, "dead": 1, "retried": 3}
 		if got := outcomes(t, reg, schemas.RoleState); !maps.Equal(got, want) {
@@ -210,7 +214,7 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 		tb.mu.Lock()
 		tb.hang = true
 		tb.mu.Unlock()
-		b.Send(change("c"))
+		b.Send(parttest.Change("c"))
 		time.Sleep(5 * time.Second)
 		got := nonZero(t, reg, l)
 		for name, want := range map[string][2]float64{
@@ -227,14 +231,14 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 func TestDelayerIsMeasured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
 		cfg, reg := withMetrics(b)
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer p.Close()
-		waits := command(change("a").Body.(*pb.Change))
+		waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		waits.Due = time.Now().Add(31 * time.Second)
 		if err := p.Publish(t.Context(), waits); err != nil {
 			t.Fatal(err)
@@ -245,16 +249,16 @@ func TestDelayerIsMeasured(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, d)
+		parttest.Background(t, d)
 		time.Sleep(10 * time.Second)
 		held := map[string]float64{"in_flight_messages{class=high,role=delayer}": 2}
-		kafka.SameValues(t, nonZero(t, reg, "role=delayer", "messages"), held)
+		metricstest.Compare(t, nonZero(t, reg, "role=delayer", "messages"), held)
 		time.Sleep(3 * time.Minute)
 		want := map[string]float64{"done": 1, "dead": 1}
 		if got := outcomes(t, reg, schemas.RoleDelayer); !maps.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
-		kafka.SameValues(t, nonZero(t, reg, "role=delayer", "in_flight"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "role=delayer", "in_flight"), map[string]float64{})
 	})
 }
 
@@ -269,13 +273,13 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 		}
 		defer p.Close()
 		b.FailProduce(schemas.Changes, kafkatest.Refused, 1)
-		if err := p.Publish(t.Context(), change("a")); err == nil {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err == nil {
 			t.Fatal("published refused records")
 		}
-		if err := p.Publish(t.Context(), change("a")); err != nil {
+		if err := p.Publish(t.Context(), parttest.Change("a")); err != nil {
 			t.Fatal(err)
 		}
-		kafka.SameValues(t, nonZero(t, reg, "publish_failures"),
+		metricstest.Compare(t, nonZero(t, reg, "publish_failures"),
 			map[string]float64{"publish_failures_total{class=,role=producer}": 1})
 	})
 }
@@ -306,11 +310,11 @@ func TestMetricsOfPool(t *testing.T) {
 		}
 		for item, topic := range map[string]schemas.Topic{"a": schemas.DuplicationHigh, "broken": schemas.DuplicationHigh,
 			"b": schemas.DuplicationLow, "away": schemas.DuplicationLow, "hangs": schemas.DuplicationLarge} {
-			c := command(change(item).Body.(*pb.Change))
+			c := parttest.Command(parttest.Change(item).Body.(*pb.Change))
 			c.Topic = topic
 			b.Send(c)
 		}
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(time.Minute)
 		want := map[string]float64{
 			"messages_total{class=high,outcome=done,role=copier}":       1,
@@ -328,7 +332,7 @@ func TestMetricsOfPool(t *testing.T) {
 				delete(got, name)
 			}
 		}
-		kafka.SameValues(t, got, want)
+		metricstest.Compare(t, got, want)
 		const l = "{class=large,role=copier}"
 		got = nonZero(t, reg, "class=large", "role=copier")
 		for name, want := range map[string][2]float64{
@@ -346,8 +350,8 @@ func TestMetricsOfPool(t *testing.T) {
 		}
 		close(hang)
 		time.Sleep(10 * time.Second)
-		kafka.SameValues(t, nonZero(t, reg, "role=copier", "in_flight"), map[string]float64{})
-		kafka.SameValues(t, nonZero(t, reg, "role=copier", "working"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "role=copier", "in_flight"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "role=copier", "working"), map[string]float64{})
 	})
 }
 
@@ -372,20 +376,20 @@ func TestMetricsOfHangingBatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Send(change("a"))
-		background(t, g)
+		b.Send(parttest.Change("a"))
+		parttest.Background(t, g)
 		time.Sleep(10 * time.Second)
 		const stuck = "stuck_tasks{class=high,role=state}"
-		kafka.SameValues(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})
 		b.Fence(schemas.RoleState)
 		time.Sleep(time.Minute)
-		kafka.SameValues(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{stuck: 1})
+		metricstest.Compare(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{stuck: 1})
 		if s := cfg.Metrics.State(); len(s) != 1 || s[0].Stuck != 1 {
 			t.Errorf("got %+v, want one stuck task", s)
 		}
 		close(sink.hang)
 		time.Sleep(time.Minute)
-		kafka.SameValues(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})
-		kafka.SameValues(t, nonZero(t, reg, "in_flight"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "stuck_tasks"), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "in_flight"), map[string]float64{})
 	})
 }

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // kindRemoved is the kind of the incident that is opened when records were removed before a group read them.
@@ -27,23 +27,9 @@ const outOfRangeTimeout = 30 * time.Second
 // errRemoved is wrapped by the error of Run if records were removed before they were read.
 var errRemoved = errors.New("records were removed before they were read")
 
-// An outOfRange is the error of a poll at offsets that are not in the logs of some partitions.
-type outOfRange struct{ parts []partition }
-
-func (e *outOfRange) Error() string {
-	var names []string
-	for _, p := range e.parts {
-		names = append(names, p.String())
-	}
-	return fmt.Sprintf("poll %s: %v", strings.Join(names, ", "), kerr.OffsetOutOfRange)
-}
-
-// Unwrap returns the broker's error.
-func (e *outOfRange) Unwrap() error { return kerr.OffsetOutOfRange }
-
 // A groupPosition holds the offsets of a group in one partition, and the offsets in its log.
 type groupPosition struct {
-	at         partition
+	at         core.Partition
 	group      string
 	position   int64 // next offset that this member would read; -1: unknown
 	committed  int64 // offset committed by the group; -1: none
@@ -81,9 +67,9 @@ func (s groupPosition) lost() int64 { return s.start - max(s.position, s.committ
 // error describes the cause and the remedy.
 func (s groupPosition) error(brokers []string) error {
 	where := fmt.Sprintf("group %s has committed offset %d of topic %s, partition %d",
-		s.group, s.committed, s.at.topic, s.at.id)
+		s.group, s.committed, s.at.Topic, s.at.ID)
 	if s.committed < 0 {
-		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.topic, s.at.id)
+		where = fmt.Sprintf("group %s has committed nothing of topic %s, partition %d", s.group, s.at.Topic, s.at.ID)
 	}
 	reset := func(to string) string { return resetGroup(brokers, s.group, s.at, to) }
 	switch s.cause() {
@@ -118,7 +104,7 @@ func (s groupPosition) error(brokers []string) error {
 func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
 	now := timestamppb.Now()
 	i := &pb.Incident{
-		Account: "-", Kind: kindRemoved, Subject: fmt.Sprintf("%s %s %d", s.group, s.at.topic, s.at.id),
+		Account: "-", Kind: kindRemoved, Subject: fmt.Sprintf("%s %s %d", s.group, s.at.Topic, s.at.ID),
 		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: now, Updated: now, StepCount: 1,
 		Steps: []*pb.IncidentStep{{Time: now, Action: "opened", By: string(role), Detail: detail}},
 	}
@@ -127,32 +113,40 @@ func (s groupPosition) incident(role schemas.Role, detail string) *pb.Incident {
 	return i
 }
 
-// explainOutOfRange returns err. If err says that offsets are out of range, it returns an error with the cause
+// An outOfRangeDiagnosis finds out why offsets of a group are out of range, and opens incidents for lost records.
+type outOfRangeDiagnosis struct {
+	*core.Router
+	// removed, if set, returns messages about the records from offset from to to. They are published before the
+	// incident that refers to them.
+	removed func(ctx context.Context, topic schemas.Topic, partition int32, from, to int64) ([]schemas.Message, error)
+}
+
+// explain returns err. If err says that offsets are out of range, it returns an error with the cause
 // and the remedy instead, and opens an incident for removed records. cl is the member whose poll failed.
-func (r *router) explainOutOfRange(ctx context.Context, cl *kgo.Client, err error) error {
-	var out *outOfRange
+func (r outOfRangeDiagnosis) explain(ctx context.Context, cl *kgo.Client, err error) error {
+	var out *core.OutOfRangeError
 	if !errors.As(err, &out) {
 		return err
 	}
-	truncated, err := r.diagnoseOutOfRange(ctx, cl, out)
+	truncated, err := r.diagnose(ctx, cl, out)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, s := range truncated {
-		errs = append(errs, s.error(r.cfg.Brokers))
+		errs = append(errs, s.error(r.Config.Brokers))
 	}
 	return errors.Join(errs...)
 }
 
-// diagnoseOutOfRange finds out why offsets are out of range. If truncated logs are the only cause, it returns
+// diagnose finds out why offsets are out of range. If truncated logs are the only cause, it returns
 // them, and no error.
-func (r *router) diagnoseOutOfRange(
-	ctx context.Context, cl *kgo.Client, out *outOfRange,
+func (r outOfRangeDiagnosis) diagnose(
+	ctx context.Context, cl *kgo.Client, out *core.OutOfRangeError,
 ) (truncated []groupPosition, err error) {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout)
 	defer cancel()
-	all, err := r.groupPositions(ctx, cl, out.parts)
+	all, err := r.groupPositions(ctx, cl, out.Partitions)
 	if err != nil {
 		return nil, errors.Join(out, fmt.Errorf("find the cause: %w", err))
 	}
@@ -166,7 +160,7 @@ func (r *router) diagnoseOutOfRange(
 		case causeRemoved:
 			open = append(open, s)
 		}
-		errs = append(errs, s.error(r.cfg.Brokers))
+		errs = append(errs, s.error(r.Config.Brokers))
 	}
 	if len(open) > 0 {
 		if err := r.openIncidents(ctx, open); err != nil {
@@ -177,11 +171,13 @@ func (r *router) diagnoseOutOfRange(
 }
 
 // groupPositions returns the positions of the group of cl in parts.
-func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []partition) ([]groupPosition, error) {
+func (r outOfRangeDiagnosis) groupPositions(
+	ctx context.Context, cl *kgo.Client, parts []core.Partition,
+) ([]groupPosition, error) {
 	var topics []string
 	for _, p := range parts {
-		if !slices.Contains(topics, p.topic) {
-			topics = append(topics, p.topic)
+		if !slices.Contains(topics, p.Topic) {
+			topics = append(topics, p.Topic)
 		}
 	}
 	group, _ := cl.OptValue(kgo.ConsumerGroup).(string)
@@ -190,7 +186,7 @@ func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []par
 	if err != nil {
 		return nil, fmt.Errorf("fetch offsets of group %s: %w", group, err)
 	}
-	starts, ends, err := bounds(ctx, adm, topics...)
+	starts, ends, err := core.Bounds(ctx, adm, topics...)
 	if err != nil {
 		return nil, err
 	}
@@ -199,20 +195,20 @@ func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []par
 	var all []groupPosition
 	for _, p := range parts {
 		s := groupPosition{at: p, group: group, position: -1, committed: -1,
-			start: starts[p.topic][p.id], end: ends[p.topic][p.id],
+			start: starts[p.Topic][p.ID], end: ends[p.Topic][p.ID],
 			divergesAt: -1}
 		if at, ok := same[p]; ok {
 			s.divergesAt = at
 		}
-		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err != nil {
+		if c, ok := commits.Lookup(p.Topic, p.ID); ok && c.Err != nil {
 			return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, p, c.Err)
 		} else if ok {
 			s.committed = c.At
 		}
-		if at, ok := known[p.topic][p.id]; ok {
+		if at, ok := known[p.Topic][p.ID]; ok {
 			s.position = at.Offset
 		}
-		if at, ok := read[p.topic][p.id]; ok {
+		if at, ok := read[p.Topic][p.ID]; ok {
 			s.position = at.Offset
 		}
 		all = append(all, s)
@@ -222,13 +218,13 @@ func (r *router) groupPositions(ctx context.Context, cl *kgo.Client, parts []par
 
 // divergencePoints returns the offsets at which the logs of parts differ from those that the commits were made
 // in, by leader epoch. Partitions for which the brokers do not say are left out.
-func (r *router) divergencePoints(
-	ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []partition,
-) map[partition]int64 {
+func (r outOfRangeDiagnosis) divergencePoints(
+	ctx context.Context, adm *kadm.Client, commits kadm.OffsetResponses, parts []core.Partition,
+) map[core.Partition]int64 {
 	var epochs kadm.OffsetForLeaderEpochRequest
 	for _, p := range parts {
-		if c, ok := commits.Lookup(p.topic, p.id); ok && c.Err == nil && c.At >= 0 && c.LeaderEpoch >= 0 {
-			epochs.Add(p.topic, p.id, c.LeaderEpoch)
+		if c, ok := commits.Lookup(p.Topic, p.ID); ok && c.Err == nil && c.At >= 0 && c.LeaderEpoch >= 0 {
+			epochs.Add(p.Topic, p.ID, c.LeaderEpoch)
 		}
 	}
 	if len(epochs) == 0 {
@@ -236,13 +232,13 @@ func (r *router) divergencePoints(
 	}
 	ends, err := adm.OffsetForLeaderEpoch(ctx, epochs)
 	if err != nil {
-		r.log.Warn("skip check where logs were truncated", "err", err)
+		r.Log.Warn("skip check where logs were truncated", "err", err)
 	}
-	same := map[partition]int64{}
+	same := map[core.Partition]int64{}
 	for topic, ps := range ends {
 		for id, e := range ps {
 			if e.Err == nil && e.LeaderEpoch >= 0 {
-				same[partition{topic, id}] = e.EndOffset
+				same[core.Partition{Topic: topic, ID: id}] = e.EndOffset
 			}
 		}
 	}
@@ -252,12 +248,12 @@ func (r *router) divergencePoints(
 // openIncidents publishes an incident for each position with removed records. It leaves out incidents that are
 // open already, so a process that restarts in a loop opens each once; if those cannot be read, an incident may be
 // published twice. The messages of r.removed are published first, since the incident refers to them.
-func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
+func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPosition) error {
 	known := map[string]bool{}
 	if err := r.knownIncidents(ctx, known); err != nil {
-		r.log.Warn("may open incidents twice", "err", err)
+		r.Log.Warn("may open incidents twice", "err", err)
 	}
-	opts, err := r.cfg.options("incidents", r.cfg.produceOptions(producerTimeout, producerLinger)...)
+	opts, err := r.Config.Options("incidents", r.Config.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return err
 	}
@@ -268,13 +264,13 @@ func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 	defer cl.Close()
 	var lost, incidents []schemas.Message
 	for _, s := range of {
-		i := s.incident(r.role, s.error(r.cfg.Brokers).Error())
+		i := s.incident(r.Role, s.error(r.Config.Brokers).Error())
 		if known[i.GetId()] {
 			continue
 		}
 		incidents = append(incidents, schemas.Message{Topic: schemas.Incidents, Body: i})
 		if r.removed != nil {
-			more, err := r.removed(ctx, r.cfg.schemaTopic(s.at.topic), s.at.id, s.start-s.lost(), s.start)
+			more, err := r.removed(ctx, r.Config.SchemaTopic(s.at.Topic), s.at.ID, s.start-s.lost(), s.start)
 			if err != nil {
 				return err
 			}
@@ -284,13 +280,13 @@ func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 	for _, msgs := range [][]schemas.Message{lost, incidents} {
 		var recs []*kgo.Record
 		for _, m := range msgs {
-			rec, err := r.record(m, time.Now())
+			rec, err := r.Encode(m, time.Now())
 			if err != nil {
 				return err
 			}
 			recs = append(recs, rec)
 		}
-		if _, err := publish(ctx, cl, recs); err != nil {
+		if _, err := core.Publish(ctx, cl, recs); err != nil {
 			return err
 		}
 	}
@@ -299,11 +295,11 @@ func (r *router) openIncidents(ctx context.Context, of []groupPosition) error {
 
 // knownIncidents adds the ids of all incidents of removed records to known. It takes at most a third of
 // outOfRangeTimeout.
-func (r *router) knownIncidents(ctx context.Context, known map[string]bool) error {
+func (r outOfRangeDiagnosis) knownIncidents(ctx context.Context, known map[string]bool) error {
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout/3)
 	defer cancel()
-	name := r.cfg.topic(schemas.Incidents)
-	opts, err := r.cfg.options("incidents")
+	name := r.Config.Topic(schemas.Incidents)
+	opts, err := r.Config.Options("incidents")
 	if err != nil {
 		return err
 	}
@@ -312,15 +308,15 @@ func (r *router) knownIncidents(ctx context.Context, known map[string]bool) erro
 		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
-	parts, err := topicRanges(ctx, kadm.NewClient(cl), name)
+	parts, err := core.TopicRanges(ctx, kadm.NewClient(cl), name)
 	if err != nil {
 		return err
 	}
-	return scan(ctx, r.cfg, name, parts, func(rec *kgo.Record, _ uint32) error {
+	return core.Scan(ctx, r.Config, name, parts, func(rec *kgo.Record, _ uint32) error {
 		if !strings.Contains(string(rec.Key), "/"+kindRemoved) {
 			return nil
 		}
-		if body, err := schemas.Decode(schemas.Incidents, headersOf(rec), rec.Value); err == nil {
+		if body, err := schemas.Decode(schemas.Incidents, core.HeadersOf(rec), rec.Value); err == nil {
 			known[body.GetId()] = true
 		}
 		return nil

@@ -8,118 +8,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
-
-// admin returns a client for the actions of an operator.
-func admin(t *testing.T, cfg kafka.Config) *kadm.Client {
-	t.Helper()
-	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cl.Close)
-	return kadm.NewClient(cl)
-}
-
-// commit sets the committed offset of a group in partition 0 of a topic.
-func commit(t *testing.T, cfg kafka.Config, group string, topic schemas.Topic, at int64) {
-	t.Helper()
-	commitOf(t, cfg, group, kadm.Offset{Topic: string(topic), At: at, LeaderEpoch: -1})
-}
-
-// commitOf is commit for any partition.
-func commitOf(t *testing.T, cfg kafka.Config, group string, o kadm.Offset) {
-	t.Helper()
-	var os kadm.Offsets
-	o.Topic = cfg.Prefix + o.Topic
-	os.Add(o)
-	if err := admin(t, cfg).CommitAllOffsets(t.Context(), group, os); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// A reader whose records were removed before it read them stops and says so. It opens one incident, however often
-// it restarts, and continues once an operator has reset its group.
-func TestRecordsRemoved(t *testing.T) {
-	t.Parallel()
-	const n, at, start = 20, 5, 12
-	type part = interface{ Run(context.Context) error }
-	for name, tt := range map[string]struct {
-		role  schemas.Role
-		topic schemas.Topic
-		make  func(*testing.T, *kafkatest.Broker, *memoryTable) part
-	}{
-		"group": {schemas.RolePlanner, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part {
-			return planner(t, b, plan)
-		}},
-		"batch group": {schemas.RoleSink, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, tb *memoryTable) part {
-			return sink(t, b, kafka.BatchConfig{}, tb)
-		}},
-		"pool": {schemas.RoleCopier, schemas.DuplicationLow, func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part {
-			p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
-				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow}}, plan)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return p
-		}},
-		"delayer": {schemas.RoleDelayer, schemas.Delay("30s"),
-			func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part { return delayer(t, b) }},
-	} {
-		for _, f := range []struct {
-			name  string
-			fault kafkatest.Fault
-			times int
-			told  int
-		}{{name: "told", told: 1}, {"telling failed", kafkatest.Refused, -1, 0},
-			{"told but reported lost", kafkatest.DoneNotAcknowledged, 1, 1}} {
-			t.Run(name+", "+f.name, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-					for range n {
-						rec, err := schemas.Encode(change("a"))
-						if err != nil {
-							t.Fatal(err)
-						}
-						rec.Topic = tt.topic
-						b.Write(kafkatest.Record{Record: rec})
-					}
-					group := "millrace." + string(tt.role)
-					if tt.topic == schemas.DuplicationLow {
-						group += ".low"
-					}
-					commit(t, b.Config(), group, tt.topic, at)
-					b.Trim(tt.topic, 0, start)
-					if f.times != 0 {
-						defer b.FailProduce(schemas.Incidents, f.fault, f.times)()
-					}
-					tb := &memoryTable{}
-					for range 3 {
-						checkRemoved(t, run(t, time.Minute, tt.make(t, b, tb)), group, f.told == 0)
-					}
-					checkIncidents(t, b, group+" millrace."+string(tt.topic)+" 0", f.told)
-					if got := b.Committed(tt.role, tt.topic)[0]; got != at || len(tb.rows) != 0 {
-						t.Errorf("committed %d, stored %v", got, tb.rows)
-					}
-					commit(t, b.Config(), group, tt.topic, start) // the remedy in the error
-					if err := run(t, 30*time.Second, tt.make(t, b, tb)); err != nil {
-						t.Error(err)
-					}
-					if got := b.Committed(tt.role, tt.topic)[0]; got != n && tt.role != schemas.RoleDelayer {
-						t.Errorf("committed %d in the end, want %d", got, n)
-					}
-				})
-			})
-		}
-	}
-}
 
 func checkRemoved(t *testing.T, err error, group string, untold bool) {
 	t.Helper()
@@ -156,18 +50,94 @@ func TestRecordsRemovedBeforeACommit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(numbered(20, 20)...)
+		b.Send(parttest.Numbered(20, 20)...)
 		b.Trim(schemas.Changes, 0, 12)
-		if err := run(t, 10*time.Second, planner(t, b, plan)); err != nil {
+		if err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(b.Read(schemas.DuplicationHigh)); n != 8 || len(b.Read(schemas.Incidents)) != 0 {
 			t.Errorf("%d outputs, want 8", n)
 		}
-		commit(t, b.Config(), "millrace.planner", schemas.Changes, 50) // the log ends at 20
-		err := run(t, 10*time.Second, planner(t, b, plan))
+		parttest.Commit(t, b.Config(), "millrace.planner", schemas.Changes, 50) // the log ends at 20
+		err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan))
 		if err == nil || !strings.Contains(err.Error(), "lost records at its end") || len(b.Read(schemas.Incidents)) != 0 {
 			t.Errorf("beyond the end: %v", err)
 		}
 	})
+}
+
+// A reader whose records were removed before it read them stops and says so. It opens one incident, however often
+// it restarts, and continues once an operator has reset its group.
+func TestRecordsRemoved(t *testing.T) {
+	t.Parallel()
+	const n, at, start = 20, 5, 12
+	type part = interface{ Run(context.Context) error }
+	for name, tt := range map[string]struct {
+		role  schemas.Role
+		topic schemas.Topic
+		make  func(*testing.T, *kafkatest.Broker, *memoryTable) part
+	}{
+		"group": {schemas.RolePlanner, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part {
+			return parttest.Planner(t, b, parttest.Plan)
+		}},
+		"batch group": {schemas.RoleSink, schemas.Changes, func(t *testing.T, b *kafkatest.Broker, tb *memoryTable) part {
+			return sink(t, b, kafka.BatchConfig{}, tb)
+		}},
+		"pool": {schemas.RoleCopier, schemas.DuplicationLow, func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part {
+			p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
+				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow}}, parttest.Plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
+		}},
+		"delayer": {schemas.RoleDelayer, schemas.Delay("30s"),
+			func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part { return parttest.Delayer(t, b) }},
+	} {
+		for _, f := range []struct {
+			name  string
+			fault kafkatest.Fault
+			times int
+			told  int
+		}{{name: "told", told: 1}, {"telling failed", kafkatest.Refused, -1, 0},
+			{"told but reported lost", kafkatest.DoneNotAcknowledged, 1, 1}} {
+			t.Run(name+", "+f.name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+					for range n {
+						rec, err := schemas.Encode(parttest.Change("a"))
+						if err != nil {
+							t.Fatal(err)
+						}
+						rec.Topic = tt.topic
+						b.Write(kafkatest.Record{Record: rec})
+					}
+					group := "millrace." + string(tt.role)
+					if tt.topic == schemas.DuplicationLow {
+						group += ".low"
+					}
+					parttest.Commit(t, b.Config(), group, tt.topic, at)
+					b.Trim(tt.topic, 0, start)
+					if f.times != 0 {
+						defer b.FailProduce(schemas.Incidents, f.fault, f.times)()
+					}
+					tb := &memoryTable{}
+					for range 3 {
+						checkRemoved(t, parttest.Run(t, time.Minute, tt.make(t, b, tb)), group, f.told == 0)
+					}
+					checkIncidents(t, b, group+" millrace."+string(tt.topic)+" 0", f.told)
+					if got := b.Committed(tt.role, tt.topic)[0]; got != at || len(tb.rows) != 0 {
+						t.Errorf("committed %d, stored %v", got, tb.rows)
+					}
+					parttest.Commit(t, b.Config(), group, tt.topic, start) // the remedy in the error
+					if err := parttest.Run(t, 30*time.Second, tt.make(t, b, tb)); err != nil {
+						t.Error(err)
+					}
+					if got := b.Committed(tt.role, tt.topic)[0]; got != n && tt.role != schemas.RoleDelayer {
+						t.Errorf("committed %d in the end, want %d", got, n)
+					}
+				})
+			})
+		}
+	}
 }

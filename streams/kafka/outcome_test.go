@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -22,7 +23,7 @@ func TestPoolOutcomes(t *testing.T) {
 	errNet := errors.New("connection reset")
 	good := kafkatest.Record{Partition: -1}
 	var err error
-	if good.Record, err = schemas.Encode(change("a")); err != nil {
+	if good.Record, err = schemas.Encode(parttest.Change("a")); err != nil {
 		t.Fatal(err)
 	}
 	garbage, later := good, good
@@ -53,7 +54,7 @@ func TestPoolOutcomes(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				b.Write(tt.rec)
 				calls := 0
-				g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				g := parttest.Planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					calls++
 					if tt.panics {
 						panic("boom")
@@ -61,15 +62,15 @@ func TestPoolOutcomes(t *testing.T) {
 					if calls <= len(tt.fail) {
 						return nil, tt.fail[calls-1]
 					}
-					return plan(ctx, d)
+					return parttest.Plan(ctx, d)
 				})
-				if err := run(t, 20*time.Second, g); err != nil {
+				if err := parttest.Run(t, 20*time.Second, g); err != nil {
 					t.Fatal(err)
 				}
 				if got := len(b.Read(schemas.DuplicationHigh)); got != tt.outputs || calls != tt.calls {
 					t.Errorf("got %d outputs of %d calls, want %d of %d", got, calls, tt.outputs, tt.calls)
 				}
-				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
+				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
 					t.Errorf("committed %d, want 1", got)
 				}
 				dead := b.Read(schemas.Dead)
@@ -115,8 +116,8 @@ func checkDead(t *testing.T, d, rec kafkatest.Record, want []string) {
 func TestPoolLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
-		b.Send(change("a"))
+		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
+		b.Send(parttest.Change("a"))
 		type sight struct {
 			topic, from schemas.Topic
 			attempt     int
@@ -125,7 +126,7 @@ func TestPoolLanes(t *testing.T) {
 		}
 		var got []sight
 		var first, before time.Time
-		g := planner(t, b, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		g := parttest.Planner(t, b, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if n := len(got); n == 0 || got[n-1].attempt != d.Attempt {
 				if n == 0 {
 					first, before = time.Now(), time.Now()
@@ -135,8 +136,8 @@ func TestPoolLanes(t *testing.T) {
 			}
 			return nil, errors.New("away")
 		})
-		background(t, delayer(t, b))
-		if err := run(t, 20*time.Minute, g); err != nil {
+		parttest.Background(t, parttest.Delayer(t, b))
+		if err := parttest.Run(t, 20*time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
 		want := []sight{
@@ -183,19 +184,19 @@ func TestPoolClasses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
-				b.Send(change("a"))
+				b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
+				b.Send(parttest.Change("a"))
 				start, calls, got := time.Now(), 0, ""
-				g := planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				g := parttest.Planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if calls++; calls <= tt.times {
 						return nil, tt.err(start)
 					}
 					got = fmt.Sprintf("%d/%d after %s", d.Attempt, d.Waits,
 						strings.TrimSuffix(time.Since(start).Round(time.Minute).String(), "0s"))
-					return plan(ctx, d)
+					return parttest.Plan(ctx, d)
 				})
-				background(t, delayer(t, b))
-				if err := run(t, tt.takes, g); err != nil {
+				parttest.Background(t, parttest.Delayer(t, b))
+				if err := parttest.Run(t, tt.takes, g); err != nil {
 					t.Fatal(err)
 				}
 				if got != tt.want {
@@ -214,19 +215,19 @@ func TestPoolRefusedPublishIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, -1)
-		if err := run(t, time.Minute, planner(t, b, plan)); err == nil {
+		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err == nil {
 			t.Error("Run returned no error")
 		}
-		if n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); n != 0 {
+		if n := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); n != 0 {
 			t.Errorf("committed %d after a failed publish", n)
 		}
 		mend()
-		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
@@ -237,12 +238,12 @@ func TestPoolPublishReportedLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		b.FailProduce(schemas.DuplicationHigh, kafkatest.DoneNotAcknowledged, 1)
-		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
@@ -265,22 +266,22 @@ func TestPoolCommitFailsAndIsMadeAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				b.Send(change("a"))
+				b.Send(parttest.Change("a"))
 				mend := b.FailCommit(schemas.RolePlanner, tt.fault, tt.times)
-				err := run(t, 5*time.Minute, planner(t, b, plan))
+				err := parttest.Run(t, 5*time.Minute, parttest.Planner(t, b, parttest.Plan))
 				if (err != nil) != tt.stops {
 					t.Fatalf("Run = %v", err)
 				}
 				if tt.stops {
 					mend()
-					if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+					if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
 						t.Fatal(err)
 					}
 				}
-				if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, tt.want) {
+				if got := parttest.Items(b, schemas.DuplicationHigh); !slices.Equal(got, tt.want) {
 					t.Errorf("got %v, want %v", got, tt.want)
 				}
-				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
+				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
 					t.Errorf("committed %d, want 1", got)
 				}
 			})
@@ -293,15 +294,15 @@ func TestPoolStopsWhileAHandlerWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		b.Send(change("a"))
-		g := planner(t, b, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
+		b.Send(parttest.Change("a"))
+		g := parttest.Planner(t, b, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
-		if err := run(t, 5*time.Second, g); err != nil {
+		if err := parttest.Run(t, 5*time.Second, g); err != nil {
 			t.Fatal(err)
 		}
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
 			t.Errorf("committed %d", got)
 		}
 		if got := len(b.Read(schemas.Delay("30s"))); got != 0 {
@@ -316,7 +317,7 @@ func TestPoolSlowAndHung(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		for i := range 10 {
-			b.Send(change(fmt.Sprint(i)))
+			b.Send(parttest.Change(fmt.Sprint(i)))
 		}
 		g := pool(t, b, kafka.PoolConfig{StallTimeout: 10 * time.Second},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
@@ -328,13 +329,13 @@ func TestPoolSlowAndHung(t *testing.T) {
 				case <-ctx.Done():
 					return nil, ctx.Err()
 				case <-time.After(wait):
-					return plan(ctx, d)
+					return parttest.Plan(ctx, d)
 				}
 			})
-		if err := run(t, 5*time.Minute, g); err != nil {
+		if err := parttest.Run(t, 5*time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh),
+		if got, want := parttest.Items(b, schemas.DuplicationHigh),
 			[]string{"0", "1", "2", "3", "5", "6", "7", "8", "9"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}

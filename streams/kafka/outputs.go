@@ -9,6 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -18,7 +20,7 @@ const resendDelay = time.Second
 // outputs publishes records with one client until the brokers acknowledge them. Records of one topic and key
 // are written in the order of the calls of send.
 type outputs struct {
-	router *router
+	router *core.Router
 	cl     *kgo.Client
 	ctx    context.Context // records that are not acknowledged when it ends are given up
 
@@ -47,7 +49,7 @@ type output struct {
 	done    func(error)
 }
 
-func newOutputs(ctx context.Context, r *router, cl *kgo.Client) *outputs {
+func newOutputs(ctx context.Context, r *core.Router, cl *kgo.Client) *outputs {
 	return &outputs{router: r, cl: cl, ctx: ctx, queues: map[topicKey]*sendQueue{}, purged: map[string]time.Time{}}
 }
 
@@ -82,9 +84,9 @@ func (s *outputs) produce(key topicKey, q *sendQueue, sent []*output) {
 
 func (s *outputs) onAck(key topicKey, q *sendQueue, o *output, rec *kgo.Record, err error) {
 	if err != nil {
-		err = publishError(rec, err)
+		err = core.PublishError(rec, err)
 	}
-	if isRetriable(err) && s.ctx.Err() == nil {
+	if core.IsRetriable(err) && s.ctx.Err() == nil {
 		o.err = err
 		o.refusal.record(s.router, o.part.fetcher.metrics, err)
 	} else {
@@ -118,7 +120,7 @@ func (s *outputs) onAck(key topicKey, q *sendQueue, o *output, rec *kgo.Record, 
 				s.purgeTopic(key.topic)
 			}
 			if o.err != nil {
-				o.rec = resetRecord(o.rec)
+				o.rec = core.ResetRecord(o.rec)
 			}
 		}
 		s.produce(key, q, next)
@@ -141,4 +143,24 @@ func (s *outputs) empty() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.queues) == 0
+}
+
+// A refusal tracks an output, or a batch of outputs, that the brokers do not accept for now.
+type refusal struct{ active bool }
+
+// record records that the brokers have refused it.
+func (f *refusal) record(r *core.Router, m *metrics.Role, err error) {
+	m.CountPublishFailures(1)
+	if !f.active && m.AddRefused(1) {
+		r.Log.Warn("retry outputs", "err", err)
+	}
+	f.active = true
+}
+
+// clear records that the brokers have accepted it, or that it is not sent again.
+func (f *refusal) clear(m *metrics.Role) {
+	if f.active {
+		m.AddRefused(-1)
+	}
+	f.active = false
 }

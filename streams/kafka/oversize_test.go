@@ -15,6 +15,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -59,7 +62,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 	fails := func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
 		return nil, retry.Wait(context.DeadlineExceeded, time.Now().Add(time.Hour)) // into a lane
 	}
-	change1 := change("a").Body.(*pb.Change)
+	change1 := parttest.Change("a").Body.(*pb.Change)
 	value := func(m schemas.Message) *kgo.Record {
 		r := messageRecord(t, m)
 		r.Value = garbage
@@ -80,7 +83,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		r.Topic = string(topic)
 		return r
 	}
-	group := func(t *testing.T, b *kafkatest.Broker) runnable { return planner(t, b, fails) }
+	group := func(t *testing.T, b *kafkatest.Broker) runnable { return parttest.Planner(t, b, fails) }
 	copies := func(t *testing.T, b *kafkatest.Broker) runnable {
 		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
 			Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
@@ -89,7 +92,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		}
 		return p
 	}
-	delay := func(t *testing.T, b *kafkatest.Broker) runnable { return delayer(t, b) }
+	delay := func(t *testing.T, b *kafkatest.Broker) runnable { return parttest.Delayer(t, b) }
 	sink := func(t *testing.T, b *kafkatest.Broker) runnable {
 		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink,
 			Topics: []schemas.Topic{schemas.Changes}}, discard{})
@@ -104,23 +107,26 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 		role schemas.Role
 		run  func(*testing.T, *kafkatest.Broker) runnable
 	}{
-		"value, group":   {value(change("a")), schemas.Changes, schemas.RolePlanner, group},
-		"headers, group": {header(change("a")), schemas.Changes, schemas.RolePlanner, group},
-		"key, group":     {key(change("a")), schemas.Changes, schemas.RolePlanner, group},
-		"again, group": {back(schemas.Again(schemas.RolePlanner), value(change("a"))), schemas.Again(schemas.RolePlanner),
+		"value, group":   {value(parttest.Change("a")), schemas.Changes, schemas.RolePlanner, group},
+		"headers, group": {header(parttest.Change("a")), schemas.Changes, schemas.RolePlanner, group},
+		"key, group":     {key(parttest.Change("a")), schemas.Changes, schemas.RolePlanner, group},
+		"again, group": {back(schemas.Again(schemas.RolePlanner), value(parttest.Change("a"))),
+			schemas.Again(schemas.RolePlanner),
 			schemas.RolePlanner, group},
-		"value, pool":   {value(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
-		"headers, pool": {header(command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
-		"value, sink":   {value(change("a")), schemas.Changes, schemas.RoleSink, sink},
-		"lane":          {back(schemas.Delay("30s"), value(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
-		"key in a lane": {back(schemas.Delay("30s"), key(change("a"))), schemas.Delay("30s"), schemas.RoleDelayer, delay},
+		"value, pool":   {value(parttest.Command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
+		"headers, pool": {header(parttest.Command(change1)), schemas.DuplicationHigh, schemas.RoleCopier, copies},
+		"value, sink":   {value(parttest.Change("a")), schemas.Changes, schemas.RoleSink, sink},
+		"lane": {back(schemas.Delay("30s"), value(parttest.Change("a"))), schemas.Delay("30s"), schemas.RoleDelayer,
+			delay},
+		"key in a lane": {back(schemas.Delay("30s"), key(parttest.Change("a"))), schemas.Delay("30s"), schemas.RoleDelayer,
+			delay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				rec := *tt.rec
 				writeForeign(t, b, &rec)
-				if err := run(t, 2*time.Minute, tt.run(t, b)); err != nil {
+				if err := parttest.Run(t, 2*time.Minute, tt.run(t, b)); err != nil {
 					t.Fatal(err)
 				}
 				dead := b.Read(schemas.Dead)
@@ -131,7 +137,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 					got.Size() < len(garbage) {
 					t.Errorf("the dead letter is not the written record: key of %d bytes, value of %d", len(got.Key), len(got.Value))
 				}
-				if got := sum(b.Committed(tt.role, tt.read)); got != 1 {
+				if got := parttest.Sum(b.Committed(tt.role, tt.read)); got != 1 {
 					t.Errorf("committed %d, want 1", got)
 				}
 			})
@@ -153,11 +159,11 @@ func TestOversizedBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 		writeBatches(t, b, 0, "a")
-		rec := messageRecord(t, change("b"))
+		rec := messageRecord(t, parttest.Change("b"))
 		rec.Value = bytes.Repeat([]byte("x"), 70<<20)
 		writeForeign(t, b, rec) // to partition 0 or 1
 		cfg := b.Config()
-		cfg.Unreadables = kafka.NewUnreadables()
+		cfg.Unreadables = client.NewUnreadables()
 		var h handled
 		part, err := readers()["Pool"](cfg, &h)
 		if err != nil {
@@ -175,7 +181,7 @@ func TestOversizedBatch(t *testing.T) {
 				t.Errorf("got %s", got)
 			}
 		})
-		if err := run(t, 2*time.Minute, part); err != nil {
+		if err := parttest.Run(t, 2*time.Minute, part); err != nil {
 			t.Error(err)
 		}
 		if got := h.take(); !slices.Equal(got, []string{"a", "c"}) {
@@ -192,18 +198,18 @@ func TestRedriveRefusesOversized(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		big, small := messageRecord(t, change("a")), messageRecord(t, change("b"))
+		big, small := messageRecord(t, parttest.Change("a")), messageRecord(t, parttest.Change("b"))
 		big.Value, small.Value = bytes.Repeat([]byte("x"), 5<<20), []byte("{")
 		writeForeign(t, b, big, small)
-		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
-		d, err := kafka.NewDeadLetters(b.Config())
+		d, err := deadletter.New(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer d.Close()
-		got, err := d.Redrive(t.Context(), kafka.DeadQuery{}, kafka.DeadOrder{Who: "ann"})
+		got, err := d.Redrive(t.Context(), deadletter.Query{}, deadletter.Order{Who: "ann"})
 		if err != nil || got.Done != 1 || got.Refused != 1 ||
 			!strings.Contains(got.FirstRefusal.Error(), "cannot be redriven: key, value and headers are") {
 			t.Errorf("got %+v, %v", got, err)

@@ -40,8 +40,8 @@ func (w *worker) park() bool {
 	w.parked, w.replaced = true, true
 	w.deadline -= w.p.clock.Load()
 	w.mu.Unlock()
-	w.p.metricsOf(t).addBusy(-1)
-	w.p.metricsOf(t).addParked(1)
+	w.p.metricsOf(t).AddBusy(-1)
+	w.p.metricsOf(t).AddParked(1)
 	w.p.sched.Park(&t.Task)
 	if first {
 		w.p.startWorker(w.kind)
@@ -66,8 +66,8 @@ func (w *worker) unpark() (cause error) {
 	}
 	now := w.p.clock.Load()
 	w.lastProgress.Store(now)
-	w.p.metricsOf(t).addParked(-1)
-	w.p.metricsOf(t).addBusy(1)
+	w.p.metricsOf(t).AddParked(-1)
+	w.p.metricsOf(t).AddBusy(1)
 	w.mu.Lock()
 	w.parked = false
 	w.deadline += now

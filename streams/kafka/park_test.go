@@ -15,7 +15,10 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -49,7 +52,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 				const n, keys, workers = 600, 200, 2
-				b.Send(numbered(n, keys)...)
+				b.Send(parttest.Numbered(n, keys)...)
 				var (
 					mu   sync.Mutex
 					busy int
@@ -77,7 +80,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 				start := time.Now()
 				p := pool(t, b, pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					work()
-					out, err := parkFirst(time.Second, plan)(ctx, d)
+					out, err := parkFirst(time.Second, parttest.Plan)(ctx, d)
 					work()
 					c := d.Body.(*pb.Change)
 					mu.Lock()
@@ -86,7 +89,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 					end = time.Now()
 					return out, err
 				})
-				if err := run(t, time.Minute, p); err != nil {
+				if err := parttest.Run(t, time.Minute, p); err != nil {
 					t.Fatal(err)
 				}
 				for i := range keys {
@@ -98,7 +101,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 				if took := end.Sub(start); took > 8*time.Second { // three waits of each key, and 600 ms of work
 					t.Errorf("%d tasks took %v", n, took)
 				}
-				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
 					t.Errorf("committed %d, want %d", got, n)
 				}
 			})
@@ -112,17 +115,17 @@ func TestParkedTasksCountInTheWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		const n = 1000
-		b.Send(numbered(n, n)...)
+		b.Send(parttest.Numbered(n, n)...)
 		hold := make(chan struct{})
 		var parked atomic.Int32
-		background(t, pool(t, b, kafka.PoolConfig{Workers: 1, Window: 64}, func(
+		parttest.Background(t, pool(t, b, kafka.PoolConfig{Workers: 1, Window: 64}, func(
 			ctx context.Context, d *schemas.Delivery,
 		) ([]schemas.Message, error) {
 			err := kafka.Park(ctx, func(context.Context) error { parked.Add(1); <-hold; return nil })
 			if err != nil {
 				return nil, err
 			}
-			return plan(ctx, d)
+			return parttest.Plan(ctx, d)
 		}))
 		time.Sleep(time.Minute)
 		if got := parked.Load(); got < 48 || got > 64 {
@@ -130,7 +133,7 @@ func TestParkedTasksCountInTheWindow(t *testing.T) {
 		}
 		close(hold)
 		time.Sleep(time.Minute)
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
 			t.Errorf("committed %d, want %d", got, n)
 		}
 	})
@@ -154,12 +157,12 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				b.Send(change("a"))
+				b.Send(parttest.Change("a"))
 				work := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if err := retry.Sleep(ctx, tt.after); err != nil {
 						return nil, err
 					}
-					return plan(ctx, d)
+					return parttest.Plan(ctx, d)
 				}
 				p := pool(t, b, tt.pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if err := retry.Sleep(ctx, tt.before); err != nil {
@@ -167,7 +170,7 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 					}
 					return parkFirst(20*time.Minute, work)(ctx, d)
 				})
-				if err := run(t, 40*time.Minute, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
+				if err := parttest.Run(t, 40*time.Minute, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
 					t.Fatal(err)
 				}
 				if got := len(b.Read(schemas.Delay("30s"))); got != tt.lanes {
@@ -193,13 +196,13 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				b.Send(numbered(20, 20)...)
+				b.Send(parttest.Numbered(20, 20)...)
 				pc := kafka.PoolConfig{Workers: 4, DrainTimeout: 20 * time.Second}
 				p := pool(t, b, pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if err := retry.Sleep(ctx, tt.first); err != nil {
 						return nil, err
 					}
-					return parkFirst(time.Hour, plan)(ctx, d)
+					return parkFirst(time.Hour, parttest.Plan)(ctx, d)
 				})
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -213,13 +216,13 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 				if took := time.Since(start); took > tt.took {
 					t.Errorf("the stop took %v, want %v at most", took, tt.took)
 				}
-				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
+				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
 					t.Errorf("committed %d, want 0", got)
 				}
-				if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+				if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 					t.Fatal(err)
 				}
-				if got := len(items(b, schemas.DuplicationHigh)); got != 20 {
+				if got := len(parttest.Items(b, schemas.DuplicationHigh)); got != 20 {
 					t.Errorf("%d outputs, want 20", got)
 				}
 			})
@@ -232,17 +235,17 @@ func TestParkedTasksOfALostPartition(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("parked"), change("waits"), change("works"))
+		b.Send(parttest.Change("parked"), parttest.Change("waits"), parttest.Change("works"))
 		var calls atomic.Int32
 		block := make(chan struct{})
 		one := kafka.PoolConfig{Workers: 1}
-		background(t, pool(t, b, one, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		parttest.Background(t, pool(t, b, one, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if calls.Add(1) > 3 {
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			}
 			wait := map[string]time.Duration{"parked": time.Hour, "waits": time.Second}[d.Body.(*pb.Change).GetItem()]
 			if wait > 0 {
-				return parkFirst(wait, plan)(ctx, d)
+				return parkFirst(wait, parttest.Plan)(ctx, d)
 			}
 			<-block // ignores the cancellation and keeps the worker
 			return nil, ctx.Err()
@@ -253,12 +256,13 @@ func TestParkedTasksOfALostPartition(t *testing.T) {
 		}
 		b.Fence(schemas.RolePlanner)
 		time.Sleep(30 * time.Second)
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
 			t.Errorf("committed %d, want 0", got)
 		}
 		close(block)
 		time.Sleep(2 * time.Minute)
-		if got, want := items(b, schemas.DuplicationHigh), []string{"parked", "waits", "works"}; !slices.Equal(got, want) {
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"parked", "waits", "works"}; !slices.Equal(got,
+			want) {
 			t.Errorf("outputs of %v, want %v", got, want)
 		}
 	})
@@ -269,22 +273,22 @@ func TestParkedTasksEndInAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"), change("b"))
+		b.Send(parttest.Change("a"), parttest.Change("b"))
 		cfg := b.Config()
-		cfg.Controls = &kafka.Controls{}
-		p, err := kafka.NewPool(cfg, planning(2), parkFirst(30*time.Second, plan))
+		cfg.Controls = &client.Controls{}
+		p, err := kafka.NewPool(cfg, planning(2), parkFirst(30*time.Second, parttest.Plan))
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(10 * time.Second)
 		ctl := &pb.Control{Role: string(schemas.RolePlanner), Paused: true}
 		if err := cfg.Controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {
 			t.Fatal(err)
 		}
-		b.Send(change("c"))
+		b.Send(parttest.Change("c"))
 		time.Sleep(time.Minute)
-		if got, want := items(b, schemas.DuplicationHigh), []string{"a", "b"}; !slices.Equal(got, want) {
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a", "b"}; !slices.Equal(got, want) {
 			t.Errorf("outputs of %v, want %v", got, want)
 		}
 	})
@@ -295,10 +299,10 @@ func TestParkedTasksAreNoSuspects(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(numbered(4, 4)...)
+		b.Send(parttest.Numbered(4, 4)...)
 		for range 5 {
 			proc, cfg := newProcess(b.Config())
-			p, err := kafka.NewPool(cfg, planning(1), parkFirst(time.Hour, plan))
+			p, err := kafka.NewPool(cfg, planning(1), parkFirst(time.Hour, parttest.Plan))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -310,10 +314,10 @@ func TestParkedTasksAreNoSuspects(t *testing.T) {
 			cancel()
 			<-ended
 		}
-		if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+		if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
-		if got, dead := len(items(b, schemas.DuplicationHigh)), len(b.Read(schemas.Dead)); got != 4 || dead != 0 {
+		if got, dead := len(parttest.Items(b, schemas.DuplicationHigh)), len(b.Read(schemas.Dead)); got != 4 || dead != 0 {
 			t.Errorf("%d outputs and %d dead letters, want 4 and none", got, dead)
 		}
 	})
@@ -324,7 +328,8 @@ func TestParkedTasksThatFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("fails"), change("panics"), change("flaky"), change("twice"), change("inside"))
+		b.Send(parttest.Change("fails"), parttest.Change("panics"), parttest.Change("flaky"), parttest.Change("twice"),
+			parttest.Change("inside"))
 		var calls atomic.Int32
 		errOwn := errors.New("its own")
 		one := kafka.PoolConfig{Workers: 1}
@@ -338,7 +343,7 @@ func TestParkedTasksThatFail(t *testing.T) {
 					fail = errOwn
 				}
 			case "twice":
-				if _, err := parkFirst(time.Second, plan)(ctx, d); err != nil {
+				if _, err := parkFirst(time.Second, parttest.Plan)(ctx, d); err != nil {
 					return nil, err
 				}
 			}
@@ -354,12 +359,13 @@ func TestParkedTasksThatFail(t *testing.T) {
 			if err != nil {
 				return nil, err
 			}
-			return plan(ctx, d)
+			return parttest.Plan(ctx, d)
 		})
-		if err := run(t, time.Minute, p); err != nil {
+		if err := parttest.Run(t, time.Minute, p); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"flaky", "inside", "twice"}; !slices.Equal(got, want) {
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"flaky", "inside", "twice"}; !slices.Equal(got,
+			want) {
 			t.Errorf("outputs of %v, want %v", got, want)
 		}
 		var why []string
@@ -382,28 +388,28 @@ func TestMetricsOfParkedTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := withMetrics(b)
-		b.Send(numbered(7, 7)...)
+		b.Send(parttest.Numbered(7, 7)...)
 		p, err := kafka.NewPool(cfg, planning(2),
 			parkFirst(20*time.Second, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				time.Sleep(10 * time.Second)
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			}))
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(18 * time.Second)
 		const l = "{class=high,role=planner}"
-		kafka.SameValues(t, nonZero(t, reg, "tasks", l), map[string]float64{"parked_tasks" + l: 7})
+		metricstest.Compare(t, nonZero(t, reg, "tasks", l), map[string]float64{"parked_tasks" + l: 7})
 		if s := cfg.Metrics.State(); s[0].Parked != 7 || s[0].Busy != 0 || s[0].InFlight != 7 {
 			t.Errorf("got %+v, want 7 that are parked", s[0])
 		}
 		time.Sleep(10 * time.Second)
 		got := nonZero(t, reg, "tasks", l)
 		delete(got, "oldest_task_seconds"+l)
-		kafka.SameValues(t, got, map[string]float64{"parked_tasks" + l: 5, "working_tasks" + l: 2})
+		metricstest.Compare(t, got, map[string]float64{"parked_tasks" + l: 5, "working_tasks" + l: 2})
 		time.Sleep(time.Minute)
-		kafka.SameValues(t, nonZero(t, reg, "tasks", l), map[string]float64{})
+		metricstest.Compare(t, nonZero(t, reg, "tasks", l), map[string]float64{})
 	})
 }
 
@@ -423,7 +429,7 @@ func TestParkedPoisonThatKills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		const n = 30
-		b.Send(numbered(n, n)...)
+		b.Send(parttest.Numbered(n, n)...)
 		deaths := 0
 		for range 10 {
 			proc, cfg := newProcess(b.Config())
@@ -437,7 +443,7 @@ func TestParkedPoisonThatKills(t *testing.T) {
 					if err := retry.Sleep(ctx, time.Second); err != nil {
 						return nil, err
 					}
-					return plan(ctx, d)
+					return parttest.Plan(ctx, d)
 				}))
 			if err != nil {
 				t.Fatal(err)
@@ -460,7 +466,7 @@ func TestParkedPoisonThatKills(t *testing.T) {
 		if want := []string{schemas.ItemKey("acme", "maps", "7")}; deaths != 3 || !slices.Equal(dead, want) {
 			t.Errorf("%d processes died and the dead letters are %v, want 3 and %v", deaths, dead, want)
 		}
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
 			t.Errorf("committed %d, want %d", got, n)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -39,10 +40,10 @@ func TestPausePart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
-				other := change("other")
+				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
+				other := parttest.Change("other")
 				other.Body.(*pb.Change).Account = "umbrella"
-				b.Send(change("a"), other)
+				b.Send(parttest.Change("a"), other)
 				cfg, c := paused(t, b, tt.entry)
 				var mu sync.Mutex // guards got: messages are handled concurrently
 				start, got := time.Now(), map[string]string{}
@@ -54,13 +55,13 @@ func TestPausePart(t *testing.T) {
 						defer mu.Unlock()
 						got[d.Body.(*pb.Change).GetItem()] = fmt.Sprintf("attempt %d, waits %d, history %v after %v", d.Attempt,
 							d.Waits, history, time.Since(start).Round(time.Minute))
-						return plan(ctx, d)
+						return parttest.Plan(ctx, d)
 					})
 				if err != nil {
 					t.Fatal(err)
 				}
-				background(t, g)
-				background(t, delayer(t, b))
+				parttest.Background(t, g)
+				parttest.Background(t, parttest.Delayer(t, b))
 				time.Sleep(tt.lasts)
 				lift := &pb.Control{Role: tt.entry.GetRole(), Account: tt.entry.GetAccount(), Store: tt.entry.GetStore()}
 				apply(t, c, lift)
@@ -86,16 +87,17 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
-		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}}, plan)
+		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}},
+			parttest.Plan)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := run(t, time.Minute, g); err != nil {
+		if err := parttest.Run(t, time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) ||
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) ||
 			len(b.Read(schemas.Dead)) > 0 {
 			t.Errorf("got %v and %d dead letters, want %v and none", got, len(b.Read(schemas.Dead)), want)
 		}
@@ -119,18 +121,18 @@ func TestPausedRecordIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				b.Send(change("a"))
+				b.Send(parttest.Change("a"))
 				b.FailProduce(schemas.Delay("30s"), tt.fault, 1)
 				cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
 				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
-					Describe: kafka.WorkOf, Bytes: 1}, plan)
+					Describe: kafka.WorkOf, Bytes: 1}, parttest.Plan)
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, time.Minute, g); (err != nil) != tt.stops {
+				if err := parttest.Run(t, time.Minute, g); (err != nil) != tt.stops {
 					t.Errorf("Run = %v", err)
 				}
-				if at, n := sum(b.Committed(schemas.RolePlanner, schemas.Changes)),
+				if at, n := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)),
 					len(b.Read(schemas.Delay("30s"))); at != tt.committed || n != tt.lane {
 					t.Errorf("committed %d, %d in the lane, want %d, %d", at, n, tt.committed, tt.lane)
 				}

@@ -2,19 +2,18 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A pauser stops the polls of a client while its role is paused. The member keeps its partitions and the
 // records that it has read. Only one loop uses a pauser.
 type pauser struct {
-	controls *Controls
+	controls *client.Controls
 	role     schemas.Role
 	topics   []string // topics to pause; if empty, the polling loop holds the records itself
 	paused   bool
@@ -42,26 +41,9 @@ func (p *pauser) poll(ctx context.Context, cl *kgo.Client, n int) kgo.Fetches {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() {
-		if p.controls.waitResumed(p.role, ctx.Done()) {
+		if p.controls.WaitResumed(p.role, ctx.Done()) {
 			cancel()
 		}
 	})
 	return cl.PollRecords(ctx, n)
-}
-
-// errWorkPaused sends a paused message to a lane, to make room for others.
-var errWorkPaused = errors.New("account or store is paused")
-
-// pausedRecord returns the record that waits in a lane while the work of ir is paused, for as long as for an
-// unavailable store. It counts as no attempt and as no failure.
-func (r *router) pausedRecord(ir *inflightRecord, now time.Time) *kgo.Record {
-	h := *r.retryHeaders(ir)
-	h.role, h.class, h.err = r.role, "paused", errWorkPaused.Error()
-	h.due = now.Add(laneForWait(r.lanes, h.unavailable, maxUnavailableLane).Delay)
-	h.unavailable++
-	ir.disposition = dispositionPaused
-	topic := schemas.Delay(laneFor(r.lanes, h.due.Sub(now)).Name)
-	r.log.Debug("delay paused message", "to", string(topic), "topic", string(h.topic),
-		"partition", h.partition, "offset", h.offset, "class", h.class)
-	return &kgo.Record{Topic: r.cfg.topic(topic), Key: ir.rec.Key, Value: ir.rec.Value, Headers: h.apply(ir.rec.Headers)}
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -24,22 +26,22 @@ type runnable interface{ Run(context.Context) error }
 func pausable() map[string]struct {
 	role  schemas.Role
 	topic schemas.Topic // read and committed
-	make  func(c kafka.Config, l *deliveryLog) (runnable, error)
+	make  func(c client.Config, l *deliveryLog) (runnable, error)
 } {
 	type part = struct {
 		role  schemas.Role
 		topic schemas.Topic
-		make  func(c kafka.Config, l *deliveryLog) (runnable, error)
+		make  func(c client.Config, l *deliveryLog) (runnable, error)
 	}
 	return map[string]part{
-		"Pool": {schemas.RolePlanner, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
+		"Pool": {schemas.RolePlanner, schemas.Changes, func(c client.Config, l *deliveryLog) (runnable, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					l.note(d)
-					return plan(ctx, d)
+					return parttest.Plan(ctx, d)
 				})
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c kafka.Config, l *deliveryLog) (runnable, error) {
+		"BatchGroup": {schemas.RoleSink, schemas.Changes, func(c client.Config, l *deliveryLog) (runnable, error) {
 			return kafka.NewBatchGroup(c, kafka.BatchConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes},
 				MaxAge: 100 * time.Millisecond},
 				storeFunc{func(_ context.Context, batch []*schemas.Delivery) error {
@@ -65,7 +67,7 @@ func (l *deliveryLog) total() (n int) {
 func send(b *kafkatest.Broker, keys int) {
 	var msgs []schemas.Message
 	for i := range keys {
-		msgs = append(msgs, change(fmt.Sprint(i)))
+		msgs = append(msgs, parttest.Change(fmt.Sprint(i)))
 	}
 	b.Send(msgs...)
 }
@@ -78,9 +80,9 @@ func sendUndecodable(b *kafkatest.Broker, topic schemas.Topic) {
 }
 
 // paused returns b's configuration with its own Controls, to which entries were applied.
-func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (kafka.Config, *kafka.Controls) {
+func paused(t *testing.T, b *kafkatest.Broker, entries ...*pb.Control) (client.Config, *client.Controls) {
 	t.Helper()
-	c := new(kafka.Controls)
+	c := new(client.Controls)
 	apply(t, c, entries...)
 	cfg := b.Config()
 	cfg.Controls = c
@@ -104,14 +106,14 @@ func TestPause(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			background(t, p)
+			parttest.Background(t, p)
 		}
 		check := func(name string, n int) {
 			t.Helper()
 			if got := ledgers[name].total(); got != n {
 				t.Errorf("%s: %d handled, want %d", name, got, n)
 			}
-			if got := sum(b.Committed(parts[name].role, parts[name].topic)); got != int64(n) {
+			if got := parttest.Sum(b.Committed(parts[name].role, parts[name].topic)); got != int64(n) {
 				t.Errorf("%s: %d committed, want %d", name, got, n)
 			}
 		}
@@ -154,14 +156,14 @@ func TestPauseUntil(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				background(t, p)
+				parttest.Background(t, p)
 				time.Sleep(time.Until(ends(time.Hour).AsTime()) - time.Millisecond)
 				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), b.Committed(part.role, part.topic); n+dead+len(at) > 0 {
 					t.Errorf("while paused: %d handled, %d dead letters, committed %v", n, dead, at)
 				}
 				time.Sleep(time.Second)
 				l.check(t, 10, 1)
-				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), sum(b.Committed(part.role, part.topic)); n != 10 ||
+				if n, dead, at := l.total(), len(b.Read(schemas.Dead)), parttest.Sum(b.Committed(part.role, part.topic)); n != 10 ||
 					dead != 1 || at != 11 {
 					t.Errorf("%d handled, %d dead letters, %d committed, want 10, 1, 11", n, dead, at)
 				}
@@ -190,7 +192,7 @@ func TestPauseAndStop(t *testing.T) {
 			if l.total() == 7 {
 				apply(t, c, &pb.Control{Role: "planner", Paused: true})
 			}
-			return plan(ctx, d)
+			return parttest.Plan(ctx, d)
 		}
 		group := func() *kafka.Pool {
 			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
@@ -200,19 +202,20 @@ func TestPauseAndStop(t *testing.T) {
 			}
 			return g
 		}
-		if err := run(t, time.Minute, group()); err != nil {
+		if err := parttest.Run(t, time.Minute, group()); err != nil {
 			t.Fatal(err)
 		}
-		if got, dead := sum(b.Committed(schemas.RolePlanner, schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 ||
+		if got, dead := parttest.Sum(b.Committed(schemas.RolePlanner,
+			schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 ||
 			dead != 0 {
 			t.Errorf("committed %d and %d dead letters, want 7 and none", got, dead)
 		}
 		apply(t, c, &pb.Control{Role: "planner"})
-		if err := run(t, time.Minute, group()); err != nil {
+		if err := parttest.Run(t, time.Minute, group()); err != nil {
 			t.Fatal(err)
 		}
 		l.check(t, 7, 2)
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 15 {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 15 {
 			t.Errorf("committed %d, want 15", got)
 		}
 	})
@@ -233,7 +236,7 @@ func TestPauseCommits(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					background(t, p)
+					parttest.Background(t, p)
 					time.Sleep(5 * time.Second)
 					mend := b.FailCommit(part.role, f, -1)
 					send(b, 10)
@@ -242,7 +245,7 @@ func TestPauseCommits(t *testing.T) {
 					time.Sleep(time.Second)
 					mend()
 					time.Sleep(time.Minute)
-					if got := sum(b.Committed(part.role, part.topic)); got != 10 {
+					if got := parttest.Sum(b.Committed(part.role, part.topic)); got != 10 {
 						t.Errorf("committed %d while paused, want 10", got)
 					}
 					l.check(t, 10, 1)
@@ -258,7 +261,7 @@ func TestPauseBetweenTries(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		cfg, c := paused(t, b)
 		calls := 0
 		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
@@ -270,15 +273,15 @@ func TestPauseBetweenTries(t *testing.T) {
 				if time.Now().Before(ends(2*time.Hour).AsTime()) || d.Attempt != 1 || d.From != schemas.Changes {
 					t.Errorf("called at %v: %+v", time.Now(), d)
 				}
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := run(t, 2*time.Hour+time.Second, g); err != nil {
+		if err := parttest.Run(t, 2*time.Hour+time.Second, g); err != nil {
 			t.Fatal(err)
 		}
-		if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || calls != 2 {
+		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || calls != 2 {
 			t.Errorf("got %v of %d calls, want %v of 2", got, calls, want)
 		}
 	})
@@ -306,13 +309,13 @@ func TestPauseBetweenStores(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := run(t, time.Hour+time.Minute, g); err != nil {
+		if err := parttest.Run(t, time.Hour+time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
 		if len(calls) != 5 || calls[3].Before(ends(time.Hour).AsTime()) {
 			t.Errorf("calls at %v, want 3, then 2 after an hour", calls)
 		}
-		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != 10 {
+		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != 10 {
 			t.Errorf("committed %d, want 10", got)
 		}
 	})
@@ -330,9 +333,9 @@ func TestPauseBeforeStore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g)
+		parttest.Background(t, g)
 		time.Sleep(5 * time.Second)
-		b.Send(change("a")) // stored at once; the next ones wait
+		b.Send(parttest.Change("a")) // stored at once; the next ones wait
 		time.Sleep(50 * time.Millisecond)
 		sendUndecodable(b, schemas.Changes)
 		time.Sleep(50 * time.Millisecond)
@@ -362,7 +365,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				background(t, p)
+				parttest.Background(t, p)
 				send(b, 10)
 				time.Sleep(5 * time.Second)
 				apply(t, c, &pb.Control{Paused: true})
@@ -384,7 +387,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 func TestPauseDelayer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Lanes: quickLanes()})
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Lanes: parttest.QuickLanes()})
 		cfg, c := paused(t, b, &pb.Control{Role: "delayer", Paused: true})
 		p, err := kafka.NewProducer(cfg, "test")
 		if err != nil {
@@ -395,10 +398,10 @@ func TestPauseDelayer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, d)
+		parttest.Background(t, d)
 		publish := func(items ...string) {
 			for _, i := range items {
-				m := change(i)
+				m := parttest.Change(i)
 				m.Due = time.Now().Add(time.Minute)
 				if err := p.Publish(t.Context(), m); err != nil {
 					t.Error(err)
@@ -408,7 +411,7 @@ func TestPauseDelayer(t *testing.T) {
 		check := func(again int, committed int64) {
 			t.Helper()
 			if got, at := len(b.Read(schemas.Again(schemas.RolePlanner))),
-				sum(b.Committed(schemas.RoleDelayer, schemas.Delay("30s"))); got != again || at != committed {
+				parttest.Sum(b.Committed(schemas.RoleDelayer, schemas.Delay("30s"))); got != again || at != committed {
 				t.Errorf("%d came back, %d committed, want %d, %d", got, at, again, committed)
 			}
 		}
@@ -479,7 +482,10 @@ func TestPauseRebalance(t *testing.T) {
 				t.Errorf("%d handled while paused", got-before)
 			}
 			apply(t, c, &pb.Control{})
-			await(t, "all is committed", func() bool { return sum(b.Committed(part.role, part.topic)) == keys*each })
+			parttest.Await(t, "all is committed", func() bool {
+				return parttest.Sum(b.Committed(part.role,
+					part.topic)) == keys*each
+			})
 			stop()
 			wg.Wait()
 			l.check(t, keys, each)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -16,13 +15,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
-	// damageTries is the number of fetches of a batch that cannot be parsed before reading of its partition
-	// stops.
-	damageTries = 5
 	// lookupTimeout bounds a request to the brokers about the errors of a poll. lookupPause is the wait after a
 	// request without a finding, because the next poll returns the same errors at once.
 	lookupTimeout = 10 * time.Second
@@ -34,155 +32,65 @@ const (
 	warnEvery = time.Minute
 )
 
-// damageRetry is the wait between two fetches of a batch that cannot be parsed. The client reads no partition
-// meanwhile, for 3 s in total.
-func damageRetry() retry.Policy {
-	return retry.Policy{Wait: 250 * time.Millisecond, MaxWait: time.Second}
-}
-
 // A pollChecker handles the errors of one client's polls. It is used by the loop that polls.
 type pollChecker struct {
-	router  *router
+	router  *core.Router
 	commits *commits // nil: the client is in no group
 	// nextOffset returns the offset at which reading of a partition continues; nil: the group knows it.
-	nextOffset func(partition) int64
+	nextOffset func(core.Partition) int64
 	// byPattern: the client matches topics by a pattern, and drops deleted ones itself.
 	byPattern bool
 
-	unknownPolls map[string]int          // number of polls with an unknown id, by topic; only check uses it
-	warned       map[partition]time.Time // time of the last warning; only check uses it
+	unknownPolls map[string]int               // number of polls with an unknown id, by topic; only check uses it
+	warned       map[core.Partition]time.Time // time of the last warning; only check uses it
 
-	mu      sync.Mutex                  // guards the fields below
-	damaged map[partition]*damagedBatch // partitions with a batch that cannot be parsed
+	mu      sync.Mutex                       // guards the fields below
+	damaged map[core.Partition]*damagedBatch // partitions with a batch that cannot be parsed
 }
 
 // A damagedBatch is a batch that cannot be parsed.
 type damagedBatch struct {
 	tries   int
-	stopped *UnreadableBatch // nil: it is still fetched again
+	stopped *client.UnreadableBatch // nil: it is still fetched again
 }
 
-func newPollChecker(r *router, c *commits) *pollChecker {
+func newPollChecker(r *core.Router, c *commits) *pollChecker {
 	return &pollChecker{
-		router: r, commits: c, unknownPolls: map[string]int{}, warned: map[partition]time.Time{},
-		damaged: map[partition]*damagedBatch{},
+		router: r, commits: c, unknownPolls: map[string]int{}, warned: map[core.Partition]time.Time{},
+		damaged: map[core.Partition]*damagedBatch{},
 	}
 }
-
-// pollFaults are the errors of a poll that need more than a log message.
-type pollFaults struct {
-	fatal   error
-	unknown map[string][16]byte // topics with an id that the brokers do not know, with that id
-	// Partitions with a batch that is too long, or that the client or the broker cannot parse.
-	damaged   map[partition]error
-	transient map[partition]error // partitions, or -1 for a topic, that the broker does not serve for now
-}
-
-// faultsOf sorts the errors of a poll by their consequence, and logs those without one.
-func faultsOf(fetches kgo.Fetches, log *slog.Logger) pollFaults {
-	var (
-		out    outOfRange
-		faults = pollFaults{unknown: map[string][16]byte{}, damaged: map[partition]error{}, transient: map[partition]error{}}
-	)
-	fetches.EachTopic(func(t kgo.FetchTopic) {
-		t.EachPartition(func(p kgo.FetchPartition) {
-			if p.Err == nil {
-				return
-			}
-			var (
-				loss *kgo.ErrDataLoss
-				code *kerr.Error
-				at   = partition{t.Topic, p.Partition}
-				err  = p.Err
-			)
-			switch {
-			case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-				return // the context of the poll, or of a request that the client repeats
-			case errors.As(err, &loss):
-				log.Error("detect data loss", "topic", at.topic, "partition", at.id, "err", err)
-			case decompressTooLarge(err) != nil:
-				faults.damaged[at] = err
-			case errors.Is(err, kerr.OffsetOutOfRange):
-				out.parts = append(out.parts, at)
-			case errors.Is(err, kerr.UnknownTopicID):
-				faults.unknown[at.topic] = t.TopicID
-			case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !groupMovedOn(code):
-				if faults.fatal == nil {
-					faults.fatal = fmt.Errorf("poll %s: %w", at, err)
-				}
-			case errors.Is(err, kerr.CorruptMessage), code == nil && p.HighWatermark > 0: // the broker answered with records
-				faults.damaged[at] = err
-			case code != nil && code.Retriable:
-				faults.transient[at] = err
-			default:
-				log.Warn("poll partition", "topic", at.topic, "partition", at.id, "err", err)
-			}
-		})
-	})
-	if faults.fatal == nil && len(out.parts) > 0 {
-		faults.fatal = &out
-	}
-	return faults
-}
-
-// pollError returns the first error of a poll by a client that reads once.
-func pollError(fetches kgo.Fetches, log *slog.Logger) error {
-	faults := faultsOf(fetches, log)
-	switch {
-	case faults.fatal != nil:
-		return faults.fatal
-	case len(faults.unknown) > 0:
-		return fmt.Errorf("poll %v: %w", slices.Sorted(maps.Keys(faults.unknown)), kerr.UnknownTopicID)
-	}
-	for at, err := range faults.transient {
-		log.Warn("poll partition", "topic", at.topic, "partition", at.id, "err", err)
-	}
-	for at, err := range faults.damaged {
-		return &damagedError{at, err}
-	}
-	return nil
-}
-
-// A damagedError reports a batch that cannot be parsed.
-type damagedError struct {
-	at  partition
-	err error
-}
-
-func (e *damagedError) Error() string { return fmt.Sprintf("poll %s: %v", e.at, e.err) }
-
-func (e *damagedError) Unwrap() error { return e.err }
 
 // check returns the error that must end the poll loop, if there is one. It waits while the client must not be
 // polled.
 func (r *pollChecker) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) error {
-	faults := faultsOf(fetches, r.router.log)
-	if faults.fatal != nil {
-		return faults.fatal
+	faults := core.FaultsOf(fetches, r.router.Log)
+	if faults.Fatal != nil {
+		return faults.Fatal
 	}
-	for name := range faults.unknown {
+	for name := range faults.Unknown {
 		if r.unknownPolls[name]++; r.unknownPolls[name] < unknownTries {
-			faults.transient[partition{name, -1}] = kerr.UnknownTopicID
-			delete(faults.unknown, name)
+			faults.Transient[core.Partition{Topic: name, ID: -1}] = kerr.UnknownTopicID
+			delete(faults.Unknown, name)
 		}
 	}
-	if len(faults.unknown) > 0 {
-		if err := r.checkUnknownTopics(ctx, cl, faults.unknown); err != nil {
+	if len(faults.Unknown) > 0 {
+		if err := r.checkUnknownTopics(ctx, cl, faults.Unknown); err != nil {
 			return err
 		}
 	}
-	r.retryDamaged(ctx, cl, fetches, faults.damaged)
-	r.warnTransient(ctx, fetches, faults.transient)
+	r.retryDamaged(ctx, cl, fetches, faults.Damaged)
+	r.warnTransient(ctx, fetches, faults.Transient)
 	return nil
 }
 
 // warnTransient logs partitions that the broker does not serve for now. The client repeats the request with
 // the next poll, so warnTransient waits if the poll returned no records.
-func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, transient map[partition]error) {
+func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, transient map[core.Partition]error) {
 	for at, err := range transient {
 		if time.Since(r.warned[at]) >= warnEvery {
 			r.warned[at] = time.Now()
-			r.router.log.Warn("poll partition", "topic", at.topic, "partition", at.id, "err", err)
+			r.router.Log.Warn("poll partition", "topic", at.Topic, "partition", at.ID, "err", err)
 		}
 	}
 	if len(transient) > 0 && fetches.NumRecords() == 0 {
@@ -195,25 +103,25 @@ func (r *pollChecker) warnTransient(ctx context.Context, fetches kgo.Fetches, tr
 func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, known map[string][16]byte) error {
 	lctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	ids, err := topicIDs(lctx, cl, slices.Sorted(maps.Keys(known))...)
+	ids, err := core.TopicIDs(lctx, cl, slices.Sorted(maps.Keys(known))...)
 	if err != nil {
-		r.router.log.Warn("retry listing topics", "wait", lookupPause, "err", err)
+		r.router.Log.Warn("retry listing topics", "wait", lookupPause, "err", err)
 		_ = retry.Sleep(ctx, lookupPause) // only ctx ends it early
 		return nil
 	}
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(ids)) {
 		now := ids[name]
-		switch gone := now == (topicID{}); {
+		switch gone := now == (core.TopicID{}); {
 		case gone && r.byPattern:
-			r.router.log.Warn("drop deleted topic", "topic", name)
-		case gone || now.err == nil && now.id != kadm.TopicID(known[name]).String():
+			r.router.Log.Warn("drop deleted topic", "topic", name)
+		case gone || now.Err == nil && now.ID != kadm.TopicID(known[name]).String():
 			if r.commits != nil {
-				r.commits.deleted.add(name)
+				r.commits.deleted.Add(name)
 			}
-			errs = append(errs, topicDeleted(name, !gone))
+			errs = append(errs, client.TopicDeletedError(name, !gone))
 		default: // this broker does not know yet what another one knows
-			r.router.log.Warn("poll topic", "topic", name, "err", errors.Join(kerr.UnknownTopicID, now.err))
+			r.router.Log.Warn("poll topic", "topic", name, "err", errors.Join(kerr.UnknownTopicID, now.Err))
 		}
 	}
 	if len(errs) == 0 {
@@ -223,7 +131,9 @@ func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, kn
 }
 
 // retryDamaged fetches the partitions in bad again a few times, then stops reading them.
-func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches, bad map[partition]error) {
+func (r *pollChecker) retryDamaged(
+	ctx context.Context, cl *kgo.Client, fetches kgo.Fetches, bad map[core.Partition]error,
+) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(bad)+len(r.damaged) == 0 { // the common case
@@ -231,7 +141,7 @@ func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches 
 	}
 	wait := time.Duration(0)
 	fetches.EachPartition(func(p kgo.FetchTopicPartition) {
-		at := partition{p.Topic, p.Partition}
+		at := core.Partition{Topic: p.Topic, ID: p.Partition}
 		if len(p.Records) > 0 {
 			r.drop(at)
 		}
@@ -246,39 +156,39 @@ func (r *pollChecker) retryDamaged(ctx context.Context, cl *kgo.Client, fetches 
 		}
 		switch d.tries++; {
 		case d.stopped != nil: // its pause was lifted
-			cl.PauseFetchPartitions(at.asMap())
-		case d.tries < damageTries && decompressTooLarge(err) == nil:
-			backoff := damageRetry().Backoff(d.tries)
+			cl.PauseFetchPartitions(at.AsMap())
+		case d.tries < core.DamageTries && core.DecompressTooLarge(err) == nil:
+			backoff := core.DamageRetry().Backoff(d.tries)
 			wait = max(wait, backoff)
-			r.router.log.Warn("refetch damaged batch", "topic", at.topic, "partition", at.id,
+			r.router.Log.Warn("refetch damaged batch", "topic", at.Topic, "partition", at.ID,
 				"attempt", d.tries, "wait", backoff, "err", err)
 		default:
-			cl.PauseFetchPartitions(at.asMap())
+			cl.PauseFetchPartitions(at.AsMap())
 			d.stopped = r.describeDamage(ctx, cl, at, p.FetchPartition, err)
-			r.router.log.Error("stop partition", "topic", at.topic, "partition", at.id, "err", d.stopped.Err)
-			r.router.cfg.Unreadables.partitionStopped(*d.stopped)
+			r.router.Log.Error("stop partition", "topic", at.Topic, "partition", at.ID, "err", d.stopped.Err)
+			r.router.Config.Unreadables.PartitionStopped(*d.stopped)
 		}
 	})
 	_ = retry.Sleep(ctx, wait) // only ctx ends it early
 }
 
 // forget drops the state of a partition that is read again, or no longer assigned.
-func (r *pollChecker) forget(at partition) {
+func (r *pollChecker) forget(at core.Partition) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.drop(at)
 }
 
 // drop is forget for a caller that holds r.mu.
-func (r *pollChecker) drop(at partition) {
+func (r *pollChecker) drop(at core.Partition) {
 	if d := r.damaged[at]; d != nil && d.stopped != nil {
-		r.router.cfg.Unreadables.partitionResumed(*d.stopped)
+		r.router.Config.Unreadables.PartitionResumed(*d.stopped)
 	}
 	delete(r.damaged, at)
 }
 
 // position returns the offset at which the client continues to read the partition of p.
-func (r *pollChecker) position(cl *kgo.Client, at partition, p kgo.FetchPartition) int64 {
+func (r *pollChecker) position(cl *kgo.Client, at core.Partition, p kgo.FetchPartition) int64 {
 	if n := len(p.Records); n > 0 {
 		return p.Records[n-1].Offset + 1
 	}
@@ -286,44 +196,36 @@ func (r *pollChecker) position(cl *kgo.Client, at partition, p kgo.FetchPartitio
 		return max(r.nextOffset(at), p.LogStartOffset)
 	}
 	for _, offsets := range []map[string]map[int32]kgo.EpochOffset{cl.UncommittedOffsets(), cl.CommittedOffsets()} {
-		if o, ok := offsets[at.topic][at.id]; ok && o.Offset >= 0 {
+		if o, ok := offsets[at.Topic][at.ID]; ok && o.Offset >= 0 {
 			return o.Offset
 		}
 	}
 	return max(p.LogStartOffset, 0)
 }
 
-// decompressTooLarge returns the error of a batch that is larger, decompressed, than the client accepts, or
-// nil for any other error. The client does not fetch such a batch again.
-func decompressTooLarge(err error) *kgo.ErrDecompressTooLarge {
-	tooLarge := (*kgo.ErrDecompressTooLarge)(nil)
-	_ = errors.As(err, &tooLarge)
-	return tooLarge
-}
-
 // describeDamage returns the location of a batch that cannot be parsed, and instructions for the operator. p
 // is the result of the poll for its partition.
 func (r *pollChecker) describeDamage(
-	ctx context.Context, cl *kgo.Client, at partition, p kgo.FetchPartition, cause error,
-) *UnreadableBatch {
+	ctx context.Context, cl *kgo.Client, at core.Partition, p kgo.FetchPartition, cause error,
+) *client.UnreadableBatch {
 	offset := r.position(cl, at, p)
-	u := &UnreadableBatch{Topic: r.router.cfg.schemaTopic(at.topic), Partition: at.id, Offset: offset}
+	u := &client.UnreadableBatch{Topic: r.router.Config.SchemaTopic(at.Topic), Partition: at.ID, Offset: offset}
 	what := fmt.Sprintf("%s: the batch at offset %d cannot be parsed, so the partition is no longer read: "+
 		"its bytes are damaged on the broker that leads the partition. Make a replica with intact bytes the leader "+
 		"(kafka-leader-election.sh), or restore the bytes, and restart this process", at, offset)
-	if decompressTooLarge(cause) != nil {
+	if core.DecompressTooLarge(cause) != nil {
 		what = fmt.Sprintf("%s: the batch at offset %d is longer, decompressed, than any message may be, "+
 			"so the partition is no longer read", at, offset)
 	}
 	if r.commits == nil {
-		u.Reader = string(r.router.role)
+		u.Reader = string(r.router.Role)
 		u.Err = fmt.Errorf("%s: %w", what, cause)
 		return u
 	}
 	u.Reader, _ = cl.OptValue(kgo.ConsumerGroup).(string)
 	// If the committed offset is below the batch, records between them are still in flight, and the command
 	// would skip them.
-	done := offset <= p.LogStartOffset || cl.CommittedOffsets()[at.topic][at.id].Offset == offset
+	done := offset <= p.LogStartOffset || cl.CommittedOffsets()[at.Topic][at.ID].Offset == offset
 	next := nextBatchOffset(ctx, cl, at, offset, cause)
 	u.Err = fmt.Errorf("%s. %s: %w", what, r.skipCommand(u.Reader, at, offset, next, done), cause)
 	return u
@@ -331,13 +233,13 @@ func (r *pollChecker) describeDamage(
 
 // nextBatchOffset returns the offset after the batch that cannot be read because of cause, or 0 if it is
 // unknown.
-func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset int64, cause error) int64 {
-	if tooLarge := decompressTooLarge(cause); tooLarge != nil {
+func nextBatchOffset(ctx context.Context, cl *kgo.Client, at core.Partition, offset int64, cause error) int64 {
+	if tooLarge := core.DecompressTooLarge(cause); tooLarge != nil {
 		return tooLarge.NextOffset
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
 	defer cancel()
-	next, err := offsetAfterBatch(ctx, cl, at, offset)
+	next, err := core.OffsetAfterBatch(ctx, cl, at, offset)
 	if err != nil {
 		return 0
 	}
@@ -346,8 +248,8 @@ func nextBatchOffset(ctx context.Context, cl *kgo.Client, at partition, offset i
 
 // skipCommand returns instructions to make a group continue at next, without the batch at offset. done
 // reports whether the group has finished all records before the batch.
-func (r *pollChecker) skipCommand(group string, at partition, offset, next int64, done bool) string {
-	brokers := r.router.cfg.Brokers
+func (r *pollChecker) skipCommand(group string, at core.Partition, offset, next int64, done bool) string {
+	brokers := r.router.Config.Brokers
 	without, to := fmt.Sprintf("the records from offset %d to %d", offset, next-1), strconv.FormatInt(next, 10)
 	if next == 0 {
 		without = fmt.Sprintf("the records from offset %d on, up to the next batch "+
@@ -363,8 +265,8 @@ func (r *pollChecker) skipCommand(group string, at partition, offset, next int64
 }
 
 // resetGroup returns the command that sets the offset of a group.
-func resetGroup(brokers []string, group string, at partition, to string) string {
+func resetGroup(brokers []string, group string, at core.Partition, to string) string {
 	return fmt.Sprintf("stop the role in every process and run: "+
 		"kafka-consumer-groups.sh --bootstrap-server %s --group %s --topic %s:%d --reset-offsets %s --execute",
-		strings.Join(brokers, ","), group, at.topic, at.id, to)
+		strings.Join(brokers, ","), group, at.Topic, at.ID, to)
 }

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -44,19 +46,19 @@ func TestFaultsOf(t *testing.T) {
 		"an error of the client's own":    {errors.New("the group session was lost"), 0, nothing},
 	} {
 		got := nothing
-		f := faultsOf(fetchesOf(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}),
+		f := core.FaultsOf(fetchesOf(kgo.FetchPartition{Partition: 3, HighWatermark: tt.watermark, Err: tt.err}),
 			slog.New(slog.DiscardHandler))
-		out := (*outOfRange)(nil)
+		out := (*core.OutOfRangeError)(nil)
 		switch {
-		case errors.As(f.fatal, &out):
+		case errors.As(f.Fatal, &out):
 			got = outside
-		case f.fatal != nil:
+		case f.Fatal != nil:
 			got = ends
-		case f.unknown["t"] == [16]byte{7}:
+		case f.Unknown["t"] == [16]byte{7}:
 			got = other
-		case f.damaged[partition{"t", 3}] != nil:
+		case f.Damaged[core.Partition{Topic: "t", ID: 3}] != nil:
 			got = damaged
-		case f.transient[partition{"t", 3}] != nil:
+		case f.Transient[core.Partition{Topic: "t", ID: 3}] != nil:
 			got = passes
 		}
 		if got != tt.want {
@@ -68,12 +70,12 @@ func TestFaultsOf(t *testing.T) {
 // A batch that can be parsed later stops nothing, however often that happens.
 func TestTransientDamage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := NewUnreadables()
-		r := newPollChecker(newRouter(Config{Unreadables: u}, "planner", 0), newCommits(nil))
+		u := client.NewUnreadables()
+		r := newPollChecker(core.NewRouter(client.Config{Unreadables: u}, "planner", 0), newCommits(nil))
 		bad := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Err: io.ErrUnexpectedEOF})
 		good := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
 		for range 3 {
-			for range damageTries - 1 {
+			for range core.DamageTries - 1 {
 				if err := r.check(t.Context(), nil, bad); err != nil {
 					t.Fatal(err)
 				}

@@ -13,6 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -128,9 +131,9 @@ var errRevoked = errors.New("partition revoked")
 // Each class of topics is read by a client of its own, and one scheduler serves all classes.
 type Pool struct {
 	cfg          PoolConfig
-	kafka        Config
+	kafka        client.Config
 	handle       Handler
-	router       *router
+	router       *core.Router
 	sched        *schedule.Scheduler
 	fetchers     []*fetcher // the first one also publishes
 	window       int
@@ -153,21 +156,21 @@ type Pool struct {
 }
 
 // NewPool returns a Pool that calls h.
-func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
+func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 	pc.defaults()
-	topics, err := cfg.roleTopics(pc.Role, pc.Topics)
+	topics, err := roleTopics(cfg, pc.Role, pc.Topics)
 	if err != nil {
 		return nil, err
 	}
 	p := &Pool{
-		cfg: pc, kafka: cfg, handle: h, router: newRouter(cfg, pc.Role, pc.MaxAttempts),
+		cfg: pc, kafka: cfg, handle: h, router: core.NewRouter(cfg, pc.Role, pc.MaxAttempts),
 		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
 		deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1), live: map[*worker]bool{},
 	}
 	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
 		m := groupMember{role: pc.Role, class: class, coPartitioned: pc.CoPartitioned, drainsOutputs: pc.Prepare != nil}
 		for _, name := range topics {
-			if e, _ := schemas.Lookup(cfg.schemaTopic(name)); classOf(e, pc.Role) == class {
+			if e, _ := schemas.Lookup(cfg.SchemaTopic(name)); client.ClassOf(e, pc.Role) == class {
 				m.topics = append(m.topics, name)
 			}
 		}
@@ -175,7 +178,7 @@ func NewPool(cfg Config, pc PoolConfig, h Handler) (*Pool, error) {
 			continue
 		}
 		if e, ok := schemas.Lookup(schemas.Backlog(pc.Role, class)); ok {
-			m.topics = append(m.topics, cfg.topic(e.Topic))
+			m.topics = append(m.topics, cfg.Topic(e.Topic))
 		}
 		if class == schemas.Large && pc.Large <= 0 {
 			p.cfg.Large = 1
@@ -219,7 +222,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.startWorkers(p.cfg.Large, schedule.LargeWorker)
 	var loops sync.WaitGroup
 	for _, f := range p.fetchers {
-		f.metrics.addOldest(func() oldest { return p.oldest(f) })
+		f.metrics.AddOldest(func() metrics.Oldest { return p.oldest(f) })
 	}
 	loops.Go(func() { p.watchdog(run) })
 	loops.Go(func() { p.applyControls(run) })
@@ -335,13 +338,13 @@ func (p *Pool) describe(t *task) schedule.Entry {
 	if w.Key != "" {
 		e.Key = maphash.String(p.seed, w.Key)
 	} else {
-		e.Key = maphash.Bytes(p.seed, t.rec.Key)
-		if isAgain(p.router.cfg.schemaTopic(t.rec.Topic)) {
-			p.router.retryHeaders(&t.inflightRecord)
+		e.Key = maphash.Bytes(p.seed, t.Raw.Key)
+		if client.IsAgain(p.router.Config.SchemaTopic(t.Raw.Topic)) {
+			p.router.RetryHeaders(&t.Record)
 		}
 	}
-	if t.retryHeaders != nil { // the record was delivered before, and keeps the class of its original topic
-		if known, ok := schemas.Lookup(t.retryHeaders.topic); ok {
+	if t.RetryHeaders != nil { // the record was delivered before, and keeps the class of its original topic
+		if known, ok := schemas.Lookup(t.RetryHeaders.Topic); ok {
 			e.Class = known.Class
 		}
 	}
@@ -352,7 +355,7 @@ func (p *Pool) describe(t *task) schedule.Entry {
 func (p *Pool) decode(t *task) (d *schemas.Delivery, ok bool) {
 	if !t.decoded {
 		t.decoded = true
-		t.delivery, t.err = p.router.delivery(&t.inflightRecord)
+		t.delivery, t.err = p.router.Delivery(&t.Record)
 	}
 	return t.delivery, t.delivery != nil
 }
@@ -367,21 +370,21 @@ func (p *Pool) retryInPlace(t *task) (wait time.Duration, ok bool) {
 	if r.Attempts > 0 && t.tries >= r.Attempts || r.Elapsed > 0 && time.Since(t.began)+wait > r.Elapsed {
 		return 0, false
 	}
-	p.router.log.Debug("retry message", "topic", string(p.router.origin(&t.inflightRecord)),
-		"partition", t.rec.Partition, "offset", t.rec.Offset, "attempt", t.tries, "wait", wait, "err", t.err)
+	p.router.Log.Debug("retry message", "topic", string(p.router.Origin(&t.Record)),
+		"partition", t.Raw.Partition, "offset", t.Raw.Offset, "attempt", t.tries, "wait", wait, "err", t.err)
 	return wait, true
 }
 
 // failTask handles t as if the handler had returned err, without a call of the handler.
 func (p *Pool) failTask(t *task, err error) {
-	p.publish(t, p.router.outcome(&t.inflightRecord, nil, err), -1)
+	p.publish(t, p.router.Outcome(&t.Record, nil, err), -1)
 }
 
 // publish sends the records that result from t. The task is done when all are acknowledged, however long that
 // takes, and its bytes count until then. If the brokers reject a record permanently, Run stops.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	if len(recs) == 0 {
-		p.metricsOf(t).countHandled(t.disposition, 1, took)
+		p.metricsOf(t).CountHandled(t.Disposition, 1, took)
 		p.finish(t)
 		return
 	}
@@ -398,10 +401,10 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 			return
 		}
 		if n := failed.Load(); n > 0 {
-			p.metricsOf(t).countPublishFailures(int(n))
+			p.metricsOf(t).CountPublishFailures(int(n))
 			p.abandon(t)
 		} else {
-			p.metricsOf(t).countHandled(t.disposition, 1, took)
+			p.metricsOf(t).CountHandled(t.Disposition, 1, took)
 			p.finish(t)
 		}
 	}
@@ -426,14 +429,14 @@ func (p *Pool) abandon(t *task) {
 // longer.
 func (p *Pool) freeTask(t *task) {
 	n := t.bytes()
-	t.inflightRecord, t.delivery, t.err, t.successor, t.successorPart = inflightRecord{}, nil, nil, nil, nil
+	t.Record, t.delivery, t.err, t.successor, t.successorPart = core.Record{}, nil, nil, nil, nil
 	if t.part.backlog {
 		t.part.fetcher.backlogBytes.Add(-n)
 		t.part.fetcher.memory.notify()
 	} else {
 		t.part.fetcher.memory.add(-n)
 	}
-	t.part.fetcher.metrics.addInFlight(-1, -n)
+	t.part.fetcher.metrics.AddInFlight(-1, -n)
 }
 
 // removeStopping removes the queued tasks of partitions that are stopping.
@@ -443,4 +446,4 @@ func (p *Pool) removeStopping() {
 	}
 }
 
-func (p *Pool) metricsOf(t *task) *roleMetrics { return t.part.fetcher.metrics }
+func (p *Pool) metricsOf(t *task) *metrics.Role { return t.part.fetcher.metrics }

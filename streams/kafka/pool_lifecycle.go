@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
@@ -31,7 +33,7 @@ func (p *Pool) drain(assignments []*assignment, d time.Duration) {
 	}
 	for _, part := range assignments {
 		if n := part.gate.Running(); n > 0 {
-			p.router.log.Error("abandon tasks that ignore cancellation", "topic", part.topic, "partition", part.id, "tasks", n)
+			p.router.Log.Error("abandon tasks that ignore cancellation", "topic", part.Topic, "partition", part.ID, "tasks", n)
 		}
 	}
 }
@@ -71,9 +73,9 @@ func (p *Pool) runningOffsets(f *fetcher) map[*assignment]runningOffsets {
 		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
 			all := at[t.part]
 			if recent := now-w.began < int64(suspectFor); !w.progressed.Load() || recent && !t.part.gate.Closed() {
-				all.suspect = append(all.suspect, t.rec.Offset)
+				all.suspect = append(all.suspect, t.Raw.Offset)
 			} else {
-				all.progressing = append(all.progressing, t.rec.Offset)
+				all.progressing = append(all.progressing, t.Raw.Offset)
 			}
 			at[t.part] = all
 		}
@@ -160,7 +162,7 @@ func (p *Pool) watchdog(ctx context.Context) {
 		p.clock.Store(int64(now))
 		for _, w := range p.liveWorkers() {
 			if err := w.checkProgress(int64(now)); err != nil {
-				p.fetchers[0].metrics.addStuck(1)
+				p.fetchers[0].metrics.AddStuck(1)
 				p.fail(err)
 				return
 			}
@@ -173,14 +175,14 @@ func (p *Pool) watchdog(ctx context.Context) {
 // shedPaused moves paused tasks to the delay lanes while they keep other messages from being read. Tasks that
 // wait for slots count as progress: the watchdog checks the tasks that hold the slots.
 func (p *Pool) shedPaused() {
-	p.sched.EachWaiting(func(t *schedule.Task) { p.metricsOf(taskOf(t)).markProgress() })
+	p.sched.EachWaiting(func(t *schedule.Task) { p.metricsOf(taskOf(t)).MarkProgress() })
 	held := map[*fetcher]int{}
 	p.sched.EachPaused(func(t *schedule.Task) { held[taskOf(t).part.fetcher]++ })
 	for _, f := range p.fetchers {
-		f.metrics.addHeld(held[f] - f.pausedTasks)
+		f.metrics.AddHeld(held[f] - f.pausedTasks)
 		f.pausedTasks = held[f]
 	}
-	if _, hasAgain := schemas.Lookup(schemas.Again(p.cfg.Role)); !hasAgain || !p.kafka.Controls.anyPaused() {
+	if _, hasAgain := schemas.Lookup(schemas.Again(p.cfg.Role)); !hasAgain || !p.kafka.Controls.AnyPaused() {
 		return
 	}
 	if slices.ContainsFunc(p.fetchers, (*fetcher).underPressure) {
@@ -211,7 +213,7 @@ func (p *Pool) applyControls(ctx context.Context) {
 	for {
 		paused := p.kafka.Controls.Role(p.cfg.Role)
 		allowed := p.cfg.Workers
-		if n, ok := p.kafka.Controls.workers(p.cfg.Role); ok {
+		if n, ok := p.kafka.Controls.Workers(p.cfg.Role); ok {
 			allowed = n
 		}
 		p.startWorkers(allowed-started, schedule.MainWorker)
@@ -231,7 +233,7 @@ func (p *Pool) applyControls(ctx context.Context) {
 // paused reports whether a flow is paused by its account or stores.
 func (p *Pool) paused(id schedule.FlowID) bool {
 	c := p.kafka.Controls
-	if !c.anyPaused() {
+	if !c.AnyPaused() {
 		return false
 	}
 	for _, store := range id.Stores {
@@ -245,8 +247,8 @@ func (p *Pool) paused(id schedule.FlowID) bool {
 // admit returns an error if t must not be handled now.
 func (p *Pool) admit(t *task) error {
 	id := t.Flow()
-	if p.kafka.Controls.anyPaused() && p.paused(id) {
-		return errWorkPaused
+	if p.kafka.Controls.AnyPaused() && p.paused(id) {
+		return core.ErrWorkPaused
 	}
 	if p.cfg.Admit == nil {
 		return nil
@@ -263,20 +265,20 @@ func (p *Pool) admit(t *task) error {
 }
 
 // oldest returns when the oldest running task of f started, and the time of its oldest unfinished message.
-func (p *Pool) oldest(f *fetcher) (o oldest) {
+func (p *Pool) oldest(f *fetcher) (o metrics.Oldest) {
 	now := p.clock.Load()
 	for _, w := range p.liveWorkers() {
 		w.mu.Lock()
 		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
-			if since := time.Now().Add(-time.Duration(now - w.began)); o.task.IsZero() || since.Before(o.task) {
-				o.task = since
+			if since := time.Now().Add(-time.Duration(now - w.began)); o.Task.IsZero() || since.Before(o.Task) {
+				o.Task = since
 			}
 		}
 		w.mu.Unlock()
 	}
 	for _, part := range f.owned(nil) {
-		if at, ok := part.oldest(); ok && (o.message.IsZero() || at.Before(o.message)) {
-			o.message = at
+		if at, ok := part.oldest(); ok && (o.Message.IsZero() || at.Before(o.Message)) {
+			o.Message = at
 		}
 	}
 	return o

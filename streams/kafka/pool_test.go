@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -28,22 +29,13 @@ func pool(t testing.TB, b *kafkatest.Broker, pc kafka.PoolConfig, h kafka.Handle
 	return p
 }
 
-func numbered(n, keys int) (msgs []schemas.Message) {
-	for i := range n {
-		m := change(fmt.Sprint(i % keys))
-		m.Body.(*pb.Change).Version = fmt.Sprint(i)
-		msgs = append(msgs, m)
-	}
-	return msgs
-}
-
 // Tasks of one key run one at a time and in order, whatever their results. Different keys run concurrently.
 func TestPoolOrder(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		const keys, n = 20, 400
-		b.Send(numbered(n, keys)...)
+		b.Send(parttest.Numbered(n, keys)...)
 		var (
 			mu     sync.Mutex
 			busy   = map[string]bool{}
@@ -74,9 +66,9 @@ func TestPoolOrder(t *testing.T) {
 				}
 				seen[c.Item] = append(seen[c.Item], v)
 				end = time.Now()
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			})
-		if err := run(t, time.Minute, p); err != nil {
+		if err := parttest.Run(t, time.Minute, p); err != nil {
 			t.Fatal(err)
 		}
 		for i := range keys {
@@ -91,7 +83,7 @@ func TestPoolOrder(t *testing.T) {
 		if took := end.Sub(start); most < keys/2 || took > 5*time.Second {
 			t.Errorf("at most %d at a time, %v in all: keys do not run concurrently", most, took)
 		}
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
 			t.Errorf("committed %d, want %d", got, n)
 		}
 		if got := len(b.Read(schemas.DuplicationHigh)); got != n {
@@ -106,28 +98,28 @@ func TestPoolCommitIsContiguous(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(numbered(10, 10)...)
+		b.Send(parttest.Numbered(10, 10)...)
 		h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if d.Body.(*pb.Change).Item == "3" {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
-			return plan(ctx, d)
+			return parttest.Plan(ctx, d)
 		}
-		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second}, h)); err != nil {
+		if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second}, h)); err != nil {
 			t.Fatal(err)
 		}
 		if got := b.Committed(schemas.RolePlanner, schemas.Changes)[0]; got != 3 {
 			t.Errorf("committed %d, want 3", got)
 		}
-		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+		if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
 		if got := b.Committed(schemas.RolePlanner, schemas.Changes)[0]; got != 10 {
 			t.Errorf("committed %d, want 10", got)
 		}
 		want := []string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
-		if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, want) {
+		if got := parttest.Items(b, schemas.DuplicationHigh); !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 	})
@@ -138,19 +130,20 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		if err := run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second}, plan)); err != nil {
+		if err := parttest.Run(t, 10*time.Minute, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second},
+			parttest.Plan)); err != nil {
 			t.Error(err)
 		}
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
 			t.Errorf("committed %d without an output", got)
 		}
 		mend()
-		if err := run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+		if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
 			t.Errorf("committed %d, want 1", got)
 		}
 	})
@@ -164,15 +157,15 @@ func TestPoolCommitFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				b.Send(change("a"))
+				b.Send(parttest.Change("a"))
 				b.FailCommit(schemas.RolePlanner, fault, 50)
-				if err := run(t, 5*time.Minute, pool(t, b, kafka.PoolConfig{}, plan)); err != nil {
+				if err := parttest.Run(t, 5*time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
 					t.Fatal(err)
 				}
-				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
+				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
 					t.Errorf("committed %d, want 1", got)
 				}
-				if got, want := items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
+				if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
 					t.Errorf("got %v, want %v", got, want)
 				}
 			})
@@ -205,22 +198,22 @@ func TestPoolErrors(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
-				b.Send(change("a"), change("b"))
+				b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
+				b.Send(parttest.Change("a"), parttest.Change("b"))
 				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("x"),
 					Value: []byte("poison")}, Partition: -1})
 				var calls atomic.Int32
 				p := pool(t, b, kafka.PoolConfig{}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					if d.Body.(*pb.Change).Item == "b" {
-						return plan(ctx, d)
+						return parttest.Plan(ctx, d)
 					}
 					if err := tt.fail(d, int(calls.Add(1))); err != nil {
 						return nil, err
 					}
-					return plan(ctx, d)
+					return parttest.Plan(ctx, d)
 				})
-				background(t, delayer(t, b))
-				if err := run(t, tt.takes, p); err != nil {
+				parttest.Background(t, parttest.Delayer(t, b))
+				if err := parttest.Run(t, tt.takes, p); err != nil {
 					t.Fatal(err)
 				}
 				outputs := 2 - tt.dead
@@ -233,7 +226,7 @@ func TestPoolErrors(t *testing.T) {
 				if got := len(b.Read(schemas.Dead)); got != tt.dead+1 {
 					t.Errorf("%d dead letters, want %d and the poison", got, tt.dead)
 				}
-				if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 3 {
+				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 3 {
 					t.Errorf("committed %d, want 3", got)
 				}
 			})
@@ -261,15 +254,16 @@ func TestDueOutputs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes()})
-				b.Send(change("a"))
+				b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
+				b.Send(parttest.Change("a"))
 				start := time.Now()
-				background(t, planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-					out, err := plan(ctx, d)
+				parttest.Background(t, parttest.Planner(t, b, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message,
+					error) {
+					out, err := parttest.Plan(ctx, d)
 					out[0].Due = start.Add(tt.in)
 					return out, err
 				}))
-				background(t, delayer(t, b))
+				parttest.Background(t, parttest.Delayer(t, b))
 				var got []time.Duration
 				p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
 					Topics: []schemas.Topic{schemas.DuplicationHigh}},
@@ -286,7 +280,7 @@ func TestDueOutputs(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := run(t, max(0, tt.in)+2*time.Minute, p); err != nil {
+				if err := parttest.Run(t, max(0, tt.in)+2*time.Minute, p); err != nil {
 					t.Fatal(err)
 				}
 				if !slices.Equal(got, []time.Duration{tt.want}) {
@@ -303,23 +297,23 @@ func TestPoolWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		const n = 1000
-		b.Send(numbered(n, n)...)
+		b.Send(parttest.Numbered(n, n)...)
 		hold := make(chan struct{})
 		var begun atomic.Int32
 		p := pool(t, b, kafka.PoolConfig{Workers: 2 * n, Window: 64},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				begun.Add(1)
 				<-hold
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			})
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(time.Minute)
 		if got := begun.Load(); got < 48 || got > 64 {
 			t.Errorf("%d in flight, want three quarters of 64 or some more", got)
 		}
 		close(hold)
 		time.Sleep(time.Minute)
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != n {
 			t.Errorf("committed %d, want %d", got, n)
 		}
 	})
@@ -331,7 +325,7 @@ func TestPoolStuck(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		hold := make(chan struct{})
 		p := pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
@@ -339,7 +333,7 @@ func TestPoolStuck(t *testing.T) {
 				return nil, nil
 			})
 		start := time.Now()
-		if err := run(t, 10*time.Second, p); err == nil {
+		if err := parttest.Run(t, 10*time.Second, p); err == nil {
 			t.Error("Run returned no error")
 		}
 		if took := time.Since(start); took > 21*time.Second+500*time.Millisecond {
@@ -347,7 +341,7 @@ func TestPoolStuck(t *testing.T) {
 		}
 		close(hold)
 		time.Sleep(time.Second)
-		if got := sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
+		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
 			t.Errorf("committed %v, want 0", got)
 		}
 	})
@@ -358,13 +352,13 @@ func TestPoolStuck(t *testing.T) {
 func TestPoolFenced(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true})
-	b.Send(change("a"))
+	b.Send(parttest.Change("a"))
 	var calls atomic.Int32
 	cancelled := make(chan struct{}, 1)
-	background(t, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Minute},
+	parttest.Background(t, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Minute},
 		func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			if calls.Add(1) > 1 {
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			}
 			b.Fence(schemas.RolePlanner)
 			<-ctx.Done()
@@ -376,7 +370,7 @@ func TestPoolFenced(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the task was not cancelled")
 	}
-	await(t, "the message is handled again", func() bool {
-		return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == 1
+	parttest.Await(t, "the message is handled again", func() bool {
+		return parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == 1
 	})
 }

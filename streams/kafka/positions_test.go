@@ -12,14 +12,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
 // keep saves the positions of all groups.
 func keep(t *testing.T, b *kafkatest.Broker) []schemas.Message {
 	t.Helper()
-	adm, err := kafka.NewAdmin(b.Config())
+	adm, err := admin.New(b.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,22 +69,22 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 						log bytes.Buffer
 					)
 					cfg := b.Config()
-					cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+					cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 					once := func() string {
 						part, err := reader(cfg, &h)
 						if err != nil {
 							t.Fatal(err)
 						}
-						if err := run(t, time.Minute, part); err != nil {
+						if err := parttest.Run(t, time.Minute, part); err != nil {
 							t.Fatal(err)
 						}
 						return strings.Join(h.take(), " ")
 					}
-					b.Send(change("a"), change("b"))
+					b.Send(parttest.Change("a"), parttest.Change("b"))
 					once()
 					keep(t, b)
 					if tt.since {
-						b.Send(change("c"))
+						b.Send(parttest.Change("c"))
 						once()
 					}
 					if tt.forget {
@@ -90,14 +92,14 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 						if kind == "BatchGroup" {
 							group = "millrace." + string(schemas.RoleSink)
 						}
-						if _, err := admin(t, cfg).DeleteGroup(t.Context(), group); err != nil {
+						if _, err := parttest.Kadm(t, cfg).DeleteGroup(t.Context(), group); err != nil {
 							t.Fatal(err)
 						}
 					}
 					if tt.change != nil {
 						tt.change(b)
 					}
-					b.Send(change("new"))
+					b.Send(parttest.Change("new"))
 					if got := once(); got != tt.want {
 						t.Errorf("handled %s, want %s", got, tt.want)
 					}
@@ -115,17 +117,17 @@ func TestCheckpointBelowTheLogStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"))
-		if err := run(t, time.Minute, planner(t, b, plan)); err != nil {
+		b.Send(parttest.Change("a"))
+		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
 		keep(t, b)
-		if _, err := admin(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
+		if _, err := parttest.Kadm(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
 			t.Fatal(err)
 		}
-		b.Send(numbered(10, 10)...)
+		b.Send(parttest.Numbered(10, 10)...)
 		b.Trim(schemas.Changes, 0, 5)
-		if err := run(t, time.Minute, planner(t, b, plan)); err == nil ||
+		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err == nil ||
 			!strings.Contains(err.Error(), "--reset-offsets --to-earliest") {
 			t.Errorf("ended: %v", err)
 		}
@@ -141,14 +143,14 @@ func TestPositionsOfChangedGroups(t *testing.T) {
 		if got := keep(t, b); len(got) != 0 {
 			t.Errorf("%d positions of groups that have committed nothing", len(got))
 		}
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		once(t, b.Config())
 		first := keep(t, b)
 		time.Sleep(time.Hour)
 		if again := keep(t, b); len(first) != 1 || len(again) != 0 {
 			t.Errorf("%d on record at first, %d more an hour later", len(first), len(again))
 		}
-		commit(t, b.Config(), "millrace.planner", schemas.Changes, 0)
+		parttest.Commit(t, b.Config(), "millrace.planner", schemas.Changes, 0)
 		moved := keep(t, b)
 		if len(moved) != 1 || moved[0].Body.GetId() == first[0].Body.GetId() {
 			t.Errorf("%v after %v, though the group has moved", moved, first)
@@ -166,20 +168,20 @@ func TestPositionsOfChangedGroups(t *testing.T) {
 // forget deletes the committed offsets of the planner's group.
 func forget(t *testing.T, b *kafkatest.Broker) {
 	t.Helper()
-	if _, err := admin(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
+	if _, err := parttest.Kadm(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // once runs a Pool over changes for a minute, and returns the items that it handled.
-func once(t *testing.T, cfg kafka.Config) string {
+func once(t *testing.T, cfg client.Config) string {
 	t.Helper()
 	var h handled
 	part, err := readers()["Pool"](cfg, &h)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t, time.Minute, part); err != nil {
+	if err := parttest.Run(t, time.Minute, part); err != nil {
 		t.Fatal(err)
 	}
 	return strings.Join(h.take(), " ")
@@ -256,7 +258,7 @@ func TestDamagedCheckpoints(t *testing.T) {
 				writeBatches(t, b, 0, "new")
 				var log bytes.Buffer
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
+				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 				if got := once(t, cfg); got != tt.want {
 					t.Errorf("handled %q, want %q", got, tt.want)
 				}
@@ -322,7 +324,7 @@ func TestCheckpointsWithoutPermission(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = run(t, time.Minute, part)
+				err = parttest.Run(t, time.Minute, part)
 				if err == nil || !strings.Contains(err.Error(), "millrace.checkpoints") ||
 					!errors.Is(err, kerr.TopicAuthorizationFailed) {
 					t.Errorf("ended: %v", err)
@@ -343,7 +345,7 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		send := func(items ...string) {
 			for _, item := range items {
-				rec := messageRecord(t, change(item))
+				rec := messageRecord(t, parttest.Change(item))
 				to := schemas.Record{Topic: schemas.Again(schemas.RolePlanner), Key: rec.Key, Value: rec.Value}
 				for _, h := range rec.Headers {
 					to.Headers = append(to.Headers, schemas.Header{Key: h.Key, Value: h.Value})
@@ -353,16 +355,16 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 				b.Write(kafkatest.Record{Record: to, Partition: 0})
 			}
 		}
-		b.Send(change("x"))
+		b.Send(parttest.Change("x"))
 		send("a", "b")
 		once(t, b.Config())
 		keep(t, b)
 		send("c", "d", "e") // before the next checkpoint
 		once(t, b.Config())
-		if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
+		if _, err := parttest.Trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if at := starts(t, b.Config(), schemas.Again(schemas.RolePlanner))[0]; at != 4 {
+		if at := parttest.LogStarts(t, b.Config(), schemas.Again(schemas.RolePlanner))[0]; at != 4 {
 			t.Fatalf("the log starts at %d", at)
 		}
 		forget(t, b)
@@ -379,30 +381,30 @@ func TestCheckpointOfAPassThroughTopic(t *testing.T) {
 func TestCheckpointOfALane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
-		lane := schemas.Delay(quickLanes()[0].Name)
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
+		lane := schemas.Delay(parttest.QuickLanes()[0].Name)
 		pass := func(n int) {
 			for range n {
-				rec := messageRecord(t, change("a"))
+				rec := messageRecord(t, parttest.Change("a"))
 				to := schemas.Record{Topic: lane, Key: rec.Key, Value: rec.Value}
 				to.Headers = []schemas.Header{{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Changes)},
 					{Key: schemas.HeaderRole, Value: []byte(schemas.RolePlanner)}}
 				b.Write(kafkatest.Record{Record: to, Partition: 0})
 			}
-			if err := run(t, time.Minute, delayer(t, b)); err != nil {
+			if err := parttest.Run(t, time.Minute, parttest.Delayer(t, b)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		pass(2)
 		keep(t, b)
 		pass(3)
-		if _, err := trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
+		if _, err := parttest.Trimmer(t, b.Config(), 14*24*time.Hour).Trim(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if at := starts(t, b.Config(), lane)[0]; at != 4 {
+		if at := parttest.LogStarts(t, b.Config(), lane)[0]; at != 4 {
 			t.Fatalf("the log starts at %d", at)
 		}
-		if _, err := admin(t, b.Config()).DeleteGroup(t.Context(), "millrace.delayer"); err != nil {
+		if _, err := parttest.Kadm(t, b.Config()).DeleteGroup(t.Context(), "millrace.delayer"); err != nil {
 			t.Fatal(err)
 		}
 		pass(0)

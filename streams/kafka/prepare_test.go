@@ -19,7 +19,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -52,11 +54,11 @@ func TestCoPartitioned(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 5, RealTime: true})
 	var mu sync.Mutex
 	handlers := map[string]map[int]bool{} // by item
-	var metrics []*kafka.Metrics
+	var counts []*metrics.Metrics
 	for n := range 2 {
 		cfg := b.Config()
-		cfg.Metrics = kafka.NewMetrics(prometheus.NewRegistry())
-		metrics = append(metrics, cfg.Metrics)
+		cfg.Metrics = metrics.New(prometheus.NewRegistry())
+		counts = append(counts, cfg.Metrics)
 		g, err := kafka.NewPool(cfg, stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -70,11 +72,11 @@ func TestCoPartitioned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g)
+		parttest.Background(t, g)
 	}
-	await(t, "both own partitions", func() bool {
+	parttest.Await(t, "both own partitions", func() bool {
 		total := 0
-		for _, m := range metrics {
+		for _, m := range counts {
 			owned := 0
 			for _, ids := range m.State()[0].Owned {
 				owned += len(ids)
@@ -86,7 +88,7 @@ func TestCoPartitioned(t *testing.T) {
 		}
 		return total == 4*5
 	})
-	for n, m := range metrics {
+	for n, m := range counts {
 		owned := m.State()[0].Owned
 		for topic, ids := range owned {
 			if first := owned[b.Config().Prefix+string(schemas.FixityResults)]; !maps.Equal(ids, first) {
@@ -98,10 +100,10 @@ func TestCoPartitioned(t *testing.T) {
 	for n := range items {
 		b.Send(about(fmt.Sprint(n))...)
 	}
-	await(t, "all is handled", func() bool {
+	parttest.Await(t, "all is handled", func() bool {
 		n := 0
 		for _, topic := range stewards().Topics {
-			n += int(sum(b.Committed(schemas.RoleSteward, topic)))
+			n += int(parttest.Sum(b.Committed(schemas.RoleSteward, topic)))
 		}
 		return n == 3*items
 	})
@@ -155,9 +157,9 @@ func TestBeside(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		background(t, g)
+		parttest.Background(t, g)
 	}
-	await(t, "each key has one owner, and both own some", func() bool {
+	parttest.Await(t, "each key has one owner, and both own some", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		some := [2]int{}
@@ -176,7 +178,7 @@ func TestBeside(t *testing.T) {
 	for i := range items {
 		b.Send(about(fmt.Sprint(i))...)
 	}
-	await(t, "all is handled", func() bool {
+	parttest.Await(t, "all is handled", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
 		return len(handlers) == items
@@ -196,7 +198,7 @@ func TestBesideComesAfterOutputs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("a"))
+		b.Send(parttest.Change("a"))
 		var handled, besides atomic.Int32
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 		p := pool(t, b, kafka.PoolConfig{MaintainInterval: 20 * time.Second, Maintain: func(
@@ -209,11 +211,11 @@ func TestBesideComesAfterOutputs(t *testing.T) {
 			return nil
 		}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			handled.Add(1)
-			return plan(ctx, d)
+			return parttest.Plan(ctx, d)
 		})
-		background(t, p)
+		parttest.Background(t, p)
 		time.Sleep(time.Minute)
-		b.Send(change("b"))
+		b.Send(parttest.Change("b"))
 		time.Sleep(10 * time.Second)
 		if n, calls := handled.Load(), besides.Load(); n != 2 || calls != 0 {
 			t.Errorf("%d handled and %d calls while outputs are refused, want 2 and none", n, calls)
@@ -232,9 +234,9 @@ func TestBesideIsCalledBetweenTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		const n = 400
-		b.Send(numbered(n, 40)...)
+		b.Send(parttest.Numbered(n, 40)...)
 		var busy, handled, during atomic.Int32
-		background(t, pool(t, b, kafka.PoolConfig{Workers: 4, MaintainInterval: time.Second,
+		parttest.Background(t, pool(t, b, kafka.PoolConfig{Workers: 4, MaintainInterval: time.Second,
 			Maintain: func(context.Context, func(string) bool) error {
 				before := handled.Load()
 				if before > 0 && before < n {
@@ -250,7 +252,7 @@ func TestBesideIsCalledBetweenTasks(t *testing.T) {
 			defer busy.Add(-1)
 			time.Sleep(300 * time.Millisecond)
 			handled.Add(1)
-			return plan(ctx, d)
+			return parttest.Plan(ctx, d)
 		}))
 		time.Sleep(2 * time.Minute)
 		if handled.Load() != n || during.Load() < 10 {
@@ -282,7 +284,7 @@ func TestCoPartitionedOutputsStayInOrder(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := run(t, 30*time.Second, g); err != nil {
+		if err := parttest.Run(t, 30*time.Second, g); err != nil {
 			t.Fatal(err)
 		}
 		var steps []int32
@@ -319,7 +321,7 @@ func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := run(t, 10*time.Minute, g); err != nil {
+		if err := parttest.Run(t, 10*time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
 		for _, topic := range []schemas.Topic{schemas.DuplicationResults, schemas.Admin} {
@@ -346,7 +348,7 @@ func TestPrepare(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
-				b.Send(change("a"), change("b"))
+				b.Send(parttest.Change("a"), parttest.Change("b"))
 				calls, handled := 0, atomic.Int32{} // of two partitions
 				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
 					Topics: []schemas.Topic{schemas.Changes},
@@ -372,7 +374,7 @@ func TestPrepare(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				err = run(t, 5*time.Minute, g)
+				err = parttest.Run(t, 5*time.Minute, g)
 				if tt.ends {
 					if !errors.Is(err, away) || handled.Load() != 0 {
 						t.Errorf("Run = %v, %d handled", err, handled.Load())
@@ -458,10 +460,10 @@ func TestTableCatchesUpAfterRebalance(t *testing.T) {
 		}
 		<-time.After(300 * time.Millisecond)
 	}
-	await(t, "all is handled", func() bool {
+	parttest.Await(t, "all is handled", func() bool {
 		n := 0
 		for _, topic := range stewards().Topics {
-			n += int(sum(b.Committed(schemas.RoleSteward, topic)))
+			n += int(parttest.Sum(b.Committed(schemas.RoleSteward, topic)))
 		}
 		return n == 6*3*items
 	})
@@ -489,7 +491,7 @@ func TestTableCatchUp(t *testing.T) {
 		if err := tb.CatchUp(short); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("before Run: %v", err)
 		}
-		background(t, tb)
+		parttest.Background(t, tb)
 		if err := tb.CatchUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}

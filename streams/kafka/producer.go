@@ -2,24 +2,20 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
-	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
-	producerTimeout = 30 * time.Second // until a Producer gives up a message
-	outputTimeout   = time.Minute      // until an output of a handler counts as refused and is published again
-	producerLinger  = time.Millisecond
-	outputLinger    = 5 * time.Millisecond // lets many tasks share a request
+	outputTimeout = time.Minute          // until an output of a handler counts as refused and is published again
+	outputLinger  = 5 * time.Millisecond // lets many tasks share a request
 )
 
 // A Producer publishes messages that are not outputs of a handler. It is idempotent while it lives. A message of
@@ -27,13 +23,13 @@ const (
 // the content.
 type Producer struct {
 	cl     *kgo.Client
-	router *router
+	router *core.Router
 }
 
 // NewProducer returns a Producer whose messages have this source. It connects at the first Publish. The caller
 // must call Close.
-func NewProducer(cfg Config, source string) (*Producer, error) {
-	opts, err := cfg.options("producer", cfg.produceOptions(producerTimeout, producerLinger)...)
+func NewProducer(cfg client.Config, source string) (*Producer, error) {
+	opts, err := cfg.Options("producer", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +37,8 @@ func NewProducer(cfg Config, source string) (*Producer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
-	r := newRouter(cfg, "", 0)
-	r.source = source
+	r := core.NewRouter(cfg, "", 0)
+	r.Source = source
 	return &Producer{cl: cl, router: r}, nil
 }
 
@@ -50,18 +46,18 @@ func NewProducer(cfg Config, source string) (*Producer, error) {
 // to the delay lanes. The trace context of ctx is passed on. After an error some messages may not be published:
 // publish all of them again, unless the error is permanent. If a message cannot be encoded, nothing is published.
 func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
-	now, traced := time.Now(), injectTrace(ctx)
+	now, traced := time.Now(), core.InjectTrace(ctx)
 	recs := make([]*kgo.Record, len(msgs))
 	for i, m := range msgs {
-		rec, err := p.router.record(m, now)
+		rec, err := p.router.Encode(m, now)
 		if err != nil {
 			return retry.Permanent(fmt.Errorf("publish to %s: %w", m.Topic, err))
 		}
 		rec.Headers = append(rec.Headers, traced...)
 		recs[i] = rec
 	}
-	if _, err := publish(ctx, p.cl, recs); err != nil {
-		p.router.cfg.Metrics.countPublishFailure()
+	if _, err := core.Publish(ctx, p.cl, recs); err != nil {
+		p.router.Config.Metrics.CountPublishFailure()
 		return err
 	}
 	return nil
@@ -70,127 +66,19 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 // Close gives up unacknowledged messages and closes the connections.
 func (p *Producer) Close() { p.cl.Close() }
 
-// publish sends recs and waits until each is acknowledged or given up. It returns those that are not
-// acknowledged, in order and ready to be published again. If a topic was recreated, it makes the client forget
-// the old one and tries once more.
-func publish(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left []*kgo.Record, err error) {
-	left, stale, err := produceAll(ctx, cl, recs)
-	if len(stale) == 0 {
-		return resetRecords(left), err
-	}
-	cl.PurgeTopicsFromProducing(topicsOf(stale)...)
-	late, unknown, again := produceAll(ctx, cl, resetRecords(stale))
-	if again == nil && !errors.Is(err, kerr.UnknownTopicID) {
-		again = err // error of other records
-	}
-	return resetRecords(slices.Concat(left, late, unknown)), again
-}
-
 // An outputBatch holds records that are published together, and the numbers of input records that are done afterwards.
 type outputBatch struct {
 	recs    []*kgo.Record
-	unacked []*kgo.Record     // records of recs that are not acknowledged
-	done    map[partition]int // number of input records
+	unacked []*kgo.Record          // records of recs that are not acknowledged
+	done    map[core.Partition]int // number of input records
 }
 
-func newOutputBatch(recs []*kgo.Record, done map[partition]int) *outputBatch {
+func newOutputBatch(recs []*kgo.Record, done map[core.Partition]int) *outputBatch {
 	return &outputBatch{recs: recs, unacked: recs, done: done}
 }
 
 // publish sends the unacknowledged records.
 func (o *outputBatch) publish(ctx context.Context, cl *kgo.Client) (err error) {
-	o.unacked, err = publish(ctx, cl, o.unacked)
+	o.unacked, err = core.Publish(ctx, cl, o.unacked)
 	return err
-}
-
-// resetRecord returns a copy of rec without the fields that the client sets. The client counts the delivery
-// timeout from the timestamp, so a record that is published again needs a new one.
-func resetRecord(rec *kgo.Record) *kgo.Record {
-	return &kgo.Record{Topic: rec.Topic, Partition: rec.Partition, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
-}
-
-func resetRecords(recs []*kgo.Record) []*kgo.Record {
-	all := make([]*kgo.Record, len(recs))
-	for i, rec := range recs {
-		all[i] = resetRecord(rec)
-	}
-	return all
-}
-
-// topicsOf returns the topics of recs.
-func topicsOf(recs []*kgo.Record) (topics []string) {
-	for _, rec := range recs {
-		if !slices.Contains(topics, rec.Topic) {
-			topics = append(topics, rec.Topic)
-		}
-	}
-	return topics
-}
-
-// produceAll sends recs and waits until each is acknowledged or given up. It returns the unacknowledged ones in
-// order: stale are those of recreated topics, left are the others. The error is that of a record in left, if
-// there is one.
-func produceAll(ctx context.Context, cl *kgo.Client, recs []*kgo.Record) (left, stale []*kgo.Record, first error) {
-	if len(recs) == 0 {
-		return nil, nil, nil
-	}
-	var (
-		wg     sync.WaitGroup
-		mu     sync.Mutex // guards the rest
-		failed = map[*kgo.Record]error{}
-	)
-	wg.Add(len(recs))
-	for _, rec := range recs {
-		cl.Produce(ctx, rec, func(rec *kgo.Record, err error) {
-			defer wg.Done()
-			if err == nil {
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			failed[rec] = err
-			if first == nil || errors.Is(first, kerr.UnknownTopicID) {
-				first = publishError(rec, err)
-			}
-		})
-	}
-	wg.Wait()
-	if len(failed) == 0 {
-		return nil, nil, nil
-	}
-	for _, rec := range recs {
-		switch err, is := failed[rec]; {
-		case !is:
-		case errors.Is(err, kerr.UnknownTopicID):
-			stale = append(stale, rec)
-		default:
-			left = append(left, rec)
-		}
-	}
-	return left, stale, first
-}
-
-// isRetriable reports whether publishing may succeed if it is tried again after err.
-func isRetriable(err error) bool {
-	code := (*kerr.Error)(nil)
-	switch {
-	case err == nil, retry.IsPermanent(err), errors.Is(err, context.Canceled), errors.Is(err, kgo.ErrClientClosed):
-		return false
-	case errors.As(err, &code):
-		return code.Retriable
-	}
-	return true
-}
-
-// publishError classifies errors of producing. No other function does.
-func publishError(rec *kgo.Record, err error) error {
-	wrapped := fmt.Errorf("publish to %s: %w", rec.Topic, err)
-	for _, e := range []error{
-		kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTopicException,
-	} {
-		if errors.Is(err, e) {
-			return retry.Permanent(wrapped)
-		}
-	}
-	return wrapped
 }

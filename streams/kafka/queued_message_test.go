@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -21,7 +22,7 @@ func TestPoolPassesLastQueuedMessage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(numbered(10, 2)...) // items 0 and 1, five versions of each
+		b.Send(parttest.Numbered(10, 2)...) // items 0 and 1, five versions of each
 		var mu sync.Mutex
 		got := map[string][]string{}
 		h := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
@@ -33,10 +34,10 @@ func TestPoolPassesLastQueuedMessage(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			got[c.GetItem()] = append(got[c.GetItem()], behind)
-			return plan(ctx, d)
+			return parttest.Plan(ctx, d)
 		}
 		describe := func(b schemas.Body) kafka.Work { return kafka.Work{Key: b.(*pb.Change).GetItem()} }
-		if err := run(t, time.Minute, pool(t, b, kafka.PoolConfig{Describe: describe}, h)); err != nil {
+		if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{Describe: describe}, h)); err != nil {
 			t.Fatal(err)
 		}
 		for item, last := range map[string]string{"0": "0 8", "1": "1 9"} {
@@ -53,7 +54,7 @@ func TestPoolPassesLastQueuedMessage(t *testing.T) {
 func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 	t.Parallel()
 	of := func(topic schemas.Topic, cause string) schemas.Message {
-		m := command(change("a").Body.(*pb.Change))
+		m := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		m.Topic = topic
 		m.Body.(*pb.DuplicationCommand).Cause = cause
 		return m
@@ -70,7 +71,7 @@ func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1, Lanes: quickLanes()})
+				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1, Lanes: parttest.QuickLanes()})
 				var mu sync.Mutex
 				var calls []string
 				h := func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
@@ -96,8 +97,8 @@ func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				background(t, delayer(t, b))
-				background(t, p)
+				parttest.Background(t, parttest.Delayer(t, b))
+				parttest.Background(t, p)
 				for _, m := range tt.sent {
 					time.Sleep(5 * time.Second)
 					b.Send(m)

@@ -12,6 +12,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -49,8 +51,8 @@ func (l *deliveryLog) check(t *testing.T, keys, each int) {
 // does not advance then.
 func TestRebalance(t *testing.T) {
 	t.Parallel()
-	for name, part := range map[string]func(kafka.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
-		"Pool": func(c kafka.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
+	for name, part := range map[string]func(client.Config, kafka.Handler) (interface{ Run(context.Context) error }, error){
+		"Pool": func(c client.Config, h kafka.Handler) (interface{ Run(context.Context) error }, error) {
 			return kafka.NewPool(c, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 				Window: 64, Workers: 8}, h)
 		},
@@ -67,7 +69,7 @@ func TestRebalance(t *testing.T) {
 				case <-time.After(5 * time.Millisecond):
 				case <-ctx.Done():
 				}
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			}
 			start := func(ctx context.Context) {
 				p, err := part(cfg, h)
@@ -95,14 +97,14 @@ func TestRebalance(t *testing.T) {
 			for range each {
 				var msgs []schemas.Message
 				for i := range keys {
-					msgs = append(msgs, change(fmt.Sprint(i)))
+					msgs = append(msgs, parttest.Change(fmt.Sprint(i)))
 				}
 				b.Send(msgs...)
 				<-time.After(500 * time.Millisecond)
 			}
 			others.Wait()
-			await(t, "all is committed", func() bool {
-				return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each
+			parttest.Await(t, "all is committed", func() bool {
+				return parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == keys*each
 			})
 			stop()
 			stays.Wait()

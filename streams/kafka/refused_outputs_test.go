@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -27,32 +29,32 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role schemas.Role
 		out  schemas.Topic
-		make func(kafka.Config) (runnable, error)
+		make func(client.Config) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config) (runnable, error) {
-			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, plan)
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg client.Config) (runnable, error) {
+			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes}, parttest.Plan)
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config) (runnable, error) {
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg client.Config) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes},
 				&memoryTable{poison: "a"})
 		}},
-		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg kafka.Config) (runnable, error) {
+		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier), func(cfg client.Config) (runnable, error) {
 			return kafka.NewDelayer(cfg)
 		}},
 	} {
 		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 			t.Run(fmt.Sprintf("%s, fault %d", name, fault), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: quickLanes()})
+					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
 					cfg, _ := withMetrics(b)
-					b.Send(change("a"))
+					b.Send(parttest.Change("a"))
 					if tt.role == schemas.RoleDelayer {
 						p, err := kafka.NewProducer(cfg, "test")
 						if err != nil {
 							t.Fatal(err)
 						}
 						defer p.Close()
-						waits := command(change("a").Body.(*pb.Change))
+						waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 						waits.Due = time.Now().Add(time.Second)
 						if err := p.Publish(t.Context(), waits); err != nil {
 							t.Fatal(err)
@@ -71,12 +73,12 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 						}
 						return since
 					}
-					background(t, part)
+					parttest.Background(t, part)
 					time.Sleep(away)
 					if d := time.Since(refused()); d < away-4*time.Minute || d > away {
 						t.Errorf("refused for %v", d)
 					}
-					if got := b.Committed(tt.role, schemas.Changes); sum(got) != 0 {
+					if got := b.Committed(tt.role, schemas.Changes); parttest.Sum(got) != 0 {
 						t.Errorf("committed %v", got)
 					}
 					mend()
@@ -86,7 +88,7 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 						}
 					}
 					time.Sleep(10 * time.Second) // until it is committed
-					if tt.role != schemas.RoleDelayer && sum(b.Committed(tt.role, schemas.Changes)) != 1 {
+					if tt.role != schemas.RoleDelayer && parttest.Sum(b.Committed(tt.role, schemas.Changes)) != 1 {
 						t.Error("not committed after the brokers took it")
 					}
 					if n := len(b.Read(tt.out)); n == 0 || fault == kafkatest.NotDone && n != 1 {
@@ -114,20 +116,20 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 	for name, tt := range map[string]struct {
 		role schemas.Role
 		out  schemas.Topic
-		make func(kafka.Config, *handled) (runnable, error)
+		make func(client.Config, *handled) (runnable, error)
 	}{
-		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg kafka.Config, h *handled) (runnable, error) {
+		"Pool": {schemas.RolePlanner, schemas.DuplicationHigh, func(cfg client.Config, h *handled) (runnable, error) {
 			return kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: changes},
 				func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 					h.add(d)
-					return plan(ctx, d)
+					return parttest.Plan(ctx, d)
 				})
 		}},
-		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg kafka.Config, _ *handled) (runnable, error) {
+		"BatchGroup": {schemas.RoleSink, schemas.Dead, func(cfg client.Config, _ *handled) (runnable, error) {
 			return kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink, Topics: changes}, &rejectingSink{})
 		}},
 		"Delayer": {schemas.RoleDelayer, schemas.Again(schemas.RoleCopier),
-			func(cfg kafka.Config, _ *handled) (runnable, error) { return kafka.NewDelayer(cfg) }},
+			func(cfg client.Config, _ *handled) (runnable, error) { return kafka.NewDelayer(cfg) }},
 	} {
 		for _, fault := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
 			for _, kills := range []int{0, 1} {
@@ -136,11 +138,11 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 						need.Integration(t) // the row with a kill shows more
 					}
 					synctest.Test(t, func(t *testing.T) {
-						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: quickLanes()})
+						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: parttest.QuickLanes()})
 						var waits []schemas.Message
 						for i := range n {
 							writeBatches(t, b, 0, fmt.Sprint(i)) // with outputs in both partitions
-							m := command(change(fmt.Sprint(i)).Body.(*pb.Change))
+							m := parttest.Command(parttest.Change(fmt.Sprint(i)).Body.(*pb.Change))
 							m.Due = time.Now().Add(time.Second)
 							waits = append(waits, m)
 						}
@@ -164,11 +166,11 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 						}
 						mend := b.FailProduceTo(tt.out, 0, fault)
 						for range kills {
-							if err := run(t, long, part()); err != nil {
+							if err := parttest.Run(t, long, part()); err != nil {
 								t.Fatal(err)
 							}
 						}
-						background(t, part())
+						parttest.Background(t, part())
 						time.Sleep(long)
 						mend()
 						time.Sleep(2 * time.Minute)
@@ -206,18 +208,19 @@ func TestPartitionMovesWhileOutputsAreRefused(t *testing.T) {
 		writeBatches(t, b, 0, "a", "b", "c")
 		writeBatches(t, b, 1, "d", "e", "f")
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		background(t, planner(t, b, plan))
+		parttest.Background(t, parttest.Planner(t, b, parttest.Plan))
 		time.Sleep(5 * time.Minute)
 		writeBatches(t, b, 1, "d") // its output waits for the first one
 		time.Sleep(time.Second)
-		background(t, planner(t, b, plan))
+		parttest.Background(t, parttest.Planner(t, b, parttest.Plan))
 		time.Sleep(5 * time.Minute)
 		mend()
 		time.Sleep(5 * time.Minute)
-		if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "d", "e", "f"}) {
+		if got := parttest.Items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "d", "e",
+			"f"}) {
 			t.Errorf("outputs %v", got)
 		}
-		if got := b.Committed(schemas.RolePlanner, schemas.Changes); sum(got) != 7 {
+		if got := b.Committed(schemas.RolePlanner, schemas.Changes); parttest.Sum(got) != 7 {
 			t.Errorf("committed %v", got)
 		}
 	})
@@ -234,13 +237,16 @@ func TestOutputsArePublishedBeforePartitionsMove(t *testing.T) {
 	writeBatches(t, b, 1, "d", "e", "f")
 	mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
 	cfg := kafka.PoolConfig{DrainTimeout: time.Second, Prepare: func(context.Context) error { return nil }}
-	background(t, pool(t, b, cfg, plan))
+	parttest.Background(t, pool(t, b, cfg, parttest.Plan))
 	<-time.After(3 * time.Second)
-	background(t, pool(t, b, cfg, plan))
+	parttest.Background(t, pool(t, b, cfg, parttest.Plan))
 	<-time.After(12 * time.Second) // DrainTimeout and the grace are over
 	mend()
-	await(t, "all is committed", func() bool { return sum(b.Committed(schemas.RolePlanner, schemas.Changes)) == 6 })
-	if got := items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {
+	parttest.Await(t, "all is committed", func() bool {
+		return parttest.Sum(b.Committed(schemas.RolePlanner,
+			schemas.Changes)) == 6
+	})
+	if got := parttest.Items(b, schemas.DuplicationHigh); !slices.Equal(got, []string{"a", "b", "c", "d", "e", "f"}) {
 		t.Errorf("outputs %v", got)
 	}
 }
@@ -255,11 +261,11 @@ func TestRefusedOutputsKeepTheirOrder(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				mend := b.FailProduce(schemas.DuplicationHigh, fault, -1)
 				time.AfterFunc(70*time.Second, func() { go mend() }) // some were given up, and others are sent
-				b.Send(numbered(n, 2)...)
-				background(t, pool(t, b, kafka.PoolConfig{},
+				b.Send(parttest.Numbered(n, 2)...)
+				parttest.Background(t, pool(t, b, kafka.PoolConfig{},
 					func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						time.Sleep(500 * time.Millisecond)
-						m := command(d.Body.(*pb.Change))
+						m := parttest.Command(d.Body.(*pb.Change))
 						m.Body.(*pb.DuplicationCommand).ChangeVersion = fmt.Sprintf("%03d", d.Offset)
 						return []schemas.Message{m}, nil
 					}))
@@ -287,10 +293,10 @@ func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(change("long"), change("short"))
+		b.Send(parttest.Change("long"), parttest.Change("short"))
 		var calls atomic.Int32
 		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		background(t, pool(t, b, kafka.PoolConfig{},
+		parttest.Background(t, pool(t, b, kafka.PoolConfig{},
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				if d.Body.(*pb.Change).GetItem() == "long" {
 					calls.Add(1)
@@ -300,12 +306,13 @@ func TestLongWorkOutlivesRefusedOutputs(t *testing.T) {
 					case <-time.After(5 * time.Minute):
 					}
 				}
-				return plan(ctx, d)
+				return parttest.Plan(ctx, d)
 			}))
 		time.Sleep(6 * time.Minute)
 		mend()
 		time.Sleep(2 * time.Minute)
-		if got := items(b, schemas.DuplicationHigh); calls.Load() != 1 || !slices.Equal(got, []string{"long", "short"}) {
+		if got := parttest.Items(b, schemas.DuplicationHigh); calls.Load() != 1 || !slices.Equal(got, []string{"long",
+			"short"}) {
 			t.Errorf("%d calls, outputs %v", calls.Load(), got)
 		}
 	})
@@ -317,13 +324,13 @@ func TestOutputsToRecreatedTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n = 200
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
-		b.Send(change("first"))
-		background(t, pool(t, b, kafka.PoolConfig{}, plan))
+		b.Send(parttest.Change("first"))
+		parttest.Background(t, pool(t, b, kafka.PoolConfig{}, parttest.Plan))
 		time.Sleep(20 * time.Second)
 		b.Recreate(schemas.DuplicationHigh, 2)
-		b.Send(numbered(n, n)...)
+		b.Send(parttest.Numbered(n, n)...)
 		time.Sleep(2 * time.Minute)
-		if got := len(slices.Compact(items(b, schemas.DuplicationHigh))); got != n {
+		if got := len(slices.Compact(parttest.Items(b, schemas.DuplicationHigh))); got != n {
 			t.Errorf("%d outputs in the new topic, want %d", got, n)
 		}
 	})

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -16,14 +18,14 @@ const (
 
 // backOff drops a batch that could not be stored, except a few records, and waits until it is time to try
 // with these. It reports false when the batcher is stopped.
-func (b *batcher) backOff(batch []inflightRecord, tries int, err error) bool {
+func (b *batcher) backOff(batch []core.Record, tries int, err error) bool {
 	if b.stopping() {
 		return false
 	}
 	b.keepProbe()
 	wait := b.g.retry.Backoff(tries)
-	b.g.metrics.countHandled(dispositionRetried, len(batch), -1)
-	b.g.router.log.Warn("retry batch", "topic", b.topic, "partition", b.id, "from", batch[0].rec.Offset,
+	b.g.metrics.CountHandled(metrics.DispositionRetried, len(batch), -1)
+	b.g.router.Log.Warn("retry batch", "topic", b.Topic, "partition", b.ID, "from", batch[0].Raw.Offset,
 		"rows", len(batch), "attempt", tries, "wait", wait, "err", err)
 	t := time.NewTimer(wait)
 	defer t.Stop()
@@ -47,20 +49,20 @@ func (b *batcher) keepProbe() (left int) {
 	b.pause()
 	keep := 0
 	for kept := int64(0); keep < min(len(b.records), probeRows) && kept < probeBytes; keep++ {
-		kept += recordBytes(b.records[keep].rec)
+		kept += core.RecordBytes(b.records[keep].Raw)
 	}
-	rest, last := b.records[keep:], b.records[keep-1].rec
+	rest, last := b.records[keep:], b.records[keep-1].Raw
 	if len(rest) == 0 {
 		return keep
 	}
-	b.rewindTo = &kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: rest[0].rec.Offset}
+	b.rewindTo = &kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: rest[0].Raw.Offset}
 	var weight int64
 	for _, ir := range rest {
-		weight += recordBytes(ir.rec)
+		weight += core.RecordBytes(ir.Raw)
 	}
 	b.records = slices.Clone(b.records[:keep])
 	b.bytes -= weight
-	b.g.metrics.addInFlight(-len(rest), -weight)
+	b.g.metrics.AddInFlight(-len(rest), -weight)
 	b.g.memory.add(-weight)
 	return keep
 }
@@ -108,26 +110,26 @@ func (g *BatchGroup) applyRewinds(cl *kgo.Client) {
 	if !turning {
 		return
 	}
-	to := map[partition]kgo.EpochOffset{}
+	to := map[core.Partition]kgo.EpochOffset{}
 	for _, b := range g.owned(nil) {
 		if at, ok := b.takeRewind(); ok {
-			to[b.partition] = at
+			to[b.Partition] = at
 		}
 	}
 	g.seek(cl, to)
 	for at := range to {
-		cl.ResumeFetchPartitions(at.asMap())
+		cl.ResumeFetchPartitions(at.AsMap())
 	}
 }
 
 // seek sets the offsets to read from. No commit runs meanwhile.
-func (g *BatchGroup) seek(cl *kgo.Client, to map[partition]kgo.EpochOffset) {
+func (g *BatchGroup) seek(cl *kgo.Client, to map[core.Partition]kgo.EpochOffset) {
 	named := map[string]map[int32]kgo.EpochOffset{}
 	for at, offset := range to {
-		if named[at.topic] == nil {
-			named[at.topic] = map[int32]kgo.EpochOffset{}
+		if named[at.Topic] == nil {
+			named[at.Topic] = map[int32]kgo.EpochOffset{}
 		}
-		named[at.topic][at.id] = offset
+		named[at.Topic][at.ID] = offset
 	}
 	g.commits.sending <- struct{}{}
 	cl.SetOffsets(named)

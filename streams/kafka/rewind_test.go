@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -25,7 +26,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
 		const n = 32_000
-		long := numbered(n, n)
+		long := parttest.Numbered(n, n)
 		for i := range long {
 			for j := range 8 { // hex compresses to half: a fetch is part of Memory
 				long[i].Body.(*pb.Change).Version += schemas.ID("long", fmt.Sprint(i, j))
@@ -44,7 +45,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 			}
 			return tb.Store(ctx, batch)
 		}}
-		background(t, sink(t, b, kafka.BatchConfig{Memory: 6 << 20}, s)) // less than it has
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: 6 << 20}, s)) // less than it has
 		time.Sleep(time.Minute)
 		committed := b.Committed(schemas.RoleSink, schemas.Changes)
 		if committed[2] != 0 {
@@ -60,7 +61,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 		mended.Store(true)
 		time.Sleep(time.Minute)
 		tb.check(t, n, false)
-		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
 			t.Errorf("committed %d when it could be stored, want %d", got, n)
 		}
 	})
@@ -79,7 +80,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
 		n := need.Amount(2_000, 16_000, 16_000)
-		long := numbered(n, n)
+		long := parttest.Numbered(n, n)
 		for i := range long {
 			for j := range 8 {
 				long[i].Body.(*pb.Change).Version += schemas.ID("long", fmt.Sprint(i, j))
@@ -94,7 +95,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 			return tb.Store(ctx, batch)
 		}}
 		mend := b.FailProduce(schemas.Dead, fault, -1)
-		background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) << 7}, s)) // less than the partition has
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) << 7}, s)) // less than the partition has
 		time.Sleep(2 * time.Minute)
 		if got := b.Committed(schemas.RoleSink, schemas.Changes)[2]; got != 0 {
 			t.Errorf("%d of the refused records are committed", got)
@@ -105,7 +106,7 @@ func leavesMemory(t *testing.T, fault kafkatest.Fault) {
 		}
 		mend()
 		time.Sleep(2 * time.Minute)
-		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != int64(n) {
+		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != int64(n) {
 			t.Errorf("committed %d when the dead letters were taken, want %d", got, n)
 		}
 		keys := map[string]bool{}
@@ -125,15 +126,15 @@ func TestBatchGroupAllFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 8})
 		const n = 20_000
-		b.Send(numbered(n, n)...)
+		b.Send(parttest.Numbered(n, n)...)
 		tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("away")}}, 60)}
-		background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20, MaxRows: 3000}, tb))
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20, MaxRows: 3000}, tb))
 		time.Sleep(2 * time.Minute)
 		tb.check(t, n, false)
-		if got := sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
 			t.Errorf("committed %d, want %d", got, n)
 		}
-		b.Send(change("one more"))
+		b.Send(parttest.Change("one more"))
 		time.Sleep(5 * time.Second)
 		tb.check(t, n+1, false)
 	})

@@ -14,6 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -27,7 +29,7 @@ type Table struct {
 	// unreadable is called for records that cannot be decoded; nil if unset.
 	unreadable func(key []byte, at time.Time, cause error)
 
-	router     *router
+	router     *core.Router
 	reader     *pollChecker
 	ready      chan struct{}
 	malformed  atomic.Int64
@@ -57,18 +59,20 @@ var ErrIgnored = errors.New("record ignored")
 // partition. The delivery of a tombstone has no Body. A record that cannot be decoded, or for which apply returns
 // a permanent error, is logged, counted, and added to cfg.Unreadables. Any other error of apply except ErrIgnored
 // ends Run.
-func NewTable(cfg Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error) (*Table, error) {
+func NewTable(
+	cfg client.Config, topic schemas.Topic, apply func(key []byte, d *schemas.Delivery) error,
+) (*Table, error) {
 	if _, ok := schemas.Lookup(topic); !ok {
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
 	}
 	t := &Table{
-		topic: topic, name: cfg.topic(topic), apply: apply, router: newRouter(cfg, schemas.Role("table."+topic), 0),
+		topic: topic, name: cfg.Topic(topic), apply: apply, router: core.NewRouter(cfg, schemas.Role("table."+topic), 0),
 		ready: make(chan struct{}), positions: map[int32]int64{},
 	}
 	t.reader = newPollChecker(t.router, nil)
 	t.reader.nextOffset = t.nextOffset
 	var err error
-	t.opts, err = cfg.options("table."+string(topic),
+	t.opts, err = cfg.Options("table."+string(topic),
 		kgo.ConsumeTopics(t.name),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.FetchMaxPartitionBytes(1<<20),
@@ -121,7 +125,7 @@ func (t *Table) Run(ctx context.Context) error {
 		return fmt.Errorf("table %s: new client: %w", t.topic, err)
 	}
 	defer cl.Close()
-	t.router.cfg.Unreadables.tableStarted(t.topic)
+	t.router.Config.Unreadables.TableStarted(t.topic)
 	defer t.loadedOnce.Do(t.loaded)
 	t.mu.Lock()
 	t.cl = cl
@@ -139,7 +143,7 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		_, err := t.addGoal(ctx, cl, t.ready)
 		return err
 	}, func(_ int, wait time.Duration, err error) {
-		t.router.log.Warn("wait for a table to become readable", "wait", wait, "err", err)
+		t.router.Log.Warn("wait for a table to become readable", "wait", wait, "err", err)
 	}); err != nil {
 		return err
 	}
@@ -161,18 +165,18 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		}
 		if open := t.unreached(); stalled && len(open) > 0 {
 			if err := t.skipEmpty(ctx, cl, open); err != nil {
-				t.router.log.Warn("wait for the rest of a table", "partitions", len(open), "err", err)
+				t.router.Log.Warn("wait for the rest of a table", "partitions", len(open), "err", err)
 			}
 		}
 	}
 	return nil
 }
 
-func (t *Table) loaded() { t.router.cfg.Unreadables.tableLoaded(t.topic) }
+func (t *Table) loaded() { t.router.Config.Unreadables.TableLoaded(t.topic) }
 
 // addGoal adds the current end of every partition as a goal. done is closed when the table has reached it.
 func (t *Table) addGoal(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
-	starts, ends, err := bounds(ctx, kadm.NewClient(cl), t.name)
+	starts, ends, err := core.Bounds(ctx, kadm.NewClient(cl), t.name)
 	if code := (*kerr.Error)(nil); errors.As(err, &code) && !code.Retriable {
 		err = retry.Permanent(err)
 	}
@@ -218,7 +222,7 @@ func (t *Table) unreached() map[int32]int64 {
 func (t *Table) applyFetches(fetches kgo.Fetches) error {
 	for _, fetch := range fetches {
 		for _, ft := range fetch.Topics {
-			inc := incarnation(ft.TopicID)
+			inc := core.Incarnation(ft.TopicID)
 			for _, p := range ft.Partitions {
 				for _, rec := range p.Records {
 					if err := t.applyRecord(rec, inc); err != nil {
@@ -238,14 +242,14 @@ func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if rec.Attrs.IsControl() {
 		return nil
 	}
-	ir := inflightRecord{rec: rec, incarnation: inc}
+	ir := core.Record{Raw: rec, Incarnation: inc}
 	d := &schemas.Delivery{
 		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Attempt: 1,
 	}
 	var err error
 	if rec.Value != nil {
-		if d, err = t.router.delivery(&ir); err != nil && t.unreadable != nil {
+		if d, err = t.router.Delivery(&ir); err != nil && t.unreadable != nil {
 			t.unreadable(rec.Key, rec.Timestamp, err)
 		}
 	}
@@ -258,21 +262,21 @@ func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if err != nil && !retry.IsPermanent(err) {
 		return fmt.Errorf("apply %d/%d: %w", rec.Partition, rec.Offset, err)
 	}
-	t.router.cfg.Unreadables.record(t.topic, rec, err)
+	t.router.Config.Unreadables.Record(t.topic, rec, err)
 	if err == nil {
 		return nil
 	}
 	t.malformed.Add(1)
-	t.router.log.Error("skip record of a table",
+	t.router.Log.Error("skip record of a table",
 		"topic", string(t.topic), "partition", rec.Partition, "offset", rec.Offset, "err", err)
 	return nil
 }
 
 // nextOffset returns the next offset of a partition to apply.
-func (t *Table) nextOffset(at partition) int64 {
+func (t *Table) nextOffset(at core.Partition) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.positions[at.id]
+	return t.positions[at.ID]
 }
 
 // advance records that all records of a partition below next are applied, and closes the goals that are reached.
@@ -290,4 +294,34 @@ func (t *Table) advance(id int32, next int64) {
 		close(g.done)
 		return true
 	})
+}
+
+// skipEmpty advances the table past offsets without records, up to those in open. Compaction may have left no
+// record at the end of a partition, and a poll does not report that.
+func (t *Table) skipEmpty(ctx context.Context, cl *kgo.Client, open map[int32]int64) error {
+	adm := kadm.NewClient(cl)
+	topics, err := adm.ListTopics(ctx, t.name)
+	if err != nil {
+		return fmt.Errorf("list topic: %w", err)
+	}
+	starts, _, err := core.Bounds(ctx, adm, t.name)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for id, end := range open {
+		t.mu.Lock()
+		from := max(t.positions[id], starts[t.name][id])
+		t.mu.Unlock()
+		next, err := from, error(nil)
+		if from < end {
+			next, err = core.FirstRecordOffset(ctx, cl, topics[t.name], id, from)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("partition %d: %w", id, err))
+		} else {
+			t.advance(id, next)
+		}
+	}
+	return errors.Join(errs...)
 }

@@ -103,7 +103,7 @@ func (p *tablePacer) signalOldest() {
 func (p *tablePacer) oldest() (first *batcher) {
 	for b, read := range p.waiting {
 		if first == nil || cmp.Or(read.Compare(p.waiting[first]),
-			cmp.Compare(b.id, first.id), cmp.Compare(b.topic, first.topic)) < 0 {
+			cmp.Compare(b.ID, first.ID), cmp.Compare(b.Topic, first.Topic)) < 0 {
 			first = b
 		}
 	}

@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -78,13 +80,13 @@ func TestStoredAtOnce(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: tt.parts, ShortFetches: true})
 				s := &slowSink{takes: tt.takes, done: map[string]time.Time{}}
-				background(t, sink(t, b, kafka.BatchConfig{PartsPerSecond: tt.perSec}, s))
+				parttest.Background(t, sink(t, b, kafka.BatchConfig{PartsPerSecond: tt.perSec}, s))
 				time.Sleep(10 * time.Second)
 				sent := map[string]time.Time{}
 				write, stop := b.Writer()
 				defer stop()
 				for i := range cmp.Or(tt.records, 100) {
-					r, err := schemas.Encode(change(fmt.Sprint(i)))
+					r, err := schemas.Encode(parttest.Change(fmt.Sprint(i)))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -116,18 +118,18 @@ func TestCommittedSoon(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, ShortFetches: true})
-		background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
-		adm, err := kafka.NewAdmin(b.Config())
+		adm, err := admin.New(b.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer adm.Close()
 		var worst time.Duration
 		for i := range 100 {
-			b.Send(change(fmt.Sprint(i)))
+			b.Send(parttest.Change(fmt.Sprint(i)))
 			start := time.Now()
-			if err := committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
+			if err := parttest.Committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
 				t.Fatal(err)
 			}
 			worst = max(worst, time.Since(start))
@@ -175,12 +177,13 @@ func TestCommitsAreFew(t *testing.T) {
 					storeFunc: storeFunc{func(context.Context, []*schemas.Delivery) error { return nil }},
 					at:        map[schemas.Topic][]time.Time{},
 				}
-				background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes, schemas.FixityResults}}, m))
+				parttest.Background(t, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes,
+					schemas.FixityResults}}, m))
 				time.Sleep(10 * time.Second)
 				write, stop := b.Writer()
 				defer stop()
 				for i := range int(3 * time.Second / tt.between) {
-					for _, message := range []schemas.Message{change(fmt.Sprint(i)),
+					for _, message := range []schemas.Message{parttest.Change(fmt.Sprint(i)),
 						{Topic: schemas.FixityResults, Body: &pb.FixityResult{
 							Id: schemas.ID("result", fmt.Sprint(i)), Account: "acme", Store: "1", Space: "maps", Item: "a",
 							Verdict: pb.Verdict_VERDICT_PASS, Started: timestamppb.Now(), Finished: timestamppb.Now(),

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -81,7 +82,7 @@ func TestTable(t *testing.T) {
 			}
 			unreadable[string(key)] = cause
 		})
-		background(t, tb)
+		parttest.Background(t, tb)
 		select {
 		case <-tb.Ready():
 		case <-time.After(time.Minute):
@@ -139,7 +140,7 @@ func TestTableReady(t *testing.T) {
 				tt.prepare(b)
 				var got cursors
 				tb := newTable(t, b, got.apply)
-				background(t, tb)
+				parttest.Background(t, tb)
 				select {
 				case <-tb.Ready():
 				case <-time.After(5 * time.Minute):

@@ -4,13 +4,14 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 )
 
 // A task is one record in a Pool.
 type task struct {
 	schedule.Task
-	inflightRecord
+	core.Record
 	part     *assignment
 	slot     uint64 // in the assignment's tracker
 	delivery *schemas.Delivery
@@ -28,7 +29,7 @@ type task struct {
 // taskOf returns the task of a Pool that embeds t.
 func taskOf(t *schedule.Task) *task { return t.Owner.(*task) }
 
-func (t *task) bytes() int64 { return recordBytes(t.rec) }
+func (t *task) bytes() int64 { return core.RecordBytes(t.Raw) }
 
 // started reports whether t is running, has run, or is postponed. Only callbacks of the scheduler may call it.
 func (t *task) started() bool { return t.Busy() || t.tries > 0 }
@@ -44,7 +45,7 @@ func setSuccessor(head, last *schedule.Task) {
 	}
 	l := taskOf(last)
 	if l.delivery != nil && l.part.fetcher == t.part.fetcher &&
-		(l.retryHeaders == nil || l.part.backlog && l.retryHeaders.attempts+l.retryHeaders.waits == 0) {
+		(l.RetryHeaders == nil || l.part.backlog && l.RetryHeaders.Attempts+l.RetryHeaders.Waits == 0) {
 		t.successor, t.successorPart = l.delivery.Body, l.part
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -34,7 +36,7 @@ const (
 // tracedRecord returns a record of changes that belongs to a trace.
 func tracedRecord(t *testing.T, item, parent, state string) kafkatest.Record {
 	t.Helper()
-	rec, err := schemas.Encode(change(item))
+	rec, err := schemas.Encode(parttest.Change(item))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,10 +65,10 @@ func fails(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) 
 	case "later":
 		return nil, retry.Wait(errors.New("not yet"), time.Time{})
 	}
-	return plan(ctx, d)
+	return parttest.Plan(ctx, d)
 }
 
-func tracedPool(t *testing.T, cfg kafka.Config, h kafka.Handler) *kafka.Pool {
+func tracedPool(t *testing.T, cfg client.Config, h kafka.Handler) *kafka.Pool {
 	t.Helper()
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 		Workers: 1}, h)
@@ -91,7 +93,7 @@ func TestTraceIsPassedOn(t *testing.T) {
 				for _, item := range []string{"good", "bad", "later"} {
 					b.Write(tracedRecord(t, item, tt.parent, tt.state))
 				}
-				if err := run(t, time.Minute, tracedPool(t, b.Config(), fails)); err != nil {
+				if err := parttest.Run(t, time.Minute, tracedPool(t, b.Config(), fails)); err != nil {
 					t.Fatal(err)
 				}
 				for _, topic := range []schemas.Topic{schemas.DuplicationHigh, schemas.Dead, schemas.Delay("30s")} {
@@ -121,7 +123,7 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		}
 		b.Write(tracedRecord(t, "fresh", "", ""))
 		seen := map[string]string{} // one worker: the messages are handled in order
-		err := run(t, time.Minute, tracedPool(t, cfg,
+		err := parttest.Run(t, time.Minute, tracedPool(t, cfg,
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
 				return fails(ctx, d)
@@ -150,7 +152,7 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 		if len(spans) != 4 {
 			t.Fatalf("%d spans, want 4", len(spans))
 		}
-		id, _ := schemas.Encode(change("good"))
+		id, _ := schemas.Encode(parttest.Change("good"))
 		want := []string{
 			"messaging.consumer.group.name=millrace.planner", "messaging.destination.name=millrace.changes",
 			"messaging.destination.partition.id=0",
@@ -203,7 +205,7 @@ func TestUnsampledTrace(t *testing.T) {
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
 		b.Write(tracedRecord(t, "good", unsampled, ""))
-		if err := run(t, time.Minute, tracedPool(t, cfg, plan)); err != nil {
+		if err := parttest.Run(t, time.Minute, tracedPool(t, cfg, parttest.Plan)); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(mem.GetSpans()); n != 0 {
@@ -228,7 +230,7 @@ func TestTraceOfProducer(t *testing.T) {
 		tr, _ := tracer(t)
 		ctx, span := tr.Start(t.Context(), "upload")
 		defer span.End()
-		if err := p.Publish(ctx, change("a")); err != nil {
+		if err := p.Publish(ctx, parttest.Change("a")); err != nil {
 			t.Fatal(err)
 		}
 		sc := span.SpanContext()
@@ -236,7 +238,7 @@ func TestTraceOfProducer(t *testing.T) {
 			fmt.Sprintf("00-%s-%s-01", sc.TraceID(), sc.SpanID()); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		later := command(change("a").Body.(*pb.Change))
+		later := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		if err := p.Publish(t.Context(), later); err != nil {
 			t.Fatal(err)
 		}
@@ -262,7 +264,7 @@ func TestTraceOfBatchGroup(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := run(t, time.Minute, g); err != nil {
+		if err := parttest.Run(t, time.Minute, g); err != nil {
 			t.Fatal(err)
 		}
 		var got []string

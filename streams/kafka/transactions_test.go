@@ -16,30 +16,18 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
-
-// encoded returns messages as records of one partition.
-func encoded(t *testing.T, partition int32, msgs ...schemas.Message) (recs []kafkatest.Record) {
-	t.Helper()
-	for _, m := range msgs {
-		r, err := schemas.Encode(m)
-		if err != nil {
-			t.Fatal(err)
-		}
-		recs = append(recs, kafkatest.Record{Record: r, Partition: partition})
-	}
-	return recs
-}
 
 // changesOf returns changes of items as records of one partition.
 func changesOf(t *testing.T, partition int32, items ...string) []kafkatest.Record {
 	t.Helper()
 	var msgs []schemas.Message
 	for _, item := range items {
-		msgs = append(msgs, change(item))
+		msgs = append(msgs, parttest.Change(item))
 	}
-	return encoded(t, partition, msgs...)
+	return parttest.Encoded(t, partition, msgs...)
 }
 
 // The records of a transaction are handled when it is committed, and never when it is aborted. Its marker is
@@ -65,7 +53,7 @@ func TestTransactions(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if err := run(t, 30*time.Second, part); err != nil {
+					if err := parttest.Run(t, 30*time.Second, part); err != nil {
 						t.Fatal(err)
 					}
 					if got, want := h.take(), []string{"a", "b", "c", "d", "i", "j"}; !slices.Equal(got, want) {
@@ -78,7 +66,7 @@ func TestTransactions(t *testing.T) {
 					if name == "BatchGroup" {
 						role = schemas.RoleSink
 					}
-					lags, err := newAdmin(t, b).Lags(t.Context(), role)
+					lags, err := parttest.NewAdmin(t, b.Config()).Lags(t.Context(), role)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -106,14 +94,14 @@ func TestOpenTransaction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
-				a := newAdmin(t, b)
+				a := parttest.NewAdmin(t, b.Config())
 				var h handled
 				pool, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
 					Topics: []schemas.Topic{schemas.Changes}}, h.handle)
 				if err != nil {
 					t.Fatal(err)
 				}
-				background(t, pool)
+				parttest.Background(t, pool)
 				b.Write(changesOf(t, 0, "a")...)
 				end := b.BeginTransaction("foreign", changesOf(t, 0, "b", "c")...)
 				b.Write(changesOf(t, 0, "behind")...)
@@ -134,7 +122,7 @@ func TestOpenTransaction(t *testing.T) {
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 					defer cancel()
-					if err := committed(ctx, a, schemas.Changes, schemas.RolePlanner); err != nil {
+					if err := parttest.Committed(ctx, a, schemas.Changes, schemas.RolePlanner); err != nil {
 						t.Errorf("%s: %v", when, err)
 					}
 				}
@@ -143,7 +131,7 @@ func TestOpenTransaction(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				background(t, table)
+				parttest.Background(t, table)
 				select {
 				case <-table.Ready():
 				case <-time.After(20 * time.Second):
@@ -176,7 +164,7 @@ func TestEndsOfTransactions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-				b.WriteTransaction(commits, encoded(t, 0, checkpoint("a", "1"))...)
+				b.WriteTransaction(commits, parttest.Encoded(t, 0, checkpoint("a", "1"))...)
 				b.WriteTransaction(commits, changesOf(t, 0, "a", "b")...)
 				want, items := map[string]string{}, []string(nil)
 				if commits {
@@ -184,7 +172,7 @@ func TestEndsOfTransactions(t *testing.T) {
 				}
 				var got cursors
 				tb := newTable(t, b, got.apply)
-				background(t, tb)
+				parttest.Background(t, tb)
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
 				if err := tb.CatchUp(ctx); err != nil {
@@ -194,7 +182,7 @@ func TestEndsOfTransactions(t *testing.T) {
 				if n := tb.Malformed(); n > 0 {
 					t.Errorf("%d records are malformed", n)
 				}
-				a := newAdmin(t, b)
+				a := parttest.NewAdmin(t, b.Config())
 				e, err := a.Extent(t.Context(), schemas.Changes)
 				if err != nil {
 					t.Fatal(err)
@@ -221,19 +209,20 @@ func TestEndsOfTransactions(t *testing.T) {
 func TestDelayerAndTransactions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Lanes: quickLanes(), Partitions: 1})
+		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes(), Partitions: 1})
 		lane := func(item string) kafkatest.Record {
-			r := encoded(t, 0, command(change(item).Body.(*pb.Change)))[0]
+			r := parttest.Encoded(t, 0, parttest.Command(parttest.Change(item).Body.(*pb.Change)))[0]
 			r.Topic = schemas.Delay("30s")
-			r.Headers = append(r.Headers, mark(schemas.HeaderOriginTopic, string(schemas.DuplicationHigh)),
-				mark(schemas.HeaderRole, string(schemas.RoleCopier)))
+			r.Headers = append(r.Headers,
+				schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.DuplicationHigh)},
+				schemas.Header{Key: schemas.HeaderRole, Value: []byte(schemas.RoleCopier)})
 			return r
 		}
 		b.WriteTransaction(true, lane("a"))
 		b.WriteTransaction(false, lane("b"))
 		b.Write(lane("c"))
 		b.WriteTransaction(false, lane("d"))
-		if err := run(t, time.Minute, delayer(t, b)); err != nil {
+		if err := parttest.Run(t, time.Minute, parttest.Delayer(t, b)); err != nil {
 			t.Fatal(err)
 		}
 		got := itemsOf(t, b, schemas.DuplicationHigh, schemas.Again(schemas.RoleCopier))
@@ -274,7 +263,7 @@ func TestBatchesOfTransactions(t *testing.T) {
 					}
 					return errors.New("away")
 				}}
-				if err := run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, store)); err != nil {
+				if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, store)); err != nil {
 					t.Fatal(err)
 				}
 				want := []string{"a", "c"}
@@ -300,8 +289,8 @@ func TestOpenTransactionIsLogged(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		var log bytes.Buffer
 		cfg := b.Config()
-		cfg.Log = slog.New(slog.NewTextHandler(&lockedBuffer{w: &log}, nil))
-		a := lagAdmin(t, cfg)
+		cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
+		a := parttest.NewAdmin(t, cfg)
 		look := func(after time.Duration, want int) {
 			t.Helper()
 			time.Sleep(after)

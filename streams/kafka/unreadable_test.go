@@ -12,6 +12,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -28,7 +30,7 @@ func TestUnreadables(t *testing.T) {
 		b.Send(checkpoint("a", "1"), checkpoint("refused", "1"))
 		b.Write(garbage("a/"), garbage("x"))
 		cfg := b.Config()
-		cfg.Unreadables = kafka.NewUnreadables()
+		cfg.Unreadables = client.NewUnreadables()
 		tb, err := kafka.NewTable(cfg, schemas.Checkpoints, func(key []byte, _ *schemas.Delivery) error {
 			if string(key) == "refused/" {
 				return retry.Permanent(errors.New("no such sweep"))
@@ -41,7 +43,7 @@ func TestUnreadables(t *testing.T) {
 		if cfg.Unreadables.Complete(schemas.Checkpoints) || cfg.Unreadables.Complete(schemas.Admin) {
 			t.Error("is complete before it was read")
 		}
-		background(t, tb)
+		parttest.Background(t, tb)
 		if err := tb.CatchUp(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +78,7 @@ func TestUnreadables(t *testing.T) {
 		check("refused/")
 		for _, position := range unread {
 			listed := slices.ContainsFunc(cfg.Unreadables.List(),
-				func(u kafka.UnreadableRecord) bool { return u.Position() == position })
+				func(u client.UnreadableRecord) bool { return u.Position() == position })
 			if cfg.Unreadables.Superseded(position) == listed {
 				t.Errorf("%s is superseded and listed, or neither", position)
 			}
@@ -106,7 +108,7 @@ func TestUnreadablesOfEndedTable(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(checkpoint("a", "1"))
 		cfg := b.Config()
-		cfg.Unreadables = kafka.NewUnreadables()
+		cfg.Unreadables = client.NewUnreadables()
 		for range 2 {
 			tb, err := kafka.NewTable(cfg, schemas.Checkpoints, func([]byte, *schemas.Delivery) error { return nil })
 			if err != nil {

@@ -11,6 +11,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -55,7 +57,7 @@ func (w *worker) progress() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.task != nil {
-		w.p.metricsOf(w.task).markProgress()
+		w.p.metricsOf(w.task).MarkProgress()
 	}
 }
 
@@ -82,7 +84,7 @@ func (w *worker) begin(t *task, mustRecord bool) context.Context {
 	now := w.p.clock.Load()
 	w.lastProgress.Store(now)
 	w.progressed.Store(false)
-	w.p.metricsOf(t).addBusy(1)
+	w.p.metricsOf(t).AddBusy(1)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.task, w.mustRecord, w.began, w.deadline, w.cancelledAt = t, mustRecord, now, now+int64(w.p.deadline(t)), 0
@@ -93,7 +95,7 @@ func (w *worker) begin(t *task, mustRecord bool) context.Context {
 func (w *worker) end() (cause error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.p.metricsOf(w.task).addBusy(-1)
+	w.p.metricsOf(w.task).AddBusy(-1)
 	w.task = nil
 	if w.ctx.Err() != nil {
 		cause = context.Cause(w.ctx)
@@ -131,7 +133,7 @@ func (w *worker) checkProgress(now int64) error {
 		}
 		t := w.task
 		return fmt.Errorf("the task of %s at offset %d, key %q, has ignored its cancellation for %v (%w)",
-			t.part.partition, t.rec.Offset, t.rec.Key, time.Duration(now-w.cancelledAt).Round(time.Second), context.Cause(w.ctx))
+			t.part.Partition, t.Raw.Offset, t.Raw.Key, time.Duration(now-w.cancelledAt).Round(time.Second), context.Cause(w.ctx))
 	case w.parked: // it waits for other tasks, which are checked themselves
 	case now > w.deadline:
 		w.cancelledAt = now
@@ -149,22 +151,22 @@ func (p *Pool) run(w *worker, t *task) bool {
 		p.abandon(t)
 		return true
 	}
-	if p.router.ignores(t.rec) {
+	if p.router.Ignores(t.Raw) {
 		p.finish(t)
 		return true
 	}
-	if p.kafka.Controls.anyPaused() && p.kafka.Controls.Role(p.cfg.Role) { // paused since the scheduler handed it out
+	if p.kafka.Controls.AnyPaused() && p.kafka.Controls.Role(p.cfg.Role) { // paused since the scheduler handed it out
 		p.sched.Postpone(&t.Task, clockStep)
 		return false
 	}
-	if err := p.admit(t); errors.Is(err, errWorkPaused) {
-		p.publish(t, []*kgo.Record{p.router.pausedRecord(&t.inflightRecord, time.Now())}, -1)
+	if err := p.admit(t); errors.Is(err, core.ErrWorkPaused) {
+		p.publish(t, []*kgo.Record{p.router.PausedRecord(&t.Record, time.Now())}, -1)
 		return true
 	} else if err != nil {
 		p.failTask(t, err)
 		return true
 	}
-	deaths, mustRecord, wantRecord := t.part.crashRisk(t.rec.Offset)
+	deaths, mustRecord, wantRecord := t.part.crashRisk(t.Raw.Offset)
 	if deaths >= maxDeaths {
 		p.failTask(t, retry.Permanent(fmt.Errorf("was running in %d processes that died", deaths)))
 		return true
@@ -211,7 +213,7 @@ func (p *Pool) call(w *worker, t *task, mustRecord, wantRecord bool) bool {
 	}
 	t.tries++
 	d.Successor = t.lastQueued()
-	ctx, ended := p.router.span(ctx, &t.inflightRecord)
+	ctx, ended := p.router.Span(ctx, &t.Record)
 	out, err := callHandler(ctx, p.handle, d)
 	ended(err)
 	cause := w.end()
@@ -224,12 +226,12 @@ func (p *Pool) call(w *worker, t *task, mustRecord, wantRecord bool) bool {
 		if cause != nil && retry.ClassOf(err) == retry.Transient {
 			t.err = fmt.Errorf("%w: %w", cause, err) // a cancelled task is not retried in place
 		} else if wait, ok := p.retryInPlace(t); ok {
-			p.metricsOf(t).countHandled(dispositionRetried, 1, time.Since(called))
+			p.metricsOf(t).CountHandled(metrics.DispositionRetried, 1, time.Since(called))
 			p.sched.Postpone(&t.Task, wait)
 			return false
 		}
 	}
 	took := time.Since(called)
-	p.publish(t, p.router.outcome(&t.inflightRecord, out, t.err), took)
+	p.publish(t, p.router.Outcome(&t.Record, out, t.err), took)
 	return true
 }

@@ -14,7 +14,10 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkabench"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
@@ -40,7 +43,7 @@ func (r *runner) newBrokerWith(ctx context.Context, partitions int) (*testBroker
 		return nil, err
 	}
 	g := &testBroker{b}
-	if err := kafka.EnsureTopics(ctx, config(b.Addr()), kafka.TopicOptions{Partitions: int32(partitions)}); err != nil {
+	if err := admin.EnsureTopics(ctx, config(b.Addr()), admin.TopicOptions{Partitions: int32(partitions)}); err != nil {
 		g.close()
 		return nil, err
 	}
@@ -51,8 +54,8 @@ func (r *runner) newBrokerWith(ctx context.Context, partitions int) (*testBroker
 func (g *testBroker) close() { _ = g.Close() }
 
 // config returns the Kafka configuration for one process.
-func config(broker string) kafka.Config {
-	return kafka.Config{Brokers: []string{broker}, ClientID: "bench", Prefix: prefix, Log: slog.New(slog.DiscardHandler)}
+func config(broker string) client.Config {
+	return client.Config{Brokers: []string{broker}, ClientID: "bench", Prefix: prefix, Log: slog.New(slog.DiscardHandler)}
 }
 
 // roundRole returns the role of round n. Each round reads from the start in its own consumer group.
@@ -163,7 +166,7 @@ func copierConfig(role schemas.Role, topics ...schemas.Topic) kafka.PoolConfig {
 // newPool returns a Pool with metrics and controls, as in production. Traces are off, which is the default.
 func newPool(broker string, pc kafka.PoolConfig, h kafka.Handler) (*kafka.Pool, error) {
 	cfg := config(broker)
-	cfg.Metrics, cfg.Controls = kafka.NewMetrics(prometheus.NewRegistry()), new(kafka.Controls)
+	cfg.Metrics, cfg.Controls = metrics.New(prometheus.NewRegistry()), new(client.Controls)
 	return kafka.NewPool(cfg, pc, h)
 }
 

@@ -17,6 +17,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
@@ -38,7 +40,7 @@ func TestMain(m *testing.M) {
 }
 
 // start runs a broker in another process.
-func start(t *testing.T, dir string) (cfg kafka.Config, kill func()) {
+func start(t *testing.T, dir string) (cfg client.Config, kill func()) {
 	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
@@ -64,7 +66,7 @@ func start(t *testing.T, dir string) (cfg kafka.Config, kill func()) {
 		t.Fatalf("%s %v", addr, err)
 	}
 	addr = strings.TrimSpace(addr)
-	return kafka.Config{Brokers: []string{addr}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}, kill
+	return client.Config{Brokers: []string{addr}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}, kill
 }
 
 func job(i int) schemas.Message {
@@ -81,7 +83,7 @@ func TestKill(t *testing.T) {
 	handled := map[string]int{}
 	for round := range rounds {
 		cfg, kill := start(t, dir)
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 2}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 2}); err != nil {
 			t.Fatal(err)
 		}
 		p, err := kafka.NewProducer(cfg, "test")
@@ -109,7 +111,7 @@ func TestKill(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		adm, err := kafka.NewAdmin(cfg)
+		adm, err := admin.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,8 +145,8 @@ func TestClose(t *testing.T) {
 		if host, _, err := net.SplitHostPort(b.Addr()); err != nil || host != "127.0.0.1" {
 			t.Errorf("listens on %s", b.Addr())
 		}
-		cfg := kafka.Config{Brokers: []string{b.Addr()}}
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+		cfg := client.Config{Brokers: []string{b.Addr()}}
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
 		}
 		b.Close()
@@ -165,8 +167,8 @@ func TestTrimAndRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer b.Close() // a second time, unless the test fails
-		cfg := kafka.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
-		if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+		cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 			t.Fatal(err)
 		}
 		p, err := kafka.NewProducer(cfg, "test")
@@ -188,7 +190,7 @@ func TestTrimAndRestart(t *testing.T) {
 		}
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
-		adm, err := kafka.NewAdmin(cfg)
+		adm, err := admin.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -197,7 +199,7 @@ func TestTrimAndRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		// With this age the trimmer considers all records old.
-		if removed, err := kafka.NewTrimmer(adm, -time.Minute).Trim(ctx); err != nil || removed[schemas.Jobs] < n-1 {
+		if removed, err := admin.NewTrimmer(adm, -time.Minute).Trim(ctx); err != nil || removed[schemas.Jobs] < n-1 {
 			t.Errorf("trimmed %v, %v", removed, err)
 		}
 		adm.Close()

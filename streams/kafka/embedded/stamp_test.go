@@ -6,7 +6,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
@@ -33,8 +34,8 @@ func TestRecordTimestamps(t *testing.T) {
 		return cl
 	}
 	cl := restart()
-	cfg := kafka.Config{Brokers: []string{b.Addr()}}
-	if err := kafka.EnsureTopics(t.Context(), cfg, kafka.TopicOptions{Partitions: 1}); err != nil {
+	cfg := client.Config{Brokers: []string{b.Addr()}}
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 		t.Fatal(err)
 	}
 	begun := time.Now().Truncate(time.Millisecond)

@@ -22,7 +22,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 const (
@@ -107,7 +107,7 @@ func (b *Broker) Fill(ctx context.Context, prefix string, n int, record func(i i
 	cl, err := kgo.NewClient(
 		kgo.SeedBrokers(b.addr), kgo.DisableClientMetrics(),
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
-		kgo.WithCompressor(kafka.Compressor()),
+		kgo.WithCompressor(client.Compressor()),
 		kgo.ProducerLinger(fillLinger),
 		kgo.MaxBufferedRecords(fillBuffer),
 	)

@@ -19,7 +19,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
@@ -27,7 +28,7 @@ import (
 // delay lanes.
 type Options struct {
 	Partitions int32
-	Lanes      []kafka.Lane
+	Lanes      []client.Lane
 	// RealTime is for tests outside of synctest: the heartbeat interval is 100 ms, not 3 s.
 	RealTime bool
 	// ShortFetches is for tests in fake time that depend on what happens within a second. Fetches without records return
@@ -47,7 +48,7 @@ type Options struct {
 type Broker struct {
 	t       testing.TB
 	cluster *kfake.Cluster
-	cfg     kafka.Config
+	cfg     client.Config
 	conns   *connections
 }
 
@@ -76,7 +77,7 @@ func New(t testing.TB, o Options) *Broker {
 	if !o.RealTime && !o.Loopback && !o.ShortFetches {
 		cluster.ControlKey(int16(kmsg.Fetch), waitLonger)
 	}
-	b.cfg = kafka.Config{
+	b.cfg = client.Config{
 		Brokers: cluster.ListenAddrs(), ClientID: "test", Prefix: "millrace.",
 		Dialer: b.conns.DialContext, Lanes: o.Lanes, Foreign: o.Foreign,
 	}
@@ -87,7 +88,7 @@ func New(t testing.TB, o Options) *Broker {
 		o.Partitions = 2
 	}
 	if !o.NoTopics {
-		if err := kafka.EnsureTopics(t.Context(), b.cfg, kafka.TopicOptions{Partitions: o.Partitions}); err != nil {
+		if err := admin.EnsureTopics(t.Context(), b.cfg, admin.TopicOptions{Partitions: o.Partitions}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +122,7 @@ func (b *Broker) name(t schemas.Topic) string {
 }
 
 // Config returns the configuration of clients of the broker.
-func (b *Broker) Config() kafka.Config { return b.cfg }
+func (b *Broker) Config() client.Config { return b.cfg }
 
 func (b *Broker) client(opts ...kgo.Opt) *kgo.Client {
 	b.t.Helper()

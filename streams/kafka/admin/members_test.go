@@ -1,0 +1,54 @@
+package admin_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+)
+
+// A role is unserved unless a process runs it. Outstanding counts up to the ends at the time of the call.
+func TestUnservedAndOutstanding(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		a := parttest.NewAdmin(t, b.Config())
+		unserved := func(when string, want ...schemas.Role) {
+			t.Helper()
+			got, err := a.Unserved(t.Context(), schemas.RolePlanner, schemas.RoleSteward)
+			if err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: unserved %v, %v, want %v", when, got, err, want)
+			}
+		}
+		b.Send(parttest.Change("a"), parttest.Change("b"), parttest.Change("c"))
+		left, err := a.Outstanding(t.Context(), schemas.RolePlanner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		outstanding := func(when string, want int64) {
+			t.Helper()
+			if got, err := left(t.Context()); err != nil || got != want {
+				t.Errorf("%s: %d records are outstanding, %v, want %d", when, got, err, want)
+			}
+		}
+		unserved("nothing runs", schemas.RolePlanner, schemas.RoleSteward)
+		b.Send(parttest.Change("later"))
+		outstanding("nothing runs", 3)
+		g := parttest.Planner(t, b, parttest.Plan)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- g.Run(ctx) }()
+		time.Sleep(time.Minute)
+		unserved("a planner runs", schemas.RoleSteward)
+		outstanding("a planner runs", 0)
+		stop()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		unserved("the planner has stopped", schemas.RolePlanner, schemas.RoleSteward)
+	})
+}

@@ -1,0 +1,86 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+)
+
+// Positions returns a checkpoint for each group of the catalogue that has moved since its latest checkpoint.
+func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
+	saved, err := core.SavedPositions(ctx, a.cfg, a.cl)
+	if err != nil {
+		return nil, err
+	}
+	names := a.allTopicNames()
+	before, err := core.TopicIDs(ctx, a.cl, names...)
+	if err != nil {
+		return nil, err
+	}
+	now := map[string]map[string]core.TopicPositions{} // by group and topic
+	for _, role := range a.readerRoles() {
+		var topics []string
+		for _, e := range a.entries(role) {
+			topics = append(topics, a.cfg.Topic(e.Topic))
+		}
+		done, err := a.committed(ctx, role, topics...)
+		if err != nil {
+			return nil, err
+		}
+		for group, topics := range a.groupTopics(role, topics) {
+			now[group] = map[string]core.TopicPositions{}
+			for _, topic := range topics {
+				k := saved[core.PositionsKey(group)][topic]
+				if t := before[topic]; t.Err == nil {
+					k = k.Merge(t.ID, done[topic])
+				} // otherwise the saved positions stay
+				if k.ID != "" && len(k.Offsets) > 0 {
+					now[group][topic] = k
+				}
+			}
+		}
+	}
+	after, err := core.TopicIDs(ctx, a.cl, names...)
+	if err != nil {
+		return nil, err
+	}
+	var all []schemas.Message
+	for _, group := range slices.Sorted(maps.Keys(now)) {
+		maps.DeleteFunc(now[group], func(topic string, k core.TopicPositions) bool { // recreated meanwhile
+			return after[topic].Err == nil && after[topic].ID != k.ID
+		})
+		if maps.EqualFunc(now[group], saved[core.PositionsKey(group)], core.TopicPositions.Equal) {
+			continue
+		}
+		cursor, err := json.Marshal(now[group])
+		if err != nil {
+			return nil, fmt.Errorf("encode the positions of group %s: %w", group, err)
+		}
+		all = append(all, schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
+			Id:    schemas.ID("checkpoint", core.PositionsSweep, group, string(cursor)),
+			Sweep: core.PositionsSweep, Morsel: group, Cursor: cursor,
+			Time: timestamppb.Now(),
+		}})
+	}
+	return all, nil
+}
+
+// readerRoles returns the roles that read a topic of the catalogue or a foreign topic.
+func (a *Admin) readerRoles() []schemas.Role {
+	roles := map[schemas.Role]bool{schemas.RoleIngester: len(a.cfg.Foreign) > 0}
+	for _, e := range schemas.Catalogue(a.cfg.LaneNames()...) {
+		for _, role := range e.Readers {
+			roles[role] = true
+		}
+	}
+	maps.DeleteFunc(roles, func(_ schemas.Role, reads bool) bool { return !reads })
+	return slices.Sorted(maps.Keys(roles))
+}

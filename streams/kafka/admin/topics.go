@@ -1,0 +1,414 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// TopicOptions are the settings of topics that EnsureTopics creates. Zero values take the defaults in brackets.
+type TopicOptions struct {
+	// Partitions of each topic [12]. Topics of the catalogue with FixedPartitions always have 4.
+	Partitions  int32
+	Replication int16 // [the brokers' default]
+	// MinInSync is min.insync.replicas: the replicas that must hold a record before it is acknowledged [the brokers'
+	// default].
+	MinInSync int
+	// Roles that the process runs [all]. Unequal partition counts are an error for these, and only logged for other roles.
+	Roles []schemas.Role
+}
+
+const (
+	defaultPartitions = 12
+	fixedPartitions   = 4
+)
+
+// coPartitioned lists groups of topics that must have the same number of partitions. One member of the group that
+// reads the first topic then owns all records of a key, in all topics of the row.
+var coPartitioned = [][]schemas.Topic{
+	{schemas.Deletions, schemas.Again(schemas.RoleDeleter), schemas.Backlog(schemas.RoleDeleter, schemas.High)},
+	{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin, schemas.Again(schemas.RoleSteward)},
+}
+
+// Names of topic configurations.
+const (
+	cleanupPolicy  = "cleanup.policy"
+	retentionMS    = "retention.ms"
+	retentionBytes = "retention.bytes"
+	maxBytes       = "max.message.bytes"
+	timestampType  = "message.timestamp.type"
+	minInSync      = "min.insync.replicas"
+	compactionLag  = "min.compaction.lag.ms"
+)
+
+// logAppendTime is the value of message.timestamp.type with which the broker, not the producer, sets the
+// timestamp of a record.
+const logAppendTime = "LogAppendTime"
+
+// EnsureTopics creates the topics of the catalogue that do not exist, and checks those that do. Its error lists
+// every difference from the catalogue. If there is none, it also sets two configurations that topics of earlier
+// versions lack: LogAppendTime and the minimum compaction lag. A longer lag is left as it is.
+func EnsureTopics(ctx context.Context, cfg client.Config, o TopicOptions) error {
+	if o.Partitions <= 0 {
+		o.Partitions = defaultPartitions
+	}
+	opts, err := cfg.Options("topics")
+	if err != nil {
+		return err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	e := ensurer{cfg: cfg, o: o, cl: cl, adm: kadm.NewClient(cl), entries: schemas.Catalogue(cfg.LaneNames()...)}
+	if err := e.create(ctx); err != nil {
+		return fmt.Errorf("create topics: %w", client.Explain(err))
+	}
+	if err := e.check(ctx); err != nil {
+		return fmt.Errorf("check topics: %w", err)
+	}
+	return nil
+}
+
+// MissingTopics returns the names of the topics that EnsureTopics would create, in the order of the catalogue.
+func MissingTopics(ctx context.Context, cfg client.Config) ([]string, error) {
+	opts, err := cfg.Options("topics")
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: new client: %w", err)
+	}
+	defer cl.Close()
+	e := ensurer{cfg: cfg, cl: cl, entries: schemas.Catalogue(cfg.LaneNames()...)}
+	existing, err := e.list(ctx)
+	if err != nil {
+		return nil, client.Explain(err)
+	}
+	var missing []string
+	for _, name := range e.names() {
+		switch err := existing[name].err; {
+		case errors.Is(err, kerr.UnknownTopicOrPartition):
+			missing = append(missing, name)
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return missing, nil
+}
+
+type ensurer struct {
+	cfg     client.Config
+	o       TopicOptions
+	cl      *kgo.Client
+	adm     *kadm.Client
+	entries []schemas.Entry
+}
+
+func (e *ensurer) names() (names []string) {
+	for _, entry := range e.entries {
+		names = append(names, e.cfg.Topic(entry.Topic))
+	}
+	return names
+}
+
+// create creates the missing topics in one request.
+func (e *ensurer) create(ctx context.Context) error {
+	existing, err := e.list(ctx)
+	if err != nil {
+		return err
+	}
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.TimeoutMillis = 15_000
+	for _, entry := range e.entries {
+		if name := e.cfg.Topic(entry.Topic); existing[name].err != nil {
+			req.Topics = append(req.Topics, e.request(name, entry))
+		}
+	}
+	if len(req.Topics) == 0 {
+		return nil
+	}
+	resp, err := req.RequestWith(ctx, e.cl)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, t := range resp.Topics {
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+			if t.ErrorMessage != nil {
+				err = fmt.Errorf("%w: %s", err, *t.ErrorMessage)
+			}
+			errs = append(errs, fmt.Errorf("%s: %w", t.Topic, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// A topicInfo is the metadata of one topic. err is set if the topic does not exist or has no leader yet.
+type topicInfo struct {
+	partitions int
+	err        error
+}
+
+// list reads the metadata of the topics from a broker. kadm would answer from the client's cache.
+func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for _, name := range e.names() {
+		t := kmsg.NewMetadataRequestTopic()
+		t.Topic = &name
+		req.Topics = append(req.Topics, t)
+	}
+	resp, err := req.RequestWith(ctx, e.cl)
+	if err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	existing := map[string]topicInfo{}
+	for _, t := range resp.Topics {
+		f := topicInfo{len(t.Partitions), kerr.ErrorForCode(t.ErrorCode)}
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil && f.err == nil {
+				f.err = err
+			}
+		}
+		if t.Topic != nil {
+			existing[*t.Topic] = f
+		}
+	}
+	for _, name := range e.names() {
+		if _, ok := existing[name]; !ok {
+			existing[name] = topicInfo{err: kerr.UnknownTopicOrPartition}
+		}
+	}
+	return existing, nil
+}
+
+// waitKnown waits until the broker has metadata of all topics. New topics take a while to reach every broker.
+func (e *ensurer) waitKnown(ctx context.Context) (existing map[string]topicInfo, err error) {
+	_, err = metadataRetry().Do(ctx, func() error {
+		if existing, err = e.list(ctx); err != nil {
+			return retry.Permanent(err) // the client has retried already
+		}
+		var errs []error
+		for _, name := range e.names() {
+			if err := existing[name].err; err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", name, err))
+			}
+		}
+		return errors.Join(errs...)
+	}, nil)
+	return existing, err
+}
+
+// metadataRetry bounds the wait for topics that were just created to be known by every broker.
+func metadataRetry() retry.Policy {
+	return retry.Policy{Wait: 50 * time.Millisecond, MaxWait: time.Second, Elapsed: 15 * time.Second}
+}
+
+// settings reads the configurations of all topics. The broker that answers may not know a new topic yet.
+func (e *ensurer) settings(ctx context.Context) (configs kadm.ResourceConfigs, err error) {
+	_, err = metadataRetry().Do(ctx, func() error {
+		if configs, err = e.adm.DescribeTopicConfigs(ctx, e.names()...); err != nil {
+			return retry.Permanent(fmt.Errorf("describe topics: %w", err))
+		}
+		for _, c := range configs {
+			if errors.Is(c.Err, kerr.UnknownTopicOrPartition) {
+				return fmt.Errorf("%s: describe: %w", c.Name, c.Err)
+			}
+		}
+		return nil
+	}, nil)
+	return configs, err
+}
+
+func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsRequestTopic {
+	t := kmsg.NewCreateTopicsRequestTopic()
+	t.Topic, t.NumPartitions, t.ReplicationFactor = name, e.partitions(entry), -1
+	if e.o.Replication > 0 {
+		t.ReplicationFactor = e.o.Replication
+	}
+	set := func(key, value string) {
+		c := kmsg.NewCreateTopicsRequestTopicConfig()
+		c.Name, c.Value = key, &value
+		t.Configs = append(t.Configs, c)
+	}
+	set(maxBytes, strconv.Itoa(int(client.MaxBatch(entry.Topic))))
+	if entry.Cleanup == schemas.Compact {
+		set(cleanupPolicy, "compact")
+	} else {
+		set(cleanupPolicy, "delete")
+		set(retentionMS, "-1")
+		set(retentionBytes, "-1")
+	}
+	if entry.LogAppendTime {
+		set(timestampType, logAppendTime)
+	}
+	if lag := entry.CompactionLag(); lag > 0 {
+		set(compactionLag, millis(lag))
+	}
+	if e.o.MinInSync > 0 {
+		set(minInSync, strconv.Itoa(e.o.MinInSync))
+	}
+	return t
+}
+
+func (e *ensurer) partitions(entry schemas.Entry) int32 {
+	if entry.FixedPartitions {
+		return fixedPartitions
+	}
+	return e.o.Partitions
+}
+
+// check compares the topics with the catalogue.
+func (e *ensurer) check(ctx context.Context) error {
+	existing, err := e.waitKnown(ctx)
+	if err != nil {
+		return err
+	}
+	configs, err := e.settings(ctx)
+	if err != nil {
+		return err
+	}
+	var (
+		errs    []error
+		undated []string
+		early   = map[time.Duration][]string{} // topics with a compaction lag below this one
+	)
+	for _, entry := range e.entries {
+		name := e.cfg.Topic(entry.Topic)
+		c, err := configs.On(name, nil)
+		if err == nil {
+			err = c.Err
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: describe: %w", name, err))
+			continue
+		}
+		for _, mismatch := range e.mismatches(entry, existing[name].partitions, c) {
+			errs = append(errs, fmt.Errorf("%s: %s", name, mismatch))
+		}
+		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
+			undated = append(undated, name)
+		}
+		if lag := entry.CompactionLag(); lag > 0 {
+			v, _ := setting(c, compactionLag)
+			if ms, err := strconv.ParseInt(v, 10, 64); err != nil || ms < lag.Milliseconds() {
+				early[lag] = append(early[lag], name)
+			}
+		}
+	}
+	errs = append(errs, e.unequalPartitions(existing)...)
+	if len(errs) > 0 {
+		return errors.Join(errs...)
+	}
+	// The broker sets timestamps from here on, not the producer.
+	errs = append(errs, e.alter(ctx, timestampType, logAppendTime, undated))
+	for lag, names := range early {
+		errs = append(errs, e.alter(ctx, compactionLag, millis(lag), names))
+	}
+	return errors.Join(errs...)
+}
+
+// unequalPartitions returns an error for each topic whose number of partitions differs from that of the topics with
+// which it is co-partitioned. If this process has
+// roles, but not the one that reads them, it logs a warning instead.
+func (e *ensurer) unequalPartitions(existing map[string]topicInfo) (errs []error) {
+	for _, topics := range coPartitioned {
+		want := e.cfg.Topic(topics[0])
+		first, _ := schemas.Lookup(topics[0])
+		for _, t := range topics[1:] {
+			name := e.cfg.Topic(t)
+			a, b := existing[want].partitions, existing[name].partitions
+			if a == b {
+				continue
+			}
+			mismatch := fmt.Errorf("%s: has %d partitions, but %s has %d: they must have the same number", name, b, want, a)
+			if role := first.Readers[0]; len(e.o.Roles) == 0 || slices.Contains(e.o.Roles, role) {
+				errs = append(errs, mismatch)
+			} else {
+				e.cfg.Logger().Warn("find unequal partitions: processes with the role refuse to start",
+					"role", role, "err", mismatch)
+			}
+		}
+	}
+	return errs
+}
+
+// alter sets one configuration of topics.
+func (e *ensurer) alter(ctx context.Context, key, value string, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	changes := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}
+	responses, err := e.adm.AlterTopicConfigs(ctx, changes, names...)
+	if err != nil {
+		return fmt.Errorf("set %s of %v to %s: %w", key, names, value, err)
+	}
+	var errs []error
+	for _, r := range responses {
+		if err := r.Err; err != nil {
+			if r.ErrMessage != "" {
+				err = fmt.Errorf("%w: %s", err, r.ErrMessage)
+			}
+			errs = append(errs, fmt.Errorf("%s: set %s to %s: %w", r.Name, key, value, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// millis formats a duration in milliseconds, the unit of topic configurations.
+func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// mismatches lists the differences between a topic and its catalogue entry.
+func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (mismatches []string) {
+	add := func(format string, args ...any) { mismatches = append(mismatches, fmt.Sprintf(format, args...)) }
+	cleanup, _ := setting(c, cleanupPolicy)
+	switch {
+	case entry.Cleanup == schemas.Compact && cleanup != "compact":
+		add("%s is %s, want compact", cleanupPolicy, cleanup)
+	case entry.Cleanup != schemas.Compact && cleanup != "delete":
+		add("%s is %s, want delete: compaction would remove records that are needed", cleanupPolicy, cleanup)
+	}
+	for _, key := range []string{retentionMS, retentionBytes} {
+		v, from := setting(c, key)
+		// An operator may set a retention on a topic that is kept. The brokers' default must not.
+		chosen := entry.Cleanup == schemas.Keep && from == kmsg.ConfigSourceDynamicTopicConfig
+		if entry.Cleanup != schemas.Compact && v != "-1" && !chosen {
+			add("%s is %s, want -1: unread records would be deleted", key, v)
+		}
+	}
+	least := func(key string, want int) {
+		if v, _ := setting(c, key); want > 0 {
+			if n, err := strconv.Atoi(v); err != nil || n < want {
+				add("%s is %s, want at least %d", key, v, want)
+			}
+		}
+	}
+	least(maxBytes, int(client.MaxBatch(entry.Topic)))
+	least(minInSync, e.o.MinInSync)
+	if entry.FixedPartitions && partitions != fixedPartitions {
+		add("has %d partitions, want %d: their number is fixed", partitions, fixedPartitions)
+	}
+	return mismatches
+}
+
+// setting returns the value of a topic configuration and its source.
+func setting(c kadm.ResourceConfig, key string) (value string, from kmsg.ConfigSource) {
+	if i := slices.IndexFunc(c.Configs, func(c kadm.Config) bool { return c.Key == key }); i >= 0 {
+		return c.Configs[i].MaybeValue(), c.Configs[i].Source
+	}
+	return "unknown", kmsg.ConfigSourceUnknown
+}

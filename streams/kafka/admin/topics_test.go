@@ -1,0 +1,314 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// EnsureTopics finds no difference in topics that it has created.
+func TestEnsureTopics(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
+		for range 2 {
+			if err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 5, MinInSync: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		adm, err := admin.New(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Close()
+		for topic, want := range map[schemas.Topic]int{"changes": 3, "incidents": 4, "delay.30s": 3, "again.copier": 3} {
+			if got, err := adm.EndOffsets(t.Context(), topic); err != nil || len(got) != want {
+				t.Errorf("%s: %d partitions, %v, want %d", topic, len(got), err, want)
+			}
+		}
+	})
+}
+
+// Brokers may learn of a new topic late. A topic that stays unknown is an error.
+func TestEnsureTopicsWaitsForBrokers(t *testing.T) {
+	t.Parallel()
+	for times, want := range map[int]bool{3: true, -1: false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
+			b.FailDescribe(schemas.Jobs, times)
+			err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 3})
+			if known := err == nil; known != want || !known &&
+				!strings.Contains(err.Error(), "millrace.jobs: describe: UNKNOWN_TOPIC_OR_PARTITION") {
+				t.Errorf("unknown %d times: %v", times, err)
+			}
+		})
+	}
+}
+
+// The error names every difference from the catalogue, and nothing is changed.
+func TestEnsureTopicsDifferences(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
+		forever := func(more map[string]string) map[string]string {
+			m := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
+				"max.message.bytes": "4000000"}
+			maps.Copy(m, more)
+			return m
+		}
+		b.MakeTopic(schemas.Changes, 2, forever(map[string]string{"cleanup.policy": "compact"}))
+		b.MakeTopic(schemas.FixityHigh, 2, forever(map[string]string{"retention.ms": "86400000"}))
+		b.MakeTopic(schemas.Admin, 2, forever(map[string]string{"retention.ms": "86400000"})) // set by an operator
+		b.MakeTopic(schemas.Reports, 2, map[string]string{"max.message.bytes": "4000000"})
+		b.MakeTopic(schemas.Incidents, 2, forever(nil))
+		b.MakeTopic(schemas.Deletions, 7, forever(nil))
+		b.MakeTopic(schemas.DuplicationResults, 3, forever(nil))
+		b.MakeTopic(schemas.Delay("5m"), 2, forever(map[string]string{"max.message.bytes": "1000"}))
+		err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2})
+		if err == nil {
+			t.Fatal("no error")
+		}
+		for _, want := range []string{
+			"millrace.changes: cleanup.policy is compact, want delete",
+			"millrace.fixity.high: retention.ms is 86400000, want -1",
+			"millrace.reports: retention.ms is 604800000, want -1",
+			"millrace.incidents: cleanup.policy is delete, want compact",
+			"millrace.incidents: has 2 partitions, want 4",
+			"millrace.again.deleter: has 2 partitions, but millrace.deletions has 7",
+			"millrace.backlog.deleter: has 2 partitions, but millrace.deletions has 7",
+			"millrace.duplication.results: has 3 partitions, but millrace.fixity.results has 2",
+			"millrace.delay.5m: max.message.bytes is 1000, want at least 2097152",
+		} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("not named: %s", want)
+			}
+		}
+		if n := strings.Count(err.Error(), "\n") + 1; n != 9 {
+			t.Errorf("%d contradictions, want 9:\n%v", n, err)
+		}
+	})
+}
+
+// Publish returns when all messages are acknowledged. It fails before it sends anything if one can never be sent,
+// and does not block for ever.
+func TestProducer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		p, err := kafka.NewProducer(b.Config(), "test/emit")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if err := p.Publish(t.Context(), parttest.Numbered(100, 100)...); err != nil {
+			t.Fatal(err)
+		}
+		recs := b.Read(schemas.Changes)
+		if len(recs) != 100 || recs[0].Header(schemas.HeaderSource) != "test/emit" {
+			t.Errorf("%d records from %q", len(recs), recs[0].Header(schemas.HeaderSource))
+		}
+		big := parttest.Change("a")
+		big.Body.(*pb.Change).Properties = map[string]string{}
+		for i := range 40 {
+			big.Body.(*pb.Change).Properties[fmt.Sprint(i)] = strings.Repeat("x", 8<<10)
+		}
+		if err := p.Publish(t.Context(), parttest.Change("a"), big); !retry.IsPermanent(err) || !errors.Is(err,
+			schemas.ErrTooLarge) {
+			t.Errorf("too large: %v", err)
+		}
+		if n := len(b.Read(schemas.Changes)); n != 100 {
+			t.Errorf("%d records, though one could not be encoded", n)
+		}
+		mend := b.FailProduce(schemas.Changes, kafkatest.NotDone, -1)
+		start := time.Now()
+		if err := p.Publish(t.Context(), parttest.Change("a")); err == nil || retry.IsPermanent(err) {
+			t.Errorf("refused for long: %v", err)
+		}
+		if took := time.Since(start); took > time.Minute {
+			t.Errorf("gave up after %v", took)
+		}
+		mend()
+		mend = b.Disconnect()
+		start = time.Now()
+		if err := p.Publish(t.Context(), parttest.Change("a")); err == nil || retry.IsPermanent(err) {
+			t.Errorf("cut off: %v", err)
+		}
+		if took := time.Since(start); took > time.Minute {
+			t.Errorf("gave up after %v", took)
+		}
+		mend()
+		if err := p.Publish(t.Context(), parttest.Change("a")); err != nil {
+			t.Errorf("mended: %v", err)
+		}
+	})
+}
+
+// Lag counts uncommitted records, from the log start if nothing is committed.
+func TestLag(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		b.Send(parttest.Numbered(10, 10)...)
+		b.Trim(schemas.Changes, 0, 4)
+		adm, err := admin.New(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer adm.Close()
+		check := func(want map[schemas.Role]int64) {
+			t.Helper()
+			got, err := adm.Lag(t.Context(), schemas.RolePlanner, schemas.RoleCopier, schemas.RoleState)
+			if err != nil || !maps.Equal(got, want) {
+				t.Errorf("got %v, %v, want %v", got, err, want)
+			}
+		}
+		check(map[schemas.Role]int64{"planner": 6, "copier": 0, "state": 6})
+		if err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)); err != nil {
+			t.Fatal(err)
+		}
+		check(map[schemas.Role]int64{"planner": 0, "copier": 6, "state": 6})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := parttest.Committed(ctx, adm, schemas.Changes, schemas.RolePlanner); err != nil {
+			t.Errorf("wait for the planner: %v", err)
+		}
+		if err := parttest.Committed(ctx, adm, schemas.Changes, schemas.RolePlanner, schemas.RoleState); err == nil {
+			t.Error("did not wait for the state")
+		}
+	})
+}
+
+// The broker sets the timestamps of policies, whatever the clocks of producers say. EnsureTopics sets that on a
+// topic of an earlier version, unless the topics have other differences.
+func TestEnsureTopicsSetsLogAppendTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Partitions: 2})
+		b.MakeTopic(schemas.Policies, 4, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
+			"max.message.bytes": "4000000"})
+		written := func(at time.Time) (dated time.Time) {
+			t.Helper()
+			b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")},
+				Partition: 0, Timestamp: at})
+			all := b.Read(schemas.Policies)
+			return all[len(all)-1].Timestamp
+		}
+		ensure := func(minInSync int) error {
+			return admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2, MinInSync: minInSync})
+		}
+		slow := time.Now().AddDate(-1, 0, 0).Truncate(time.Millisecond)
+		if err := ensure(2); err == nil || strings.Contains(err.Error(), "timestamp") {
+			t.Errorf("something else contradicts the catalogue: %v", err)
+		}
+		if got := written(slow); !got.Equal(slow) {
+			t.Errorf("something was changed all the same: a slow writer's record is dated %v, want %v", got, slow)
+		}
+		for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
+			b.FailAlter(schemas.Policies, f)
+			if err := ensure(0); err == nil || !strings.Contains(err.Error(),
+				"millrace.policies: set message.timestamp.type to LogAppendTime: ") {
+				t.Errorf("fault %d: %v", f, err)
+			}
+		}
+		if err := ensure(0); err != nil {
+			t.Fatal(err)
+		}
+		for name, at := range map[string]time.Time{"slow": slow, "fast": time.Now().AddDate(1, 0, 0)} {
+			if got := written(at); time.Since(got) < 0 || time.Since(got) > time.Minute {
+				t.Errorf("a %s writer's record is dated %v, want %v", name, got, time.Now())
+			}
+		}
+	})
+}
+
+// A compacted topic that a group reads has a compaction lag of 14 days: from its creation, or set by EnsureTopics
+// on a topic of an earlier version. A longer lag stays. If setting it fails, or is reported as failed, the error
+// names the topic, and the next start sets it or finds it set.
+func TestEnsureTopicsSetsCompactionLag(t *testing.T) {
+	t.Parallel()
+	const lag = "min.compaction.lag.ms"
+	for name, tt := range map[string]struct {
+		was  string // "": no topic
+		want string
+	}{
+		"made":              {"", "1209600000"},
+		"without a setting": {"0", "1209600000"},
+		"shorter":           {"86400000", "1209600000"},
+		"longer":            {"1209600001", "1209600001"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
+				if tt.was != "" {
+					settings := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000", lag: tt.was}
+					if tt.was == "0" {
+						delete(settings, lag)
+					}
+					b.MakeTopic(schemas.Incidents, 4, settings)
+				}
+				ensure := func() error { return admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2}) }
+				if tt.was != "" && tt.was != tt.want {
+					for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
+						b.FailAlter(schemas.Incidents, f)
+						if err := ensure(); err == nil || !strings.Contains(err.Error(),
+							"millrace.incidents: set "+lag+" to "+tt.want+": ") {
+							t.Errorf("fault %d: %v", f, err)
+						}
+					}
+				}
+				if err := ensure(); err != nil {
+					t.Fatal(err)
+				}
+				if got := b.Setting(schemas.Incidents, lag); got != tt.want {
+					t.Errorf("incidents has %s %q, want %q", lag, got, tt.want)
+				}
+				for _, topic := range []schemas.Topic{schemas.Controls, schemas.Checkpoints, schemas.Policies} {
+					if got := b.Setting(topic, lag); got != "" {
+						t.Errorf("%s has %s %q", topic, lag, got)
+					}
+				}
+			})
+		})
+	}
+}
+
+// While partitions are added topic by topic, only a role that needs the same number in all of its topics refuses
+// to start, and a command without roles.
+func TestUnequalPartitions(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		roles   []schemas.Role
+		refused bool
+	}{
+		"any":                   {nil, true},
+		"the steward":           {[]schemas.Role{schemas.RoleIngester, schemas.RoleSteward}, true},
+		"the sink and ingester": {[]schemas.Role{schemas.RoleSink, schemas.RoleIngester}, false},
+		"the deleter":           {[]schemas.Role{schemas.RoleDeleter}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Partitions: 2})
+				b.MakeTopic(schemas.Admin, 3, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
+					"max.message.bytes": "4000000"})
+				err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2, Roles: tt.roles})
+				if refused := err != nil && strings.Contains(err.Error(),
+					"millrace.admin: has 3 partitions, but millrace.fixity.results has 2"); refused != tt.refused {
+					t.Errorf("got %v, want a refusal: %v", err, tt.refused)
+				}
+			})
+		})
+	}
+}

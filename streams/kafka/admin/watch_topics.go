@@ -1,0 +1,70 @@
+package admin
+
+import (
+	"context"
+	"errors"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// WatchTopics returns an error when a topic of the catalogue is deleted, even if it is recreated. Clients do not
+// recover from that: they read nothing of a recreated topic, and report no error for a deleted one. A topic
+// counts as deleted if it is missing in two listings in a row. It is added to Config.Deleted before WatchTopics
+// returns, and so before tasks are drained. WatchTopics returns nil when ctx is done.
+func (a *Admin) WatchTopics(ctx context.Context) error {
+	names := a.allTopicNames()
+	known, missing := map[string]kadm.TopicID{}, map[string]bool{}
+	for ctx.Err() == nil {
+		now, err := a.adm.ListTopics(ctx, names...)
+		if err != nil && ctx.Err() == nil {
+			a.cfg.Logger().Warn("retry listing topics", "wait", client.MetadataInterval, "err", err)
+		}
+		if err == nil {
+			if err := detectDeleted(known, missing, now, a.cfg.Deleted); err != nil {
+				return err
+			}
+		}
+		_ = retry.Sleep(ctx, client.MetadataInterval) // the error is that of ctx
+	}
+	return nil
+}
+
+// allTopicNames returns the names of all topics of the catalogue and of all foreign topics.
+func (a *Admin) allTopicNames() (names []string) {
+	for _, e := range schemas.Catalogue(a.cfg.LaneNames()...) {
+		names = append(names, a.cfg.Topic(e.Topic))
+	}
+	return append(names, a.cfg.Foreign...)
+}
+
+// detectDeleted returns an error if a topic of known has another id now, or is missing for the second time. It
+// updates known with the topics in now, and missing with topics of known that are not in now. Topics with other
+// errors are skipped. Deleted topics are added to deleted.
+func detectDeleted(
+	known map[string]kadm.TopicID, missing map[string]bool, now kadm.TopicDetails, deleted *client.DeletedTopics,
+) error {
+	var errs []error
+	for _, t := range now.Sorted() {
+		id, is := known[t.Topic]
+		switch {
+		case t.Err == nil && is && t.ID != id:
+			deleted.Add(t.Topic)
+			errs = append(errs, client.TopicDeletedError(t.Topic, true))
+		case t.Err == nil:
+			known[t.Topic] = t.ID
+			delete(missing, t.Topic)
+		case !is || !errors.Is(t.Err, kerr.UnknownTopicOrPartition):
+		case missing[t.Topic]:
+			deleted.Add(t.Topic)
+			errs = append(errs, client.TopicDeletedError(t.Topic, false))
+		default:
+			missing[t.Topic] = true
+		}
+	}
+	return errors.Join(errs...)
+}

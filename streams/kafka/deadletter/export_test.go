@@ -1,0 +1,7 @@
+package deadletter
+
+// Names for the tests in package deadletter_test.
+var (
+	ErrNotFound = errNotFound
+	ErrDecided  = errDecided
+)

@@ -1,0 +1,151 @@
+package core
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/metrics"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// Headers of a W3C trace context.
+const (
+	headerTraceParent = "traceparent"
+	headerTraceState  = "tracestate"
+)
+
+// A headerCarrier gives propagators access to record headers.
+type headerCarrier []kgo.RecordHeader
+
+// Get implements propagation.TextMapCarrier.
+func (t *headerCarrier) Get(key string) string {
+	for _, h := range *t {
+		if h.Key == key {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier.
+func (t *headerCarrier) Set(key, value string) {
+	for i := range *t {
+		if (*t)[i].Key == key {
+			(*t)[i].Value = []byte(value)
+			return
+		}
+	}
+	*t = append(*t, kgo.RecordHeader{Key: key, Value: []byte(value)})
+}
+
+// Keys implements propagation.TextMapCarrier.
+func (t *headerCarrier) Keys() (keys []string) {
+	for _, h := range *t {
+		keys = append(keys, h.Key)
+	}
+	return keys
+}
+
+func noopEnd(error) {}
+
+// Span starts the span of one call of the handler with ir, as a child of the span in ir's headers. The handler
+// is called with the returned context, and end with the handler's error. Outputs of ir carry the context of
+// the span from then on. Without a tracer, span does nothing and allocates nothing.
+func (r *Router) Span(ctx context.Context, ir *Record) (_ context.Context, end func(error)) {
+	if r.Config.Tracer == nil {
+		return ctx, noopEnd
+	}
+	in := headerCarrier(ir.Raw.Headers)
+	ctx = propagation.TraceContext{}.Extract(ctx, &in)
+	kind := trace.WithSpanKind(trace.SpanKindConsumer)
+	ctx, span := r.Config.Tracer.Start(ctx, string(r.Role)+" handle", kind, trace.WithAttributes(
+		attribute.String("messaging.system", "kafka"),
+		attribute.String("messaging.operation.name", "handle"),
+		attribute.String("messaging.operation.type", "process"),
+		attribute.String("messaging.consumer.group.name", r.groupOf(ir)),
+		attribute.String("messaging.destination.name", ir.Raw.Topic),
+		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(ir.Raw.Partition))),
+		attribute.Int64("messaging.kafka.offset", ir.Raw.Offset),
+		attribute.String("messaging.message.id", in.Get(schemas.HeaderID)),
+		attribute.Int("millrace.attempt", r.RetryHeaders(ir).Attempts+1),
+	))
+	if out := InjectTrace(ctx); out != nil {
+		ir.trace = &out
+	}
+	return ctx, func(err error) {
+		if err != nil {
+			class := retry.ClassOf(err).String()
+			span.SetAttributes(attribute.String("error.type", class))
+			span.RecordError(err)
+			span.SetStatus(codes.Error, class)
+		}
+		span.End()
+	}
+}
+
+// Spans starts spans of records that are stored together, and returns a function that ends them. It covers
+// only sampled traces, because the number of records is high.
+func (r *Router) Spans(ctx context.Context, records []*Record) (end func(error)) {
+	if r.Config.Tracer == nil {
+		return noopEnd
+	}
+	ends := map[*Record]func(error){}
+	for _, ir := range records {
+		in := headerCarrier(ir.Raw.Headers)
+		if trace.SpanContextFromContext(propagation.TraceContext{}.Extract(ctx, &in)).IsSampled() {
+			_, ends[ir] = r.Span(ctx, ir)
+		}
+	}
+	return func(err error) {
+		for ir, end := range ends {
+			if err == nil && ir.Disposition == metrics.DispositionDead {
+				end(errNotStored)
+			} else {
+				end(err)
+			}
+		}
+	}
+}
+
+// errNotStored is the error of the span of a record that was rejected individually.
+var errNotStored = retry.Permanent(errors.New("record cannot be stored"))
+
+// groupOf returns the consumer group that ir was read in.
+func (r *Router) groupOf(ir *Record) string {
+	if e, ok := schemas.Lookup(r.Config.SchemaTopic(ir.Raw.Topic)); ok {
+		return r.Config.Group(r.Role, client.ClassOf(e, r.Role))
+	}
+	return r.Config.Group(r.Role, schemas.High)
+}
+
+// InjectTrace returns the headers that name the span of ctx, or nil if it has none.
+func InjectTrace(ctx context.Context) headerCarrier {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return nil
+	}
+	var out headerCarrier
+	propagation.TraceContext{}.Inject(ctx, &out)
+	return out
+}
+
+// traceHeaders returns the trace headers for ir's outputs: those of its span or, without a span, its own.
+func (ir *Record) traceHeaders() (out []kgo.RecordHeader) {
+	if ir.trace != nil {
+		return *ir.trace
+	}
+	for _, h := range ir.Raw.Headers {
+		if h.Key == headerTraceParent || h.Key == headerTraceState {
+			out = append(out, h)
+		}
+	}
+	return out
+}
