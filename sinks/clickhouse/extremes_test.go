@@ -123,11 +123,6 @@ func TestExtremes(t *testing.T) {
 				if events, err := db.Timeline(ctx, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
 					t.Errorf("Timeline = %v, %v, want the change and its check", events, err)
 				}
-				days, err := db.ChangesPerDay(ctx, clickhouse.DayQuery{Account: c.GetAccount(), Space: c.GetSpace()})
-				if want := c.GetTime().AsTime().Format(time.DateOnly); err != nil || len(days) != 1 ||
-					days[0].Day.Format(time.DateOnly) != want {
-					t.Errorf("ChangesPerDay = %v, %v, want one change on %s", days, err, want)
-				}
 			}
 		})
 	}

@@ -111,18 +111,6 @@ func queryCosts(f fillSize) map[string]queryCost {
 			checks, _, err := db.Checks(ctx, clickhouse.CheckQuery{Copy: c})
 			return len(checks), err
 		}, 10, []int64{point}},
-		"changes per day of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			days, err := db.ChangesPerDay(ctx, clickhouse.DayQuery{Account: c.Account, Space: c.Space, Span: may})
-			return len(days), err
-		}, 28, []int64{int64(f.month()/50 + 2*ofLog)}},
-		"checks per day of an account": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			days, err := db.ChecksPerDay(ctx, clickhouse.DayQuery{Account: c.Account, Span: may})
-			checks := 0
-			for _, d := range days {
-				checks += int(d.Count)
-			}
-			return checks, err
-		}, f.month(), []int64{int64(f.month() + ofLog)}},
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"time"
 
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/match"
@@ -256,6 +258,11 @@ func (c *rowMatcher) keyOf(id, suffix string) (match.Key, error) {
 		key, err = suffixedKey(key, suffix)
 	}
 	return key, err
+}
+
+// spillToDisk bounds the memory that the server uses for a GROUP BY with very many groups.
+func spillToDisk(ctx context.Context) context.Context {
+	return ch.Context(ctx, ch.WithSettings(ch.Settings{"max_bytes_before_external_group_by": 512 << 20}))
 }
 
 // readView reads the view once, month by month. It returns the number of rows that name the topic, or a topic that
