@@ -282,7 +282,7 @@ func (w *convergeWorld) awaitDecided(t *testing.T, items []converge.ItemRef, sin
 	defer cancel()
 	for _, p := range items {
 		for {
-			all, err := w.app.DB().Timeline(ctx, "acme", p.Space, p.Item)
+			all, err := clickhouse.Timeline(ctx, w.app.DB(), "acme", p.Space, p.Item)
 			if err == nil && slices.ContainsFunc(all, func(e clickhouse.Event) bool {
 				return e.Kind == "duplication" && e.Time.After(since) && !strings.Contains(e.What, "deletion-ordered")
 			}) {
@@ -489,7 +489,7 @@ func (w *convergeWorld) loseAndPutBack(ctx context.Context, p converge.ItemRef) 
 	limit, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	for retry.Sleep(limit, 200*time.Millisecond) == nil {
-		r, err := w.app.DB().Records(limit,
+		r, err := clickhouse.Records(limit, w.app.DB(),
 			[]schemas.Copy{{Account: "acme", Store: clockStore, Space: p.Space, Item: p.Item}})
 		if err == nil && r[0].GetManifest().GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
 			break

@@ -155,7 +155,7 @@ func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []s
 			}
 		}
 	}
-	found := queryRetry(t, func() ([]*pb.CopyRecord, error) { return w.app.DB().Records(t.Context(), all) })
+	found := queryRetry(t, func() ([]*pb.CopyRecord, error) { return clickhouse.Records(t.Context(), w.app.DB(), all) })
 	row := func(r *pb.Record) converge.Row {
 		return converge.Row{Live: r.GetState() == pb.RecordState_RECORD_STATE_LIVE, SHA256: r.GetDigests()[digest.SHA256]}
 	}
@@ -173,7 +173,7 @@ func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space str
 	for {
 		var next clickhouse.ChangeCursor
 		page := queryRetry(t, func() (page []*pb.Change, err error) {
-			page, next, err = w.app.DB().SpaceHistory(t.Context(), q)
+			page, next, err = clickhouse.SpaceHistory(t.Context(), w.app.DB(), q)
 			return page, err
 		})
 		for _, c := range page {

@@ -245,7 +245,7 @@ func (p *setup) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	var last string // what was seen last
 	for {
 		began := time.Now()
-		counts, err := db.CopyCounts(ctx, "acme")
+		counts, err := clickhouse.CopyCounts(ctx, db, "acme")
 		if ctx.Err() == nil {
 			last = fmt.Sprintf("%+v, %v, in %v", counts, err, time.Since(began))
 		}

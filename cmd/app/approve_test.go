@@ -64,7 +64,7 @@ func TestSeenIsTheSameInTheTable(t *testing.T) {
 					i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
 			t.Fatal(err)
 		}
-		open, err := v.db.IncidentsOf(t.Context(), schemas.CopyOf(i))
+		open, err := clickhouse.IncidentsOf(t.Context(), v.db, schemas.CopyOf(i))
 		if err != nil || len(open) != 1 {
 			t.Fatalf("%s: got %v, %v", item, open, err)
 		}

@@ -109,7 +109,7 @@ func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickho
 	if err != nil {
 		return nil, fmt.Errorf("open ClickHouse: %w", err)
 	}
-	if err := db.Check(ctx); err != nil {
+	if err := clickhouse.CheckDatabase(ctx, db); err != nil {
 		return nil, errors.Join(asPrecondition(err), db.Close())
 	}
 	return db, nil

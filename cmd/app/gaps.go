@@ -53,7 +53,7 @@ func findGaps(ctx context.Context, mark *kafka.Watermark, db *clickhouse.DB) ([]
 	if err != nil {
 		return nil, fmt.Errorf("read the committed offsets: %w", err)
 	}
-	return db.Gaps(ctx, committed)
+	return clickhouse.Gaps(ctx, db, committed)
 }
 
 // reportSinkGaps opens an incident for each table that a sink found to lack records. A sink knows

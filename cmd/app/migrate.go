@@ -27,7 +27,7 @@ func (m Migration) Empty() bool { return m.Plan.Empty() && len(m.Topics) == 0 }
 // PlanMigration returns the work that Migrate would do, and changes nothing. With again it includes
 // the migrations of ClickHouse that were applied before.
 func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err error) {
-	if m.Plan, err = a.db.Plan(ctx, again); err != nil {
+	if m.Plan, err = clickhouse.NewPlan(ctx, a.db, again); err != nil {
 		return m, asPrecondition(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
 	if m.Topics, err = kafka.MissingTopics(ctx, a.kafka); err != nil {
@@ -53,7 +53,7 @@ func (a *App) Migrate(ctx context.Context) (MigrationResult, error) { return a.m
 func (a *App) MigrateAgain(ctx context.Context) (MigrationResult, error) { return a.migrate(ctx, true) }
 
 func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, err error) {
-	plan, err := a.db.Plan(ctx, again)
+	plan, err := clickhouse.NewPlan(ctx, a.db, again)
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
@@ -70,7 +70,7 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) {
 		plan.Committed = a.committedBefore
 	}
-	if done.Applied, err = a.db.Apply(ctx, plan); err != nil {
+	if done.Applied, err = clickhouse.Apply(ctx, a.db, plan); err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	// An earlier version may have created the positions without recording it.

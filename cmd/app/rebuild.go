@@ -111,7 +111,7 @@ type rebuilder struct {
 func (a *App) Rebuild(
 	ctx context.Context, by Actor, progress func(step string, done, total int64),
 ) (done RebuildResult, err error) {
-	if err := errors.Join(a.db.Check(ctx), a.db.CheckWrites(ctx)); err != nil {
+	if err := errors.Join(clickhouse.CheckDatabase(ctx, a.db), clickhouse.CheckWrites(ctx, a.db)); err != nil {
 		return done, asPrecondition(err)
 	}
 	r := rebuilder{
@@ -222,7 +222,7 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 		sink = r.sinks[schemas.RoleState]
 		// Before any position of the topic moves, so that a killed rebuild repeats it.
 		if g.From == 0 && !r.restoredFormer[g.Topic] {
-			if err := r.db.FillFormerState(ctx, g); err != nil {
+			if err := clickhouse.FillFormerState(ctx, r.db, g); err != nil {
 				return err
 			}
 			r.restoredFormer[g.Topic] = true
@@ -289,12 +289,12 @@ func (r *rebuilder) removed(ctx context.Context, skipped []clickhouse.Gap) error
 func (r *rebuilder) fillWithoutKafka(ctx context.Context, g clickhouse.Gap) error {
 	log := g
 	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
-		if err := r.db.FillState(ctx, g); err != nil {
+		if err := clickhouse.FillState(ctx, r.db, g); err != nil {
 			return err
 		}
 		log.Table = clickhouse.Positions()[schemas.RoleSink][g.Topic]
 	}
-	held, err := r.db.CountRows(ctx, log)
+	held, err := clickhouse.CountRows(ctx, r.db, log)
 	if err != nil || held == g.To-g.From {
 		return err
 	}

@@ -33,9 +33,9 @@ type schema struct {
 
 func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schema {
 	check := func(ctx context.Context) error {
-		err := db.Check(ctx)
+		err := clickhouse.CheckDatabase(ctx, db)
 		if err == nil && slices.Contains(roles, schemas.RoleSink) {
-			err = db.CheckWrites(ctx)
+			err = clickhouse.CheckWrites(ctx, db)
 		}
 		return err
 	}

@@ -137,7 +137,7 @@ func (a *App) isFirstRound(ctx context.Context, beside string, c sweep.FixityCon
 	if err != nil || !emptyRound(other) {
 		return false, err
 	}
-	swept, err := a.db.HasFinalCheck(ctx, c.Account, c.Store, c.Space)
+	swept, err := clickhouse.HasFinalCheck(ctx, a.db, c.Account, c.Store, c.Space)
 	return !swept, err
 }
 
@@ -238,7 +238,7 @@ func (d dueCopies) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownC
 	if q.After != nil {
 		c.After = clickhouse.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
 	}
-	copies, _, err := d.a.db.FixityDue(ctx, c)
+	copies, _, err := clickhouse.FixityDue(ctx, d.a.db, c)
 	return copies, err
 }
 

@@ -95,7 +95,7 @@ func (v *Verifier) topic(
 	if err != nil {
 		return nil, err
 	}
-	p, err := v.db.NewVerification(topic, func(d *schemas.Delivery) bool {
+	p, err := clickhouse.NewVerification(v.db, topic, func(d *schemas.Delivery) bool {
 		at, ok := dead[recordPosition{topic, d.Partition, d.Offset}]
 		return ok && at == d.Timestamp.UnixMilli()
 	})
@@ -208,7 +208,7 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
-	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Progress: v.progress})
+	proof, err := clickhouse.CheckManifest(ctx, v.db, clickhouse.ManifestCheck{Progress: v.progress})
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}

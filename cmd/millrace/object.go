@@ -41,7 +41,7 @@ func newObjectShow() *cobra.Command {
 func showObject(c *cobra.Command, f engineFlags, parts []string, o *output) error {
 	var events []clickhouse.Event
 	err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
-		events, err = db.Timeline(ctx, parts[0], parts[1], parts[2])
+		events, err = clickhouse.Timeline(ctx, db, parts[0], parts[1], parts[2])
 		return err
 	})
 	if err != nil {

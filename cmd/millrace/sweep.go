@@ -147,7 +147,7 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) er
 	return w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
 		p.Total = r.Asked
 		for _, round := range r.Rounds {
-			n, err := db.CountFinal(ctx, round.Round)
+			n, err := clickhouse.CountFinal(ctx, db, round.Round)
 			if err != nil {
 				return p, err
 			}
@@ -169,7 +169,7 @@ const metadataDamaged = "metadata-damaged"
 func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (map[string]int64, error) {
 	verdicts := map[string]int64{}
 	for _, round := range rounds {
-		results, err := db.RoundResults(ctx, round.Round)
+		results, err := clickhouse.RoundResults(ctx, db, round.Round)
 		if err != nil {
 			return nil, err
 		}

@@ -2,8 +2,6 @@ package clickhouse
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
@@ -38,22 +36,16 @@ type appliedMigration struct {
 	Shards   uint32 `ch:"shards"`
 }
 
-// checksum returns the SHA-256 of the file, comments included.
-func (m migration) checksum() string {
-	sum := sha256.Sum256([]byte(m.statement))
-	return hex.EncodeToString(sum[:])
-}
-
 // readApplied reads the table of migrations. If it does not exist, no migration was applied.
-func (db *DB) readApplied(ctx context.Context, conn driver.Conn) (appliedMigrations, error) {
+func readApplied(ctx context.Context, db *DB, conn driver.Conn) (appliedMigrations, error) {
 	const op = "read the table of migrations"
 	l := appliedMigrations{columns: map[string]bool{}, entries: map[uint32]appliedMigration{}}
-	rows, err := conn.Query(ctx, db.name("SELECT * FROM {db}.schema_migrations LIMIT 0"))
+	rows, err := conn.Query(ctx, db.Name("SELECT * FROM {db}.schema_migrations LIMIT 0"))
 	switch {
-	case hasCode(err, codeUnknownTable), hasCode(err, codeUnknownDatabase):
+	case HasCode(err, codeUnknownTable), HasCode(err, codeUnknownDatabase):
 		return l, nil
 	case err != nil:
-		return l, translate(fmt.Errorf("%s: %w", op, err))
+		return l, Classify(fmt.Errorf("%s: %w", op, err))
 	}
 	l.exists = true
 	fields := "version, argMax(name, applied) AS name"
@@ -64,32 +56,32 @@ func (db *DB) readApplied(ctx context.Context, conn driver.Conn) (appliedMigrati
 		}
 	}
 	if err := errors.Join(rows.Close(), rows.Err()); err != nil {
-		return l, translate(fmt.Errorf("%s: %w", op, err))
+		return l, Classify(fmt.Errorf("%s: %w", op, err))
 	}
-	entries, err := queryOn[appliedMigration](ctx, conn, op,
-		db.name("SELECT "+fields+" FROM {db}.schema_migrations AS m GROUP BY version ORDER BY version"))
+	entries, err := QueryOn[appliedMigration](ctx, conn, op,
+		db.Name("SELECT "+fields+" FROM {db}.schema_migrations AS m GROUP BY version ORDER BY version"))
 	for _, e := range entries {
 		l.entries[e.Version] = e
 	}
 	return l, err
 }
 
-// prepare returns the statements that create the database and its table of migrations, or add missing columns.
-func (db *DB) prepare(ctx context.Context, l appliedMigrations) ([]string, error) {
+// prepareStatements returns the statements that create the database and its table of migrations, or add missing columns.
+func prepareStatements(ctx context.Context, db *DB, l appliedMigrations) ([]string, error) {
 	var statements []string
 	if !l.exists {
 		var n uint64
 		// CREATE DATABASE only if it is missing: the user may lack the right to create one.
 		const count = "SELECT count() FROM system.databases WHERE name = ?"
-		if err := db.conn.QueryRow(ctx, count, db.cfg.Database).Scan(&n); err != nil {
-			return nil, translate(fmt.Errorf("look for the database: %w", err))
+		if err := db.Writer().QueryRow(ctx, count, db.Config().Database).Scan(&n); err != nil {
+			return nil, Classify(fmt.Errorf("look for the database: %w", err))
 		}
 		on, engine := "", "ReplacingMergeTree"
-		if db.cfg.Cluster != "" {
-			on = " ON CLUSTER " + quoteName(db.cfg.Cluster)
+		if db.Config().Cluster != "" {
+			on = " ON CLUSTER " + QuoteName(db.Config().Cluster)
 			// Every server has the whole table, whatever its shard.
-			path := "/clickhouse/tables/" + db.cfg.Database + "/schema_migrations"
-			engine = "ReplicatedReplacingMergeTree(" + quoteText(path) + ", '{shard}-{replica}')"
+			path := "/clickhouse/tables/" + db.Config().Database + "/schema_migrations"
+			engine = "ReplicatedReplacingMergeTree(" + QuoteText(path) + ", '{shard}-{replica}')"
 		}
 		if n == 0 {
 			statements = append(statements, "CREATE DATABASE IF NOT EXISTS {db}"+on)
@@ -108,29 +100,29 @@ func (db *DB) prepare(ctx context.Context, l appliedMigrations) ([]string, error
 }
 
 // recordMigration records in the database that a migration was applied.
-func (db *DB) recordMigration(ctx context.Context, m migration) error {
-	var layout clusterLayout
-	if db.cfg.Cluster != "" {
+func recordMigration(ctx context.Context, db *DB, m migration) error {
+	var layout Layout
+	if db.Config().Cluster != "" {
 		var err error
-		if layout, err = db.readLayout(ctx); err != nil {
+		if layout, err = db.ReadLayout(ctx); err != nil {
 			return err
 		}
 	}
 	const statement = "INSERT INTO {db}.schema_migrations (version, name, checksum, cluster, shards)" +
 		" SELECT {version:UInt32}, {name:String}, {checksum:String}, {cluster:String}, {shards:UInt32}"
-	err := db.exec(ctx, statement, ch.Named("version", strconv.Itoa(int(m.number))), ch.Named("name", m.name),
-		ch.Named("checksum", m.checksum()), ch.Named("cluster", db.cfg.Cluster),
+	err := db.Exec(ctx, statement, ch.Named("version", strconv.Itoa(int(m.number))), ch.Named("name", m.name),
+		ch.Named("checksum", checksum(m)), ch.Named("cluster", db.Config().Cluster),
 		ch.Named("shards", strconv.Itoa(int(layout.Shards))))
 	if err != nil {
-		return translate(fmt.Errorf("record migration %s: %w", m, err))
+		return Classify(fmt.Errorf("record migration %s: %w", m, err))
 	}
 	return nil
 }
 
 // checkApplied checks that the applied migrations are unchanged and were applied for the configured layout.
 // Migrations that only the database has are accepted: a newer program applied them.
-func (db *DB) checkApplied(ctx context.Context, all []migration, l appliedMigrations) error {
-	want := db.cfg.Cluster
+func checkApplied(ctx context.Context, db *DB, all []migration, l appliedMigrations) error {
+	want := db.Config().Cluster
 	for _, e := range l.entries {
 		switch {
 		case e.Cluster == want:
@@ -146,9 +138,9 @@ func (db *DB) checkApplied(ctx context.Context, all []migration, l appliedMigrat
 		}
 	}
 	if want != "" {
-		now, err := db.readLayout(ctx)
+		now, err := db.ReadLayout(ctx)
 		if err == nil {
-			err = db.checkEvenReplicas(now)
+			err = db.CheckReplicas(now)
 		}
 		if err != nil {
 			return err
@@ -163,9 +155,9 @@ func (db *DB) checkApplied(ctx context.Context, all []migration, l appliedMigrat
 	}
 	var errs []error
 	for _, m := range all {
-		if e, ok := l.entries[m.number]; ok && e.Checksum != "" && e.Checksum != m.checksum() {
+		if e, ok := l.entries[m.number]; ok && e.Checksum != "" && e.Checksum != checksum(m) {
 			errs = append(errs, fmt.Errorf("%w: %s was applied with the checksum %.12s, this program has %.12s",
-				ErrChanged, m, e.Checksum, m.checksum()))
+				ErrChanged, m, e.Checksum, checksum(m)))
 		}
 	}
 	return errors.Join(errs...)

@@ -32,8 +32,8 @@ type SpaceQuery struct {
 // SpaceHistory returns the changes of a space and its items, oldest first, and the cursor of the next page. A page
 // with fewer than Limit changes is the last one. A page may have more than Limit changes if one copy changed several
 // times in the same millisecond.
-func (db *DB) SpaceHistory(ctx context.Context, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
-	return db.history(ctx, historyQuery{
+func SpaceHistory(ctx context.Context, db *DB, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
+	return readHistory(ctx, db, historyQuery{
 		op: "read the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
 		order: "account, space, ts", span: q.Span, after: q.After, limit: limit(q.Limit),
 	})
@@ -49,17 +49,17 @@ type historyQuery struct {
 	limit     int
 }
 
-// history finds the keys of a page in the projection, and then reads the rows of these keys from the table.
-func (db *DB) history(ctx context.Context, h historyQuery) ([]*pb.Change, ChangeCursor, error) {
+// readHistory finds the keys of a page in the projection, and then reads the rows of these keys from the table.
+func readHistory(ctx context.Context, db *DB, h historyQuery) ([]*pb.Change, ChangeCursor, error) {
 	first, last := h.span.millis(h.after.Time)
 	var keys []changeKey
 	// Many rows of one time may belong to earlier pages or to one change. Then read more of them.
 	for n := h.limit; ; n *= 8 {
-		end, err := db.pageEnd(ctx, h, first, last, n)
+		end, err := pageEnd(ctx, db, h, first, last, n)
 		if err != nil {
 			return nil, h.after, err
 		}
-		if keys, err = db.changeKeys(ctx, h, first, end); err != nil {
+		if keys, err = readChangeKeys(ctx, db, h, first, end); err != nil {
 			return nil, h.after, err
 		}
 		if len(keys) >= h.limit || end == last {
@@ -69,16 +69,16 @@ func (db *DB) history(ctx context.Context, h historyQuery) ([]*pb.Change, Change
 	if len(keys) == 0 {
 		return nil, h.after, nil
 	}
-	changes, err := db.changesAt(ctx, keys, h.where, h.args...)
+	changes, err := changesAt(ctx, db, keys, h.where, h.args...)
 	return changes, keys[len(keys)-1].cursor(), err
 }
 
 // pageEnd returns the time of the nth row in the order of the projection, or last if there are fewer rows.
-func (db *DB) pageEnd(ctx context.Context, h historyQuery, first, last int64, n int) (int64, error) {
+func pageEnd(ctx context.Context, db *DB, h historyQuery, first, last int64, n int) (int64, error) {
 	type row struct {
 		Time time.Time `ch:"ts"`
 	}
-	rows, err := query[row](ctx, db, h.op, "SELECT ts FROM {db}.audit_log WHERE "+h.where+
+	rows, err := Query[row](ctx, db, h.op, "SELECT ts FROM {db}.audit_log WHERE "+h.where+
 		" AND ts BETWEEN "+milliParam+" AND "+milliParam+
 		" ORDER BY "+h.order+" LIMIT 1 OFFSET ? SETTINGS max_block_size = 8192",
 		slices.Concat(h.args, []any{first, last, n})...)
@@ -88,10 +88,10 @@ func (db *DB) pageEnd(ctx context.Context, h historyQuery, first, last int64, n 
 	return rows[0].Time.UnixMilli(), nil
 }
 
-// changeKeys returns the keys after the cursor, up to the time end.
-func (db *DB) changeKeys(ctx context.Context, h historyQuery, first, end int64) ([]changeKey, error) {
+// readChangeKeys returns the keys after the cursor, up to the time end.
+func readChangeKeys(ctx context.Context, db *DB, h historyQuery, first, end int64) ([]changeKey, error) {
 	where, args := h.where+" AND ts BETWEEN "+milliParam+" AND "+milliParam, slices.Concat(h.args, []any{first, end})
-	return query[changeKey](ctx, db, h.op, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
+	return Query[changeKey](ctx, db, h.op, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
 		" AND (ts, space, item, store) > ("+milliParam+", ?, ?, ?)"+
 		" ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
 		append(args, afterMillis(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
@@ -102,7 +102,7 @@ const milliParam = "fromUnixTimestamp64Milli(?, 'UTC')"
 
 // millis returns the first and the last millisecond of a span. A later after replaces the first.
 func (s Span) millis(after time.Time) (first, last int64) {
-	first, last = minMillis, maxMillis
+	first, last = MinMillis, MaxMillis
 	if !s.From.IsZero() {
 		first = clampMillis(ceilMillis(s.From))
 	}
@@ -125,12 +125,12 @@ func ceilMillis(t time.Time) int64 {
 }
 
 // clampMillis limits a time to the range of the tables.
-func clampMillis(ms int64) int64 { return min(max(ms, minMillis), maxMillis) }
+func clampMillis(ms int64) int64 { return min(max(ms, MinMillis), MaxMillis) }
 
 // afterMillis returns the time of a cursor in milliseconds. For a zero cursor it is the lowest possible time.
 func afterMillis(t time.Time) int64 {
 	if t.IsZero() {
-		return minMillis
+		return MinMillis
 	}
 	return clampMillis(t.UnixMilli())
 }
@@ -161,12 +161,12 @@ func withChangeKeys(ctx context.Context, keys []changeKey) (context.Context, err
 }
 
 // changesAt returns the changes of some keys, in their order.
-func (db *DB) changesAt(ctx context.Context, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
+func changesAt(ctx context.Context, db *DB, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
 	ctx, err := withChangeKeys(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[changeRow](ctx, db, "read changes",
+	rows, err := Query[changeRow](ctx, db, "read changes",
 		"SELECT "+changeFields+" FROM {db}.audit_log_v WHERE "+where+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
 			" AND (space, item, store, ts) IN (SELECT space, item, store, fromUnixTimestamp64Milli(millis, 'UTC') FROM keys)"+
 			" ORDER BY ts, space, item, store, id SETTINGS optimize_use_projections = 0",

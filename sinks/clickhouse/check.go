@@ -14,25 +14,25 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// Check reports whether the database can be read. The server must answer, and every migration that this program
+// CheckDatabase reports whether the database can be read. The server must answer, and every migration that this program
 // needs must be applied (ErrMigration), unchanged (ErrChanged) and for the configured layout (ErrForm). The tables
 // must be as the migrations have made them (ErrAltered), and the reader must have the right to read them
 // (ErrAccess). Newer migrations and unknown columns are accepted.
-func (db *DB) Check(ctx context.Context) error {
+func CheckDatabase(ctx context.Context, db *DB) error {
 	all, err := readMigrations(migrations.Files)
 	if err != nil {
 		return err
 	}
-	as := db.cfg.readerLogin()
-	if err := db.checkLogin(ctx, as); err != nil {
+	as := db.Config().ReaderLogin()
+	if err := db.CheckLogin(ctx, as); err != nil {
 		return err
 	}
-	if err := db.checkReadOnly(ctx, db.reads, as, false); err != nil {
+	if err := checkReadOnly(ctx, db, db.Reader(), as, false); err != nil {
 		return err
 	}
-	l, err := db.readApplied(ctx, db.reads)
+	l, err := readApplied(ctx, db, db.Reader())
 	if err != nil {
-		return db.explain(as, err)
+		return db.Explain(as, err)
 	}
 	var missing []string
 	for _, m := range all {
@@ -40,18 +40,18 @@ func (db *DB) Check(ctx context.Context) error {
 			missing = append(missing, m.String())
 		}
 	}
-	if err := db.checkApplied(ctx, all, l); err != nil {
-		return fmt.Errorf("check database %s: %w", db.cfg.Database, err)
+	if err := checkApplied(ctx, db, all, l); err != nil {
+		return fmt.Errorf("check database %s: %w", db.Config().Database, err)
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("check database %s: %w: %s (run millrace migrate)",
-			db.cfg.Database, ErrMigration, strings.Join(missing, ", "))
+			db.Config().Database, ErrMigration, strings.Join(missing, ", "))
 	}
-	broken, err := db.probeReads(ctx, as)
+	broken, err := probeReads(ctx, db, as)
 	if err != nil {
 		return err
 	}
-	if err := db.checkSchema(ctx); err != nil {
+	if err := checkSchema(ctx, db); err != nil {
 		return err // it explains why a view is broken
 	}
 	return broken
@@ -59,33 +59,33 @@ func (db *DB) Check(ctx context.Context) error {
 
 // CheckWrites reports whether the user may insert into every table that sinks write to, and read from it. If not, it
 // returns ErrAccess with the missing grants.
-func (db *DB) CheckWrites(ctx context.Context) error {
-	as := db.cfg.writerLogin()
-	if err := db.checkLogin(ctx, as); err != nil {
+func CheckWrites(ctx context.Context, db *DB) error {
+	as := db.Config().WriterLogin()
+	if err := db.CheckLogin(ctx, as); err != nil {
 		return err
 	}
-	if err := db.checkReadOnly(ctx, db.conn, as, true); err != nil {
+	if err := checkReadOnly(ctx, db, db.Writer(), as, true); err != nil {
 		return err
 	}
 	refused := refusedGrants{}
 	for table, columns := range writtenTables() {
 		column := slices.Sorted(maps.Keys(columns))[0]
-		zero := "defaultValueOfTypeName(" + quoteText(columns[column]) + ")"
+		zero := "defaultValueOfTypeName(" + QuoteText(columns[column]) + ")"
 		for grant, statement := range map[string]string{
-			"SELECT": fmt.Sprintf("SELECT %s FROM {db}.%s LIMIT 0", quoteName(column), table),
-			"INSERT": fmt.Sprintf("INSERT INTO {db}.%s (%s) SELECT %s WHERE 0", table, quoteName(column), zero),
+			"SELECT": fmt.Sprintf("SELECT %s FROM {db}.%s LIMIT 0", QuoteName(column), table),
+			"INSERT": fmt.Sprintf("INSERT INTO {db}.%s (%s) SELECT %s WHERE 0", table, QuoteName(column), zero),
 		} {
-			if err := refused.add(grant, table, db.exec(ctx, statement)); err != nil {
-				return db.explain(as, fmt.Errorf("probe table %s for writing: %w", table, err))
+			if err := refused.add(grant, table, db.Exec(ctx, statement)); err != nil {
+				return db.Explain(as, fmt.Errorf("probe table %s for writing: %w", table, err))
 			}
 		}
 	}
-	return refused.err(as, db.cfg.Database, len(writtenTables()))
+	return refused.err(as, db.Config().Database, len(writtenTables()))
 }
 
 // probeReads reads no row from every table and view. broken is the first error that does not depend on the user's
 // rights.
-func (db *DB) probeReads(ctx context.Context, as Login) (broken, err error) {
+func probeReads(ctx context.Context, db *DB, as Login) (broken, err error) {
 	wanted, err := wantedTables()
 	if err != nil {
 		return nil, err
@@ -95,27 +95,27 @@ func (db *DB) probeReads(ctx context.Context, as Login) (broken, err error) {
 		if wanted[name].engine == "MaterializedView" {
 			continue
 		}
-		err := refused.add("SELECT", name, db.reads.Exec(ctx, db.name("SELECT * FROM {db}."+name+" LIMIT 0")))
+		err := refused.add("SELECT", name, db.Reader().Exec(ctx, db.Name("SELECT * FROM {db}."+name+" LIMIT 0")))
 		var exception *ch.Exception
 		switch {
 		case errors.As(err, &exception):
 			if broken == nil {
-				broken = translate(fmt.Errorf("probe %s for reading: %w", name, err))
+				broken = Classify(fmt.Errorf("probe %s for reading: %w", name, err))
 			}
 		case err != nil:
-			return nil, translate(fmt.Errorf("probe %s for reading: %w", name, err))
+			return nil, Classify(fmt.Errorf("probe %s for reading: %w", name, err))
 		}
 	}
-	return broken, refused.err(as, db.cfg.Database, len(wanted))
+	return broken, refused.err(as, db.Config().Database, len(wanted))
 }
 
 // checkReadOnly checks the setting readonly of the user's profile. A reader needs 0 or 2: with readonly = 1 it could
 // not send a time limit with a query. A writer needs 0.
-func (db *DB) checkReadOnly(ctx context.Context, conn driver.Conn, as Login, writes bool) error {
+func checkReadOnly(ctx context.Context, db *DB, conn driver.Conn, as Login, writes bool) error {
 	var level uint64
 	err := conn.QueryRow(ctx, "SELECT toUInt64(getSetting('readonly'))").Scan(&level)
-	if err != nil && !hasCode(err, codeReadOnly) {
-		return db.explain(as, fmt.Errorf("read the setting readonly of user %s: %w", as.User, err))
+	if err != nil && !HasCode(err, CodeReadOnly) {
+		return db.Explain(as, fmt.Errorf("read the setting readonly of user %s: %w", as.User, err))
 	}
 	switch {
 	case err == nil && (level == 0 || level == 2 && !writes):
@@ -128,44 +128,12 @@ func (db *DB) checkReadOnly(ctx context.Context, conn driver.Conn, as Login, wri
 		ErrAccess, as.User)
 }
 
-// checkLogin connects as a user, so that a refused login is reported before any other error.
-func (db *DB) checkLogin(ctx context.Context, as Login) error {
-	w, err := db.dial(ctx, as)
-	if err != nil {
-		return db.explain(as, err)
-	}
-	w.close()
-	return nil
-}
-
-// explain adds a plain explanation to errors with a code that means a refused access. Other errors are unavailable.
-func (db *DB) explain(as Login, err error) error {
-	var e *ch.Exception
-	if !errors.As(err, &e) {
-		return translate(err)
-	}
-	switch e.Code {
-	case codeAuthentication, codeUnknownUser, codeWrongPassword, codeNoPassword:
-		return fmt.Errorf("%w: wrong user or password for user %s: %w", ErrAccess, as.User, err)
-	case codeAccessDenied:
-		return fmt.Errorf("%w: user %s lacks a grant: %w", ErrAccess, as.User, err)
-	case codeReadOnly:
-		return fmt.Errorf("%w: user %s may only read on this server: %w", ErrAccess, as.User, err)
-	case codeTableReadOnly:
-		return fmt.Errorf("%w: the table is read-only now: its disk is read-only, or its replica has lost its Keeper: %w",
-			ErrAccess, err)
-	case codeAddressRefused:
-		return fmt.Errorf("%w: user %s may not connect from here: %w", ErrAccess, as.User, err)
-	}
-	return translate(err)
-}
-
 // refusedGrants maps a missing grant to the tables that it is missing on.
 type refusedGrants map[string][]string
 
 // add records a refused access. It returns any other error.
 func (p refusedGrants) add(grant, table string, err error) error {
-	if !hasCode(err, codeAccessDenied) {
+	if !HasCode(err, CodeAccessDenied) {
 		return err
 	}
 	p[grant] = append(p[grant], table)

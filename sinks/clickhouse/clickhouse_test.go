@@ -94,30 +94,30 @@ func scanOne(t testing.TB, db *clickhouse.DB, statement string, args ...any) str
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
-	err := db.Check(t.Context())
+	err := clickhouse.CheckDatabase(t.Context(), db)
 	if !errors.Is(err, clickhouse.ErrMigration) || !strings.Contains(err.Error(), "0001_audit_log") {
 		t.Errorf("Check before Migrate = %v, want a missing 0001_audit_log", err)
 	}
-	applied, err := db.Migrate(t.Context())
+	applied, err := clickhouse.Migrate(t.Context(), db)
 	if err != nil || len(applied) < 20 || applied[0] != "0001_audit_log" {
 		t.Fatalf("Migrate = %v, %v", applied, err)
 	}
-	if err := db.Check(t.Context()); err != nil {
+	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
 		t.Errorf("Check after Migrate: %v", err)
 	}
-	if again, err := db.Migrate(t.Context()); err != nil || len(again) != 0 {
+	if again, err := clickhouse.Migrate(t.Context(), db); err != nil || len(again) != 0 {
 		t.Errorf("Migrate again = %v, %v, want nothing", again, err)
 	}
 	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name) SELECT 9999, 'newer'"); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Check(t.Context()); err != nil {
+	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
 		t.Errorf("Check with a newer migration: %v", err)
 	}
 	if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.schema_migrations"); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := db.Migrate(t.Context()); err != nil || !slices.Equal(again, applied) {
+	if again, err := clickhouse.Migrate(t.Context(), db); err != nil || !slices.Equal(again, applied) {
 		t.Errorf("Migrate with its ledger lost = %v, %v, want all of them again", again, err)
 	}
 }

@@ -77,7 +77,7 @@ func (f *clusterDDL) table(m migration, s statement) ([]string, error) {
 	}
 	engine := s.engine
 	if strings.HasSuffix(engine, "MergeTree") {
-		args := []string{quoteText("/clickhouse/tables/{shard}/" + f.database + "/" + s.name), quoteText("{replica}")}
+		args := []string{QuoteText("/clickhouse/tables/{shard}/" + f.database + "/" + s.name), QuoteText("{replica}")}
 		if s.args != "" {
 			args = append(args, s.args)
 		}
@@ -124,7 +124,7 @@ func (f *clusterDDL) shardingKey(m migration, s statement) (by string, err error
 	return by, nil
 }
 
-func (f *clusterDDL) onCluster() string { return " ON CLUSTER " + quoteName(f.cluster) }
+func (f *clusterDDL) onCluster() string { return " ON CLUSTER " + QuoteName(f.cluster) }
 
 func (f *clusterDDL) localNames(body string) string {
 	return reference.ReplaceAllString(body, "{db}.${1}_local")
@@ -135,7 +135,7 @@ func (f *clusterDDL) distributed(name, by string) string {
 		by = ", " + by
 	}
 	return fmt.Sprintf("Distributed(%s, %s, %s%s)",
-		quoteText(f.cluster), quoteText(f.database), quoteText(name+"_local"), by)
+		QuoteText(f.cluster), QuoteText(f.database), QuoteText(name+"_local"), by)
 }
 
 // withoutStorage removes from an ALTER the parts that only a MergeTree table can have.
@@ -144,7 +144,3 @@ func withoutStorage(body string) string {
 }
 
 var codec = regexp.MustCompile(` CODEC\((?:[^()]|\([^()]*\))*\)`)
-
-func quoteText(s string) string {
-	return "'" + strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(s) + "'"
-}

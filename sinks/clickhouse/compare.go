@@ -56,14 +56,14 @@ type ColumnDifference struct {
 // CheckManifest makes the state of every copy again from audit log and bit log, in a table that it drops afterwards,
 // and compares it with the view of the state. It reads both in the order of copies, so it needs memory only for the
 // differences.
-func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestVerification, err error) {
+func CheckManifest(ctx context.Context, db *DB, c ManifestCheck) (_ *ManifestVerification, err error) {
 	if c.maxDiffer == 0 {
 		c.maxDiffer = 100_000
 	}
 	if c.Progress == nil {
 		c.Progress = func(string, int64, int64) {}
 	}
-	table, drop, err := db.rebuild(ctx, c.Progress)
+	table, drop, err := rebuildState(ctx, db, c.Progress)
 	if drop != nil {
 		defer func() { err = errors.Join(err, drop()) }()
 	}
@@ -74,15 +74,15 @@ func (db *DB) CheckManifest(ctx context.Context, c ManifestCheck) (_ *ManifestVe
 	if err != nil {
 		return nil, err
 	}
-	total, err := db.count(ctx, "count copies", "SELECT count() AS n FROM {db}.copy_state")
+	total, err := db.Count(ctx, "count copies", "SELECT count() AS n FROM {db}.copy_state")
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, longQuery)
+	ctx, cancel := context.WithTimeout(ctx, ScanTimeout)
 	defer cancel()
 	m := &manifestComparison{ManifestCheck: c, db: db, rebuilt: rebuilt, result: new(ManifestVerification), total: total}
 	if err := m.run(ctx); err != nil {
-		return nil, translate(fmt.Errorf("compare the state with the logs: %w", err))
+		return nil, Classify(fmt.Errorf("compare the state with the logs: %w", err))
 	}
 	c.Progress(compareStep, max(total, 1), max(total, 1))
 	return m.result, nil
@@ -174,7 +174,7 @@ func (m *manifestComparison) openCursor(ctx context.Context, from string) (*copy
 		"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
 		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20,
 	}))
-	rows, stop, err := stream(ctx, m.db.conn, m.db.name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
+	rows, stop, err := Stream(ctx, m.db.Writer(), m.db.Name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
 		" ORDER BY account, store, space, item"))
 	if err != nil {
 		return nil, err
@@ -242,13 +242,13 @@ func (m *manifestComparison) values(ctx context.Context, from string) (map[schem
 	if len(m.differ) == 0 {
 		return all, nil
 	}
-	with, err := withCopies(ctx, m.differ)
+	with, err := WithCopies(ctx, m.differ)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[record](with, m.db, "read the state of copies",
+	rows, err := Query[record](with, m.db, "read the state of copies",
 		"SELECT account, store, space, item, arrayConcat("+stateValues()+", "+stateVersions()+") AS values FROM "+from+
-			" WHERE "+requestedCopies)
+			" WHERE "+RequestedCopies)
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.Values
 	}
@@ -271,15 +271,15 @@ func (m *manifestComparison) readLogged(ctx context.Context) (map[schemas.Copy]l
 	if len(m.differ) == 0 {
 		return all, nil
 	}
-	with, err := withCopies(ctx, m.differ)
+	with, err := WithCopies(ctx, m.differ)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := query[loggedChanges](with, m.db, "read the changes of copies",
+	rows, err := Query[loggedChanges](with, m.db, "read the changes of copies",
 		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
 			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log"+
 			" WHERE op IN ('add', 'update', 'copy', 'delete')"+
-			" AND "+requestedCopies+" GROUP BY account, store, space, item")
+			" AND "+RequestedCopies+" GROUP BY account, store, space, item")
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r
 	}

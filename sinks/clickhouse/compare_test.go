@@ -20,7 +20,7 @@ import (
 
 func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) *clickhouse.ManifestVerification {
 	t.Helper()
-	got, err := db.CheckManifest(t.Context(), c)
+	got, err := clickhouse.CheckManifest(t.Context(), db, c)
 	if err != nil {
 		t.Fatal(err)
 	}

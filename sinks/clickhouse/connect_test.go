@@ -50,7 +50,7 @@ func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	got, err := db.Records(ctx, []schemas.Copy{schemas.CopyOf(c)})
+	got, err := clickhouse.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
 	if err != nil {
 		return err
 	}
@@ -165,9 +165,9 @@ func TestTLS(t *testing.T) {
 			cfg := db.Config()
 			cfg.Addresses, cfg.TLS = []string{tc.addr}, tc.tls
 			other := open(t, cfg)
-			err := other.Check(t.Context())
+			err := clickhouse.CheckDatabase(t.Context(), other)
 			if err == nil {
-				err = errors.Join(other.CheckWrites(t.Context()), other.Ping(t.Context()), checkUse(t, other, 0))
+				err = errors.Join(clickhouse.CheckWrites(t.Context(), other), other.Ping(t.Context()), checkUse(t, other, 0))
 			}
 			if !tc.want(err) {
 				t.Errorf("got %v", err)
@@ -188,7 +188,7 @@ func TestFailover(t *testing.T) {
 	cfg := db.Config()
 	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
 	other := open(t, cfg.WithDialTimeout(300*time.Millisecond))
-	if err := other.Check(t.Context()); err != nil {
+	if err := clickhouse.CheckDatabase(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
 	before := asked.Load()
@@ -237,7 +237,7 @@ func TestAllAddressesDead(t *testing.T) {
 	one, two := dead(t), dead(t)
 	db := open(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
-		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()),
+		"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Ping": db.Ping(t.Context()),
 		"Store": checkUse(t, db, 0),
 	} {
 		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, clickhouse.ErrMigration) ||
@@ -279,9 +279,9 @@ func TestRefusedGreeting(t *testing.T) {
 				_, _ = io.Copy(c, bytes.NewReader(b.Buf))
 			})
 			db := open(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
-			_, migrated := db.Migrate(t.Context())
+			_, migrated := clickhouse.Migrate(t.Context(), db)
 			for what, err := range map[string]error{
-				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+				"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Migrate": migrated,
 			} {
 				switch access := errors.Is(err, clickhouse.ErrAccess); {
 				case err == nil || access != (tc.want != "") || !strings.Contains(err.Error(), tc.want):
@@ -323,9 +323,9 @@ func TestOlderServer(t *testing.T) {
 				_, _ = c.Write(b.Buf)
 			})
 			db := open(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
-			_, migrated := db.Migrate(t.Context())
+			_, migrated := clickhouse.Migrate(t.Context(), db)
 			for what, err := range map[string]error{
-				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+				"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Migrate": migrated,
 				"Ping": db.Ping(t.Context()),
 			} {
 				refused := errors.Is(err, clickhouse.ErrOlder)
@@ -350,7 +350,7 @@ func TestServerThatSendsLogs(t *testing.T) {
   <quotas><default></default></quotas>
 </clickhouse>`})
 	db := open(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
-	if _, err := db.Migrate(t.Context()); err != nil {
+	if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	for i := range int64(3) {

@@ -10,10 +10,10 @@ import (
 
 // EachLive calls each for every live copy of one space in one store, ordered by the bytes of the item ids. It stops
 // at the first error of each, and returns it.
-func (db *DB) EachLive(ctx context.Context, of schemas.Copy, each func(schemas.KnownCopy) error) error {
+func EachLive(ctx context.Context, db *DB, of schemas.Copy, each func(schemas.KnownCopy) error) error {
 	q := manifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, After: of.Item, Limit: 10_000}
 	for {
-		page, err := db.manifest(ctx, q)
+		page, err := manifestPage(ctx, db, q)
 		if err != nil {
 			return err
 		}
@@ -32,10 +32,10 @@ func (db *DB) EachLive(ctx context.Context, of schemas.Copy, each func(schemas.K
 // Records returns the stored record of each copy, in the order of copies. Unlike Reader.Fresh, it does not wait for
 // records that are still in Kafka, and does not report which content the properties belong to. Use it for display,
 // not for decisions.
-func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+func Records(ctx context.Context, db *DB, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	for part := range slices.Chunk(copies, 1000) {
-		if _, err := db.records(ctx, part, db.audit, known); err != nil {
+		if _, err := readRecords(ctx, db, part, auditRecords, known); err != nil {
 			return nil, err
 		}
 	}
@@ -47,14 +47,14 @@ func (db *DB) Records(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 }
 
 // CountFinal returns the number of distinct copies of a round that have a final check.
-func (db *DB) CountFinal(ctx context.Context, round string) (int64, error) {
-	return db.count(ctx, "count the checks of a round",
+func CountFinal(ctx context.Context, db *DB, round string) (int64, error) {
+	return db.Count(ctx, "count the checks of a round",
 		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
 }
 
 // HasFinalCheck reports whether a round has a final check in a store. If space is not empty, only that space counts.
-func (db *DB) HasFinalCheck(ctx context.Context, account, store, space string) (bool, error) {
-	n, err := db.count(ctx, "look for the checks of rounds",
+func HasFinalCheck(ctx context.Context, db *DB, account, store, space string) (bool, error) {
+	n, err := db.Count(ctx, "look for the checks of rounds",
 		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND (space = ? OR ? = '')"+
 			" AND round != '' AND final LIMIT 1)", account, store, space, space)
 	return n > 0, err
@@ -67,22 +67,11 @@ type CheckCount struct {
 }
 
 // CheckCounts counts all checks of the copies of an account.
-func (db *DB) CheckCounts(ctx context.Context, account string) (CheckCount, error) {
-	rows, err := query[CheckCount](ctx, db, "count checks",
+func CheckCounts(ctx context.Context, db *DB, account string) (CheckCount, error) {
+	rows, err := Query[CheckCount](ctx, db, "count checks",
 		"SELECT count() AS checks, sum(bytes_read) AS bytes FROM {db}.bit_log_v WHERE account = ?", account)
 	if err != nil || len(rows) == 0 {
 		return CheckCount{}, err
 	}
 	return rows[0], nil
-}
-
-func (db *DB) count(ctx context.Context, what, statement string, args ...any) (int64, error) {
-	type counted struct {
-		N uint64 `ch:"n"`
-	}
-	rows, err := query[counted](ctx, db, what, statement, args...)
-	if err != nil || len(rows) == 0 {
-		return 0, err
-	}
-	return int64(rows[0].N), nil
 }

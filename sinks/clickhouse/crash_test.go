@@ -37,7 +37,7 @@ func TestEngineKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.Migrate(t.Context()); err != nil {
+		if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
 		var killer errgroup.Group
@@ -105,13 +105,13 @@ func TestQueryAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.Migrate(t.Context()); err != nil {
+	if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	var asking errgroup.Group
 	for range 4 { // to keep several connections
 		asking.Go(func() error {
-			_, err := db.OpenIncidents(t.Context(), "")
+			_, err := clickhouse.OpenIncidents(t.Context(), db, "")
 			return err
 		})
 	}
@@ -119,7 +119,7 @@ func TestQueryAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	server = start()
-	if _, err := db.OpenIncidents(t.Context(), ""); err != nil {
+	if _, err := clickhouse.OpenIncidents(t.Context(), db, ""); err != nil {
 		t.Error(err)
 	}
 	if err := server.Close(t.Context()); err != nil {

@@ -91,7 +91,7 @@ func TestFreshEvidenceOfAllColumns(t *testing.T) {
 		names, copies = append(names, name), append(copies, schemas.CopyOf(change(name, 0)))
 	}
 	storeBoth(t, db, schemas.Changes, 0, bodies...)
-	known, err := db.Records(t.Context(), copies)
+	known, err := clickhouse.Records(t.Context(), db, copies)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
@@ -33,7 +31,7 @@ func ClusterDDL(cluster, database string) ([]Step, error) {
 			return nil, err
 		}
 		for i := range statements {
-			statements[i] = strings.TrimSpace(db.name(statements[i]))
+			statements[i] = strings.TrimSpace(db.Name(statements[i]))
 		}
 		steps = append(steps, Step{Name: m.String(), Statements: statements})
 	}
@@ -55,7 +53,7 @@ func LastClusterDDL(cluster, database string, statements []string) (last []strin
 // CLUSTER, and replicates nothing.
 func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
 	here := func(statement string) error {
-		statement = strings.ReplaceAll(statement, " ON CLUSTER "+quoteName(db.cfg.Cluster), "")
+		statement = strings.ReplaceAll(statement, " ON CLUSTER "+QuoteName(db.cfg.Cluster), "")
 		return db.conn.Exec(ctx, replicated.ReplaceAllString(statement, "$1("))
 	}
 	for _, statement := range p.Prepare {
@@ -69,7 +67,7 @@ func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
 				return fmt.Errorf("%s: %w", s.Name, err)
 			}
 		}
-		if err := db.recordMigration(ctx, s.migration); err != nil {
+		if err := recordMigration(ctx, db, s.migration); err != nil {
 			return err
 		}
 	}
@@ -84,14 +82,9 @@ func ReadMigrations(files fs.FS) error {
 	return err
 }
 
-// Exec runs a statement. {db} is replaced by the database.
-func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
-	return db.exec(ctx, statement, args...)
-}
-
 // Strings runs a query and returns its first column, which has strings.
 func (db *DB) Strings(ctx context.Context, statement string, args ...any) ([]string, error) {
-	rows, err := db.conn.Query(ctx, db.name(statement), args...)
+	rows, err := db.conn.Query(ctx, db.Name(statement), args...)
 	if err != nil {
 		return nil, err
 	}
@@ -106,15 +99,6 @@ func (db *DB) Strings(ctx context.Context, statement string, args ...any) ([]str
 	}
 	return all, rows.Err()
 }
-
-// Config returns the configuration of the DB.
-func (db *DB) Config() Config { return db.cfg }
-
-// Conn returns the connection of the driver, for the peer of the benchmark.
-func (db *DB) Conn() driver.Conn { return db.conn }
-
-// Name replaces {db} by the database.
-func (db *DB) Name(statement string) string { return db.name(statement) }
 
 // ComparedParts returns the parts that CheckManifest compares, by column of copy_state.
 func ComparedParts() map[string][]string {
@@ -184,22 +168,22 @@ type (
 
 // Manifest returns one page of EachLive.
 func (db *DB) Manifest(ctx context.Context, q ManifestQuery) ([]schemas.KnownCopy, error) {
-	return db.manifest(ctx, q)
+	return manifestPage(ctx, db, q)
 }
 
 // TimelinePage returns one page of Timeline.
 func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, EventCursor, error) {
-	return db.timelinePage(ctx, q)
+	return timelinePage(ctx, db, q)
 }
 
 // Space returns the record of a space.
 func (db *DB) Space(ctx context.Context, of schemas.Copy) (*pb.CopyRecord, error) {
-	return db.space(ctx, of, time.Time{})
+	return readSpace(ctx, db, of, time.Time{})
 }
 
 // StopAfterRow runs a query, reads one row, and stops reading.
 func (db *DB) StopAfterRow(ctx context.Context, statement string) error {
-	rows, leave, err := stream(ctx, db.conn, statement)
+	rows, leave, err := Stream(ctx, db.conn, statement)
 	if err != nil {
 		return err
 	}
@@ -212,18 +196,15 @@ func (db *DB) StopAfterRow(ctx context.Context, statement string) error {
 
 // CacheReplicas sets the cached layout to one shard of n replicas, read some time ago.
 func (db *DB) CacheReplicas(n uint64, ago time.Duration) {
-	db.cached.Store(&cachedLayout{clusterLayout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
+	db.cached.Store(&cachedLayout{Layout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
 }
-
-// Quorum returns the number of replicas that must have a row.
-func (db *DB) Quorum(ctx context.Context) (string, error) { return db.quorum(ctx) }
 
 // FreshRecords reads the same as a fresh read, without waiting.
 func (db *DB) FreshRecords(ctx context.Context, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
-	states, err := db.records(ctx, copies, db.evidence, known)
+	states, err := readRecords(ctx, db, copies, newestEvidence, known)
 	if err == nil {
-		err = db.describeProperties(ctx, states, known)
+		err = describeProperties(ctx, db, states, known)
 	}
 	all := make([]schemas.KnownCopy, len(copies))
 	for i, c := range copies {

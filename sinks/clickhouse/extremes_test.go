@@ -102,7 +102,7 @@ func TestExtremes(t *testing.T) {
 			for i := range need.Amount(1, len(zones), len(zones)) {
 				zone := zones[(n+i)%len(zones)]
 				ctx := ch.Context(t.Context(), ch.WithSettings(ch.Settings{"session_timezone": zone}))
-				changes, _, err := db.SpaceHistory(ctx, clickhouse.SpaceQuery{Account: c.GetAccount(), Space: c.GetSpace()})
+				changes, _, err := clickhouse.SpaceHistory(ctx, db, clickhouse.SpaceQuery{Account: c.GetAccount(), Space: c.GetSpace()})
 				if err != nil || len(changes) != 1 {
 					t.Fatalf("SpaceHistory = %v, %v", changes, err)
 				}
@@ -114,13 +114,13 @@ func TestExtremes(t *testing.T) {
 					t.Fatalf("Manifest = %v, %v", known, err)
 				}
 				compare(t, "in the manifest", known[0].Record.GetManifest(), recordOf(c))
-				records, err := db.Records(ctx, []schemas.Copy{schemas.CopyOf(c)})
+				records, err := clickhouse.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
 				if err != nil {
 					t.Fatal(err)
 				}
 				compare(t, "on record", records[0],
 					&pb.CopyRecord{Manifest: recordOf(c), Audit: recordOf(c), LastPass: ms(at(0)), LastAttempt: ms(at(0))})
-				if events, err := db.Timeline(ctx, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
+				if events, err := clickhouse.Timeline(ctx, db, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
 					t.Errorf("Timeline = %v, %v, want the change and its check", events, err)
 				}
 			}

@@ -65,7 +65,7 @@ func TestHistories(t *testing.T) {
 		t.Run(fmt.Sprintf("pages of %d", n), func(t *testing.T) {
 			got := describeChanges(pages(t, n,
 				func(after clickhouse.ChangeCursor) ([]*pb.Change, clickhouse.ChangeCursor, error) {
-					return db.SpaceHistory(t.Context(),
+					return clickhouse.SpaceHistory(t.Context(), db,
 						clickhouse.SpaceQuery{Account: "acme", Space: "photos", After: after, Limit: n})
 				}))
 			want := []string{"-9600h0m0s photos/late bob", "0s photos/ ann", "1m0s photos/a bob", "1m0s photos/b ann",
@@ -89,7 +89,7 @@ func TestHistories(t *testing.T) {
 			To: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, 8},
 	} {
 		tc.span.From, tc.span.To = tc.span.From.Truncate(time.Millisecond), tc.span.To.Truncate(time.Millisecond)
-		got, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos", Span: tc.span})
+		got, _, err := clickhouse.SpaceHistory(t.Context(), db, clickhouse.SpaceQuery{Account: "acme", Space: "photos", Span: tc.span})
 		if err != nil || len(got) != tc.want {
 			t.Errorf("%s: %d changes, %v, want %d", name, len(got), err, tc.want)
 		}
@@ -122,9 +122,9 @@ func TestStatus(t *testing.T) {
 	when := func(d time.Duration) time.Time { return start.Add(d).Truncate(time.Millisecond) }
 	for name, tc := range map[string]struct {
 		q    clickhouse.StatusQuery
-		want []clickhouse.FixityStatus
+		want []clickhouse.SpaceStatus
 	}{
-		"all": {clickhouse.StatusQuery{}, []clickhouse.FixityStatus{
+		"all": {clickhouse.StatusQuery{}, []clickhouse.SpaceStatus{
 			{Store: "1", Space: "photos", Live: 3, Bytes: 3000, Verified: 2, Overdue: 1, Oldest: when(time.Hour),
 				Newest: when(2 * time.Hour)},
 			{Store: "2", Space: "photos", Live: 2, Bytes: 5600, Verified: 1, Overdue: 1, Failing: 1,
@@ -132,20 +132,20 @@ func TestStatus(t *testing.T) {
 			{Store: "3", Space: "photos", Live: 1, Bytes: 1000, Overdue: 1},
 		}},
 		"overdue": {clickhouse.StatusQuery{Store: "1", Space: "photos", PassedBefore: when(2 * time.Hour)},
-			[]clickhouse.FixityStatus{
+			[]clickhouse.SpaceStatus{
 				{Store: "1", Space: "photos", Live: 3, Bytes: 3000, Verified: 2, Overdue: 2, Oldest: when(time.Hour),
 					Newest: when(2 * time.Hour)},
 			}},
 		"another space": {clickhouse.StatusQuery{Space: "maps"}, nil},
 	} {
 		tc.q.Account = "acme"
-		got, err := db.FixityStatus(t.Context(), tc.q)
+		got, err := clickhouse.FixityStatus(t.Context(), db, tc.q)
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(tc.want) {
 			t.Errorf("%s: FixityStatus =\n%+v, %v, want\n%+v", name, got, err, tc.want)
 		}
 	}
-	stores, err := db.DuplicationStatus(t.Context(), "acme", "photos")
-	want := []clickhouse.DuplicationStatus{
+	stores, err := clickhouse.DuplicationStatus(t.Context(), db, "acme", "photos")
+	want := []clickhouse.StoreStatus{
 		{Store: "1", Live: 3, Bytes: 3000, Differing: 1},
 		{Store: "2", Live: 2, Bytes: 5600, Missing: 1, Differing: 1},
 		{Store: "3", Live: 1, Bytes: 1000, Missing: 2},
@@ -153,7 +153,7 @@ func TestStatus(t *testing.T) {
 	if err != nil || fmt.Sprint(stores) != fmt.Sprint(want) {
 		t.Errorf("DuplicationStatus =\n%+v, %v, want\n%+v", stores, err, want)
 	}
-	if stores, err := db.DuplicationStatus(t.Context(), "acme", "maps"); err != nil || len(stores) != 0 {
+	if stores, err := clickhouse.DuplicationStatus(t.Context(), db, "acme", "maps"); err != nil || len(stores) != 0 {
 		t.Errorf("DuplicationStatus of nothing = %v, %v", stores, err)
 	}
 }
@@ -176,7 +176,7 @@ func TestChecks(t *testing.T) {
 	for _, n := range []int{1, 2, 100} {
 		var got []string
 		for _, c := range pages(t, n, func(after clickhouse.CheckCursor) ([]clickhouse.Check, clickhouse.CheckCursor, error) {
-			return db.Checks(t.Context(), clickhouse.CheckQuery{Copy: schemas.CopyOf(a),
+			return clickhouse.Checks(t.Context(), db, clickhouse.CheckQuery{Copy: schemas.CopyOf(a),
 				Span: clickhouse.Span{From: start.Add(2 * day)}, After: after, Limit: n})
 		}) {
 			got = append(got, fmt.Sprint(c.Started.Sub(start.Truncate(time.Millisecond)).Hours()/24, " ", c.Verdict))
@@ -187,7 +187,7 @@ func TestChecks(t *testing.T) {
 		var failed []string
 		var last schemas.Copy
 		for range 5 {
-			page, err := db.FailedCopies(t.Context(), clickhouse.FailureQuery{Account: "acme", Store: "1",
+			page, err := clickhouse.FailedCopies(t.Context(), db, clickhouse.FailureQuery{Account: "acme", Store: "1",
 				Span: clickhouse.Span{From: start}, After: last, Limit: n})
 			if err != nil {
 				t.Fatal(err)
@@ -216,7 +216,7 @@ func TestChecks(t *testing.T) {
 		"never well before": {b, 0, "content-corrupt at 984h0m0s after never"},
 		"not since":         {b, 42 * day, "none"},
 	} {
-		f, err := db.FirstFailure(t.Context(), schemas.CopyOf(tc.of), start.Add(tc.since))
+		f, err := clickhouse.FirstFailure(t.Context(), db, schemas.CopyOf(tc.of), start.Add(tc.since))
 		if err != nil {
 			t.Fatal(err)
 		}

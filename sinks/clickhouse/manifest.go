@@ -15,10 +15,10 @@ type manifestQuery struct {
 	Limit                 int
 }
 
-// manifest returns live copies with their manifest record and the times of their checks, ordered by the bytes of the
+// manifestPage returns live copies with their manifest record and the times of their checks, ordered by the bytes of the
 // item ids. The audit record is nil. A page with fewer than Limit copies is the last one.
-func (db *DB) manifest(ctx context.Context, q manifestQuery) ([]schemas.KnownCopy, error) {
-	rows, err := query[stateRecord](ctx, db, "read the manifest",
+func manifestPage(ctx context.Context, db *DB, q manifestQuery) ([]schemas.KnownCopy, error) {
+	rows, err := Query[stateRecord](ctx, db, "read the manifest",
 		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE account = ? AND store = ? AND space = ? AND item > ?"+
 			" AND content.ver > deleted.ver ORDER BY item LIMIT ?",
 		q.Account, q.Store, q.Space, q.After, q.Limit)
@@ -51,7 +51,7 @@ type DueCursor struct {
 // FixityDue returns due copies with their record: first the copies that never passed, then by their last pass,
 // oldest first. It also returns the cursor of the next page. Each page reads the keys and versions of all selected
 // copies, so pages should be large.
-func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, DueCursor, error) {
+func FixityDue(ctx context.Context, db *DB, q DueQuery) ([]schemas.KnownCopy, DueCursor, error) {
 	where, args := "account = ? AND store = ?", []any{q.Account, q.Store}
 	if q.Space != "" {
 		where, args = where+" AND space = ?", append(args, q.Space)
@@ -71,7 +71,7 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 		Item      string `ch:"item"`
 		Effective int64  `ch:"effective"`
 	}
-	rows, err := query[due](ctx, db, "read the copies due for a check",
+	rows, err := Query[due](ctx, db, "read the copies due for a check",
 		statement+" ORDER BY effective, space, item LIMIT ?"+aggregateInOrder, append(args, limit(q.Limit))...)
 	if err != nil || len(rows) == 0 {
 		return nil, q.After, err
@@ -80,7 +80,7 @@ func (db *DB) FixityDue(ctx context.Context, q DueQuery) ([]schemas.KnownCopy, D
 	for i, r := range rows {
 		copies[i] = schemas.Copy{Account: q.Account, Store: q.Store, Space: r.Space, Item: r.Item}
 	}
-	records, err := db.Records(ctx, copies)
+	records, err := Records(ctx, db, copies)
 	if err != nil {
 		return nil, q.After, err
 	}
@@ -103,8 +103,8 @@ type CopyCount struct {
 }
 
 // CopyCounts counts the copies of an account in each store, ordered by store id.
-func (db *DB) CopyCounts(ctx context.Context, account string) ([]CopyCount, error) {
-	return query[CopyCount](ctx, db, "count copies",
+func CopyCounts(ctx context.Context, db *DB, account string) ([]CopyCount, error) {
+	return Query[CopyCount](ctx, db, "count copies",
 		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones,"+
 			" sumIf(size, live AND size >= 0) AS bytes,"+
 			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified"+

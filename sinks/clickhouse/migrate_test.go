@@ -40,7 +40,7 @@ func schemaOf(t *testing.T, db *clickhouse.DB) []string {
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
-	empty, err := db.Plan(t.Context(), false)
+	empty, err := clickhouse.NewPlan(t.Context(), db, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestPlan(t *testing.T) {
 		db.Config().Database); got != "0" {
 		t.Fatal("to plan has made the database")
 	}
-	applied, err := db.Apply(t.Context(), empty)
+	applied, err := clickhouse.Apply(t.Context(), db, empty)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,15 +63,15 @@ func TestPlan(t *testing.T) {
 	if !slices.Equal(applied, names) {
 		t.Errorf("applied %v, planned were %v", applied, names)
 	}
-	if p, err := db.Plan(t.Context(), false); err != nil || !p.Empty() {
+	if p, err := clickhouse.NewPlan(t.Context(), db, false); err != nil || !p.Empty() {
 		t.Errorf("the plan of an up-to-date database is %v, %v, want nothing", p, err)
 	}
 	want := schemaOf(t, db)
-	again, err := db.Plan(t.Context(), true)
+	again, err := clickhouse.NewPlan(t.Context(), db, true)
 	if err != nil || len(again.Steps) != len(names) {
 		t.Fatalf("the plan of all again has %d steps, error %v, want %d", len(again.Steps), err, len(names))
 	}
-	if _, err := db.Apply(t.Context(), again); err != nil {
+	if _, err := clickhouse.Apply(t.Context(), db, again); err != nil {
 		t.Fatal(err)
 	}
 	if got := schemaOf(t, db); !slices.Equal(got, want) {
@@ -93,15 +93,15 @@ func TestOldMigrationTable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) ||
+	if err := clickhouse.CheckDatabase(t.Context(), db); !errors.Is(err, clickhouse.ErrMigration) ||
 		!strings.Contains(err.Error(), "0021_manifest") {
 		t.Errorf("Check = %v, want a missing 0021_manifest", err)
 	}
-	applied, err := db.Migrate(t.Context())
+	applied, err := clickhouse.Migrate(t.Context(), db)
 	if err != nil || len(applied) == 0 || applied[0] != "0021_manifest" {
 		t.Fatalf("Migrate = %v, %v", applied, err)
 	}
-	if err := db.Check(t.Context()); err != nil {
+	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
 		t.Error(err)
 	}
 }
@@ -113,9 +113,9 @@ func TestChangedMigration(t *testing.T) {
 		"SELECT 3, 'bit_log', repeat('0', 64), now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
-	_, migrated := db.Migrate(t.Context())
-	_, planned := db.Plan(t.Context(), true)
-	for what, err := range map[string]error{"Check": db.Check(t.Context()), "Migrate": migrated, "Plan": planned} {
+	_, migrated := clickhouse.Migrate(t.Context(), db)
+	_, planned := clickhouse.NewPlan(t.Context(), db, true)
+	for what, err := range map[string]error{"Check": clickhouse.CheckDatabase(t.Context(), db), "Migrate": migrated, "Plan": planned} {
 		if !errors.Is(err, clickhouse.ErrChanged) || !strings.Contains(err.Error(), "0003_bit_log") {
 			t.Errorf("%s = %v, want 0003_bit_log changed", what, err)
 		}
@@ -127,12 +127,12 @@ func TestOtherLayout(t *testing.T) {
 	db := clickhousetest.Open(t)
 	cfg := db.Config()
 	cfg.Cluster = "default"
-	if err := open(t, cfg).Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) ||
+	if err := clickhouse.CheckDatabase(t.Context(), open(t, cfg)); !errors.Is(err, clickhouse.ErrForm) ||
 		!strings.Contains(err.Error(), "the cluster default is configured") {
 		t.Errorf("Check of a cluster where there is one server = %v", err)
 	}
 	cfg.Database += "_not_there"
-	if _, err := open(t, cfg).Plan(t.Context(), false); !errors.Is(err, clickhouse.ErrCluster) ||
+	if _, err := clickhouse.NewPlan(t.Context(), open(t, cfg), false); !errors.Is(err, clickhouse.ErrCluster) ||
 		!strings.Contains(err.Error(), `the server knows no cluster "default"`) {
 		t.Errorf("Plan for a cluster that there is not = %v", err)
 	}
@@ -141,7 +141,7 @@ func TestOtherLayout(t *testing.T) {
 			" now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Check(t.Context()); !errors.Is(err, clickhouse.ErrForm) ||
+	if err := clickhouse.CheckDatabase(t.Context(), db); !errors.Is(err, clickhouse.ErrForm) ||
 		!strings.Contains(err.Error(), "cluster main") {
 		t.Errorf("Check of one server where there is a cluster = %v", err)
 	}
@@ -170,7 +170,7 @@ func TestUnevenReplicas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := open(t, clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: test.cluster, InsertQuorum: test.quorum})
-			if _, err := db.Plan(t.Context(), false); !errors.Is(err, test.want) {
+			if _, err := clickhouse.NewPlan(t.Context(), db, false); !errors.Is(err, test.want) {
 				t.Errorf("Plan = %v, want %v", err, test.want)
 			}
 			if n, err := db.Quorum(t.Context()); n != test.of && err == nil || !errors.Is(err, test.want) {
@@ -194,7 +194,7 @@ func TestAddedByHand(t *testing.T) {
 		if err := db.Exec(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		if err := db.Check(t.Context()); err != nil {
+		if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
 			t.Errorf("after %s: Check = %v, want none", s, err)
 		}
 	}
@@ -232,7 +232,7 @@ func TestAlteredByHand(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err := db.Check(t.Context())
+		err := clickhouse.CheckDatabase(t.Context(), db)
 		want = append(want, tc.want)
 		for _, w := range want {
 			if !errors.Is(err, clickhouse.ErrAltered) || !strings.Contains(err.Error(), w) {
@@ -255,7 +255,7 @@ func migrateToBeKilled() int {
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{os.Getenv(killedAddr)},
 		Database: os.Getenv(killedName)}, nil)
 	if err == nil {
-		_, err = db.Migrate(ctx)
+		_, err = clickhouse.Migrate(ctx, db)
 	}
 	fmt.Println("migrated:", err)
 	return 1
@@ -297,18 +297,18 @@ func TestMigrateKilled(t *testing.T) {
 			if wantMade := min(max(tc.nth, tc.noted), len(want)-1); made != wantMade { // the last ones alter tables
 				t.Fatalf("%d tables and views are made, want %d: the kill came at another place", made, wantMade)
 			}
-			err := db.Check(t.Context())
+			err := clickhouse.CheckDatabase(t.Context(), db)
 			if tc.noted < n && !errors.Is(err, clickhouse.ErrMigration) || tc.noted == n && err != nil {
 				t.Errorf("Check after the kill = %v", err)
 			}
-			applied, err := db.Migrate(t.Context())
+			applied, err := clickhouse.Migrate(t.Context(), db)
 			if err != nil || len(applied) != n-tc.noted {
 				t.Fatalf("Migrate after the kill applied %d, error %v, want %d", len(applied), err, n-tc.noted)
 			}
 			if got := schemaOf(t, db); !slices.Equal(got, want) {
 				t.Errorf("the schema is\n%q\nwant\n%q", got, want)
 			}
-			if err := db.Check(t.Context()); err != nil {
+			if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
 				t.Error(err)
 			}
 		})
@@ -417,7 +417,7 @@ func relay(l net.Listener, server string, quiet *atomic.Bool, see func(sent stri
 func TestMigrateRows(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
-	plan, err := db.Plan(t.Context(), false)
+	plan, err := clickhouse.NewPlan(t.Context(), db, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,7 +425,7 @@ func TestMigrateRows(t *testing.T) {
 	if before < 0 {
 		t.Fatal("the migration is not there")
 	}
-	if _, err := db.Apply(t.Context(), clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:before]}); err != nil {
+	if _, err := clickhouse.Apply(t.Context(), db, clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:before]}); err != nil {
 		t.Fatal(err)
 	}
 	client, _, checked := reported("a")
@@ -438,10 +438,10 @@ func TestMigrateRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := db.Migrate(t.Context()); err != nil {
+	if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	if err := db.Check(t.Context()); err != nil {
+	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	records := deliver(schemas.Changes, 0, client, client, checked)

@@ -104,7 +104,7 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	for i, a := range all {
 		copies[i] = a.copy
 	}
-	records, err := db.Records(t.Context(), copies)
+	records, err := clickhouse.Records(t.Context(), db, copies)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	for _, k := range page {
 		listed[k.Copy] = k.Record
 	}
-	var want clickhouse.FixityStatus
+	var want clickhouse.SpaceStatus
 	wrong := 0
 	for i, a := range all {
 		records[i].Audit = nil
@@ -142,11 +142,11 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	if wrong > 0 {
 		t.Errorf("%d of %d copies are wrong", wrong, len(all))
 	}
-	status, err := db.FixityStatus(t.Context(), clickhouse.StatusQuery{Account: "acme"})
+	status, err := clickhouse.FixityStatus(t.Context(), db, clickhouse.StatusQuery{Account: "acme"})
 	if err != nil || len(status) != 1 {
 		t.Fatalf("FixityStatus = %v, %v", status, err)
 	}
-	got := clickhouse.FixityStatus{Live: status[0].Live, Bytes: status[0].Bytes, Verified: status[0].Verified}
+	got := clickhouse.SpaceStatus{Live: status[0].Live, Bytes: status[0].Bytes, Verified: status[0].Verified}
 	if len(page) != int(want.Live) {
 		t.Errorf("%d copies are listed, want %d", len(page), want.Live)
 	}

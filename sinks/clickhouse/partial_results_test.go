@@ -68,7 +68,7 @@ func TestPartialResultsProfile(t *testing.T) {
 		"<default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>" +
 		"<quota>default</quota></default>" + users.String() + "</users></clickhouse>"})
 	plain := open(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
-	if _, err := plain.Migrate(t.Context()); err != nil {
+	if _, err := clickhouse.Migrate(t.Context(), plain); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(name, want, profile string, db *clickhouse.DB) {

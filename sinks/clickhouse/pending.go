@@ -8,7 +8,7 @@ import (
 )
 
 // A Pending copy is one with an inconclusive newest check. It is checked again before any other action.
-type Pending struct {
+type PendingCopy struct {
 	schemas.Copy
 	Verdict string // undecided or unknown
 	Finding string // the finding if the next checks find the same
@@ -23,7 +23,7 @@ const pendingLimit = 10_000
 
 // Pending returns the pending copies of an account, or of all accounts for "", that were checked at or after since,
 // ordered by the time of their next check. It returns at most 10,000.
-func (db *DB) Pending(ctx context.Context, account string, since time.Time) ([]Pending, error) {
+func Pending(ctx context.Context, db *DB, account string, since time.Time) ([]PendingCopy, error) {
 	type row struct {
 		Account string    `ch:"account"`
 		Store   string    `ch:"store"`
@@ -41,7 +41,7 @@ func (db *DB) Pending(ctx context.Context, account string, since time.Time) ([]P
 	const undecided = "verdict IN ('undecided', 'unknown') AND NOT final" +
 		" AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND (? = '' OR account = ?)"
 	args := []any{since.UnixMilli(), account, account, since.UnixMilli(), pendingLimit}
-	rows, err := query[row](ctx, db, "list pending copies",
+	rows, err := Query[row](ctx, db, "list pending copies",
 		"SELECT account, store, space, item, argMax(verdict, (ts, off)) AS last_verdict,"+
 			" argMax(finding, (ts, off)) AS last_finding, argMax(row, (ts, off)) AS last_row, min(ts) AS since,"+
 			" assumeNotNull(argMax(next, (ts, off))) AS due, count() AS checks FROM ("+
@@ -52,9 +52,9 @@ func (db *DB) Pending(ctx context.Context, account string, since time.Time) ([]P
 			" AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"+
 			") WHERE NOT final AND ts > concluded GROUP BY account, store, space, item"+
 			" ORDER BY due, account, space, item, store LIMIT ?", args...)
-	all := make([]Pending, len(rows))
+	all := make([]PendingCopy, len(rows))
 	for i, r := range rows {
-		all[i] = Pending{schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item},
+		all[i] = PendingCopy{schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item},
 			r.Verdict, r.Finding, r.Row, r.Since, r.Next, r.Checks}
 	}
 	return all, err

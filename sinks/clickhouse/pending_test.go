@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
@@ -48,7 +49,7 @@ func TestPending(t *testing.T) {
 	)
 	list := func(account string) (got string) {
 		t.Helper()
-		all, err := db.Pending(t.Context(), account, start.Add(-time.Hour))
+		all, err := clickhouse.Pending(t.Context(), db, account, start.Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}

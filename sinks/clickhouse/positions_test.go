@@ -30,7 +30,7 @@ func committed(inc uint32, next int64) map[schemas.Role][]schemas.Progress {
 // gapsOf returns the gaps of the tables if changes are committed up to next.
 func gapsOf(t testing.TB, db *clickhouse.DB, inc uint32, next int64) (all []string) {
 	t.Helper()
-	gaps, err := db.Gaps(t.Context(), committed(inc, next))
+	gaps, err := clickhouse.Gaps(t.Context(), db, committed(inc, next))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +267,7 @@ func TestPositionsOfRecreatedTopic(t *testing.T) {
 		"the new one":          {progress(schemas.Changes, 8, 0, 2), 0},
 		"the new one, further": {progress(schemas.Changes, 8, 0, 3), 1},
 	} {
-		gaps, err := db.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: {tt.p}})
+		gaps, err := clickhouse.Gaps(t.Context(), db, map[schemas.Role][]schemas.Progress{schemas.RoleSink: {tt.p}})
 		if err != nil || len(gaps) != tt.want {
 			t.Errorf("%s: gaps %v, %v, want %d", name, gaps, err, tt.want)
 		}
@@ -290,7 +290,7 @@ func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 		if err := s.Mark(t.Context(), []schemas.Progress{p}); err != nil {
 			t.Fatal(err)
 		}
-		gaps, err := db.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: {p}})
+		gaps, err := clickhouse.Gaps(t.Context(), db, map[schemas.Role][]schemas.Progress{schemas.RoleSink: {p}})
 		if err != nil || len(gaps) > 0 != tt.gap {
 			t.Errorf("partition %d: gaps %v, %v", partition, gaps, err)
 		}
@@ -328,14 +328,14 @@ func TestMarkFails(t *testing.T) {
 			if err := s.Mark(t.Context(), many); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+			if gaps, err := clickhouse.Gaps(t.Context(), direct, map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
 				t.Errorf("gaps %v, %v", gaps, err)
 			}
 			if err := direct.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+			if gaps, err := clickhouse.Gaps(t.Context(), direct, map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
 				t.Errorf("after merges: gaps %v, %v", gaps, err)
 			}
@@ -367,13 +367,13 @@ func TestInitPositions(t *testing.T) {
 			apply := func(plan clickhouse.Plan) {
 				t.Helper()
 				plan.Committed = func(context.Context) (map[schemas.Role][]schemas.Progress, error) { return committed(7, 9), nil }
-				if _, err := db.Apply(t.Context(), plan); err != nil {
+				if _, err := clickhouse.Apply(t.Context(), db, plan); err != nil {
 					t.Fatal(err)
 				}
 			}
 			plan := func() clickhouse.Plan {
 				t.Helper()
-				plan, err := db.Plan(t.Context(), false)
+				plan, err := clickhouse.NewPlan(t.Context(), db, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -393,7 +393,7 @@ func TestInitPositions(t *testing.T) {
 			}
 			for range 2 { // the second is after a kill before the migration was recorded
 				if tt.older {
-					if _, err := db.Migrate(t.Context()); err != nil {
+					if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
 						t.Fatal(err)
 					}
 					if tt.stored {

@@ -12,8 +12,8 @@ import (
 // reported for, if it is not the current one, and whether they are only claimed. states are the rows of these
 // records. It reads the audit log for copies that need more than the state, such as those with properties older than
 // the content.
-func (db *DB) describeProperties(
-	ctx context.Context, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord,
+func describeProperties(
+	ctx context.Context, db *DB, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord,
 ) error {
 	var older []*stateRecord
 	for i := range states {
@@ -38,11 +38,11 @@ func (db *DB) describeProperties(
 	for i, s := range older {
 		copies[i], until[i] = s.copy(), s.PropertiesTime-millisShift
 	}
-	ctx, err := withCopies(ctx, copies, until...)
+	ctx, err := WithCopies(ctx, copies, until...)
 	if err != nil {
 		return err
 	}
-	rows, err := query[propertyReport](ctx, db, "read the audit log", propertyReports)
+	rows, err := Query[propertyReport](ctx, db, "read the audit log", propertyReports)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ FROM (
   SELECT account, store, space, item, ts, op, off, version, digests, provenance, richness,
     properties, properties_unknown
   FROM {db}.audit_log
-  WHERE ` + requestedCopies + ` AND op IN ('add', 'update', 'copy', 'set_properties')
+  WHERE ` + RequestedCopies + ` AND op IN ('add', 'update', 'copy', 'set_properties')
 ) AS r
 INNER JOIN copies USING (account, store, space, item)
 WHERE toUnixTimestamp64Milli(ts) <= until

@@ -71,12 +71,12 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return len(events), err
 		}, 60, []int64{point, point, point, 0}},
 		"history of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			changes, _, err := db.SpaceHistory(ctx,
+			changes, _, err := clickhouse.SpaceHistory(ctx, db,
 				clickhouse.SpaceQuery{Account: c.Account, Space: c.Space, Span: may, Limit: page})
 			return len(changes), err
 		}, page, []int64{2 * ofLog, 4 * ofLog, (page + 2) * ofLog}},
 		"fixity status of a space in a store": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			all, err := db.FixityStatus(ctx, clickhouse.StatusQuery{Account: c.Account, Store: c.Store, Space: c.Space})
+			all, err := clickhouse.FixityStatus(ctx, db, clickhouse.StatusQuery{Account: c.Account, Store: c.Store, Space: c.Space})
 			if len(all) == 1 && (all[0].Live != uint64(f.space()) || all[0].Verified != all[0].Live/10*9 ||
 				all[0].Overdue != all[0].Live/10) {
 				return 0, fmt.Errorf("it is %+v", all[0])
@@ -84,19 +84,19 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return len(all), err
 		}, 1, []int64{space}},
 		"duplication status of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			all, err := db.DuplicationStatus(ctx, c.Account, c.Space)
+			all, err := clickhouse.DuplicationStatus(ctx, db, c.Account, c.Space)
 			if len(all) == 2 && (all[0].Live != uint64(f.space()) || all[1].Differing != uint64(f.space())) {
 				return 0, fmt.Errorf("it is %+v", all)
 			}
 			return len(all), err
 		}, 2, []int64{2 * space}},
 		"overdue copies of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			copies, _, err := db.FixityDue(ctx,
+			copies, _, err := clickhouse.FixityDue(ctx, db,
 				clickhouse.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
 			return len(copies), err
 		}, 10, []int64{space, 10 * point, 10 * copy1}},
 		"first failure of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			f, err := db.FirstFailure(ctx,
+			f, err := clickhouse.FirstFailure(ctx, db,
 				schemas.Copy{Account: "acme", Store: "1", Space: "space-00", Item: "img-00001170.tif"}, may.From)
 			if err == nil && (f == nil || f.Started.Month() != time.May || f.LastPass != nil) {
 				err = fmt.Errorf("it is %+v", f)
@@ -104,11 +104,11 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return 1, err
 		}, 1, []int64{point, point}},
 		"failures of an account": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			failed, err := db.FailedCopies(ctx, clickhouse.FailureQuery{Account: c.Account})
+			failed, err := clickhouse.FailedCopies(ctx, db, clickhouse.FailureQuery{Account: c.Account})
 			return len(failed), err
 		}, 4, []int64{4 * bigParts * ofLog}},
 		"bit history of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			checks, _, err := db.Checks(ctx, clickhouse.CheckQuery{Copy: c})
+			checks, _, err := clickhouse.Checks(ctx, db, clickhouse.CheckQuery{Copy: c})
 			return len(checks), err
 		}, 10, []int64{point}},
 	}

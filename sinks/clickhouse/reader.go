@@ -222,7 +222,7 @@ func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*
 		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log: %w", err))
 	}
 	// Check before the read: a table may be filled during the read, and then a check afterwards finds no gap.
-	if gaps, err := r.db.Gaps(ctx, committed); err != nil {
+	if gaps, err := Gaps(ctx, r.db, committed); err != nil {
 		return nil, retry.Unavailable(err)
 	} else if CheckGaps(gaps) != nil {
 		return nil, retry.Unavailable(r.reportGaps(ctx, gaps))
@@ -246,9 +246,9 @@ func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*
 	defer cancelRead()
 	for len(copies) > 0 {
 		n := min(len(copies), r.cfg.maxBatch)
-		states, err := r.db.records(ctx, copies[:n], r.db.evidence, known)
+		states, err := readRecords(ctx, r.db, copies[:n], newestEvidence, known)
 		if err == nil {
-			err = r.db.describeProperties(ctx, states, known)
+			err = describeProperties(ctx, r.db, states, known)
 		}
 		if err != nil {
 			return nil, retry.Unavailable(err)
@@ -256,14 +256,14 @@ func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*
 		copies = copies[n:]
 	}
 	for _, c := range spaces {
-		r, err := r.db.space(ctx, c, r.cfg.DeclaredGone(c.Account, c.Store, c.Space))
+		r, err := readSpace(ctx, r.db, c, r.cfg.DeclaredGone(c.Account, c.Store, c.Space))
 		if err != nil {
 			return nil, retry.Unavailable(err)
 		}
 		known[c] = r
 	}
 	// Check again after the read: a table that was emptied or restored meanwhile has lost its position, too.
-	gaps, err := r.db.Gaps(ctx, committed)
+	gaps, err := Gaps(ctx, r.db, committed)
 	if err == nil {
 		err = r.reportGaps(ctx, gaps)
 	}

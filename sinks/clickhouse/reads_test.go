@@ -277,7 +277,7 @@ func TestManifest(t *testing.T) {
 	if want := []string{"a", "a/b", "~", "é", "\U0001F600"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the live items are %q, want %q in the order of their bytes", got, want)
 	}
-	counts, err := db.CopyCounts(t.Context(), "acme")
+	counts, err := clickhouse.CopyCounts(t.Context(), db, "acme")
 	if want := []clickhouse.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: 6000}}; err != nil ||
 		fmt.Sprint(counts) != fmt.Sprint(want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
@@ -304,7 +304,7 @@ func TestFixityDue(t *testing.T) {
 		t.Helper()
 		q.Account, q.Store, q.Limit = "acme", "1", 2
 		for {
-			page, after, err := db.FixityDue(t.Context(), q)
+			page, after, err := clickhouse.FixityDue(t.Context(), db, q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -333,7 +333,7 @@ func TestFixityDue(t *testing.T) {
 			t.Errorf("%s: due are %v, want %v", name, got, tc.want)
 		}
 	}
-	counts, err := db.CopyCounts(t.Context(), "acme")
+	counts, err := clickhouse.CopyCounts(t.Context(), db, "acme")
 	if want := []clickhouse.CopyCount{
 		{Store: "1", Live: 6, Tombstones: 1, Bytes: counts[0].Bytes, Verified: 2},
 	}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
@@ -378,7 +378,7 @@ func TestOutcomes(t *testing.T) {
 	if err := s.Store(t.Context(), deliver(schemas.Incidents, 0, incident)); err != nil {
 		t.Fatal(err)
 	}
-	open, err := db.OpenIncidents(t.Context(), "acme")
+	open, err := clickhouse.OpenIncidents(t.Context(), db, "acme")
 	if err != nil || len(open) != 1 {
 		t.Fatalf("OpenIncidents = %v, %v", open, err)
 	}
@@ -386,14 +386,14 @@ func TestOutcomes(t *testing.T) {
 	if err := s.Store(t.Context(), deliver(schemas.Incidents, 1, closed)); err != nil {
 		t.Fatal(err)
 	}
-	if open, err := db.OpenIncidents(t.Context(), "acme"); err != nil || len(open) != 0 {
+	if open, err := clickhouse.OpenIncidents(t.Context(), db, "acme"); err != nil || len(open) != 0 {
 		t.Errorf("OpenIncidents of a closed one = %v, %v", open, err)
 	}
-	if all, err := db.IncidentsOf(t.Context(), schemas.CopyOf(c)); err != nil || len(all) != 1 ||
+	if all, err := clickhouse.IncidentsOf(t.Context(), db, schemas.CopyOf(c)); err != nil || len(all) != 1 ||
 		all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
 		t.Errorf("IncidentsOf = %v, %v, want the closed one", all, err)
 	}
-	events, err := db.Timeline(t.Context(), "acme", "photos", "a")
+	events, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -409,16 +409,16 @@ func TestOutcomes(t *testing.T) {
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		t.Errorf("the timeline is\n%q, want\n%q", got, want)
 	}
-	delays, err := db.CopyDelays(t.Context(), "acme")
+	delays, err := clickhouse.CopyDelays(t.Context(), db, "acme")
 	wantDelays := clickhouse.Delays{Copies: 1, Median: 1500 * time.Millisecond, P99: 1500 * time.Millisecond}
 	if err != nil || delays != wantDelays {
 		t.Errorf("CopyDelays = %v, %v, want %v", delays, err, wantDelays)
 	}
-	if delays, err := db.CopyDelays(t.Context(), "nobody"); err != nil || delays != (clickhouse.Delays{}) {
+	if delays, err := clickhouse.CopyDelays(t.Context(), db, "nobody"); err != nil || delays != (clickhouse.Delays{}) {
 		t.Errorf("CopyDelays of an unknown account = %v, %v", delays, err)
 	}
-	round, err := db.RoundResults(t.Context(), "round-1")
-	wantRound := clickhouse.RoundResults{
+	round, err := clickhouse.RoundResults(t.Context(), db, "round-1")
+	wantRound := clickhouse.Round{
 		Counts:          []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
 		MetadataDamaged: 1,
 		Findings: []clickhouse.Finding{
@@ -431,7 +431,7 @@ func TestOutcomes(t *testing.T) {
 	if err != nil || fmt.Sprint(round) != fmt.Sprint(wantRound) {
 		t.Errorf("RoundResults =\n%v, %v, want\n%v", round, err, wantRound)
 	}
-	checks, err := db.ResultsOf(t.Context(), schemas.CopyOf(c))
+	checks, err := clickhouse.ResultsOf(t.Context(), db, schemas.CopyOf(c))
 	if err != nil || len(checks) != 2 || checks[0].Verdict != "pass" || checks[1].ID != fail.GetId() {
 		t.Errorf("ResultsOf = %v, %v", checks, err)
 	}
@@ -463,7 +463,7 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 		if err := s.Store(t.Context(), deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
 			t.Fatal(err)
 		}
-		all, err := db.OpenIncidents(t.Context(), "")
+		all, err := clickhouse.OpenIncidents(t.Context(), db, "")
 		if err != nil {
 			t.Fatal(err)
 		}

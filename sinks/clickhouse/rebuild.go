@@ -69,33 +69,33 @@ func stateQueries() []stateQuery {
 	}
 }
 
-// rebuild makes the state from the logs in a new table, and returns the name of the table. It reads the tables of
+// rebuildState makes the state from the logs in a new table, and returns the name of the table. It reads the tables of
 // the logs, not their views: the rows that views leave out are further reports of messages, which the state has
 // stored, too. The caller must call drop, if it is not nil, even after an error.
-func (db *DB) rebuild(
-	ctx context.Context, progress func(step string, done, total int64),
+func rebuildState(
+	ctx context.Context, db *DB, progress func(step string, done, total int64),
 ) (table string, drop func() error, err error) {
-	ctx, cancel := context.WithTimeout(ctx, longQuery)
+	ctx, cancel := context.WithTimeout(ctx, ScanTimeout)
 	defer cancel()
-	if err := db.dropLeftovers(ctx); err != nil {
+	if err := dropLeftovers(ctx, db); err != nil {
 		return "", nil, err
 	}
 	table = rebuiltPrefix + schemas.NewID()
 	clean := context.WithoutCancel(ctx)
 	drop = func() error {
-		ctx, cancel := context.WithTimeout(clean, queryTimeout)
+		ctx, cancel := context.WithTimeout(clean, QueryTimeout)
 		defer cancel()
-		if err := db.exec(ctx, "DROP TABLE IF EXISTS {db}."+table+" SYNC"); err != nil {
-			return translate(fmt.Errorf("drop the rebuilt state %s: %w", table, err))
+		if err := db.Exec(ctx, "DROP TABLE IF EXISTS {db}."+table+" SYNC"); err != nil {
+			return Classify(fmt.Errorf("drop the rebuilt state %s: %w", table, err))
 		}
 		return nil
 	}
-	if err := db.exec(ctx, "CREATE TABLE {db}."+table+" AS {db}.copy_state ENGINE = AggregatingMergeTree"+
+	if err := db.Exec(ctx, "CREATE TABLE {db}."+table+" AS {db}.copy_state ENGINE = AggregatingMergeTree"+
 		" ORDER BY (account, store, space, item)"); err != nil {
-		return "", drop, translate(fmt.Errorf("make a table for the rebuilt state: %w", err))
+		return "", drop, Classify(fmt.Errorf("make a table for the rebuilt state: %w", err))
 	}
 	for _, r := range stateQueries() {
-		total, err := db.count(ctx, "count "+r.log, "SELECT count() AS n FROM {db}."+r.log+" WHERE position = 0")
+		total, err := db.Count(ctx, "count "+r.log, "SELECT count() AS n FROM {db}."+r.log+" WHERE position = 0")
 		if err != nil {
 			return "", drop, err
 		}
@@ -105,8 +105,8 @@ func (db *DB) rebuild(
 			read += p.Rows
 			progress(step, min(int64(read), total-1), total)
 		}))
-		if err := db.exec(watched, r.insertInto(table)); err != nil {
-			return "", drop, translate(fmt.Errorf("rebuild the state from %s: %w", r.log, err))
+		if err := db.Exec(watched, r.insertInto(table)); err != nil {
+			return "", drop, Classify(fmt.Errorf("rebuild the state from %s: %w", r.log, err))
 		}
 		progress(step, total, total)
 	}
@@ -114,19 +114,19 @@ func (db *DB) rebuild(
 }
 
 // dropLeftovers drops the tables of killed processes: those that are older than any rebuild can take.
-func (db *DB) dropLeftovers(ctx context.Context) error {
+func dropLeftovers(ctx context.Context, db *DB) error {
 	type table struct {
 		Name string `ch:"name"`
 	}
-	old, err := query[table](ctx, db, "list rebuilt states that were left",
+	old, err := Query[table](ctx, db, "list rebuilt states that were left",
 		"SELECT name FROM system.tables WHERE database = ?"+
-			" AND startsWith(name, ?) AND metadata_modification_time < now() - INTERVAL 2 DAY", db.cfg.Database, rebuiltPrefix)
+			" AND startsWith(name, ?) AND metadata_modification_time < now() - INTERVAL 2 DAY", db.Config().Database, rebuiltPrefix)
 	if err != nil {
 		return err
 	}
 	for _, t := range old {
-		if err := db.exec(ctx, "DROP TABLE IF EXISTS {db}."+quoteName(t.Name)+" SYNC"); err != nil {
-			return translate(fmt.Errorf("drop a rebuilt state that was left: %w", err))
+		if err := db.Exec(ctx, "DROP TABLE IF EXISTS {db}."+QuoteName(t.Name)+" SYNC"); err != nil {
+			return Classify(fmt.Errorf("drop a rebuilt state that was left: %w", err))
 		}
 	}
 	return nil

@@ -5,10 +5,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
-	ch "github.com/ClickHouse/clickhouse-go/v2"
-	"github.com/ClickHouse/clickhouse-go/v2/ext"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -16,27 +15,28 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// An auditQuery returns the record of the newest content of each copy, as the audit log has it: audit or evidence.
-type auditQuery func(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
+// An auditQuery returns the record of the newest content of each copy, as the audit log has it: auditRecords or
+// newestEvidence.
+type auditQuery func(ctx context.Context, db *DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
 
-// records reads manifest and audit log, puts the record of each copy into known, and returns the rows of the
+// readRecords reads manifest and audit log, puts the record of each copy into known, and returns the rows of the
 // manifest.
-func (db *DB) records(
-	ctx context.Context, copies []schemas.Copy, readAudit auditQuery, known map[schemas.Copy]*pb.CopyRecord,
+func readRecords(
+	ctx context.Context, db *DB, copies []schemas.Copy, readAudit auditQuery, known map[schemas.Copy]*pb.CopyRecord,
 ) ([]stateRecord, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	var audit map[schemas.Copy]*pb.Record
 	g.Go(func() (err error) {
-		audit, err = readAudit(ctx, copies)
+		audit, err = readAudit(ctx, db, copies)
 		return err
 	})
 	var states []stateRecord
 	g.Go(func() error {
-		with, err := withCopies(ctx, copies)
+		with, err := WithCopies(ctx, copies)
 		if err != nil {
 			return err
 		}
-		states, err = query[stateRecord](with, db, "read the manifest",
+		states, err = Query[stateRecord](with, db, "read the manifest",
 			"SELECT "+stateFields+" FROM ("+requestedStates+")"+onePass)
 		return err
 	})
@@ -56,45 +56,16 @@ func (db *DB) records(
 	return states, nil
 }
 
-// requestedCopies is SQL that selects the rows of the copies that withCopies sends. The condition on item alone is
-// redundant: it rejects most rows by one column, which halves the time of a query.
-const requestedCopies = `item IN (SELECT item FROM copies)
-  AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies)`
-
 // requestedStates is the query of the view copy_merged for the copies that withCopies sends, with only the groups
 // that stateFields reads. Rows of positions, whose account is empty, are excluded.
 const requestedStates = `SELECT account, store, space, item, max(s.content) AS content, max(s.deleted) AS deleted,
   maxMap(s.digests) AS digests, max(s.properties) AS properties, max(s.attempt) AS attempt, max(s.pass) AS pass
-FROM {db}.copy_state AS s WHERE account != '' AND ` + requestedCopies + `
+FROM {db}.copy_state AS s WHERE account != '' AND ` + RequestedCopies + `
 GROUP BY account, store, space, item`
 
 // onePass is a setting for copy_state. All columns of a granule are in one file there, so reading them all at once
 // is faster than finding the rows with PREWHERE and then reading the other columns.
 const onePass = " SETTINGS optimize_move_to_prewhere = 0"
-
-// withCopies attaches the copies to the query as the external table copies, each with a time if until is given. In
-// the statement itself, their ids could exceed its maximal length.
-func withCopies(ctx context.Context, copies []schemas.Copy, until ...int64) (context.Context, error) {
-	columns := []func(*ext.Table) error{ext.Column("account", "String"), ext.Column("store", "String"),
-		ext.Column("space", "String"), ext.Column("item", "String")}
-	if len(until) > 0 {
-		columns = append(columns, ext.Column("until", "Int64"))
-	}
-	t, err := ext.NewTable("copies", columns...)
-	if err != nil {
-		return nil, fmt.Errorf("make a table of copies: %w", err)
-	}
-	for i, c := range copies {
-		row := []any{c.Account, c.Store, c.Space, c.Item}
-		if len(until) > 0 {
-			row = append(row, until[i])
-		}
-		if err := t.Append(row...); err != nil {
-			return nil, fmt.Errorf("make a table of copies: %w", err)
-		}
-	}
-	return ch.Context(ctx, ch.WithExternalTable(t)), nil
-}
 
 func noRecord() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
 
@@ -259,7 +230,7 @@ FROM (
     uniqExact(r.richness, r.digests, r.provenance) > uniqExact(r.richness)
       OR uniqExact(r.op IN ` + contentOps + `, r.op = 'delete', r.ns) > 1 AS doubtful
   FROM {db}.audit_log AS r
-  WHERE ` + requestedCopies + `
+  WHERE ` + RequestedCopies + `
   GROUP BY account, space, item, store, ts, id
   HAVING op IN ` + contentOps + ` OR doubtful
 ) AS newest
@@ -274,7 +245,7 @@ const contentOps = `('add', 'update', 'copy', 'delete')`
 const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
   size, version, etag, media_type, digests, provenance, properties, source_time, source_ns, source_version
 FROM {db}.audit_log_v
-WHERE ` + requestedCopies + `
+WHERE ` + RequestedCopies + `
   AND op IN ` + contentOps + `
 ORDER BY account, store, space, item, ts DESC, newest DESC
 LIMIT 1 BY account, store, space, item, gone`
@@ -306,10 +277,10 @@ func (a *auditRecord) copy() schemas.Copy {
 	return schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
 }
 
-// evidence is like audit, but returns only the fields that decisions need: state, time, change, digests and
+// newestEvidence is like auditRecords, but returns only the fields that decisions need: state, time, change, digests and
 // provenance.
-func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
-	rows, err := db.auditRows(ctx, copies, newestReports)
+func newestEvidence(ctx context.Context, db *DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
+	rows, err := auditRows(ctx, db, copies, newestReports)
 	if err != nil {
 		return nil, err
 	}
@@ -318,7 +289,7 @@ func (db *DB) evidence(ctx context.Context, copies []schemas.Copy) (map[schemas.
 	if len(ambiguous) == 0 {
 		return records, nil
 	}
-	whole, err := db.audit(ctx, ambiguous)
+	whole, err := auditRecords(ctx, db, ambiguous)
 	if err != nil {
 		return nil, err
 	}
@@ -359,9 +330,9 @@ func firstOfEach(rows []auditRecord) (first []auditRecord) {
 	return first
 }
 
-// audit returns the record of the newest content of each copy that the audit log has.
-func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
-	rows, err := db.auditRows(ctx, copies, newestChanges)
+// auditRecords returns the record of the newest content of each copy that the audit log has.
+func auditRecords(ctx context.Context, db *DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
+	rows, err := auditRows(ctx, db, copies, newestChanges)
 	if err != nil {
 		return nil, err
 	}
@@ -369,12 +340,12 @@ func (db *DB) audit(ctx context.Context, copies []schemas.Copy) (map[schemas.Cop
 }
 
 // auditRows runs a statement for the copies.
-func (db *DB) auditRows(ctx context.Context, copies []schemas.Copy, statement string) ([]auditRecord, error) {
-	ctx, err := withCopies(ctx, copies)
+func auditRows(ctx context.Context, db *DB, copies []schemas.Copy, statement string) ([]auditRecord, error) {
+	ctx, err := WithCopies(ctx, copies)
 	if err != nil {
 		return nil, err
 	}
-	return query[auditRecord](ctx, db, "read the audit log", statement)
+	return Query[auditRecord](ctx, db, "read the audit log", statement)
 }
 
 // newestContents returns the newest content of each copy. rows has its newest write and its newest delete, the newer
@@ -422,4 +393,9 @@ func reported(size *int64) (bytes int64, unknown bool) {
 		return 0, true
 	}
 	return *size, false
+}
+
+// enumValue is the inverse of enumWord. It returns 0 for an unknown name.
+func enumValue(values map[string]int32, prefix, word string) int32 {
+	return values[prefix+strings.ToUpper(word)]
 }

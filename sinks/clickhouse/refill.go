@@ -12,21 +12,21 @@ import (
 // gapRows is the condition that selects the rows of a Gap in a log.
 const gapRows = "topic = ? AND inc = ? AND part = ? AND off >= ? AND off < ?"
 
-func (g Gap) args() []any {
+func gapArgs(g Gap) []any {
 	return []any{string(g.Topic), g.Incarnation, uint16(g.Partition), uint64(g.From), uint64(g.To)}
 }
 
 // CountRows returns the number of offsets of a gap that have a row, whatever the position says: in the log or, if the
 // sink could not store the record, in dead_letters. dead_letters does not record the incarnation of the topic. For
 // topic dead, dead letters that are not commands are only in dead_letters.
-func (db *DB) CountRows(ctx context.Context, g Gap) (int64, error) {
-	args := append(g.args(), string(schemas.RoleSink), string(g.Topic), g.Partition, g.From, g.To)
+func CountRows(ctx context.Context, db *DB, g Gap) (int64, error) {
+	args := append(gapArgs(g), string(schemas.RoleSink), string(g.Topic), g.Partition, g.From, g.To)
 	others := ""
 	if g.Topic == schemas.Dead {
 		others = " UNION ALL SELECT off FROM {db}.dead_letters WHERE " + gapRows + " AND " + notCommand
-		args = append(args, g.args()...)
+		args = append(args, gapArgs(g)...)
 	}
-	return db.count(ctx, "count the rows of "+g.Table,
+	return db.Count(ctx, "count the rows of "+g.Table,
 		"SELECT uniqExact(off) AS n FROM (SELECT off FROM {db}."+g.Table+" WHERE position = 0 AND "+gapRows+
 			" UNION ALL SELECT toUInt64(origin_off) AS off FROM {db}.dead_letters"+
 			" WHERE role = ? AND origin_topic = ? AND origin_part = ?"+
@@ -40,19 +40,19 @@ const notCommand = "NOT (account != '' AND (origin_topic = 'deletions'" +
 
 // FillState inserts the rows of the state for the offsets of a gap, made from the rows of the log. It can be repeated
 // without harm.
-func (db *DB) FillState(ctx context.Context, g Gap) error {
-	return db.stateOf(ctx, g, gapRows, g.args()...)
+func FillState(ctx context.Context, db *DB, g Gap) error {
+	return fillFrom(ctx, db, g, gapRows, gapArgs(g)...)
 }
 
 // FillFormerState is FillState for all rows of earlier incarnations of the gap's topic.
-func (db *DB) FillFormerState(ctx context.Context, g Gap) error {
-	return db.stateOf(ctx, g, "topic = ? AND inc != ?", string(g.Topic), g.Incarnation)
+func FillFormerState(ctx context.Context, db *DB, g Gap) error {
+	return fillFrom(ctx, db, g, "topic = ? AND inc != ?", string(g.Topic), g.Incarnation)
 }
 
-func (db *DB) stateOf(ctx context.Context, g Gap, which string, args ...any) error {
+func fillFrom(ctx context.Context, db *DB, g Gap, which string, args ...any) error {
 	log := Positions()[schemas.RoleSink][g.Topic]
 	settings := ch.Settings{"async_insert": 0}
-	of, err := db.insertsOnCluster(ctx)
+	of, err := db.ClusterSettings(ctx)
 	if err != nil {
 		return err
 	}
@@ -64,8 +64,8 @@ func (db *DB) stateOf(ctx context.Context, g Gap, which string, args ...any) err
 		if r.log != log {
 			continue
 		}
-		if err := db.exec(ctx, r.insertInto("copy_state")+" AND "+which, args...); err != nil {
-			return translate(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition, r.log, err))
+		if err := db.Exec(ctx, r.insertInto("copy_state")+" AND "+which, args...); err != nil {
+			return Classify(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition, r.log, err))
 		}
 	}
 	return nil

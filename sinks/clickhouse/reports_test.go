@@ -82,7 +82,7 @@ func TestReportsOfOneChange(t *testing.T) {
 	storeBoth(t, db, schemas.Changes, 0, bodies...)
 	check := func(when string) {
 		t.Helper()
-		changes, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
+		changes, _, err := clickhouse.SpaceHistory(t.Context(), db, clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
 		if err != nil || len(changes) != len(wants) {
 			t.Fatalf("%s: the space's history has %d changes, %v, want %d", when, len(changes), err, len(wants))
 		}
@@ -95,7 +95,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		known, err := db.Records(t.Context(), copies)
+		known, err := clickhouse.Records(t.Context(), db, copies)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -105,7 +105,7 @@ func TestReportsOfOneChange(t *testing.T) {
 			compare(t, when+", "+name+": in the space's history", c, want)
 			compare(t, when+", "+name+": on record", known[i].GetAudit(), recordOf(want))
 			compare(t, when+", "+name+": read afresh", records[i].GetAudit(), evidenceOf(recordOf(want)))
-			events, err := db.Timeline(t.Context(), "acme", "photos", name)
+			events, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", name)
 			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil ||
 				len(events) != 1 || events[0].By != by {
 				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)
@@ -195,12 +195,12 @@ func TestReportsOfUnknownValues(t *testing.T) {
 			storeBoth(t, db, schemas.Changes, offset, of(c))
 			offset++
 		}
-		got, _, err := db.SpaceHistory(t.Context(), clickhouse.SpaceQuery{Account: "acme", Space: name})
+		got, _, err := clickhouse.SpaceHistory(t.Context(), db, clickhouse.SpaceQuery{Account: "acme", Space: name})
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v, %v", name, got, err)
 		}
 		compare(t, name, got[0], of(tc.want))
-		events, err := db.Timeline(t.Context(), "acme", name, "a")
+		events, err := clickhouse.Timeline(t.Context(), db, "acme", name, "a")
 		size := fmt.Sprintf("%d bytes ", got[0].GetSize())
 		if got[0].GetSizeUnknown() {
 			size = "unknown size "

@@ -49,26 +49,6 @@ func wantedTables() (map[string]wantedTable, error) {
 	return wanted, nil
 }
 
-// writtenTables returns the tables that sinks write to, and for each of them the type of every column that they
-// write.
-func writtenTables() map[string]map[string]string {
-	tables := map[string]map[string]string{"copy_state": {}}
-	for _, fs := range topicTables() {
-		for _, f := range fs {
-			tables[f.table] = f.types
-		}
-	}
-	for _, c := range stateColumns() {
-		tables["copy_state"][c.name] = c.typ
-	}
-	for _, table := range positionTables() {
-		for _, c := range positionColumns(table) {
-			tables[table][c.name] = c.typ
-		}
-	}
-	return tables
-}
-
 type actualTable struct {
 	Name   string `ch:"name"`
 	Engine string `ch:"engine"`
@@ -84,28 +64,28 @@ type actualColumn struct {
 
 // checkSchema compares the tables with the migrations, and their columns with those that sinks write. The error
 // lists all differences.
-func (db *DB) checkSchema(ctx context.Context) error {
+func checkSchema(ctx context.Context, db *DB) error {
 	wanted, err := wantedTables()
 	if err != nil {
 		return err
 	}
-	tables, err := query[actualTable](ctx, db, "read system.tables",
-		"SELECT name, engine, sorting_key FROM system.tables WHERE database = ?", db.cfg.Database)
+	tables, err := Query[actualTable](ctx, db, "read system.tables",
+		"SELECT name, engine, sorting_key FROM system.tables WHERE database = ?", db.Config().Database)
 	if err != nil {
 		return err
 	}
-	columns, err := query[actualColumn](ctx, db, "read system.columns",
-		"SELECT table, name, type, default_kind FROM system.columns WHERE database = ?", db.cfg.Database)
+	columns, err := Query[actualColumn](ctx, db, "read system.columns",
+		"SELECT table, name, type, default_kind FROM system.columns WHERE database = ?", db.Config().Database)
 	if err != nil {
 		return err
 	}
-	differences := compareTables(db.withLocalTables(wanted), tables)
+	differences := compareTables(withLocalTables(db, wanted), tables)
 	added, err := addedColumns()
 	if err != nil {
 		return err
 	}
 	written := writtenTables()
-	if db.cfg.Cluster != "" {
+	if db.Config().Cluster != "" {
 		for name, c := range maps.Clone(written) {
 			written[name+"_local"] = c
 		}
@@ -114,12 +94,12 @@ func (db *DB) checkSchema(ctx context.Context) error {
 	if len(differences) == 0 {
 		return nil
 	}
-	return fmt.Errorf("check database %s: %w: %s", db.cfg.Database, ErrAltered, strings.Join(differences, "; "))
+	return fmt.Errorf("check database %s: %w: %s", db.Config().Database, ErrAltered, strings.Join(differences, "; "))
 }
 
 // withLocalTables adds, on a cluster, the local table behind each Distributed table.
-func (db *DB) withLocalTables(wanted map[string]wantedTable) map[string]wantedTable {
-	if db.cfg.Cluster == "" {
+func withLocalTables(db *DB, wanted map[string]wantedTable) map[string]wantedTable {
+	if db.Config().Cluster == "" {
 		return wanted
 	}
 	both := map[string]wantedTable{}

@@ -82,7 +82,7 @@ func newEngines(t *testing.T, between string) *engineCluster {
 			t.Cleanup(func() { db.Close() })
 			*into = db
 		}
-		plan, err := p.cluster[i].Plan(t.Context(), false)
+		plan, err := clickhouse.NewPlan(t.Context(), p.cluster[i], false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +155,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		Cursor clickhouse.DueCursor
 	}
 	due := func(ctx context.Context, db *clickhouse.DB, after clickhouse.DueCursor) (p page, err error) {
-		p.Copies, p.Cursor, err = db.FixityDue(ctx, clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
+		p.Copies, p.Cursor, err = clickhouse.FixityDue(ctx, db, clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
 		return p, err
 	}
 	var copies []schemas.Copy
@@ -178,19 +178,35 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			}
 			return due(ctx, db, first.Cursor)
 		},
-		"counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CopyCounts(ctx, "acme") },
-		"delays": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CopyDelays(ctx, "acme") },
-		"timeline": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return db.Timeline(ctx, "acme", "photos", "p05/00")
+		"counts": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.CopyCounts(ctx, db, "acme")
 		},
-		"incidents":    func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.OpenIncidents(ctx, "acme") },
-		"pending":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Pending(ctx, "acme", start) },
-		"round":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.RoundResults(ctx, "round-1") },
-		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CountFinal(ctx, "round-1") },
-		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CheckCounts(ctx, "acme") },
-		"records":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Records(ctx, copies) },
-		"space":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Space(ctx, copies[0]) },
-		"gaps":         func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Gaps(ctx, committedOf(5)) },
+		"delays": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.CopyDelays(ctx, db, "acme")
+		},
+		"timeline": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.Timeline(ctx, db, "acme", "photos", "p05/00")
+		},
+		"incidents": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.OpenIncidents(ctx, db, "acme")
+		},
+		"pending": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.Pending(ctx, db, "acme", start)
+		},
+		"round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.RoundResults(ctx, db, "round-1")
+		},
+		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.CountFinal(ctx, db, "round-1")
+		},
+		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.CheckCounts(ctx, db, "acme")
+		},
+		"records": func(ctx context.Context, db *clickhouse.DB) (any, error) { return clickhouse.Records(ctx, db, copies) },
+		"space":   func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Space(ctx, copies[0]) },
+		"gaps": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.Gaps(ctx, db, committedOf(5))
+		},
 	}
 }
 
@@ -250,14 +266,14 @@ func TestCluster(t *testing.T) {
 	single := clickhousetest.Open(t)
 	store(t, single, all)
 	want := reads(t, single)
-	if pending, err := single.Pending(t.Context(), "acme", start); err != nil || len(pending) != 6 {
+	if pending, err := clickhouse.Pending(t.Context(), single, "acme", start); err != nil || len(pending) != 6 {
 		t.Errorf("%d copies are pending, %v, want 6", len(pending), err)
 	}
 	for i, db := range p.cluster {
-		if err := db.Check(t.Context()); err != nil {
+		if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
 			t.Errorf("Check through server %d: %v", i, err)
 		}
-		if err := db.CheckWrites(t.Context()); err != nil {
+		if err := clickhouse.CheckWrites(t.Context(), db); err != nil {
 			t.Errorf("CheckWrites through server %d: %v", i, err)
 		}
 		if got := reads(t, db); got != want {
@@ -295,7 +311,7 @@ func TestCluster(t *testing.T) {
 			if batch[0].Topic == schemas.Incidents {
 				continue
 			}
-			if err := p.cluster[0].FillState(t.Context(), clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
+			if err := clickhouse.FillState(t.Context(), p.cluster[0], clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
 				Incarnation: batch[0].Incarnation, Partition: batch[0].Partition, To: 1000}); err != nil {
 				t.Fatal(err)
 			}
@@ -308,14 +324,14 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("positions", func(t *testing.T) {
 		all := committedOf(5)
-		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) != 12 {
+		if gaps, err := clickhouse.Gaps(t.Context(), p.cluster[1], all); err != nil || len(gaps) != 12 {
 			t.Errorf("before they are written: %v, %v, want 12 gaps", gaps, err)
 		}
 		if err := errors.Join(clickhouse.NewSink(p.cluster[0]).Mark(t.Context(), all[schemas.RoleSink]),
 			clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState])); err != nil {
 			t.Fatal(err)
 		}
-		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+		if gaps, err := clickhouse.Gaps(t.Context(), p.cluster[1], all); err != nil || len(gaps) > 0 {
 			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
 		}
 		for i, shard := range p.alone {
@@ -323,14 +339,14 @@ func TestCluster(t *testing.T) {
 				"ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
 				t.Fatal(err)
 			}
-			gaps, err := p.cluster[1].Gaps(t.Context(), all)
+			gaps, err := clickhouse.Gaps(t.Context(), p.cluster[1], all)
 			if err != nil || len(gaps) != 6 || gaps[0].Table != "copy_state" || gaps[0].From != 0 {
 				t.Errorf("with shard %d of the state emptied: %v, %v, want 6 gaps from 0 on", i, gaps, err)
 			}
 			if err := clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState]); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+			if gaps, err := clickhouse.Gaps(t.Context(), p.cluster[1], all); err != nil || len(gaps) > 0 {
 				t.Errorf("with shard %d of the state filled: %v, %v, want no gaps", i, gaps, err)
 			}
 		}
@@ -342,7 +358,7 @@ func TestCluster(t *testing.T) {
 		if err := p.alone[1].Exec(t.Context(), "ALTER TABLE {db}.job_log_local DROP COLUMN error"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[1].Check(t.Context()); err == nil ||
+		if err := clickhouse.CheckDatabase(t.Context(), p.cluster[1]); err == nil ||
 			!strings.Contains(err.Error(), "table job_log_local: column error is missing") {
 			t.Errorf("Check = %v", err)
 		}
@@ -353,7 +369,7 @@ func TestCluster(t *testing.T) {
 				" now64(3) + 1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[1].Check(t.Context()); err == nil ||
+		if err := clickhouse.CheckDatabase(t.Context(), p.cluster[1]); err == nil ||
 			!strings.Contains(err.Error(), "spread over 3 shards, and the cluster main has 2 now") {
 			t.Errorf("Check = %v", err)
 		}
@@ -425,7 +441,7 @@ func TestQuorumOffset(t *testing.T) {
 
 // verify checks that the rows are as they were stored, on whichever shard they are.
 func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
-	proof, err := p.cluster[0].NewVerification(schemas.Changes, func(*schemas.Delivery) bool { return false })
+	proof, err := clickhouse.NewVerification(p.cluster[0], schemas.Changes, func(*schemas.Delivery) bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,15 +8,15 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// space returns the record of a space: the manifest is LIVE if the space is expected, otherwise NONE. A space is
+// readSpace returns the record of a space: the manifest is LIVE if the space is expected, otherwise NONE. A space is
 // expected if it has a live copy. If a client has deleted the space, or a person has declared it gone, and it was
 // not created again since, only a copy that is newer than that counts.
-func (db *DB) space(ctx context.Context, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
+func readSpace(ctx context.Context, db *DB, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
 	type facts struct {
 		Created int64 `ch:"created"`
 		Deleted int64 `ch:"deleted"`
 	}
-	rows, err := query[facts](ctx, db, "read the changes of a space",
+	rows, err := Query[facts](ctx, db, "read the changes of a space",
 		"SELECT maxIf(toUnixTimestamp64Milli(ts), op = 'create_space') AS created,"+
 			" maxIf(toUnixTimestamp64Milli(ts), op = 'delete_space' AND origin IN ('client', 'duplication')) AS deleted"+
 			" FROM {db}.audit_log WHERE account = ? AND space = ? AND item = '' AND store = ?",
@@ -34,7 +34,7 @@ func (db *DB) space(ctx context.Context, of schemas.Copy, gone time.Time) (*pb.C
 			after = last + millisShift
 		}
 	}
-	n, err := db.count(ctx, "look for a live copy in a space",
+	n, err := db.Count(ctx, "look for a live copy in a space",
 		"SELECT count() AS n FROM (SELECT max(content.ver) AS written, max(deleted.ver) AS gone FROM {db}.copy_state"+
 			" WHERE account = ? AND store = ? AND space = ? GROUP BY account, store, space, item"+
 			" HAVING written > gone AND toInt64(bitShiftRight(written, 83)) > ? LIMIT 1)"+aggregateInOrder,

@@ -312,7 +312,7 @@ func TestStateOfUnknownValues(t *testing.T) {
 	if got := scanOne(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
 		t.Errorf("the sizes that are known sum to %s, want 0", got)
 	}
-	counts, err := db.CopyCounts(t.Context(), "acme")
+	counts, err := clickhouse.CopyCounts(t.Context(), db, "acme")
 	if want := []clickhouse.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil ||
 		!slices.Equal(counts, want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)

@@ -30,7 +30,7 @@ type StatusQuery struct {
 }
 
 // A FixityStatus counts the live copies of one space in one store by the results of their checks.
-type FixityStatus struct {
+type SpaceStatus struct {
 	Store    string
 	Space    string
 	Live     uint64
@@ -44,7 +44,7 @@ type FixityStatus struct {
 }
 
 // FixityStatus returns the status of each space in each store, ordered by store and space.
-func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, error) {
+func FixityStatus(ctx context.Context, db *DB, q StatusQuery) ([]SpaceStatus, error) {
 	where, args := "account = ?", []any{q.Account}
 	if q.Store != "" {
 		where, args = where+" AND store = ?", append(args, q.Store)
@@ -64,7 +64,7 @@ func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, 
 		Oldest   int64  `ch:"oldest"`
 		Newest   int64  `ch:"newest"`
 	}
-	rows, err := query[row](ctx, db, "count copies by their checks",
+	rows, err := Query[row](ctx, db, "count copies by their checks",
 		"SELECT store, space, count() AS live_copies, sumIf(size, size >= 0) AS bytes, countIf(size < 0) AS unsized,"+
 			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
 			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest,"+
@@ -72,9 +72,9 @@ func (db *DB) FixityStatus(ctx context.Context, q StatusQuery) ([]FixityStatus, 
 			" FROM ("+copySummary+where+" GROUP BY account, store, space, item)"+
 			" WHERE live GROUP BY store, space ORDER BY store, space"+aggregateInOrder,
 		append([]any{shifted(q.PassedBefore)}, args...)...)
-	all := make([]FixityStatus, len(rows))
+	all := make([]SpaceStatus, len(rows))
 	for i, r := range rows {
-		all[i] = FixityStatus{
+		all[i] = SpaceStatus{
 			r.Store, r.Space, r.Live, r.Bytes, r.Unsized, r.Verified, r.Overdue, r.Failing,
 			unshiftTime(r.Oldest), unshiftTime(r.Newest),
 		}
@@ -91,7 +91,7 @@ func unshiftTime(shifted int64) time.Time {
 }
 
 // A DuplicationStatus counts the copies of one space in one store.
-type DuplicationStatus struct {
+type StoreStatus struct {
 	Store     string
 	Live      uint64
 	Bytes     int64  // of the live copies with a known size
@@ -102,7 +102,7 @@ type DuplicationStatus struct {
 
 // DuplicationStatus counts the copies in each store that has, or had, copies of a space, ordered by store id. Which
 // stores should have copies is defined by the policy.
-func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]DuplicationStatus, error) {
+func DuplicationStatus(ctx context.Context, db *DB, account, space string) ([]StoreStatus, error) {
 	type row struct {
 		Store     string `ch:"in_store"`
 		Live      uint64 `ch:"live_copies"`
@@ -111,7 +111,7 @@ func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]D
 		Differing uint64 `ch:"differing"`
 	}
 	// Every item also counts once for the store "": its row is the number of items.
-	rows, err := query[row](ctx, db, "compare the stores of a space",
+	rows, err := Query[row](ctx, db, "compare the stores of a space",
 		"SELECT place.1 AS in_store, countIf(place.2) AS live_copies, sumIf(place.3, place.3 >= 0) AS bytes,"+
 			" countIf(place.3 < 0) AS unsized, countIf(place.2 AND differ) AS differing FROM ("+
 			"SELECT item, arrayFlatten(groupArrayIf(arrayZip(mapKeys(current), mapValues(current)), live)) AS pairs,"+
@@ -126,9 +126,9 @@ func (db *DB) DuplicationStatus(ctx context.Context, account, space string) ([]D
 		return nil, err
 	}
 	items := rows[0].Live
-	all := make([]DuplicationStatus, 0, len(rows)-1)
+	all := make([]StoreStatus, 0, len(rows)-1)
 	for _, r := range rows[1:] {
-		all = append(all, DuplicationStatus{r.Store, r.Live, r.Bytes, r.Unsized, items - r.Live, r.Differing})
+		all = append(all, StoreStatus{r.Store, r.Live, r.Bytes, r.Unsized, items - r.Live, r.Differing})
 	}
 	return all, nil
 }

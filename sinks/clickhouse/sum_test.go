@@ -181,7 +181,7 @@ func TestAddedColumns(t *testing.T) {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.OpenEmpty(t)
-			plan, err := db.Plan(t.Context(), false)
+			plan, err := clickhouse.NewPlan(t.Context(), db, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -189,7 +189,7 @@ func TestAddedColumns(t *testing.T) {
 			if added < 0 {
 				t.Fatal("the migration is not there")
 			}
-			if _, err := db.Apply(t.Context(), clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
+			if _, err := clickhouse.Apply(t.Context(), db, clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
 				t.Fatal(err)
 			}
 			records := deliver(tc.topic, 0, tc.records...)
@@ -208,7 +208,7 @@ func TestAddedColumns(t *testing.T) {
 			// Only the columns that existed before.
 			summed, _, _ := strings.Cut(strings.TrimPrefix(clickhouse.RowBinarySQL()[table], "concat("), ", trim(")
 			exec(t, "ALTER TABLE {db}."+table+" UPDATE sum = xxHash64("+summed+") WHERE off = 0 SETTINGS mutations_sync = 2")
-			if _, err := db.Migrate(t.Context()); err != nil {
+			if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
 			if err := clickhouse.NewSink(db).Store(t.Context(), records[1:]); err != nil {

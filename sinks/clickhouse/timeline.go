@@ -36,11 +36,11 @@ type eventCursor struct {
 }
 
 // Timeline returns all events of an item in all stores, oldest first.
-func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Event, error) {
+func Timeline(ctx context.Context, db *DB, account, space, item string) ([]Event, error) {
 	q := timelineQuery{Account: account, Space: space, Item: item, Limit: 10_000}
 	var all []Event
 	for {
-		page, after, err := db.timelinePage(ctx, q)
+		page, after, err := timelinePage(ctx, db, q)
 		if err != nil {
 			return nil, err
 		}
@@ -53,16 +53,16 @@ func (db *DB) Timeline(ctx context.Context, account, space, item string) ([]Even
 
 // timelinePage returns events of an item after the cursor, oldest first, and the cursor of the next page. A page
 // with fewer than Limit events is the last one.
-func (db *DB) timelinePage(ctx context.Context, q timelineQuery) ([]Event, eventCursor, error) {
+func timelinePage(ctx context.Context, db *DB, q timelineQuery) ([]Event, eventCursor, error) {
 	var all []orderedEvent
 	for _, part := range []struct {
 		kind string
-		read func(context.Context, eventFilter) ([]orderedEvent, error)
+		read func(context.Context, *DB, eventFilter) ([]orderedEvent, error)
 	}{
-		{"change", db.changeEvents}, {"duplication", db.duplicationEvents},
-		{"check", db.checkEvents}, {"incident", db.incidentEvents},
+		{"change", changeEvents}, {"duplication", duplicationEvents},
+		{"check", checkEvents}, {"incident", incidentEvents},
 	} {
-		events, err := part.read(ctx, q.filter(part.kind))
+		events, err := part.read(ctx, db, q.filter(part.kind))
 		if err != nil {
 			return nil, q.After, fmt.Errorf("read the timeline of %s/%s/%s: %w", q.Account, q.Space, q.Item, err)
 		}
@@ -131,7 +131,7 @@ func (f eventFilter) logQuery() (string, []any) {
 		[]any{f.account, f.space, f.item, f.millis, f.millis, f.id, f.limit}
 }
 
-func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
+func changeEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, error) {
 	type change struct {
 		Time    time.Time         `ch:"ts"`
 		ID      string            `ch:"id"`
@@ -144,7 +144,7 @@ func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]orderedEvent, 
 		Agent   string            `ch:"agent"`
 	}
 	rest, args := f.logQuery()
-	rows, err := query[change](ctx, db, "read changes",
+	rows, err := Query[change](ctx, db, "read changes",
 		"SELECT ts, id, op, store, origin, size, digests, user, agent FROM {db}.audit_log_v"+rest, args...)
 	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
@@ -163,7 +163,7 @@ func (db *DB) changeEvents(ctx context.Context, f eventFilter) ([]orderedEvent, 
 	return events, err
 }
 
-func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
+func duplicationEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, error) {
 	type result struct {
 		Time     time.Time `ch:"ts"`
 		ID       string    `ch:"id"`
@@ -178,7 +178,7 @@ func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]orderedEv
 		Worker   string    `ch:"worker"`
 	}
 	rest, args := f.logQuery()
-	rows, err := query[result](ctx, db, "read results of duplication",
+	rows, err := Query[result](ctx, db, "read results of duplication",
 		"SELECT ts, id, source_store, destination_store, decision, result, reason,"+
 			" bytes, error, detail, worker FROM {db}.duplication_log_v"+
 			rest, args...)
@@ -191,7 +191,7 @@ func (db *DB) duplicationEvents(ctx context.Context, f eventFilter) ([]orderedEv
 	return events, err
 }
 
-func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
+func checkEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, error) {
 	type check struct {
 		Time    time.Time `ch:"ts"`
 		ID      string    `ch:"id"`
@@ -208,7 +208,7 @@ func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]orderedEvent, e
 		Lost    string    `ch:"metadata_detail"`
 	}
 	rest, args := f.logQuery()
-	rows, err := query[check](ctx, db, "read checks",
+	rows, err := Query[check](ctx, db, "read checks",
 		"SELECT ts, id, store, row, verdict, finding, reason, level, final, detail, worker,"+
 			" metadata = 'damaged' AS damaged, metadata_detail FROM {db}.bit_log_v"+rest, args...)
 	events := make([]orderedEvent, len(rows))
@@ -232,7 +232,7 @@ func (db *DB) checkEvents(ctx context.Context, f eventFilter) ([]orderedEvent, e
 
 // incidentEvents returns every step of every incident once. A record has only the last steps, and the number of the
 // first of them.
-func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]orderedEvent, error) {
+func incidentEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, error) {
 	type step struct {
 		Time   time.Time `ch:"happened"`
 		ID     string    `ch:"incident"`
@@ -243,7 +243,7 @@ func (db *DB) incidentEvents(ctx context.Context, f eventFilter) ([]orderedEvent
 		By     string    `ch:"who"`
 		Detail string    `ch:"info"`
 	}
-	rows, err := query[step](ctx, db, "read incidents",
+	rows, err := Query[step](ctx, db, "read incidents",
 		"SELECT lower(hex(id)) AS incident, store, kind, toInt64(first_step + i) AS number,"+
 			" argMax(t, (step_count, revision)) AS happened, argMax(a, (step_count, revision)) AS act,"+
 			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS info"+

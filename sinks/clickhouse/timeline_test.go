@@ -70,10 +70,10 @@ func TestTimelinePages(t *testing.T) {
 			t.Errorf("in pages of %d the timeline is\n%q, want\n%q", n, got, want)
 		}
 	}
-	if whole, err := db.Timeline(t.Context(), "acme", "photos", "a"); err != nil || len(whole) != len(want) {
+	if whole, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", "a"); err != nil || len(whole) != len(want) {
 		t.Errorf("Timeline has %d events, %v, want %d", len(whole), err, len(want))
 	}
-	if got, err := db.Timeline(t.Context(), "acme", "photos", "b"); err != nil || fmt.Sprint(got) != "[]" {
+	if got, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", "b"); err != nil || fmt.Sprint(got) != "[]" {
 		t.Errorf("Timeline of nothing = %v, %v", got, err)
 	}
 }

@@ -68,23 +68,23 @@ func TestUsers(t *testing.T) {
 		}
 		return open(t, cfg)
 	}
-	if _, err := as("sink", "").Migrate(t.Context()); !errors.Is(err, clickhouse.ErrAccess) ||
+	if _, err := clickhouse.Migrate(t.Context(), as("sink", "")); !errors.Is(err, clickhouse.ErrAccess) ||
 		!strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
 		t.Errorf("Migrate as one who may not = %v, want the grant CREATE DATABASE named", err)
 	}
-	if err := as("blind", "").Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) &&
+	if err := clickhouse.CheckDatabase(t.Context(), as("blind", "")); !errors.Is(err, clickhouse.ErrMigration) &&
 		!errors.Is(err, clickhouse.ErrAccess) {
 		t.Errorf("Check before there is a database = %v", err)
 	}
 	owner := as("owner", "")
-	if _, err := owner.Migrate(t.Context()); err != nil {
+	if _, err := clickhouse.Migrate(t.Context(), owner); err != nil {
 		t.Fatalf("Migrate with the grants of the documentation: %v", err)
 	}
-	plan, err := owner.Plan(t.Context(), true)
+	plan, err := clickhouse.NewPlan(t.Context(), owner, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := owner.Apply(t.Context(), plan); err != nil {
+	if _, err := clickhouse.Apply(t.Context(), owner, plan); err != nil {
 		t.Fatalf("Migrate again with the grants of the documentation: %v", err)
 	}
 	next := int64(0) // offset
@@ -110,8 +110,8 @@ func TestUsers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := as(tc.user, tc.reader)
-			checkAccess(t, "Check", db.Check(t.Context()), tc.reads)
-			checkAccess(t, "CheckWrites", db.CheckWrites(t.Context()), tc.writes)
+			checkAccess(t, "Check", clickhouse.CheckDatabase(t.Context(), db), tc.reads)
+			checkAccess(t, "CheckWrites", clickhouse.CheckWrites(t.Context(), db), tc.writes)
 			if tc.reads+tc.writes == "" {
 				next++
 				if err := checkUse(t, db, next); err != nil {

@@ -119,12 +119,12 @@ func (f *Discrepancy) add(e match.Entry, hasID bool) {
 func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVerification, error) {
 	counted := make([]int64, len(p.tables))
 	// Read the positions before the rows: then the table must have every row below its position.
-	before, err := p.db.positions(ctx, p.db.conn, positionTables())
+	before, err := readPositions(ctx, p.db, p.db.Writer(), positionTables())
 	if err != nil {
 		return nil, err
 	}
 	for i, t := range p.tables {
-		total, err := p.db.count(ctx, "count "+t.table,
+		total, err := p.db.Count(ctx, "count "+t.table,
 			"SELECT count() AS n FROM {db}."+t.table+" WHERE topic = ?", string(p.topic))
 		if err != nil {
 			return nil, err
@@ -132,12 +132,12 @@ func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVer
 		step := "read " + t.table
 		progress := func(done int64) { r.Progress(step, min(done, total-1), total) }
 		if counted[i], err = t.readView(ctx, p, progress); err != nil {
-			return nil, translate(fmt.Errorf("read the view of %s: %w", t.table, err))
+			return nil, Classify(fmt.Errorf("read the view of %s: %w", t.table, err))
 		}
 		r.Progress(step, total, total)
 		step = "sum " + t.table
 		if err := t.readTable(ctx, p, progress); err != nil {
-			return nil, translate(fmt.Errorf("sum the rows of %s: %w", t.table, err))
+			return nil, Classify(fmt.Errorf("sum the rows of %s: %w", t.table, err))
 		}
 		r.Progress(step, total, total)
 	}
@@ -148,7 +148,7 @@ func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVer
 	if now.Incarnation != r.Compared.Incarnation {
 		return nil, fmt.Errorf("verify %s: %w", p.topic, ErrRecreated)
 	}
-	at, err := p.db.positions(ctx, p.db.conn, positionTables())
+	at, err := readPositions(ctx, p.db, p.db.Writer(), positionTables())
 	if err != nil {
 		return nil, err
 	}

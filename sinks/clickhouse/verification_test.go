@@ -35,7 +35,7 @@ func verify(
 	t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic,
 ) ([]*clickhouse.TableVerification, error) {
 	t.Helper()
-	p, err := db.NewVerification(topic, func(d *schemas.Delivery) bool { return slices.Contains(k.dead, d.Offset) })
+	p, err := clickhouse.NewVerification(db, topic, func(d *schemas.Delivery) bool { return slices.Contains(k.dead, d.Offset) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -420,7 +420,7 @@ func TestVerificationOfRecreatedTopic(t *testing.T) {
 	if _, err := verify(t, db, schemas.Changes, kafkaTopic{anew: true}); !errors.Is(err, clickhouse.ErrRecreated) {
 		t.Errorf("got %v, want %v", err, clickhouse.ErrRecreated)
 	}
-	if _, err := db.NewVerification(schemas.Checkpoints, nil); err == nil {
+	if _, err := clickhouse.NewVerification(db, schemas.Checkpoints, nil); err == nil {
 		t.Error("a topic that feeds no table can be proved")
 	}
 }

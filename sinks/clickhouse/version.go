@@ -2,12 +2,8 @@ package clickhouse
 
 import (
 	"encoding/binary"
-	"errors"
 
 	"github.com/ClickHouse/ch-go/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
-
-	"github.com/millrace/millrace/schemas"
 )
 
 // A version orders the records of one copy: by time in milliseconds, then by rank (corrections have rank 0 and lose
@@ -24,17 +20,6 @@ const (
 	millisShift = 1 << 44
 	maxOffset   = 1<<50 - 1
 )
-
-func versionOf(d *schemas.Delivery, t *timestamppb.Timestamp, rank uint64) (version, error) {
-	ms, err := toMillis(t)
-	if err != nil {
-		return version{}, err
-	}
-	if d.Offset < 0 || d.Offset > maxOffset {
-		return version{}, errors.New("its offset is out of range")
-	}
-	return version{ms, rank, uint64(d.Offset), d.Incarnation}, nil
-}
 
 func (v version) wide() proto.UInt128 {
 	return proto.UInt128{

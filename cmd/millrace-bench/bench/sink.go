@@ -98,7 +98,7 @@ func (s *testClickHouse) database(ctx context.Context, name string) (*clickhouse
 		return nil, nil, err
 	}
 	s.databases = append(s.databases, db)
-	if _, err := db.Migrate(ctx); err != nil {
+	if _, err := clickhouse.Migrate(ctx, db); err != nil {
 		return nil, nil, err
 	}
 	b, err := clickhousebench.Open(s.engine.Addr(), name)
@@ -511,7 +511,7 @@ func (r *runner) timeline(ctx context.Context) (m measurement, err error) {
 			return m, err
 		}
 		ctx, most := clickhousebench.Measured(ctx)
-		events, err := db.Timeline(ctx, "acme", space, item)
+		events, err := clickhouse.Timeline(ctx, db, "acme", space, item)
 		if err != nil {
 			return m, err
 		}

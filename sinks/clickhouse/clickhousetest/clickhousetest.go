@@ -181,7 +181,7 @@ func makeTemplate(ctx context.Context, addr string) (made *template, err error) 
 	if err != nil {
 		return nil, err
 	}
-	_, err = db.Migrate(ctx)
+	_, err = clickhouse.Migrate(ctx, db)
 	if err := errors.Join(err, db.Close()); err != nil {
 		return nil, err
 	}
