@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // A manifestQuery selects live copies of one space in one store.
@@ -124,5 +125,5 @@ func shifted(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
 	}
-	return t.UnixMilli() + millisShift
+	return t.UnixMilli() + version.Shift
 }

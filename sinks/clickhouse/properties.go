@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // describeProperties completes the manifest records of live copies: it sets the content that the properties were
@@ -36,7 +37,7 @@ func describeProperties(
 	}
 	copies, until := make([]schemas.Copy, len(older)), make([]int64, len(older))
 	for i, s := range older {
-		copies[i], until[i] = s.copy(), s.PropertiesTime-millisShift
+		copies[i], until[i] = s.copy(), s.PropertiesTime-version.Shift
 	}
 	ctx, err := WithCopies(ctx, copies, until...)
 	if err != nil {
@@ -62,11 +63,11 @@ func describeProperties(
 // propertiesVerified reports whether the report that set the properties also verified a digest of the content. If
 // not, the report may have claimed the properties, or a later report has replaced the digest.
 func (s *stateRecord) propertiesVerified() bool {
-	at := version{
-		millis: s.PropertiesTime - millisShift,
-		rank:   s.PropertiesVersion >> 50 & 1, offset: s.PropertiesVersion & maxOffset,
+	at := version.Version{
+		Millis: s.PropertiesTime - version.Shift,
+		Rank:   s.PropertiesVersion >> 50 & 1, Offset: s.PropertiesVersion & version.MaxOffset,
 	}
-	verified := string(at.digest(nil, true, [16]byte{})[:changeAt])
+	verified := string(at.Digest(nil, true, [16]byte{})[:version.ChangeAt])
 	for _, v := range s.Digests {
 		if strings.HasPrefix(v, verified) {
 			return true

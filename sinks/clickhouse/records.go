@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // An auditQuery returns the record of the newest content of each copy, as the audit log has it: auditRecords or
@@ -168,11 +169,11 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 func (s *stateRecord) current() (map[string]string, pb.Provenance) {
 	verified, claimed := map[string]string{}, map[string]string{}
 	for alg, v := range s.Digests {
-		if len(v) <= digestAt || v[changeAt:digestAt] != s.WrittenBy {
+		if len(v) <= version.DigestAt || v[version.ChangeAt:version.DigestAt] != s.WrittenBy {
 			continue
 		}
-		d := hex.EncodeToString([]byte(v[digestAt:]))
-		if v[verifiedAt] == 1 {
+		d := hex.EncodeToString([]byte(v[version.DigestAt:]))
+		if v[version.VerifiedAt] == 1 {
 			verified[alg] = d
 		} else {
 			claimed[alg] = d
@@ -206,7 +207,7 @@ func (s *stateRecord) passCounts(current map[string]string) bool {
 
 // unshift returns the time of the shifted milliseconds of a version.
 func unshift(shifted int64, nanos uint32) *timestamppb.Timestamp {
-	return timestamppb.New(time.UnixMilli(shifted - millisShift).Add(time.Duration(nanos)))
+	return timestamppb.New(time.UnixMilli(shifted - version.Shift).Add(time.Duration(nanos)))
 }
 
 func nullTime(t *time.Time, nanos uint32) *timestamppb.Timestamp {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // readSpace returns the record of a space: the manifest is LIVE if the space is expected, otherwise NONE. A space is
@@ -31,7 +32,7 @@ func readSpace(ctx context.Context, db *DB, of schemas.Copy, gone time.Time) (*p
 			last = max(last, gone.UnixMilli())
 		}
 		if last > f.Created {
-			after = last + millisShift
+			after = last + version.Shift
 		}
 	}
 	n, err := db.Count(ctx, "look for a live copy in a space",

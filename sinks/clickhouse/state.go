@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/version"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -91,7 +92,7 @@ type stateRow struct {
 	pass       bool // the check is a final pass of the bytes
 	fail       bool
 	asserted   bool
-	at         version
+	at         version.Version
 	change     [16]byte
 }
 
@@ -181,13 +182,13 @@ func (r *stateRow) fromCheck(m *pb.FixityResult) bool {
 	return true
 }
 
-func versionOf(d *schemas.Delivery, t *timestamppb.Timestamp, rank uint64) (version, error) {
+func versionOf(d *schemas.Delivery, t *timestamppb.Timestamp, rank uint64) (version.Version, error) {
 	ms, err := toMillis(t)
 	if err != nil {
-		return version{}, err
+		return version.Version{}, err
 	}
-	if d.Offset < 0 || d.Offset > maxOffset {
-		return version{}, errors.New("its offset is out of range")
+	if d.Offset < 0 || d.Offset > version.MaxOffset {
+		return version.Version{}, errors.New("its offset is out of range")
 	}
-	return version{ms, rank, uint64(d.Offset), d.Incarnation}, nil
+	return version.Version{Millis: ms, Rank: rank, Offset: uint64(d.Offset), Incarnation: d.Incarnation}, nil
 }

@@ -3,6 +3,8 @@ package clickhouse
 import (
 	"context"
 	"time"
+
+	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // copySummary selects the columns that counts and selections of copies need. It does not read whole groups as
@@ -87,7 +89,7 @@ func unshiftTime(shifted int64) time.Time {
 	if shifted == 0 {
 		return time.Time{}
 	}
-	return time.UnixMilli(shifted - millisShift).UTC()
+	return time.UnixMilli(shifted - version.Shift).UTC()
 }
 
 // A DuplicationStatus counts the copies of one space in one store.
