@@ -44,7 +44,7 @@ func TestClusterDDL(t *testing.T) {
 				if !strings.Contains(statement, " ON CLUSTER `main`") {
 					t.Errorf("not on the cluster: %s", statement)
 				}
-				if lines, err := db.Strings(t.Context(), "EXPLAIN AST "+statement); err != nil || len(lines) == 0 {
+				if lines, err := clickhousetest.Strings(t.Context(), db, "EXPLAIN AST "+statement); err != nil || len(lines) == 0 {
 					t.Errorf("the engine cannot read it: %v\n%s", err, statement)
 				}
 			}

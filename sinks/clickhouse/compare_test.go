@@ -24,7 +24,7 @@ func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	if left := scanOne(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name,"+
+	if left := clickhousetest.Value(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name,"+
 		" 'copy_state_rebuilt_') AND database = ?", db.Config().Database); left != "0" {
 		t.Errorf("%s tables were left behind", left)
 	}
@@ -34,7 +34,7 @@ func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) 
 // drawRecords draws records of one copy, of every kind that the state distinguishes. Times collide often.
 func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 	for i := range rapid.IntRange(1, 6).Draw(t, "records") {
-		c := change(item, time.Duration(rapid.IntRange(0, 3).Draw(t, "time"))*time.Millisecond)
+		c := clickhousetest.Change(item, time.Duration(rapid.IntRange(0, 3).Draw(t, "time"))*time.Millisecond)
 		// equal versions are reports of the same change
 		c.Version = fmt.Sprint("v", rapid.IntRange(0, 3).Draw(t, "version"))
 		if rapid.Bool().Draw(t, "poor") {
@@ -50,13 +50,13 @@ func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 		case 3:
 			c.Op, c.Item = pb.Op_OP_DELETE_SPACE, ""
 		case 4:
-			c.Acl, c.SourceTime, c.SourceVersion = map[string]string{"ann": "rw"}, at(time.Hour), "sv"
+			c.Acl, c.SourceTime, c.SourceVersion = map[string]string{"ann": "rw"}, clickhousetest.At(time.Hour), "sv"
 		case 5:
 			c.Properties = map[string]string{"z": "1", "a": "{'x':'y'}, \n"}
 		case 6:
 			c.Origin = pb.Origin_ORIGIN_FIXITY
 		case 7, 8:
-			r := result(c, time.Duration(rapid.IntRange(0, 2).Draw(t, "started"))*time.Millisecond)
+			r := clickhousetest.Result(c, time.Duration(rapid.IntRange(0, 2).Draw(t, "started"))*time.Millisecond)
 			r.Id = schemas.ID(item, fmt.Sprint(i))
 			r.Verdict = rapid.SampledFrom([]pb.Verdict{pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_PASS,
 				pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING,
@@ -91,7 +91,7 @@ func TestRebuild(t *testing.T) {
 		n++
 		history := drawRecords(rt, fmt.Sprint("item-", n))
 		for _, h := range history {
-			batches[h.topic] = append(batches[h.topic], deliver(h.topic, int64(n)*100+h.offset, h.body)...)
+			batches[h.topic] = append(batches[h.topic], clickhousetest.Deliver(h.topic, int64(n)*100+h.offset, h.body)...)
 		}
 	})
 	for _, batch := range batches {
@@ -125,22 +125,22 @@ func TestManifestDamage(t *testing.T) {
 	db := clickhousetest.Open(t)
 	var bodies []schemas.Body
 	for i := range 40 {
-		bodies = append(bodies, change(fmt.Sprintf("item-%02d", i), time.Duration(i)*time.Minute))
+		bodies = append(bodies, clickhousetest.Change(fmt.Sprintf("item-%02d", i), time.Duration(i)*time.Minute))
 	}
 	unsized := bodies[10].(*pb.Change)
 	unsized.Size, unsized.SizeUnknown = 0, true
-	storeBoth(t, db, schemas.Changes, 0, bodies...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	var checks []schemas.Body
 	for _, b := range bodies {
-		checks = append(checks, result(b.(*pb.Change), 2*time.Hour))
+		checks = append(checks, clickhousetest.Result(b.(*pb.Change), 2*time.Hour))
 	}
-	storeBoth(t, db, schemas.FixityResults, 0, checks...)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, checks...)
 	// A later correction of the same change with fewer digests is no finding, even in a log that did not keep every
 	// report.
-	again := change("item-05", 5*time.Minute)
+	again := clickhousetest.Change("item-05", 5*time.Minute)
 	again.Digests, again.Provenance, again.User = map[string]string{"sha1": schemas.ID("x")},
 		pb.Provenance_PROVENANCE_CLAIMED, "bob"
-	storeBoth(t, db, schemas.Changes, 100, again)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 100, again)
 	for _, statement := range []string{
 		"INSERT INTO {db}.audit_log SELECT * REPLACE (0 AS report) FROM {db}.audit_log WHERE item = 'item-05'",
 		"ALTER TABLE {db}.audit_log DELETE WHERE item = 'item-05' AND report > 0 SETTINGS mutations_sync = 2",
@@ -261,7 +261,7 @@ func TestStopReading(t *testing.T) {
 	if err := db.StopAfterRow(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil {
 		t.Errorf("leave an answer: %v, %v", err, ctx.Err())
 	}
-	if got, err := db.Strings(t.Context(), "SELECT 'a'"); err != nil || len(got) != 1 {
+	if got, err := clickhousetest.Strings(t.Context(), db, "SELECT 'a'"); err != nil || len(got) != 1 {
 		t.Errorf("the next question: %v, %v", got, err)
 	}
 }

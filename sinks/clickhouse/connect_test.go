@@ -27,25 +27,14 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// open opens a DB and closes it at the end of the test.
-func open(t *testing.T, cfg clickhouse.Config) *clickhouse.DB {
-	t.Helper()
-	db, err := clickhouse.Open(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	return db
-}
-
 // checkUse returns an error if one of the kinds of connections fails: insert, look up, read.
 func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	t.Helper()
-	c := change("works", time.Duration(from)*time.Second)
-	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, from, c)); err != nil {
+	c := clickhousetest.Change("works", time.Duration(from)*time.Second)
+	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, from, c)); err != nil {
 		return err
 	}
-	if err := clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, from, c)); err != nil {
+	if err := clickhouse.NewState(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, from, c)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -54,7 +43,7 @@ func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	if err != nil {
 		return err
 	}
-	compare(t, "what was just stored", got[0].GetManifest(), recordOf(c))
+	clickhousetest.Compare(t, "what was just stored", got[0].GetManifest(), clickhousetest.RecordOf(c))
 	return nil
 }
 
@@ -164,7 +153,7 @@ func TestTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := db.Config()
 			cfg.Addresses, cfg.TLS = []string{tc.addr}, tc.tls
-			other := open(t, cfg)
+			other := clickhousetest.Connect(t, cfg)
 			err := clickhouse.CheckDatabase(t.Context(), other)
 			if err == nil {
 				err = errors.Join(clickhouse.CheckWrites(t.Context(), other), other.Ping(t.Context()), checkUse(t, other, 0))
@@ -187,7 +176,7 @@ func TestFailover(t *testing.T) {
 	})
 	cfg := db.Config()
 	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
-	other := open(t, cfg.WithDialTimeout(300*time.Millisecond))
+	other := clickhousetest.Connect(t, cfg.WithDialTimeout(300*time.Millisecond))
 	if err := clickhouse.CheckDatabase(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +201,7 @@ func TestFailoverLater(t *testing.T) {
 	first := newProxy(t, clickhousetest.Addr(t))
 	cfg := db.Config()
 	cfg.Addresses = []string{first.addr, clickhousetest.Addr(t)}
-	other := open(t, cfg)
+	other := clickhousetest.Connect(t, cfg)
 	if err := checkUse(t, other, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +216,7 @@ func TestFailoverLater(t *testing.T) {
 			t.Fatalf("after the first server went away: %v", err)
 		}
 	}
-	if got := count(t, db, "audit_log_v"); got != "2" {
+	if got := clickhousetest.Count(t, db, "audit_log_v"); got != "2" {
 		t.Errorf("the view has %s rows, want 2", got)
 	}
 }
@@ -235,7 +224,7 @@ func TestFailoverLater(t *testing.T) {
 func TestAllAddressesDead(t *testing.T) {
 	t.Parallel()
 	one, two := dead(t), dead(t)
-	db := open(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
+	db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
 		"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Ping": db.Ping(t.Context()),
 		"Store": checkUse(t, db, 0),
@@ -278,7 +267,7 @@ func TestRefusedGreeting(t *testing.T) {
 				b.PutBool(false)
 				_, _ = io.Copy(c, bytes.NewReader(b.Buf))
 			})
-			db := open(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
+			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
 			_, migrated := clickhouse.Migrate(t.Context(), db)
 			for what, err := range map[string]error{
 				"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Migrate": migrated,
@@ -322,7 +311,7 @@ func TestOlderServer(t *testing.T) {
 				hello.EncodeAware(&b, revision)
 				_, _ = c.Write(b.Buf)
 			})
-			db := open(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
+			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
 			_, migrated := clickhouse.Migrate(t.Context(), db)
 			for what, err := range map[string]error{
 				"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Migrate": migrated,
@@ -349,7 +338,7 @@ func TestServerThatSendsLogs(t *testing.T) {
     <access_management>1</access_management></default></users>
   <quotas><default></default></quotas>
 </clickhouse>`})
-	db := open(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
+	db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
 	if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}

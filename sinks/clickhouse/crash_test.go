@@ -26,7 +26,7 @@ func TestEngineKilled(t *testing.T) {
 	cfg := embedded.Config{Dir: clickhousetest.Dir(t), Binary: clickhousetest.Binary(t)}
 	const size = 500
 	batches, kills := need.Amount(10, 40, 400), need.Amount(1, 6, 60)
-	all := deliver(schemas.Changes, 0, changes(batches*size)...)
+	all := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(batches*size)...)
 	next := 0
 	for round := 0; next < batches; round++ {
 		server, err := embedded.Start(t.Context(), cfg)
@@ -70,7 +70,7 @@ func TestEngineKilled(t *testing.T) {
 		if next == batches && round >= kills {
 			want := strconv.Itoa(batches * size)
 			for _, from := range []string{"audit_log", "audit_log_v", "manifest"} {
-				if got := count(t, db, from); got != want {
+				if got := clickhousetest.Count(t, db, from); got != want {
 					t.Errorf("after %d kills %s has %s rows, want %s", round, from, got, want)
 				}
 			}

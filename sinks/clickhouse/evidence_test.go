@@ -85,12 +85,12 @@ func TestFreshEvidenceOfAllColumns(t *testing.T) {
 	var copies []schemas.Copy
 	var names []string
 	for name, of := range tests {
-		for _, c := range of(change(name, 0), change(name, time.Minute)) {
+		for _, c := range of(clickhousetest.Change(name, 0), clickhousetest.Change(name, time.Minute)) {
 			bodies = append(bodies, c)
 		}
-		names, copies = append(names, name), append(copies, schemas.CopyOf(change(name, 0)))
+		names, copies = append(names, name), append(copies, schemas.CopyOf(clickhousetest.Change(name, 0)))
 	}
-	storeBoth(t, db, schemas.Changes, 0, bodies...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	known, err := clickhouse.Records(t.Context(), db, copies)
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestFreshEvidenceOfAllColumns(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, name := range names {
-		compare(t, name, got[i].GetAudit(), evidenceOf(known[i].GetAudit()))
+		clickhousetest.Compare(t, name, got[i].GetAudit(), clickhousetest.EvidenceOf(known[i].GetAudit()))
 		if none := known[i].GetAudit().GetState() == pb.RecordState_RECORD_STATE_NONE; none != (name == "properties alone") {
 			t.Errorf("%s: the audit log says %v", name, known[i].GetAudit())
 		}

@@ -82,24 +82,6 @@ func ReadMigrations(files fs.FS) error {
 	return err
 }
 
-// Strings runs a query and returns its first column, which has strings.
-func (db *DB) Strings(ctx context.Context, statement string, args ...any) ([]string, error) {
-	rows, err := db.conn.Query(ctx, db.Name(statement), args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []string
-	for rows.Next() {
-		var s string
-		if err := rows.Scan(&s); err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	return all, rows.Err()
-}
-
 // ComparedParts returns the parts that CheckManifest compares, by column of copy_state.
 func ComparedParts() map[string][]string {
 	parts := map[string][]string{}

@@ -25,7 +25,7 @@ func extremeChanges() map[string]*pb.Change {
 	}
 	control.WriteString("\x7f\u0080\u2028\ufeff")
 	with := func(edit func(*pb.Change)) *pb.Change {
-		c := change("a", 0)
+		c := clickhousetest.Change("a", 0)
 		edit(c)
 		c.Id = schemas.ChangeID(c)
 		return c
@@ -91,10 +91,10 @@ func TestExtremes(t *testing.T) {
 	for _, c := range all {
 		c.Account = fmt.Sprint("acme-", len(changes))
 		c.Id = schemas.ChangeID(c)
-		changes, checks = append(changes, c), append(checks, result(c, 0))
+		changes, checks = append(changes, c), append(checks, clickhousetest.Result(c, 0))
 	}
-	storeBoth(t, db, schemas.Changes, math.MaxInt32, changes...)
-	storeBoth(t, db, schemas.FixityResults, math.MaxInt32, checks...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, math.MaxInt32, changes...)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, math.MaxInt32, checks...)
 	zones, n := []string{"UTC", "America/St_Johns", "Pacific/Kiritimati"}, 0
 	for name, c := range all {
 		n++ // each query in another zone, if not in all
@@ -106,20 +106,20 @@ func TestExtremes(t *testing.T) {
 				if err != nil || len(changes) != 1 {
 					t.Fatalf("SpaceHistory = %v, %v", changes, err)
 				}
-				compare(t, "in its space's history", changes[0], c)
+				clickhousetest.Compare(t, "in its space's history", changes[0], c)
 				known, err := db.Manifest(ctx, clickhouse.ManifestQuery{
 					Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Limit: 2,
 				})
 				if err != nil || len(known) != 1 {
 					t.Fatalf("Manifest = %v, %v", known, err)
 				}
-				compare(t, "in the manifest", known[0].Record.GetManifest(), recordOf(c))
+				clickhousetest.Compare(t, "in the manifest", known[0].Record.GetManifest(), clickhousetest.RecordOf(c))
 				records, err := clickhouse.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
 				if err != nil {
 					t.Fatal(err)
 				}
-				compare(t, "on record", records[0],
-					&pb.CopyRecord{Manifest: recordOf(c), Audit: recordOf(c), LastPass: ms(at(0)), LastAttempt: ms(at(0))})
+				clickhousetest.Compare(t, "on record", records[0],
+					&pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.RecordOf(c), LastPass: clickhousetest.Millis(clickhousetest.At(0)), LastAttempt: clickhousetest.Millis(clickhousetest.At(0))})
 				if events, err := clickhouse.Timeline(ctx, db, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
 					t.Errorf("Timeline = %v, %v, want the change and its check", events, err)
 				}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
 // A fillSize is the size of the tables in the tests of queries: as many copies of one account as rows, a hundredth
@@ -81,7 +82,7 @@ func (f fillSize) into(t testing.TB, db *clickhouse.DB, tables map[string]string
 				t.Fatalf("filling %s: %v", table, err)
 			}
 		}
-		if got := count(t, db, table); got != strconv.Itoa(f.rows) {
+		if got := clickhousetest.Count(t, db, table); got != strconv.Itoa(f.rows) {
 			t.Fatalf("%s has %s rows, want %d", table, got, f.rows)
 		}
 	}

@@ -31,7 +31,7 @@ func pages[T, C any](t *testing.T, n int, read func(after C) ([]T, C, error)) (a
 
 // changeBy returns a change that a user asked for.
 func changeBy(user, space, item string, d time.Duration) *pb.Change {
-	c := change(item, d)
+	c := clickhousetest.Change(item, d)
 	c.User, c.Space = user, space
 	c.Id = schemas.ChangeID(c)
 	return c
@@ -39,7 +39,7 @@ func changeBy(user, space, item string, d time.Duration) *pb.Change {
 
 func describeChanges(changes []*pb.Change) (all []string) {
 	for _, c := range changes {
-		all = append(all, fmt.Sprintf("%v %s/%s %s", c.GetTime().AsTime().Sub(start), c.GetSpace(), c.GetItem(), c.GetUser()))
+		all = append(all, fmt.Sprintf("%v %s/%s %s", c.GetTime().AsTime().Sub(clickhousetest.Epoch), c.GetSpace(), c.GetItem(), c.GetUser()))
 	}
 	return all
 }
@@ -59,8 +59,8 @@ func TestHistories(t *testing.T) {
 		twice, changeBy("bob", "photos", "a", time.Minute),
 		changeBy("ann", "maps", "a", time.Minute), changeBy("ann", "photos", "b", time.Hour), late,
 		changeBy("ann", "photos", "d", 24*62*time.Hour)}
-	storeBoth(t, db, schemas.Changes, 0, all...)
-	storeBoth(t, db, schemas.Changes, 100, all[1:4]...) // published again
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 100, all[1:4]...) // published again
 	for _, n := range []int{1, 2, 3, 100} {
 		t.Run(fmt.Sprintf("pages of %d", n), func(t *testing.T) {
 			got := describeChanges(pages(t, n,
@@ -80,9 +80,9 @@ func TestHistories(t *testing.T) {
 		span clickhouse.Span
 		want int
 	}{
-		"from is within, to is not": {clickhouse.Span{From: start, To: start.Add(time.Hour)}, 5},
-		"one millisecond later": {clickhouse.Span{From: start.Add(time.Millisecond),
-			To: start.Add(time.Hour + time.Millisecond)}, 5},
+		"from is within, to is not": {clickhouse.Span{From: clickhousetest.Epoch, To: clickhousetest.Epoch.Add(time.Hour)}, 5},
+		"one millisecond later": {clickhouse.Span{From: clickhousetest.Epoch.Add(time.Millisecond),
+			To: clickhousetest.Epoch.Add(time.Hour + time.Millisecond)}, 5},
 		"before all":     {clickhouse.Span{To: time.Date(1800, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
 		"far beyond all": {clickhouse.Span{From: time.Date(2500, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
 		"wide": {clickhouse.Span{From: time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC),
@@ -100,7 +100,7 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	in := func(store, item string, d time.Duration) *pb.Change {
-		c := change(item, d)
+		c := clickhousetest.Change(item, d)
 		c.Store = store
 		c.Id = schemas.ChangeID(c)
 		return c
@@ -111,15 +111,15 @@ func TestStatus(t *testing.T) {
 	claims := in("3", "b", 0)
 	// nothing to compare
 	claims.Digests, claims.Provenance = map[string]string{"crc32": "00000001"}, pb.Provenance_PROVENANCE_CLAIMED
-	storeBoth(t, db, schemas.Changes, 0, in("1", "a", 0), in("2", "a", 0), gone, in("1", "b", 0), in("2", "b", 0),
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, in("1", "a", 0), in("2", "a", 0), gone, in("1", "b", 0), in("2", "b", 0),
 		in("1", "c", 0), differs, claims)
-	failed := result(in("2", "b", 0), 3*time.Hour)
+	failed := clickhousetest.Result(in("2", "b", 0), 3*time.Hour)
 	failed.Verdict, failed.Finding, failed.Row = pb.Verdict_VERDICT_FAIL, "content-corrupt", 2
-	storeBoth(t, db, schemas.FixityResults, 0, result(in("1", "a", 0), time.Hour), result(in("1", "b", 0), 2*time.Hour),
-		result(in("2", "b", 0), 2*time.Hour),
-		failed, result(in("2", "c", 0), 30*time.Minute)) // which passed on what was there before
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(in("1", "a", 0), time.Hour), clickhousetest.Result(in("1", "b", 0), 2*time.Hour),
+		clickhousetest.Result(in("2", "b", 0), 2*time.Hour),
+		failed, clickhousetest.Result(in("2", "c", 0), 30*time.Minute)) // which passed on what was there before
 
-	when := func(d time.Duration) time.Time { return start.Add(d).Truncate(time.Millisecond) }
+	when := func(d time.Duration) time.Time { return clickhousetest.Epoch.Add(d).Truncate(time.Millisecond) }
 	for name, tc := range map[string]struct {
 		q    clickhouse.StatusQuery
 		want []clickhouse.SpaceStatus
@@ -161,25 +161,25 @@ func TestStatus(t *testing.T) {
 func TestChecks(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	a, b := change("a", 0), change("b", 0)
+	a, b := clickhousetest.Change("a", 0), clickhousetest.Change("b", 0)
 	fail := func(c *pb.Change, d time.Duration, finding string) *pb.FixityResult {
-		r := result(c, d)
+		r := clickhousetest.Result(c, d)
 		r.Verdict, r.Row, r.Finding = pb.Verdict_VERDICT_FAIL, 2, finding
 		return r
 	}
 	day := 24 * time.Hour
-	results := []schemas.Body{result(a, day), result(a, 40*day), fail(a, 41*day, "content-corrupt"),
-		fail(a, 42*day, "replaced"), result(a, 43*day),
-		fail(a, 80*day, "content-corrupt"), fail(b, 41*day, "content-corrupt"), result(b, 42*day)}
-	storeBoth(t, db, schemas.FixityResults, 0, results...)
-	storeBoth(t, db, schemas.FixityResults, 100, results[2:4]...) // published again
+	results := []schemas.Body{clickhousetest.Result(a, day), clickhousetest.Result(a, 40*day), fail(a, 41*day, "content-corrupt"),
+		fail(a, 42*day, "replaced"), clickhousetest.Result(a, 43*day),
+		fail(a, 80*day, "content-corrupt"), fail(b, 41*day, "content-corrupt"), clickhousetest.Result(b, 42*day)}
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, results...)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 100, results[2:4]...) // published again
 	for _, n := range []int{1, 2, 100} {
 		var got []string
 		for _, c := range pages(t, n, func(after clickhouse.CheckCursor) ([]clickhouse.Check, clickhouse.CheckCursor, error) {
 			return clickhouse.Checks(t.Context(), db, clickhouse.CheckQuery{Copy: schemas.CopyOf(a),
-				Span: clickhouse.Span{From: start.Add(2 * day)}, After: after, Limit: n})
+				Span: clickhouse.Span{From: clickhousetest.Epoch.Add(2 * day)}, After: after, Limit: n})
 		}) {
-			got = append(got, fmt.Sprint(c.Started.Sub(start.Truncate(time.Millisecond)).Hours()/24, " ", c.Verdict))
+			got = append(got, fmt.Sprint(c.Started.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).Hours()/24, " ", c.Verdict))
 		}
 		if want := "[40 pass 41 fail 42 fail 43 pass 80 fail]"; fmt.Sprint(got) != want {
 			t.Errorf("in pages of %d the checks are %v, want %s", n, got, want)
@@ -188,13 +188,13 @@ func TestChecks(t *testing.T) {
 		var last schemas.Copy
 		for range 5 {
 			page, err := clickhouse.FailedCopies(t.Context(), db, clickhouse.FailureQuery{Account: "acme", Store: "1",
-				Span: clickhouse.Span{From: start}, After: last, Limit: n})
+				Span: clickhouse.Span{From: clickhousetest.Epoch}, After: last, Limit: n})
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, f := range page {
 				failed = append(failed, fmt.Sprintf("%s %s row %d %v %v %d", f.Item, f.Finding, f.Row,
-					f.First.Sub(start).Round(time.Hour), f.Last.Sub(start).Round(time.Hour), f.Checks))
+					f.First.Sub(clickhousetest.Epoch).Round(time.Hour), f.Last.Sub(clickhousetest.Epoch).Round(time.Hour), f.Checks))
 			}
 			if len(page) < n {
 				break
@@ -216,16 +216,16 @@ func TestChecks(t *testing.T) {
 		"never well before": {b, 0, "content-corrupt at 984h0m0s after never"},
 		"not since":         {b, 42 * day, "none"},
 	} {
-		f, err := clickhouse.FirstFailure(t.Context(), db, schemas.CopyOf(tc.of), start.Add(tc.since))
+		f, err := clickhouse.FirstFailure(t.Context(), db, schemas.CopyOf(tc.of), clickhousetest.Epoch.Add(tc.since))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := "none"
 		if f != nil {
-			got = fmt.Sprintf("%s at %v after never", f.Finding, f.Started.Sub(start).Round(time.Hour))
+			got = fmt.Sprintf("%s at %v after never", f.Finding, f.Started.Sub(clickhousetest.Epoch).Round(time.Hour))
 			if f.LastPass != nil {
-				got = fmt.Sprintf("%s at %v after %v", f.Finding, f.Started.Sub(start).Round(time.Hour),
-					f.LastPass.Sub(start).Round(time.Hour))
+				got = fmt.Sprintf("%s at %v after %v", f.Finding, f.Started.Sub(clickhousetest.Epoch).Round(time.Hour),
+					f.LastPass.Sub(clickhousetest.Epoch).Round(time.Hour))
 			}
 		}
 		if got != tc.want {

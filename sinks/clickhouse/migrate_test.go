@@ -26,8 +26,7 @@ import (
 // schemaOf returns everything that the migrations have created, as the engine reports it.
 func schemaOf(t *testing.T, db *clickhouse.DB) []string {
 	t.Helper()
-	all, err := db.Strings(t.Context(),
-		"SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
+	all, err := clickhousetest.Strings(t.Context(), db, "SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +47,7 @@ func TestPlan(t *testing.T) {
 		empty.Steps[0].Name != "0001_audit_log" {
 		t.Errorf("the plan of an empty server prepares %q and begins with %s", empty.Prepare, empty.Steps[0].Name)
 	}
-	if got := scanOne(t, db, "SELECT toString(count()) FROM system.databases WHERE name = ?",
+	if got := clickhousetest.Value(t, db, "SELECT toString(count()) FROM system.databases WHERE name = ?",
 		db.Config().Database); got != "0" {
 		t.Fatal("to plan has made the database")
 	}
@@ -127,12 +126,12 @@ func TestOtherLayout(t *testing.T) {
 	db := clickhousetest.Open(t)
 	cfg := db.Config()
 	cfg.Cluster = "default"
-	if err := clickhouse.CheckDatabase(t.Context(), open(t, cfg)); !errors.Is(err, clickhouse.ErrForm) ||
+	if err := clickhouse.CheckDatabase(t.Context(), clickhousetest.Connect(t, cfg)); !errors.Is(err, clickhouse.ErrForm) ||
 		!strings.Contains(err.Error(), "the cluster default is configured") {
 		t.Errorf("Check of a cluster where there is one server = %v", err)
 	}
 	cfg.Database += "_not_there"
-	if _, err := clickhouse.NewPlan(t.Context(), open(t, cfg), false); !errors.Is(err, clickhouse.ErrCluster) ||
+	if _, err := clickhouse.NewPlan(t.Context(), clickhousetest.Connect(t, cfg), false); !errors.Is(err, clickhouse.ErrCluster) ||
 		!strings.Contains(err.Error(), `the server knows no cluster "default"`) {
 		t.Errorf("Plan for a cluster that there is not = %v", err)
 	}
@@ -169,7 +168,7 @@ func TestUnevenReplicas(t *testing.T) {
 		"all, no such cluster": {"none", "", "", clickhouse.ErrCluster},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := open(t, clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: test.cluster, InsertQuorum: test.quorum})
+			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: test.cluster, InsertQuorum: test.quorum})
 			if _, err := clickhouse.NewPlan(t.Context(), db, false); !errors.Is(err, test.want) {
 				t.Errorf("Plan = %v, want %v", err, test.want)
 			}
@@ -267,7 +266,7 @@ func TestMigrateKilled(t *testing.T) {
 	t.Parallel()
 	whole := clickhousetest.Open(t)
 	want := schemaOf(t, whole)
-	steps := count(t, whole, "schema_migrations")
+	steps := clickhousetest.Count(t, whole, "schema_migrations")
 	n, err := strconv.Atoi(steps)
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +289,7 @@ func TestMigrateKilled(t *testing.T) {
 			}
 			db := clickhousetest.OpenEmpty(t)
 			killMigration(t, db, tc.nth, tc.through)
-			if got := count(t, db, "schema_migrations"); got != strconv.Itoa(tc.noted) {
+			if got := clickhousetest.Count(t, db, "schema_migrations"); got != strconv.Itoa(tc.noted) {
 				t.Fatalf("%s migrations are noted, want %d", got, tc.noted)
 			}
 			made := len(schemaOf(t, db)) - 1
@@ -362,7 +361,7 @@ func waitFor(t *testing.T, db *clickhouse.DB, n int) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for {
-		all, err := db.Strings(ctx, "SELECT toString(count()) FROM {db}.schema_migrations")
+		all, err := clickhousetest.Strings(ctx, db, "SELECT toString(count()) FROM {db}.schema_migrations")
 		if err == nil && all[0] == strconv.Itoa(n) || retry.Sleep(ctx, 10*time.Millisecond) != nil {
 			return
 		}
@@ -444,14 +443,14 @@ func TestMigrateRows(t *testing.T) {
 	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	records := deliver(schemas.Changes, 0, client, client, checked)
+	records := clickhousetest.Deliver(schemas.Changes, 0, client, client, checked)
 	check := func(when, want string) {
 		t.Helper()
 		got, err := verify(t, db, schemas.Changes, kafkaTopic{records: records, end: 3, committed: 3})
 		if err != nil || describe(got[0]) != "audit_log: "+want {
 			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, describe(got[0]), want)
 		}
-		if got, want := scanOne(t, db,
+		if got, want := clickhousetest.Value(t, db,
 			"SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
 			t.Errorf("%s: the row says %s, want %s", when, got, want)
 		}

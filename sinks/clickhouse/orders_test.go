@@ -88,7 +88,7 @@ func storeNth(t *testing.T, db *clickhouse.DB, all []permutation, round int) {
 	batches := map[schemas.Topic][]*schemas.Delivery{}
 	for _, a := range all {
 		h := a.records[a.order[round%len(a.order)]]
-		batches[h.topic] = append(batches[h.topic], deliver(h.topic, h.offset, h.body)...)
+		batches[h.topic] = append(batches[h.topic], clickhousetest.Deliver(h.topic, h.offset, h.body)...)
 	}
 	s := clickhouse.NewState(db)
 	for _, batch := range batches {

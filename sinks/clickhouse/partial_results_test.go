@@ -67,7 +67,7 @@ func TestPartialResultsProfile(t *testing.T) {
 		profiles.String() + "</profiles><quotas><default/></quotas><users>" +
 		"<default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>" +
 		"<quota>default</quota></default>" + users.String() + "</users></clickhouse>"})
-	plain := open(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
+	plain := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
 	if _, err := clickhouse.Migrate(t.Context(), plain); err != nil {
 		t.Fatal(err)
 	}
@@ -85,9 +85,9 @@ func TestPartialResultsProfile(t *testing.T) {
 	}
 	dbs := map[string]*clickhouse.DB{}
 	for profile := range partialProfiles() {
-		dbs[profile] = open(t, clickhouse.Config{Addresses: []string{engine.Addr()}, User: profile})
+		dbs[profile] = clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}, User: profile})
 	}
-	dbs["reader"] = open(t, clickhouse.Config{Addresses: []string{engine.Addr()}, Reader: clickhouse.Login{User: "set"}})
+	dbs["reader"] = clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}, Reader: clickhouse.Login{User: "set"}})
 	all := histories()
 	store(t, plain, all[:3])
 	for name := range readModel() {

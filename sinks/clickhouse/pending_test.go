@@ -23,7 +23,7 @@ func TestPending(t *testing.T) {
 		r := &pb.FixityResult{
 			Id: schemas.ID(item, fmt.Sprint(seen)), Task: schemas.ID(item),
 			Account: account, Store: "1", Space: "photos", Item: item,
-			Verdict: verdict, Row: 8, Finding: "content-missing", Final: final, Started: at(d), Finished: at(d + time.Second),
+			Verdict: verdict, Row: 8, Finding: "content-missing", Final: final, Started: clickhousetest.At(d), Finished: clickhousetest.At(d + time.Second),
 		}
 		if !final {
 			r.Next = timestamppb.New(r.Finished.AsTime().Add(24 * time.Hour))
@@ -35,7 +35,7 @@ func TestPending(t *testing.T) {
 		unknown, gone   = pb.Verdict_VERDICT_UNKNOWN, pb.Verdict_VERDICT_MISSING
 		skipped         = pb.Verdict_VERDICT_SKIPPED
 	)
-	storeBoth(t, db, schemas.FixityResults, 0,
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0,
 		check("acme", "removed", 0, pass, true),
 		check("acme", "removed", time.Hour, undecided, false),
 		check("acme", "removed", 90*time.Minute, skipped, true), // by a sweep meanwhile
@@ -49,13 +49,13 @@ func TestPending(t *testing.T) {
 	)
 	list := func(account string) (got string) {
 		t.Helper()
-		all, err := clickhouse.Pending(t.Context(), db, account, start.Add(-time.Hour))
+		all, err := clickhouse.Pending(t.Context(), db, account, clickhousetest.Epoch.Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, p := range all {
-			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row, p.Since.Sub(ms(at(0)).AsTime()),
-				p.Next.Sub(ms(at(0)).AsTime()), p.Checks)
+			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row, p.Since.Sub(clickhousetest.Millis(clickhousetest.At(0)).AsTime()),
+				p.Next.Sub(clickhousetest.Millis(clickhousetest.At(0)).AsTime()), p.Checks)
 		}
 		return got
 	}

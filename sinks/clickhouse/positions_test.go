@@ -244,7 +244,7 @@ func TestPositions(t *testing.T) {
 		})
 	}
 	for _, from := range []string{"audit_log_v", "copy_merged"} {
-		if got := count(t, db, from); got != "0" {
+		if got := clickhousetest.Count(t, db, from); got != "0" {
 			t.Errorf("%s shows %s positions", from, got)
 		}
 	}
@@ -311,7 +311,7 @@ func TestMarkFails(t *testing.T) {
 			p := newProxy(t, clickhousetest.Addr(t))
 			cfg := direct.Config()
 			cfg.Addresses = []string{p.addr}
-			db := open(t, cfg)
+			db := clickhousetest.Connect(t, cfg)
 			s := clickhouse.NewSink(db)
 			var many []schemas.Progress // enough bytes for the proxy to take them for an insert
 			for partition := range int32(900) {
@@ -397,7 +397,7 @@ func TestInitPositions(t *testing.T) {
 						t.Fatal(err)
 					}
 					if tt.stored {
-						storeBoth(t, db, schemas.Changes, 0, changes(1)...)
+						clickhousetest.StoreBoth(t, db, schemas.Changes, 0, clickhousetest.Changes(1)...)
 					}
 					if err := db.Exec(t.Context(), "DELETE FROM {db}.schema_migrations WHERE version > 28"); err != nil {
 						t.Fatal(err)
@@ -416,9 +416,9 @@ func TestInitPositions(t *testing.T) {
 func TestFreshOfEmptiedTables(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	all := changes(4)
+	all := clickhousetest.Changes(4)
 	c := schemas.CopyOf(all[0].(*pb.Change))
-	storeBoth(t, db, schemas.Changes, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	found := make(chan int, 10)
 	cfg := clickhouse.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
@@ -443,7 +443,7 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 		}
 	}
 	ask("emptied", 2)
-	storeBoth(t, db, schemas.Changes, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	ask("filled", 0)
 }
@@ -472,8 +472,8 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
-			all := changes(4)
-			storeBoth(t, db, schemas.Changes, 0, all...)
+			all := clickhousetest.Changes(4)
+			clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 			former := func(next int64) []schemas.Progress {
 				return []schemas.Progress{progress(schemas.Changes, 6, 0, next)}
 			}
@@ -515,10 +515,10 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 func TestFreshWhileTablesAreFilled(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	all := changes(4)
+	all := clickhousetest.Changes(4)
 	newProcess(t, db, 7, 0).mark(4)
 	fill := func() {
-		storeBoth(t, db, schemas.Changes, 0, all...)
+		clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 		newProcess(t, db, 7, 0).mark(4)
 	}
 	for _, table := range []string{"audit_log", "copy_state"} {
@@ -551,7 +551,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 // If one of them lacks it for good, the records are returned as they are.
 func TestFreshIsConsistent(t *testing.T) {
 	t.Parallel()
-	late, lacks := change("late", 0), change("lacks", 0)
+	late, lacks := clickhousetest.Change("late", 0), clickhousetest.Change("lacks", 0)
 	for name, tt := range map[string]struct {
 		first, second func(t *testing.T, db *clickhouse.DB) // run before the first and the second read
 		looks         int
@@ -561,21 +561,21 @@ func TestFreshIsConsistent(t *testing.T) {
 		"in the log first": {
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
 			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
-			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
+			2, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 		"in the state first": {
 			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
-			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
+			2, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 		"never in the state": {
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, lacks) }, func(*testing.T, *clickhouse.DB) {},
-			2, &pb.CopyRecord{Manifest: none(), Audit: evidenceOf(recordOf(lacks))}, lacks,
+			2, &pb.CopyRecord{Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(lacks))}, lacks,
 		},
 		"in both": {
-			func(t *testing.T, db *clickhouse.DB) { storeBoth(t, db, schemas.Changes, 0, late) },
+			func(t *testing.T, db *clickhouse.DB) { clickhousetest.StoreBoth(t, db, schemas.Changes, 0, late) },
 			func(*testing.T, *clickhouse.DB) {},
-			1, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
+			1, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -594,7 +594,7 @@ func TestFreshIsConsistent(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			compare(t, "the record", got[0], tt.want)
+			clickhousetest.Compare(t, "the record", got[0], tt.want)
 			if looks != tt.looks {
 				t.Errorf("the tables were read %d times, want %d", looks, tt.looks)
 			}
@@ -609,27 +609,27 @@ func TestFreshOfChangingCopy(t *testing.T) {
 	n := 0
 	r := reader(t, db, func(context.Context) error {
 		n++
-		c := change("a", 0)
-		c.Time = at(0)
+		c := clickhousetest.Change("a", 0)
+		c.Time = clickhousetest.At(0)
 		c.Time.Seconds += int64(n)
 		c.Id = schemas.ChangeID(c)
 		logOnly(t, db, c)
 		return nil
 	}, clickhouse.ReaderConfig{})
-	got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))})
+	got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))})
 	if retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("Fresh = %v, %v, want class unavailable", got, err)
 	}
 }
 
 func logOnly(t *testing.T, db *clickhouse.DB, c *pb.Change) {
-	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 0, c)); err != nil {
+	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, c)); err != nil {
 		t.Error(err)
 	}
 }
 
 func stateOnly(t *testing.T, db *clickhouse.DB, c *pb.Change) {
-	if err := clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, 0, c)); err != nil {
+	if err := clickhouse.NewState(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, c)); err != nil {
 		t.Error(err)
 	}
 }

@@ -26,7 +26,7 @@ func propertiesCases() map[string]propertiesCase {
 	cases := map[string]propertiesCase{}
 	add := func(name string, of func(write func(d time.Duration, f func(*pb.Change)) *pb.Change) propertiesCase) {
 		cases[name] = of(func(d time.Duration, f func(*pb.Change)) *pb.Change {
-			c := change(name, d)
+			c := clickhousetest.Change(name, d)
 			f(c)
 			c.Id = schemas.ChangeID(c)
 			return c
@@ -153,7 +153,7 @@ func TestPropertiesOnRecord(t *testing.T) {
 		}
 		copies = append(copies, schemas.CopyOf(cases[name].history[0]))
 	}
-	storeBoth(t, db, schemas.Changes, 0, bodies...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	for _, when := range []string{"as they came", "after a merge"} {
 		fresh := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond))
 		got, err := fresh.Fresh(t.Context(), copies)
@@ -168,8 +168,7 @@ func TestPropertiesOnRecord(t *testing.T) {
 				t.Errorf("%s, %s:\n got %v\nwant %v", name, when, r, want)
 			}
 		}
-		view, err := db.Strings(t.Context(),
-			"SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
+		view, err := clickhousetest.Strings(t.Context(), db, "SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,12 +191,12 @@ func TestPropertiesOnRecord(t *testing.T) {
 func TestPropertiesOfTheState(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	c, claimed, checked := change("held", 0), change("claimed", 0), change("checked", 0)
+	c, claimed, checked := clickhousetest.Change("held", 0), clickhousetest.Change("claimed", 0), clickhousetest.Change("checked", 0)
 	for _, c := range []*pb.Change{c, claimed, checked} {
 		c.Properties = map[string]string{"by": "me"}
 	}
 	claimed.Provenance, checked.Origin = pb.Provenance_PROVENANCE_CLAIMED, pb.Origin_ORIGIN_FIXITY
-	reported := deliver(schemas.Changes, 1<<40, c, claimed, checked)
+	reported := clickhousetest.Deliver(schemas.Changes, 1<<40, c, claimed, checked)
 	if err := clickhouse.NewState(db).Store(t.Context(), reported); err != nil {
 		t.Fatal(err)
 	}

@@ -20,18 +20,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// storeBoth stores bodies of one topic in the log and in the state.
-func storeBoth(t testing.TB, db *clickhouse.DB, topic schemas.Topic, from int64, bodies ...schemas.Body) {
-	t.Helper()
-	batch := deliver(topic, from, bodies...)
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
-	if err := clickhouse.NewState(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
-}
-
 type markFunc func(context.Context) error
 
 func (f markFunc) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
@@ -73,73 +61,30 @@ func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 	return got[0]
 }
 
-// recordOf returns the expected record of a change of the content.
-func recordOf(c *pb.Change) *pb.Record {
-	return &pb.Record{
-		State: pb.RecordState_RECORD_STATE_LIVE, Digests: c.GetDigests(), Provenance: c.GetProvenance(), Size: c.GetSize(),
-		SizeUnknown: c.GetSizeUnknown(),
-		Version:     c.GetVersion(), Etag: c.GetEtag(), Time: c.GetTime(), ChangeId: c.GetId(), SourceTime: c.GetSourceTime(),
-		SourceVersion: c.GetSourceVersion(), MediaType: c.GetMediaType(), Properties: c.GetProperties(),
-		Origin: c.GetOrigin(),
-	}
-}
-
-// evidenceOf returns the fields of r that a fresh read returns from the audit log.
-func evidenceOf(r *pb.Record) *pb.Record {
-	return &pb.Record{
-		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(),
-		ChangeId:    r.GetChangeId(),
-		SizeUnknown: r.GetState() != pb.RecordState_RECORD_STATE_NONE,
-	}
-}
-
-func none() *pb.Record { return &pb.Record{State: pb.RecordState_RECORD_STATE_NONE} }
-
-func compare(t *testing.T, what string, got, want proto.Message) {
-	t.Helper()
-	if !proto.Equal(got, want) {
-		t.Errorf("%s:\n got %v\nwant %v", what, got, want)
-	}
-}
-
-// result returns a final pass of the bytes of a change, started d after start.
-func result(c *pb.Change, d time.Duration) *pb.FixityResult {
-	e := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: c.GetDigests(),
-		Provenance: pb.Provenance_PROVENANCE_VERIFIED}
-	return &pb.FixityResult{
-		Id: schemas.ID(c.GetId(), d.String()), Task: "task", Account: c.GetAccount(), Store: c.GetStore(),
-		Space: c.GetSpace(), Item: c.GetItem(),
-		StoreKind: "file", Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Verdict: pb.Verdict_VERDICT_PASS, Row: 1, Final: true,
-		EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, BytesRead: c.GetSize(),
-		Worker: "w1", Host: "h1", Software: "millrace/1", Round: "round-1",
-		Started: at(d), Finished: at(d + time.Second),
-	}
-}
-
 func TestFresh(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	full := change("full", 0)
+	full := clickhousetest.Change("full", 0)
 	full.Properties, full.Etag, full.SourceTime, full.SourceVersion = map[string]string{"colour": "blue"}, "e",
-		at(-time.Hour), "sv"
+		clickhousetest.At(-time.Hour), "sv"
 	full.Origin = pb.Origin_ORIGIN_DUPLICATION
-	deletedAdd, deleted := change("deleted", 0), change("deleted", time.Minute)
+	deletedAdd, deleted := clickhousetest.Change("deleted", 0), clickhousetest.Change("deleted", time.Minute)
 	deleted.Op, deleted.Digests, deleted.Size, deleted.Version = pb.Op_OP_DELETE, nil, 0, ""
-	updated := change("updated", time.Minute)
-	storeBoth(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated, change("updated", 0))
-	storeBoth(t, db, schemas.FixityResults, 0, result(full, time.Hour), result(change("checked", 0), time.Hour))
+	updated := clickhousetest.Change("updated", time.Minute)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated, clickhousetest.Change("updated", 0))
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(full, time.Hour), clickhousetest.Result(clickhousetest.Change("checked", 0), time.Hour))
 
-	tombstone := recordOf(deletedAdd)
+	tombstone := clickhousetest.RecordOf(deletedAdd)
 	tombstone.State, tombstone.Time, tombstone.ChangeId = pb.RecordState_RECORD_STATE_TOMBSTONE, deleted.GetTime(),
 		deleted.GetId()
-	hour := at(time.Hour)
+	hour := clickhousetest.At(time.Hour)
 	hour.Nanos = hour.Nanos / 1e6 * 1e6
 	want := map[string]*pb.CopyRecord{
-		"full":    {Manifest: recordOf(full), Audit: evidenceOf(recordOf(full)), LastPass: hour, LastAttempt: hour},
-		"deleted": {Manifest: tombstone, Audit: evidenceOf(tombstone)},
-		"updated": {Manifest: recordOf(updated), Audit: evidenceOf(recordOf(updated))},
-		"checked": {Manifest: none(), Audit: none(), LastAttempt: hour},
-		"nowhere": {Manifest: none(), Audit: none()},
+		"full":    {Manifest: clickhousetest.RecordOf(full), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(full)), LastPass: hour, LastAttempt: hour},
+		"deleted": {Manifest: tombstone, Audit: clickhousetest.EvidenceOf(tombstone)},
+		"updated": {Manifest: clickhousetest.RecordOf(updated), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(updated))},
+		"checked": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord(), LastAttempt: hour},
+		"nowhere": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord()},
 	}
 	r := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(2, 0))
 	var copies []schemas.Copy
@@ -153,10 +98,10 @@ func TestFresh(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, item := range items {
-		compare(t, item, got[i], want[item])
+		clickhousetest.Compare(t, item, got[i], want[item])
 	}
-	compare(t, "asked twice", got[len(items)], want[items[0]])
-	compare(t, "in another store", fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}),
+	clickhousetest.Compare(t, "asked twice", got[len(items)], want[items[0]])
+	clickhousetest.Compare(t, "in another store", fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}),
 		want["nowhere"])
 }
 
@@ -164,7 +109,7 @@ func TestFresh(t *testing.T) {
 func TestFreshWaits(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	c := change("a", 0)
+	c := clickhousetest.Change("a", 0)
 	asked, landed := make(chan struct{}), make(chan struct{})
 	r := reader(t, db, func(ctx context.Context) error {
 		close(asked)
@@ -178,12 +123,12 @@ func TestFreshWaits(t *testing.T) {
 		return err
 	})
 	<-asked
-	storeBoth(t, db, schemas.Changes, 0, c)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c)
 	close(landed)
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	compare(t, "the record", got[0], &pb.CopyRecord{Manifest: recordOf(c), Audit: evidenceOf(recordOf(c))})
+	clickhousetest.Compare(t, "the record", got[0], &pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(c))})
 }
 
 func TestFreshIsUnknown(t *testing.T) {
@@ -196,7 +141,7 @@ func TestFreshIsUnknown(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := reader(t, db, mark, clickhouse.ReaderConfig{Wait: 50 * time.Millisecond})
-			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))})
+			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))})
 			if got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
 				t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
 			}
@@ -204,7 +149,7 @@ func TestFreshIsUnknown(t *testing.T) {
 	}
 	t.Run("the engine has no tables", func(t *testing.T) {
 		r := reader(t, clickhousetest.OpenEmpty(t), watermarkReached, clickhouse.ReaderConfig{})
-		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))}); got != nil ||
+		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))}); got != nil ||
 			retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
 		}
@@ -215,8 +160,8 @@ func TestFreshIsUnknown(t *testing.T) {
 func TestFreshGathers(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	all := changes(50)
-	storeBoth(t, db, schemas.Changes, 0, all...)
+	all := clickhousetest.Changes(50)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	var waits atomic.Int32
 	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil },
 		clickhouse.ReaderConfig{}.WithBatch(0, 300*time.Millisecond))
@@ -249,13 +194,13 @@ func TestManifest(t *testing.T) {
 	items := []string{"a", "a/b", "b", "é", "\U0001F600", "~"}
 	var all []schemas.Body
 	for _, item := range items {
-		all = append(all, change(item, 0))
+		all = append(all, clickhousetest.Change(item, 0))
 	}
-	gone := change("b", time.Minute)
+	gone := clickhousetest.Change("b", time.Minute)
 	gone.Op = pb.Op_OP_DELETE
-	elsewhere := change("c", 0)
+	elsewhere := clickhousetest.Change("c", 0)
 	elsewhere.Space = "other"
-	storeBoth(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
 	var got []string
 	q := clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
 	for {
@@ -287,18 +232,18 @@ func TestManifest(t *testing.T) {
 func TestFixityDue(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	item := func(name string) *pb.Change { return change(name, 0) }
-	rewritten := change("rewritten", 10*time.Hour)
-	gone := change("gone", time.Hour)
+	item := func(name string) *pb.Change { return clickhousetest.Change(name, 0) }
+	rewritten := clickhousetest.Change("rewritten", 10*time.Hour)
+	gone := clickhousetest.Change("gone", time.Hour)
 	gone.Op = pb.Op_OP_DELETE
-	storeBoth(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"), rewritten,
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"), rewritten,
 		item("gone"), gone, item("unread"), item("overtaken"))
-	unread := result(item("unread"), 3*time.Hour)
+	unread := clickhousetest.Result(item("unread"), 3*time.Hour)
 	unread.EvidenceLevel = 2
-	overtaken := result(item("overtaken"), 3*time.Hour)
+	overtaken := clickhousetest.Result(item("overtaken"), 3*time.Hour)
 	overtaken.Overtaken = true
-	storeBoth(t, db, schemas.FixityResults, 0, result(item("old"), time.Hour), result(item("new"), 5*time.Hour),
-		result(item("rewritten"), 2*time.Hour), unread, overtaken, result(item("gone"), time.Minute))
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(item("old"), time.Hour), clickhousetest.Result(item("new"), 5*time.Hour),
+		clickhousetest.Result(item("rewritten"), 2*time.Hour), unread, overtaken, clickhousetest.Result(item("gone"), time.Minute))
 
 	due := func(q clickhouse.DueQuery) (items []string) {
 		t.Helper()
@@ -325,7 +270,7 @@ func TestFixityDue(t *testing.T) {
 		want []string
 	}{
 		"all": {clickhouse.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
-		"passed before": {clickhouse.DueQuery{PassedBefore: start.Add(2 * time.Hour)},
+		"passed before": {clickhouse.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour)},
 			[]string{"never", "overtaken", "rewritten", "unread", "old"}},
 		"of another space": {clickhouse.DueQuery{Space: "other"}, nil},
 	} {
@@ -344,46 +289,46 @@ func TestFixityDue(t *testing.T) {
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	c := change("a", 0)
-	fail := result(c, 2*time.Hour)
+	c := clickhousetest.Change("a", 0)
+	fail := clickhousetest.Result(c, 2*time.Hour)
 	fail.Verdict, fail.Row, fail.Finding = pb.Verdict_VERDICT_FAIL, 2, "content-corrupt"
 	copied := &pb.DuplicationResult{
 		Id: schemas.ID("r"), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: "a",
 		SourceStore: "2", DestinationStore: "1", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
 		Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Bytes: 1000,
-		Started: at(time.Second), Finished: at(1500 * time.Millisecond), ChangeTime: at(0), Worker: "w1",
+		Started: clickhousetest.At(time.Second), Finished: clickhousetest.At(1500 * time.Millisecond), ChangeTime: clickhousetest.At(0), Worker: "w1",
 	}
 	incident := &pb.Incident{
 		Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "content-corrupt",
 		State:  pb.IncidentState_INCIDENT_STATE_OPEN,
-		Opened: at(3 * time.Hour), Updated: ms(at(3 * time.Hour)), Checked: ms(at(2 * time.Hour)), Row: 2,
+		Opened: clickhousetest.At(3 * time.Hour), Updated: clickhousetest.Millis(clickhousetest.At(3 * time.Hour)), Checked: clickhousetest.Millis(clickhousetest.At(2 * time.Hour)), Row: 2,
 		Expected: c.GetDigests(),
 		Found:    map[string]string{"md5": schemas.ID("other")},
-		Object:   &pb.Identity{Version: "v", Modified: at(0), Size: 3}, StepCount: 1,
-		Steps: []*pb.IncidentStep{{Time: ms(at(3 * time.Hour)), Action: "opened", Ref: fail.GetId(), By: "steward",
+		Object:   &pb.Identity{Version: "v", Modified: clickhousetest.At(0), Size: 3}, StepCount: 1,
+		Steps: []*pb.IncidentStep{{Time: clickhousetest.Millis(clickhousetest.At(3 * time.Hour)), Action: "opened", Ref: fail.GetId(), By: "steward",
 			Detail: "row 2"}},
 	}
 	closed := proto.Clone(incident).(*pb.Incident)
 	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED,
-		ms(at(4*time.Hour)), ms(at(4*time.Hour)), 2
-	closed.Steps = []*pb.IncidentStep{{Time: ms(at(4 * time.Hour)), Action: "closed", By: "steward"}} // without the first
-	storeBoth(t, db, schemas.Changes, 0, c)
-	passed := result(c, time.Hour)
+		clickhousetest.Millis(clickhousetest.At(4*time.Hour)), clickhousetest.Millis(clickhousetest.At(4*time.Hour)), 2
+	closed.Steps = []*pb.IncidentStep{{Time: clickhousetest.Millis(clickhousetest.At(4 * time.Hour)), Action: "closed", By: "steward"}} // without the first
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c)
+	passed := clickhousetest.Result(c, time.Hour)
 	passed.Metadata, passed.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type image/jpeg"
-	storeBoth(t, db, schemas.FixityResults, 0, passed, fail)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, passed, fail)
 	s := clickhouse.NewSink(db)
-	if err := s.Store(t.Context(), deliver(schemas.DuplicationResults, 0, copied)); err != nil {
+	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.DuplicationResults, 0, copied)); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Store(t.Context(), deliver(schemas.Incidents, 0, incident)); err != nil {
+	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 0, incident)); err != nil {
 		t.Fatal(err)
 	}
 	open, err := clickhouse.OpenIncidents(t.Context(), db, "acme")
 	if err != nil || len(open) != 1 {
 		t.Fatalf("OpenIncidents = %v, %v", open, err)
 	}
-	compare(t, "the open incident", open[0], incident)
-	if err := s.Store(t.Context(), deliver(schemas.Incidents, 1, closed)); err != nil {
+	clickhousetest.Compare(t, "the open incident", open[0], incident)
+	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 1, closed)); err != nil {
 		t.Fatal(err)
 	}
 	if open, err := clickhouse.OpenIncidents(t.Context(), db, "acme"); err != nil || len(open) != 0 {
@@ -399,7 +344,7 @@ func TestOutcomes(t *testing.T) {
 	}
 	var got []string
 	for _, e := range events {
-		got = append(got, e.Time.Sub(start.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+e.What)
+		got = append(got, e.Time.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+e.What)
 	}
 	want := []string{
 		"0s change 1 add (client)", "1.5s duplication 1 C5 copied",
@@ -422,10 +367,10 @@ func TestOutcomes(t *testing.T) {
 		Counts:          []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
 		MetadataDamaged: 1,
 		Findings: []clickhouse.Finding{
-			{schemas.CopyOf(c), "pass", "metadata-damaged", 1, true, 1, ms(passed.GetStarted()).AsTime(),
-				ms(passed.GetStarted()).AsTime()},
-			{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1, ms(fail.GetStarted()).AsTime(),
-				ms(fail.GetStarted()).AsTime()},
+			{schemas.CopyOf(c), "pass", "metadata-damaged", 1, true, 1, clickhousetest.Millis(passed.GetStarted()).AsTime(),
+				clickhousetest.Millis(passed.GetStarted()).AsTime()},
+			{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1, clickhousetest.Millis(fail.GetStarted()).AsTime(),
+				clickhousetest.Millis(fail.GetStarted()).AsTime()},
 		},
 	}
 	if err != nil || fmt.Sprint(round) != fmt.Sprint(wantRound) {
@@ -446,7 +391,7 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 	record := func(id string, opened time.Duration, state pb.IncidentState, steps int32) *pb.Incident {
 		return &pb.Incident{Id: schemas.ID(id), Account: "acme", Kind: "records-removed", Subject: "g/changes/0",
 			State:  state,
-			Opened: at(opened), Updated: at(opened), StepCount: steps}
+			Opened: clickhousetest.At(opened), Updated: clickhousetest.At(opened), StepCount: steps}
 	}
 	open, closed := pb.IncidentState_INCIDENT_STATE_OPEN, pb.IncidentState_INCIDENT_STATE_CLOSED
 	other := record("other", time.Hour, open, 1)
@@ -460,7 +405,7 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 		{record("second", 3*time.Hour, open, 1), []string{"other", "second"}},
 		{record("second", 3*time.Hour, closed, 2), []string{"other"}},
 	} {
-		if err := s.Store(t.Context(), deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
+		if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
 			t.Fatal(err)
 		}
 		all, err := clickhouse.OpenIncidents(t.Context(), db, "")

@@ -18,7 +18,7 @@ import (
 // reported returns three reports of one change: that of the client, with the user; that of a storage notification;
 // and that of a check, which has read the bytes.
 func reported(item string) (client, notified, checked *pb.Change) {
-	client = change(item, 0)
+	client = clickhousetest.Change(item, 0)
 	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED,
 		"request-1", "17"
 	client.Properties = map[string]string{"colour": "blue"}
@@ -79,7 +79,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		}
 		wants[name] = want
 	}
-	storeBoth(t, db, schemas.Changes, 0, bodies...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	check := func(when string) {
 		t.Helper()
 		changes, _, err := clickhouse.SpaceHistory(t.Context(), db, clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
@@ -102,26 +102,26 @@ func TestReportsOfOneChange(t *testing.T) {
 		for i, c := range changes {
 			name, want := c.GetItem(), wants[c.GetItem()]
 			tc := tests[name]
-			compare(t, when+", "+name+": in the space's history", c, want)
-			compare(t, when+", "+name+": on record", known[i].GetAudit(), recordOf(want))
-			compare(t, when+", "+name+": read afresh", records[i].GetAudit(), evidenceOf(recordOf(want)))
+			clickhousetest.Compare(t, when+", "+name+": in the space's history", c, want)
+			clickhousetest.Compare(t, when+", "+name+": on record", known[i].GetAudit(), clickhousetest.RecordOf(want))
+			clickhousetest.Compare(t, when+", "+name+": read afresh", records[i].GetAudit(), clickhousetest.EvidenceOf(clickhousetest.RecordOf(want)))
 			events, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", name)
 			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil ||
 				len(events) != 1 || events[0].By != by {
 				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)
 			}
-			count := scanOne(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name)
+			count := clickhousetest.Value(t, db, "SELECT toString(count()) FROM {db}.audit_log WHERE item = ?", name)
 			if got, want := count, fmt.Sprint(len(tc.reports)); got != want {
 				t.Errorf("%s, %s: the table has %s reports, want %s", when, name, got, want)
 			}
-			user := scanOne(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name)
+			user := clickhousetest.Value(t, db, "SELECT user FROM {db}.manifest WHERE item = ?", name)
 			if !strings.Contains(tc.reports, "n") && user != want.GetUser() {
 				t.Errorf("%s, %s: the state's user is %s, want %s", when, name, user, want.GetUser())
 			}
 		}
 	}
 	check("as it was stored")
-	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 0, bodies...)); err != nil {
+	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, bodies...)); err != nil {
 		t.Fatal(err)
 	}
 	check("stored again, as after a kill")
@@ -139,8 +139,8 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 	_, notified, checked := reported("a")
 	store := func(inc uint32, offset int64, after time.Duration, c *pb.Change) {
 		t.Helper()
-		d := deliver(schemas.Changes, offset, c)
-		d[0].Incarnation, d[0].Timestamp = inc, start.Add(after)
+		d := clickhousetest.Deliver(schemas.Changes, offset, c)
+		d[0].Incarnation, d[0].Timestamp = inc, clickhousetest.Epoch.Add(after)
 		if err := clickhouse.NewSink(db).Store(t.Context(), d); err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +148,7 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		want := "notification/s3 notification 7 100000 update"
-		if got := scanOne(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op)"+
+		if got := clickhousetest.Value(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op)"+
 			" FROM {db}.audit_log_v"); got != want {
 			t.Errorf("%s: the first is %s, want %s", when, got, want)
 		}
@@ -159,7 +159,7 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 	check("corrected in a recreated topic")
 	store(8, 3, time.Hour, checked)
 	check("stored again")
-	if got := scanOne(t, db, "SELECT provenance FROM {db}.audit_log_v"); got != "verified" {
+	if got := clickhousetest.Value(t, db, "SELECT provenance FROM {db}.audit_log_v"); got != "verified" {
 		t.Errorf("the digests are %s", got)
 	}
 }
@@ -168,7 +168,7 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 func TestReportsOfUnknownValues(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	whole := change("", time.Hour)
+	whole := clickhousetest.Change("", time.Hour)
 	whole.Properties = map[string]string{"k": "v"}
 	empty := proto.CloneOf(whole)
 	empty.Size = 0
@@ -192,14 +192,14 @@ func TestReportsOfUnknownValues(t *testing.T) {
 			return c
 		}
 		for _, c := range tc.reports {
-			storeBoth(t, db, schemas.Changes, offset, of(c))
+			clickhousetest.StoreBoth(t, db, schemas.Changes, offset, of(c))
 			offset++
 		}
 		got, _, err := clickhouse.SpaceHistory(t.Context(), db, clickhouse.SpaceQuery{Account: "acme", Space: name})
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v, %v", name, got, err)
 		}
-		compare(t, name, got[0], of(tc.want))
+		clickhousetest.Compare(t, name, got[0], of(tc.want))
 		events, err := clickhouse.Timeline(t.Context(), db, "acme", name, "a")
 		size := fmt.Sprintf("%d bytes ", got[0].GetSize())
 		if got[0].GetSizeUnknown() {

@@ -100,27 +100,27 @@ func histories() [][]*schemas.Delivery {
 		var of []schemas.Body
 		var checks []schemas.Body
 		for i := range 20 {
-			c := change(fmt.Sprintf("p%02d/%02d", part, i), time.Duration(i)*time.Hour)
+			c := clickhousetest.Change(fmt.Sprintf("p%02d/%02d", part, i), time.Duration(i)*time.Hour)
 			if i == 7 {
 				c.Properties = map[string]string{"by": "me"}
 			}
 			of = append(of, c)
-			checks = append(checks, result(c, time.Duration(i+1)*time.Hour))
+			checks = append(checks, clickhousetest.Result(c, time.Duration(i+1)*time.Hour))
 		}
-		lost := change(fmt.Sprintf("p%02d/07", part), 30*time.Hour)
+		lost := clickhousetest.Change(fmt.Sprintf("p%02d/07", part), 30*time.Hour)
 		lost.MediaType, lost.PropertiesUnknown = "", true
 		of = append(of, lost)
-		pending := result(change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
+		pending := clickhousetest.Result(clickhousetest.Change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
 		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8,
-			"content-missing", false, at(64*time.Hour)
+			"content-missing", false, clickhousetest.At(64*time.Hour)
 		checks = append(checks, pending)
 		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos",
 			Item: fmt.Sprintf("p%02d/00", part),
-			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
-			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}}
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: clickhousetest.At(0), Updated: clickhousetest.At(0), StepCount: 1,
+			Steps: []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"}}}
 		for topic, bodies := range map[schemas.Topic][]schemas.Body{schemas.Changes: of, schemas.FixityResults: checks,
 			schemas.Incidents: {incident}} {
-			batch := deliver(topic, 0, bodies...)
+			batch := clickhousetest.Deliver(topic, 0, bodies...)
 			for _, d := range batch {
 				d.Partition = part
 			}
@@ -191,7 +191,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			return clickhouse.OpenIncidents(ctx, db, "acme")
 		},
 		"pending": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.Pending(ctx, db, "acme", start)
+			return clickhouse.Pending(ctx, db, "acme", clickhousetest.Epoch)
 		},
 		"round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return clickhouse.RoundResults(ctx, db, "round-1")
@@ -266,7 +266,7 @@ func TestCluster(t *testing.T) {
 	single := clickhousetest.Open(t)
 	store(t, single, all)
 	want := reads(t, single)
-	if pending, err := clickhouse.Pending(t.Context(), single, "acme", start); err != nil || len(pending) != 6 {
+	if pending, err := clickhouse.Pending(t.Context(), single, "acme", clickhousetest.Epoch); err != nil || len(pending) != 6 {
 		t.Errorf("%d copies are pending, %v, want 6", len(pending), err)
 	}
 	for i, db := range p.cluster {
@@ -281,9 +281,8 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	t.Run("settings", func(t *testing.T) {
-		got, err := p.cluster[0].Strings(t.Context(),
-			"SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
-				" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
+		got, err := clickhousetest.Strings(t.Context(), p.cluster[0], "SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
+			" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
 		if want := []string{"300", "throw", "180"}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("the settings of a question are %v, %v, want %v", got, err, want)
 		}
@@ -296,7 +295,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("after a replay the answers are\n%s\nwant\n%s", got, want)
 		}
 		for _, table := range []string{"audit_log", "bit_log", "incidents"} {
-			if got, want := count(t, p.cluster[0], table), count(t, single, table); got != want {
+			if got, want := clickhousetest.Count(t, p.cluster[0], table), clickhousetest.Count(t, single, table); got != want {
 				t.Errorf("%s has %s rows, want %s: what had landed was inserted again", table, got, want)
 			}
 		}
@@ -383,11 +382,11 @@ func TestQuorumOffset(t *testing.T) {
 	need.Integration(t) // starts two engines
 	t.Parallel()
 	p := newReplicas(t)
-	batch := deliver(schemas.Changes, 0, changes(6)...)
-	incident := deliver(schemas.Incidents, 0,
+	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(6)...)
+	incident := clickhousetest.Deliver(schemas.Incidents, 0,
 		&pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
-			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
-			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: clickhousetest.At(0), Updated: clickhousetest.At(0), StepCount: 1,
+			Steps: []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"}}})
 	sink := func(batches ...[]*schemas.Delivery) *clickhouse.Sink {
 		t.Helper()
 		s := clickhouse.NewSink(p.cluster[0]) // a new process
@@ -400,7 +399,7 @@ func TestQuorumOffset(t *testing.T) {
 	}
 	rows := func(when, want string) {
 		t.Helper()
-		if got := count(t, p.alone[0], "audit_log_local WHERE account != ''"); got != want {
+		if got := clickhousetest.Count(t, p.alone[0], "audit_log_local WHERE account != ''"); got != want {
 			t.Errorf("%s: the table has %s rows, want %s", when, got, want)
 		}
 	}
@@ -421,7 +420,7 @@ func TestQuorumOffset(t *testing.T) {
 	rows("at first", "3")
 	killed := sink(batch[:3], incident)
 	rows("after a kill before the position was moved", "6")
-	if got := count(t, p.alone[0], "incidents_local"); got != "2" {
+	if got := clickhousetest.Count(t, p.alone[0], "incidents_local"); got != "2" {
 		t.Errorf("a table without positions has %s rows, want 2", got)
 	}
 	done := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: 3, Next: 3}
@@ -434,7 +433,7 @@ func TestQuorumOffset(t *testing.T) {
 	rows("with more records than the position says", "8")
 	sink(batch)
 	rows("after a kill before the position was moved again", "11")
-	if got := count(t, p.cluster[0], "audit_log_v"); got != "6" {
+	if got := clickhousetest.Count(t, p.cluster[0], "audit_log_v"); got != "6" {
 		t.Errorf("the view shows %s rows, want 6", got)
 	}
 }
@@ -478,7 +477,7 @@ func (p *engineCluster) checkSharding(t *testing.T) {
 		var has [2][]string
 		for i, db := range p.alone {
 			var err error
-			if has[i], err = db.Strings(t.Context(), "SELECT DISTINCT "+what+" FROM {db}."+table); err != nil {
+			if has[i], err = clickhousetest.Strings(t.Context(), db, "SELECT DISTINCT "+what+" FROM {db}."+table); err != nil {
 				t.Fatal(err)
 			}
 			if len(has[i]) == 0 {
@@ -495,7 +494,7 @@ func (p *engineCluster) checkSharding(t *testing.T) {
 
 // oneShardAway checks that a partition needs only its own shard: partitions of the other shard are available.
 func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
-	lost, err := p.alone[1].Strings(t.Context(), "SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
+	lost, err := clickhousetest.Strings(t.Context(), p.alone[1], "SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -520,7 +519,7 @@ func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 // withoutShard returns an error if a query succeeds that needs the unavailable shard with the partitions in lost.
 func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Delivery, lost []string) error {
 	rows := func() (string, error) {
-		n, err := p.alone[0].Strings(ctx, "SELECT toString(count()) FROM {db}.audit_log_local")
+		n, err := clickhousetest.Strings(ctx, p.alone[0], "SELECT toString(count()) FROM {db}.audit_log_local")
 		return strings.Join(n, " "), err
 	}
 	before, err := rows()

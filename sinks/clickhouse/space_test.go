@@ -54,22 +54,22 @@ func TestExpectedSpace(t *testing.T) {
 	var bodies []schemas.Body
 	for name, tt := range tests {
 		for _, e := range tt.events {
-			c := change(e.item, time.Duration(e.hour)*time.Hour)
+			c := clickhousetest.Change(e.item, time.Duration(e.hour)*time.Hour)
 			c.Op, c.Space, c.Origin = e.op, name, e.origin
 			if e.op != pb.Op_OP_ADD {
 				c.Digests, c.Version, c.Size = nil, "", 0
 			}
 			c.Id = schemas.ChangeID(c)
-			elsewhere := change(e.item, 100*time.Hour) // in another store, so it must not count
+			elsewhere := clickhousetest.Change(e.item, 100*time.Hour) // in another store, so it must not count
 			elsewhere.Space, elsewhere.Store = name, "9"
 			elsewhere.Id = schemas.ChangeID(elsewhere)
 			bodies = append(bodies, c, elsewhere)
 		}
 		if tt.gone > 0 {
-			gone[name] = start.Add(time.Duration(tt.gone) * time.Hour)
+			gone[name] = clickhousetest.Epoch.Add(time.Duration(tt.gone) * time.Hour)
 		}
 	}
-	storeBoth(t, db, schemas.Changes, 0, bodies...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	cfg := clickhouse.ReaderConfig{DeclaredGone: func(account, store, space string) time.Time {
 		if account != "acme" || store != "1" {
 			t.Errorf("asked about a space of %s/%s", account, store)

@@ -56,7 +56,7 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 		columns, fits = append(columns, column), append(fits, "toString(sum = xxHash64("+
 			strings.Replace(summed, name, other, 1)+"))")
 	}
-	got := scanOne(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
+	got := clickhousetest.Value(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
 	for i, column := range columns {
 		switch {
 		case i == 0 && got[i] != '1':
@@ -107,13 +107,13 @@ func TestAddedColumns(t *testing.T) {
 		"admin_log": {
 			topic: schemas.Admin, added: "0081_admin_log_incident",
 			records: []schemas.Body{
-				&pb.AdminAction{Id: id1, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", After: "a"},
-				&pb.AdminAction{Id: id2, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in",
+				&pb.AdminAction{Id: id1, Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme", After: "a"},
+				&pb.AdminAction{Id: id2, Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in",
 					Seen: "se"},
-				&pb.AdminAction{Id: schemas.ID("3"), Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme",
+				&pb.AdminAction{Id: schemas.ID("3"), Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme",
 					Incident: "in"},
-				&pb.AdminAction{Id: schemas.ID("4"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme"},
-				&pb.AdminAction{Id: schemas.ID("5"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme", Seen: "se\x00"},
+				&pb.AdminAction{Id: schemas.ID("4"), Time: clickhousetest.At(0), Who: "ann", Action: "redrive", Account: "acme"},
+				&pb.AdminAction{Id: schemas.ID("5"), Time: clickhousetest.At(0), Who: "ann", Action: "redrive", Account: "acme", Seen: "se\x00"},
 			},
 			before: "who, action, account, after, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), " +
 				"'admin', 7, 3, 0, 'ann', 'approve-repair', 'acme', 'a', ?",
@@ -133,9 +133,9 @@ func TestAddedColumns(t *testing.T) {
 		"policy_history": {
 			topic: schemas.Policies, added: "0080_policy_history_file",
 			records: []schemas.Body{
-				&pb.Policy{Id: id1, Time: at(0), Account: "acme", Document: "{}", By: "ann"},
-				&pb.Policy{Id: id2, Time: at(0), Account: "acme", Base: 1, Document: "{}", By: "ann", FileSha256: sha},
-				&pb.Policy{Id: schemas.ID("3"), Time: at(0), Account: "acme", Base: 2, Document: "{}", By: "ann"},
+				&pb.Policy{Id: id1, Time: clickhousetest.At(0), Account: "acme", Document: "{}", By: "ann"},
+				&pb.Policy{Id: id2, Time: clickhousetest.At(0), Account: "acme", Base: 1, Document: "{}", By: "ann", FileSha256: sha},
+				&pb.Policy{Id: schemas.ID("3"), Time: clickhousetest.At(0), Account: "acme", Base: 2, Document: "{}", By: "ann"},
 			},
 			before: "account, document, by, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'policies', 7, 3, 0, " +
 				"'acme', '{}', 'ann', ?",
@@ -149,8 +149,8 @@ func TestAddedColumns(t *testing.T) {
 		"audit_log": {
 			topic: schemas.Changes, added: "0092_audit_log_properties_unknown",
 			records: []schemas.Body{
-				&pb.Change{Id: id1, Time: at(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a"},
-				&pb.Change{Id: id2, Time: at(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "b",
+				&pb.Change{Id: id1, Time: clickhousetest.At(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a"},
+				&pb.Change{Id: id2, Time: clickhousetest.At(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "b",
 					SizeUnknown: true, PropertiesUnknown: true},
 			},
 			before: "ingested, op, account, store, space, item, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
@@ -165,8 +165,8 @@ func TestAddedColumns(t *testing.T) {
 		"bit_log": {
 			topic: schemas.FixityResults, added: "0093_bit_log_metadata",
 			records: []schemas.Body{
-				&pb.FixityResult{Id: id1, Started: at(0), Finished: at(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS},
-				&pb.FixityResult{Id: id2, Started: at(0), Finished: at(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS,
+				&pb.FixityResult{Id: id1, Started: clickhousetest.At(0), Finished: clickhousetest.At(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS},
+				&pb.FixityResult{Id: id2, Started: clickhousetest.At(0), Finished: clickhousetest.At(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS,
 					Metadata: pb.Metadata_METADATA_DAMAGED, MetadataDetail: "media type image/png"},
 			},
 			before: "finished, account, verdict, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
@@ -192,9 +192,9 @@ func TestAddedColumns(t *testing.T) {
 			if _, err := clickhouse.Apply(t.Context(), db, clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
 				t.Fatal(err)
 			}
-			records := deliver(tc.topic, 0, tc.records...)
+			records := clickhousetest.Deliver(tc.topic, 0, tc.records...)
 			if err := db.Exec(t.Context(), "INSERT INTO {db}."+table+" (id, ts, topic, inc, part, off, "+tc.before,
-				id1, at(0).AsTime().UnixMilli(), records[0].Hash); err != nil {
+				id1, clickhousetest.At(0).AsTime().UnixMilli(), records[0].Hash); err != nil {
 				t.Fatal(err)
 			}
 			exec := func(t *testing.T, statements ...string) {

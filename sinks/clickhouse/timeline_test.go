@@ -19,7 +19,7 @@ func TestTimelinePages(t *testing.T) {
 	var all []schemas.Body
 	var want []string
 	for _, store := range []string{"1", "2", "3"} {
-		c := change("a", 0)
+		c := clickhousetest.Change("a", 0)
 		c.Store = store
 		c.Id = schemas.ChangeID(c)
 		all = append(all, c)
@@ -30,21 +30,21 @@ func TestTimelinePages(t *testing.T) {
 		return &pb.DuplicationResult{Id: schemas.ID("r", d.String()), Command: schemas.ID("c"), Account: "acme",
 			Space: "photos", Item: "a",
 			SourceStore: "1", DestinationStore: "2", Decision: "C5", Result: "copied",
-			Outcome: pb.Outcome_OUTCOME_DONE, Finished: at(d)}
+			Outcome: pb.Outcome_OUTCOME_DONE, Finished: clickhousetest.At(d)}
 	}
-	checks := []*pb.FixityResult{result(first, 0), result(first, time.Nanosecond)}
-	steps := []*pb.IncidentStep{{Time: at(0), Action: "opened"}, {Time: at(0), Action: "seen-again"},
-		{Time: at(time.Second), Action: "closed"}}
+	checks := []*pb.FixityResult{clickhousetest.Result(first, 0), clickhousetest.Result(first, time.Nanosecond)}
+	steps := []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"}, {Time: clickhousetest.At(0), Action: "seen-again"},
+		{Time: clickhousetest.At(time.Second), Action: "closed"}}
 	incident := &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a",
 		Kind:   "replaced",
-		Opened: at(0), Updated: at(time.Second), StepCount: 3, Steps: steps}
-	storeBoth(t, db, schemas.Changes, 0, all...)
-	storeBoth(t, db, schemas.FixityResults, 0, checks[0], checks[1])
+		Opened: clickhousetest.At(0), Updated: clickhousetest.At(time.Second), StepCount: 3, Steps: steps}
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, checks[0], checks[1])
 	s := clickhouse.NewSink(db)
 	for topic, bodies := range map[schemas.Topic][]schemas.Body{
 		schemas.DuplicationResults: {copied(0), copied(time.Second)}, schemas.Incidents: {incident},
 	} {
-		if err := s.Store(t.Context(), deliver(topic, 0, bodies...)); err != nil {
+		if err := s.Store(t.Context(), clickhousetest.Deliver(topic, 0, bodies...)); err != nil {
 			t.Fatal(err)
 		}
 	}

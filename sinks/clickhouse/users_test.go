@@ -66,7 +66,7 @@ func TestUsers(t *testing.T) {
 		if reader != "" {
 			cfg.Reader = clickhouse.Login{User: reader, Password: "secret " + reader}
 		}
-		return open(t, cfg)
+		return clickhousetest.Connect(t, cfg)
 	}
 	if _, err := clickhouse.Migrate(t.Context(), as("sink", "")); !errors.Is(err, clickhouse.ErrAccess) ||
 		!strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {

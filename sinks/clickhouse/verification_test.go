@@ -112,7 +112,7 @@ func withOtherBytes(d *schemas.Delivery) []*schemas.Delivery {
 // or, if they are lost, the position of the table.
 func TestKnownLoss(t *testing.T) {
 	t.Parallel()
-	batch := deliver(schemas.Changes, 0, changes(60)...)
+	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(60)...)
 	for name, tc := range map[string]struct {
 		stored    int // number of stored records, of the 50 that Kafka removed
 		committed int64
@@ -152,7 +152,7 @@ func TestKnownLoss(t *testing.T) {
 // A record below the position of the table is missing if it has no row, even if the group has lost its offsets.
 func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
 	t.Parallel()
-	batch := deliver(schemas.Changes, 0, changes(20)...)
+	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(20)...)
 	db := clickhousetest.Open(t)
 	sink := clickhouse.NewSink(db)
 	if err := sink.Store(t.Context(), batch[5:15]); err != nil {
@@ -171,13 +171,13 @@ func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
 
 func TestVerification(t *testing.T) {
 	t.Parallel()
-	batch := deliver(schemas.Changes, 0, changes(100)...)
-	twice := append(slices.Clone(batch[:20]), deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
-	other := deliver(schemas.Changes, 50, change("other", 0))
+	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(100)...)
+	twice := append(slices.Clone(batch[:20]), clickhousetest.Deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
+	other := clickhousetest.Deliver(schemas.Changes, 50, clickhousetest.Change("other", 0))
 	other[0].Incarnation = 6
 	client, notified, checked := reported("reported")
-	reports := deliver(schemas.Changes, 0, client, notified, checked)
-	resent := append(slices.Clone(batch[:20]), deliver(schemas.Changes, 20, batch[4].Body)...)
+	reports := clickhousetest.Deliver(schemas.Changes, 0, client, notified, checked)
+	resent := append(slices.Clone(batch[:20]), clickhousetest.Deliver(schemas.Changes, 20, batch[4].Body)...)
 	const insert = "INSERT INTO {db}.audit_log SELECT "
 	tests := map[string]struct {
 		stored []*schemas.Delivery // nil: batch
@@ -219,7 +219,7 @@ func TestVerification(t *testing.T) {
 		},
 		"an offset that holds another message now": {
 			stored: batch, damage: nil,
-			kept: kafkaTopic{records: append(deliver(schemas.Changes, 0, change("new", 0)), batch[1:]...)},
+			kept: kafkaTopic{records: append(clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("new", 0)), batch[1:]...)},
 			want: "100 records, 100 messages, 100 rows; missing 1 7/3@0-0; extra 1 7/3@0-0",
 		},
 		"not yet committed": {
@@ -390,7 +390,7 @@ func TestVerification(t *testing.T) {
 func TestVerificationExamples(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	batch := deliver(schemas.Changes, 0, changes(30)...)
+	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(30)...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch[:10]); err != nil {
 		t.Fatal(err)
 	}
@@ -432,9 +432,9 @@ func TestVerificationOfIncidents(t *testing.T) {
 	incident := func(id string, step int32) *pb.Incident {
 		return &pb.Incident{Id: id, Account: "acme", Store: "1", Space: "s", Item: id, Kind: "lost",
 			State:  pb.IncidentState_INCIDENT_STATE_OPEN,
-			Opened: at(0), Updated: at(time.Duration(step) * time.Second), StepCount: step}
+			Opened: clickhousetest.At(0), Updated: clickhousetest.At(time.Duration(step) * time.Second), StepCount: step}
 	}
-	batch := deliver(schemas.Incidents, 0, incident(id1, 1), incident(id1, 2), incident(id2, 1), incident(id1, 3),
+	batch := clickhousetest.Deliver(schemas.Incidents, 0, incident(id1, 1), incident(id1, 2), incident(id2, 1), incident(id1, 3),
 		incident(id1, 3))
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
@@ -479,7 +479,7 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 	batch := make([]*schemas.Delivery, 3)
 	for i := range batch {
 		batch[i] = &schemas.Delivery{Topic: schemas.Dead, From: schemas.Dead, Incarnation: 7, Partition: 3, Offset: int64(i),
-			Timestamp: start, Value: rec.Value, Headers: append([]schemas.Header{
+			Timestamp: clickhousetest.Epoch, Value: rec.Value, Headers: append([]schemas.Header{
 				{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.DuplicationHigh)},
 			}, rec.Headers...)}
 	}
@@ -487,8 +487,8 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	results := deliver(schemas.DuplicationResults, 0,
-		&pb.DuplicationResult{Id: id2, Account: "acme", Finished: timestamppb.New(start)})
+	results := clickhousetest.Deliver(schemas.DuplicationResults, 0,
+		&pb.DuplicationResult{Id: id2, Account: "acme", Finished: timestamppb.New(clickhousetest.Epoch)})
 	if err := clickhouse.NewSink(db).Store(t.Context(), results); err != nil {
 		t.Fatal(err)
 	}
