@@ -95,7 +95,7 @@ func TestFreshEvidenceOfAllColumns(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := reader(t, db, watermarkReached,
+	got, err := clickhousetest.Reader(t, db, clickhousetest.Reached,
 		clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)

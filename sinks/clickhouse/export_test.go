@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
@@ -130,37 +129,10 @@ func (c Config) WithDialTimeout(d time.Duration) Config {
 	return c
 }
 
-// WithBatch returns the ReaderConfig with the limits of a batch; 0: the default.
-func (c ReaderConfig) WithBatch(copies int, linger time.Duration) ReaderConfig {
-	c.maxBatch, c.linger = copies, linger
-	return c
-}
-
 // WithMaxDiffer returns the ManifestCheck that stops after most different copies.
 func (c ManifestCheck) WithMaxDiffer(most int) ManifestCheck {
 	c.maxDiffer = most
 	return c
-}
-
-type (
-	ManifestQuery = manifestQuery
-	TimelineQuery = timelineQuery
-	EventCursor   = eventCursor
-)
-
-// Manifest returns one page of EachLive.
-func (db *DB) Manifest(ctx context.Context, q ManifestQuery) ([]schemas.KnownCopy, error) {
-	return manifestPage(ctx, db, q)
-}
-
-// TimelinePage returns one page of Timeline.
-func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, EventCursor, error) {
-	return timelinePage(ctx, db, q)
-}
-
-// Space returns the record of a space.
-func (db *DB) Space(ctx context.Context, of schemas.Copy) (*pb.CopyRecord, error) {
-	return readSpace(ctx, db, of, time.Time{})
 }
 
 // StopAfterRow runs a query, reads one row, and stops reading.
@@ -179,18 +151,4 @@ func (db *DB) StopAfterRow(ctx context.Context, statement string) error {
 // CacheReplicas sets the cached layout to one shard of n replicas, read some time ago.
 func (db *DB) CacheReplicas(n uint64, ago time.Duration) {
 	db.cached.Store(&cachedLayout{Layout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
-}
-
-// FreshRecords reads the same as a fresh read, without waiting.
-func (db *DB) FreshRecords(ctx context.Context, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
-	known := map[schemas.Copy]*pb.CopyRecord{}
-	states, err := readRecords(ctx, db, copies, newestEvidence, known)
-	if err == nil {
-		err = describeProperties(ctx, db, states, known)
-	}
-	all := make([]schemas.KnownCopy, len(copies))
-	for i, c := range copies {
-		all[i] = schemas.KnownCopy{Copy: c, Record: known[c]}
-	}
-	return all, err
 }

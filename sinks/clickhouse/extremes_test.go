@@ -107,7 +107,7 @@ func TestExtremes(t *testing.T) {
 					t.Fatalf("SpaceHistory = %v, %v", changes, err)
 				}
 				clickhousetest.Compare(t, "in its space's history", changes[0], c)
-				known, err := db.Manifest(ctx, clickhouse.ManifestQuery{
+				known, err := clickhouse.Manifest(ctx, db, clickhouse.ManifestQuery{
 					Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Limit: 2,
 				})
 				if err != nil || len(known) != 1 {

@@ -427,7 +427,7 @@ func TestMigrateRows(t *testing.T) {
 	if _, err := clickhouse.Apply(t.Context(), db, clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:before]}); err != nil {
 		t.Fatal(err)
 	}
-	client, _, checked := reported("a")
+	client, _, checked := clickhousetest.Reported("a")
 	const insert = "INSERT INTO {db}.audit_log (id, ts, ns, topic, inc, part, off, op, account, store, space, item," +
 		" version, size, user, origin, richness)" +
 		" SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 234567, 'changes', 7, 3, ?, 'add', 'acme', '1', 'photos'," +

@@ -422,7 +422,7 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 	newProcess(t, db, 7, 0).mark(4)
 	found := make(chan int, 10)
 	cfg := clickhouse.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
-	r := readerOf(t, db, progressMark(committed(7, 4)), cfg)
+	r := clickhousetest.ReaderOf(t, db, progressMark(committed(7, 4)), cfg)
 	ask := func(what string, gaps int) {
 		t.Helper()
 		got, err := r.Fresh(t.Context(), []schemas.Copy{c})
@@ -487,7 +487,7 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 				newProcess(t, db, 7, 0).mark(next)
 			}
 			found := make(chan []clickhouse.Gap, 10)
-			r := readerOf(t, db, progressMark(committed(7, next)), clickhouse.ReaderConfig{
+			r := clickhousetest.ReaderOf(t, db, progressMark(committed(7, next)), clickhouse.ReaderConfig{
 				Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- gaps }})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(all[0].(*pb.Change))})
 			if tt.unknown && retry.ClassOf(err) != retry.ClassUnavailable {
@@ -531,7 +531,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 	second := first
 	second.Space = "read behind the first"
 	mark := progressMark(committed(7, 4))
-	r := readerOf(t, db, mark, clickhouse.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
+	r := clickhousetest.ReaderOf(t, db, mark, clickhouse.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
 		if space == second.Space {
 			fill()
 		}
@@ -582,7 +582,7 @@ func TestFreshIsConsistent(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
 			looks := 0
-			r := reader(t, db, func(context.Context) error {
+			r := clickhousetest.Reader(t, db, func(context.Context) error {
 				if looks++; looks == 1 {
 					tt.first(t, db)
 				} else if looks == 2 {
@@ -607,7 +607,7 @@ func TestFreshOfChangingCopy(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	n := 0
-	r := reader(t, db, func(context.Context) error {
+	r := clickhousetest.Reader(t, db, func(context.Context) error {
 		n++
 		c := clickhousetest.Change("a", 0)
 		c.Time = clickhousetest.At(0)

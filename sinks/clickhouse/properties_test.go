@@ -155,7 +155,7 @@ func TestPropertiesOnRecord(t *testing.T) {
 	}
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	for _, when := range []string{"as they came", "after a merge"} {
-		fresh := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond))
+		fresh := clickhousetest.Reader(t, db, clickhousetest.Reached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond))
 		got, err := fresh.Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +201,7 @@ func TestPropertiesOfTheState(t *testing.T) {
 		t.Fatal(err)
 	}
 	for c, want := range map[*pb.Change]bool{c: false, claimed: true, checked: false} {
-		known, err := db.FreshRecords(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
+		known, err := clickhouse.FreshRecords(t.Context(), db, []schemas.Copy{schemas.CopyOf(c)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,47 +20,6 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-type markFunc func(context.Context) error
-
-func (f markFunc) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
-	return nil, f(ctx)
-}
-
-func watermarkReached(context.Context) error { return nil }
-
-// reader returns a running Reader.
-func reader(t testing.TB, db *clickhouse.DB, mark markFunc, cfg clickhouse.ReaderConfig) *clickhouse.Reader {
-	t.Helper()
-	return readerOf(t, db, mark, cfg)
-}
-
-func readerOf(
-	t testing.TB, db *clickhouse.DB, mark clickhouse.Watermark, cfg clickhouse.ReaderConfig,
-) *clickhouse.Reader {
-	t.Helper()
-	r := clickhouse.NewReader(db, mark, cfg)
-	ctx, stop := context.WithCancel(context.Background())
-	var g errgroup.Group
-	g.Go(func() error { return r.Run(ctx) })
-	t.Cleanup(func() {
-		stop()
-		if err := g.Wait(); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	return r
-}
-
-func fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
-	t.Helper()
-	got, err := reader(t, db, watermarkReached,
-		clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), []schemas.Copy{c})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return got[0]
-}
-
 func TestFresh(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -86,7 +45,7 @@ func TestFresh(t *testing.T) {
 		"checked": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord(), LastAttempt: hour},
 		"nowhere": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord()},
 	}
-	r := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}.WithBatch(2, 0))
+	r := clickhousetest.Reader(t, db, clickhousetest.Reached, clickhouse.ReaderConfig{}.WithBatch(2, 0))
 	var copies []schemas.Copy
 	var items []string
 	for item := range want {
@@ -101,7 +60,7 @@ func TestFresh(t *testing.T) {
 		clickhousetest.Compare(t, item, got[i], want[item])
 	}
 	clickhousetest.Compare(t, "asked twice", got[len(items)], want[items[0]])
-	clickhousetest.Compare(t, "in another store", fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}),
+	clickhousetest.Compare(t, "in another store", clickhousetest.Fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}),
 		want["nowhere"])
 }
 
@@ -111,7 +70,7 @@ func TestFreshWaits(t *testing.T) {
 	db := clickhousetest.Open(t)
 	c := clickhousetest.Change("a", 0)
 	asked, landed := make(chan struct{}), make(chan struct{})
-	r := reader(t, db, func(ctx context.Context) error {
+	r := clickhousetest.Reader(t, db, func(ctx context.Context) error {
 		close(asked)
 		<-landed
 		return nil
@@ -134,13 +93,13 @@ func TestFreshWaits(t *testing.T) {
 func TestFreshIsUnknown(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	for name, mark := range map[string]markFunc{
+	for name, mark := range map[string]clickhousetest.MarkFunc{
 		"the watermark fails":      func(context.Context) error { return errors.New("no broker") },
 		"the tables stay behind":   func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 		"a permanent-looking fail": func(context.Context) error { return retry.Permanent(errors.New("no topic")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := reader(t, db, mark, clickhouse.ReaderConfig{Wait: 50 * time.Millisecond})
+			r := clickhousetest.Reader(t, db, mark, clickhouse.ReaderConfig{Wait: 50 * time.Millisecond})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))})
 			if got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
 				t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
@@ -148,7 +107,7 @@ func TestFreshIsUnknown(t *testing.T) {
 		})
 	}
 	t.Run("the engine has no tables", func(t *testing.T) {
-		r := reader(t, clickhousetest.OpenEmpty(t), watermarkReached, clickhouse.ReaderConfig{})
+		r := clickhousetest.Reader(t, clickhousetest.OpenEmpty(t), clickhousetest.Reached, clickhouse.ReaderConfig{})
 		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))}); got != nil ||
 			retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
@@ -163,7 +122,7 @@ func TestFreshGathers(t *testing.T) {
 	all := clickhousetest.Changes(50)
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	var waits atomic.Int32
-	r := reader(t, db, func(context.Context) error { waits.Add(1); return nil },
+	r := clickhousetest.Reader(t, db, func(context.Context) error { waits.Add(1); return nil },
 		clickhouse.ReaderConfig{}.WithBatch(0, 300*time.Millisecond))
 	var ready sync.WaitGroup
 	ready.Add(len(all)) // before the first request waits
@@ -204,7 +163,7 @@ func TestManifest(t *testing.T) {
 	var got []string
 	q := clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
 	for {
-		page, err := db.Manifest(t.Context(), q)
+		page, err := clickhouse.Manifest(t.Context(), db, q)
 		if err != nil {
 			t.Fatal(err)
 		}

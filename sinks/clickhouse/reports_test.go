@@ -15,28 +15,6 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// reported returns three reports of one change: that of the client, with the user; that of a storage notification;
-// and that of a check, which has read the bytes.
-func reported(item string) (client, notified, checked *pb.Change) {
-	client = clickhousetest.Change(item, 0)
-	client.Digests, client.Provenance, client.Cause, client.Sequence = nil, pb.Provenance_PROVENANCE_UNSPECIFIED,
-		"request-1", "17"
-	client.Properties = map[string]string{"colour": "blue"}
-	notified = proto.CloneOf(client)
-	notified.Op, notified.Origin = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_NOTIFICATION
-	notified.User, notified.Agent, notified.Cause, notified.Sequence = "", "notification/s3", "", "A1"
-	notified.Properties, notified.Etag = nil, "e"
-	notified.Digests, notified.Provenance = map[string]string{"md5": schemas.ID(item)}, pb.Provenance_PROVENANCE_CLAIMED
-	checked = proto.CloneOf(client)
-	checked.Origin = pb.Origin_ORIGIN_FIXITY
-	checked.User, checked.Agent, checked.Cause, checked.Sequence = "", "checker", "task-1", ""
-	checked.Properties, checked.Approved = nil, "checker"
-	checked.Digests = map[string]string{"md5": schemas.ID(item), "sha256": schemas.ID(item) + schemas.ID(item)}
-	checked.Provenance = pb.Provenance_PROVENANCE_VERIFIED
-	checked.Evidence = map[string]string{"row": "9"}
-	return client, notified, checked
-}
-
 // A change with several reports is one change. Its user is that of the client's report or, without one, of the first
 // report. Its digests are those of the richest report.
 func TestReportsOfOneChange(t *testing.T) {
@@ -61,7 +39,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		"a client alone":                        {"c", "c", "c"},
 	}
 	for name, tc := range tests {
-		client, notified, checked := reported(name)
+		client, notified, checked := clickhousetest.Reported(name)
 		of := map[rune]*pb.Change{'c': client, 'n': notified, 'k': checked}
 		want := proto.CloneOf(of[rune(tc.who[0])])
 		want.Digests, want.Provenance = of[rune(tc.digests[0])].GetDigests(), of[rune(tc.digests[0])].GetProvenance()
@@ -90,7 +68,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		for _, c := range changes {
 			copies = append(copies, schemas.CopyOf(c))
 		}
-		records, err := reader(t, db, watermarkReached,
+		records, err := clickhousetest.Reader(t, db, clickhousetest.Reached,
 			clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
@@ -136,7 +114,7 @@ func TestReportsOfOneChange(t *testing.T) {
 func TestReportsOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	_, notified, checked := reported("a")
+	_, notified, checked := clickhousetest.Reported("a")
 	store := func(inc uint32, offset int64, after time.Duration, c *pb.Change) {
 		t.Helper()
 		d := clickhousetest.Deliver(schemas.Changes, offset, c)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -165,10 +167,9 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	}
 	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
 	return map[string]func(context.Context, *clickhouse.DB) (any, error){
-		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.FreshRecords(ctx, copies) },
+		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return freshRecords(ctx, db, copies) },
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10",
-				Limit: 30})
+			return liveCopies(ctx, db, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "p03/10"})
 		},
 		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, clickhouse.DueCursor{}) },
 		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
@@ -203,11 +204,35 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			return clickhouse.CheckCounts(ctx, db, "acme")
 		},
 		"records": func(ctx context.Context, db *clickhouse.DB) (any, error) { return clickhouse.Records(ctx, db, copies) },
-		"space":   func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Space(ctx, copies[0]) },
+		"space": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return freshRecords(ctx, db, []schemas.Copy{{Account: "acme", Store: "1", Space: "photos"}})
+		},
 		"gaps": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return clickhouse.Gaps(ctx, db, committedOf(5))
 		},
 	}
+}
+
+// freshRecords returns the records of copies and spaces, of a fresh read that does not wait.
+func freshRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (_ []*pb.CopyRecord, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	var g errgroup.Group
+	defer func() {
+		stop()
+		err = errors.Join(err, g.Wait())
+	}()
+	r := clickhouse.NewReader(db, clickhousetest.MarkFunc(clickhousetest.Reached), clickhouse.ReaderConfig{})
+	g.Go(func() error { return r.Run(ctx) })
+	return r.Fresh(ctx, copies)
+}
+
+// liveCopies returns the live copies of a space in a store, after an item.
+func liveCopies(ctx context.Context, db *clickhouse.DB, of schemas.Copy) (all []schemas.KnownCopy, err error) {
+	err = clickhouse.EachLive(ctx, db, of, func(k schemas.KnownCopy) error {
+		all = append(all, k)
+		return nil
+	})
+	return all, err
 }
 
 // committedOf returns committed offsets of both groups in the 6 partitions of changes.
@@ -542,8 +567,8 @@ func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Deliv
 	if errs = append(errs, err); after != before {
 		errs = append(errs, fmt.Errorf("the shard that is there has %s rows, had %s", after, before))
 	}
-	if _, err := p.cluster[0].Manifest(ctx,
-		clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos"}); err == nil {
+	if _, err := liveCopies(ctx, p.cluster[0],
+		schemas.Copy{Account: "acme", Store: "1", Space: "photos"}); err == nil {
 		errs = append(errs, errors.New("a manifest without one of its shards is no error"))
 	}
 	return errors.Join(errs...)

@@ -123,7 +123,7 @@ func TestPublishedTwice(t *testing.T) {
 			if got := clickhousetest.Count(t, db, "audit_log"); got != "2" {
 				t.Errorf("the table has %s rows, want 2: both have landed", got)
 			}
-			clickhousetest.Compare(t, "what is on record", fresh(t, db, schemas.CopyOf(rich)).GetAudit(), clickhousetest.EvidenceOf(clickhousetest.RecordOf(rich)))
+			clickhousetest.Compare(t, "what is on record", clickhousetest.Fresh(t, db, schemas.CopyOf(rich)).GetAudit(), clickhousetest.EvidenceOf(clickhousetest.RecordOf(rich)))
 		})
 	}
 }

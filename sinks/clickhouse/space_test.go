@@ -77,7 +77,7 @@ func TestExpectedSpace(t *testing.T) {
 		return gone[space]
 	}}
 	waits := 0 // one at a time
-	r := reader(t, db, func(context.Context) error { waits++; return nil }, cfg)
+	r := clickhousetest.Reader(t, db, func(context.Context) error { waits++; return nil }, cfg)
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c := schemas.Copy{Account: "acme", Store: "1", Space: name}

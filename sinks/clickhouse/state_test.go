@@ -260,7 +260,7 @@ func TestStateInAnyOrder(t *testing.T) {
 			twice = twice[size:]
 		}
 		c := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}
-		got := withoutPropertiesOf(fresh(t, db, c))
+		got := withoutPropertiesOf(clickhousetest.Fresh(t, db, c))
 		if want := model(all); !proto.Equal(got, want) {
 			rt.Errorf("after %v\n got %v\nwant %v", all, got, want)
 		}
@@ -272,7 +272,7 @@ func TestStateInAnyOrder(t *testing.T) {
 	for item := range histories {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
 	}
-	got, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
+	got, err := clickhousetest.Reader(t, db, clickhousetest.Reached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestStateOfUnknownValues(t *testing.T) {
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("the manifest says %q (%v), want %q", got, err, want)
 	}
-	r := fresh(t, db, schemas.CopyOf(c))
+	r := clickhousetest.Fresh(t, db, schemas.CopyOf(c))
 	live := clickhousetest.RecordOf(lost)
 	live.Properties, live.MediaType = c.GetProperties(), "image/jpeg"
 	live.PropertiesOf = &pb.Content{Version: c.GetVersion(), Digests: c.GetDigests()}
@@ -369,7 +369,7 @@ func TestStateOfSpaces(t *testing.T) {
 	gone := clickhousetest.Change("", time.Hour)
 	gone.Op = pb.Op_OP_DELETE_SPACE
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, clickhousetest.Change("a", 0), gone)
-	got := fresh(t, db, schemas.CopyOf(clickhousetest.Change("a", 0))).GetManifest().GetState()
+	got := clickhousetest.Fresh(t, db, schemas.CopyOf(clickhousetest.Change("a", 0))).GetManifest().GetState()
 	if got != pb.RecordState_RECORD_STATE_LIVE {
 		t.Errorf("after its space was deleted an item is %v, want it live until its own delete", got)
 	}

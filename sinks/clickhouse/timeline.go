@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -268,7 +269,7 @@ func joinNonEmpty(parts ...string) string {
 
 func formatDigests(set map[string]string) string {
 	var b strings.Builder
-	for i, k := range sortedKeys(nil, set) {
+	for i, k := range slices.Sorted(maps.Keys(set)) {
 		if i > 0 {
 			b.WriteByte(' ')
 		}

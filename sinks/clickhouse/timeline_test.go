@@ -57,8 +57,7 @@ func TestTimelinePages(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 100} {
 		var got []string
 		for _, e := range pages(t, n, func(after clickhouse.EventCursor) ([]clickhouse.Event, clickhouse.EventCursor, error) {
-			return db.TimelinePage(t.Context(),
-				clickhouse.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
+			return clickhouse.TimelinePage(t.Context(), db, clickhouse.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
 		}) {
 			if e.Kind == "incident" {
 				got = append(got, e.Kind+" "+e.What)

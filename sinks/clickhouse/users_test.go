@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
@@ -128,7 +129,8 @@ func TestUsers(t *testing.T) {
 		if got := reads(t, db); got != reads(t, owner) {
 			t.Errorf("the error for the reader is\n%s", got)
 		}
-		if _, err := db.Manifest(ctx, clickhouse.ManifestQuery{}); err != nil {
+		nothing := func(schemas.KnownCopy) error { return nil }
+		if err := clickhouse.EachLive(ctx, db, schemas.Copy{}, nothing); err != nil {
 			t.Error(err)
 		}
 	})

@@ -175,7 +175,7 @@ func TestVerification(t *testing.T) {
 	twice := append(slices.Clone(batch[:20]), clickhousetest.Deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
 	other := clickhousetest.Deliver(schemas.Changes, 50, clickhousetest.Change("other", 0))
 	other[0].Incarnation = 6
-	client, notified, checked := reported("reported")
+	client, notified, checked := clickhousetest.Reported("reported")
 	reports := clickhousetest.Deliver(schemas.Changes, 0, client, notified, checked)
 	resent := append(slices.Clone(batch[:20]), clickhousetest.Deliver(schemas.Changes, 20, batch[4].Body)...)
 	const insert = "INSERT INTO {db}.audit_log SELECT "
