@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
@@ -54,7 +55,7 @@ type App struct {
 	stores         *Stores
 	slots          *kafka.Slots
 	policyRegistry *policy.Registry
-	reader         *clickhouse.Reader
+	reader         *read.Reader
 	registry       *prometheus.Registry // nil: http.listen is not set
 	tracing        *tracing             // nil: no spans
 	producer       *kafka.Producer
@@ -130,7 +131,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.folder = newPolicyFolder(a)
 	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
-	a.reader = clickhouse.NewReader(a.db, a.watermark, clickhouse.ReaderConfig{
+	a.reader = read.NewReader(a.db, a.watermark, read.ReaderConfig{
 		Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, DeclaredGone: a.goneSpaces.Since,
 	})
 	return a, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
@@ -137,7 +138,7 @@ func (a *App) isFirstRound(ctx context.Context, beside string, c sweep.FixityCon
 	if err != nil || !emptyRound(other) {
 		return false, err
 	}
-	swept, err := clickhouse.HasFinalCheck(ctx, a.db, c.Account, c.Store, c.Space)
+	swept, err := read.HasFinalCheck(ctx, a.db, c.Account, c.Store, c.Space)
 	return !swept, err
 }
 
@@ -232,13 +233,13 @@ func (d dueCopies) requireNoGaps(ctx context.Context) error {
 }
 
 func (d dueCopies) read(ctx context.Context, q sweep.DueQuery) ([]schemas.KnownCopy, error) {
-	c := clickhouse.DueQuery{
+	c := read.DueQuery{
 		Account: q.Account, Store: q.Store, Space: q.Space, PassedBefore: q.PassedBefore, Limit: q.Limit,
 	}
 	if q.After != nil {
-		c.After = clickhouse.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
+		c.After = read.DueCursor{Passed: q.After.LastPass, Space: q.After.Space, Item: q.After.Item}
 	}
-	copies, _, err := clickhouse.FixityDue(ctx, d.a.db, c)
+	copies, _, err := read.FixityDue(ctx, d.a.db, c)
 	return copies, err
 }
 

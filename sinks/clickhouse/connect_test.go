@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -39,7 +40,7 @@ func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	got, err := clickhouse.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
+	got, err := read.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
 	if err != nil {
 		return err
 	}

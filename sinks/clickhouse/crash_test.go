@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -111,7 +112,7 @@ func TestQueryAfterRestart(t *testing.T) {
 	var asking errgroup.Group
 	for range 4 { // to keep several connections
 		asking.Go(func() error {
-			_, err := clickhouse.OpenIncidents(t.Context(), db, "")
+			_, err := read.OpenIncidents(t.Context(), db, "")
 			return err
 		})
 	}
@@ -119,7 +120,7 @@ func TestQueryAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	server = start()
-	if _, err := clickhouse.OpenIncidents(t.Context(), db, ""); err != nil {
+	if _, err := read.OpenIncidents(t.Context(), db, ""); err != nil {
 		t.Error(err)
 	}
 	if err := server.Close(t.Context()); err != nil {

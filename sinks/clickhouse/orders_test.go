@@ -12,6 +12,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A permutation is one order of the records of one history. Each has a copy of its own.
@@ -104,20 +105,20 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	for i, a := range all {
 		copies[i] = a.copy
 	}
-	records, err := clickhouse.Records(t.Context(), db, copies)
+	records, err := read.Records(t.Context(), db, copies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	of := copies[0]
 	of.Item = ""
 	listed := map[schemas.Copy]*pb.CopyRecord{} // from the view copy_merged
-	if err := clickhouse.EachLive(t.Context(), db, of, func(k schemas.KnownCopy) error {
+	if err := read.EachLive(t.Context(), db, of, func(k schemas.KnownCopy) error {
 		listed[k.Copy] = k.Record
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	var want clickhouse.SpaceStatus
+	var want read.SpaceStatus
 	wrong := 0
 	for i, a := range all {
 		records[i].Audit = nil
@@ -141,11 +142,11 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	if wrong > 0 {
 		t.Errorf("%d of %d copies are wrong", wrong, len(all))
 	}
-	status, err := clickhouse.FixityStatus(t.Context(), db, clickhouse.StatusQuery{Account: "acme"})
+	status, err := read.FixityStatus(t.Context(), db, read.StatusQuery{Account: "acme"})
 	if err != nil || len(status) != 1 {
 		t.Fatalf("FixityStatus = %v, %v", status, err)
 	}
-	got := clickhouse.SpaceStatus{Live: status[0].Live, Bytes: status[0].Bytes, Verified: status[0].Verified}
+	got := read.SpaceStatus{Live: status[0].Live, Bytes: status[0].Bytes, Verified: status[0].Verified}
 	if len(listed) != int(want.Live) {
 		t.Errorf("%d copies are listed, want %d", len(listed), want.Live)
 	}

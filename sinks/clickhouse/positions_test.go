@@ -13,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -421,7 +422,7 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	found := make(chan int, 10)
-	cfg := clickhouse.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
+	cfg := read.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
 	r := clickhousetest.ReaderOf(t, db, progressMark(committed(7, 4)), cfg)
 	ask := func(what string, gaps int) {
 		t.Helper()
@@ -487,7 +488,7 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 				newProcess(t, db, 7, 0).mark(next)
 			}
 			found := make(chan []clickhouse.Gap, 10)
-			r := clickhousetest.ReaderOf(t, db, progressMark(committed(7, next)), clickhouse.ReaderConfig{
+			r := clickhousetest.ReaderOf(t, db, progressMark(committed(7, next)), read.ReaderConfig{
 				Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- gaps }})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(all[0].(*pb.Change))})
 			if tt.unknown && retry.ClassOf(err) != retry.ClassUnavailable {
@@ -531,7 +532,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 	second := first
 	second.Space = "read behind the first"
 	mark := progressMark(committed(7, 4))
-	r := clickhousetest.ReaderOf(t, db, mark, clickhouse.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
+	r := clickhousetest.ReaderOf(t, db, mark, read.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
 		if space == second.Space {
 			fill()
 		}
@@ -589,7 +590,7 @@ func TestFreshIsConsistent(t *testing.T) {
 					tt.second(t, db)
 				}
 				return nil
-			}, clickhouse.ReaderConfig{})
+			}, read.ReaderConfig{})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(tt.of)})
 			if err != nil {
 				t.Fatal(err)
@@ -615,7 +616,7 @@ func TestFreshOfChangingCopy(t *testing.T) {
 		c.Id = schemas.ChangeID(c)
 		logOnly(t, db, c)
 		return nil
-	}, clickhouse.ReaderConfig{})
+	}, read.ReaderConfig{})
 	got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))})
 	if retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("Fresh = %v, %v, want class unavailable", got, err)

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -154,10 +155,10 @@ func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	type page struct {
 		Copies []schemas.KnownCopy
-		Cursor clickhouse.DueCursor
+		Cursor read.DueCursor
 	}
-	due := func(ctx context.Context, db *clickhouse.DB, after clickhouse.DueCursor) (p page, err error) {
-		p.Copies, p.Cursor, err = clickhouse.FixityDue(ctx, db, clickhouse.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
+	due := func(ctx context.Context, db *clickhouse.DB, after read.DueCursor) (p page, err error) {
+		p.Copies, p.Cursor, err = read.FixityDue(ctx, db, read.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
 		return p, err
 	}
 	var copies []schemas.Copy
@@ -171,39 +172,39 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return liveCopies(ctx, db, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "p03/10"})
 		},
-		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, clickhouse.DueCursor{}) },
+		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, read.DueCursor{}) },
 		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			first, err := due(ctx, db, clickhouse.DueCursor{})
+			first, err := due(ctx, db, read.DueCursor{})
 			if err != nil {
 				return nil, err
 			}
 			return due(ctx, db, first.Cursor)
 		},
 		"counts": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.CopyCounts(ctx, db, "acme")
+			return read.CopyCounts(ctx, db, "acme")
 		},
 		"delays": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.CopyDelays(ctx, db, "acme")
+			return read.CopyDelays(ctx, db, "acme")
 		},
 		"timeline": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.Timeline(ctx, db, "acme", "photos", "p05/00")
+			return read.Timeline(ctx, db, "acme", "photos", "p05/00")
 		},
 		"incidents": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.OpenIncidents(ctx, db, "acme")
+			return read.OpenIncidents(ctx, db, "acme")
 		},
 		"pending": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.Pending(ctx, db, "acme", clickhousetest.Epoch)
+			return read.Pending(ctx, db, "acme", clickhousetest.Epoch)
 		},
 		"round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.RoundResults(ctx, db, "round-1")
+			return read.RoundResults(ctx, db, "round-1")
 		},
 		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.CountFinal(ctx, db, "round-1")
+			return read.CountFinal(ctx, db, "round-1")
 		},
 		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return clickhouse.CheckCounts(ctx, db, "acme")
+			return read.CheckCounts(ctx, db, "acme")
 		},
-		"records": func(ctx context.Context, db *clickhouse.DB) (any, error) { return clickhouse.Records(ctx, db, copies) },
+		"records": func(ctx context.Context, db *clickhouse.DB) (any, error) { return read.Records(ctx, db, copies) },
 		"space": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return freshRecords(ctx, db, []schemas.Copy{{Account: "acme", Store: "1", Space: "photos"}})
 		},
@@ -221,14 +222,14 @@ func freshRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy)
 		stop()
 		err = errors.Join(err, g.Wait())
 	}()
-	r := clickhouse.NewReader(db, clickhousetest.MarkFunc(clickhousetest.Reached), clickhouse.ReaderConfig{})
+	r := read.NewReader(db, clickhousetest.MarkFunc(clickhousetest.Reached), read.ReaderConfig{})
 	g.Go(func() error { return r.Run(ctx) })
 	return r.Fresh(ctx, copies)
 }
 
 // liveCopies returns the live copies of a space in a store, after an item.
 func liveCopies(ctx context.Context, db *clickhouse.DB, of schemas.Copy) (all []schemas.KnownCopy, err error) {
-	err = clickhouse.EachLive(ctx, db, of, func(k schemas.KnownCopy) error {
+	err = read.EachLive(ctx, db, of, func(k schemas.KnownCopy) error {
 		all = append(all, k)
 		return nil
 	})
@@ -291,7 +292,7 @@ func TestCluster(t *testing.T) {
 	single := clickhousetest.Open(t)
 	store(t, single, all)
 	want := reads(t, single)
-	if pending, err := clickhouse.Pending(t.Context(), single, "acme", clickhousetest.Epoch); err != nil || len(pending) != 6 {
+	if pending, err := read.Pending(t.Context(), single, "acme", clickhousetest.Epoch); err != nil || len(pending) != 6 {
 		t.Errorf("%d copies are pending, %v, want 6", len(pending), err)
 	}
 	for i, db := range p.cluster {

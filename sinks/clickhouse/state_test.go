@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A historyRecord is one record of a short history of one copy.
@@ -272,7 +273,7 @@ func TestStateInAnyOrder(t *testing.T) {
 	for item := range histories {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
 	}
-	got, err := clickhousetest.Reader(t, db, clickhousetest.Reached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
+	got, err := clickhousetest.Reader(t, db, clickhousetest.Reached, read.ReaderConfig{}).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,8 +312,8 @@ func TestStateOfUnknownValues(t *testing.T) {
 	if got := clickhousetest.Value(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
 		t.Errorf("the sizes that are known sum to %s, want 0", got)
 	}
-	counts, err := clickhouse.CopyCounts(t.Context(), db, "acme")
-	if want := []clickhouse.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil ||
+	counts, err := read.CopyCounts(t.Context(), db, "acme")
+	if want := []read.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil ||
 		!slices.Equal(counts, want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // The grants in docs/clickhouse.md.
@@ -130,7 +131,7 @@ func TestUsers(t *testing.T) {
 			t.Errorf("the error for the reader is\n%s", got)
 		}
 		nothing := func(schemas.KnownCopy) error { return nil }
-		if err := clickhouse.EachLive(ctx, db, schemas.Copy{}, nothing); err != nil {
+		if err := read.EachLive(ctx, db, schemas.Copy{}, nothing); err != nil {
 			t.Error(err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A MarkFunc is a Watermark that reports no committed offsets.
@@ -24,17 +25,17 @@ func (f MarkFunc) Wait(ctx context.Context) (map[schemas.Role][]schemas.Progress
 func Reached(context.Context) error { return nil }
 
 // Reader returns a running Reader with a watermark that reports no committed offsets. It ends with the test.
-func Reader(t testing.TB, db *clickhouse.DB, mark MarkFunc, cfg clickhouse.ReaderConfig) *clickhouse.Reader {
+func Reader(t testing.TB, db *clickhouse.DB, mark MarkFunc, cfg read.ReaderConfig) *read.Reader {
 	t.Helper()
 	return ReaderOf(t, db, mark, cfg)
 }
 
 // ReaderOf returns a running Reader. It ends with the test.
 func ReaderOf(
-	t testing.TB, db *clickhouse.DB, mark clickhouse.Watermark, cfg clickhouse.ReaderConfig,
-) *clickhouse.Reader {
+	t testing.TB, db *clickhouse.DB, mark read.Watermark, cfg read.ReaderConfig,
+) *read.Reader {
 	t.Helper()
-	r := clickhouse.NewReader(db, mark, cfg)
+	r := read.NewReader(db, mark, cfg)
 	ctx, stop := context.WithCancel(context.Background())
 	var g errgroup.Group
 	g.Go(func() error { return r.Run(ctx) })
@@ -50,7 +51,7 @@ func ReaderOf(
 // Fresh returns the record of one copy.
 func Fresh(t testing.TB, db *clickhouse.DB, c schemas.Copy) *pb.CopyRecord {
 	t.Helper()
-	got, err := Reader(t, db, Reached, clickhouse.ReaderConfig{}).Fresh(t.Context(), []schemas.Copy{c})
+	got, err := Reader(t, db, Reached, read.ReaderConfig{}).Fresh(t.Context(), []schemas.Copy{c})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"fmt"
@@ -7,8 +7,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // pages reads all pages of a list.
@@ -64,9 +64,9 @@ func TestHistories(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 100} {
 		t.Run(fmt.Sprintf("pages of %d", n), func(t *testing.T) {
 			got := describeChanges(pages(t, n,
-				func(after clickhouse.ChangeCursor) ([]*pb.Change, clickhouse.ChangeCursor, error) {
-					return clickhouse.SpaceHistory(t.Context(), db,
-						clickhouse.SpaceQuery{Account: "acme", Space: "photos", After: after, Limit: n})
+				func(after read.ChangeCursor) ([]*pb.Change, read.ChangeCursor, error) {
+					return read.SpaceHistory(t.Context(), db,
+						read.SpaceQuery{Account: "acme", Space: "photos", After: after, Limit: n})
 				}))
 			want := []string{"-9600h0m0s photos/late bob", "0s photos/ ann", "1m0s photos/a bob", "1m0s photos/b ann",
 				"1m0s photos/b ann", "1m0s photos/c ann",
@@ -77,19 +77,19 @@ func TestHistories(t *testing.T) {
 		})
 	}
 	for name, tc := range map[string]struct {
-		span clickhouse.Span
+		span read.Span
 		want int
 	}{
-		"from is within, to is not": {clickhouse.Span{From: clickhousetest.Epoch, To: clickhousetest.Epoch.Add(time.Hour)}, 5},
-		"one millisecond later": {clickhouse.Span{From: clickhousetest.Epoch.Add(time.Millisecond),
+		"from is within, to is not": {read.Span{From: clickhousetest.Epoch, To: clickhousetest.Epoch.Add(time.Hour)}, 5},
+		"one millisecond later": {read.Span{From: clickhousetest.Epoch.Add(time.Millisecond),
 			To: clickhousetest.Epoch.Add(time.Hour + time.Millisecond)}, 5},
-		"before all":     {clickhouse.Span{To: time.Date(1800, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
-		"far beyond all": {clickhouse.Span{From: time.Date(2500, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
-		"wide": {clickhouse.Span{From: time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC),
+		"before all":     {read.Span{To: time.Date(1800, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
+		"far beyond all": {read.Span{From: time.Date(2500, 1, 1, 0, 0, 0, 0, time.UTC)}, 0},
+		"wide": {read.Span{From: time.Date(1, 1, 1, 0, 0, 0, 1, time.UTC),
 			To: time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)}, 8},
 	} {
 		tc.span.From, tc.span.To = tc.span.From.Truncate(time.Millisecond), tc.span.To.Truncate(time.Millisecond)
-		got, _, err := clickhouse.SpaceHistory(t.Context(), db, clickhouse.SpaceQuery{Account: "acme", Space: "photos", Span: tc.span})
+		got, _, err := read.SpaceHistory(t.Context(), db, read.SpaceQuery{Account: "acme", Space: "photos", Span: tc.span})
 		if err != nil || len(got) != tc.want {
 			t.Errorf("%s: %d changes, %v, want %d", name, len(got), err, tc.want)
 		}
@@ -121,31 +121,31 @@ func TestStatus(t *testing.T) {
 
 	when := func(d time.Duration) time.Time { return clickhousetest.Epoch.Add(d).Truncate(time.Millisecond) }
 	for name, tc := range map[string]struct {
-		q    clickhouse.StatusQuery
-		want []clickhouse.SpaceStatus
+		q    read.StatusQuery
+		want []read.SpaceStatus
 	}{
-		"all": {clickhouse.StatusQuery{}, []clickhouse.SpaceStatus{
+		"all": {read.StatusQuery{}, []read.SpaceStatus{
 			{Store: "1", Space: "photos", Live: 3, Bytes: 3000, Verified: 2, Overdue: 1, Oldest: when(time.Hour),
 				Newest: when(2 * time.Hour)},
 			{Store: "2", Space: "photos", Live: 2, Bytes: 5600, Verified: 1, Overdue: 1, Failing: 1,
 				Oldest: when(2 * time.Hour), Newest: when(3 * time.Hour)},
 			{Store: "3", Space: "photos", Live: 1, Bytes: 1000, Overdue: 1},
 		}},
-		"overdue": {clickhouse.StatusQuery{Store: "1", Space: "photos", PassedBefore: when(2 * time.Hour)},
-			[]clickhouse.SpaceStatus{
+		"overdue": {read.StatusQuery{Store: "1", Space: "photos", PassedBefore: when(2 * time.Hour)},
+			[]read.SpaceStatus{
 				{Store: "1", Space: "photos", Live: 3, Bytes: 3000, Verified: 2, Overdue: 2, Oldest: when(time.Hour),
 					Newest: when(2 * time.Hour)},
 			}},
-		"another space": {clickhouse.StatusQuery{Space: "maps"}, nil},
+		"another space": {read.StatusQuery{Space: "maps"}, nil},
 	} {
 		tc.q.Account = "acme"
-		got, err := clickhouse.FixityStatus(t.Context(), db, tc.q)
+		got, err := read.FixityStatus(t.Context(), db, tc.q)
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(tc.want) {
 			t.Errorf("%s: FixityStatus =\n%+v, %v, want\n%+v", name, got, err, tc.want)
 		}
 	}
-	stores, err := clickhouse.DuplicationStatus(t.Context(), db, "acme", "photos")
-	want := []clickhouse.StoreStatus{
+	stores, err := read.DuplicationStatus(t.Context(), db, "acme", "photos")
+	want := []read.StoreStatus{
 		{Store: "1", Live: 3, Bytes: 3000, Differing: 1},
 		{Store: "2", Live: 2, Bytes: 5600, Missing: 1, Differing: 1},
 		{Store: "3", Live: 1, Bytes: 1000, Missing: 2},
@@ -153,7 +153,7 @@ func TestStatus(t *testing.T) {
 	if err != nil || fmt.Sprint(stores) != fmt.Sprint(want) {
 		t.Errorf("DuplicationStatus =\n%+v, %v, want\n%+v", stores, err, want)
 	}
-	if stores, err := clickhouse.DuplicationStatus(t.Context(), db, "acme", "maps"); err != nil || len(stores) != 0 {
+	if stores, err := read.DuplicationStatus(t.Context(), db, "acme", "maps"); err != nil || len(stores) != 0 {
 		t.Errorf("DuplicationStatus of nothing = %v, %v", stores, err)
 	}
 }
@@ -175,9 +175,9 @@ func TestChecks(t *testing.T) {
 	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 100, results[2:4]...) // published again
 	for _, n := range []int{1, 2, 100} {
 		var got []string
-		for _, c := range pages(t, n, func(after clickhouse.CheckCursor) ([]clickhouse.Check, clickhouse.CheckCursor, error) {
-			return clickhouse.Checks(t.Context(), db, clickhouse.CheckQuery{Copy: schemas.CopyOf(a),
-				Span: clickhouse.Span{From: clickhousetest.Epoch.Add(2 * day)}, After: after, Limit: n})
+		for _, c := range pages(t, n, func(after read.CheckCursor) ([]read.Check, read.CheckCursor, error) {
+			return read.Checks(t.Context(), db, read.CheckQuery{Copy: schemas.CopyOf(a),
+				Span: read.Span{From: clickhousetest.Epoch.Add(2 * day)}, After: after, Limit: n})
 		}) {
 			got = append(got, fmt.Sprint(c.Started.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).Hours()/24, " ", c.Verdict))
 		}
@@ -187,8 +187,8 @@ func TestChecks(t *testing.T) {
 		var failed []string
 		var last schemas.Copy
 		for range 5 {
-			page, err := clickhouse.FailedCopies(t.Context(), db, clickhouse.FailureQuery{Account: "acme", Store: "1",
-				Span: clickhouse.Span{From: clickhousetest.Epoch}, After: last, Limit: n})
+			page, err := read.FailedCopies(t.Context(), db, read.FailureQuery{Account: "acme", Store: "1",
+				Span: read.Span{From: clickhousetest.Epoch}, After: last, Limit: n})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -216,7 +216,7 @@ func TestChecks(t *testing.T) {
 		"never well before": {b, 0, "content-corrupt at 984h0m0s after never"},
 		"not since":         {b, 42 * day, "none"},
 	} {
-		f, err := clickhouse.FirstFailure(t.Context(), db, schemas.CopyOf(tc.of), clickhousetest.Epoch.Add(tc.since))
+		f, err := read.FirstFailure(t.Context(), db, schemas.CopyOf(tc.of), clickhousetest.Epoch.Add(tc.since))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"github.com/ClickHouse/clickhouse-go/v2/ext"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // A Span is a range of time: From is included, To is not. The zero time is no bound.
@@ -32,7 +33,7 @@ type SpaceQuery struct {
 // SpaceHistory returns the changes of a space and its items, oldest first, and the cursor of the next page. A page
 // with fewer than Limit changes is the last one. A page may have more than Limit changes if one copy changed several
 // times in the same millisecond.
-func SpaceHistory(ctx context.Context, db *DB, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
+func SpaceHistory(ctx context.Context, db *clickhouse.DB, q SpaceQuery) ([]*pb.Change, ChangeCursor, error) {
 	return readHistory(ctx, db, historyQuery{
 		op: "read the changes of a space", where: "account = ? AND space = ?", args: []any{q.Account, q.Space},
 		order: "account, space, ts", span: q.Span, after: q.After, limit: limit(q.Limit),
@@ -50,7 +51,7 @@ type historyQuery struct {
 }
 
 // readHistory finds the keys of a page in the projection, and then reads the rows of these keys from the table.
-func readHistory(ctx context.Context, db *DB, h historyQuery) ([]*pb.Change, ChangeCursor, error) {
+func readHistory(ctx context.Context, db *clickhouse.DB, h historyQuery) ([]*pb.Change, ChangeCursor, error) {
 	first, last := h.span.millis(h.after.Time)
 	var keys []changeKey
 	// Many rows of one time may belong to earlier pages or to one change. Then read more of them.
@@ -74,11 +75,11 @@ func readHistory(ctx context.Context, db *DB, h historyQuery) ([]*pb.Change, Cha
 }
 
 // pageEnd returns the time of the nth row in the order of the projection, or last if there are fewer rows.
-func pageEnd(ctx context.Context, db *DB, h historyQuery, first, last int64, n int) (int64, error) {
+func pageEnd(ctx context.Context, db *clickhouse.DB, h historyQuery, first, last int64, n int) (int64, error) {
 	type row struct {
 		Time time.Time `ch:"ts"`
 	}
-	rows, err := Query[row](ctx, db, h.op, "SELECT ts FROM {db}.audit_log WHERE "+h.where+
+	rows, err := clickhouse.Query[row](ctx, db, h.op, "SELECT ts FROM {db}.audit_log WHERE "+h.where+
 		" AND ts BETWEEN "+milliParam+" AND "+milliParam+
 		" ORDER BY "+h.order+" LIMIT 1 OFFSET ? SETTINGS max_block_size = 8192",
 		slices.Concat(h.args, []any{first, last, n})...)
@@ -89,9 +90,9 @@ func pageEnd(ctx context.Context, db *DB, h historyQuery, first, last int64, n i
 }
 
 // readChangeKeys returns the keys after the cursor, up to the time end.
-func readChangeKeys(ctx context.Context, db *DB, h historyQuery, first, end int64) ([]changeKey, error) {
+func readChangeKeys(ctx context.Context, db *clickhouse.DB, h historyQuery, first, end int64) ([]changeKey, error) {
 	where, args := h.where+" AND ts BETWEEN "+milliParam+" AND "+milliParam, slices.Concat(h.args, []any{first, end})
-	return Query[changeKey](ctx, db, h.op, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
+	return clickhouse.Query[changeKey](ctx, db, h.op, "SELECT ts, space, item, store FROM {db}.audit_log WHERE "+where+
 		" AND (ts, space, item, store) > ("+milliParam+", ?, ?, ?)"+
 		" ORDER BY ts, space, item, store LIMIT 1 BY ts, space, item, store LIMIT ?",
 		append(args, afterMillis(h.after.Time), h.after.Space, h.after.Item, h.after.Store, h.limit)...)
@@ -102,7 +103,7 @@ const milliParam = "fromUnixTimestamp64Milli(?, 'UTC')"
 
 // millis returns the first and the last millisecond of a span. A later after replaces the first.
 func (s Span) millis(after time.Time) (first, last int64) {
-	first, last = MinMillis, MaxMillis
+	first, last = clickhouse.MinMillis, clickhouse.MaxMillis
 	if !s.From.IsZero() {
 		first = clampMillis(ceilMillis(s.From))
 	}
@@ -125,12 +126,12 @@ func ceilMillis(t time.Time) int64 {
 }
 
 // clampMillis limits a time to the range of the tables.
-func clampMillis(ms int64) int64 { return min(max(ms, MinMillis), MaxMillis) }
+func clampMillis(ms int64) int64 { return min(max(ms, clickhouse.MinMillis), clickhouse.MaxMillis) }
 
 // afterMillis returns the time of a cursor in milliseconds. For a zero cursor it is the lowest possible time.
 func afterMillis(t time.Time) int64 {
 	if t.IsZero() {
-		return MinMillis
+		return clickhouse.MinMillis
 	}
 	return clampMillis(t.UnixMilli())
 }
@@ -161,12 +162,12 @@ func withChangeKeys(ctx context.Context, keys []changeKey) (context.Context, err
 }
 
 // changesAt returns the changes of some keys, in their order.
-func changesAt(ctx context.Context, db *DB, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
+func changesAt(ctx context.Context, db *clickhouse.DB, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
 	ctx, err := withChangeKeys(ctx, keys)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := Query[changeRow](ctx, db, "read changes",
+	rows, err := clickhouse.Query[changeRow](ctx, db, "read changes",
 		"SELECT "+changeFields+" FROM {db}.audit_log_v WHERE "+where+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
 			" AND (space, item, store, ts) IN (SELECT space, item, store, fromUnixTimestamp64Milli(millis, 'UTC') FROM keys)"+
 			" ORDER BY ts, space, item, store, id SETTINGS optimize_use_projections = 0",

@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"context"
@@ -7,8 +7,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A space is expected if it has a live copy that is newer than the last delete by a client and the last declaration
@@ -70,7 +70,7 @@ func TestExpectedSpace(t *testing.T) {
 		}
 	}
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
-	cfg := clickhouse.ReaderConfig{DeclaredGone: func(account, store, space string) time.Time {
+	cfg := read.ReaderConfig{DeclaredGone: func(account, store, space string) time.Time {
 		if account != "acme" || store != "1" {
 			t.Errorf("asked about a space of %s/%s", account, store)
 		}

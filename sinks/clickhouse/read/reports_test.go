@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A change with several reports is one change. Its user is that of the client's report or, without one, of the first
@@ -60,7 +61,7 @@ func TestReportsOfOneChange(t *testing.T) {
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	check := func(when string) {
 		t.Helper()
-		changes, _, err := clickhouse.SpaceHistory(t.Context(), db, clickhouse.SpaceQuery{Account: "acme", Space: "photos"})
+		changes, _, err := read.SpaceHistory(t.Context(), db, read.SpaceQuery{Account: "acme", Space: "photos"})
 		if err != nil || len(changes) != len(wants) {
 			t.Fatalf("%s: the space's history has %d changes, %v, want %d", when, len(changes), err, len(wants))
 		}
@@ -69,11 +70,11 @@ func TestReportsOfOneChange(t *testing.T) {
 			copies = append(copies, schemas.CopyOf(c))
 		}
 		records, err := clickhousetest.Reader(t, db, clickhousetest.Reached,
-			clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
+			read.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
 		}
-		known, err := clickhouse.Records(t.Context(), db, copies)
+		known, err := read.Records(t.Context(), db, copies)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +84,7 @@ func TestReportsOfOneChange(t *testing.T) {
 			clickhousetest.Compare(t, when+", "+name+": in the space's history", c, want)
 			clickhousetest.Compare(t, when+", "+name+": on record", known[i].GetAudit(), clickhousetest.RecordOf(want))
 			clickhousetest.Compare(t, when+", "+name+": read afresh", records[i].GetAudit(), clickhousetest.EvidenceOf(clickhousetest.RecordOf(want)))
-			events, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", name)
+			events, err := read.Timeline(t.Context(), db, "acme", "photos", name)
 			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil ||
 				len(events) != 1 || events[0].By != by {
 				t.Errorf("%s, %s: the item's timeline is %+v, %v, want one event by %s", when, name, events, err, by)
@@ -173,12 +174,12 @@ func TestReportsOfUnknownValues(t *testing.T) {
 			clickhousetest.StoreBoth(t, db, schemas.Changes, offset, of(c))
 			offset++
 		}
-		got, _, err := clickhouse.SpaceHistory(t.Context(), db, clickhouse.SpaceQuery{Account: "acme", Space: name})
+		got, _, err := read.SpaceHistory(t.Context(), db, read.SpaceQuery{Account: "acme", Space: name})
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v, %v", name, got, err)
 		}
 		clickhousetest.Compare(t, name, got[0], of(tc.want))
-		events, err := clickhouse.Timeline(t.Context(), db, "acme", name, "a")
+		events, err := read.Timeline(t.Context(), db, "acme", name, "a")
 		size := fmt.Sprintf("%d bytes ", got[0].GetSize())
 		if got[0].GetSizeUnknown() {
 			size = "unknown size "

@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"context"
@@ -13,17 +13,18 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // An auditQuery returns the record of the newest content of each copy, as the audit log has it: auditRecords or
 // newestEvidence.
-type auditQuery func(ctx context.Context, db *DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
+type auditQuery func(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error)
 
 // readRecords reads manifest and audit log, puts the record of each copy into known, and returns the rows of the
 // manifest.
 func readRecords(
-	ctx context.Context, db *DB, copies []schemas.Copy, readAudit auditQuery, known map[schemas.Copy]*pb.CopyRecord,
+	ctx context.Context, db *clickhouse.DB, copies []schemas.Copy, readAudit auditQuery, known map[schemas.Copy]*pb.CopyRecord,
 ) ([]stateRecord, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	var audit map[schemas.Copy]*pb.Record
@@ -33,11 +34,11 @@ func readRecords(
 	})
 	var states []stateRecord
 	g.Go(func() error {
-		with, err := WithCopies(ctx, copies)
+		with, err := clickhouse.WithCopies(ctx, copies)
 		if err != nil {
 			return err
 		}
-		states, err = Query[stateRecord](with, db, "read the manifest",
+		states, err = clickhouse.Query[stateRecord](with, db, "read the manifest",
 			"SELECT "+stateFields+" FROM ("+requestedStates+")"+onePass)
 		return err
 	})
@@ -61,7 +62,7 @@ func readRecords(
 // that stateFields reads. Rows of positions, whose account is empty, are excluded.
 const requestedStates = `SELECT account, store, space, item, max(s.content) AS content, max(s.deleted) AS deleted,
   maxMap(s.digests) AS digests, max(s.properties) AS properties, max(s.attempt) AS attempt, max(s.pass) AS pass
-FROM {db}.copy_state AS s WHERE account != '' AND ` + RequestedCopies + `
+FROM {db}.copy_state AS s WHERE account != '' AND ` + clickhouse.RequestedCopies + `
 GROUP BY account, store, space, item`
 
 // onePass is a setting for copy_state. All columns of a granule are in one file there, so reading them all at once
@@ -231,7 +232,7 @@ FROM (
     uniqExact(r.richness, r.digests, r.provenance) > uniqExact(r.richness)
       OR uniqExact(r.op IN ` + contentOps + `, r.op = 'delete', r.ns) > 1 AS doubtful
   FROM {db}.audit_log AS r
-  WHERE ` + RequestedCopies + `
+  WHERE ` + clickhouse.RequestedCopies + `
   GROUP BY account, space, item, store, ts, id
   HAVING op IN ` + contentOps + ` OR doubtful
 ) AS newest
@@ -246,7 +247,7 @@ const contentOps = `('add', 'update', 'copy', 'delete')`
 const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
   size, version, etag, media_type, digests, provenance, properties, source_time, source_ns, source_version
 FROM {db}.audit_log_v
-WHERE ` + RequestedCopies + `
+WHERE ` + clickhouse.RequestedCopies + `
   AND op IN ` + contentOps + `
 ORDER BY account, store, space, item, ts DESC, newest DESC
 LIMIT 1 BY account, store, space, item, gone`
@@ -280,7 +281,7 @@ func (a *auditRecord) copy() schemas.Copy {
 
 // newestEvidence is like auditRecords, but returns only the fields that decisions need: state, time, change, digests and
 // provenance.
-func newestEvidence(ctx context.Context, db *DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
+func newestEvidence(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
 	rows, err := auditRows(ctx, db, copies, newestReports)
 	if err != nil {
 		return nil, err
@@ -332,7 +333,7 @@ func firstOfEach(rows []auditRecord) (first []auditRecord) {
 }
 
 // auditRecords returns the record of the newest content of each copy that the audit log has.
-func auditRecords(ctx context.Context, db *DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
+func auditRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
 	rows, err := auditRows(ctx, db, copies, newestChanges)
 	if err != nil {
 		return nil, err
@@ -341,12 +342,12 @@ func auditRecords(ctx context.Context, db *DB, copies []schemas.Copy) (map[schem
 }
 
 // auditRows runs a statement for the copies.
-func auditRows(ctx context.Context, db *DB, copies []schemas.Copy, statement string) ([]auditRecord, error) {
-	ctx, err := WithCopies(ctx, copies)
+func auditRows(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy, statement string) ([]auditRecord, error) {
+	ctx, err := clickhouse.WithCopies(ctx, copies)
 	if err != nil {
 		return nil, err
 	}
-	return Query[auditRecord](ctx, db, "read the audit log", statement)
+	return clickhouse.Query[auditRecord](ctx, db, "read the audit log", statement)
 }
 
 // newestContents returns the newest content of each copy. rows has its newest write and its newest delete, the newer

@@ -1,10 +1,11 @@
-package clickhouse
+package read
 
 import (
 	"context"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // A CheckQuery selects checks of one copy.
@@ -23,9 +24,9 @@ type CheckCursor struct {
 
 // Checks returns checks of a copy, oldest first, and the cursor of the next page. A page with fewer than Limit
 // checks is the last one.
-func Checks(ctx context.Context, db *DB, q CheckQuery) ([]Check, CheckCursor, error) {
+func Checks(ctx context.Context, db *clickhouse.DB, q CheckQuery) ([]Check, CheckCursor, error) {
 	from, to := q.Span.millis(q.After.Started)
-	checks, err := Query[Check](ctx, db, "read the checks of a copy",
+	checks, err := clickhouse.Query[Check](ctx, db, "read the checks of a copy",
 		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
 			" AND (ts, id) > ("+milliParam+", ?) ORDER BY ts, id LIMIT ?",
 		q.Copy.Account, q.Copy.Store, q.Copy.Space, q.Copy.Item, from, to,
@@ -50,10 +51,10 @@ type Failure struct {
 }
 
 // FirstFailure returns the first failed check of a copy that began at since or later, or nil.
-func FirstFailure(ctx context.Context, db *DB, c schemas.Copy, since time.Time) (*Failure, error) {
+func FirstFailure(ctx context.Context, db *clickhouse.DB, c schemas.Copy, since time.Time) (*Failure, error) {
 	key := []any{c.Account, c.Store, c.Space, c.Item}
 	from, _ := Span{From: since}.millis(time.Time{})
-	checks, err := Query[Check](ctx, db, "read the first failure of a copy",
+	checks, err := clickhouse.Query[Check](ctx, db, "read the first failure of a copy",
 		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts >= "+milliParam+
 			" AND "+failed+" ORDER BY ts, id LIMIT 1",
 		append(key, from)...)
@@ -63,7 +64,7 @@ func FirstFailure(ctx context.Context, db *DB, c schemas.Copy, since time.Time) 
 	type good struct {
 		Started time.Time `ch:"ts"`
 	}
-	passes, err := Query[good](ctx, db, "read the last pass of a copy",
+	passes, err := clickhouse.Query[good](ctx, db, "read the last pass of a copy",
 		"SELECT ts FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts < "+milliParam+
 			" AND verdict = 'pass' ORDER BY ts DESC LIMIT 1",
 		append(key, checks[0].Started.UnixMilli())...)
@@ -97,7 +98,7 @@ type FailedCopy struct {
 
 // FailedCopies returns the copies with failed checks, ordered by space, item and store. A page with fewer than Limit
 // copies is the last one; the After of the next page is the Copy of the last one.
-func FailedCopies(ctx context.Context, db *DB, q FailureQuery) ([]FailedCopy, error) {
+func FailedCopies(ctx context.Context, db *clickhouse.DB, q FailureQuery) ([]FailedCopy, error) {
 	from, to := q.Span.millis(time.Time{})
 	// The table is faster than its view. Rows that were stored twice only change the count, which therefore counts ids.
 	statement := "SELECT store, space, item, min(ts) AS first, max(ts) AS last," +
@@ -126,7 +127,7 @@ func FailedCopies(ctx context.Context, db *DB, q FailureQuery) ([]FailedCopy, er
 		Row     uint8     `ch:"as_row"`
 		Checks  uint64    `ch:"checks"`
 	}
-	rows, err := Query[row](ctx, db, "list the copies that failed",
+	rows, err := clickhouse.Query[row](ctx, db, "list the copies that failed",
 		statement+" GROUP BY store, space, item ORDER BY space, item, store LIMIT ?", append(args, limit(q.Limit))...)
 	copies := make([]FailedCopy, len(rows))
 	for i, r := range rows {

@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"testing"
@@ -8,8 +8,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A fresh read agrees with all columns of the audit log, also for copies with changes of the same time, or with
@@ -91,12 +91,12 @@ func TestFreshEvidenceOfAllColumns(t *testing.T) {
 		names, copies = append(names, name), append(copies, schemas.CopyOf(clickhousetest.Change(name, 0)))
 	}
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
-	known, err := clickhouse.Records(t.Context(), db, copies)
+	known, err := read.Records(t.Context(), db, copies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := clickhousetest.Reader(t, db, clickhousetest.Reached,
-		clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
+		read.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}

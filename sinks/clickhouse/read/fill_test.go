@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"strconv"

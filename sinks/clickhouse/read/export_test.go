@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // WithBatch returns the ReaderConfig with the limits of a batch; 0: the default.
@@ -21,17 +22,17 @@ type (
 )
 
 // Manifest returns one page of EachLive.
-func Manifest(ctx context.Context, db *DB, q ManifestQuery) ([]schemas.KnownCopy, error) {
+func Manifest(ctx context.Context, db *clickhouse.DB, q ManifestQuery) ([]schemas.KnownCopy, error) {
 	return manifestPage(ctx, db, q)
 }
 
 // TimelinePage returns one page of Timeline.
-func TimelinePage(ctx context.Context, db *DB, q TimelineQuery) ([]Event, EventCursor, error) {
+func TimelinePage(ctx context.Context, db *clickhouse.DB, q TimelineQuery) ([]Event, EventCursor, error) {
 	return timelinePage(ctx, db, q)
 }
 
 // FreshRecords reads the same as a fresh read, without waiting.
-func FreshRecords(ctx context.Context, db *DB, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
+func FreshRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	states, err := readRecords(ctx, db, copies, newestEvidence, known)
 	if err == nil {

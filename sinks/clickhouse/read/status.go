@@ -1,9 +1,10 @@
-package clickhouse
+package read
 
 import (
 	"context"
 	"time"
 
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
@@ -46,7 +47,7 @@ type SpaceStatus struct {
 }
 
 // FixityStatus returns the status of each space in each store, ordered by store and space.
-func FixityStatus(ctx context.Context, db *DB, q StatusQuery) ([]SpaceStatus, error) {
+func FixityStatus(ctx context.Context, db *clickhouse.DB, q StatusQuery) ([]SpaceStatus, error) {
 	where, args := "account = ?", []any{q.Account}
 	if q.Store != "" {
 		where, args = where+" AND store = ?", append(args, q.Store)
@@ -66,7 +67,7 @@ func FixityStatus(ctx context.Context, db *DB, q StatusQuery) ([]SpaceStatus, er
 		Oldest   int64  `ch:"oldest"`
 		Newest   int64  `ch:"newest"`
 	}
-	rows, err := Query[row](ctx, db, "count copies by their checks",
+	rows, err := clickhouse.Query[row](ctx, db, "count copies by their checks",
 		"SELECT store, space, count() AS live_copies, sumIf(size, size >= 0) AS bytes, countIf(size < 0) AS unsized,"+
 			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
 			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest,"+
@@ -104,7 +105,7 @@ type StoreStatus struct {
 
 // DuplicationStatus counts the copies in each store that has, or had, copies of a space, ordered by store id. Which
 // stores should have copies is defined by the policy.
-func DuplicationStatus(ctx context.Context, db *DB, account, space string) ([]StoreStatus, error) {
+func DuplicationStatus(ctx context.Context, db *clickhouse.DB, account, space string) ([]StoreStatus, error) {
 	type row struct {
 		Store     string `ch:"in_store"`
 		Live      uint64 `ch:"live_copies"`
@@ -113,7 +114,7 @@ func DuplicationStatus(ctx context.Context, db *DB, account, space string) ([]St
 		Differing uint64 `ch:"differing"`
 	}
 	// Every item also counts once for the store "": its row is the number of items.
-	rows, err := Query[row](ctx, db, "compare the stores of a space",
+	rows, err := clickhouse.Query[row](ctx, db, "compare the stores of a space",
 		"SELECT place.1 AS in_store, countIf(place.2) AS live_copies, sumIf(place.3, place.3 >= 0) AS bytes,"+
 			" countIf(place.3 < 0) AS unsized, countIf(place.2 AND differ) AS differing FROM ("+
 			"SELECT item, arrayFlatten(groupArrayIf(arrayZip(mapKeys(current), mapValues(current)), live)) AS pairs,"+

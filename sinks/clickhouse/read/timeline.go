@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"cmp"
@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // An Event is a change, copy, check or step of an incident of one item in one store.
@@ -37,7 +39,7 @@ type eventCursor struct {
 }
 
 // Timeline returns all events of an item in all stores, oldest first.
-func Timeline(ctx context.Context, db *DB, account, space, item string) ([]Event, error) {
+func Timeline(ctx context.Context, db *clickhouse.DB, account, space, item string) ([]Event, error) {
 	q := timelineQuery{Account: account, Space: space, Item: item, Limit: 10_000}
 	var all []Event
 	for {
@@ -54,11 +56,11 @@ func Timeline(ctx context.Context, db *DB, account, space, item string) ([]Event
 
 // timelinePage returns events of an item after the cursor, oldest first, and the cursor of the next page. A page
 // with fewer than Limit events is the last one.
-func timelinePage(ctx context.Context, db *DB, q timelineQuery) ([]Event, eventCursor, error) {
+func timelinePage(ctx context.Context, db *clickhouse.DB, q timelineQuery) ([]Event, eventCursor, error) {
 	var all []orderedEvent
 	for _, part := range []struct {
 		kind string
-		read func(context.Context, *DB, eventFilter) ([]orderedEvent, error)
+		read func(context.Context, *clickhouse.DB, eventFilter) ([]orderedEvent, error)
 	}{
 		{"change", changeEvents}, {"duplication", duplicationEvents},
 		{"check", checkEvents}, {"incident", incidentEvents},
@@ -132,7 +134,7 @@ func (f eventFilter) logQuery() (string, []any) {
 		[]any{f.account, f.space, f.item, f.millis, f.millis, f.id, f.limit}
 }
 
-func changeEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, error) {
+func changeEvents(ctx context.Context, db *clickhouse.DB, f eventFilter) ([]orderedEvent, error) {
 	type change struct {
 		Time    time.Time         `ch:"ts"`
 		ID      string            `ch:"id"`
@@ -145,7 +147,7 @@ func changeEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, e
 		Agent   string            `ch:"agent"`
 	}
 	rest, args := f.logQuery()
-	rows, err := Query[change](ctx, db, "read changes",
+	rows, err := clickhouse.Query[change](ctx, db, "read changes",
 		"SELECT ts, id, op, store, origin, size, digests, user, agent FROM {db}.audit_log_v"+rest, args...)
 	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
@@ -164,7 +166,7 @@ func changeEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, e
 	return events, err
 }
 
-func duplicationEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, error) {
+func duplicationEvents(ctx context.Context, db *clickhouse.DB, f eventFilter) ([]orderedEvent, error) {
 	type result struct {
 		Time     time.Time `ch:"ts"`
 		ID       string    `ch:"id"`
@@ -179,7 +181,7 @@ func duplicationEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEve
 		Worker   string    `ch:"worker"`
 	}
 	rest, args := f.logQuery()
-	rows, err := Query[result](ctx, db, "read results of duplication",
+	rows, err := clickhouse.Query[result](ctx, db, "read results of duplication",
 		"SELECT ts, id, source_store, destination_store, decision, result, reason,"+
 			" bytes, error, detail, worker FROM {db}.duplication_log_v"+
 			rest, args...)
@@ -192,7 +194,7 @@ func duplicationEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEve
 	return events, err
 }
 
-func checkEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, error) {
+func checkEvents(ctx context.Context, db *clickhouse.DB, f eventFilter) ([]orderedEvent, error) {
 	type check struct {
 		Time    time.Time `ch:"ts"`
 		ID      string    `ch:"id"`
@@ -209,7 +211,7 @@ func checkEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, er
 		Lost    string    `ch:"metadata_detail"`
 	}
 	rest, args := f.logQuery()
-	rows, err := Query[check](ctx, db, "read checks",
+	rows, err := clickhouse.Query[check](ctx, db, "read checks",
 		"SELECT ts, id, store, row, verdict, finding, reason, level, final, detail, worker,"+
 			" metadata = 'damaged' AS damaged, metadata_detail FROM {db}.bit_log_v"+rest, args...)
 	events := make([]orderedEvent, len(rows))
@@ -233,7 +235,7 @@ func checkEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, er
 
 // incidentEvents returns every step of every incident once. A record has only the last steps, and the number of the
 // first of them.
-func incidentEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent, error) {
+func incidentEvents(ctx context.Context, db *clickhouse.DB, f eventFilter) ([]orderedEvent, error) {
 	type step struct {
 		Time   time.Time `ch:"happened"`
 		ID     string    `ch:"incident"`
@@ -244,7 +246,7 @@ func incidentEvents(ctx context.Context, db *DB, f eventFilter) ([]orderedEvent,
 		By     string    `ch:"who"`
 		Detail string    `ch:"info"`
 	}
-	rows, err := Query[step](ctx, db, "read incidents",
+	rows, err := clickhouse.Query[step](ctx, db, "read incidents",
 		"SELECT lower(hex(id)) AS incident, store, kind, toInt64(first_step + i) AS number,"+
 			" argMax(t, (step_count, revision)) AS happened, argMax(a, (step_count, revision)) AS act,"+
 			" argMax(b, (step_count, revision)) AS who, argMax(d, (step_count, revision)) AS info"+

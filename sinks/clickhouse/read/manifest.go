@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
@@ -18,8 +19,8 @@ type manifestQuery struct {
 
 // manifestPage returns live copies with their manifest record and the times of their checks, ordered by the bytes of the
 // item ids. The audit record is nil. A page with fewer than Limit copies is the last one.
-func manifestPage(ctx context.Context, db *DB, q manifestQuery) ([]schemas.KnownCopy, error) {
-	rows, err := Query[stateRecord](ctx, db, "read the manifest",
+func manifestPage(ctx context.Context, db *clickhouse.DB, q manifestQuery) ([]schemas.KnownCopy, error) {
+	rows, err := clickhouse.Query[stateRecord](ctx, db, "read the manifest",
 		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE account = ? AND store = ? AND space = ? AND item > ?"+
 			" AND content.ver > deleted.ver ORDER BY item LIMIT ?",
 		q.Account, q.Store, q.Space, q.After, q.Limit)
@@ -52,7 +53,7 @@ type DueCursor struct {
 // FixityDue returns due copies with their record: first the copies that never passed, then by their last pass,
 // oldest first. It also returns the cursor of the next page. Each page reads the keys and versions of all selected
 // copies, so pages should be large.
-func FixityDue(ctx context.Context, db *DB, q DueQuery) ([]schemas.KnownCopy, DueCursor, error) {
+func FixityDue(ctx context.Context, db *clickhouse.DB, q DueQuery) ([]schemas.KnownCopy, DueCursor, error) {
 	where, args := "account = ? AND store = ?", []any{q.Account, q.Store}
 	if q.Space != "" {
 		where, args = where+" AND space = ?", append(args, q.Space)
@@ -72,7 +73,7 @@ func FixityDue(ctx context.Context, db *DB, q DueQuery) ([]schemas.KnownCopy, Du
 		Item      string `ch:"item"`
 		Effective int64  `ch:"effective"`
 	}
-	rows, err := Query[due](ctx, db, "read the copies due for a check",
+	rows, err := clickhouse.Query[due](ctx, db, "read the copies due for a check",
 		statement+" ORDER BY effective, space, item LIMIT ?"+aggregateInOrder, append(args, limit(q.Limit))...)
 	if err != nil || len(rows) == 0 {
 		return nil, q.After, err
@@ -104,8 +105,8 @@ type CopyCount struct {
 }
 
 // CopyCounts counts the copies of an account in each store, ordered by store id.
-func CopyCounts(ctx context.Context, db *DB, account string) ([]CopyCount, error) {
-	return Query[CopyCount](ctx, db, "count copies",
+func CopyCounts(ctx context.Context, db *clickhouse.DB, account string) ([]CopyCount, error) {
+	return clickhouse.Query[CopyCount](ctx, db, "count copies",
 		"SELECT store, countIf(live) AS live_copies, countIf(NOT live AND gone > 0) AS tombstones,"+
 			" sumIf(size, live AND size >= 0) AS bytes,"+
 			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified"+

@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -45,7 +46,7 @@ func TestFresh(t *testing.T) {
 		"checked": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord(), LastAttempt: hour},
 		"nowhere": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord()},
 	}
-	r := clickhousetest.Reader(t, db, clickhousetest.Reached, clickhouse.ReaderConfig{}.WithBatch(2, 0))
+	r := clickhousetest.Reader(t, db, clickhousetest.Reached, read.ReaderConfig{}.WithBatch(2, 0))
 	var copies []schemas.Copy
 	var items []string
 	for item := range want {
@@ -74,7 +75,7 @@ func TestFreshWaits(t *testing.T) {
 		close(asked)
 		<-landed
 		return nil
-	}, clickhouse.ReaderConfig{})
+	}, read.ReaderConfig{})
 	var got []*pb.CopyRecord
 	var g errgroup.Group
 	g.Go(func() (err error) {
@@ -99,7 +100,7 @@ func TestFreshIsUnknown(t *testing.T) {
 		"a permanent-looking fail": func(context.Context) error { return retry.Permanent(errors.New("no topic")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := clickhousetest.Reader(t, db, mark, clickhouse.ReaderConfig{Wait: 50 * time.Millisecond})
+			r := clickhousetest.Reader(t, db, mark, read.ReaderConfig{Wait: 50 * time.Millisecond})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))})
 			if got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
 				t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
@@ -107,7 +108,7 @@ func TestFreshIsUnknown(t *testing.T) {
 		})
 	}
 	t.Run("the engine has no tables", func(t *testing.T) {
-		r := clickhousetest.Reader(t, clickhousetest.OpenEmpty(t), clickhousetest.Reached, clickhouse.ReaderConfig{})
+		r := clickhousetest.Reader(t, clickhousetest.OpenEmpty(t), clickhousetest.Reached, read.ReaderConfig{})
 		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))}); got != nil ||
 			retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
@@ -123,7 +124,7 @@ func TestFreshGathers(t *testing.T) {
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	var waits atomic.Int32
 	r := clickhousetest.Reader(t, db, func(context.Context) error { waits.Add(1); return nil },
-		clickhouse.ReaderConfig{}.WithBatch(0, 300*time.Millisecond))
+		read.ReaderConfig{}.WithBatch(0, 300*time.Millisecond))
 	var ready sync.WaitGroup
 	ready.Add(len(all)) // before the first request waits
 	var g errgroup.Group
@@ -161,9 +162,9 @@ func TestManifest(t *testing.T) {
 	elsewhere.Space = "other"
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
 	var got []string
-	q := clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
+	q := read.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
 	for {
-		page, err := clickhouse.Manifest(t.Context(), db, q)
+		page, err := read.Manifest(t.Context(), db, q)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,8 +182,8 @@ func TestManifest(t *testing.T) {
 	if want := []string{"a", "a/b", "~", "é", "\U0001F600"}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("the live items are %q, want %q in the order of their bytes", got, want)
 	}
-	counts, err := clickhouse.CopyCounts(t.Context(), db, "acme")
-	if want := []clickhouse.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: 6000}}; err != nil ||
+	counts, err := read.CopyCounts(t.Context(), db, "acme")
+	if want := []read.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: 6000}}; err != nil ||
 		fmt.Sprint(counts) != fmt.Sprint(want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}
@@ -204,11 +205,11 @@ func TestFixityDue(t *testing.T) {
 	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(item("old"), time.Hour), clickhousetest.Result(item("new"), 5*time.Hour),
 		clickhousetest.Result(item("rewritten"), 2*time.Hour), unread, overtaken, clickhousetest.Result(item("gone"), time.Minute))
 
-	due := func(q clickhouse.DueQuery) (items []string) {
+	due := func(q read.DueQuery) (items []string) {
 		t.Helper()
 		q.Account, q.Store, q.Limit = "acme", "1", 2
 		for {
-			page, after, err := clickhouse.FixityDue(t.Context(), db, q)
+			page, after, err := read.FixityDue(t.Context(), db, q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -225,20 +226,20 @@ func TestFixityDue(t *testing.T) {
 		}
 	}
 	for name, tc := range map[string]struct {
-		q    clickhouse.DueQuery
+		q    read.DueQuery
 		want []string
 	}{
-		"all": {clickhouse.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
-		"passed before": {clickhouse.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour)},
+		"all": {read.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
+		"passed before": {read.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour)},
 			[]string{"never", "overtaken", "rewritten", "unread", "old"}},
-		"of another space": {clickhouse.DueQuery{Space: "other"}, nil},
+		"of another space": {read.DueQuery{Space: "other"}, nil},
 	} {
 		if got := due(tc.q); fmt.Sprint(got) != fmt.Sprint(tc.want) {
 			t.Errorf("%s: due are %v, want %v", name, got, tc.want)
 		}
 	}
-	counts, err := clickhouse.CopyCounts(t.Context(), db, "acme")
-	if want := []clickhouse.CopyCount{
+	counts, err := read.CopyCounts(t.Context(), db, "acme")
+	if want := []read.CopyCount{
 		{Store: "1", Live: 6, Tombstones: 1, Bytes: counts[0].Bytes, Verified: 2},
 	}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
@@ -282,7 +283,7 @@ func TestOutcomes(t *testing.T) {
 	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 0, incident)); err != nil {
 		t.Fatal(err)
 	}
-	open, err := clickhouse.OpenIncidents(t.Context(), db, "acme")
+	open, err := read.OpenIncidents(t.Context(), db, "acme")
 	if err != nil || len(open) != 1 {
 		t.Fatalf("OpenIncidents = %v, %v", open, err)
 	}
@@ -290,14 +291,14 @@ func TestOutcomes(t *testing.T) {
 	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 1, closed)); err != nil {
 		t.Fatal(err)
 	}
-	if open, err := clickhouse.OpenIncidents(t.Context(), db, "acme"); err != nil || len(open) != 0 {
+	if open, err := read.OpenIncidents(t.Context(), db, "acme"); err != nil || len(open) != 0 {
 		t.Errorf("OpenIncidents of a closed one = %v, %v", open, err)
 	}
-	if all, err := clickhouse.IncidentsOf(t.Context(), db, schemas.CopyOf(c)); err != nil || len(all) != 1 ||
+	if all, err := read.IncidentsOf(t.Context(), db, schemas.CopyOf(c)); err != nil || len(all) != 1 ||
 		all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
 		t.Errorf("IncidentsOf = %v, %v, want the closed one", all, err)
 	}
-	events, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", "a")
+	events, err := read.Timeline(t.Context(), db, "acme", "photos", "a")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,19 +314,19 @@ func TestOutcomes(t *testing.T) {
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		t.Errorf("the timeline is\n%q, want\n%q", got, want)
 	}
-	delays, err := clickhouse.CopyDelays(t.Context(), db, "acme")
-	wantDelays := clickhouse.Delays{Copies: 1, Median: 1500 * time.Millisecond, P99: 1500 * time.Millisecond}
+	delays, err := read.CopyDelays(t.Context(), db, "acme")
+	wantDelays := read.Delays{Copies: 1, Median: 1500 * time.Millisecond, P99: 1500 * time.Millisecond}
 	if err != nil || delays != wantDelays {
 		t.Errorf("CopyDelays = %v, %v, want %v", delays, err, wantDelays)
 	}
-	if delays, err := clickhouse.CopyDelays(t.Context(), db, "nobody"); err != nil || delays != (clickhouse.Delays{}) {
+	if delays, err := read.CopyDelays(t.Context(), db, "nobody"); err != nil || delays != (read.Delays{}) {
 		t.Errorf("CopyDelays of an unknown account = %v, %v", delays, err)
 	}
-	round, err := clickhouse.RoundResults(t.Context(), db, "round-1")
-	wantRound := clickhouse.Round{
-		Counts:          []clickhouse.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
+	round, err := read.RoundResults(t.Context(), db, "round-1")
+	wantRound := read.Round{
+		Counts:          []read.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
 		MetadataDamaged: 1,
-		Findings: []clickhouse.Finding{
+		Findings: []read.Finding{
 			{schemas.CopyOf(c), "pass", "metadata-damaged", 1, true, 1, clickhousetest.Millis(passed.GetStarted()).AsTime(),
 				clickhousetest.Millis(passed.GetStarted()).AsTime()},
 			{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1, clickhousetest.Millis(fail.GetStarted()).AsTime(),
@@ -335,7 +336,7 @@ func TestOutcomes(t *testing.T) {
 	if err != nil || fmt.Sprint(round) != fmt.Sprint(wantRound) {
 		t.Errorf("RoundResults =\n%v, %v, want\n%v", round, err, wantRound)
 	}
-	checks, err := clickhouse.ResultsOf(t.Context(), db, schemas.CopyOf(c))
+	checks, err := read.ResultsOf(t.Context(), db, schemas.CopyOf(c))
 	if err != nil || len(checks) != 2 || checks[0].Verdict != "pass" || checks[1].ID != fail.GetId() {
 		t.Errorf("ResultsOf = %v, %v", checks, err)
 	}
@@ -367,7 +368,7 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 		if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
 			t.Fatal(err)
 		}
-		all, err := clickhouse.OpenIncidents(t.Context(), db, "")
+		all, err := read.OpenIncidents(t.Context(), db, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
@@ -14,7 +15,7 @@ import (
 // records. It reads the audit log for copies that need more than the state, such as those with properties older than
 // the content.
 func describeProperties(
-	ctx context.Context, db *DB, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord,
+	ctx context.Context, db *clickhouse.DB, states []stateRecord, known map[schemas.Copy]*pb.CopyRecord,
 ) error {
 	var older []*stateRecord
 	for i := range states {
@@ -39,11 +40,11 @@ func describeProperties(
 	for i, s := range older {
 		copies[i], until[i] = s.copy(), s.PropertiesTime-version.Shift
 	}
-	ctx, err := WithCopies(ctx, copies, until...)
+	ctx, err := clickhouse.WithCopies(ctx, copies, until...)
 	if err != nil {
 		return err
 	}
-	rows, err := Query[propertyReport](ctx, db, "read the audit log", propertyReports)
+	rows, err := clickhouse.Query[propertyReport](ctx, db, "read the audit log", propertyReports)
 	if err != nil {
 		return err
 	}
@@ -89,7 +90,7 @@ FROM (
   SELECT account, store, space, item, ts, op, off, version, digests, provenance, richness,
     properties, properties_unknown
   FROM {db}.audit_log
-  WHERE ` + RequestedCopies + ` AND op IN ('add', 'update', 'copy', 'set_properties')
+  WHERE ` + clickhouse.RequestedCopies + ` AND op IN ('add', 'update', 'copy', 'set_properties')
 ) AS r
 INNER JOIN copies USING (account, store, space, item)
 WHERE toUnixTimestamp64Milli(ts) <= until

@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // Round holds the results of the checks of one round.
@@ -43,10 +44,10 @@ const metadataDamaged = "metadata-damaged"
 
 // RoundResults counts the checks of a round by verdict, row and finality. It lists up to 10,000 findings, ordered by
 // account, store, space, item and time.
-func RoundResults(ctx context.Context, db *DB, round string) (Round, error) {
+func RoundResults(ctx context.Context, db *clickhouse.DB, round string) (Round, error) {
 	var r Round
 	var err error
-	r.Counts, err = Query[VerdictCount](ctx, db, "count the checks of a round",
+	r.Counts, err = clickhouse.Query[VerdictCount](ctx, db, "count the checks of a round",
 		"SELECT verdict, row, final, count() AS checks, uniqExact(account, store, space, item) AS copies FROM {db}.bit_log_v"+
 			" WHERE round = ? GROUP BY verdict, row, final ORDER BY verdict, row, final", round)
 	if err != nil {
@@ -71,7 +72,7 @@ func RoundResults(ctx context.Context, db *DB, round string) (Round, error) {
 		First   time.Time `ch:"first"`
 		Last    time.Time `ch:"last"`
 	}
-	rows, err := Query[found](ctx, db, "list the findings of a round",
+	rows, err := clickhouse.Query[found](ctx, db, "list the findings of a round",
 		"SELECT account, store, space, item, verdict, found, row, final,"+
 			" count() AS checks, min(ts) AS first, max(ts) AS last"+
 			" FROM {db}.bit_log_v ARRAY JOIN arrayConcat(if(verdict IN ('pass', 'skipped'), [], [toString(finding)]),"+
@@ -97,13 +98,13 @@ type Delays struct {
 const copyRows = "'C4', 'C4n', 'C5'"
 
 // CopyDelays returns the delays of all copies of items of an account that were made because of a change.
-func CopyDelays(ctx context.Context, db *DB, account string) (Delays, error) {
+func CopyDelays(ctx context.Context, db *clickhouse.DB, account string) (Delays, error) {
 	type delays struct {
 		Copies uint64  `ch:"copies"`
 		Median float64 `ch:"median"`
 		P99    float64 `ch:"p99"`
 	}
-	rows, err := Query[delays](ctx, db, "read how long copies took",
+	rows, err := clickhouse.Query[delays](ctx, db, "read how long copies took",
 		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(change_time)) AS delay"+
 			" SELECT count() AS copies, toFloat64(ifNotFinite(quantileExact(0.5)(delay), 0)) AS median,"+
 			" toFloat64(ifNotFinite(quantileExact(0.99)(delay), 0)) AS p99 FROM {db}.duplication_log_v"+
@@ -119,13 +120,13 @@ func CopyDelays(ctx context.Context, db *DB, account string) (Delays, error) {
 // OpenIncidents returns the open incidents of an account, or of all accounts for "": for each key the newest
 // incident, as its newest record, if it is not closed. Older incidents of a key cannot be decided any more, even if
 // they are open.
-func OpenIncidents(ctx context.Context, db *DB, account string) ([]*pb.Incident, error) {
+func OpenIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]*pb.Incident, error) {
 	return readIncidents(ctx, db, "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject",
 		"state != 'closed'", "(? = '' OR account = ?)", account, account)
 }
 
 // IncidentsOf returns the newest record of every incident of one copy, including closed ones.
-func IncidentsOf(ctx context.Context, db *DB, c schemas.Copy) ([]*pb.Incident, error) {
+func IncidentsOf(ctx context.Context, db *clickhouse.DB, c schemas.Copy) ([]*pb.Incident, error) {
 	return readIncidents(ctx, db, "1", "1", "account = ? AND store = ? AND space = ? AND item = ?",
 		c.Account, c.Store, c.Space, c.Item)
 }
@@ -165,13 +166,13 @@ type incidentRecord struct {
 // readIncidents filters records with where, takes the newest record of each incident, and filters these with some and
 // then with having.
 func readIncidents(
-	ctx context.Context, db *DB, some, having, where string, args ...any,
+	ctx context.Context, db *clickhouse.DB, some, having, where string, args ...any,
 ) ([]*pb.Incident, error) {
 	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row," +
 		" expected, found," +
 		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
 		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject"
-	rows, err := Query[incidentRecord](ctx, db, "read incidents",
+	rows, err := clickhouse.Query[incidentRecord](ctx, db, "read incidents",
 		"SELECT "+columns+" FROM (SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
 			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+some+")"+
 			" WHERE "+having+" ORDER BY ts, id", args...)
@@ -229,8 +230,8 @@ type Check struct {
 }
 
 // ResultsOf returns all checks of a copy, oldest first.
-func ResultsOf(ctx context.Context, db *DB, c schemas.Copy) ([]Check, error) {
-	return Query[Check](ctx, db, "read the checks of a copy",
+func ResultsOf(ctx context.Context, db *clickhouse.DB, c schemas.Copy) ([]Check, error) {
+	return clickhouse.Query[Check](ctx, db, "read the checks of a copy",
 		"SELECT id, task, round, ts, finished, reason, verdict, row, finding, final, level, recheck, detail"+
 			" FROM {db}.bit_log_v WHERE account = ? AND store = ? AND space = ? AND item = ? ORDER BY ts, off",
 		c.Account, c.Store, c.Space, c.Item)

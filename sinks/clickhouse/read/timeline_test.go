@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A timeline does not depend on the size of its pages, even with many events in one millisecond.
@@ -56,8 +57,8 @@ func TestTimelinePages(t *testing.T) {
 		"duplication "+copied(time.Second).Id, "incident replaced closed")
 	for _, n := range []int{1, 2, 3, 100} {
 		var got []string
-		for _, e := range pages(t, n, func(after clickhouse.EventCursor) ([]clickhouse.Event, clickhouse.EventCursor, error) {
-			return clickhouse.TimelinePage(t.Context(), db, clickhouse.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
+		for _, e := range pages(t, n, func(after read.EventCursor) ([]read.Event, read.EventCursor, error) {
+			return read.TimelinePage(t.Context(), db, read.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
 		}) {
 			if e.Kind == "incident" {
 				got = append(got, e.Kind+" "+e.What)
@@ -69,10 +70,10 @@ func TestTimelinePages(t *testing.T) {
 			t.Errorf("in pages of %d the timeline is\n%q, want\n%q", n, got, want)
 		}
 	}
-	if whole, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", "a"); err != nil || len(whole) != len(want) {
+	if whole, err := read.Timeline(t.Context(), db, "acme", "photos", "a"); err != nil || len(whole) != len(want) {
 		t.Errorf("Timeline has %d events, %v, want %d", len(whole), err, len(want))
 	}
-	if got, err := clickhouse.Timeline(t.Context(), db, "acme", "photos", "b"); err != nil || fmt.Sprint(got) != "[]" {
+	if got, err := read.Timeline(t.Context(), db, "acme", "photos", "b"); err != nil || fmt.Sprint(got) != "[]" {
 		t.Errorf("Timeline of nothing = %v, %v", got, err)
 	}
 }

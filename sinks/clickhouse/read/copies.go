@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"context"
@@ -6,11 +6,12 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // EachLive calls each for every live copy of one space in one store, ordered by the bytes of the item ids. It stops
 // at the first error of each, and returns it.
-func EachLive(ctx context.Context, db *DB, of schemas.Copy, each func(schemas.KnownCopy) error) error {
+func EachLive(ctx context.Context, db *clickhouse.DB, of schemas.Copy, each func(schemas.KnownCopy) error) error {
 	q := manifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, After: of.Item, Limit: 10_000}
 	for {
 		page, err := manifestPage(ctx, db, q)
@@ -32,7 +33,7 @@ func EachLive(ctx context.Context, db *DB, of schemas.Copy, each func(schemas.Kn
 // Records returns the stored record of each copy, in the order of copies. Unlike Reader.Fresh, it does not wait for
 // records that are still in Kafka, and does not report which content the properties belong to. Use it for display,
 // not for decisions.
-func Records(ctx context.Context, db *DB, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+func Records(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	for part := range slices.Chunk(copies, 1000) {
 		if _, err := readRecords(ctx, db, part, auditRecords, known); err != nil {
@@ -47,13 +48,13 @@ func Records(ctx context.Context, db *DB, copies []schemas.Copy) ([]*pb.CopyReco
 }
 
 // CountFinal returns the number of distinct copies of a round that have a final check.
-func CountFinal(ctx context.Context, db *DB, round string) (int64, error) {
+func CountFinal(ctx context.Context, db *clickhouse.DB, round string) (int64, error) {
 	return db.Count(ctx, "count the checks of a round",
 		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
 }
 
 // HasFinalCheck reports whether a round has a final check in a store. If space is not empty, only that space counts.
-func HasFinalCheck(ctx context.Context, db *DB, account, store, space string) (bool, error) {
+func HasFinalCheck(ctx context.Context, db *clickhouse.DB, account, store, space string) (bool, error) {
 	n, err := db.Count(ctx, "look for the checks of rounds",
 		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND (space = ? OR ? = '')"+
 			" AND round != '' AND final LIMIT 1)", account, store, space, space)
@@ -67,8 +68,8 @@ type CheckCount struct {
 }
 
 // CheckCounts counts all checks of the copies of an account.
-func CheckCounts(ctx context.Context, db *DB, account string) (CheckCount, error) {
-	rows, err := Query[CheckCount](ctx, db, "count checks",
+func CheckCounts(ctx context.Context, db *clickhouse.DB, account string) (CheckCount, error) {
+	rows, err := clickhouse.Query[CheckCount](ctx, db, "count checks",
 		"SELECT count() AS checks, sum(bytes_read) AS bytes FROM {db}.bit_log_v WHERE account = ?", account)
 	if err != nil || len(rows) == 0 {
 		return CheckCount{}, err

@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"fmt"
@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // extremeChanges returns changes with extreme values.
@@ -102,25 +102,25 @@ func TestExtremes(t *testing.T) {
 			for i := range need.Amount(1, len(zones), len(zones)) {
 				zone := zones[(n+i)%len(zones)]
 				ctx := ch.Context(t.Context(), ch.WithSettings(ch.Settings{"session_timezone": zone}))
-				changes, _, err := clickhouse.SpaceHistory(ctx, db, clickhouse.SpaceQuery{Account: c.GetAccount(), Space: c.GetSpace()})
+				changes, _, err := read.SpaceHistory(ctx, db, read.SpaceQuery{Account: c.GetAccount(), Space: c.GetSpace()})
 				if err != nil || len(changes) != 1 {
 					t.Fatalf("SpaceHistory = %v, %v", changes, err)
 				}
 				clickhousetest.Compare(t, "in its space's history", changes[0], c)
-				known, err := clickhouse.Manifest(ctx, db, clickhouse.ManifestQuery{
+				known, err := read.Manifest(ctx, db, read.ManifestQuery{
 					Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace(), Limit: 2,
 				})
 				if err != nil || len(known) != 1 {
 					t.Fatalf("Manifest = %v, %v", known, err)
 				}
 				clickhousetest.Compare(t, "in the manifest", known[0].Record.GetManifest(), clickhousetest.RecordOf(c))
-				records, err := clickhouse.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
+				records, err := read.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
 				if err != nil {
 					t.Fatal(err)
 				}
 				clickhousetest.Compare(t, "on record", records[0],
 					&pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.RecordOf(c), LastPass: clickhousetest.Millis(clickhousetest.At(0)), LastAttempt: clickhousetest.Millis(clickhousetest.At(0))})
-				if events, err := clickhouse.Timeline(ctx, db, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
+				if events, err := read.Timeline(ctx, db, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
 					t.Errorf("Timeline = %v, %v, want the change and its check", events, err)
 				}
 			}

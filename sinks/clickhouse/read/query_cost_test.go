@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A measurement counts the rows that each query of a context has read, as the engine reports them.
@@ -62,20 +63,20 @@ func queryCosts(f fillSize) map[string]queryCost {
 	)
 	space := int64(f.space() + 3*ofState) // rows of the state in one store
 	c := schemas.Copy{Account: "acme", Store: "2", Space: "space-07", Item: "img-00000340.tif"}
-	may := clickhouse.Span{From: time.Date(2025, 5, 1, 0, 0, 0, 0, time.UTC),
+	may := read.Span{From: time.Date(2025, 5, 1, 0, 0, 0, 0, time.UTC),
 		To: time.Date(2025, 6, 1, 0, 0, 0, 0, time.UTC)}
 	return map[string]queryCost{
 		"timeline of an item": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			events, _, err := clickhouse.TimelinePage(ctx, db, clickhouse.TimelineQuery{Account: c.Account, Space: c.Space, Item: c.Item, Limit: 100})
+			events, _, err := read.TimelinePage(ctx, db, read.TimelineQuery{Account: c.Account, Space: c.Space, Item: c.Item, Limit: 100})
 			return len(events), err
 		}, 60, []int64{point, point, point, 0}},
 		"history of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			changes, _, err := clickhouse.SpaceHistory(ctx, db,
-				clickhouse.SpaceQuery{Account: c.Account, Space: c.Space, Span: may, Limit: page})
+			changes, _, err := read.SpaceHistory(ctx, db,
+				read.SpaceQuery{Account: c.Account, Space: c.Space, Span: may, Limit: page})
 			return len(changes), err
 		}, page, []int64{2 * ofLog, 4 * ofLog, (page + 2) * ofLog}},
 		"fixity status of a space in a store": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			all, err := clickhouse.FixityStatus(ctx, db, clickhouse.StatusQuery{Account: c.Account, Store: c.Store, Space: c.Space})
+			all, err := read.FixityStatus(ctx, db, read.StatusQuery{Account: c.Account, Store: c.Store, Space: c.Space})
 			if len(all) == 1 && (all[0].Live != uint64(f.space()) || all[0].Verified != all[0].Live/10*9 ||
 				all[0].Overdue != all[0].Live/10) {
 				return 0, fmt.Errorf("it is %+v", all[0])
@@ -83,19 +84,19 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return len(all), err
 		}, 1, []int64{space}},
 		"duplication status of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			all, err := clickhouse.DuplicationStatus(ctx, db, c.Account, c.Space)
+			all, err := read.DuplicationStatus(ctx, db, c.Account, c.Space)
 			if len(all) == 2 && (all[0].Live != uint64(f.space()) || all[1].Differing != uint64(f.space())) {
 				return 0, fmt.Errorf("it is %+v", all)
 			}
 			return len(all), err
 		}, 2, []int64{2 * space}},
 		"overdue copies of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			copies, _, err := clickhouse.FixityDue(ctx, db,
-				clickhouse.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
+			copies, _, err := read.FixityDue(ctx, db,
+				read.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
 			return len(copies), err
 		}, 10, []int64{space, 10 * point, 10 * copy1}},
 		"first failure of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			f, err := clickhouse.FirstFailure(ctx, db,
+			f, err := read.FirstFailure(ctx, db,
 				schemas.Copy{Account: "acme", Store: "1", Space: "space-00", Item: "img-00001170.tif"}, may.From)
 			if err == nil && (f == nil || f.Started.Month() != time.May || f.LastPass != nil) {
 				err = fmt.Errorf("it is %+v", f)
@@ -103,11 +104,11 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return 1, err
 		}, 1, []int64{point, point}},
 		"failures of an account": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			failed, err := clickhouse.FailedCopies(ctx, db, clickhouse.FailureQuery{Account: c.Account})
+			failed, err := read.FailedCopies(ctx, db, read.FailureQuery{Account: c.Account})
 			return len(failed), err
 		}, 4, []int64{4 * bigParts * ofLog}},
 		"bit history of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			checks, _, err := clickhouse.Checks(ctx, db, clickhouse.CheckQuery{Copy: c})
+			checks, _, err := read.Checks(ctx, db, read.CheckQuery{Copy: c})
 			return len(checks), err
 		}, 10, []int64{point}},
 	}

@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"fmt"
@@ -9,8 +9,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A copy is pending from its first inconclusive check to the next conclusive one.
@@ -49,7 +49,7 @@ func TestPending(t *testing.T) {
 	)
 	list := func(account string) (got string) {
 		t.Helper()
-		all, err := clickhouse.Pending(t.Context(), db, account, clickhousetest.Epoch.Add(-time.Hour))
+		all, err := read.Pending(t.Context(), db, account, clickhousetest.Epoch.Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}

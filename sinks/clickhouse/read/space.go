@@ -1,4 +1,4 @@
-package clickhouse
+package read
 
 import (
 	"context"
@@ -6,18 +6,19 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // readSpace returns the record of a space: the manifest is LIVE if the space is expected, otherwise NONE. A space is
 // expected if it has a live copy. If a client has deleted the space, or a person has declared it gone, and it was
 // not created again since, only a copy that is newer than that counts.
-func readSpace(ctx context.Context, db *DB, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
+func readSpace(ctx context.Context, db *clickhouse.DB, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
 	type facts struct {
 		Created int64 `ch:"created"`
 		Deleted int64 `ch:"deleted"`
 	}
-	rows, err := Query[facts](ctx, db, "read the changes of a space",
+	rows, err := clickhouse.Query[facts](ctx, db, "read the changes of a space",
 		"SELECT maxIf(toUnixTimestamp64Milli(ts), op = 'create_space') AS created,"+
 			" maxIf(toUnixTimestamp64Milli(ts), op = 'delete_space' AND origin IN ('client', 'duplication')) AS deleted"+
 			" FROM {db}.audit_log WHERE account = ? AND space = ? AND item = '' AND store = ?",

@@ -1,4 +1,7 @@
-package clickhouse
+// Package read queries the logs and the state of every copy. A Reader's reads are fresh: they include every change
+// that was in Kafka when they began, and decisions may rely on them. The other queries return what the tables have,
+// for display. A query that cannot be answered returns an error, never an empty result.
+package read
 
 import (
 	"context"
@@ -12,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -28,7 +32,7 @@ type ReaderConfig struct {
 	Wait time.Duration // timeout for the watermark, and for each read; default 30 s
 	// Gaps is called after each read with the gaps of the tables; none: the tables have everything that was committed.
 	// It may be nil.
-	Gaps func(context.Context, []Gap)
+	Gaps func(context.Context, []clickhouse.Gap)
 	// DeclaredGone returns the time at which a person declared a space gone; zero: never. nil: no space ever was.
 	DeclaredGone func(account, store, space string) time.Time
 
@@ -46,7 +50,7 @@ const (
 // A Reader reads the records of copies. A record reflects every change that was in Kafka when it was requested, in
 // the manifest and in the audit log. Concurrent requests share a read.
 type Reader struct {
-	db        *DB
+	db        *clickhouse.DB
 	watermark Watermark
 	cfg       ReaderConfig
 	requests  chan *request
@@ -63,7 +67,7 @@ type response struct {
 }
 
 // NewReader returns a Reader. It serves requests while Run runs.
-func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
+func NewReader(db *clickhouse.DB, mark Watermark, cfg ReaderConfig) *Reader {
 	if cfg.Wait <= 0 {
 		cfg.Wait = 30 * time.Second
 	}
@@ -80,7 +84,7 @@ func NewReader(db *DB, mark Watermark, cfg ReaderConfig) *Reader {
 }
 
 // Fresh returns the record of each copy, in the order of copies. A copy without a row has the state NONE. The audit
-// record has only the fields that decisions need: state, time, change id, digests and their provenance. DB.Records
+// record has only the fields that decisions need: state, time, change id, digests and their provenance. Records
 // returns all fields. For a space, which is a copy without an item, the manifest is LIVE if the space is expected,
 // otherwise NONE.
 //
@@ -222,9 +226,9 @@ func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*
 		return nil, retry.Unavailable(fmt.Errorf("read manifest and audit log: %w", err))
 	}
 	// Check before the read: a table may be filled during the read, and then a check afterwards finds no gap.
-	if gaps, err := Gaps(ctx, r.db, committed); err != nil {
+	if gaps, err := clickhouse.Gaps(ctx, r.db, committed); err != nil {
 		return nil, retry.Unavailable(err)
-	} else if CheckGaps(gaps) != nil {
+	} else if clickhouse.CheckGaps(gaps) != nil {
 		return nil, retry.Unavailable(r.reportGaps(ctx, gaps))
 	}
 	known := map[schemas.Copy]*pb.CopyRecord{}
@@ -263,7 +267,7 @@ func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*
 		known[c] = r
 	}
 	// Check again after the read: a table that was emptied or restored meanwhile has lost its position, too.
-	gaps, err := Gaps(ctx, r.db, committed)
+	gaps, err := clickhouse.Gaps(ctx, r.db, committed)
 	if err == nil {
 		err = r.reportGaps(ctx, gaps)
 	}
@@ -274,11 +278,11 @@ func (r *Reader) read(ctx context.Context, batch []*request) (map[schemas.Copy]*
 }
 
 // reportGaps passes the gaps to the Gaps callback. It returns an error if they make the read records unknown.
-func (r *Reader) reportGaps(ctx context.Context, gaps []Gap) error {
+func (r *Reader) reportGaps(ctx context.Context, gaps []clickhouse.Gap) error {
 	if r.cfg.Gaps != nil {
 		r.cfg.Gaps(ctx, gaps)
 	}
-	if err := CheckGaps(gaps); err != nil {
+	if err := clickhouse.CheckGaps(gaps); err != nil {
 		return fmt.Errorf("read manifest and audit log: %w", err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package clickhouse_test
+package read_test
 
 import (
 	"maps"
@@ -12,6 +12,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A propertiesCase is a history of one copy, and the record of its properties afterwards.
@@ -155,7 +156,7 @@ func TestPropertiesOnRecord(t *testing.T) {
 	}
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	for _, when := range []string{"as they came", "after a merge"} {
-		fresh := clickhousetest.Reader(t, db, clickhousetest.Reached, clickhouse.ReaderConfig{}.WithBatch(0, time.Millisecond))
+		fresh := clickhousetest.Reader(t, db, clickhousetest.Reached, read.ReaderConfig{}.WithBatch(0, time.Millisecond))
 		got, err := fresh.Fresh(t.Context(), copies)
 		if err != nil {
 			t.Fatal(err)
@@ -201,7 +202,7 @@ func TestPropertiesOfTheState(t *testing.T) {
 		t.Fatal(err)
 	}
 	for c, want := range map[*pb.Change]bool{c: false, claimed: true, checked: false} {
-		known, err := clickhouse.FreshRecords(t.Context(), db, []schemas.Copy{schemas.CopyOf(c)})
+		known, err := read.FreshRecords(t.Context(), db, []schemas.Copy{schemas.CopyOf(c)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,10 +1,11 @@
-package clickhouse
+package read
 
 import (
 	"context"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // A Pending copy is one with an inconclusive newest check. It is checked again before any other action.
@@ -23,7 +24,7 @@ const pendingLimit = 10_000
 
 // Pending returns the pending copies of an account, or of all accounts for "", that were checked at or after since,
 // ordered by the time of their next check. It returns at most 10,000.
-func Pending(ctx context.Context, db *DB, account string, since time.Time) ([]PendingCopy, error) {
+func Pending(ctx context.Context, db *clickhouse.DB, account string, since time.Time) ([]PendingCopy, error) {
 	type row struct {
 		Account string    `ch:"account"`
 		Store   string    `ch:"store"`
@@ -41,7 +42,7 @@ func Pending(ctx context.Context, db *DB, account string, since time.Time) ([]Pe
 	const undecided = "verdict IN ('undecided', 'unknown') AND NOT final" +
 		" AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND (? = '' OR account = ?)"
 	args := []any{since.UnixMilli(), account, account, since.UnixMilli(), pendingLimit}
-	rows, err := Query[row](ctx, db, "list pending copies",
+	rows, err := clickhouse.Query[row](ctx, db, "list pending copies",
 		"SELECT account, store, space, item, argMax(verdict, (ts, off)) AS last_verdict,"+
 			" argMax(finding, (ts, off)) AS last_finding, argMax(row, (ts, off)) AS last_row, min(ts) AS since,"+
 			" assumeNotNull(argMax(next, (ts, off))) AS due, count() AS checks FROM ("+
