@@ -9,6 +9,8 @@ import (
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
+
+	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
 // appliedMigrations is the content of the table schema_migrations.
@@ -100,7 +102,7 @@ func prepareStatements(ctx context.Context, db *DB, l appliedMigrations) ([]stri
 }
 
 // recordMigration records in the database that a migration was applied.
-func recordMigration(ctx context.Context, db *DB, m migration) error {
+func recordMigration(ctx context.Context, db *DB, m migrations.Migration) error {
 	var layout Layout
 	if db.Config().Cluster != "" {
 		var err error
@@ -110,8 +112,8 @@ func recordMigration(ctx context.Context, db *DB, m migration) error {
 	}
 	const statement = "INSERT INTO {db}.schema_migrations (version, name, checksum, cluster, shards)" +
 		" SELECT {version:UInt32}, {name:String}, {checksum:String}, {cluster:String}, {shards:UInt32}"
-	err := db.Exec(ctx, statement, ch.Named("version", strconv.Itoa(int(m.number))), ch.Named("name", m.name),
-		ch.Named("checksum", checksum(m)), ch.Named("cluster", db.Config().Cluster),
+	err := db.Exec(ctx, statement, ch.Named("version", strconv.Itoa(int(m.Number))), ch.Named("name", m.Name),
+		ch.Named("checksum", m.Checksum()), ch.Named("cluster", db.Config().Cluster),
 		ch.Named("shards", strconv.Itoa(int(layout.Shards))))
 	if err != nil {
 		return Classify(fmt.Errorf("record migration %s: %w", m, err))
@@ -121,7 +123,7 @@ func recordMigration(ctx context.Context, db *DB, m migration) error {
 
 // checkApplied checks that the applied migrations are unchanged and were applied for the configured layout.
 // Migrations that only the database has are accepted: a newer program applied them.
-func checkApplied(ctx context.Context, db *DB, all []migration, l appliedMigrations) error {
+func checkApplied(ctx context.Context, db *DB, all []migrations.Migration, l appliedMigrations) error {
 	want := db.Config().Cluster
 	for _, e := range l.entries {
 		switch {
@@ -155,9 +157,9 @@ func checkApplied(ctx context.Context, db *DB, all []migration, l appliedMigrati
 	}
 	var errs []error
 	for _, m := range all {
-		if e, ok := l.entries[m.number]; ok && e.Checksum != "" && e.Checksum != checksum(m) {
+		if e, ok := l.entries[m.Number]; ok && e.Checksum != "" && e.Checksum != m.Checksum() {
 			errs = append(errs, fmt.Errorf("%w: %s was applied with the checksum %.12s, this program has %.12s",
-				ErrChanged, m, e.Checksum, checksum(m)))
+				ErrChanged, m, e.Checksum, m.Checksum()))
 		}
 	}
 	return errors.Join(errs...)

@@ -19,7 +19,7 @@ import (
 // must be as the migrations have made them (ErrAltered), and the reader must have the right to read them
 // (ErrAccess). Newer migrations and unknown columns are accepted.
 func CheckDatabase(ctx context.Context, db *DB) error {
-	all, err := readMigrations(migrations.Files)
+	all, err := migrations.All()
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func CheckDatabase(ctx context.Context, db *DB) error {
 	}
 	var missing []string
 	for _, m := range all {
-		if _, ok := l.entries[m.number]; !ok {
+		if _, ok := l.entries[m.Number]; !ok {
 			missing = append(missing, m.String())
 		}
 	}

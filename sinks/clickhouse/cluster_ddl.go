@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
 // columnChange matches changes of columns, which the Distributed table needs, too.
@@ -29,7 +31,7 @@ func newClusterDDL(cluster, database string) *clusterDDL {
 }
 
 // statements returns the statements of a migration on the cluster. Each can be run again.
-func (f *clusterDDL) statements(m migration) ([]string, error) {
+func (f *clusterDDL) statements(m migrations.Migration) ([]string, error) {
 	s, err := parse(m)
 	if err != nil {
 		return nil, err
@@ -64,7 +66,7 @@ func (f *clusterDDL) statements(m migration) ([]string, error) {
 	return nil, fmt.Errorf("migration %s has no form for a cluster", m)
 }
 
-func (f *clusterDDL) table(m migration, s statement) ([]string, error) {
+func (f *clusterDDL) table(m migrations.Migration, s statement) ([]string, error) {
 	var by string
 	switch c := s.columns; {
 	case c["topic"] && c["part"] && c["off"]:
@@ -92,7 +94,7 @@ func (f *clusterDDL) table(m migration, s statement) ([]string, error) {
 	}, nil
 }
 
-func (f *clusterDDL) view(m migration, s statement) ([]string, error) {
+func (f *clusterDDL) view(m migrations.Migration, s statement) ([]string, error) {
 	by, err := f.shardingKey(m, s)
 	if err != nil {
 		return nil, err
@@ -107,7 +109,7 @@ func (f *clusterDDL) view(m migration, s statement) ([]string, error) {
 
 // shardingKey returns the sharding key of all tables that a query reads. If they had different ones, no shard could
 // answer alone.
-func (f *clusterDDL) shardingKey(m migration, s statement) (by string, err error) {
+func (f *clusterDDL) shardingKey(m migrations.Migration, s statement) (by string, err error) {
 	for _, r := range reference.FindAllStringSubmatch(s.body, -1) {
 		switch of := f.shardingKeys[r[1]]; {
 		case of == "":

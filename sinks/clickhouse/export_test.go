@@ -3,83 +3,13 @@ package clickhouse
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"regexp"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
 // TableColumns returns the columns that the sinks write: type by table and column.
 func TableColumns() map[string]map[string]string { return writtenTables() }
-
-// ClusterDDL returns the statements of every migration on a cluster.
-func ClusterDDL(cluster, database string) ([]Step, error) {
-	all, err := readMigrations(migrations.Files)
-	if err != nil {
-		return nil, err
-	}
-	db := &DB{cfg: Config{Cluster: cluster, Database: database}}
-	form := newClusterDDL(cluster, database)
-	var steps []Step
-	for _, m := range all {
-		statements, err := form.statements(m)
-		if err != nil {
-			return nil, err
-		}
-		for i := range statements {
-			statements[i] = strings.TrimSpace(db.Name(statements[i]))
-		}
-		steps = append(steps, Step{Name: m.String(), Statements: statements})
-	}
-	return steps, nil
-}
-
-// LastClusterDDL returns what the last of some statements becomes on a cluster.
-func LastClusterDDL(cluster, database string, statements []string) (last []string, err error) {
-	form := newClusterDDL(cluster, database)
-	for i, s := range statements {
-		if last, err = form.statements(migration{uint32(i + 1), "x", s}); err != nil {
-			return nil, err
-		}
-	}
-	return last, nil
-}
-
-// ApplyHere applies a plan for a cluster to one server only, replacing what the embedded engine lacks: it removes ON
-// CLUSTER, and replicates nothing.
-func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
-	here := func(statement string) error {
-		statement = strings.ReplaceAll(statement, " ON CLUSTER "+QuoteName(db.cfg.Cluster), "")
-		return db.conn.Exec(ctx, replicated.ReplaceAllString(statement, "$1("))
-	}
-	for _, statement := range p.Prepare {
-		if err := here(statement); err != nil {
-			return err
-		}
-	}
-	for _, s := range p.Steps {
-		for _, statement := range s.Statements {
-			if err := here(statement); err != nil {
-				return fmt.Errorf("%s: %w", s.Name, err)
-			}
-		}
-		if err := recordMigration(ctx, db, s.migration); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-var replicated = regexp.MustCompile(`Replicated(\w*MergeTree)\('[^']*', '[^']*'(?:, )?`)
-
-// ReadMigrations reports whether files are valid migrations.
-func ReadMigrations(files fs.FS) error {
-	_, err := readMigrations(files)
-	return err
-}
 
 // ComparedParts returns the parts that CheckManifest compares, by column of copy_state.
 func ComparedParts() map[string][]string {

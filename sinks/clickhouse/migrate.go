@@ -43,7 +43,7 @@ type Step struct {
 	Name       string
 	Statements []string
 
-	migration migration
+	migration migrations.Migration
 }
 
 // Empty reports whether there is nothing to do.
@@ -53,7 +53,7 @@ func (p Plan) Empty() bool { return len(p.Prepare) == 0 && len(p.Steps) == 0 }
 // applied: for a server that has joined the cluster, or a table that was dropped. A migration that has changed since
 // it was applied is ErrChanged.
 func NewPlan(ctx context.Context, db *DB, again bool) (Plan, error) {
-	all, err := readMigrations(migrations.Files)
+	all, err := migrations.All()
 	if err != nil {
 		return Plan{}, err
 	}
@@ -73,13 +73,13 @@ func NewPlan(ctx context.Context, db *DB, again bool) (Plan, error) {
 	}
 	form := newClusterDDL(db.Config().Cluster, db.Config().Database)
 	for _, m := range all {
-		statements := []string{m.statement}
+		statements := []string{m.Statement}
 		if db.Config().Cluster != "" {
 			if statements, err = form.statements(m); err != nil {
 				return Plan{}, err
 			}
 		}
-		if _, done := l.entries[m.number]; done && !again {
+		if _, done := l.entries[m.Number]; done && !again {
 			continue
 		}
 		for i := range statements {
@@ -118,7 +118,7 @@ func Apply(ctx context.Context, db *DB, p Plan) (applied []string, err error) {
 				return applied, db.Explain(db.Config().WriterLogin(), fmt.Errorf("apply migration %s: %w", s.Name, err))
 			}
 		}
-		if s.migration.name == lastPositionMigration {
+		if s.migration.Name == lastPositionMigration {
 			if err := initPositions(ctx, db, p); err != nil {
 				return applied, fmt.Errorf("apply migration %s: %w", s.Name, err)
 			}

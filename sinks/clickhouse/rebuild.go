@@ -135,14 +135,14 @@ func dropLeftovers(ctx context.Context, db *DB) error {
 // mergedState returns a subquery that merges a table like copy_state. It uses the newest migration of the view
 // copy_merged, so that the rebuilt state is merged in the same way as the real one.
 func mergedState(table string) (string, error) {
-	all, err := readMigrations(migrations.Files)
+	all, err := migrations.All()
 	if err != nil {
 		return "", err
 	}
 	text := ""
 	for _, m := range all {
-		if strings.HasPrefix(m.name, "copy_merged") {
-			text = m.statement
+		if strings.HasPrefix(m.Name, "copy_merged") {
+			text = m.Statement
 		}
 	}
 	_, body, ok := strings.Cut(text, " AS\n")

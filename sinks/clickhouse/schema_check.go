@@ -19,7 +19,7 @@ type wantedTable struct {
 
 // wantedTables returns the tables and views that exist after all migrations.
 func wantedTables() (map[string]wantedTable, error) {
-	all, err := readMigrations(migrations.Files)
+	all, err := migrations.All()
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ var addedColumn = regexp.MustCompile(`ADD COLUMN IF NOT EXISTS (\w+)`)
 
 // addedColumns returns the columns that migrations have added to existing tables, as table.column.
 func addedColumns() (map[string]bool, error) {
-	all, err := readMigrations(migrations.Files)
+	all, err := migrations.All()
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +151,7 @@ func addedColumns() (map[string]bool, error) {
 			return nil, err
 		}
 		if s.verb == alter {
-			for _, c := range addedColumn.FindAllStringSubmatch(m.statement, -1) {
+			for _, c := range addedColumn.FindAllStringSubmatch(m.Statement, -1) {
 				added[s.name+"."+c[1]] = true
 			}
 		}

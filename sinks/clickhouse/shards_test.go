@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -89,7 +91,7 @@ func newEngines(t *testing.T, between string) *engineCluster {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[i].ApplyHere(t.Context(), plan); err != nil {
+		if err := applyHere(t.Context(), p.cluster[i], plan); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -574,3 +576,40 @@ func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Deliv
 	}
 	return errors.Join(errs...)
 }
+
+// applyHere applies a plan for a cluster to one server only, replacing what the embedded engine lacks: it removes ON
+// CLUSTER, and replicates nothing.
+func applyHere(ctx context.Context, db *clickhouse.DB, p clickhouse.Plan) error {
+	on := " ON CLUSTER " + clickhouse.QuoteName(db.Config().Cluster)
+	here := func(statement string) error {
+		return db.Exec(ctx, replicated.ReplaceAllString(strings.ReplaceAll(statement, on, ""), "$1("))
+	}
+	for _, statement := range p.Prepare {
+		if err := here(statement); err != nil {
+			return err
+		}
+	}
+	all, err := migrations.All()
+	if err != nil {
+		return err
+	}
+	for i, s := range p.Steps {
+		for _, statement := range s.Statements {
+			if err := here(statement); err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+		}
+		layout, err := db.ReadLayout(ctx)
+		if err != nil {
+			return err
+		}
+		m := all[i]
+		if err := db.Exec(ctx, "INSERT INTO {db}.schema_migrations (version, name, checksum, cluster, shards)"+
+			" SELECT ?, ?, ?, ?, ?", m.Number, m.Name, m.Checksum(), db.Config().Cluster, layout.Shards); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var replicated = regexp.MustCompile(`Replicated(\w*MergeTree)\('[^']*', '[^']*'(?:, )?`)

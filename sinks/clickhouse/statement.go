@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
 // The forms of statement that a migration may use. Each can be run again without harm.
@@ -48,8 +50,8 @@ type statement struct {
 }
 
 // parse parses a migration. A form that cannot be run again is an error.
-func parse(m migration) (statement, error) {
-	text := strings.TrimSpace(comments.ReplaceAllString(m.statement, ""))
+func parse(m migrations.Migration) (statement, error) {
+	text := strings.TrimSpace(comments.ReplaceAllString(m.Statement, ""))
 	s := statement{text: text}
 	if g := createTable.FindStringSubmatch(text); g != nil {
 		s.verb, s.name, s.body, s.engine, s.args, s.rest = makeTable, g[1], g[2], g[3], g[4], g[5]
