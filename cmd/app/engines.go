@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/streams/kafka"
 )
 
@@ -109,7 +110,7 @@ func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickho
 	if err != nil {
 		return nil, fmt.Errorf("open ClickHouse: %w", err)
 	}
-	if err := clickhouse.CheckDatabase(ctx, db); err != nil {
+	if err := migrate.Check(ctx, db); err != nil {
 		return nil, errors.Join(asPrecondition(err), db.Close())
 	}
 	return db, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -111,7 +112,7 @@ type rebuilder struct {
 func (a *App) Rebuild(
 	ctx context.Context, by Actor, progress func(step string, done, total int64),
 ) (done RebuildResult, err error) {
-	if err := errors.Join(clickhouse.CheckDatabase(ctx, a.db), clickhouse.CheckWrites(ctx, a.db)); err != nil {
+	if err := errors.Join(migrate.Check(ctx, a.db), migrate.CheckWrites(ctx, a.db)); err != nil {
 		return done, asPrecondition(err)
 	}
 	r := rebuilder{

@@ -1,9 +1,7 @@
 package clickhouse_test
 
 import (
-	"errors"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,43 +11,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-func TestMain(m *testing.M) {
-	if os.Getenv(killedAddr) != "" {
-		os.Exit(migrateToBeKilled())
-	}
-	clickhousetest.Main(m)
-}
-
-func TestMigrate(t *testing.T) {
-	t.Parallel()
-	db := clickhousetest.OpenEmpty(t)
-	err := clickhouse.CheckDatabase(t.Context(), db)
-	if !errors.Is(err, clickhouse.ErrMigration) || !strings.Contains(err.Error(), "0001_audit_log") {
-		t.Errorf("Check before Migrate = %v, want a missing 0001_audit_log", err)
-	}
-	applied, err := clickhouse.Migrate(t.Context(), db)
-	if err != nil || len(applied) < 20 || applied[0] != "0001_audit_log" {
-		t.Fatalf("Migrate = %v, %v", applied, err)
-	}
-	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
-		t.Errorf("Check after Migrate: %v", err)
-	}
-	if again, err := clickhouse.Migrate(t.Context(), db); err != nil || len(again) != 0 {
-		t.Errorf("Migrate again = %v, %v, want nothing", again, err)
-	}
-	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name) SELECT 9999, 'newer'"); err != nil {
-		t.Fatal(err)
-	}
-	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
-		t.Errorf("Check with a newer migration: %v", err)
-	}
-	if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.schema_migrations"); err != nil {
-		t.Fatal(err)
-	}
-	if again, err := clickhouse.Migrate(t.Context(), db); err != nil || !slices.Equal(again, applied) {
-		t.Errorf("Migrate with its ledger lost = %v, %v, want all of them again", again, err)
-	}
-}
+func TestMain(m *testing.M) { clickhousetest.Main(m) }
 
 func TestColumns(t *testing.T) {
 	t.Parallel()

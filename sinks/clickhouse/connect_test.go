@@ -24,6 +24,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -122,7 +123,7 @@ func TestTLS(t *testing.T) {
 	db := clickhousetest.Open(t)
 	pool, certificate := certificates(t)
 	l := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{certificate}})
-	go relay(l, clickhousetest.Addr(t), new(atomic.Bool), passAll)
+	go clickhousetest.Relay(l, clickhousetest.Addr(t), new(atomic.Bool), passAll)
 	inClear := serve(t, func(c net.Conn) { // the response of ClickHouse to a greeting that it cannot parse
 		_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n")
 		_, _ = io.Copy(io.Discard, c)
@@ -155,9 +156,9 @@ func TestTLS(t *testing.T) {
 			cfg := db.Config()
 			cfg.Addresses, cfg.TLS = []string{tc.addr}, tc.tls
 			other := clickhousetest.Connect(t, cfg)
-			err := clickhouse.CheckDatabase(t.Context(), other)
+			err := migrate.Check(t.Context(), other)
 			if err == nil {
-				err = errors.Join(clickhouse.CheckWrites(t.Context(), other), other.Ping(t.Context()), checkUse(t, other, 0))
+				err = errors.Join(migrate.CheckWrites(t.Context(), other), other.Ping(t.Context()), checkUse(t, other, 0))
 			}
 			if !tc.want(err) {
 				t.Errorf("got %v", err)
@@ -178,7 +179,7 @@ func TestFailover(t *testing.T) {
 	cfg := db.Config()
 	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
 	other := clickhousetest.Connect(t, cfg.WithDialTimeout(300*time.Millisecond))
-	if err := clickhouse.CheckDatabase(t.Context(), other); err != nil {
+	if err := migrate.Check(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
 	before := asked.Load()
@@ -227,10 +228,10 @@ func TestAllAddressesDead(t *testing.T) {
 	one, two := dead(t), dead(t)
 	db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
-		"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Ping": db.Ping(t.Context()),
+		"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db), "Ping": db.Ping(t.Context()),
 		"Store": checkUse(t, db, 0),
 	} {
-		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, clickhouse.ErrMigration) ||
+		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, migrate.ErrMissing) ||
 			!strings.Contains(err.Error(), "at "+one+":") || !strings.Contains(err.Error(), "at "+two+":") ||
 			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s = %v, want class unavailable, and what is wrong with each address", name, err)
@@ -269,16 +270,16 @@ func TestRefusedGreeting(t *testing.T) {
 				_, _ = io.Copy(c, bytes.NewReader(b.Buf))
 			})
 			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
-			_, migrated := clickhouse.Migrate(t.Context(), db)
+			_, migrated := migrate.Run(t.Context(), db)
 			for what, err := range map[string]error{
-				"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Migrate": migrated,
+				"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db), "Migrate": migrated,
 			} {
 				switch access := errors.Is(err, clickhouse.ErrAccess); {
 				case err == nil || access != (tc.want != "") || !strings.Contains(err.Error(), tc.want):
 					t.Errorf("%s = %v, want %s", what, err, tc.want)
 				case !strings.Contains(err.Error(), "what the server says") || strings.Contains(err.Error(), "hunter2"):
 					t.Errorf("%s = %v", what, err)
-				case errors.Is(err, clickhouse.ErrMigration):
+				case errors.Is(err, migrate.ErrMissing):
 					t.Errorf("%s = %v: a refusal is read as a fact", what, err)
 				}
 			}
@@ -313,9 +314,9 @@ func TestOlderServer(t *testing.T) {
 				_, _ = c.Write(b.Buf)
 			})
 			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
-			_, migrated := clickhouse.Migrate(t.Context(), db)
+			_, migrated := migrate.Run(t.Context(), db)
 			for what, err := range map[string]error{
-				"Check": clickhouse.CheckDatabase(t.Context(), db), "CheckWrites": clickhouse.CheckWrites(t.Context(), db), "Migrate": migrated,
+				"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db), "Migrate": migrated,
 				"Ping": db.Ping(t.Context()),
 			} {
 				refused := errors.Is(err, clickhouse.ErrOlder)
@@ -340,7 +341,7 @@ func TestServerThatSendsLogs(t *testing.T) {
   <quotas><default></default></quotas>
 </clickhouse>`})
 	db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
-	if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
+	if _, err := migrate.Run(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	for i := range int64(3) {

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/retry"
@@ -38,7 +39,7 @@ func TestEngineKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
+		if _, err := migrate.Run(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
 		var killer errgroup.Group
@@ -106,7 +107,7 @@ func TestQueryAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
+	if _, err := migrate.Run(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	var asking errgroup.Group

@@ -24,8 +24,8 @@ var (
 
 // Error codes of the server that this package branches on.
 const (
-	codeUnknownTable    = 60
-	codeUnknownDatabase = 81
+	CodeUnknownTable    = 60
+	CodeUnknownDatabase = 81
 	CodeReadOnly        = 164
 	codeUnknownUser     = 192
 	codeWrongPassword   = 193

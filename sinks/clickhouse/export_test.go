@@ -9,7 +9,7 @@ import (
 )
 
 // TableColumns returns the columns that the sinks write: type by table and column.
-func TableColumns() map[string]map[string]string { return writtenTables() }
+func TableColumns() map[string]map[string]string { return WrittenColumns() }
 
 // ComparedParts returns the parts that CheckManifest compares, by column of copy_state.
 func ComparedParts() map[string][]string {

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 )
 
 // partialProfiles returns settings with which a server returns partial or outdated results without an error.
@@ -68,7 +69,7 @@ func TestPartialResultsProfile(t *testing.T) {
 		"<default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>" +
 		"<quota>default</quota></default>" + users.String() + "</users></clickhouse>"})
 	plain := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
-	if _, err := clickhouse.Migrate(t.Context(), plain); err != nil {
+	if _, err := migrate.Run(t.Context(), plain); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(name, want, profile string, db *clickhouse.DB) {

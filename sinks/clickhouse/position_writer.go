@@ -177,7 +177,7 @@ func (m *positionWriter) write(ctx context.Context, table string, rows []positio
 	return nil
 }
 
-func setPositions(ctx context.Context, db *DB, to map[schemas.Role][]schemas.Progress, filled map[string]bool) error {
+func SetPositions(ctx context.Context, db *DB, to map[schemas.Role][]schemas.Progress, filled map[string]bool) error {
 	rows := map[string][]positionRow{}
 	for role, of := range Positions() {
 		m := newPositionWriter(db, role)

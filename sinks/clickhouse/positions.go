@@ -27,8 +27,8 @@ func Positions() map[schemas.Role]map[schemas.Topic]string {
 	}
 }
 
-// positionTables returns the sorted names of the tables that hold positions.
-func positionTables() []string {
+// PositionTables returns the sorted names of the tables that hold positions.
+func PositionTables() []string {
 	var tables []string
 	for _, of := range Positions() {
 		tables = slices.AppendSeq(tables, maps.Values(of))
@@ -86,7 +86,7 @@ type positionKey struct {
 // Gaps returns the gaps between the positions and the committed offsets. The caller must have read the committed
 // offsets before the call.
 func Gaps(ctx context.Context, db *DB, committed map[schemas.Role][]schemas.Progress) ([]Gap, error) {
-	at, err := readPositions(ctx, db, db.Reader(), positionTables())
+	at, err := readPositions(ctx, db, db.Reader(), PositionTables())
 	if err != nil {
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -365,16 +366,16 @@ func TestInitPositions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.OpenEmpty(t)
-			apply := func(plan clickhouse.Plan) {
+			apply := func(plan migrate.Plan) {
 				t.Helper()
 				plan.Committed = func(context.Context) (map[schemas.Role][]schemas.Progress, error) { return committed(7, 9), nil }
-				if _, err := clickhouse.Apply(t.Context(), db, plan); err != nil {
+				if _, err := migrate.Apply(t.Context(), db, plan); err != nil {
 					t.Fatal(err)
 				}
 			}
-			plan := func() clickhouse.Plan {
+			plan := func() migrate.Plan {
 				t.Helper()
-				plan, err := clickhouse.NewPlan(t.Context(), db, false)
+				plan, err := migrate.NewPlan(t.Context(), db, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -394,7 +395,7 @@ func TestInitPositions(t *testing.T) {
 			}
 			for range 2 { // the second is after a kill before the migration was recorded
 				if tt.older {
-					if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
+					if _, err := migrate.Run(t.Context(), db); err != nil {
 						t.Fatal(err)
 					}
 					if tt.stored {

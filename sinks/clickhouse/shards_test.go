@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
@@ -77,7 +78,7 @@ func newEngines(t *testing.T, between string) *engineCluster {
 				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile>" +
 				"<quota>default</quota></default></users></clickhouse>",
 		})
-		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
+		go clickhousetest.Relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
 		p.engines[i] = s
 		for name, into := range map[string]**clickhouse.DB{"main": &p.cluster[i], "": &p.alone[i]} {
 			db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: name}, nil)
@@ -87,7 +88,7 @@ func newEngines(t *testing.T, between string) *engineCluster {
 			t.Cleanup(func() { db.Close() })
 			*into = db
 		}
-		plan, err := clickhouse.NewPlan(t.Context(), p.cluster[i], false)
+		plan, err := migrate.NewPlan(t.Context(), p.cluster[i], false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -298,10 +299,10 @@ func TestCluster(t *testing.T) {
 		t.Errorf("%d copies are pending, %v, want 6", len(pending), err)
 	}
 	for i, db := range p.cluster {
-		if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
+		if err := migrate.Check(t.Context(), db); err != nil {
 			t.Errorf("Check through server %d: %v", i, err)
 		}
-		if err := clickhouse.CheckWrites(t.Context(), db); err != nil {
+		if err := migrate.CheckWrites(t.Context(), db); err != nil {
 			t.Errorf("CheckWrites through server %d: %v", i, err)
 		}
 		if got := reads(t, db); got != want {
@@ -385,7 +386,7 @@ func TestCluster(t *testing.T) {
 		if err := p.alone[1].Exec(t.Context(), "ALTER TABLE {db}.job_log_local DROP COLUMN error"); err != nil {
 			t.Fatal(err)
 		}
-		if err := clickhouse.CheckDatabase(t.Context(), p.cluster[1]); err == nil ||
+		if err := migrate.Check(t.Context(), p.cluster[1]); err == nil ||
 			!strings.Contains(err.Error(), "table job_log_local: column error is missing") {
 			t.Errorf("Check = %v", err)
 		}
@@ -396,7 +397,7 @@ func TestCluster(t *testing.T) {
 				" now64(3) + 1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := clickhouse.CheckDatabase(t.Context(), p.cluster[1]); err == nil ||
+		if err := migrate.Check(t.Context(), p.cluster[1]); err == nil ||
 			!strings.Contains(err.Error(), "spread over 3 shards, and the cluster main has 2 now") {
 			t.Errorf("Check = %v", err)
 		}
@@ -492,7 +493,7 @@ func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 		t.Fatal(err)
 	}
 	if got[0].Findings() != 0 || got[0].Unhashed != 0 || got[0].Rows == 0 {
-		t.Errorf("got %s", describe(got[0]))
+		t.Errorf("got %s", clickhousetest.Describe(got[0]))
 	}
 }
 
@@ -579,7 +580,7 @@ func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Deliv
 
 // applyHere applies a plan for a cluster to one server only, replacing what the embedded engine lacks: it removes ON
 // CLUSTER, and replicates nothing.
-func applyHere(ctx context.Context, db *clickhouse.DB, p clickhouse.Plan) error {
+func applyHere(ctx context.Context, db *clickhouse.DB, p migrate.Plan) error {
 	on := " ON CLUSTER " + clickhouse.QuoteName(db.Config().Cluster)
 	here := func(statement string) error {
 		return db.Exec(ctx, replicated.ReplaceAllString(strings.ReplaceAll(statement, on, ""), "$1("))

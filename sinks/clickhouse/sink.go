@@ -261,7 +261,7 @@ func quorumOffset(ctx context.Context, db *DB, table string, of source) (uint64,
 	if err != nil || quorum == "1" {
 		return math.MaxUint64, err
 	}
-	if !slices.Contains(positionTables(), table) {
+	if !slices.Contains(PositionTables(), table) {
 		return 0, nil
 	}
 	at, err := readPositions(ctx, db, db.Writer(), []string{table})

@@ -370,9 +370,9 @@ func TestLateAttempt(t *testing.T) {
 	if got := clickhousetest.Count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("after a replay the table has %s rows, want 1200", got)
 	}
-	proofs, err := verify(t, direct, schemas.Changes, kafkaTopic{records: batch, end: 600, committed: 600})
-	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || describe(proofs[0]) != want {
-		t.Errorf("got %s, %v, want %s", describe(proofs[0]), err, want)
+	proofs, err := clickhousetest.Verify(t, direct, schemas.Changes, clickhousetest.KafkaTopic{Records: batch, End: 600, Committed: 600})
+	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || clickhousetest.Describe(proofs[0]) != want {
+		t.Errorf("got %s, %v, want %s", clickhousetest.Describe(proofs[0]), err, want)
 	}
 }
 

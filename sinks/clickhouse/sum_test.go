@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 )
 
 // otherValues are SQL for another value of a column, by its type; %s is the value.
@@ -66,6 +68,8 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 		}
 	}
 }
+
+var update = flag.Bool("update", false, "write testdata/summed_columns.txt")
 
 // A column that is in the sums stays in them. An added column follows hash, within trim.
 func TestSummedColumns(t *testing.T) {
@@ -181,15 +185,15 @@ func TestAddedColumns(t *testing.T) {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.OpenEmpty(t)
-			plan, err := clickhouse.NewPlan(t.Context(), db, false)
+			plan, err := migrate.NewPlan(t.Context(), db, false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			added := slices.IndexFunc(plan.Steps, func(s clickhouse.Step) bool { return s.Name == tc.added })
+			added := slices.IndexFunc(plan.Steps, func(s migrate.Step) bool { return s.Name == tc.added })
 			if added < 0 {
 				t.Fatal("the migration is not there")
 			}
-			if _, err := clickhouse.Apply(t.Context(), db, clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
+			if _, err := migrate.Apply(t.Context(), db, migrate.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
 				t.Fatal(err)
 			}
 			records := clickhousetest.Deliver(tc.topic, 0, tc.records...)
@@ -208,7 +212,7 @@ func TestAddedColumns(t *testing.T) {
 			// Only the columns that existed before.
 			summed, _, _ := strings.Cut(strings.TrimPrefix(clickhouse.RowBinarySQL()[table], "concat("), ", trim(")
 			exec(t, "ALTER TABLE {db}."+table+" UPDATE sum = xxHash64("+summed+") WHERE off = 0 SETTINGS mutations_sync = 2")
-			if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
+			if _, err := migrate.Run(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
 			if err := clickhouse.NewSink(db).Store(t.Context(), records[1:]); err != nil {
@@ -217,12 +221,12 @@ func TestAddedColumns(t *testing.T) {
 			altered := func(t *testing.T, want int64) {
 				t.Helper()
 				n := int64(len(records))
-				got, err := verify(t, db, tc.topic, kafkaTopic{records: records, end: n, committed: n})
+				got, err := clickhousetest.Verify(t, db, tc.topic, clickhousetest.KafkaTopic{Records: records, End: n, Committed: n})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if p := got[0]; p.Altered.Messages != want || p.Findings() != want || p.Rows != n || p.Unhashed != 0 {
-					t.Errorf("got %s, want %d altered", describe(p), want)
+					t.Errorf("got %s, want %d altered", clickhousetest.Describe(p), want)
 				}
 			}
 			altered(t, 0)

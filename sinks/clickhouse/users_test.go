@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
@@ -70,23 +71,23 @@ func TestUsers(t *testing.T) {
 		}
 		return clickhousetest.Connect(t, cfg)
 	}
-	if _, err := clickhouse.Migrate(t.Context(), as("sink", "")); !errors.Is(err, clickhouse.ErrAccess) ||
+	if _, err := migrate.Run(t.Context(), as("sink", "")); !errors.Is(err, clickhouse.ErrAccess) ||
 		!strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
 		t.Errorf("Migrate as one who may not = %v, want the grant CREATE DATABASE named", err)
 	}
-	if err := clickhouse.CheckDatabase(t.Context(), as("blind", "")); !errors.Is(err, clickhouse.ErrMigration) &&
+	if err := migrate.Check(t.Context(), as("blind", "")); !errors.Is(err, migrate.ErrMissing) &&
 		!errors.Is(err, clickhouse.ErrAccess) {
 		t.Errorf("Check before there is a database = %v", err)
 	}
 	owner := as("owner", "")
-	if _, err := clickhouse.Migrate(t.Context(), owner); err != nil {
+	if _, err := migrate.Run(t.Context(), owner); err != nil {
 		t.Fatalf("Migrate with the grants of the documentation: %v", err)
 	}
-	plan, err := clickhouse.NewPlan(t.Context(), owner, true)
+	plan, err := migrate.NewPlan(t.Context(), owner, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := clickhouse.Apply(t.Context(), owner, plan); err != nil {
+	if _, err := migrate.Apply(t.Context(), owner, plan); err != nil {
 		t.Fatalf("Migrate again with the grants of the documentation: %v", err)
 	}
 	next := int64(0) // offset
@@ -112,8 +113,8 @@ func TestUsers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := as(tc.user, tc.reader)
-			checkAccess(t, "Check", clickhouse.CheckDatabase(t.Context(), db), tc.reads)
-			checkAccess(t, "CheckWrites", clickhouse.CheckWrites(t.Context(), db), tc.writes)
+			checkAccess(t, "Check", migrate.Check(t.Context(), db), tc.reads)
+			checkAccess(t, "CheckWrites", migrate.CheckWrites(t.Context(), db), tc.writes)
 			if tc.reads+tc.writes == "" {
 				next++
 				if err := checkUse(t, db, next); err != nil {

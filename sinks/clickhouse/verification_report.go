@@ -119,7 +119,7 @@ func (f *Discrepancy) add(e match.Entry, hasID bool) {
 func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVerification, error) {
 	counted := make([]int64, len(p.tables))
 	// Read the positions before the rows: then the table must have every row below its position.
-	before, err := readPositions(ctx, p.db, p.db.Writer(), positionTables())
+	before, err := readPositions(ctx, p.db, p.db.Writer(), PositionTables())
 	if err != nil {
 		return nil, err
 	}
@@ -148,7 +148,7 @@ func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVer
 	if now.Incarnation != r.Compared.Incarnation {
 		return nil, fmt.Errorf("verify %s: %w", p.topic, ErrRecreated)
 	}
-	at, err := readPositions(ctx, p.db, p.db.Writer(), positionTables())
+	at, err := readPositions(ctx, p.db, p.db.Writer(), PositionTables())
 	if err != nil {
 		return nil, err
 	}

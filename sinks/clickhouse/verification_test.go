@@ -1,9 +1,7 @@
 package clickhouse_test
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"reflect"
 	"regexp"
@@ -18,88 +16,6 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
-
-// A kafkaTopic is the content of a topic: partition 3, incarnation 7.
-type kafkaTopic struct {
-	records   []*schemas.Delivery
-	bad       map[int64]error // records that cannot be decoded, by offset
-	dead      []int64
-	committed int64
-	start     int64 // start of the log after the rows have been read
-	end       int64 // end of the compared range
-	now       int64 // end of the log after the rows have been read; 0: end
-	anew      bool
-}
-
-func verify(
-	t testing.TB, db *clickhouse.DB, topic schemas.Topic, k kafkaTopic,
-) ([]*clickhouse.TableVerification, error) {
-	t.Helper()
-	p, err := clickhouse.NewVerification(db, topic, func(d *schemas.Delivery) bool { return slices.Contains(k.dead, d.Offset) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	for _, d := range k.records {
-		if err := p.Add(d, k.bad[d.Offset]); err != nil {
-			t.Fatal(err)
-		}
-	}
-	steps := map[string][2]int64{}
-	noted := schemas.OffsetRange{Incarnation: 7, Starts: map[int32]int64{3: 0}, Ends: map[int32]int64{3: k.end}}
-	got, err := p.Compare(t.Context(), clickhouse.TopicOffsets{
-		Compared: noted, Committed: map[int32]int64{3: k.committed},
-		Now: func(context.Context) (schemas.OffsetRange, error) {
-			now := schemas.OffsetRange{Incarnation: 7, Starts: map[int32]int64{3: k.start},
-				Ends: map[int32]int64{3: max(k.now, k.end)}}
-			if k.anew {
-				now.Incarnation++
-			}
-			return now, nil
-		},
-		Progress: func(step string, done, total int64) { steps[step] = [2]int64{done, total} },
-	})
-	for step, at := range steps {
-		if at[0] != at[1] && err == nil {
-			t.Errorf("step %q ended at %d of %d", step, at[0], at[1])
-		}
-	}
-	return got, err
-}
-
-// describe returns the findings as text.
-func describe(p *clickhouse.TableVerification) string {
-	s := fmt.Sprintf("%s: %d records, %d messages, %d rows", p.Table, p.Records, p.Messages, p.Rows)
-	for _, f := range []struct {
-		name string
-		of   clickhouse.Discrepancy
-	}{
-		{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced},
-		{"altered", p.Altered}, {"dead", p.Dead}, {"pending", p.Pending},
-	} {
-		if f.of.Messages == 0 && len(f.of.Ranges) == 0 {
-			continue
-		}
-		s += fmt.Sprintf("; %s %d", f.name, f.of.Messages)
-		for _, r := range f.of.Ranges {
-			s += fmt.Sprintf(" %d/%d@%d-%d", r.Incarnation, r.Partition, r.First, r.Last)
-		}
-	}
-	if p.Unhashed > 0 {
-		s += fmt.Sprintf("; unhashed %d", p.Unhashed)
-	}
-	if p.Uncompared != (clickhouse.Uncompared{}) {
-		s += fmt.Sprintf("; gone %+v", p.Uncompared)
-	}
-	for _, x := range p.Trimmed {
-		s += fmt.Sprintf("; trimmed %d before %d, %d rows, %d unread", x.Partition, x.Before, x.Rows, x.Unread)
-	}
-	return s
-}
 
 // withOtherBytes returns a record with other bytes.
 func withOtherBytes(d *schemas.Delivery) []*schemas.Delivery {
@@ -140,10 +56,10 @@ func TestKnownLoss(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := verify(t, db, schemas.Changes,
-				kafkaTopic{records: batch[50:], start: 50, end: 60, committed: tc.committed})
+			got, err := clickhousetest.Verify(t, db, schemas.Changes,
+				clickhousetest.KafkaTopic{Records: batch[50:], Start: 50, End: 60, Committed: tc.committed})
 			if err != nil || got[0].Findings() != tc.want {
-				t.Errorf("%d findings, %v, want %d: %s", got[0].Findings(), err, tc.want, describe(got[0]))
+				t.Errorf("%d findings, %v, want %d: %s", got[0].Findings(), err, tc.want, clickhousetest.Describe(got[0]))
 			}
 		})
 	}
@@ -162,10 +78,10 @@ func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
 	if err := sink.Mark(t.Context(), []schemas.Progress{at}); err != nil {
 		t.Fatal(err)
 	}
-	got, err := verify(t, db, schemas.Changes, kafkaTopic{records: batch, end: 20})
+	got, err := clickhousetest.Verify(t, db, schemas.Changes, clickhousetest.KafkaTopic{Records: batch, End: 20})
 	want := "audit_log: 20 records, 20 messages, 10 rows; missing 5 7/3@0-4; pending 5 7/3@15-19"
-	if err != nil || describe(got[0]) != want {
-		t.Errorf("got  %s, %v\nwant %s", describe(got[0]), err, want)
+	if err != nil || clickhousetest.Describe(got[0]) != want {
+		t.Errorf("got  %s, %v\nwant %s", clickhousetest.Describe(got[0]), err, want)
 	}
 }
 
@@ -182,169 +98,169 @@ func TestVerification(t *testing.T) {
 	tests := map[string]struct {
 		stored []*schemas.Delivery // nil: batch
 		damage []string
-		kept   kafkaTopic
+		kept   clickhousetest.KafkaTopic
 		want   string
 	}{
-		"all is there": {kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows"},
+		"all is there": {kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows"},
 		"rows removed": {
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off IN (7, 8, 9, 60) SETTINGS mutations_sync = 2"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 96 rows; missing 4 7/3@7-9 7/3@60-60",
+			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 96 rows; missing 4 7/3@7-9 7/3@60-60",
 		},
 		"a row doubled under another id": {
 			damage: []string{insert + "* REPLACE (unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 42"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 101 rows; extra 1 7/3@42-42",
+			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 101 rows; extra 1 7/3@42-42",
 		},
 		"a row of another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1" +
+			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1" +
 				" 7/3@42-42",
 		},
 		"a row moved to another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42",
 				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND toYYYYMM(ts) = 202603 SETTINGS mutations_sync = 2"},
-			kept: kafkaTopic{records: batch},
+			kept: clickhousetest.KafkaTopic{Records: batch},
 			want: "100 records, 100 messages, 100 rows; displaced 1 7/3@42-42; altered 1 7/3@42-42",
 		},
 		"a row stored twice is one in the view": {
 			damage: []string{insert + "* FROM {db}.audit_log WHERE off = 42"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows",
+			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows",
 		},
-		"an id at several offsets": {stored: twice, kept: kafkaTopic{records: twice, end: 23},
+		"an id at several offsets": {stored: twice, kept: clickhousetest.KafkaTopic{Records: twice, End: 23},
 			want: "23 records, 20 messages, 20 rows"},
 		"an id at several offsets, and no row": {
 			stored: twice, damage: []string{
 				"ALTER TABLE {db}.audit_log DELETE WHERE off IN (5, 21, 22) SETTINGS mutations_sync = 2",
 			},
-			kept: kafkaTopic{records: twice, end: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
+			kept: clickhousetest.KafkaTopic{Records: twice, End: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
 		},
 		"an offset that holds another message now": {
 			stored: batch, damage: nil,
-			kept: kafkaTopic{records: append(clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("new", 0)), batch[1:]...)},
+			kept: clickhousetest.KafkaTopic{Records: append(clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("new", 0)), batch[1:]...)},
 			want: "100 records, 100 messages, 100 rows; missing 1 7/3@0-0; extra 1 7/3@0-0",
 		},
 		"not yet committed": {
-			stored: batch[:90], kept: kafkaTopic{records: batch, committed: 88},
+			stored: batch[:90], kept: clickhousetest.KafkaTopic{Records: batch, Committed: 88},
 			want: "100 records, 100 messages, 90 rows; pending 10 7/3@90-99",
 		},
 		"dead letters": {
 			stored: append(slices.Clone(batch[:10]), batch[12:]...),
-			kept:   kafkaTopic{records: batch, bad: map[int64]error{10: errors.New("garbage")}, dead: []int64{10, 11, 12}},
+			kept:   clickhousetest.KafkaTopic{Records: batch, Unreadable: map[int64]error{10: errors.New("garbage")}, Dead: []int64{10, 11, 12}},
 			want:   "100 records, 100 messages, 98 rows; dead 2 7/3@10-11",
 		},
 		"a dead letter that was sent again, and its row lost": {
-			stored: batch[:10], kept: kafkaTopic{records: resent, dead: []int64{4}},
+			stored: batch[:10], kept: clickhousetest.KafkaTopic{Records: resent, Dead: []int64{4}},
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off = 4 SETTINGS mutations_sync = 2"},
 			want:   "21 records, 20 messages, 9 rows; missing 11 7/3@10-20",
 		},
 		"a dead letter that was sent again, and refused again": {
-			stored: append(slices.Clone(batch[:4]), batch[5:20]...), kept: kafkaTopic{records: resent, dead: []int64{4, 20}},
+			stored: append(slices.Clone(batch[:4]), batch[5:20]...), kept: clickhousetest.KafkaTopic{Records: resent, Dead: []int64{4, 20}},
 			want: "21 records, 20 messages, 19 rows; dead 1 7/3@4-4",
 		},
 		"a dead letter that was sent again, and is not stored yet": {
 			stored: append(slices.Clone(batch[:4]), batch[5:20]...),
-			kept:   kafkaTopic{records: resent, dead: []int64{4}, committed: 20},
+			kept:   clickhousetest.KafkaTopic{Records: resent, Dead: []int64{4}, Committed: 20},
 			want:   "21 records, 20 messages, 19 rows; pending 1 7/3@20-20",
 		},
 		"unreadable, and no dead letter": {
 			stored: append(slices.Clone(batch[:10]), batch[11:]...),
-			kept:   kafkaTopic{records: batch, bad: map[int64]error{10: errors.New("garbage")}},
+			kept:   clickhousetest.KafkaTopic{Records: batch, Unreadable: map[int64]error{10: errors.New("garbage")}},
 			want:   "100 records, 100 messages, 99 rows; missing 1 7/3@10-10",
 		},
 		"trimmed": {
-			kept: kafkaTopic{records: batch[30:], start: 30},
+			kept: clickhousetest.KafkaTopic{Records: batch[30:], Start: 30},
 			want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0};" +
 				" trimmed 3 before 30, 30 rows, 0 unread",
 		},
 		"trimmed while it was read": {
-			kept: kafkaTopic{records: batch[30:], start: 50},
+			kept: clickhousetest.KafkaTopic{Records: batch[30:], Start: 50},
 			want: "70 records, 70 messages, 100 rows; gone {Retention:30 Compaction:0 Incarnations:0 Later:0};" +
 				" trimmed 3 before 50, 30 rows, 0 unread",
 		},
 		"trimmed before it was stored": {
-			stored: batch[50:], kept: kafkaTopic{records: batch[50:], start: 50, committed: 20},
+			stored: batch[50:], kept: clickhousetest.KafkaTopic{Records: batch[50:], Start: 50, Committed: 20},
 			want: "50 records, 50 messages, 50 rows; trimmed 3 before 50, 0 rows, 30 unread",
 		},
 		"gaps": { // control records, and records of an aborted transaction
 			stored: append(slices.Clone(batch[:30]), batch[40:]...),
-			kept:   kafkaTopic{records: append(slices.Clone(batch[:30]), batch[40:]...)},
+			kept:   clickhousetest.KafkaTopic{Records: append(slices.Clone(batch[:30]), batch[40:]...)},
 			want:   "90 records, 90 messages, 90 rows",
 		},
 		"a row in a gap": {
-			kept: kafkaTopic{records: append(slices.Clone(batch[:30]), batch[31:]...)},
+			kept: clickhousetest.KafkaTopic{Records: append(slices.Clone(batch[:30]), batch[31:]...)},
 			want: "99 records, 99 messages, 100 rows; extra 1 7/3@30-30",
 		},
 		"rows of a topic of the same name": {
-			stored: append(slices.Clone(batch), other...), kept: kafkaTopic{records: batch},
+			stored: append(slices.Clone(batch), other...), kept: clickhousetest.KafkaTopic{Records: batch},
 			want: "100 records, 100 messages, 101 rows; gone {Retention:0 Compaction:0 Incarnations:1 Later:0}",
 		},
 		"rows that came later": {
-			kept: kafkaTopic{records: batch[:80], end: 80, committed: 80, now: 100},
+			kept: clickhousetest.KafkaTopic{Records: batch[:80], End: 80, Committed: 80, Now: 100},
 			want: "80 records, 80 messages, 100 rows; gone {Retention:0 Compaction:0 Incarnations:0 Later:20}",
 		},
 		"the log lost its end": {
-			kept: kafkaTopic{records: batch[:80], end: 80, committed: 80, now: 99},
+			kept: clickhousetest.KafkaTopic{Records: batch[:80], End: 80, Committed: 80, Now: 99},
 			want: "80 records, 80 messages, 100 rows; extra 1 7/3@99-99;" +
 				" gone {Retention:0 Compaction:0 Incarnations:0 Later:19}",
 		},
 		"a column altered": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off IN (42, 43) SETTINGS mutations_sync = 2"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
+			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
 		},
 		"a row replaced by an altered one": {
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 SETTINGS mutations_sync = 2",
 				insert + "* REPLACE (42 AS off) FROM {db}.audit_log WHERE report = 41"},
-			kept: kafkaTopic{records: batch},
+			kept: clickhousetest.KafkaTopic{Records: batch},
 			want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; altered 1 7/3@42-42",
 		},
 		"an altered row beside the true one": {
 			damage: []string{insert + "* REPLACE ('eve' AS user) FROM {db}.audit_log WHERE off = 42"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"a column altered, and the record trimmed": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off = 7 SETTINGS mutations_sync = 2"},
-			kept:   kafkaTopic{records: batch[30:], start: 30},
+			kept:   clickhousetest.KafkaTopic{Records: batch[30:], Start: 30},
 			want: "70 records, 70 messages, 100 rows; altered 1 7/3@7-7;" +
 				" gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
 		},
 		"the hash of other bytes, and a sum that fits": {
-			kept: kafkaTopic{records: append(slices.Clone(batch[:42]), append(withOtherBytes(batch[42]), batch[43:]...)...)},
+			kept: clickhousetest.KafkaTopic{Records: append(slices.Clone(batch[:42]), append(withOtherBytes(batch[42]), batch[43:]...)...)},
 			want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"rows from before there were hashes": {
 			damage: []string{insert + "* REPLACE (0 AS report, 0 AS hash, 0 AS sum) FROM {db}.audit_log WHERE off < 10",
 				"ALTER TABLE {db}.audit_log DELETE WHERE off < 10 AND sum != 0 SETTINGS mutations_sync = 2"},
-			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
+			kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
 		},
 		"a column altered, and the sum taken out": {
 			damage: []string{
 				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0 WHERE off IN (42, 43) SETTINGS mutations_sync = 2",
 			},
-			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
+			kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
 		},
 		"a column altered, and both hashes taken out": {
 			damage: []string{
 				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0, hash = 0 WHERE off = 42 SETTINGS mutations_sync = 2",
 			},
-			kept: kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+			kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"a row that calls itself a position": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE position = 1 WHERE off = 42 SETTINGS mutations_sync = 2"},
-			kept:   kafkaTopic{records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
+			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
-		"reports of one change that differ": {stored: reports, kept: kafkaTopic{records: reports, end: 3},
+		"reports of one change that differ": {stored: reports, kept: clickhousetest.KafkaTopic{Records: reports, End: 3},
 			want: "3 records, 1 messages, 1 rows"},
 		"an altered report that the view does not show": {
 			stored: reports, damage: []string{
 				"ALTER TABLE {db}.audit_log UPDATE agent = 'eve' WHERE off = 1 SETTINGS mutations_sync = 2",
 			},
-			kept: kafkaTopic{records: reports, end: 3}, want: "3 records, 1 messages, 1 rows; altered 1 7/3@1-1",
+			kept: clickhousetest.KafkaTopic{Records: reports, End: 3}, want: "3 records, 1 messages, 1 rows; altered 1 7/3@1-1",
 		},
 		"a row of no topic, and one of a partition that is not there": {
 			damage: []string{insert + "* REPLACE ('somewhere' AS topic) FROM {db}.audit_log WHERE off = 42",
 				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND topic = 'changes' SETTINGS mutations_sync = 2",
 				insert + "* REPLACE ('nowhere' AS topic, unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 43",
 				insert + "* REPLACE (9 AS part, unhex('" + id2 + "') AS id) FROM {db}.audit_log WHERE off = 44"},
-			kept: kafkaTopic{records: batch},
+			kept: clickhousetest.KafkaTopic{Records: batch},
 			want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44; altered 1 7/3@42-42",
 		},
 	}
@@ -365,18 +281,18 @@ func TestVerification(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if tc.kept.end == 0 {
-				tc.kept.end = 100
+			if tc.kept.End == 0 {
+				tc.kept.End = 100
 			}
-			if tc.kept.committed == 0 {
-				tc.kept.committed = tc.kept.end
+			if tc.kept.Committed == 0 {
+				tc.kept.Committed = tc.kept.End
 			}
-			got, err := verify(t, db, schemas.Changes, tc.kept)
+			got, err := clickhousetest.Verify(t, db, schemas.Changes, tc.kept)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(got) != 1 || describe(got[0]) != "audit_log: "+tc.want {
-				t.Fatalf("got  %s\nwant audit_log: %s", describe(got[0]), tc.want)
+			if len(got) != 1 || clickhousetest.Describe(got[0]) != "audit_log: "+tc.want {
+				t.Fatalf("got  %s\nwant audit_log: %s", clickhousetest.Describe(got[0]), tc.want)
 			}
 			wrong := regexp.MustCompile("missing|doubled|extra|displaced|altered|[1-9][0-9]* unread").MatchString(tc.want)
 			if n := got[0].Findings(); n > 0 != wrong {
@@ -394,8 +310,8 @@ func TestVerificationExamples(t *testing.T) {
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch[:10]); err != nil {
 		t.Fatal(err)
 	}
-	proofs, err := verify(t, db, schemas.Changes,
-		kafkaTopic{records: batch, bad: map[int64]error{12: errors.New("garbage")}, end: 30, committed: 30})
+	proofs, err := clickhousetest.Verify(t, db, schemas.Changes,
+		clickhousetest.KafkaTopic{Records: batch, Unreadable: map[int64]error{12: errors.New("garbage")}, End: 30, Committed: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -417,7 +333,7 @@ func TestVerificationExamples(t *testing.T) {
 func TestVerificationOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	if _, err := verify(t, db, schemas.Changes, kafkaTopic{anew: true}); !errors.Is(err, clickhouse.ErrRecreated) {
+	if _, err := clickhousetest.Verify(t, db, schemas.Changes, clickhousetest.KafkaTopic{Recreated: true}); !errors.Is(err, clickhouse.ErrRecreated) {
 		t.Errorf("got %v, want %v", err, clickhouse.ErrRecreated)
 	}
 	if _, err := clickhouse.NewVerification(db, schemas.Checkpoints, nil); err == nil {
@@ -440,16 +356,16 @@ func TestVerificationOfIncidents(t *testing.T) {
 		t.Fatal(err)
 	}
 	compacted := []*schemas.Delivery{batch[2], batch[4]}
-	k := kafkaTopic{records: compacted, end: 5, committed: 5}
+	k := clickhousetest.KafkaTopic{Records: compacted, End: 5, Committed: 5}
 	check := func(when, want string) {
 		t.Helper()
-		got, err := verify(t, db, schemas.Incidents, k)
-		if err != nil || len(got) != 1 || describe(got[0]) != want {
-			t.Errorf("%s: %v\n got %s\nwant %s", when, err, describe(got[0]), want)
+		got, err := clickhousetest.Verify(t, db, schemas.Incidents, k)
+		if err != nil || len(got) != 1 || clickhousetest.Describe(got[0]) != want {
+			t.Errorf("%s: %v\n got %s\nwant %s", when, err, clickhousetest.Describe(got[0]), want)
 		}
 	}
 	check("compacted", "incidents: 2 records, 2 messages, 4 rows; gone {Retention:0 Compaction:2 Incarnations:0 Later:0}")
-	k.records = batch
+	k.Records = batch
 	check("not compacted", "incidents: 5 records, 4 messages, 4 rows")
 	if err := db.Exec(t.Context(),
 		"INSERT INTO {db}.incidents SELECT * REPLACE (unhex(?) AS id) FROM {db}.incidents WHERE off = 2",
@@ -460,7 +376,7 @@ func TestVerificationOfIncidents(t *testing.T) {
 		"ALTER TABLE {db}.incidents DELETE WHERE step_count = 2 SETTINGS mutations_sync = 2"); err != nil {
 		t.Fatal(err)
 	}
-	k.records = compacted
+	k.Records = compacted
 	check("damaged", "incidents: 2 records, 2 messages, 4 rows; extra 1 7/3@2-2; "+
 		"gone {Retention:0 Compaction:1 Incarnations:0 Later:0}")
 }
@@ -494,14 +410,14 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 	}
 	check := func(topic schemas.Topic, records []*schemas.Delivery, want ...string) {
 		t.Helper()
-		proofs, err := verify(t, db, topic,
-			kafkaTopic{records: records, end: int64(len(records)), committed: int64(len(records))})
+		proofs, err := clickhousetest.Verify(t, db, topic,
+			clickhousetest.KafkaTopic{Records: records, End: int64(len(records)), Committed: int64(len(records))})
 		if err != nil {
 			t.Fatal(err)
 		}
 		var got []string
 		for _, p := range proofs {
-			got = append(got, describe(p))
+			got = append(got, clickhousetest.Describe(p))
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s:\n got %q\nwant %q", topic, got, want)

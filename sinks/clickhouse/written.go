@@ -1,8 +1,8 @@
 package clickhouse
 
-// writtenTables returns the tables that sinks write to, and for each of them the type of every column that they
+// WrittenColumns returns the tables that sinks write to, and for each of them the type of every column that they
 // write.
-func writtenTables() map[string]map[string]string {
+func WrittenColumns() map[string]map[string]string {
 	tables := map[string]map[string]string{"copy_state": {}}
 	for _, fs := range topicTables() {
 		for _, f := range fs {
@@ -12,7 +12,7 @@ func writtenTables() map[string]map[string]string {
 	for _, c := range stateColumns() {
 		tables["copy_state"][c.name] = c.typ
 	}
-	for _, table := range positionTables() {
+	for _, table := range PositionTables() {
 		for _, c := range positionColumns(table) {
 			tables[table][c.name] = c.typ
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka"
 )
@@ -99,7 +100,7 @@ func (s *testClickHouse) database(ctx context.Context, name string) (*clickhouse
 		return nil, nil, err
 	}
 	s.databases = append(s.databases, db)
-	if _, err := clickhouse.Migrate(ctx, db); err != nil {
+	if _, err := migrate.Run(ctx, db); err != nil {
 		return nil, nil, err
 	}
 	b, err := clickhousebench.Open(s.engine.Addr(), name)

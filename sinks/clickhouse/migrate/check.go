@@ -1,4 +1,4 @@
-package clickhouse
+package migrate
 
 import (
 	"context"
@@ -11,14 +11,15 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// CheckDatabase reports whether the database can be read. The server must answer, and every migration that this program
-// needs must be applied (ErrMigration), unchanged (ErrChanged) and for the configured layout (ErrForm). The tables
+// Check reports whether the database can be read. The server must answer, and every migration that this program
+// needs must be applied (ErrMissing), unchanged (ErrChanged) and for the configured layout (ErrLayout). The tables
 // must be as the migrations have made them (ErrAltered), and the reader must have the right to read them
 // (ErrAccess). Newer migrations and unknown columns are accepted.
-func CheckDatabase(ctx context.Context, db *DB) error {
+func Check(ctx context.Context, db *clickhouse.DB) error {
 	all, err := migrations.All()
 	if err != nil {
 		return err
@@ -45,7 +46,7 @@ func CheckDatabase(ctx context.Context, db *DB) error {
 	}
 	if len(missing) > 0 {
 		return fmt.Errorf("check database %s: %w: %s (run millrace migrate)",
-			db.Config().Database, ErrMigration, strings.Join(missing, ", "))
+			db.Config().Database, ErrMissing, strings.Join(missing, ", "))
 	}
 	broken, err := probeReads(ctx, db, as)
 	if err != nil {
@@ -59,7 +60,7 @@ func CheckDatabase(ctx context.Context, db *DB) error {
 
 // CheckWrites reports whether the user may insert into every table that sinks write to, and read from it. If not, it
 // returns ErrAccess with the missing grants.
-func CheckWrites(ctx context.Context, db *DB) error {
+func CheckWrites(ctx context.Context, db *clickhouse.DB) error {
 	as := db.Config().WriterLogin()
 	if err := db.CheckLogin(ctx, as); err != nil {
 		return err
@@ -68,24 +69,24 @@ func CheckWrites(ctx context.Context, db *DB) error {
 		return err
 	}
 	refused := refusedGrants{}
-	for table, columns := range writtenTables() {
+	for table, columns := range clickhouse.WrittenColumns() {
 		column := slices.Sorted(maps.Keys(columns))[0]
-		zero := "defaultValueOfTypeName(" + QuoteText(columns[column]) + ")"
+		zero := "defaultValueOfTypeName(" + clickhouse.QuoteText(columns[column]) + ")"
 		for grant, statement := range map[string]string{
-			"SELECT": fmt.Sprintf("SELECT %s FROM {db}.%s LIMIT 0", QuoteName(column), table),
-			"INSERT": fmt.Sprintf("INSERT INTO {db}.%s (%s) SELECT %s WHERE 0", table, QuoteName(column), zero),
+			"SELECT": fmt.Sprintf("SELECT %s FROM {db}.%s LIMIT 0", clickhouse.QuoteName(column), table),
+			"INSERT": fmt.Sprintf("INSERT INTO {db}.%s (%s) SELECT %s WHERE 0", table, clickhouse.QuoteName(column), zero),
 		} {
 			if err := refused.add(grant, table, db.Exec(ctx, statement)); err != nil {
 				return db.Explain(as, fmt.Errorf("probe table %s for writing: %w", table, err))
 			}
 		}
 	}
-	return refused.err(as, db.Config().Database, len(writtenTables()))
+	return refused.err(as, db.Config().Database, len(clickhouse.WrittenColumns()))
 }
 
 // probeReads reads no row from every table and view. broken is the first error that does not depend on the user's
 // rights.
-func probeReads(ctx context.Context, db *DB, as Login) (broken, err error) {
+func probeReads(ctx context.Context, db *clickhouse.DB, as clickhouse.Login) (broken, err error) {
 	wanted, err := wantedTables()
 	if err != nil {
 		return nil, err
@@ -100,10 +101,10 @@ func probeReads(ctx context.Context, db *DB, as Login) (broken, err error) {
 		switch {
 		case errors.As(err, &exception):
 			if broken == nil {
-				broken = Classify(fmt.Errorf("probe %s for reading: %w", name, err))
+				broken = clickhouse.Classify(fmt.Errorf("probe %s for reading: %w", name, err))
 			}
 		case err != nil:
-			return nil, Classify(fmt.Errorf("probe %s for reading: %w", name, err))
+			return nil, clickhouse.Classify(fmt.Errorf("probe %s for reading: %w", name, err))
 		}
 	}
 	return broken, refused.err(as, db.Config().Database, len(wanted))
@@ -111,10 +112,10 @@ func probeReads(ctx context.Context, db *DB, as Login) (broken, err error) {
 
 // checkReadOnly checks the setting readonly of the user's profile. A reader needs 0 or 2: with readonly = 1 it could
 // not send a time limit with a query. A writer needs 0.
-func checkReadOnly(ctx context.Context, db *DB, conn driver.Conn, as Login, writes bool) error {
+func checkReadOnly(ctx context.Context, db *clickhouse.DB, conn driver.Conn, as clickhouse.Login, writes bool) error {
 	var level uint64
 	err := conn.QueryRow(ctx, "SELECT toUInt64(getSetting('readonly'))").Scan(&level)
-	if err != nil && !HasCode(err, CodeReadOnly) {
+	if err != nil && !clickhouse.HasCode(err, clickhouse.CodeReadOnly) {
 		return db.Explain(as, fmt.Errorf("read the setting readonly of user %s: %w", as.User, err))
 	}
 	switch {
@@ -122,10 +123,10 @@ func checkReadOnly(ctx context.Context, db *DB, conn driver.Conn, as Login, writ
 		return nil
 	case writes:
 		return fmt.Errorf("%w: user %s may only read on this server (readonly in its profile), and must be able to write",
-			ErrAccess, as.User)
+			clickhouse.ErrAccess, as.User)
 	}
 	return fmt.Errorf("%w: user %s may not even set a time limit (readonly = 1 in its profile): give it readonly = 2",
-		ErrAccess, as.User)
+		clickhouse.ErrAccess, as.User)
 }
 
 // refusedGrants maps a missing grant to the tables that it is missing on.
@@ -133,7 +134,7 @@ type refusedGrants map[string][]string
 
 // add records a refused access. It returns any other error.
 func (p refusedGrants) add(grant, table string, err error) error {
-	if !HasCode(err, CodeAccessDenied) {
+	if !clickhouse.HasCode(err, clickhouse.CodeAccessDenied) {
 		return err
 	}
 	p[grant] = append(p[grant], table)
@@ -141,7 +142,7 @@ func (p refusedGrants) add(grant, table string, err error) error {
 }
 
 // err returns an error with the missing grants and the statement that gives the first of them, or nil.
-func (p refusedGrants) err(as Login, database string, all int) error {
+func (p refusedGrants) err(as clickhouse.Login, database string, all int) error {
 	if len(p) == 0 {
 		return nil
 	}
@@ -156,5 +157,5 @@ func (p refusedGrants) err(as Login, database string, all int) error {
 		}
 	}
 	return fmt.Errorf("%w: user %s lacks these grants: %s (such as GRANT %s TO %s)",
-		ErrAccess, as.User, strings.Join(missing, ", "), missing[0], as.User)
+		clickhouse.ErrAccess, as.User, strings.Join(missing, ", "), missing[0], as.User)
 }

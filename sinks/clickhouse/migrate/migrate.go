@@ -1,4 +1,7 @@
-package clickhouse
+// Package migrate creates the database and applies the migrations of its schema, on one server or on a cluster, and
+// checks that a database can be used. Every statement can be run again, so a migration that was interrupted or that
+// runs twice at the same time does no harm.
+package migrate
 
 import (
 	"context"
@@ -7,17 +10,18 @@ import (
 	"strings"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
 // Reasons why a database cannot be used.
 var (
-	// ErrMigration means that the database lacks a migration that this program needs.
-	ErrMigration = errors.New("a migration is missing")
+	// ErrMissing means that the database lacks a migration that this program needs.
+	ErrMissing = errors.New("a migration is missing")
 	// ErrChanged means that a migration was applied and has changed since.
 	ErrChanged = errors.New("a migration has changed after it was applied")
-	// ErrForm means that the tables were made for one server and a cluster is configured, or the other way round.
-	ErrForm = errors.New("the tables have another layout")
+	// ErrLayout means that the tables were made for one server and a cluster is configured, or the other way round.
+	ErrLayout = errors.New("the tables have another layout")
 	// ErrAltered means that a table differs from the migrations.
 	ErrAltered = errors.New("altered by hand")
 )
@@ -52,7 +56,7 @@ func (p Plan) Empty() bool { return len(p.Prepare) == 0 && len(p.Steps) == 0 }
 // NewPlan returns what Migrate would do, and changes nothing. With again, the plan has every migration, even if it was
 // applied: for a server that has joined the cluster, or a table that was dropped. A migration that has changed since
 // it was applied is ErrChanged.
-func NewPlan(ctx context.Context, db *DB, again bool) (Plan, error) {
+func NewPlan(ctx context.Context, db *clickhouse.DB, again bool) (Plan, error) {
 	all, err := migrations.All()
 	if err != nil {
 		return Plan{}, err
@@ -93,9 +97,9 @@ func NewPlan(ctx context.Context, db *DB, again bool) (Plan, error) {
 	return p, nil
 }
 
-// Migrate creates the database if it is missing, applies the missing migrations and returns their names. It may run
+// Run creates the database if it is missing, applies the missing migrations and returns their names. It may run
 // twice at the same time: every statement can be run again.
-func Migrate(ctx context.Context, db *DB) (applied []string, err error) {
+func Run(ctx context.Context, db *clickhouse.DB) (applied []string, err error) {
 	p, err := NewPlan(ctx, db, false)
 	if err != nil {
 		return nil, err
@@ -105,7 +109,7 @@ func Migrate(ctx context.Context, db *DB) (applied []string, err error) {
 
 // Apply runs the statements of a Plan, and returns the names of the migrations that it has applied. After an error
 // or a crash, the caller makes a new Plan and applies it.
-func Apply(ctx context.Context, db *DB, p Plan) (applied []string, err error) {
+func Apply(ctx context.Context, db *clickhouse.DB, p Plan) (applied []string, err error) {
 	for _, statement := range p.Prepare {
 		if err := db.Writer().Exec(ctx, statement); err != nil {
 			return nil, db.Explain(db.Config().WriterLogin(),

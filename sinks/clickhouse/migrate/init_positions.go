@@ -1,9 +1,11 @@
-package clickhouse
+package migrate
 
 import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // lastPositionMigration is the name of the last migration that adds positions.
@@ -14,7 +16,7 @@ const lastPositionMigration = "copy_state_position"
 // A topic without rows gets no position: the database may be empty, with some migrations applied by another migrate
 // that was killed or is running. Rows are looked up before Committed is called: a sink of this program stores rows
 // only after the caller has recorded that the tables have positions, and from then on Committed returns nothing.
-func initPositions(ctx context.Context, db *DB, p Plan) error {
+func initPositions(ctx context.Context, db *clickhouse.DB, p Plan) error {
 	if p.older && p.Committed != nil {
 		filled, err := tablesWithRows(ctx, db)
 		if err != nil {
@@ -24,7 +26,7 @@ func initPositions(ctx context.Context, db *DB, p Plan) error {
 		if err != nil {
 			return fmt.Errorf("read committed offsets: %w", err)
 		}
-		if err := setPositions(ctx, db, now, filled); err != nil {
+		if err := clickhouse.SetPositions(ctx, db, now, filled); err != nil {
 			return err
 		}
 	}
@@ -35,15 +37,15 @@ func initPositions(ctx context.Context, db *DB, p Plan) error {
 }
 
 // tablesWithRows returns the tables with positions, and dead_letters, that have other rows than positions.
-func tablesWithRows(ctx context.Context, db *DB) (map[string]bool, error) {
+func tablesWithRows(ctx context.Context, db *clickhouse.DB) (map[string]bool, error) {
 	parts := []string{"SELECT 'dead_letters' AS name FROM {db}.dead_letters LIMIT 1"}
-	for _, table := range positionTables() {
+	for _, table := range clickhouse.PositionTables() {
 		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS name FROM {db}.%[1]s WHERE account != '' LIMIT 1", table))
 	}
 	type row struct {
 		Name string `ch:"name"`
 	}
-	rows, err := QueryOn[row](ctx, db.Writer(), "list the tables with rows", db.Name(strings.Join(parts, " UNION ALL ")))
+	rows, err := clickhouse.QueryOn[row](ctx, db.Writer(), "list the tables with rows", db.Name(strings.Join(parts, " UNION ALL ")))
 	filled := map[string]bool{}
 	for _, r := range rows {
 		filled[r.Name] = true

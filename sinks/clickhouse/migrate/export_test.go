@@ -1,8 +1,9 @@
-package clickhouse
+package migrate
 
 import (
 	"strings"
 
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
@@ -20,7 +21,7 @@ func ClusterDDL(cluster, database string) ([]Step, error) {
 			return nil, err
 		}
 		for i := range statements {
-			statements[i] = strings.TrimSpace(strings.ReplaceAll(statements[i], "{db}", QuoteName(database)))
+			statements[i] = strings.TrimSpace(strings.ReplaceAll(statements[i], "{db}", clickhouse.QuoteName(database)))
 		}
 		steps = append(steps, Step{Name: m.String(), Statements: statements})
 	}

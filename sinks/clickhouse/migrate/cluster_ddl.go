@@ -1,10 +1,11 @@
-package clickhouse
+package migrate
 
 import (
 	"fmt"
 	"regexp"
 	"strings"
 
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
@@ -79,7 +80,7 @@ func (f *clusterDDL) table(m migrations.Migration, s statement) ([]string, error
 	}
 	engine := s.engine
 	if strings.HasSuffix(engine, "MergeTree") {
-		args := []string{QuoteText("/clickhouse/tables/{shard}/" + f.database + "/" + s.name), QuoteText("{replica}")}
+		args := []string{clickhouse.QuoteText("/clickhouse/tables/{shard}/" + f.database + "/" + s.name), clickhouse.QuoteText("{replica}")}
 		if s.args != "" {
 			args = append(args, s.args)
 		}
@@ -126,7 +127,7 @@ func (f *clusterDDL) shardingKey(m migrations.Migration, s statement) (by string
 	return by, nil
 }
 
-func (f *clusterDDL) onCluster() string { return " ON CLUSTER " + QuoteName(f.cluster) }
+func (f *clusterDDL) onCluster() string { return " ON CLUSTER " + clickhouse.QuoteName(f.cluster) }
 
 func (f *clusterDDL) localNames(body string) string {
 	return reference.ReplaceAllString(body, "{db}.${1}_local")
@@ -137,7 +138,7 @@ func (f *clusterDDL) distributed(name, by string) string {
 		by = ", " + by
 	}
 	return fmt.Sprintf("Distributed(%s, %s, %s%s)",
-		QuoteText(f.cluster), QuoteText(f.database), QuoteText(name+"_local"), by)
+		clickhouse.QuoteText(f.cluster), clickhouse.QuoteText(f.database), clickhouse.QuoteText(name+"_local"), by)
 }
 
 // withoutStorage removes from an ALTER the parts that only a MergeTree table can have.

@@ -1,4 +1,4 @@
-package clickhouse_test
+package migrate_test
 
 import (
 	"bytes"
@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -39,7 +40,7 @@ func schemaOf(t *testing.T, db *clickhouse.DB) []string {
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
-	empty, err := clickhouse.NewPlan(t.Context(), db, false)
+	empty, err := migrate.NewPlan(t.Context(), db, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +52,7 @@ func TestPlan(t *testing.T) {
 		db.Config().Database); got != "0" {
 		t.Fatal("to plan has made the database")
 	}
-	applied, err := clickhouse.Apply(t.Context(), db, empty)
+	applied, err := migrate.Apply(t.Context(), db, empty)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,15 +63,15 @@ func TestPlan(t *testing.T) {
 	if !slices.Equal(applied, names) {
 		t.Errorf("applied %v, planned were %v", applied, names)
 	}
-	if p, err := clickhouse.NewPlan(t.Context(), db, false); err != nil || !p.Empty() {
+	if p, err := migrate.NewPlan(t.Context(), db, false); err != nil || !p.Empty() {
 		t.Errorf("the plan of an up-to-date database is %v, %v, want nothing", p, err)
 	}
 	want := schemaOf(t, db)
-	again, err := clickhouse.NewPlan(t.Context(), db, true)
+	again, err := migrate.NewPlan(t.Context(), db, true)
 	if err != nil || len(again.Steps) != len(names) {
 		t.Fatalf("the plan of all again has %d steps, error %v, want %d", len(again.Steps), err, len(names))
 	}
-	if _, err := clickhouse.Apply(t.Context(), db, again); err != nil {
+	if _, err := migrate.Apply(t.Context(), db, again); err != nil {
 		t.Fatal(err)
 	}
 	if got := schemaOf(t, db); !slices.Equal(got, want) {
@@ -92,15 +93,15 @@ func TestOldMigrationTable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := clickhouse.CheckDatabase(t.Context(), db); !errors.Is(err, clickhouse.ErrMigration) ||
+	if err := migrate.Check(t.Context(), db); !errors.Is(err, migrate.ErrMissing) ||
 		!strings.Contains(err.Error(), "0021_manifest") {
 		t.Errorf("Check = %v, want a missing 0021_manifest", err)
 	}
-	applied, err := clickhouse.Migrate(t.Context(), db)
+	applied, err := migrate.Run(t.Context(), db)
 	if err != nil || len(applied) == 0 || applied[0] != "0021_manifest" {
 		t.Fatalf("Migrate = %v, %v", applied, err)
 	}
-	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
+	if err := migrate.Check(t.Context(), db); err != nil {
 		t.Error(err)
 	}
 }
@@ -112,10 +113,10 @@ func TestChangedMigration(t *testing.T) {
 		"SELECT 3, 'bit_log', repeat('0', 64), now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
-	_, migrated := clickhouse.Migrate(t.Context(), db)
-	_, planned := clickhouse.NewPlan(t.Context(), db, true)
-	for what, err := range map[string]error{"Check": clickhouse.CheckDatabase(t.Context(), db), "Migrate": migrated, "Plan": planned} {
-		if !errors.Is(err, clickhouse.ErrChanged) || !strings.Contains(err.Error(), "0003_bit_log") {
+	_, migrated := migrate.Run(t.Context(), db)
+	_, planned := migrate.NewPlan(t.Context(), db, true)
+	for what, err := range map[string]error{"Check": migrate.Check(t.Context(), db), "Migrate": migrated, "Plan": planned} {
+		if !errors.Is(err, migrate.ErrChanged) || !strings.Contains(err.Error(), "0003_bit_log") {
 			t.Errorf("%s = %v, want 0003_bit_log changed", what, err)
 		}
 	}
@@ -126,12 +127,12 @@ func TestOtherLayout(t *testing.T) {
 	db := clickhousetest.Open(t)
 	cfg := db.Config()
 	cfg.Cluster = "default"
-	if err := clickhouse.CheckDatabase(t.Context(), clickhousetest.Connect(t, cfg)); !errors.Is(err, clickhouse.ErrForm) ||
+	if err := migrate.Check(t.Context(), clickhousetest.Connect(t, cfg)); !errors.Is(err, migrate.ErrLayout) ||
 		!strings.Contains(err.Error(), "the cluster default is configured") {
 		t.Errorf("Check of a cluster where there is one server = %v", err)
 	}
 	cfg.Database += "_not_there"
-	if _, err := clickhouse.NewPlan(t.Context(), clickhousetest.Connect(t, cfg), false); !errors.Is(err, clickhouse.ErrCluster) ||
+	if _, err := migrate.NewPlan(t.Context(), clickhousetest.Connect(t, cfg), false); !errors.Is(err, clickhouse.ErrCluster) ||
 		!strings.Contains(err.Error(), `the server knows no cluster "default"`) {
 		t.Errorf("Plan for a cluster that there is not = %v", err)
 	}
@@ -140,7 +141,7 @@ func TestOtherLayout(t *testing.T) {
 			" now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
-	if err := clickhouse.CheckDatabase(t.Context(), db); !errors.Is(err, clickhouse.ErrForm) ||
+	if err := migrate.Check(t.Context(), db); !errors.Is(err, migrate.ErrLayout) ||
 		!strings.Contains(err.Error(), "cluster main") {
 		t.Errorf("Check of one server where there is a cluster = %v", err)
 	}
@@ -169,7 +170,7 @@ func TestUnevenReplicas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: test.cluster, InsertQuorum: test.quorum})
-			if _, err := clickhouse.NewPlan(t.Context(), db, false); !errors.Is(err, test.want) {
+			if _, err := migrate.NewPlan(t.Context(), db, false); !errors.Is(err, test.want) {
 				t.Errorf("Plan = %v, want %v", err, test.want)
 			}
 			if n, err := db.Quorum(t.Context()); n != test.of && err == nil || !errors.Is(err, test.want) {
@@ -193,7 +194,7 @@ func TestAddedByHand(t *testing.T) {
 		if err := db.Exec(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
+		if err := migrate.Check(t.Context(), db); err != nil {
 			t.Errorf("after %s: Check = %v, want none", s, err)
 		}
 	}
@@ -231,10 +232,10 @@ func TestAlteredByHand(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		err := clickhouse.CheckDatabase(t.Context(), db)
+		err := migrate.Check(t.Context(), db)
 		want = append(want, tc.want)
 		for _, w := range want {
-			if !errors.Is(err, clickhouse.ErrAltered) || !strings.Contains(err.Error(), w) {
+			if !errors.Is(err, migrate.ErrAltered) || !strings.Contains(err.Error(), w) {
 				t.Errorf("after %s: Check = %v, want %s", tc.statements, err, w)
 			}
 		}
@@ -254,7 +255,7 @@ func migrateToBeKilled() int {
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{os.Getenv(killedAddr)},
 		Database: os.Getenv(killedName)}, nil)
 	if err == nil {
-		_, err = clickhouse.Migrate(ctx, db)
+		_, err = migrate.Run(ctx, db)
 	}
 	fmt.Println("migrated:", err)
 	return 1
@@ -296,18 +297,18 @@ func TestMigrateKilled(t *testing.T) {
 			if wantMade := min(max(tc.nth, tc.noted), len(want)-1); made != wantMade { // the last ones alter tables
 				t.Fatalf("%d tables and views are made, want %d: the kill came at another place", made, wantMade)
 			}
-			err := clickhouse.CheckDatabase(t.Context(), db)
-			if tc.noted < n && !errors.Is(err, clickhouse.ErrMigration) || tc.noted == n && err != nil {
+			err := migrate.Check(t.Context(), db)
+			if tc.noted < n && !errors.Is(err, migrate.ErrMissing) || tc.noted == n && err != nil {
 				t.Errorf("Check after the kill = %v", err)
 			}
-			applied, err := clickhouse.Migrate(t.Context(), db)
+			applied, err := migrate.Run(t.Context(), db)
 			if err != nil || len(applied) != n-tc.noted {
 				t.Fatalf("Migrate after the kill applied %d, error %v, want %d", len(applied), err, n-tc.noted)
 			}
 			if got := schemaOf(t, db); !slices.Equal(got, want) {
 				t.Errorf("the schema is\n%q\nwant\n%q", got, want)
 			}
-			if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
+			if err := migrate.Check(t.Context(), db); err != nil {
 				t.Error(err)
 			}
 		})
@@ -328,7 +329,7 @@ func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 	var seen atomic.Int32
 	var quiet atomic.Bool
 	started := make(chan struct{})
-	go relay(l, clickhousetest.Addr(t), &quiet, func(sent string, pass func()) bool {
+	go clickhousetest.Relay(l, clickhousetest.Addr(t), &quiet, func(sent string, pass func()) bool {
 		if !strings.Contains(sent, "INSERT INTO `"+db.Config().Database+"`.schema_migrations") {
 			return true
 		}
@@ -368,63 +369,19 @@ func waitFor(t *testing.T, db *clickhouse.DB, n int) {
 	}
 }
 
-// relay forwards connections to a server. It calls see for each piece of data from a client; if see returns false,
-// it cuts the connection. While quiet is set, it forwards nothing from the server.
-func relay(l net.Listener, server string, quiet *atomic.Bool, see func(sent string, pass func()) bool) {
-	for {
-		client, err := l.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer client.Close()
-			up, err := net.Dial("tcp", server)
-			if err != nil {
-				return
-			}
-			defer up.Close()
-			go func() {
-				defer client.Close()
-				buf := make([]byte, 1<<16)
-				for {
-					n, err := up.Read(buf)
-					if err != nil {
-						return
-					}
-					if !quiet.Load() {
-						if _, err := client.Write(buf[:n]); err != nil {
-							return
-						}
-					}
-				}
-			}()
-			buf := make([]byte, 1<<20)
-			for {
-				n, err := client.Read(buf)
-				if err != nil || !see(string(buf[:n]), func() { _, _ = up.Write(buf[:n]) }) {
-					return
-				}
-				if _, err := up.Write(buf[:n]); err != nil {
-					return
-				}
-			}
-		}()
-	}
-}
-
 // Rows from before every report was kept, and before rows had hashes, stay as they are. Later reports join them.
 func TestMigrateRows(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
-	plan, err := clickhouse.NewPlan(t.Context(), db, false)
+	plan, err := migrate.NewPlan(t.Context(), db, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	before := slices.IndexFunc(plan.Steps, func(s clickhouse.Step) bool { return s.Name == "0050_audit_log_report" })
+	before := slices.IndexFunc(plan.Steps, func(s migrate.Step) bool { return s.Name == "0050_audit_log_report" })
 	if before < 0 {
 		t.Fatal("the migration is not there")
 	}
-	if _, err := clickhouse.Apply(t.Context(), db, clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:before]}); err != nil {
+	if _, err := migrate.Apply(t.Context(), db, migrate.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:before]}); err != nil {
 		t.Fatal(err)
 	}
 	client, _, checked := clickhousetest.Reported("a")
@@ -437,18 +394,18 @@ func TestMigrateRows(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := clickhouse.Migrate(t.Context(), db); err != nil {
+	if _, err := migrate.Run(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
-	if err := clickhouse.CheckDatabase(t.Context(), db); err != nil {
+	if err := migrate.Check(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	records := clickhousetest.Deliver(schemas.Changes, 0, client, client, checked)
 	check := func(when, want string) {
 		t.Helper()
-		got, err := verify(t, db, schemas.Changes, kafkaTopic{records: records, end: 3, committed: 3})
-		if err != nil || describe(got[0]) != "audit_log: "+want {
-			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, describe(got[0]), want)
+		got, err := clickhousetest.Verify(t, db, schemas.Changes, clickhousetest.KafkaTopic{Records: records, End: 3, Committed: 3})
+		if err != nil || clickhousetest.Describe(got[0]) != "audit_log: "+want {
+			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, clickhousetest.Describe(got[0]), want)
 		}
 		if got, want := clickhousetest.Value(t, db,
 			"SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
@@ -468,4 +425,42 @@ func TestMigrateRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("read again", "3 records, 1 messages, 1 rows; unhashed 1")
+}
+
+func TestMigrate(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.OpenEmpty(t)
+	err := migrate.Check(t.Context(), db)
+	if !errors.Is(err, migrate.ErrMissing) || !strings.Contains(err.Error(), "0001_audit_log") {
+		t.Errorf("Check before Migrate = %v, want a missing 0001_audit_log", err)
+	}
+	applied, err := migrate.Run(t.Context(), db)
+	if err != nil || len(applied) < 20 || applied[0] != "0001_audit_log" {
+		t.Fatalf("Migrate = %v, %v", applied, err)
+	}
+	if err := migrate.Check(t.Context(), db); err != nil {
+		t.Errorf("Check after Migrate: %v", err)
+	}
+	if again, err := migrate.Run(t.Context(), db); err != nil || len(again) != 0 {
+		t.Errorf("Migrate again = %v, %v, want nothing", again, err)
+	}
+	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name) SELECT 9999, 'newer'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := migrate.Check(t.Context(), db); err != nil {
+		t.Errorf("Check with a newer migration: %v", err)
+	}
+	if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.schema_migrations"); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := migrate.Run(t.Context(), db); err != nil || !slices.Equal(again, applied) {
+		t.Errorf("Migrate with its ledger lost = %v, %v, want all of them again", again, err)
+	}
+}
+
+func TestMain(m *testing.M) {
+	if os.Getenv(killedAddr) != "" {
+		os.Exit(migrateToBeKilled())
+	}
+	clickhousetest.Main(m)
 }

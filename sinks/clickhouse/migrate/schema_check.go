@@ -1,4 +1,4 @@
-package clickhouse
+package migrate
 
 import (
 	"context"
@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
@@ -64,17 +65,17 @@ type actualColumn struct {
 
 // checkSchema compares the tables with the migrations, and their columns with those that sinks write. The error
 // lists all differences.
-func checkSchema(ctx context.Context, db *DB) error {
+func checkSchema(ctx context.Context, db *clickhouse.DB) error {
 	wanted, err := wantedTables()
 	if err != nil {
 		return err
 	}
-	tables, err := Query[actualTable](ctx, db, "read system.tables",
+	tables, err := clickhouse.Query[actualTable](ctx, db, "read system.tables",
 		"SELECT name, engine, sorting_key FROM system.tables WHERE database = ?", db.Config().Database)
 	if err != nil {
 		return err
 	}
-	columns, err := Query[actualColumn](ctx, db, "read system.columns",
+	columns, err := clickhouse.Query[actualColumn](ctx, db, "read system.columns",
 		"SELECT table, name, type, default_kind FROM system.columns WHERE database = ?", db.Config().Database)
 	if err != nil {
 		return err
@@ -84,7 +85,7 @@ func checkSchema(ctx context.Context, db *DB) error {
 	if err != nil {
 		return err
 	}
-	written := writtenTables()
+	written := clickhouse.WrittenColumns()
 	if db.Config().Cluster != "" {
 		for name, c := range maps.Clone(written) {
 			written[name+"_local"] = c
@@ -98,7 +99,7 @@ func checkSchema(ctx context.Context, db *DB) error {
 }
 
 // withLocalTables adds, on a cluster, the local table behind each Distributed table.
-func withLocalTables(db *DB, wanted map[string]wantedTable) map[string]wantedTable {
+func withLocalTables(db *clickhouse.DB, wanted map[string]wantedTable) map[string]wantedTable {
 	if db.Config().Cluster == "" {
 		return wanted
 	}

@@ -1,4 +1,4 @@
-package clickhouse
+package migrate
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
@@ -39,15 +40,15 @@ type appliedMigration struct {
 }
 
 // readApplied reads the table of migrations. If it does not exist, no migration was applied.
-func readApplied(ctx context.Context, db *DB, conn driver.Conn) (appliedMigrations, error) {
+func readApplied(ctx context.Context, db *clickhouse.DB, conn driver.Conn) (appliedMigrations, error) {
 	const op = "read the table of migrations"
 	l := appliedMigrations{columns: map[string]bool{}, entries: map[uint32]appliedMigration{}}
 	rows, err := conn.Query(ctx, db.Name("SELECT * FROM {db}.schema_migrations LIMIT 0"))
 	switch {
-	case HasCode(err, codeUnknownTable), HasCode(err, codeUnknownDatabase):
+	case clickhouse.HasCode(err, clickhouse.CodeUnknownTable), clickhouse.HasCode(err, clickhouse.CodeUnknownDatabase):
 		return l, nil
 	case err != nil:
-		return l, Classify(fmt.Errorf("%s: %w", op, err))
+		return l, clickhouse.Classify(fmt.Errorf("%s: %w", op, err))
 	}
 	l.exists = true
 	fields := "version, argMax(name, applied) AS name"
@@ -58,9 +59,9 @@ func readApplied(ctx context.Context, db *DB, conn driver.Conn) (appliedMigratio
 		}
 	}
 	if err := errors.Join(rows.Close(), rows.Err()); err != nil {
-		return l, Classify(fmt.Errorf("%s: %w", op, err))
+		return l, clickhouse.Classify(fmt.Errorf("%s: %w", op, err))
 	}
-	entries, err := QueryOn[appliedMigration](ctx, conn, op,
+	entries, err := clickhouse.QueryOn[appliedMigration](ctx, conn, op,
 		db.Name("SELECT "+fields+" FROM {db}.schema_migrations AS m GROUP BY version ORDER BY version"))
 	for _, e := range entries {
 		l.entries[e.Version] = e
@@ -69,21 +70,21 @@ func readApplied(ctx context.Context, db *DB, conn driver.Conn) (appliedMigratio
 }
 
 // prepareStatements returns the statements that create the database and its table of migrations, or add missing columns.
-func prepareStatements(ctx context.Context, db *DB, l appliedMigrations) ([]string, error) {
+func prepareStatements(ctx context.Context, db *clickhouse.DB, l appliedMigrations) ([]string, error) {
 	var statements []string
 	if !l.exists {
 		var n uint64
 		// CREATE DATABASE only if it is missing: the user may lack the right to create one.
 		const count = "SELECT count() FROM system.databases WHERE name = ?"
 		if err := db.Writer().QueryRow(ctx, count, db.Config().Database).Scan(&n); err != nil {
-			return nil, Classify(fmt.Errorf("look for the database: %w", err))
+			return nil, clickhouse.Classify(fmt.Errorf("look for the database: %w", err))
 		}
 		on, engine := "", "ReplacingMergeTree"
 		if db.Config().Cluster != "" {
-			on = " ON CLUSTER " + QuoteName(db.Config().Cluster)
+			on = " ON CLUSTER " + clickhouse.QuoteName(db.Config().Cluster)
 			// Every server has the whole table, whatever its shard.
 			path := "/clickhouse/tables/" + db.Config().Database + "/schema_migrations"
-			engine = "ReplicatedReplacingMergeTree(" + QuoteText(path) + ", '{shard}-{replica}')"
+			engine = "ReplicatedReplacingMergeTree(" + clickhouse.QuoteText(path) + ", '{shard}-{replica}')"
 		}
 		if n == 0 {
 			statements = append(statements, "CREATE DATABASE IF NOT EXISTS {db}"+on)
@@ -102,8 +103,8 @@ func prepareStatements(ctx context.Context, db *DB, l appliedMigrations) ([]stri
 }
 
 // recordMigration records in the database that a migration was applied.
-func recordMigration(ctx context.Context, db *DB, m migrations.Migration) error {
-	var layout Layout
+func recordMigration(ctx context.Context, db *clickhouse.DB, m migrations.Migration) error {
+	var layout clickhouse.Layout
 	if db.Config().Cluster != "" {
 		var err error
 		if layout, err = db.ReadLayout(ctx); err != nil {
@@ -116,27 +117,27 @@ func recordMigration(ctx context.Context, db *DB, m migrations.Migration) error 
 		ch.Named("checksum", m.Checksum()), ch.Named("cluster", db.Config().Cluster),
 		ch.Named("shards", strconv.Itoa(int(layout.Shards))))
 	if err != nil {
-		return Classify(fmt.Errorf("record migration %s: %w", m, err))
+		return clickhouse.Classify(fmt.Errorf("record migration %s: %w", m, err))
 	}
 	return nil
 }
 
 // checkApplied checks that the applied migrations are unchanged and were applied for the configured layout.
 // Migrations that only the database has are accepted: a newer program applied them.
-func checkApplied(ctx context.Context, db *DB, all []migrations.Migration, l appliedMigrations) error {
+func checkApplied(ctx context.Context, db *clickhouse.DB, all []migrations.Migration, l appliedMigrations) error {
 	want := db.Config().Cluster
 	for _, e := range l.entries {
 		switch {
 		case e.Cluster == want:
 		case e.Cluster == "":
 			return fmt.Errorf("%w: its tables are those of one server, and the cluster %s is configured: "+
-				"configure another database for the cluster", ErrForm, want)
+				"configure another database for the cluster", ErrLayout, want)
 		case want == "":
 			return fmt.Errorf("%w: its tables are spread over the cluster %s, and no cluster is configured",
-				ErrForm, e.Cluster)
+				ErrLayout, e.Cluster)
 		default:
 			return fmt.Errorf("%w: its tables are spread over the cluster %s, and the cluster %s is configured",
-				ErrForm, e.Cluster, want)
+				ErrLayout, e.Cluster, want)
 		}
 	}
 	if want != "" {
@@ -151,7 +152,7 @@ func checkApplied(ctx context.Context, db *DB, all []migrations.Migration, l app
 			if uint64(e.Shards) != now.Shards {
 				return fmt.Errorf("%w: its tables were spread over %d shards, and the cluster %s has %d now: "+
 					"new rows of a partition would be stored on another shard than its old rows; restore the number of shards, "+
-					"or read the logs into another database", ErrForm, e.Shards, want, now.Shards)
+					"or read the logs into another database", ErrLayout, e.Shards, want, now.Shards)
 			}
 		}
 	}

@@ -1,4 +1,4 @@
-package clickhouse_test
+package migrate_test
 
 import (
 	"flag"
@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 )
 
 var update = flag.Bool("update", false, "write testdata/cluster")
@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "write testdata/cluster")
 func TestClusterDDL(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
-	steps, err := clickhouse.ClusterDDL("main", "millrace")
+	steps, err := migrate.ClusterDDL("main", "millrace")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestClusterDDL(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s\n(go test ./sinks/clickhouse -run TestClusterDDL -update, once it is meant)", got, want)
+				t.Errorf("got\n%s\nwant\n%s\n(go test ./sinks/clickhouse/migrate -run TestClusterDDL -update, once it is meant)", got, want)
 			}
 			for _, statement := range s.Statements {
 				if !strings.Contains(statement, " ON CLUSTER `main`") {
@@ -106,7 +106,7 @@ func TestLastClusterDDL(t *testing.T) {
 		"a drop that may fail": {nil, "DROP TABLE {db}.a", "cannot be run again"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := clickhouse.LastClusterDDL("c", "d", append(tc.before, tc.is))
+			got, err := migrate.LastClusterDDL("c", "d", append(tc.before, tc.is))
 			if err != nil {
 				if !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got the error %v, want %s", err, tc.want)
