@@ -2,6 +2,7 @@ package clickhouse_test
 
 import (
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -51,5 +52,17 @@ func TestTopics(t *testing.T) {
 		if !slices.Equal(topics, want) {
 			t.Errorf("topics of %s = %v, want those that the catalogue says it reads: %v", role, topics, want)
 		}
+	}
+}
+
+// Every topic is compared with every table that stores it.
+func TestRowMatchers(t *testing.T) {
+	t.Parallel()
+	got, want := clickhouse.MatchedTables(), clickhouse.TopicTables()
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("compared are %v, want %v", got, want)
+	}
+	if n := len(slices.Collect(maps.Keys(got))); n != 9 {
+		t.Errorf("%d topics", n)
 	}
 }

@@ -350,3 +350,18 @@ func TestServerThatSendsLogs(t *testing.T) {
 		}
 	}
 }
+
+// A comparison that stops early does not read the rest of the tables.
+func TestStopReading(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// an endless query
+	if err := db.StopAfterRow(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil {
+		t.Errorf("leave an answer: %v, %v", err, ctx.Err())
+	}
+	if got, err := clickhousetest.Strings(t.Context(), db, "SELECT 'a'"); err != nil || len(got) != 1 {
+		t.Errorf("the next question: %v, %v", got, err)
+	}
+}

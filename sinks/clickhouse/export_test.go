@@ -11,21 +11,12 @@ import (
 // TableColumns returns the columns that the sinks write: type by table and column.
 func TableColumns() map[string]map[string]string { return WrittenColumns() }
 
-// ComparedParts returns the parts that CheckManifest compares, by column of copy_state.
-func ComparedParts() map[string][]string {
-	parts := map[string][]string{}
-	for _, g := range stateGroups() {
-		parts[g.name] = g.parts
-	}
-	return parts
-}
-
 // MatchedTables returns the tables that a Verification compares with each topic.
 func MatchedTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}
-	for topic, cs := range rowMatchers() {
+	for topic, cs := range Matchers() {
 		for _, c := range cs {
-			tables[topic] = append(tables[topic], c.table)
+			tables[topic] = append(tables[topic], c.Table)
 		}
 	}
 	return tables
@@ -45,9 +36,9 @@ func TopicTables() map[schemas.Topic][]string {
 // RowBinarySQL returns SQL for the bytes that the sum of a row covers, by table.
 func RowBinarySQL() map[string]string {
 	tables := map[string]string{}
-	for _, cs := range rowMatchers() {
+	for _, cs := range Matchers() {
 		for _, c := range cs {
-			tables[c.table] = c.rowBinary
+			tables[c.Table] = c.RowBinary
 		}
 	}
 	return tables
@@ -56,12 +47,6 @@ func RowBinarySQL() map[string]string {
 // WithDialTimeout returns the Config with a timeout of one attempt to connect.
 func (c Config) WithDialTimeout(d time.Duration) Config {
 	c.dialTimeout = d
-	return c
-}
-
-// WithMaxDiffer returns the ManifestCheck that stops after most different copies.
-func (c ManifestCheck) WithMaxDiffer(most int) ManifestCheck {
-	c.maxDiffer = most
 	return c
 }
 

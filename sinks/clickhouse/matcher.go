@@ -12,27 +12,27 @@ import (
 )
 
 // A rowKey identifies the row of a message in a table.
-type rowKey struct {
-	key   match.Key
-	month uint16 // a monthTag
+type RowKey struct {
+	Key   match.Key
+	Month uint16 // a monthNumber
 }
 
 // A rowMatcher finds the rows of a topic's records in one table.
-type rowMatcher struct {
-	table string
-	// identify returns the key of the row of a record. hasRow is false if the table stores no row for it. An error means
+type Matcher struct {
+	Table string
+	// Identify returns the key of the row of a record. hasRow is false if the table stores no row for it. An error means
 	// that the record cannot become a row.
-	identify func(*schemas.Delivery) (k rowKey, hasRow bool, err error)
-	// keySuffix is SQL for the part of the key that distinguishes rows with the same id; empty if the id is the whole key.
-	keySuffix string
-	rowBinary string   // SQL for the bytes that the sum of a row covers
-	topics    []string // all topics that the table stores
+	Identify func(*schemas.Delivery) (k RowKey, hasRow bool, err error)
+	// KeySuffix is SQL for the part of the key that distinguishes rows with the same id; empty if the id is the whole key.
+	KeySuffix string
+	RowBinary string   // SQL for the bytes that the sum of a row covers
+	Topics    []string // all topics that the table stores
 }
 
-// rowMatchers returns the rowMatchers of every topic.
-func rowMatchers() map[schemas.Topic][]rowMatcher {
+// Matchers returns the rowMatchers of every topic.
+func Matchers() map[schemas.Topic][]Matcher {
 	letters, results := deadLetters(), duplicationLog()
-	all := map[schemas.Topic][]rowMatcher{
+	all := map[schemas.Topic][]Matcher{
 		schemas.Changes:            {rowMatcherOf(auditLog())},
 		schemas.DuplicationResults: {rowMatcherOf(results)},
 		schemas.FixityResults:      {rowMatcherOf(bitLog())},
@@ -42,11 +42,11 @@ func rowMatchers() map[schemas.Topic][]rowMatcher {
 		schemas.Policies:           {rowMatcherOf(policyHistory())},
 		schemas.Admin:              {rowMatcherOf(adminLog())},
 		schemas.Dead: {
-			{table: letters.name, rowBinary: letters.rowBinary(), identify: func(d *schemas.Delivery) (rowKey, bool, error) {
+			{Table: letters.name, RowBinary: letters.rowBinary(), Identify: func(d *schemas.Delivery) (RowKey, bool, error) {
 				k, err := rowKeyIn(letters, row[deadLetter]{d, readDead(d)})
 				return k, true, err
 			}},
-			{table: results.name, rowBinary: results.rowBinary(), identify: func(d *schemas.Delivery) (rowKey, bool, error) {
+			{Table: results.name, RowBinary: results.rowBinary(), Identify: func(d *schemas.Delivery) (RowKey, bool, error) {
 				l := readDead(d)
 				k, err := rowKeyIn(results, row[*pb.DuplicationResult]{d, l.result(d)})
 				return k, l.isCommand(), err
@@ -56,22 +56,22 @@ func rowMatchers() map[schemas.Topic][]rowMatcher {
 	feeding := map[string][]string{}
 	for topic, cs := range all {
 		for _, c := range cs {
-			feeding[c.table] = append(feeding[c.table], string(topic))
+			feeding[c.Table] = append(feeding[c.Table], string(topic))
 		}
 	}
 	for _, cs := range all {
 		for i := range cs {
-			cs[i].topics = feeding[cs[i].table]
+			cs[i].Topics = feeding[cs[i].Table]
 		}
 	}
 	return all
 }
 
-func rowMatcherOf[T schemas.Body](t *table[T]) rowMatcher {
-	return rowMatcher{table: t.name, rowBinary: t.rowBinary(), identify: func(d *schemas.Delivery) (rowKey, bool, error) {
+func rowMatcherOf[T schemas.Body](t *table[T]) Matcher {
+	return Matcher{Table: t.name, RowBinary: t.rowBinary(), Identify: func(d *schemas.Delivery) (RowKey, bool, error) {
 		m, ok := d.Body.(T)
 		if !ok {
-			return rowKey{}, true, fmt.Errorf("is a %T", d.Body)
+			return RowKey{}, true, fmt.Errorf("is a %T", d.Body)
 		}
 		k, err := rowKeyIn(t, row[T]{d, m})
 		return k, true, err
@@ -80,15 +80,15 @@ func rowMatcherOf[T schemas.Body](t *table[T]) rowMatcher {
 
 // incidentMatcher returns the rowMatcher of incidents. An incident has many records, so the key has the number of
 // steps and the time of the record, too.
-func incidentMatcher() rowMatcher {
+func incidentMatcher() Matcher {
 	c := rowMatcherOf(incidents())
-	byID := c.identify
-	c.keySuffix = "concat(toString(step_count), '/', toString(revision))"
-	c.identify = func(d *schemas.Delivery) (rowKey, bool, error) {
+	byID := c.Identify
+	c.KeySuffix = "concat(toString(step_count), '/', toString(revision))"
+	c.Identify = func(d *schemas.Delivery) (RowKey, bool, error) {
 		k, hasRow, err := byID(d)
 		if i, ok := d.Body.(*pb.Incident); ok && err == nil {
 			suffix := strconv.Itoa(int(i.GetStepCount())) + "/" + strconv.FormatInt(i.GetUpdated().AsTime().UnixMilli(), 10)
-			k.key, err = suffixedKey(k.key, suffix)
+			k.Key, err = suffixedKey(k.Key, suffix)
 		}
 		return k, hasRow, err
 	}
@@ -96,15 +96,15 @@ func incidentMatcher() rowMatcher {
 }
 
 // rowKeyIn returns the key of a row in a table.
-func rowKeyIn[T any](t *table[T], r row[T]) (k rowKey, err error) {
-	if k.key, err = parseID(t.id(r)); err != nil {
+func rowKeyIn[T any](t *table[T], r row[T]) (k RowKey, err error) {
+	if k.Key, err = parseID(t.id(r)); err != nil {
 		return k, err
 	}
 	ts := t.ts(r)
 	if _, err := toMillis(ts); err != nil {
 		return k, err
 	}
-	k.month = monthTag(ts.AsTime().Year(), int(ts.AsTime().Month()))
+	k.Month = MonthNumber(ts.AsTime().Year(), int(ts.AsTime().Month()))
 	return k, nil
 }
 
@@ -113,31 +113,31 @@ func suffixedKey(id match.Key, suffix string) (match.Key, error) {
 	return parseID(schemas.ID(hex.EncodeToString(id[:]), suffix))
 }
 
-// keyOf returns the key of a row.
-func (c *rowMatcher) keyOf(id, suffix string) (match.Key, error) {
+// KeyOf returns the key of a row.
+func (c *Matcher) KeyOf(id, suffix string) (match.Key, error) {
 	key, err := parseID(id)
-	if err == nil && c.keySuffix != "" {
+	if err == nil && c.KeySuffix != "" {
 		key, err = suffixedKey(key, suffix)
 	}
 	return key, err
 }
 
-// suffixOrEmpty returns SQL for the suffix of the key, or for an empty string.
-func (c *rowMatcher) suffixOrEmpty() string { return cmp.Or(c.keySuffix, "''") }
+// SuffixOrEmpty returns SQL for the suffix of the key, or for an empty string.
+func (c *Matcher) SuffixOrEmpty() string { return cmp.Or(c.KeySuffix, "''") }
 
-// withoutPositions returns SQL that excludes the rows of positions, which three of the tables have.
-func (c *rowMatcher) withoutPositions() string {
-	switch c.table {
+// WithoutPositions returns SQL that excludes the rows of positions, which three of the tables have.
+func (c *Matcher) WithoutPositions() string {
+	switch c.Table {
 	case "audit_log", "duplication_log", "bit_log":
 		return " AND account != ''"
 	}
 	return ""
 }
 
-// inconsistent returns SQL that is true for a row that no program inserted: its sum is 0 although a hash or the
+// Inconsistent returns SQL that is true for a row that no program inserted: its sum is 0 although a hash or the
 // value of a later column shows that it was inserted with a sum, or it is a position although it has an account.
-func (c *rowMatcher) inconsistent() string {
-	switch c.table {
+func (c *Matcher) Inconsistent() string {
+	switch c.Table {
 	case "audit_log":
 		return "sum = 0 AND (hash != 0 OR report != 0) OR position != 0"
 	case "duplication_log", "bit_log":
@@ -149,3 +149,6 @@ func (c *rowMatcher) inconsistent() string {
 	}
 	return "sum = 0 AND hash != 0"
 }
+
+// MonthNumber returns the number of a month in twelve bits.
+func MonthNumber(year, month int) uint16 { return uint16((year*12 + month) & 0xfff) }

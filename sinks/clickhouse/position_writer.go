@@ -116,7 +116,7 @@ func (m *positionWriter) advance(
 	}
 	slices.Sort(tables)
 	tables = slices.Compact(tables)
-	held, err := readPositions(ctx, m.db, m.db.Writer(), tables)
+	held, err := ReadPositions(ctx, m.db, m.db.Writer(), tables)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (m *positionWriter) advance(
 	var missing []Gap
 	for _, p := range done {
 		table := m.tables[p.Topic]
-		at, there := held[positionKey{table, p.Topic, p.Incarnation, p.Partition}]
+		at, there := held[PositionKey{table, p.Topic, p.Incarnation, p.Partition}]
 		if !there {
 			at = p.Start
 		}

@@ -76,28 +76,28 @@ func (g Gap) Compare(o Gap) int {
 }
 
 // A positionKey identifies a position: a partition of one incarnation of a topic, in one table.
-type positionKey struct {
-	table       string
-	topic       schemas.Topic
-	incarnation uint32
-	partition   int32
+type PositionKey struct {
+	Table       string
+	Topic       schemas.Topic
+	Incarnation uint32
+	Partition   int32
 }
 
 // Gaps returns the gaps between the positions and the committed offsets. The caller must have read the committed
 // offsets before the call.
 func Gaps(ctx context.Context, db *DB, committed map[schemas.Role][]schemas.Progress) ([]Gap, error) {
-	at, err := readPositions(ctx, db, db.Reader(), PositionTables())
+	at, err := ReadPositions(ctx, db, db.Reader(), PositionTables())
 	if err != nil {
 		return nil, err
 	}
 	return gaps(committed, at), nil
 }
 
-func gaps(committed map[schemas.Role][]schemas.Progress, positions map[positionKey]int64) []Gap {
+func gaps(committed map[schemas.Role][]schemas.Progress, positions map[PositionKey]int64) []Gap {
 	var all []Gap
-	add := func(of positionKey, to int64, former, continued bool) {
-		if from := positions[of]; of.table != "" && from < to {
-			all = append(all, Gap{of.table, of.topic, of.incarnation, of.partition, from, to, former, continued})
+	add := func(of PositionKey, to int64, former, continued bool) {
+		if from := positions[of]; of.Table != "" && from < to {
+			all = append(all, Gap{of.Table, of.Topic, of.Incarnation, of.Partition, from, to, former, continued})
 		}
 	}
 	current := map[schemas.Role]map[schemas.Topic]uint32{}
@@ -105,20 +105,20 @@ func gaps(committed map[schemas.Role][]schemas.Progress, positions map[positionK
 		current[role] = map[schemas.Topic]uint32{}
 		for _, p := range committed[role] {
 			current[role][p.Topic] = p.Incarnation
-			add(positionKey{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false, true)
+			add(PositionKey{of[p.Topic], p.Topic, p.Incarnation, p.Partition}, p.Next, false, true)
 		}
 	}
 	// Earlier incarnations have no committed offsets. The highest position in any table shows how far each of them was.
-	former := map[positionKey]int64{} // without a table
+	former := map[PositionKey]int64{} // without a table
 	for of, next := range positions {
-		of.table = ""
+		of.Table = ""
 		former[of] = max(former[of], next)
 	}
 	for of, next := range former {
 		for role, tables := range Positions() {
-			if now, known := current[role][of.topic]; known && now != of.incarnation {
-				_, continued := positions[positionKey{tables[of.topic], of.topic, now, of.partition}]
-				add(positionKey{tables[of.topic], of.topic, of.incarnation, of.partition}, next, true, continued)
+			if now, known := current[role][of.Topic]; known && now != of.Incarnation {
+				_, continued := positions[PositionKey{tables[of.Topic], of.Topic, now, of.Partition}]
+				add(PositionKey{tables[of.Topic], of.Topic, of.Incarnation, of.Partition}, next, true, continued)
 			}
 		}
 	}
@@ -130,8 +130,8 @@ func gaps(committed map[schemas.Role][]schemas.Progress, positions map[positionK
 // and a partition of the table, of their own.
 var positionTime = time.Date(2299, 12, 1, 0, 0, 0, 0, time.UTC)
 
-// readPositions reads the positions in some tables.
-func readPositions(ctx context.Context, db *DB, conn driver.Conn, tables []string) (map[positionKey]int64, error) {
+// ReadPositions reads the positions in some tables.
+func ReadPositions(ctx context.Context, db *DB, conn driver.Conn, tables []string) (map[PositionKey]int64, error) {
 	var parts []string
 	shards, err := db.Shards(ctx)
 	if err != nil {
@@ -166,9 +166,9 @@ func readPositions(ctx context.Context, db *DB, conn driver.Conn, tables []strin
 		At    uint64 `ch:"at"`
 	}
 	rows, err := QueryOn[row](ctx, conn, "read the positions of the tables", db.Name(strings.Join(parts, " UNION ALL ")))
-	at := make(map[positionKey]int64, len(rows))
+	at := make(map[PositionKey]int64, len(rows))
 	for _, r := range rows {
-		at[positionKey{r.Table, schemas.Topic(r.Topic), r.Inc, int32(r.Part)}] = int64(r.At)
+		at[PositionKey{r.Table, schemas.Topic(r.Topic), r.Inc, int32(r.Part)}] = int64(r.At)
 	}
 	return at, err
 }

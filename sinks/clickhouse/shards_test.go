@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -339,7 +340,7 @@ func TestCluster(t *testing.T) {
 			if batch[0].Topic == schemas.Incidents {
 				continue
 			}
-			if err := clickhouse.FillState(t.Context(), p.cluster[0], clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
+			if err := verify.FillState(t.Context(), p.cluster[0], clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
 				Incarnation: batch[0].Incarnation, Partition: batch[0].Partition, To: 1000}); err != nil {
 				t.Fatal(err)
 			}
@@ -469,7 +470,7 @@ func TestQuorumOffset(t *testing.T) {
 
 // verify checks that the rows are as they were stored, on whichever shard they are.
 func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
-	proof, err := clickhouse.NewVerification(p.cluster[0], schemas.Changes, func(*schemas.Delivery) bool { return false })
+	proof, err := verify.NewTopic(p.cluster[0], schemas.Changes, func(*schemas.Delivery) bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -487,7 +488,7 @@ func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 		}
 	}
 	got, err := proof.Compare(t.Context(),
-		clickhouse.TopicOffsets{Compared: extent, Committed: extent.Ends, Progress: func(string, int64, int64) {},
+		verify.Offsets{Compared: extent, Committed: extent.Ends, Progress: func(string, int64, int64) {},
 			Now: func(context.Context) (schemas.OffsetRange, error) { return extent, nil }})
 	if err != nil {
 		t.Fatal(err)

@@ -264,6 +264,6 @@ func quorumOffset(ctx context.Context, db *DB, table string, of source) (uint64,
 	if !slices.Contains(PositionTables(), table) {
 		return 0, nil
 	}
-	at, err := readPositions(ctx, db, db.Writer(), []string{table})
-	return uint64(at[positionKey{table, of.topic, of.incarnation, of.partition}]), err
+	at, err := ReadPositions(ctx, db, db.Writer(), []string{table})
+	return uint64(at[PositionKey{table, of.topic, of.incarnation, of.partition}]), err
 }

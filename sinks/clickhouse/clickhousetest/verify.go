@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 )
 
 // A KafkaTopic is the content of a topic: partition 3, incarnation 7.
@@ -25,9 +26,9 @@ type KafkaTopic struct {
 // Verify compares the records of a topic with the tables.
 func Verify(
 	t testing.TB, db *clickhouse.DB, topic schemas.Topic, k KafkaTopic,
-) ([]*clickhouse.TableVerification, error) {
+) ([]*verify.TableReport, error) {
 	t.Helper()
-	p, err := clickhouse.NewVerification(db, topic, func(d *schemas.Delivery) bool { return slices.Contains(k.Dead, d.Offset) })
+	p, err := verify.NewTopic(db, topic, func(d *schemas.Delivery) bool { return slices.Contains(k.Dead, d.Offset) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +44,7 @@ func Verify(
 	}
 	steps := map[string][2]int64{}
 	noted := schemas.OffsetRange{Incarnation: 7, Starts: map[int32]int64{3: 0}, Ends: map[int32]int64{3: k.End}}
-	got, err := p.Compare(t.Context(), clickhouse.TopicOffsets{
+	got, err := p.Compare(t.Context(), verify.Offsets{
 		Compared: noted, Committed: map[int32]int64{3: k.Committed},
 		Now: func(context.Context) (schemas.OffsetRange, error) {
 			now := schemas.OffsetRange{Incarnation: 7, Starts: map[int32]int64{3: k.Start},
@@ -64,11 +65,11 @@ func Verify(
 }
 
 // Describe returns the findings as text.
-func Describe(p *clickhouse.TableVerification) string {
+func Describe(p *verify.TableReport) string {
 	s := fmt.Sprintf("%s: %d records, %d messages, %d rows", p.Table, p.Records, p.Messages, p.Rows)
 	for _, f := range []struct {
 		name string
-		of   clickhouse.Discrepancy
+		of   verify.Discrepancy
 	}{
 		{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced},
 		{"altered", p.Altered}, {"dead", p.Dead}, {"pending", p.Pending},
@@ -84,7 +85,7 @@ func Describe(p *clickhouse.TableVerification) string {
 	if p.Unhashed > 0 {
 		s += fmt.Sprintf("; unhashed %d", p.Unhashed)
 	}
-	if p.Uncompared != (clickhouse.Uncompared{}) {
+	if p.Uncompared != (verify.Uncompared{}) {
 		s += fmt.Sprintf("; gone %+v", p.Uncompared)
 	}
 	for _, x := range p.Trimmed {

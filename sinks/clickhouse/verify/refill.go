@@ -1,4 +1,4 @@
-package clickhouse
+package verify
 
 import (
 	"context"
@@ -7,19 +7,20 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // gapRows is the condition that selects the rows of a Gap in a log.
 const gapRows = "topic = ? AND inc = ? AND part = ? AND off >= ? AND off < ?"
 
-func gapArgs(g Gap) []any {
+func gapArgs(g clickhouse.Gap) []any {
 	return []any{string(g.Topic), g.Incarnation, uint16(g.Partition), uint64(g.From), uint64(g.To)}
 }
 
 // CountRows returns the number of offsets of a gap that have a row, whatever the position says: in the log or, if the
 // sink could not store the record, in dead_letters. dead_letters does not record the incarnation of the topic. For
 // topic dead, dead letters that are not commands are only in dead_letters.
-func CountRows(ctx context.Context, db *DB, g Gap) (int64, error) {
+func CountRows(ctx context.Context, db *clickhouse.DB, g clickhouse.Gap) (int64, error) {
 	args := append(gapArgs(g), string(schemas.RoleSink), string(g.Topic), g.Partition, g.From, g.To)
 	others := ""
 	if g.Topic == schemas.Dead {
@@ -40,17 +41,17 @@ const notCommand = "NOT (account != '' AND (origin_topic = 'deletions'" +
 
 // FillState inserts the rows of the state for the offsets of a gap, made from the rows of the log. It can be repeated
 // without harm.
-func FillState(ctx context.Context, db *DB, g Gap) error {
+func FillState(ctx context.Context, db *clickhouse.DB, g clickhouse.Gap) error {
 	return fillFrom(ctx, db, g, gapRows, gapArgs(g)...)
 }
 
 // FillFormerState is FillState for all rows of earlier incarnations of the gap's topic.
-func FillFormerState(ctx context.Context, db *DB, g Gap) error {
+func FillFormerState(ctx context.Context, db *clickhouse.DB, g clickhouse.Gap) error {
 	return fillFrom(ctx, db, g, "topic = ? AND inc != ?", string(g.Topic), g.Incarnation)
 }
 
-func fillFrom(ctx context.Context, db *DB, g Gap, which string, args ...any) error {
-	log := Positions()[schemas.RoleSink][g.Topic]
+func fillFrom(ctx context.Context, db *clickhouse.DB, g clickhouse.Gap, which string, args ...any) error {
+	log := clickhouse.Positions()[schemas.RoleSink][g.Topic]
 	settings := ch.Settings{"async_insert": 0}
 	of, err := db.ClusterSettings(ctx)
 	if err != nil {
@@ -65,7 +66,7 @@ func fillFrom(ctx context.Context, db *DB, g Gap, which string, args ...any) err
 			continue
 		}
 		if err := db.Exec(ctx, r.insertInto("copy_state")+" AND "+which, args...); err != nil {
-			return Classify(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition, r.log, err))
+			return clickhouse.Classify(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition, r.log, err))
 		}
 	}
 	return nil

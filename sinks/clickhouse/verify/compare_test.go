@@ -1,7 +1,6 @@
-package clickhouse_test
+package verify_test
 
 import (
-	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -16,11 +15,12 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 )
 
-func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) *clickhouse.ManifestVerification {
+func checkManifest(t testing.TB, db *clickhouse.DB, c verify.ManifestConfig) *verify.ManifestReport {
 	t.Helper()
-	got, err := clickhouse.CheckManifest(t.Context(), db, c)
+	got, err := verify.Manifest(t.Context(), db, c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,8 +31,15 @@ func checkManifest(t testing.TB, db *clickhouse.DB, c clickhouse.ManifestCheck) 
 	return got
 }
 
+// A drawnRecord is one record of one copy.
+type drawnRecord struct {
+	topic  schemas.Topic
+	offset int64
+	body   schemas.Body
+}
+
 // drawRecords draws records of one copy, of every kind that the state distinguishes. Times collide often.
-func drawRecords(t *rapid.T, item string) (all []historyRecord) {
+func drawRecords(t *rapid.T, item string) (all []drawnRecord) {
 	for i := range rapid.IntRange(1, 6).Draw(t, "records") {
 		c := clickhousetest.Change(item, time.Duration(rapid.IntRange(0, 3).Draw(t, "time"))*time.Millisecond)
 		// equal versions are reports of the same change
@@ -63,7 +70,7 @@ func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 				pb.Verdict_VERDICT_NOT_CAPTURED, pb.Verdict_VERDICT_UNKNOWN, pb.Verdict_VERDICT_SKIPPED}).Draw(t, "verdict")
 			r.EvidenceLevel = rapid.Int32Range(3, 4).Draw(t, "level")
 			r.Overtaken, r.Final = rapid.IntRange(0, 4).Draw(t, "overtaken") == 0, rapid.Bool().Draw(t, "final")
-			all = append(all, historyRecord{schemas.FixityResults, int64(i), r})
+			all = append(all, drawnRecord{schemas.FixityResults, int64(i), r})
 			continue
 		}
 		if rapid.IntRange(0, 3).Draw(t, "unknown size") == 0 {
@@ -73,7 +80,7 @@ func drawRecords(t *rapid.T, item string) (all []historyRecord) {
 			c.MediaType, c.Properties, c.PropertiesUnknown = "", nil, true
 		}
 		c.Id = schemas.ChangeID(c)
-		all = append(all, historyRecord{schemas.Changes, int64(i), c})
+		all = append(all, drawnRecord{schemas.Changes, int64(i), c})
 	}
 	return all
 }
@@ -103,7 +110,7 @@ func TestRebuild(t *testing.T) {
 		}
 	}
 	for _, when := range []string{"as it was stored", "after merges"} {
-		got := checkManifest(t, db, clickhouse.ManifestCheck{})
+		got := checkManifest(t, db, verify.ManifestConfig{})
 		if len(got.Differ) > 0 || got.Copies == 0 {
 			t.Errorf("%s, %d copies: %+v", when, got.Copies, got.Differ)
 		}
@@ -150,8 +157,8 @@ func TestManifestDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	restated := &clickhouse.ManifestVerification{Copies: 40, Restated: 1}
-	if got := checkManifest(t, db, clickhouse.ManifestCheck{}); !reflect.DeepEqual(got, restated) {
+	restated := &verify.ManifestReport{Copies: 40, Restated: 1}
+	if got := checkManifest(t, db, verify.ManifestConfig{}); !reflect.DeepEqual(got, restated) {
 		t.Fatalf("before any damage: got %+v, want %+v", got, restated)
 	}
 
@@ -180,7 +187,7 @@ func TestManifestDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := checkManifest(t, db, clickhouse.ManifestCheck{})
+	got := checkManifest(t, db, verify.ManifestConfig{})
 	names := map[string][]string{}
 	for _, d := range got.Differ {
 		for _, c := range d.Columns {
@@ -204,13 +211,13 @@ func TestManifestDamage(t *testing.T) {
 	}
 	for _, d := range got.Differ {
 		if d.Item == "item-10" {
-			want := []clickhouse.ColumnDifference{{Column: "content.size", State: "0", Logs: "unknown"}}
+			want := []verify.ColumnDifference{{Column: "content.size", State: "0", Logs: "unknown"}}
 			if !reflect.DeepEqual(d.Columns, want) {
 				t.Errorf("got %v, want %v", d.Columns, want)
 			}
 		}
 	}
-	if got := checkManifest(t, db, clickhouse.ManifestCheck{}.WithMaxDiffer(2)); len(got.Differ) != 2 || !got.Stopped {
+	if got := checkManifest(t, db, verify.ManifestConfig{}.WithMaxDiffer(2)); len(got.Differ) != 2 || !got.Stopped {
 		t.Errorf("with two to be named: %d, stopped %v", len(got.Differ), got.Stopped)
 	}
 }
@@ -218,8 +225,8 @@ func TestManifestDamage(t *testing.T) {
 // Every part of every column of the state is compared.
 func TestComparedParts(t *testing.T) {
 	t.Parallel()
-	got := clickhouse.ComparedParts()
-	for column, typ := range clickhouse.TableColumns()["copy_state"] {
+	got := verify.ComparedParts()
+	for column, typ := range clickhouse.WrittenColumns()["copy_state"] {
 		_, tuple, ok := strings.Cut(typ, "Tuple(")
 		if !ok {
 			continue // keys, and digests, which are compared as a whole
@@ -246,22 +253,7 @@ func TestComparedParts(t *testing.T) {
 		}
 	}
 	// without the sorting key, and position
-	if _, ok := got["digests"]; !ok || len(got) != len(clickhouse.TableColumns()["copy_state"])-5 {
-		t.Errorf("compared are %d columns of %v", len(got), clickhouse.TableColumns()["copy_state"])
-	}
-}
-
-// A comparison that stops early does not read the rest of the tables.
-func TestStopReading(t *testing.T) {
-	t.Parallel()
-	db := clickhousetest.Open(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	// an endless query
-	if err := db.StopAfterRow(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil {
-		t.Errorf("leave an answer: %v, %v", err, ctx.Err())
-	}
-	if got, err := clickhousetest.Strings(t.Context(), db, "SELECT 'a'"); err != nil || len(got) != 1 {
-		t.Errorf("the next question: %v, %v", got, err)
+	if _, ok := got["digests"]; !ok || len(got) != len(clickhouse.WrittenColumns()["copy_state"])-5 {
+		t.Errorf("compared are %d columns of %v", len(got), clickhouse.WrittenColumns()["copy_state"])
 	}
 }

@@ -1,4 +1,4 @@
-package clickhouse
+package verify
 
 import (
 	"cmp"
@@ -12,10 +12,11 @@ import (
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
 // A ManifestCheck holds the options of CheckManifest.
-type ManifestCheck struct {
+type ManifestConfig struct {
 	// Progress is called with the progress of each step. It may be nil.
 	Progress func(step string, done, total int64)
 
@@ -23,7 +24,7 @@ type ManifestCheck struct {
 }
 
 // A ManifestVerification is the result of comparing the state with a state made from the logs.
-type ManifestVerification struct {
+type ManifestReport struct {
 	Copies int64 `json:"copies"` // compared
 	// Restated counts copies for which the state has stored another report of a change than the log shows: the log shows
 	// the richest report. They are not findings.
@@ -53,10 +54,10 @@ type ColumnDifference struct {
 	Logs   string `json:"logs"`
 }
 
-// CheckManifest makes the state of every copy again from audit log and bit log, in a table that it drops afterwards,
+// Manifest makes the state of every copy again from audit log and bit log, in a table that it drops afterwards,
 // and compares it with the view of the state. It reads both in the order of copies, so it needs memory only for the
 // differences.
-func CheckManifest(ctx context.Context, db *DB, c ManifestCheck) (_ *ManifestVerification, err error) {
+func Manifest(ctx context.Context, db *clickhouse.DB, c ManifestConfig) (_ *ManifestReport, err error) {
 	if c.maxDiffer == 0 {
 		c.maxDiffer = 100_000
 	}
@@ -78,21 +79,21 @@ func CheckManifest(ctx context.Context, db *DB, c ManifestCheck) (_ *ManifestVer
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, ScanTimeout)
+	ctx, cancel := context.WithTimeout(ctx, clickhouse.ScanTimeout)
 	defer cancel()
-	m := &manifestComparison{ManifestCheck: c, db: db, rebuilt: rebuilt, result: new(ManifestVerification), total: total}
+	m := &manifestComparison{ManifestConfig: c, db: db, rebuilt: rebuilt, result: new(ManifestReport), total: total}
 	if err := m.run(ctx); err != nil {
-		return nil, Classify(fmt.Errorf("compare the state with the logs: %w", err))
+		return nil, clickhouse.Classify(fmt.Errorf("compare the state with the logs: %w", err))
 	}
 	c.Progress(compareStep, max(total, 1), max(total, 1))
 	return m.result, nil
 }
 
 type manifestComparison struct {
-	ManifestCheck
-	db      *DB
+	ManifestConfig
+	db      *clickhouse.DB
 	rebuilt string // the subquery of the rebuilt state
-	result  *ManifestVerification
+	result  *ManifestReport
 	total   int64
 	differ  []schemas.Copy // found by their sums, not yet inspected
 }
@@ -174,7 +175,7 @@ func (m *manifestComparison) openCursor(ctx context.Context, from string) (*copy
 		"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
 		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20,
 	}))
-	rows, stop, err := Stream(ctx, m.db.Writer(), m.db.Name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
+	rows, stop, err := clickhouse.Stream(ctx, m.db.Writer(), m.db.Name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
 		" ORDER BY account, store, space, item"))
 	if err != nil {
 		return nil, err
@@ -242,13 +243,13 @@ func (m *manifestComparison) values(ctx context.Context, from string) (map[schem
 	if len(m.differ) == 0 {
 		return all, nil
 	}
-	with, err := WithCopies(ctx, m.differ)
+	with, err := clickhouse.WithCopies(ctx, m.differ)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := Query[record](with, m.db, "read the state of copies",
+	rows, err := clickhouse.Query[record](with, m.db, "read the state of copies",
 		"SELECT account, store, space, item, arrayConcat("+stateValues()+", "+stateVersions()+") AS values FROM "+from+
-			" WHERE "+RequestedCopies)
+			" WHERE "+clickhouse.RequestedCopies)
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.Values
 	}
@@ -271,15 +272,15 @@ func (m *manifestComparison) readLogged(ctx context.Context) (map[schemas.Copy]l
 	if len(m.differ) == 0 {
 		return all, nil
 	}
-	with, err := WithCopies(ctx, m.differ)
+	with, err := clickhouse.WithCopies(ctx, m.differ)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := Query[loggedChanges](with, m.db, "read the changes of copies",
+	rows, err := clickhouse.Query[loggedChanges](with, m.db, "read the changes of copies",
 		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
 			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log"+
 			" WHERE op IN ('add', 'update', 'copy', 'delete')"+
-			" AND "+RequestedCopies+" GROUP BY account, store, space, item")
+			" AND "+clickhouse.RequestedCopies+" GROUP BY account, store, space, item")
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r
 	}

@@ -1,4 +1,4 @@
-package clickhouse
+package verify
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
@@ -73,9 +74,9 @@ func stateQueries() []stateQuery {
 // the logs, not their views: the rows that views leave out are further reports of messages, which the state has
 // stored, too. The caller must call drop, if it is not nil, even after an error.
 func rebuildState(
-	ctx context.Context, db *DB, progress func(step string, done, total int64),
+	ctx context.Context, db *clickhouse.DB, progress func(step string, done, total int64),
 ) (table string, drop func() error, err error) {
-	ctx, cancel := context.WithTimeout(ctx, ScanTimeout)
+	ctx, cancel := context.WithTimeout(ctx, clickhouse.ScanTimeout)
 	defer cancel()
 	if err := dropLeftovers(ctx, db); err != nil {
 		return "", nil, err
@@ -83,16 +84,16 @@ func rebuildState(
 	table = rebuiltPrefix + schemas.NewID()
 	clean := context.WithoutCancel(ctx)
 	drop = func() error {
-		ctx, cancel := context.WithTimeout(clean, QueryTimeout)
+		ctx, cancel := context.WithTimeout(clean, clickhouse.QueryTimeout)
 		defer cancel()
 		if err := db.Exec(ctx, "DROP TABLE IF EXISTS {db}."+table+" SYNC"); err != nil {
-			return Classify(fmt.Errorf("drop the rebuilt state %s: %w", table, err))
+			return clickhouse.Classify(fmt.Errorf("drop the rebuilt state %s: %w", table, err))
 		}
 		return nil
 	}
 	if err := db.Exec(ctx, "CREATE TABLE {db}."+table+" AS {db}.copy_state ENGINE = AggregatingMergeTree"+
 		" ORDER BY (account, store, space, item)"); err != nil {
-		return "", drop, Classify(fmt.Errorf("make a table for the rebuilt state: %w", err))
+		return "", drop, clickhouse.Classify(fmt.Errorf("make a table for the rebuilt state: %w", err))
 	}
 	for _, r := range stateQueries() {
 		total, err := db.Count(ctx, "count "+r.log, "SELECT count() AS n FROM {db}."+r.log+" WHERE position = 0")
@@ -106,7 +107,7 @@ func rebuildState(
 			progress(step, min(int64(read), total-1), total)
 		}))
 		if err := db.Exec(watched, r.insertInto(table)); err != nil {
-			return "", drop, Classify(fmt.Errorf("rebuild the state from %s: %w", r.log, err))
+			return "", drop, clickhouse.Classify(fmt.Errorf("rebuild the state from %s: %w", r.log, err))
 		}
 		progress(step, total, total)
 	}
@@ -114,19 +115,19 @@ func rebuildState(
 }
 
 // dropLeftovers drops the tables of killed processes: those that are older than any rebuild can take.
-func dropLeftovers(ctx context.Context, db *DB) error {
+func dropLeftovers(ctx context.Context, db *clickhouse.DB) error {
 	type table struct {
 		Name string `ch:"name"`
 	}
-	old, err := Query[table](ctx, db, "list rebuilt states that were left",
+	old, err := clickhouse.Query[table](ctx, db, "list rebuilt states that were left",
 		"SELECT name FROM system.tables WHERE database = ?"+
 			" AND startsWith(name, ?) AND metadata_modification_time < now() - INTERVAL 2 DAY", db.Config().Database, rebuiltPrefix)
 	if err != nil {
 		return err
 	}
 	for _, t := range old {
-		if err := db.Exec(ctx, "DROP TABLE IF EXISTS {db}."+QuoteName(t.Name)+" SYNC"); err != nil {
-			return Classify(fmt.Errorf("drop a rebuilt state that was left: %w", err))
+		if err := db.Exec(ctx, "DROP TABLE IF EXISTS {db}."+clickhouse.QuoteName(t.Name)+" SYNC"); err != nil {
+			return clickhouse.Classify(fmt.Errorf("drop a rebuilt state that was left: %w", err))
 		}
 	}
 	return nil

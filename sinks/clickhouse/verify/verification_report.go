@@ -1,4 +1,4 @@
-package clickhouse
+package verify
 
 import (
 	"context"
@@ -9,11 +9,12 @@ import (
 	"slices"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
-// A TopicOffsets holds the offsets that Compare needs to judge missing and extra rows.
-type TopicOffsets struct {
+// An Offsets holds the offsets that Compare needs to judge missing and extra rows.
+type Offsets struct {
 	// Compared is the range of offsets of the records that were added.
 	Compared schemas.OffsetRange
 	// Committed are the committed offsets of the sink's group, read before the records.
@@ -29,7 +30,7 @@ var ErrRecreated = errors.New("the topic was recreated while it was read")
 
 // A TableVerification is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered
 // and the Unread offsets of Trimmed are findings. The other fields count what could not be compared.
-type TableVerification struct {
+type TableReport struct {
 	Topic       schemas.Topic `json:"topic"`
 	Table       string        `json:"table"`
 	Incarnation uint32        `json:"incarnation"`
@@ -53,7 +54,7 @@ type TableVerification struct {
 }
 
 // Findings returns the number of findings.
-func (p *TableVerification) Findings() int64 {
+func (p *TableReport) Findings() int64 {
 	n := p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages + p.Altered.Messages
 	for _, t := range p.Trimmed {
 		n += t.Unread
@@ -116,28 +117,28 @@ func (f *Discrepancy) add(e match.Entry, hasID bool) {
 }
 
 // Compare reads the views and tables, and compares them with the added records. Call it once.
-func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVerification, error) {
+func (p *Topic) Compare(ctx context.Context, r Offsets) ([]*TableReport, error) {
 	counted := make([]int64, len(p.tables))
 	// Read the positions before the rows: then the table must have every row below its position.
-	before, err := readPositions(ctx, p.db, p.db.Writer(), PositionTables())
+	before, err := clickhouse.ReadPositions(ctx, p.db, p.db.Writer(), clickhouse.PositionTables())
 	if err != nil {
 		return nil, err
 	}
 	for i, t := range p.tables {
-		total, err := p.db.Count(ctx, "count "+t.table,
-			"SELECT count() AS n FROM {db}."+t.table+" WHERE topic = ?", string(p.topic))
+		total, err := p.db.Count(ctx, "count "+t.Table,
+			"SELECT count() AS n FROM {db}."+t.Table+" WHERE topic = ?", string(p.topic))
 		if err != nil {
 			return nil, err
 		}
-		step := "read " + t.table
+		step := "read " + t.Table
 		progress := func(done int64) { r.Progress(step, min(done, total-1), total) }
 		if counted[i], err = t.readView(ctx, p, progress); err != nil {
-			return nil, Classify(fmt.Errorf("read the view of %s: %w", t.table, err))
+			return nil, clickhouse.Classify(fmt.Errorf("read the view of %s: %w", t.Table, err))
 		}
 		r.Progress(step, total, total)
-		step = "sum " + t.table
+		step = "sum " + t.Table
 		if err := t.readTable(ctx, p, progress); err != nil {
-			return nil, Classify(fmt.Errorf("sum the rows of %s: %w", t.table, err))
+			return nil, clickhouse.Classify(fmt.Errorf("sum the rows of %s: %w", t.Table, err))
 		}
 		r.Progress(step, total, total)
 	}
@@ -148,26 +149,26 @@ func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVer
 	if now.Incarnation != r.Compared.Incarnation {
 		return nil, fmt.Errorf("verify %s: %w", p.topic, ErrRecreated)
 	}
-	at, err := readPositions(ctx, p.db, p.db.Writer(), PositionTables())
+	at, err := clickhouse.ReadPositions(ctx, p.db, p.db.Writer(), clickhouse.PositionTables())
 	if err != nil {
 		return nil, err
 	}
-	var proofs []*TableVerification
+	var proofs []*TableReport
 	for i, t := range p.tables {
 		j := classifier{p: p, t: t, r: r, now: now,
 			handledBefore: map[int32]int64{}, handledAfter: map[int32]int64{},
 			trimmed: map[int32]int64{}, unhandled: map[int32]int64{},
-			out: &TableVerification{
-				Topic: p.topic, Table: t.table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i],
+			out: &TableReport{
+				Topic: p.topic, Table: t.Table, Incarnation: now.Incarnation, Records: t.records, Rows: counted[i],
 			}}
 		for part := range now.Starts {
-			of := positionKey{t.table, p.topic, now.Incarnation, part}
+			of := clickhouse.PositionKey{Table: t.Table, Topic: p.topic, Incarnation: now.Incarnation, Partition: part}
 			j.handledBefore[part], j.handledAfter[part] = max(r.Committed[part], before[of]), max(r.Committed[part], at[of])
 		}
-		step := "compare " + t.table
+		step := "compare " + t.Table
 		err := t.entries.Each(ctx, j.classify, func(part, parts int) { r.Progress(step, int64(part), int64(parts)) })
 		if err != nil {
-			return nil, fmt.Errorf("compare %s with %s: %w", p.topic, t.table, err)
+			return nil, fmt.Errorf("compare %s with %s: %w", p.topic, t.Table, err)
 		}
 		proofs = append(proofs, j.result())
 	}
@@ -176,11 +177,11 @@ func (p *Verification) Compare(ctx context.Context, r TopicOffsets) ([]*TableVer
 
 // A classifier assigns messages and rows to findings, one message at a time.
 type classifier struct {
-	p             *Verification
+	p             *Topic
 	t             *tableVerification
-	r             TopicOffsets
+	r             Offsets
 	now           schemas.OffsetRange
-	out           *TableVerification
+	out           *TableReport
 	handledBefore map[int32]int64 // first offset that may be unhandled, before the rows were read
 	handledAfter  map[int32]int64 // and after
 	trimmed       map[int32]int64 // rows of removed records
@@ -189,7 +190,7 @@ type classifier struct {
 
 // classify classifies the entries of one key.
 func (j *classifier) classify(topic, view, table []match.Entry) error {
-	hasID := j.t.keySuffix == ""
+	hasID := j.t.KeySuffix == ""
 	if len(view) > 1 {
 		j.out.Doubled.Messages++
 		for _, e := range view {
@@ -302,7 +303,7 @@ func (j *classifier) isExtra(e match.Entry) bool {
 	return false
 }
 
-func (j *classifier) result() *TableVerification {
+func (j *classifier) result() *TableReport {
 	p := j.out
 	for _, f := range []*Discrepancy{&p.Missing, &p.Doubled, &p.Extra, &p.Displaced, &p.Altered, &p.Dead, &p.Pending} {
 		f.Ranges, f.MoreRanges = f.locations.Ranges(maxRanges)

@@ -1,9 +1,7 @@
-package clickhouse_test
+package verify_test
 
 import (
 	"errors"
-	"maps"
-	"reflect"
 	"regexp"
 	"slices"
 	"testing"
@@ -15,6 +13,12 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
+)
+
+const (
+	firstID  = "00112233445566778899aabbccddeeff"
+	secondID = "ffeeddccbbaa99887766554433221100"
 )
 
 // withOtherBytes returns a record with other bytes.
@@ -107,7 +111,7 @@ func TestVerification(t *testing.T) {
 			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 96 rows; missing 4 7/3@7-9 7/3@60-60",
 		},
 		"a row doubled under another id": {
-			damage: []string{insert + "* REPLACE (unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 42"},
+			damage: []string{insert + "* REPLACE (unhex('" + firstID + "') AS id) FROM {db}.audit_log WHERE off = 42"},
 			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 101 rows; extra 1 7/3@42-42",
 		},
 		"a row of another month": {
@@ -258,8 +262,8 @@ func TestVerification(t *testing.T) {
 		"a row of no topic, and one of a partition that is not there": {
 			damage: []string{insert + "* REPLACE ('somewhere' AS topic) FROM {db}.audit_log WHERE off = 42",
 				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND topic = 'changes' SETTINGS mutations_sync = 2",
-				insert + "* REPLACE ('nowhere' AS topic, unhex('" + id1 + "') AS id) FROM {db}.audit_log WHERE off = 43",
-				insert + "* REPLACE (9 AS part, unhex('" + id2 + "') AS id) FROM {db}.audit_log WHERE off = 44"},
+				insert + "* REPLACE ('nowhere' AS topic, unhex('" + firstID + "') AS id) FROM {db}.audit_log WHERE off = 43",
+				insert + "* REPLACE (9 AS part, unhex('" + secondID + "') AS id) FROM {db}.audit_log WHERE off = 44"},
 			kept: clickhousetest.KafkaTopic{Records: batch},
 			want: "100 records, 100 messages, 102 rows; extra 2 7/3@43-43 7/9@44-44; altered 1 7/3@42-42",
 		},
@@ -333,10 +337,10 @@ func TestVerificationExamples(t *testing.T) {
 func TestVerificationOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	if _, err := clickhousetest.Verify(t, db, schemas.Changes, clickhousetest.KafkaTopic{Recreated: true}); !errors.Is(err, clickhouse.ErrRecreated) {
-		t.Errorf("got %v, want %v", err, clickhouse.ErrRecreated)
+	if _, err := clickhousetest.Verify(t, db, schemas.Changes, clickhousetest.KafkaTopic{Recreated: true}); !errors.Is(err, verify.ErrRecreated) {
+		t.Errorf("got %v, want %v", err, verify.ErrRecreated)
 	}
-	if _, err := clickhouse.NewVerification(db, schemas.Checkpoints, nil); err == nil {
+	if _, err := verify.NewTopic(db, schemas.Checkpoints, nil); err == nil {
 		t.Error("a topic that feeds no table can be proved")
 	}
 }
@@ -350,8 +354,8 @@ func TestVerificationOfIncidents(t *testing.T) {
 			State:  pb.IncidentState_INCIDENT_STATE_OPEN,
 			Opened: clickhousetest.At(0), Updated: clickhousetest.At(time.Duration(step) * time.Second), StepCount: step}
 	}
-	batch := clickhousetest.Deliver(schemas.Incidents, 0, incident(id1, 1), incident(id1, 2), incident(id2, 1), incident(id1, 3),
-		incident(id1, 3))
+	batch := clickhousetest.Deliver(schemas.Incidents, 0, incident(firstID, 1), incident(firstID, 2), incident(secondID, 1), incident(firstID, 3),
+		incident(firstID, 3))
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
@@ -385,7 +389,7 @@ func TestVerificationOfIncidents(t *testing.T) {
 func TestVerificationOfDeadLetters(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	command := &pb.DuplicationCommand{Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1",
+	command := &pb.DuplicationCommand{Id: firstID, Account: "acme", Space: "s", Item: "i", SourceStore: "1",
 		DestinationStore: "2",
 		Reason:           pb.DuplicationReason_DUPLICATION_REASON_CHANGE}
 	rec, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: command})
@@ -404,7 +408,7 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 		t.Fatal(err)
 	}
 	results := clickhousetest.Deliver(schemas.DuplicationResults, 0,
-		&pb.DuplicationResult{Id: id2, Account: "acme", Finished: timestamppb.New(clickhousetest.Epoch)})
+		&pb.DuplicationResult{Id: secondID, Account: "acme", Finished: timestamppb.New(clickhousetest.Epoch)})
 	if err := clickhouse.NewSink(db).Store(t.Context(), results); err != nil {
 		t.Fatal(err)
 	}
@@ -433,16 +437,4 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 	}
 	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows",
 		"duplication_log: 2 records, 2 messages, 1 rows; missing 1 7/3@2-2")
-}
-
-// Every topic is compared with every table that stores it.
-func TestRowMatchers(t *testing.T) {
-	t.Parallel()
-	got, want := clickhouse.MatchedTables(), clickhouse.TopicTables()
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("compared are %v, want %v", got, want)
-	}
-	if n := len(slices.Collect(maps.Keys(got))); n != 9 {
-		t.Errorf("%d topics", n)
-	}
 }

@@ -1,4 +1,6 @@
-package clickhouse
+// Package verify compares the records of Kafka with the rows of the tables, and the state of every copy with a state
+// made from the logs. It also makes rows of the state from those of the logs, for a table that has lost rows.
+package verify
 
 import (
 	"context"
@@ -10,17 +12,18 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
-// A Verification compares the records of a topic with the rows in the views and tables that store it: every message
+// A Topic compares the records of a topic with the rows in the views and tables that store it: every message
 // must have exactly one row in a view, and every row must have a message. It also compares hashes: the hash of the
-// record in each row of a table, and the row's own sum (sum.go).
+// record in each row of a table, and the row's own sum .
 //
 // Call Add once for each record, then Compare, which reads each view and each table once. What was read is kept in a
 // temporary file, so that memory does not grow with the number of records.
-type Verification struct {
-	db        *DB
+type Topic struct {
+	db        *clickhouse.DB
 	topic     schemas.Topic
 	tables    []*tableVerification
 	locations match.LocationSet // of the records of a compacted topic
@@ -29,17 +32,17 @@ type Verification struct {
 
 // A tableVerification is the comparison with one table.
 type tableVerification struct {
-	rowMatcher
+	clickhouse.Matcher
 	entries *match.Comparison
 	records int64
 }
 
-// NewVerification returns a Verification of a topic that a Sink stores. dead reports whether the sink made a record a
-// dead letter. The caller closes the Verification.
-func NewVerification(db *DB, topic schemas.Topic, dead func(*schemas.Delivery) bool) (*Verification, error) {
-	p := &Verification{db: db, topic: topic, dead: dead}
-	for _, c := range rowMatchers()[topic] {
-		p.tables = append(p.tables, &tableVerification{rowMatcher: c, entries: match.New()})
+// NewTopic returns the comparison of a topic that a Sink stores. dead reports whether the sink made a record a
+// dead letter. The caller closes it.
+func NewTopic(db *clickhouse.DB, topic schemas.Topic, dead func(*schemas.Delivery) bool) (*Topic, error) {
+	p := &Topic{db: db, topic: topic, dead: dead}
+	for _, c := range clickhouse.Matchers()[topic] {
+		p.tables = append(p.tables, &tableVerification{Matcher: c, entries: match.New()})
 	}
 	if len(p.tables) == 0 {
 		return nil, fmt.Errorf("no table stores topic %s", topic)
@@ -48,7 +51,7 @@ func NewVerification(db *DB, topic schemas.Topic, dead func(*schemas.Delivery) b
 }
 
 // Close removes the temporary files.
-func (p *Verification) Close() error {
+func (p *Topic) Close() error {
 	var errs []error
 	for _, t := range p.tables {
 		errs = append(errs, t.entries.Close())
@@ -70,10 +73,10 @@ const (
 )
 
 // monthTag returns a month in the bits of a tag.
-func monthTag(year, month int) uint16 { return uint16((year*12+month)&0xfff) * monthUnit }
+func monthTag(year, month int) uint16 { return clickhouse.MonthNumber(year, month) * monthUnit }
 
 // Add adds one record of the topic. unreadable is the reason why it has no Body, or nil.
-func (p *Verification) Add(d *schemas.Delivery, unreadable error) error {
+func (p *Topic) Add(d *schemas.Delivery, unreadable error) error {
 	at := match.Location{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}
 	e := match.Entry{Location: at, Hash: d.Hash}
 	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
@@ -87,11 +90,11 @@ func (p *Verification) Add(d *schemas.Delivery, unreadable error) error {
 	}
 	for _, t := range p.tables {
 		e := e
-		key, hasRow, err := rowKey{}, true, unreadable
+		key, hasRow, err := clickhouse.RowKey{}, true, unreadable
 		if err == nil {
-			key, hasRow, err = t.identify(d)
+			key, hasRow, err = t.Identify(d)
 		}
-		if e.Key, e.Tag = key.key, e.Tag|key.month; err != nil {
+		if e.Key, e.Tag = key.Key, e.Tag|key.Month*monthUnit; err != nil {
 			e.Key, e.Tag = locationKey(d), e.Tag|tagNoID
 		}
 		if !hasRow {
@@ -121,15 +124,15 @@ func spillToDisk(ctx context.Context) context.Context {
 // readView reads the view once, month by month. It returns the number of rows that name the topic, or a topic that
 // the table does not store.
 func (t *tableVerification) readView(
-	ctx context.Context, p *Verification, progress func(done int64),
+	ctx context.Context, p *Topic, progress func(done int64),
 ) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(spillToDisk(ctx), ScanTimeout)
+	ctx, cancel := context.WithTimeout(spillToDisk(ctx), clickhouse.ScanTimeout)
 	defer cancel()
 	type month struct {
 		Month uint32 `ch:"month"`
 	}
-	months, err := QueryOn[month](ctx, p.db.Writer(), "list the months",
-		p.db.Name("SELECT DISTINCT toYYYYMM(ts) AS month FROM {db}."+t.table+" ORDER BY month"))
+	months, err := clickhouse.QueryOn[month](ctx, p.db.Writer(), "list the months",
+		p.db.Name("SELECT DISTINCT toYYYYMM(ts) AS month FROM {db}."+t.Table+" ORDER BY month"))
 	if err != nil {
 		return 0, err
 	}
@@ -144,11 +147,11 @@ func (t *tableVerification) readView(
 
 // readViewMonth reads one month of the view.
 func (t *tableVerification) readViewMonth(
-	ctx context.Context, p *Verification, month uint32, progress func(int64),
+	ctx context.Context, p *Topic, month uint32, progress func(int64),
 ) (n int64, err error) {
-	statement := "SELECT id, " + t.suffixOrEmpty() + ", inc, part, off, topic = ? FROM {db}." + t.table + "_v" +
+	statement := "SELECT id, " + t.SuffixOrEmpty() + ", inc, part, off, topic = ? FROM {db}." + t.Table + "_v" +
 		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))"
-	rows, stop, err := Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), month, string(p.topic), t.topics)
+	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), month, string(p.topic), t.Topics)
 	if err != nil {
 		return 0, err
 	}
@@ -163,7 +166,7 @@ func (t *tableVerification) readViewMonth(
 		if err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &ours); err != nil {
 			return n, err
 		}
-		if e.Key, err = t.keyOf(id, suffix); err != nil {
+		if e.Key, err = t.KeyOf(id, suffix); err != nil {
 			return n, err
 		}
 		if ours == 0 {
@@ -181,13 +184,13 @@ func (t *tableVerification) readViewMonth(
 
 // readTable reads the rows of the table that name the topic, or a topic that the table does not store, including
 // rows that the view leaves out, and computes their sums.
-func (t *tableVerification) readTable(ctx context.Context, p *Verification, progress func(done int64)) error {
-	ctx, cancel := context.WithTimeout(ctx, ScanTimeout)
+func (t *tableVerification) readTable(ctx context.Context, p *Topic, progress func(done int64)) error {
+	ctx, cancel := context.WithTimeout(ctx, clickhouse.ScanTimeout)
 	defer cancel()
-	statement := "SELECT lower(hex(id)), " + t.suffixOrEmpty() + ", inc, part, off, hash, sum, " +
-		t.inconsistent() + ", " + t.rowBinary +
-		" FROM {db}." + t.table + " WHERE (topic = ? OR NOT has(?, topic))" + t.withoutPositions()
-	rows, stop, err := Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), t.topics)
+	statement := "SELECT lower(hex(id)), " + t.SuffixOrEmpty() + ", inc, part, off, hash, sum, " +
+		t.Inconsistent() + ", " + t.RowBinary +
+		" FROM {db}." + t.Table + " WHERE (topic = ? OR NOT has(?, topic))" + t.WithoutPositions()
+	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), t.Topics)
 	if err != nil {
 		return err
 	}
@@ -206,7 +209,7 @@ func (t *tableVerification) readTable(ctx context.Context, p *Verification, prog
 		if err != nil {
 			return err
 		}
-		if e.Key, err = t.keyOf(id, suffix); err != nil {
+		if e.Key, err = t.KeyOf(id, suffix); err != nil {
 			return err
 		}
 		switch {
