@@ -157,11 +157,11 @@ func (s *stepTracker) update(name string, done, total int64) {
 
 // A verifyReport is the result of verify, and its JSON output.
 type verifyReport struct {
-	OK       bool                        `json:"ok"`
-	Findings int64                       `json:"findings"`
-	Strict   bool                        `json:"strict,omitempty"`
+	OK       bool                  `json:"ok"`
+	Findings int64                 `json:"findings"`
+	Strict   bool                  `json:"strict,omitempty"`
 	Tables   []*verify.TableReport `json:"tables,omitempty"`
-	Manifest *app.ManifestReport         `json:"manifest,omitempty"`
+	Manifest *app.ManifestReport   `json:"manifest,omitempty"`
 	// Behind are committed records that tables lack, as their positions show.
 	Behind []clickhouse.Gap `json:"behind,omitempty"`
 	Lost   []app.Loss       `json:"lost,omitempty"`

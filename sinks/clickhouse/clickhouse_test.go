@@ -19,8 +19,9 @@ func TestColumns(t *testing.T) {
 	db := clickhousetest.Open(t)
 	for table, want := range clickhouse.TableColumns() {
 		t.Run(table, func(t *testing.T) {
-			lines, err := clickhousetest.Strings(t.Context(), db, "SELECT name || ' ' || type FROM system.columns WHERE table = ? AND database = "+
-				"(SELECT name FROM system.databases WHERE name = trim(BOTH '`' FROM '{db}'))", table)
+			lines, err := clickhousetest.Strings(t.Context(), db,
+				"SELECT name || ' ' || type FROM system.columns WHERE table = ? AND database = "+
+					"(SELECT name FROM system.databases WHERE name = trim(BOTH '`' FROM '{db}'))", table)
 			if err != nil {
 				t.Fatal(err)
 			}

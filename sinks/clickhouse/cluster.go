@@ -11,7 +11,7 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 )
 
-// A clusterLayout counts the shards and replicas of the cluster, as the server knows it.
+// A Layout counts the shards and replicas of the cluster, as the server knows it.
 type Layout struct {
 	Shards   uint64 `ch:"shards"`
 	Replicas uint64 `ch:"replicas"` // of the shard with the most

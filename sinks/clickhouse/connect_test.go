@@ -228,7 +228,8 @@ func TestAllAddressesDead(t *testing.T) {
 	one, two := dead(t), dead(t)
 	db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
-		"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db), "Ping": db.Ping(t.Context()),
+		"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db),
+		"Ping":  db.Ping(t.Context()),
 		"Store": checkUse(t, db, 0),
 	} {
 		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, migrate.ErrMissing) ||

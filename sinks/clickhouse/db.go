@@ -62,8 +62,10 @@ var (
 // A Login is a user and a password.
 type Login struct{ User, Password string }
 
+// WriterLogin returns the login for inserts and changes of the schema.
 func (c Config) WriterLogin() Login { return Login{c.User, c.Password} }
 
+// ReaderLogin returns the login for queries.
 func (c Config) ReaderLogin() Login {
 	if c.Reader.User == "" {
 		return c.WriterLogin()
@@ -226,6 +228,7 @@ func (db *DB) Name(statement string) string {
 	return strings.ReplaceAll(statement, "{db}", QuoteName(db.cfg.Database))
 }
 
+// Exec runs a statement as the User. {db} is replaced by the name of the database.
 func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
 	return db.conn.Exec(ctx, db.Name(statement), args...)
 }
@@ -235,6 +238,7 @@ func Query[T any](ctx context.Context, db *DB, op, statement string, args ...any
 	return QueryOn[T](ctx, db.reads, op, db.Name(statement), args...)
 }
 
+// QueryOn is Query on given connections, without replacing {db}.
 func QueryOn[T any](ctx context.Context, conn driver.Conn, op, statement string, args ...any) ([]T, error) {
 	for tries := 0; ; tries++ {
 		var rows []T
@@ -271,6 +275,7 @@ func isConnError(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
 }
 
+// Count runs a query that returns one number, named n.
 func (db *DB) Count(ctx context.Context, what, statement string, args ...any) (int64, error) {
 	type counted struct {
 		N uint64 `ch:"n"`
@@ -282,10 +287,12 @@ func (db *DB) Count(ctx context.Context, what, statement string, args ...any) (i
 	return int64(rows[0].N), nil
 }
 
+// QuoteName quotes a name for a statement.
 func QuoteName(s string) string {
 	return "`" + strings.NewReplacer(`\`, `\\`, "`", "\\`").Replace(s) + "`"
 }
 
+// QuoteText quotes a string for a statement.
 func QuoteText(s string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(s) + "'"
 }

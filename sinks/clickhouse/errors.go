@@ -45,6 +45,7 @@ func Classify(err error) error {
 	return retry.Unavailable(err)
 }
 
+// HasCode reports whether the server returned the error with a code.
 func HasCode(err error, code int32) bool {
 	var e *ch.Exception
 	return errors.As(err, &e) && e.Code == code

@@ -28,7 +28,7 @@ type insertConn struct {
 
 func (w *insertConn) close() { w.conn.Close() }
 
-// An insertion is one INSERT statement with one block.
+// An Insertion is one INSERT statement with one block.
 type Insertion struct {
 	Name     string // begins the query ids of its attempts
 	Into     string // INSERT INTO t (a, b) VALUES

@@ -11,13 +11,13 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/match"
 )
 
-// A rowKey identifies the row of a message in a table.
+// A RowKey identifies the row of a message in a table.
 type RowKey struct {
 	Key   match.Key
 	Month uint16 // a monthNumber
 }
 
-// A rowMatcher finds the rows of a topic's records in one table.
+// A Matcher finds the rows of a topic's records in one table.
 type Matcher struct {
 	Table string
 	// Identify returns the key of the row of a record. hasRow is false if the table stores no row for it. An error means

@@ -88,7 +88,8 @@ func TestPartialResultsProfile(t *testing.T) {
 	for profile := range partialProfiles() {
 		dbs[profile] = clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}, User: profile})
 	}
-	dbs["reader"] = clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}, Reader: clickhouse.Login{User: "set"}})
+	dbs["reader"] = clickhousetest.Connect(t,
+		clickhouse.Config{Addresses: []string{engine.Addr()}, Reader: clickhouse.Login{User: "set"}})
 	all := histories()
 	store(t, plain, all[:3])
 	for name := range readModel() {

@@ -177,6 +177,7 @@ func (m *positionWriter) write(ctx context.Context, table string, rows []positio
 	return nil
 }
 
+// SetPositions sets the positions of the tables that are filled, without reading the positions before.
 func SetPositions(ctx context.Context, db *DB, to map[schemas.Role][]schemas.Progress, filled map[string]bool) error {
 	rows := map[string][]positionRow{}
 	for role, of := range Positions() {

@@ -75,7 +75,7 @@ func (g Gap) Compare(o Gap) int {
 		cmp.Compare(g.Partition, o.Partition), cmp.Compare(g.From, o.From))
 }
 
-// A positionKey identifies a position: a partition of one incarnation of a topic, in one table.
+// A PositionKey identifies a position: a partition of one incarnation of a topic, in one table.
 type PositionKey struct {
 	Table       string
 	Topic       schemas.Topic

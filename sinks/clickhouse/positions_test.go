@@ -330,14 +330,16 @@ func TestMarkFails(t *testing.T) {
 			if err := s.Mark(t.Context(), many); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := clickhouse.Gaps(t.Context(), direct, map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+			if gaps, err := clickhouse.Gaps(t.Context(), direct,
+				map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
 				t.Errorf("gaps %v, %v", gaps, err)
 			}
 			if err := direct.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := clickhouse.Gaps(t.Context(), direct, map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+			if gaps, err := clickhouse.Gaps(t.Context(), direct,
+				map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
 				t.Errorf("after merges: gaps %v, %v", gaps, err)
 			}
@@ -563,21 +565,25 @@ func TestFreshIsConsistent(t *testing.T) {
 		"in the log first": {
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
 			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
-			2, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
+			2, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late),
+				Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 		"in the state first": {
 			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
-			2, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
+			2, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late),
+				Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 		"never in the state": {
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, lacks) }, func(*testing.T, *clickhouse.DB) {},
-			2, &pb.CopyRecord{Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(lacks))}, lacks,
+			2, &pb.CopyRecord{Manifest: clickhousetest.NoRecord(),
+				Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(lacks))}, lacks,
 		},
 		"in both": {
 			func(t *testing.T, db *clickhouse.DB) { clickhousetest.StoreBoth(t, db, schemas.Changes, 0, late) },
 			func(*testing.T, *clickhouse.DB) {},
-			1, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
+			1, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late),
+				Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

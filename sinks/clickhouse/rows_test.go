@@ -231,10 +231,11 @@ func TestDeadLetters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := clickhousetest.Strings(t.Context(), db, "SELECT concat(toString(off), ' ', origin_topic, '/', toString(origin_part), '@', toString(origin_off),"+
-		" ' ', role, ' ', class, ' ', error, ' ', toString(attempts), toString(waits), toString(unavailable), ' ', message,"+
-		" ' ', account, '/', space, '/', item, ' ', hex(value), ' ',"+
-		" toString(length(header.name))) FROM {db}.dead_letters_v ORDER BY off")
+	got, err := clickhousetest.Strings(t.Context(), db,
+		"SELECT concat(toString(off), ' ', origin_topic, '/', toString(origin_part), '@', toString(origin_off),"+
+			" ' ', role, ' ', class, ' ', error, ' ', toString(attempts), toString(waits), toString(unavailable), ' ', message,"+
+			" ' ', account, '/', space, '/', item, ' ', hex(value), ' ',"+
+			" toString(length(header.name))) FROM {db}.dead_letters_v ORDER BY off")
 	if err != nil || len(got) != 3 {
 		t.Fatalf("got %q, %v, want three letters", got, err)
 	}
@@ -245,10 +246,11 @@ func TestDeadLetters(t *testing.T) {
 	if want := "2 /-1@-1    000  //  0"; got[2] != want {
 		t.Errorf("the letter is %q, want %q", got[2], want)
 	}
-	row := clickhousetest.Value(t, db, "SELECT concat(command, ' ', cause, ' ', account, '/', space, '/', item, ' ', source_store,"+
-		" destination_store, ' ', reason, ' ', decision,"+
-		" ' ', outcome, ' ', error_class, ' ', toString(attempt), ' ', toString(assumeNotNull(change_time)))"+
-		" FROM {db}.duplication_log_v")
+	row := clickhousetest.Value(t, db,
+		"SELECT concat(command, ' ', cause, ' ', account, '/', space, '/', item, ' ', source_store,"+
+			" destination_store, ' ', reason, ' ', decision,"+
+			" ' ', outcome, ' ', error_class, ' ', toString(attempt), ' ', toString(assumeNotNull(change_time)))"+
+			" FROM {db}.duplication_log_v")
 	if want := id2 + " c acme/s/i 12 change dead failed permanent 2 2026-03-04 05:06:07.891"; row != want {
 		t.Errorf("the command's row is %q, want %q", row, want)
 	}

@@ -123,7 +123,8 @@ func histories() [][]*schemas.Delivery {
 		checks = append(checks, pending)
 		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos",
 			Item: fmt.Sprintf("p%02d/00", part),
-			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: clickhousetest.At(0), Updated: clickhousetest.At(0), StepCount: 1,
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: clickhousetest.At(0),
+			Updated: clickhousetest.At(0), StepCount: 1,
 			Steps: []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"}}}
 		for topic, bodies := range map[schemas.Topic][]schemas.Body{schemas.Changes: of, schemas.FixityResults: checks,
 			schemas.Incidents: {incident}} {
@@ -311,8 +312,9 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	t.Run("settings", func(t *testing.T) {
-		got, err := clickhousetest.Strings(t.Context(), p.cluster[0], "SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
-			" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
+		got, err := clickhousetest.Strings(t.Context(), p.cluster[0],
+			"SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
+				" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
 		if want := []string{"300", "throw", "180"}; err != nil || !slices.Equal(got, want) {
 			t.Errorf("the settings of a question are %v, %v, want %v", got, err, want)
 		}
@@ -415,7 +417,8 @@ func TestQuorumOffset(t *testing.T) {
 	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(6)...)
 	incident := clickhousetest.Deliver(schemas.Incidents, 0,
 		&pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
-			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: clickhousetest.At(0), Updated: clickhousetest.At(0), StepCount: 1,
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: clickhousetest.At(0),
+			Updated: clickhousetest.At(0), StepCount: 1,
 			Steps: []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"}}})
 	sink := func(batches ...[]*schemas.Delivery) *clickhouse.Sink {
 		t.Helper()
@@ -524,7 +527,8 @@ func (p *engineCluster) checkSharding(t *testing.T) {
 
 // oneShardAway checks that a partition needs only its own shard: partitions of the other shard are available.
 func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
-	lost, err := clickhousetest.Strings(t.Context(), p.alone[1], "SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
+	lost, err := clickhousetest.Strings(t.Context(), p.alone[1],
+		"SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
 	if err != nil {
 		t.Fatal(err)
 	}

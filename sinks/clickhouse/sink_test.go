@@ -123,7 +123,8 @@ func TestPublishedTwice(t *testing.T) {
 			if got := clickhousetest.Count(t, db, "audit_log"); got != "2" {
 				t.Errorf("the table has %s rows, want 2: both have landed", got)
 			}
-			clickhousetest.Compare(t, "what is on record", clickhousetest.Fresh(t, db, schemas.CopyOf(rich)).GetAudit(), clickhousetest.EvidenceOf(clickhousetest.RecordOf(rich)))
+			clickhousetest.Compare(t, "what is on record", clickhousetest.Fresh(t, db, schemas.CopyOf(rich)).GetAudit(),
+				clickhousetest.EvidenceOf(clickhousetest.RecordOf(rich)))
 		})
 	}
 }
@@ -132,7 +133,8 @@ func TestReusedOffsetIsInserted(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	for _, item := range []string{"a", "b"} {
-		if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 5, clickhousetest.Change(item, 0))); err != nil {
+		if err := clickhouse.NewSink(db).Store(t.Context(),
+			clickhousetest.Deliver(schemas.Changes, 5, clickhousetest.Change(item, 0))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,7 +183,8 @@ func TestRowError(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bad := clickhousetest.Change("bad", 0)
 			tc.break_(bad)
-			batch := clickhousetest.Deliver(schemas.Changes, 40, clickhousetest.Change("good", 0), bad, clickhousetest.Change("fine", 0))
+			batch := clickhousetest.Deliver(schemas.Changes, 40, clickhousetest.Change("good", 0), bad,
+				clickhousetest.Change("fine", 0))
 			err := clickhouse.NewSink(db).Store(t.Context(), batch)
 			var got *clickhouse.RowError
 			if !errors.As(err, &got) || !retry.IsPermanent(err) {
@@ -370,7 +373,8 @@ func TestLateAttempt(t *testing.T) {
 	if got := clickhousetest.Count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("after a replay the table has %s rows, want 1200", got)
 	}
-	proofs, err := clickhousetest.Verify(t, direct, schemas.Changes, clickhousetest.KafkaTopic{Records: batch, End: 600, Committed: 600})
+	proofs, err := clickhousetest.Verify(t, direct, schemas.Changes,
+		clickhousetest.KafkaTopic{Records: batch, End: 600, Committed: 600})
 	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || clickhousetest.Describe(proofs[0]) != want {
 		t.Errorf("got %s, %v, want %s", clickhousetest.Describe(proofs[0]), err, want)
 	}
@@ -428,10 +432,12 @@ func TestStoreWithoutServer(t *testing.T) {
 	defer db.Close()
 	for name, store := range map[string]func() error{
 		"sink": func() error {
-			return clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("a", 0)))
+			return clickhouse.NewSink(db).Store(t.Context(),
+				clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("a", 0)))
 		},
 		"state": func() error {
-			return clickhouse.NewState(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("a", 0)))
+			return clickhouse.NewState(db).Store(t.Context(),
+				clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("a", 0)))
 		},
 	} {
 		if err := store(); retry.ClassOf(err) != retry.ClassUnavailable {

@@ -297,8 +297,9 @@ func TestStateOfUnknownValues(t *testing.T) {
 	set.Op, set.PropertiesUnknown, set.MediaType = pb.Op_OP_SET_PROPERTIES, true, ""
 	set.Id = schemas.ChangeID(set)
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c, lost, never, empty, set)
-	got, err := clickhousetest.Strings(t.Context(), db, "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
-		" FROM {db}.manifest ORDER BY item")
+	got, err := clickhousetest.Strings(t.Context(), db,
+		"SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
+			" FROM {db}.manifest ORDER BY item")
 	want := []string{"a unknown image/jpeg {'k':'v'}", "b unknown  {}", "empty 0 image/jpeg {}"}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("the manifest says %q (%v), want %q", got, err, want)
@@ -327,7 +328,8 @@ func TestStateUsesLastReport(t *testing.T) {
 	sized, poorer := clickhousetest.Change("imported", 0), clickhousetest.Change("imported", 0)
 	poorer.Size, poorer.SizeUnknown, poorer.Version, poorer.Etag = 0, true, "", ""
 	const parts = "uploaded in parts"
-	typed, bare, read := clickhousetest.Change(parts, 0), clickhousetest.Change(parts, time.Hour), clickhousetest.Change(parts, time.Hour)
+	typed, bare, read := clickhousetest.Change(parts, 0), clickhousetest.Change(parts,
+		time.Hour), clickhousetest.Change(parts, time.Hour)
 	bare.MediaType, bare.Digests, bare.Provenance = "", nil, pb.Provenance_PROVENANCE_UNSPECIFIED
 	read.MediaType, read.Origin = "", pb.Origin_ORIGIN_FIXITY
 	const of = "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || version || ' ' || media_type FROM {db}."

@@ -58,7 +58,8 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 		columns, fits = append(columns, column), append(fits, "toString(sum = xxHash64("+
 			strings.Replace(summed, name, other, 1)+"))")
 	}
-	got := clickhousetest.Value(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
+	got := clickhousetest.Value(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+
+		table+" ORDER BY off LIMIT 1")
 	for i, column := range columns {
 		switch {
 		case i == 0 && got[i] != '1':
@@ -111,13 +112,17 @@ func TestAddedColumns(t *testing.T) {
 		"admin_log": {
 			topic: schemas.Admin, added: "0081_admin_log_incident",
 			records: []schemas.Body{
-				&pb.AdminAction{Id: id1, Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme", After: "a"},
-				&pb.AdminAction{Id: id2, Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in",
-					Seen: "se"},
-				&pb.AdminAction{Id: schemas.ID("3"), Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme",
+				&pb.AdminAction{Id: id1, Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme",
+					After: "a"},
+				&pb.AdminAction{Id: id2, Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme",
+					Incident: "in",
+					Seen:     "se"},
+				&pb.AdminAction{Id: schemas.ID("3"), Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair",
+					Account:  "acme",
 					Incident: "in"},
 				&pb.AdminAction{Id: schemas.ID("4"), Time: clickhousetest.At(0), Who: "ann", Action: "redrive", Account: "acme"},
-				&pb.AdminAction{Id: schemas.ID("5"), Time: clickhousetest.At(0), Who: "ann", Action: "redrive", Account: "acme", Seen: "se\x00"},
+				&pb.AdminAction{Id: schemas.ID("5"), Time: clickhousetest.At(0), Who: "ann", Action: "redrive", Account: "acme",
+					Seen: "se\x00"},
 			},
 			before: "who, action, account, after, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), " +
 				"'admin', 7, 3, 0, 'ann', 'approve-repair', 'acme', 'a', ?",
@@ -138,7 +143,8 @@ func TestAddedColumns(t *testing.T) {
 			topic: schemas.Policies, added: "0080_policy_history_file",
 			records: []schemas.Body{
 				&pb.Policy{Id: id1, Time: clickhousetest.At(0), Account: "acme", Document: "{}", By: "ann"},
-				&pb.Policy{Id: id2, Time: clickhousetest.At(0), Account: "acme", Base: 1, Document: "{}", By: "ann", FileSha256: sha},
+				&pb.Policy{Id: id2, Time: clickhousetest.At(0), Account: "acme", Base: 1, Document: "{}", By: "ann",
+					FileSha256: sha},
 				&pb.Policy{Id: schemas.ID("3"), Time: clickhousetest.At(0), Account: "acme", Base: 2, Document: "{}", By: "ann"},
 			},
 			before: "account, document, by, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'policies', 7, 3, 0, " +
@@ -153,8 +159,10 @@ func TestAddedColumns(t *testing.T) {
 		"audit_log": {
 			topic: schemas.Changes, added: "0092_audit_log_properties_unknown",
 			records: []schemas.Body{
-				&pb.Change{Id: id1, Time: clickhousetest.At(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a"},
-				&pb.Change{Id: id2, Time: clickhousetest.At(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "b",
+				&pb.Change{Id: id1, Time: clickhousetest.At(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos",
+					Item: "a"},
+				&pb.Change{Id: id2, Time: clickhousetest.At(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos",
+					Item:        "b",
 					SizeUnknown: true, PropertiesUnknown: true},
 			},
 			before: "ingested, op, account, store, space, item, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
@@ -169,8 +177,10 @@ func TestAddedColumns(t *testing.T) {
 		"bit_log": {
 			topic: schemas.FixityResults, added: "0093_bit_log_metadata",
 			records: []schemas.Body{
-				&pb.FixityResult{Id: id1, Started: clickhousetest.At(0), Finished: clickhousetest.At(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS},
-				&pb.FixityResult{Id: id2, Started: clickhousetest.At(0), Finished: clickhousetest.At(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS,
+				&pb.FixityResult{Id: id1, Started: clickhousetest.At(0), Finished: clickhousetest.At(0), Account: "acme",
+					Verdict: pb.Verdict_VERDICT_PASS},
+				&pb.FixityResult{Id: id2, Started: clickhousetest.At(0), Finished: clickhousetest.At(0), Account: "acme",
+					Verdict:  pb.Verdict_VERDICT_PASS,
 					Metadata: pb.Metadata_METADATA_DAMAGED, MetadataDetail: "media type image/png"},
 			},
 			before: "finished, account, verdict, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
@@ -193,7 +203,8 @@ func TestAddedColumns(t *testing.T) {
 			if added < 0 {
 				t.Fatal("the migration is not there")
 			}
-			if _, err := migrate.Apply(t.Context(), db, migrate.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
+			if _, err := migrate.Apply(t.Context(), db,
+				migrate.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
 				t.Fatal(err)
 			}
 			records := clickhousetest.Deliver(tc.topic, 0, tc.records...)
@@ -221,7 +232,8 @@ func TestAddedColumns(t *testing.T) {
 			altered := func(t *testing.T, want int64) {
 				t.Helper()
 				n := int64(len(records))
-				got, err := clickhousetest.Verify(t, db, tc.topic, clickhousetest.KafkaTopic{Records: records, End: n, Committed: n})
+				got, err := clickhousetest.Verify(t, db, tc.topic,
+					clickhousetest.KafkaTopic{Records: records, End: n, Committed: n})
 				if err != nil {
 					t.Fatal(err)
 				}

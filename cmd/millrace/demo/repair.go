@@ -186,7 +186,8 @@ func (d *demo) isRepaired(ctx context.Context, f finding, open []*pb.Incident) (
 			return false, nil
 		}
 	}
-	recs, err := read.Records(ctx, d.app.DB(), []schemas.Copy{{Account: account, Store: f.Store, Space: space, Item: f.Item}})
+	recs, err := read.Records(ctx, d.app.DB(),
+		[]schemas.Copy{{Account: account, Store: f.Store, Space: space, Item: f.Item}})
 	if err != nil {
 		return false, err
 	}

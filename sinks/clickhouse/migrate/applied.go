@@ -69,7 +69,8 @@ func readApplied(ctx context.Context, db *clickhouse.DB, conn driver.Conn) (appl
 	return l, err
 }
 
-// prepareStatements returns the statements that create the database and its table of migrations, or add missing columns.
+// prepareStatements returns the statements that create the database and its table of migrations, or add missing
+// columns.
 func prepareStatements(ctx context.Context, db *clickhouse.DB, l appliedMigrations) ([]string, error) {
 	var statements []string
 	if !l.exists {

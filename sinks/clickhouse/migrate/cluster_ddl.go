@@ -80,7 +80,8 @@ func (f *clusterDDL) table(m migrations.Migration, s statement) ([]string, error
 	}
 	engine := s.engine
 	if strings.HasSuffix(engine, "MergeTree") {
-		args := []string{clickhouse.QuoteText("/clickhouse/tables/{shard}/" + f.database + "/" + s.name), clickhouse.QuoteText("{replica}")}
+		args := []string{clickhouse.QuoteText("/clickhouse/tables/{shard}/" + f.database + "/" + s.name),
+			clickhouse.QuoteText("{replica}")}
 		if s.args != "" {
 			args = append(args, s.args)
 		}

@@ -37,7 +37,8 @@ func TestClusterDDL(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got != string(want) {
-				t.Errorf("got\n%s\nwant\n%s\n(go test ./sinks/clickhouse/migrate -run TestClusterDDL -update, once it is meant)", got, want)
+				t.Errorf("got\n%s\nwant\n%s\n(go test ./sinks/clickhouse/migrate -run TestClusterDDL -update, once it is meant)",
+					got, want)
 			}
 			for _, statement := range s.Statements {
 				if !strings.Contains(statement, " ON CLUSTER `main`") {

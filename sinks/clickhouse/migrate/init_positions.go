@@ -45,7 +45,8 @@ func tablesWithRows(ctx context.Context, db *clickhouse.DB) (map[string]bool, er
 	type row struct {
 		Name string `ch:"name"`
 	}
-	rows, err := clickhouse.QueryOn[row](ctx, db.Writer(), "list the tables with rows", db.Name(strings.Join(parts, " UNION ALL ")))
+	rows, err := clickhouse.QueryOn[row](ctx, db.Writer(), "list the tables with rows",
+		db.Name(strings.Join(parts, " UNION ALL ")))
 	filled := map[string]bool{}
 	for _, r := range rows {
 		filled[r.Name] = true

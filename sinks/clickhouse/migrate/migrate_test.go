@@ -27,7 +27,8 @@ import (
 // schemaOf returns everything that the migrations have created, as the engine reports it.
 func schemaOf(t *testing.T, db *clickhouse.DB) []string {
 	t.Helper()
-	all, err := clickhousetest.Strings(t.Context(), db, "SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
+	all, err := clickhousetest.Strings(t.Context(), db,
+		"SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,8 @@ func TestChangedMigration(t *testing.T) {
 	}
 	_, migrated := migrate.Run(t.Context(), db)
 	_, planned := migrate.NewPlan(t.Context(), db, true)
-	for what, err := range map[string]error{"Check": migrate.Check(t.Context(), db), "Migrate": migrated, "Plan": planned} {
+	for what, err := range map[string]error{"Check": migrate.Check(t.Context(), db), "Migrate": migrated,
+		"Plan": planned} {
 		if !errors.Is(err, migrate.ErrChanged) || !strings.Contains(err.Error(), "0003_bit_log") {
 			t.Errorf("%s = %v, want 0003_bit_log changed", what, err)
 		}
@@ -132,7 +134,8 @@ func TestOtherLayout(t *testing.T) {
 		t.Errorf("Check of a cluster where there is one server = %v", err)
 	}
 	cfg.Database += "_not_there"
-	if _, err := migrate.NewPlan(t.Context(), clickhousetest.Connect(t, cfg), false); !errors.Is(err, clickhouse.ErrCluster) ||
+	_, err := migrate.NewPlan(t.Context(), clickhousetest.Connect(t, cfg), false)
+	if !errors.Is(err, clickhouse.ErrCluster) ||
 		!strings.Contains(err.Error(), `the server knows no cluster "default"`) {
 		t.Errorf("Plan for a cluster that there is not = %v", err)
 	}
@@ -169,7 +172,8 @@ func TestUnevenReplicas(t *testing.T) {
 		"all, no such cluster": {"none", "", "", clickhouse.ErrCluster},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: test.cluster, InsertQuorum: test.quorum})
+			db := clickhousetest.Connect(t,
+				clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: test.cluster, InsertQuorum: test.quorum})
 			if _, err := migrate.NewPlan(t.Context(), db, false); !errors.Is(err, test.want) {
 				t.Errorf("Plan = %v, want %v", err, test.want)
 			}
@@ -381,7 +385,8 @@ func TestMigrateRows(t *testing.T) {
 	if before < 0 {
 		t.Fatal("the migration is not there")
 	}
-	if _, err := migrate.Apply(t.Context(), db, migrate.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:before]}); err != nil {
+	if _, err := migrate.Apply(t.Context(), db,
+		migrate.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:before]}); err != nil {
 		t.Fatal(err)
 	}
 	client, _, checked := clickhousetest.Reported("a")
@@ -403,7 +408,8 @@ func TestMigrateRows(t *testing.T) {
 	records := clickhousetest.Deliver(schemas.Changes, 0, client, client, checked)
 	check := func(when, want string) {
 		t.Helper()
-		got, err := clickhousetest.Verify(t, db, schemas.Changes, clickhousetest.KafkaTopic{Records: records, End: 3, Committed: 3})
+		got, err := clickhousetest.Verify(t, db, schemas.Changes,
+			clickhousetest.KafkaTopic{Records: records, End: 3, Committed: 3})
 		if err != nil || clickhousetest.Describe(got[0]) != "audit_log: "+want {
 			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, clickhousetest.Describe(got[0]), want)
 		}

@@ -162,7 +162,9 @@ func withChangeKeys(ctx context.Context, keys []changeKey) (context.Context, err
 }
 
 // changesAt returns the changes of some keys, in their order.
-func changesAt(ctx context.Context, db *clickhouse.DB, keys []changeKey, where string, args ...any) ([]*pb.Change, error) {
+func changesAt(
+	ctx context.Context, db *clickhouse.DB, keys []changeKey, where string, args ...any,
+) ([]*pb.Change, error) {
 	ctx, err := withChangeKeys(ctx, keys)
 	if err != nil {
 		return nil, err

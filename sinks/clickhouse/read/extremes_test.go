@@ -119,8 +119,10 @@ func TestExtremes(t *testing.T) {
 					t.Fatal(err)
 				}
 				clickhousetest.Compare(t, "on record", records[0],
-					&pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.RecordOf(c), LastPass: clickhousetest.Millis(clickhousetest.At(0)), LastAttempt: clickhousetest.Millis(clickhousetest.At(0))})
-				if events, err := read.Timeline(ctx, db, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil || len(events) != 2 {
+					&pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.RecordOf(c),
+						LastPass: clickhousetest.Millis(clickhousetest.At(0)), LastAttempt: clickhousetest.Millis(clickhousetest.At(0))})
+				if events, err := read.Timeline(ctx, db, c.GetAccount(), c.GetSpace(), c.GetItem()); err != nil ||
+					len(events) != 2 {
 					t.Errorf("Timeline = %v, %v, want the change and its check", events, err)
 				}
 			}

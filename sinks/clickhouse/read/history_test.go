@@ -39,7 +39,8 @@ func changeBy(user, space, item string, d time.Duration) *pb.Change {
 
 func describeChanges(changes []*pb.Change) (all []string) {
 	for _, c := range changes {
-		all = append(all, fmt.Sprintf("%v %s/%s %s", c.GetTime().AsTime().Sub(clickhousetest.Epoch), c.GetSpace(), c.GetItem(), c.GetUser()))
+		all = append(all, fmt.Sprintf("%v %s/%s %s", c.GetTime().AsTime().Sub(clickhousetest.Epoch), c.GetSpace(),
+			c.GetItem(), c.GetUser()))
 	}
 	return all
 }
@@ -111,11 +112,13 @@ func TestStatus(t *testing.T) {
 	claims := in("3", "b", 0)
 	// nothing to compare
 	claims.Digests, claims.Provenance = map[string]string{"crc32": "00000001"}, pb.Provenance_PROVENANCE_CLAIMED
-	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, in("1", "a", 0), in("2", "a", 0), gone, in("1", "b", 0), in("2", "b", 0),
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, in("1", "a", 0), in("2", "a", 0), gone, in("1", "b", 0),
+		in("2", "b", 0),
 		in("1", "c", 0), differs, claims)
 	failed := clickhousetest.Result(in("2", "b", 0), 3*time.Hour)
 	failed.Verdict, failed.Finding, failed.Row = pb.Verdict_VERDICT_FAIL, "content-corrupt", 2
-	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(in("1", "a", 0), time.Hour), clickhousetest.Result(in("1", "b", 0), 2*time.Hour),
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(in("1", "a", 0), time.Hour),
+		clickhousetest.Result(in("1", "b", 0), 2*time.Hour),
 		clickhousetest.Result(in("2", "b", 0), 2*time.Hour),
 		failed, clickhousetest.Result(in("2", "c", 0), 30*time.Minute)) // which passed on what was there before
 
@@ -168,7 +171,8 @@ func TestChecks(t *testing.T) {
 		return r
 	}
 	day := 24 * time.Hour
-	results := []schemas.Body{clickhousetest.Result(a, day), clickhousetest.Result(a, 40*day), fail(a, 41*day, "content-corrupt"),
+	results := []schemas.Body{clickhousetest.Result(a, day), clickhousetest.Result(a, 40*day),
+		fail(a, 41*day, "content-corrupt"),
 		fail(a, 42*day, "replaced"), clickhousetest.Result(a, 43*day),
 		fail(a, 80*day, "content-corrupt"), fail(b, 41*day, "content-corrupt"), clickhousetest.Result(b, 42*day)}
 	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, results...)
@@ -179,7 +183,8 @@ func TestChecks(t *testing.T) {
 			return read.Checks(t.Context(), db, read.CheckQuery{Copy: schemas.CopyOf(a),
 				Span: read.Span{From: clickhousetest.Epoch.Add(2 * day)}, After: after, Limit: n})
 		}) {
-			got = append(got, fmt.Sprint(c.Started.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).Hours()/24, " ", c.Verdict))
+			got = append(got, fmt.Sprint(c.Started.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).Hours()/24, " ",
+				c.Verdict))
 		}
 		if want := "[40 pass 41 fail 42 fail 43 pass 80 fail]"; fmt.Sprint(got) != want {
 			t.Errorf("in pages of %d the checks are %v, want %s", n, got, want)

@@ -17,8 +17,8 @@ type manifestQuery struct {
 	Limit                 int
 }
 
-// manifestPage returns live copies with their manifest record and the times of their checks, ordered by the bytes of the
-// item ids. The audit record is nil. A page with fewer than Limit copies is the last one.
+// manifestPage returns live copies with their manifest record and the times of their checks, ordered by the bytes of
+// the item ids. The audit record is nil. A page with fewer than Limit copies is the last one.
 func manifestPage(ctx context.Context, db *clickhouse.DB, q manifestQuery) ([]schemas.KnownCopy, error) {
 	rows, err := clickhouse.Query[stateRecord](ctx, db, "read the manifest",
 		"SELECT "+stateFields+" FROM {db}.copy_merged WHERE account = ? AND store = ? AND space = ? AND item > ?"+

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// A Pending copy is one with an inconclusive newest check. It is checked again before any other action.
+// A PendingCopy is one with an inconclusive newest check. It is checked again before any other action.
 type PendingCopy struct {
 	schemas.Copy
 	Verdict string // undecided or unknown

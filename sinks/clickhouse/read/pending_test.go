@@ -23,7 +23,8 @@ func TestPending(t *testing.T) {
 		r := &pb.FixityResult{
 			Id: schemas.ID(item, fmt.Sprint(seen)), Task: schemas.ID(item),
 			Account: account, Store: "1", Space: "photos", Item: item,
-			Verdict: verdict, Row: 8, Finding: "content-missing", Final: final, Started: clickhousetest.At(d), Finished: clickhousetest.At(d + time.Second),
+			Verdict: verdict, Row: 8, Finding: "content-missing", Final: final,
+			Started: clickhousetest.At(d), Finished: clickhousetest.At(d + time.Second),
 		}
 		if !final {
 			r.Next = timestamppb.New(r.Finished.AsTime().Add(24 * time.Hour))
@@ -54,7 +55,8 @@ func TestPending(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, p := range all {
-			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row, p.Since.Sub(clickhousetest.Millis(clickhousetest.At(0)).AsTime()),
+			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row,
+				p.Since.Sub(clickhousetest.Millis(clickhousetest.At(0)).AsTime()),
 				p.Next.Sub(clickhousetest.Millis(clickhousetest.At(0)).AsTime()), p.Checks)
 		}
 		return got

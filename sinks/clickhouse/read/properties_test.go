@@ -169,7 +169,8 @@ func TestPropertiesOnRecord(t *testing.T) {
 				t.Errorf("%s, %s:\n got %v\nwant %v", name, when, r, want)
 			}
 		}
-		view, err := clickhousetest.Strings(t.Context(), db, "SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
+		view, err := clickhousetest.Strings(t.Context(), db,
+			"SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +193,8 @@ func TestPropertiesOnRecord(t *testing.T) {
 func TestPropertiesOfTheState(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	c, claimed, checked := clickhousetest.Change("held", 0), clickhousetest.Change("claimed", 0), clickhousetest.Change("checked", 0)
+	c, claimed := clickhousetest.Change("held", 0), clickhousetest.Change("claimed", 0)
+	checked := clickhousetest.Change("checked", 0)
 	for _, c := range []*pb.Change{c, claimed, checked} {
 		c.Properties = map[string]string{"by": "me"}
 	}

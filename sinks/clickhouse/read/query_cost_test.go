@@ -67,7 +67,8 @@ func queryCosts(f fillSize) map[string]queryCost {
 		To: time.Date(2025, 6, 1, 0, 0, 0, 0, time.UTC)}
 	return map[string]queryCost{
 		"timeline of an item": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			events, _, err := read.TimelinePage(ctx, db, read.TimelineQuery{Account: c.Account, Space: c.Space, Item: c.Item, Limit: 100})
+			events, _, err := read.TimelinePage(ctx, db,
+				read.TimelineQuery{Account: c.Account, Space: c.Space, Item: c.Item, Limit: 100})
 			return len(events), err
 		}, 60, []int64{point, point, point, 0}},
 		"history of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {

@@ -31,8 +31,10 @@ func TestFresh(t *testing.T) {
 	deletedAdd, deleted := clickhousetest.Change("deleted", 0), clickhousetest.Change("deleted", time.Minute)
 	deleted.Op, deleted.Digests, deleted.Size, deleted.Version = pb.Op_OP_DELETE, nil, 0, ""
 	updated := clickhousetest.Change("updated", time.Minute)
-	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated, clickhousetest.Change("updated", 0))
-	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(full, time.Hour), clickhousetest.Result(clickhousetest.Change("checked", 0), time.Hour))
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated,
+		clickhousetest.Change("updated", 0))
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(full, time.Hour),
+		clickhousetest.Result(clickhousetest.Change("checked", 0), time.Hour))
 
 	tombstone := clickhousetest.RecordOf(deletedAdd)
 	tombstone.State, tombstone.Time, tombstone.ChangeId = pb.RecordState_RECORD_STATE_TOMBSTONE, deleted.GetTime(),
@@ -40,9 +42,11 @@ func TestFresh(t *testing.T) {
 	hour := clickhousetest.At(time.Hour)
 	hour.Nanos = hour.Nanos / 1e6 * 1e6
 	want := map[string]*pb.CopyRecord{
-		"full":    {Manifest: clickhousetest.RecordOf(full), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(full)), LastPass: hour, LastAttempt: hour},
+		"full": {Manifest: clickhousetest.RecordOf(full),
+			Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(full)), LastPass: hour, LastAttempt: hour},
 		"deleted": {Manifest: tombstone, Audit: clickhousetest.EvidenceOf(tombstone)},
-		"updated": {Manifest: clickhousetest.RecordOf(updated), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(updated))},
+		"updated": {Manifest: clickhousetest.RecordOf(updated),
+			Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(updated))},
 		"checked": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord(), LastAttempt: hour},
 		"nowhere": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord()},
 	}
@@ -61,7 +65,8 @@ func TestFresh(t *testing.T) {
 		clickhousetest.Compare(t, item, got[i], want[item])
 	}
 	clickhousetest.Compare(t, "asked twice", got[len(items)], want[items[0]])
-	clickhousetest.Compare(t, "in another store", clickhousetest.Fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}),
+	clickhousetest.Compare(t, "in another store",
+		clickhousetest.Fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}),
 		want["nowhere"])
 }
 
@@ -88,7 +93,8 @@ func TestFreshWaits(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	clickhousetest.Compare(t, "the record", got[0], &pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(c))})
+	clickhousetest.Compare(t, "the record", got[0],
+		&pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(c))})
 }
 
 func TestFreshIsUnknown(t *testing.T) {
@@ -196,14 +202,17 @@ func TestFixityDue(t *testing.T) {
 	rewritten := clickhousetest.Change("rewritten", 10*time.Hour)
 	gone := clickhousetest.Change("gone", time.Hour)
 	gone.Op = pb.Op_OP_DELETE
-	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"), rewritten,
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"),
+		rewritten,
 		item("gone"), gone, item("unread"), item("overtaken"))
 	unread := clickhousetest.Result(item("unread"), 3*time.Hour)
 	unread.EvidenceLevel = 2
 	overtaken := clickhousetest.Result(item("overtaken"), 3*time.Hour)
 	overtaken.Overtaken = true
-	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(item("old"), time.Hour), clickhousetest.Result(item("new"), 5*time.Hour),
-		clickhousetest.Result(item("rewritten"), 2*time.Hour), unread, overtaken, clickhousetest.Result(item("gone"), time.Minute))
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(item("old"), time.Hour),
+		clickhousetest.Result(item("new"), 5*time.Hour),
+		clickhousetest.Result(item("rewritten"), 2*time.Hour), unread, overtaken,
+		clickhousetest.Result(item("gone"), time.Minute))
 
 	due := func(q read.DueQuery) (items []string) {
 		t.Helper()
@@ -256,22 +265,26 @@ func TestOutcomes(t *testing.T) {
 		Id: schemas.ID("r"), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: "a",
 		SourceStore: "2", DestinationStore: "1", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
 		Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Bytes: 1000,
-		Started: clickhousetest.At(time.Second), Finished: clickhousetest.At(1500 * time.Millisecond), ChangeTime: clickhousetest.At(0), Worker: "w1",
+		Started: clickhousetest.At(time.Second), Finished: clickhousetest.At(1500 * time.Millisecond),
+		ChangeTime: clickhousetest.At(0), Worker: "w1",
 	}
 	incident := &pb.Incident{
 		Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "content-corrupt",
 		State:  pb.IncidentState_INCIDENT_STATE_OPEN,
-		Opened: clickhousetest.At(3 * time.Hour), Updated: clickhousetest.Millis(clickhousetest.At(3 * time.Hour)), Checked: clickhousetest.Millis(clickhousetest.At(2 * time.Hour)), Row: 2,
+		Opened: clickhousetest.At(3 * time.Hour), Updated: clickhousetest.Millis(clickhousetest.At(3 * time.Hour)),
+		Checked: clickhousetest.Millis(clickhousetest.At(2 * time.Hour)), Row: 2,
 		Expected: c.GetDigests(),
 		Found:    map[string]string{"md5": schemas.ID("other")},
 		Object:   &pb.Identity{Version: "v", Modified: clickhousetest.At(0), Size: 3}, StepCount: 1,
-		Steps: []*pb.IncidentStep{{Time: clickhousetest.Millis(clickhousetest.At(3 * time.Hour)), Action: "opened", Ref: fail.GetId(), By: "steward",
+		Steps: []*pb.IncidentStep{{Time: clickhousetest.Millis(clickhousetest.At(3 * time.Hour)), Action: "opened",
+			Ref: fail.GetId(), By: "steward",
 			Detail: "row 2"}},
 	}
 	closed := proto.Clone(incident).(*pb.Incident)
 	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED,
 		clickhousetest.Millis(clickhousetest.At(4*time.Hour)), clickhousetest.Millis(clickhousetest.At(4*time.Hour)), 2
-	closed.Steps = []*pb.IncidentStep{{Time: clickhousetest.Millis(clickhousetest.At(4 * time.Hour)), Action: "closed", By: "steward"}} // without the first
+	closed.Steps = []*pb.IncidentStep{{Time: clickhousetest.Millis(clickhousetest.At(4 * time.Hour)), Action: "closed",
+		By: "steward"}} // without the first
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c)
 	passed := clickhousetest.Result(c, time.Hour)
 	passed.Metadata, passed.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type image/jpeg"
@@ -304,7 +317,8 @@ func TestOutcomes(t *testing.T) {
 	}
 	var got []string
 	for _, e := range events {
-		got = append(got, e.Time.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+e.What)
+		got = append(got, e.Time.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+
+			e.What)
 	}
 	want := []string{
 		"0s change 1 add (client)", "1.5s duplication 1 C5 copied",

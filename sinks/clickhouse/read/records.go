@@ -24,7 +24,8 @@ type auditQuery func(ctx context.Context, db *clickhouse.DB, copies []schemas.Co
 // readRecords reads manifest and audit log, puts the record of each copy into known, and returns the rows of the
 // manifest.
 func readRecords(
-	ctx context.Context, db *clickhouse.DB, copies []schemas.Copy, readAudit auditQuery, known map[schemas.Copy]*pb.CopyRecord,
+	ctx context.Context, db *clickhouse.DB, copies []schemas.Copy, readAudit auditQuery,
+	known map[schemas.Copy]*pb.CopyRecord,
 ) ([]stateRecord, error) {
 	g, ctx := errgroup.WithContext(ctx)
 	var audit map[schemas.Copy]*pb.Record
@@ -279,9 +280,11 @@ func (a *auditRecord) copy() schemas.Copy {
 	return schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
 }
 
-// newestEvidence is like auditRecords, but returns only the fields that decisions need: state, time, change, digests and
-// provenance.
-func newestEvidence(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
+// newestEvidence is like auditRecords, but returns only the fields that decisions need: state, time, change, digests
+// and provenance.
+func newestEvidence(
+	ctx context.Context, db *clickhouse.DB, copies []schemas.Copy,
+) (map[schemas.Copy]*pb.Record, error) {
 	rows, err := auditRows(ctx, db, copies, newestReports)
 	if err != nil {
 		return nil, err

@@ -83,7 +83,8 @@ func TestReportsOfOneChange(t *testing.T) {
 			tc := tests[name]
 			clickhousetest.Compare(t, when+", "+name+": in the space's history", c, want)
 			clickhousetest.Compare(t, when+", "+name+": on record", known[i].GetAudit(), clickhousetest.RecordOf(want))
-			clickhousetest.Compare(t, when+", "+name+": read afresh", records[i].GetAudit(), clickhousetest.EvidenceOf(clickhousetest.RecordOf(want)))
+			clickhousetest.Compare(t, when+", "+name+": read afresh", records[i].GetAudit(),
+				clickhousetest.EvidenceOf(clickhousetest.RecordOf(want)))
 			events, err := read.Timeline(t.Context(), db, "acme", "photos", name)
 			if by := map[string]string{"c": "ann", "n": "notification/s3", "k": "checker"}[tc.who]; err != nil ||
 				len(events) != 1 || events[0].By != by {
@@ -100,7 +101,8 @@ func TestReportsOfOneChange(t *testing.T) {
 		}
 	}
 	check("as it was stored")
-	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, bodies...)); err != nil {
+	if err := clickhouse.NewSink(db).Store(t.Context(),
+		clickhousetest.Deliver(schemas.Changes, 0, bodies...)); err != nil {
 		t.Fatal(err)
 	}
 	check("stored again, as after a kill")
@@ -127,8 +129,9 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 	check := func(when string) {
 		t.Helper()
 		want := "notification/s3 notification 7 100000 update"
-		if got := clickhousetest.Value(t, db, "SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op)"+
-			" FROM {db}.audit_log_v"); got != want {
+		if got := clickhousetest.Value(t, db,
+			"SELECT concat(agent, ' ', origin, ' ', toString(inc), ' ', toString(off), ' ', op)"+
+				" FROM {db}.audit_log_v"); got != want {
 			t.Errorf("%s: the first is %s, want %s", when, got, want)
 		}
 	}

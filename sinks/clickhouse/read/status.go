@@ -32,7 +32,7 @@ type StatusQuery struct {
 	PassedBefore time.Time // copies without a pass since then are overdue; zero: copies that never passed
 }
 
-// A FixityStatus counts the live copies of one space in one store by the results of their checks.
+// A SpaceStatus counts the live copies of one space in one store by the results of their checks.
 type SpaceStatus struct {
 	Store    string
 	Space    string
@@ -93,7 +93,7 @@ func unshiftTime(shifted int64) time.Time {
 	return time.UnixMilli(shifted - version.Shift).UTC()
 }
 
-// A DuplicationStatus counts the copies of one space in one store.
+// A StoreStatus counts the copies of one space in one store.
 type StoreStatus struct {
 	Store     string
 	Live      uint64

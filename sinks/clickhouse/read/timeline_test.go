@@ -34,7 +34,8 @@ func TestTimelinePages(t *testing.T) {
 			Outcome: pb.Outcome_OUTCOME_DONE, Finished: clickhousetest.At(d)}
 	}
 	checks := []*pb.FixityResult{clickhousetest.Result(first, 0), clickhousetest.Result(first, time.Nanosecond)}
-	steps := []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"}, {Time: clickhousetest.At(0), Action: "seen-again"},
+	steps := []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"},
+		{Time: clickhousetest.At(0), Action: "seen-again"},
 		{Time: clickhousetest.At(time.Second), Action: "closed"}}
 	incident := &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a",
 		Kind:   "replaced",
@@ -58,7 +59,8 @@ func TestTimelinePages(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 100} {
 		var got []string
 		for _, e := range pages(t, n, func(after read.EventCursor) ([]read.Event, read.EventCursor, error) {
-			return read.TimelinePage(t.Context(), db, read.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
+			return read.TimelinePage(t.Context(), db,
+				read.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
 		}) {
 			if e.Kind == "incident" {
 				got = append(got, e.Kind+" "+e.What)

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// A ManifestCheck holds the options of CheckManifest.
+// A ManifestConfig holds the options of Manifest.
 type ManifestConfig struct {
 	// Progress is called with the progress of each step. It may be nil.
 	Progress func(step string, done, total int64)
@@ -23,7 +23,7 @@ type ManifestConfig struct {
 	maxDiffer int // the comparison stops after so many different copies
 }
 
-// A ManifestVerification is the result of comparing the state with a state made from the logs.
+// A ManifestReport is the result of comparing the state with a state made from the logs.
 type ManifestReport struct {
 	Copies int64 `json:"copies"` // compared
 	// Restated counts copies for which the state has stored another report of a change than the log shows: the log shows
@@ -175,8 +175,9 @@ func (m *manifestComparison) openCursor(ctx context.Context, from string) (*copy
 		"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
 		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20,
 	}))
-	rows, stop, err := clickhouse.Stream(ctx, m.db.Writer(), m.db.Name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
-		" ORDER BY account, store, space, item"))
+	rows, stop, err := clickhouse.Stream(ctx, m.db.Writer(),
+		m.db.Name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
+			" ORDER BY account, store, space, item"))
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,6 @@
 package verify
 
-// ComparedParts returns the parts that CheckManifest compares, by column of copy_state.
+// ComparedParts returns the parts that Manifest compares, by column of copy_state.
 func ComparedParts() map[string][]string {
 	parts := map[string][]string{}
 	for _, g := range stateGroups() {
@@ -9,7 +9,7 @@ func ComparedParts() map[string][]string {
 	return parts
 }
 
-// WithMaxDiffer returns the ManifestCheck that stops after most different copies.
+// WithMaxDiffer returns the ManifestConfig that stops after most different copies.
 func (c ManifestConfig) WithMaxDiffer(most int) ManifestConfig {
 	c.maxDiffer = most
 	return c

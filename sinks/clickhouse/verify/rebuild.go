@@ -121,7 +121,8 @@ func dropLeftovers(ctx context.Context, db *clickhouse.DB) error {
 	}
 	old, err := clickhouse.Query[table](ctx, db, "list rebuilt states that were left",
 		"SELECT name FROM system.tables WHERE database = ?"+
-			" AND startsWith(name, ?) AND metadata_modification_time < now() - INTERVAL 2 DAY", db.Config().Database, rebuiltPrefix)
+			" AND startsWith(name, ?) AND metadata_modification_time < now() - INTERVAL 2 DAY",
+		db.Config().Database, rebuiltPrefix)
 	if err != nil {
 		return err
 	}

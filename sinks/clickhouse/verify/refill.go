@@ -66,7 +66,8 @@ func fillFrom(ctx context.Context, db *clickhouse.DB, g clickhouse.Gap, which st
 			continue
 		}
 		if err := db.Exec(ctx, r.insertInto("copy_state")+" AND "+which, args...); err != nil {
-			return clickhouse.Classify(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition, r.log, err))
+			return clickhouse.Classify(fmt.Errorf("make the state of %s, partition %d, from %s: %w", g.Topic, g.Partition,
+				r.log, err))
 		}
 	}
 	return nil

@@ -18,7 +18,7 @@ import (
 
 // A Topic compares the records of a topic with the rows in the views and tables that store it: every message
 // must have exactly one row in a view, and every row must have a message. It also compares hashes: the hash of the
-// record in each row of a table, and the row's own sum .
+// record in each row of a table, and the row's own sum.
 //
 // Call Add once for each record, then Compare, which reads each view and each table once. What was read is kept in a
 // temporary file, so that memory does not grow with the number of records.
@@ -151,7 +151,8 @@ func (t *tableVerification) readViewMonth(
 ) (n int64, err error) {
 	statement := "SELECT id, " + t.SuffixOrEmpty() + ", inc, part, off, topic = ? FROM {db}." + t.Table + "_v" +
 		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))"
-	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), month, string(p.topic), t.Topics)
+	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), month,
+		string(p.topic), t.Topics)
 	if err != nil {
 		return 0, err
 	}

@@ -28,7 +28,7 @@ type Offsets struct {
 // ErrRecreated means that the topic was deleted and created again while it was read.
 var ErrRecreated = errors.New("the topic was recreated while it was read")
 
-// A TableVerification is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered
+// A TableReport is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered
 // and the Unread offsets of Trimmed are findings. The other fields count what could not be compared.
 type TableReport struct {
 	Topic       schemas.Topic `json:"topic"`

@@ -92,7 +92,8 @@ func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
 func TestVerification(t *testing.T) {
 	t.Parallel()
 	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(100)...)
-	twice := append(slices.Clone(batch[:20]), clickhousetest.Deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
+	twice := append(slices.Clone(batch[:20]),
+		clickhousetest.Deliver(schemas.Changes, 20, batch[4].Body, batch[5].Body, batch[5].Body)...)
 	other := clickhousetest.Deliver(schemas.Changes, 50, clickhousetest.Change("other", 0))
 	other[0].Incarnation = 6
 	client, notified, checked := clickhousetest.Reported("reported")
@@ -108,15 +109,18 @@ func TestVerification(t *testing.T) {
 		"all is there": {kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows"},
 		"rows removed": {
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off IN (7, 8, 9, 60) SETTINGS mutations_sync = 2"},
-			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 96 rows; missing 4 7/3@7-9 7/3@60-60",
+			kept:   clickhousetest.KafkaTopic{Records: batch},
+			want:   "100 records, 100 messages, 96 rows; missing 4 7/3@7-9 7/3@60-60",
 		},
 		"a row doubled under another id": {
 			damage: []string{insert + "* REPLACE (unhex('" + firstID + "') AS id) FROM {db}.audit_log WHERE off = 42"},
-			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 101 rows; extra 1 7/3@42-42",
+			kept:   clickhousetest.KafkaTopic{Records: batch},
+			want:   "100 records, 100 messages, 101 rows; extra 1 7/3@42-42",
 		},
 		"a row of another month": {
 			damage: []string{insert + "* REPLACE (ts + INTERVAL 1 MONTH AS ts) FROM {db}.audit_log WHERE off = 42"},
-			kept:   clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1" +
+			kept:   clickhousetest.KafkaTopic{Records: batch},
+			want: "100 records, 100 messages, 101 rows; doubled 1 7/3@42-42; altered 1" +
 				" 7/3@42-42",
 		},
 		"a row moved to another month": {
@@ -135,11 +139,13 @@ func TestVerification(t *testing.T) {
 			stored: twice, damage: []string{
 				"ALTER TABLE {db}.audit_log DELETE WHERE off IN (5, 21, 22) SETTINGS mutations_sync = 2",
 			},
-			kept: clickhousetest.KafkaTopic{Records: twice, End: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
+			kept: clickhousetest.KafkaTopic{Records: twice,
+				End: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
 		},
 		"an offset that holds another message now": {
 			stored: batch, damage: nil,
-			kept: clickhousetest.KafkaTopic{Records: append(clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("new", 0)), batch[1:]...)},
+			kept: clickhousetest.KafkaTopic{Records: append(clickhousetest.Deliver(schemas.Changes, 0,
+				clickhousetest.Change("new", 0)), batch[1:]...)},
 			want: "100 records, 100 messages, 100 rows; missing 1 7/3@0-0; extra 1 7/3@0-0",
 		},
 		"not yet committed": {
@@ -148,8 +154,9 @@ func TestVerification(t *testing.T) {
 		},
 		"dead letters": {
 			stored: append(slices.Clone(batch[:10]), batch[12:]...),
-			kept:   clickhousetest.KafkaTopic{Records: batch, Unreadable: map[int64]error{10: errors.New("garbage")}, Dead: []int64{10, 11, 12}},
-			want:   "100 records, 100 messages, 98 rows; dead 2 7/3@10-11",
+			kept: clickhousetest.KafkaTopic{Records: batch, Unreadable: map[int64]error{10: errors.New("garbage")},
+				Dead: []int64{10, 11, 12}},
+			want: "100 records, 100 messages, 98 rows; dead 2 7/3@10-11",
 		},
 		"a dead letter that was sent again, and its row lost": {
 			stored: batch[:10], kept: clickhousetest.KafkaTopic{Records: resent, Dead: []int64{4}},
@@ -157,7 +164,8 @@ func TestVerification(t *testing.T) {
 			want:   "21 records, 20 messages, 9 rows; missing 11 7/3@10-20",
 		},
 		"a dead letter that was sent again, and refused again": {
-			stored: append(slices.Clone(batch[:4]), batch[5:20]...), kept: clickhousetest.KafkaTopic{Records: resent, Dead: []int64{4, 20}},
+			stored: append(slices.Clone(batch[:4]), batch[5:20]...), kept: clickhousetest.KafkaTopic{Records: resent,
+				Dead: []int64{4, 20}},
 			want: "21 records, 20 messages, 19 rows; dead 1 7/3@4-4",
 		},
 		"a dead letter that was sent again, and is not stored yet": {
@@ -227,7 +235,8 @@ func TestVerification(t *testing.T) {
 				" gone {Retention:30 Compaction:0 Incarnations:0 Later:0}; trimmed 3 before 30, 30 rows, 0 unread",
 		},
 		"the hash of other bytes, and a sum that fits": {
-			kept: clickhousetest.KafkaTopic{Records: append(slices.Clone(batch[:42]), append(withOtherBytes(batch[42]), batch[43:]...)...)},
+			kept: clickhousetest.KafkaTopic{Records: append(slices.Clone(batch[:42]),
+				append(withOtherBytes(batch[42]), batch[43:]...)...)},
 			want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"rows from before there were hashes": {
@@ -315,7 +324,8 @@ func TestVerificationExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	proofs, err := clickhousetest.Verify(t, db, schemas.Changes,
-		clickhousetest.KafkaTopic{Records: batch, Unreadable: map[int64]error{12: errors.New("garbage")}, End: 30, Committed: 30})
+		clickhousetest.KafkaTopic{Records: batch, Unreadable: map[int64]error{12: errors.New("garbage")}, End: 30,
+			Committed: 30})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -337,7 +347,8 @@ func TestVerificationExamples(t *testing.T) {
 func TestVerificationOfRecreatedTopic(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	if _, err := clickhousetest.Verify(t, db, schemas.Changes, clickhousetest.KafkaTopic{Recreated: true}); !errors.Is(err, verify.ErrRecreated) {
+	if _, err := clickhousetest.Verify(t, db, schemas.Changes,
+		clickhousetest.KafkaTopic{Recreated: true}); !errors.Is(err, verify.ErrRecreated) {
 		t.Errorf("got %v, want %v", err, verify.ErrRecreated)
 	}
 	if _, err := verify.NewTopic(db, schemas.Checkpoints, nil); err == nil {
@@ -354,7 +365,8 @@ func TestVerificationOfIncidents(t *testing.T) {
 			State:  pb.IncidentState_INCIDENT_STATE_OPEN,
 			Opened: clickhousetest.At(0), Updated: clickhousetest.At(time.Duration(step) * time.Second), StepCount: step}
 	}
-	batch := clickhousetest.Deliver(schemas.Incidents, 0, incident(firstID, 1), incident(firstID, 2), incident(secondID, 1), incident(firstID, 3),
+	batch := clickhousetest.Deliver(schemas.Incidents, 0, incident(firstID, 1), incident(firstID, 2),
+		incident(secondID, 1), incident(firstID, 3),
 		incident(firstID, 3))
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
