@@ -1,4 +1,6 @@
-// Package clickhouse stores logs and the state of every copy in ClickHouse, and queries them.
+// Package clickhouse stores logs and the state of every copy in ClickHouse. A DB is the connection to one database,
+// with the statements and inserts of this package and of those below it: migrate creates the tables, read queries
+// them, and verify compares them with Kafka.
 //
 // Every record that Sink.Store or State.Store accepts becomes a row, at least once. The views show each log row
 // once, however often it was stored and whichever process crashed meanwhile: the sink reads from the table which

@@ -8,9 +8,6 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// TableColumns returns the columns that the sinks write: type by table and column.
-func TableColumns() map[string]map[string]string { return WrittenColumns() }
-
 // MatchedTables returns the tables that verification compares with each topic.
 func MatchedTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}

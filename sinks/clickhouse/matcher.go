@@ -29,7 +29,7 @@ type Matcher struct {
 	Topics    []string // all topics that the table stores
 }
 
-// Matchers returns the rowMatchers of every topic.
+// Matchers returns the Matchers of every topic.
 func Matchers() map[schemas.Topic][]Matcher {
 	letters, results := deadLetters(), duplicationLog()
 	all := map[schemas.Topic][]Matcher{
@@ -78,7 +78,7 @@ func rowMatcherOf[T schemas.Body](t *table[T]) Matcher {
 	}}
 }
 
-// incidentMatcher returns the rowMatcher of incidents. An incident has many records, so the key has the number of
+// incidentMatcher returns the Matcher of incidents. An incident has many records, so the key has the number of
 // steps and the time of the record, too.
 func incidentMatcher() Matcher {
 	c := rowMatcherOf(incidents())

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// RequestedCopies is SQL that selects the rows of the copies that withCopies sends. The condition on item alone is
+// RequestedCopies is SQL that selects the rows of the copies that WithCopies sends. The condition on item alone is
 // redundant: it rejects most rows by one column, which halves the time of a query.
 const RequestedCopies = `item IN (SELECT item FROM copies)
   AND (account, store, space, item) IN (SELECT account, store, space, item FROM copies)`

@@ -59,7 +59,7 @@ func readRecords(
 	return states, nil
 }
 
-// requestedStates is the query of the view copy_merged for the copies that withCopies sends, with only the groups
+// requestedStates is the query of the view copy_merged for the copies that WithCopies sends, with only the groups
 // that stateFields reads. Rows of positions, whose account is empty, are excluded.
 const requestedStates = `SELECT account, store, space, item, max(s.content) AS content, max(s.deleted) AS deleted,
   maxMap(s.digests) AS digests, max(s.properties) AS properties, max(s.attempt) AS attempt, max(s.pass) AS pass

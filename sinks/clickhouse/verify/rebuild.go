@@ -30,7 +30,7 @@ func (r stateQuery) insertInto(table string) string {
 		" FROM {db}." + r.log + " WHERE position = 0 AND " + r.where
 }
 
-// changeVersion and checkVersion compute version.wide of a row.
+// changeVersion and checkVersion compute Version.Wide of a row.
 const (
 	versionTail    = "bitShiftLeft(toUInt128(off), 32) + toUInt128(inc)"
 	versionTime    = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83)"
