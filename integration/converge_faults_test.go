@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/integration/converge"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
@@ -282,8 +282,8 @@ func (w *convergeWorld) awaitDecided(t *testing.T, items []converge.ItemRef, sin
 	defer cancel()
 	for _, p := range items {
 		for {
-			all, err := w.app.DB().Timeline(ctx, "acme", p.Space, p.Item)
-			if err == nil && slices.ContainsFunc(all, func(e clickhouse.Event) bool {
+			all, err := read.Timeline(ctx, w.app.DB(), "acme", p.Space, p.Item)
+			if err == nil && slices.ContainsFunc(all, func(e read.Event) bool {
 				return e.Kind == "duplication" && e.Time.After(since) && !strings.Contains(e.What, "deletion-ordered")
 			}) {
 				break
@@ -489,7 +489,7 @@ func (w *convergeWorld) loseAndPutBack(ctx context.Context, p converge.ItemRef) 
 	limit, cancel := context.WithTimeout(ctx, settleLimit)
 	defer cancel()
 	for retry.Sleep(limit, 200*time.Millisecond) == nil {
-		r, err := w.app.DB().Records(limit,
+		r, err := read.Records(limit, w.app.DB(),
 			[]schemas.Copy{{Account: "acme", Store: clockStore, Space: p.Space, Item: p.Item}})
 		if err == nil && r[0].GetManifest().GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
 			break

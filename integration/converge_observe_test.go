@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/integration/converge"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/storage"
@@ -155,7 +155,7 @@ func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []s
 			}
 		}
 	}
-	found := queryRetry(t, func() ([]*pb.CopyRecord, error) { return w.app.DB().Records(t.Context(), all) })
+	found := queryRetry(t, func() ([]*pb.CopyRecord, error) { return read.Records(t.Context(), w.app.DB(), all) })
 	row := func(r *pb.Record) converge.Row {
 		return converge.Row{Live: r.GetState() == pb.RecordState_RECORD_STATE_LIVE, SHA256: r.GetDigests()[digest.SHA256]}
 	}
@@ -169,11 +169,11 @@ func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []s
 // entries reads the audit log of a space.
 func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space string) {
 	t.Helper()
-	q := clickhouse.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
+	q := read.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
 	for {
-		var next clickhouse.ChangeCursor
+		var next read.ChangeCursor
 		page := queryRetry(t, func() (page []*pb.Change, err error) {
-			page, next, err = w.app.DB().SpaceHistory(t.Context(), q)
+			page, next, err = read.SpaceHistory(t.Context(), w.app.DB(), q)
 			return page, err
 		})
 		for _, c := range page {

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
@@ -44,7 +45,7 @@ func (w *convergeWorld) awaitOpen(
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for len(all) == 0 {
-		all, err = w.app.DB().OpenIncidents(ctx, "")
+		all, err = read.OpenIncidents(ctx, w.app.DB(), "")
 		all = slices.DeleteFunc(all, func(i *pb.Incident) bool { return !want(i) })
 		if len(all) == 0 && retry.Sleep(ctx, 200*time.Millisecond) != nil {
 			return nil, fmt.Errorf("no such incident is open: %w", errors.Join(err, context.Cause(ctx)))
@@ -98,7 +99,7 @@ func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.E
 // closeHeld closes the incidents of deletes that wait for approval because of guesses.
 func (w *convergeWorld) closeHeld(t *testing.T) {
 	t.Helper()
-	all, err := w.app.DB().OpenIncidents(t.Context(), "")
+	all, err := read.OpenIncidents(t.Context(), w.app.DB(), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/digest"
 )
 
@@ -152,7 +153,8 @@ func manifestOf(t *testing.T, dir string) map[string]string {
 func live(t *testing.T, db *clickhouse.DB, store string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
-	err := db.EachLive(context.WithoutCancel(t.Context()), schemas.Copy{Account: "acme", Store: store, Space: "files"},
+	err := read.EachLive(context.WithoutCancel(t.Context()), db,
+		schemas.Copy{Account: "acme", Store: store, Space: "files"},
 		func(k schemas.KnownCopy) error {
 			m := k.Record.GetManifest()
 			found[k.String()] = fmt.Sprintf("%d bytes, sha256 %s, %s", m.GetSize(), m.GetDigests()[digest.SHA256],

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -245,7 +246,7 @@ func (p *setup) until(t *testing.T, db *clickhouse.DB, n uint64) {
 	var last string // the last observed state
 	for {
 		began := time.Now()
-		counts, err := db.CopyCounts(ctx, "acme")
+		counts, err := read.CopyCounts(ctx, db, "acme")
 		if ctx.Err() == nil {
 			last = fmt.Sprintf("%+v, %v, in %v", counts, err, time.Since(began))
 		}

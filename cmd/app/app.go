@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
@@ -60,7 +61,7 @@ type App struct {
 	stores         *Stores
 	slots          *schedule.Slots
 	policyRegistry *policy.Registry
-	reader         *clickhouse.Reader
+	reader         *read.Reader
 	registry       *prometheus.Registry // nil: http.listen is not set
 	lagMetrics     *admin.LagMetrics
 	tracing        *tracing // nil: no spans
@@ -137,7 +138,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	a.folder = a.newFolder(0)
 	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
-	a.reader = clickhouse.NewReader(a.db, a.watermark, clickhouse.ReaderConfig{
+	a.reader = read.NewReader(a.db, a.watermark, read.ReaderConfig{
 		Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, DeclaredGone: a.goneSpaces.Since,
 	})
 	return a, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/steward"
 )
 
@@ -64,7 +65,7 @@ func TestSeenIsTheSameInTheTable(t *testing.T) {
 					i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
 			t.Fatal(err)
 		}
-		open, err := v.db.IncidentsOf(t.Context(), schemas.CopyOf(i))
+		open, err := read.IncidentsOf(t.Context(), v.db, schemas.CopyOf(i))
 		if err != nil || len(open) != 1 {
 			t.Fatalf("%s: got %v, %v", item, open, err)
 		}

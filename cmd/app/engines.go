@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/deadletter"
@@ -111,7 +112,7 @@ func OpenDB(ctx context.Context, cfg *config.Config, log *slog.Logger) (*clickho
 	if err != nil {
 		return nil, fmt.Errorf("open ClickHouse: %w", err)
 	}
-	if err := db.Check(ctx); err != nil {
+	if err := migrate.Check(ctx, db); err != nil {
 		return nil, errors.Join(asPrecondition(err), db.Close())
 	}
 	return db, nil

@@ -54,7 +54,7 @@ func findGaps(ctx context.Context, mark *admin.Watermark, db *clickhouse.DB) ([]
 	if err != nil {
 		return nil, fmt.Errorf("read the committed offsets: %w", err)
 	}
-	return db.Gaps(ctx, committed)
+	return clickhouse.Gaps(ctx, db, committed)
 }
 
 // gapStarts returns the first offsets of the gaps of the tables. Possibly only Kafka still has

@@ -12,13 +12,14 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // A Migration is the work that Migrate would do.
 type Migration struct {
-	clickhouse.Plan
+	migrate.Plan
 	Topics []string // missing topics
 }
 
@@ -28,7 +29,7 @@ func (m Migration) Empty() bool { return m.Plan.Empty() && len(m.Topics) == 0 }
 // PlanMigration returns the work that Migrate would do, and changes nothing. With again it includes
 // the migrations of ClickHouse that were applied before.
 func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err error) {
-	if m.Plan, err = a.db.Plan(ctx, again); err != nil {
+	if m.Plan, err = migrate.NewPlan(ctx, a.db, again); err != nil {
 		return m, asPrecondition(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
 	if m.Topics, err = admin.MissingTopics(ctx, a.kafka); err != nil {
@@ -54,7 +55,7 @@ func (a *App) Migrate(ctx context.Context) (MigrationResult, error) { return a.m
 func (a *App) MigrateAgain(ctx context.Context) (MigrationResult, error) { return a.migrate(ctx, true) }
 
 func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, err error) {
-	plan, err := a.db.Plan(ctx, again)
+	plan, err := migrate.NewPlan(ctx, a.db, again)
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
@@ -71,7 +72,7 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) {
 		plan.Committed = a.committedBefore
 	}
-	if done.Applied, err = a.db.Apply(ctx, plan); err != nil {
+	if done.Applied, err = migrate.Apply(ctx, a.db, plan); err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	// An earlier version may have created the positions without recording it.
@@ -128,8 +129,8 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 // asPrecondition wraps errors that an operator must resolve before a retry with precondition.Err.
 func asPrecondition(err error) error {
 	for _, kind := range []error{
-		clickhouse.ErrMigration, clickhouse.ErrChanged, clickhouse.ErrForm, clickhouse.ErrCluster,
-		clickhouse.ErrReplicas, clickhouse.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, client.ErrLoginRejected,
+		migrate.ErrMissing, migrate.ErrChanged, migrate.ErrLayout, clickhouse.ErrCluster,
+		clickhouse.ErrReplicas, migrate.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, client.ErrLoginRejected,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", precondition.Err, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 )
 
 // older turns the database into a backup from before it had positions.
@@ -124,12 +125,12 @@ func (r *restored) begun() (n int) {
 // cannotNote migrates with a recordPositionsBegun that fails.
 func (r *restored) cannotNote(begin func(context.Context) error) {
 	r.t.Helper()
-	plan, err := r.db.Plan(r.t.Context(), false)
+	plan, err := migrate.NewPlan(r.t.Context(), r.db, false)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	plan.Committed, plan.PositionsSet = r.app.committedBefore, begin
-	if _, err := r.db.Apply(r.t.Context(), plan); !errors.Is(err, context.Canceled) {
+	if _, err := migrate.Apply(r.t.Context(), r.db, plan); !errors.Is(err, context.Canceled) {
 		r.t.Fatalf("Apply = %v", err)
 	}
 }

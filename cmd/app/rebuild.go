@@ -14,6 +14,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/retry"
@@ -112,7 +114,7 @@ type rebuilder struct {
 func (a *App) Rebuild(
 	ctx context.Context, by Actor, progress func(step string, done, total int64),
 ) (done RebuildResult, err error) {
-	if err := errors.Join(a.db.Check(ctx), a.db.CheckWrites(ctx)); err != nil {
+	if err := errors.Join(migrate.Check(ctx, a.db), migrate.CheckWrites(ctx, a.db)); err != nil {
 		return done, asPrecondition(err)
 	}
 	r := rebuilder{
@@ -223,7 +225,7 @@ func (r *rebuilder) fill(ctx context.Context, g clickhouse.Gap) error {
 		sink = r.sinks[schemas.RoleState]
 		// Before any position of the topic moves, so that a killed rebuild repeats it.
 		if g.From == 0 && !r.restoredFormer[g.Topic] {
-			if err := r.db.FillFormerState(ctx, g); err != nil {
+			if err := verify.FillFormerState(ctx, r.db, g); err != nil {
 				return err
 			}
 			r.restoredFormer[g.Topic] = true
@@ -250,7 +252,7 @@ func (r *rebuilder) read(ctx context.Context, f *gapFill) error {
 	f.expected = f.next
 	if err := r.admin.Read(ctx, g.Topic, part, func(d *schemas.Delivery, unreadable error) error {
 		if d.Incarnation != g.Incarnation {
-			return clickhouse.ErrRecreated
+			return verify.ErrRecreated
 		}
 		f.skipTo(d.Offset)
 		f.expected = d.Offset + 1
@@ -290,12 +292,12 @@ func (r *rebuilder) removed(ctx context.Context, skipped []clickhouse.Gap) error
 func (r *rebuilder) fillWithoutKafka(ctx context.Context, g clickhouse.Gap) error {
 	log := g
 	if g.Table == clickhouse.Positions()[schemas.RoleState][g.Topic] {
-		if err := r.db.FillState(ctx, g); err != nil {
+		if err := verify.FillState(ctx, r.db, g); err != nil {
 			return err
 		}
 		log.Table = clickhouse.Positions()[schemas.RoleSink][g.Topic]
 	}
-	held, err := r.db.CountRows(ctx, log)
+	held, err := verify.CountRows(ctx, r.db, log)
 	if err != nil || held == g.To-g.From {
 		return err
 	}

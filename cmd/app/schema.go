@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -33,9 +34,9 @@ type schema struct {
 
 func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schema {
 	check := func(ctx context.Context) error {
-		err := db.Check(ctx)
+		err := migrate.Check(ctx, db)
 		if err == nil && slices.Contains(roles, schemas.RoleSink) {
-			err = db.CheckWrites(ctx)
+			err = migrate.CheckWrites(ctx, db)
 		}
 		return err
 	}

@@ -10,13 +10,13 @@ import (
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/logtest"
-	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 )
 
 // Each row has the answers of ClickHouse, in order.
 func TestSchema(t *testing.T) {
 	away := errors.New("connection refused")
-	lacks := fmt.Errorf("%w: 0003", clickhouse.ErrMigration)
+	lacks := fmt.Errorf("%w: 0003", migrate.ErrMissing)
 	for name, tt := range map[string]struct {
 		says  []error // the last one again and again
 		start error
@@ -24,10 +24,10 @@ func TestSchema(t *testing.T) {
 		ping  error // after an hour
 	}{
 		"up to date":             {says: []error{nil}},
-		"lacks a migration":      {says: []error{lacks}, start: clickhouse.ErrMigration},
+		"lacks a migration":      {says: []error{lacks}, start: migrate.ErrMissing},
 		"is away":                {says: []error{away}, ping: away},
 		"is away, and back":      {says: []error{away, away, nil}},
-		"is back, but lacks one": {says: []error{away, away, lacks}, later: clickhouse.ErrMigration},
+		"is back, but lacks one": {says: []error{away, away, lacks}, later: migrate.ErrMissing},
 		"hangs":                  {says: []error{context.DeadlineExceeded, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
@@ -35,7 +36,10 @@ func (a *App) sweeper() ([]part, error) {
 // newSweeper makes the sweeper of fixity rounds. k are controls that have been read.
 func (a *App) newSweeper(k *client.Controls) *sweep.Sweeper {
 	return sweep.NewSweeper(sweep.SweeperConfig{Large: int64(a.cfg.Duplication.LargeThreshold)}, sweep.SweeperDeps{
-		Due: dueCopies{a}, Publisher: a.producer, Checkpoints: a.checkpoints, Checked: a.db.HasFinalCheck,
+		Due: dueCopies{a}, Publisher: a.producer, Checkpoints: a.checkpoints,
+		Checked: func(ctx context.Context, account, store, space string) (bool, error) {
+			return read.HasFinalCheck(ctx, a.db, account, store, space)
+		},
 		Paused: pausesSweep(k), Log: a.log,
 		Lag: func(ctx context.Context) (int64, error) {
 			lag, err := a.admin.Lag(ctx, schemas.RoleChecker)
@@ -96,7 +100,7 @@ func (d dueCopies) Due(
 	if err = d.requireNoGaps(ctx); err != nil {
 		return nil, end, err
 	}
-	if copies, end, err = d.a.db.FixityDue(ctx, q); err != nil {
+	if copies, end, err = read.FixityDue(ctx, d.a.db, q); err != nil {
 		return nil, end, err
 	}
 	return copies, end, d.requireNoGaps(ctx)

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 	"github.com/millrace/millrace/streams/kafka/admin"
 )
 
@@ -62,7 +63,7 @@ func SinkTopics() (topics []schemas.Topic) {
 }
 
 // Topics verifies topics one after the other. Each is read once, up to its end at that time.
-func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*clickhouse.TableVerification, error) {
+func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*verify.TableReport, error) {
 	// The committed offsets are read before the records: every record before them has a row or a dead
 	// letter.
 	committed := map[schemas.Topic]map[int32]int64{}
@@ -76,7 +77,7 @@ func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*click
 	if err != nil {
 		return nil, fmt.Errorf("read the dead letters of the sink: %w", err)
 	}
-	var all []*clickhouse.TableVerification
+	var all []*verify.TableReport
 	for _, topic := range topics {
 		proofs, err := v.topic(ctx, topic, committed[topic], dead)
 		if err != nil {
@@ -89,12 +90,12 @@ func (v *Verifier) Topics(ctx context.Context, topics []schemas.Topic) ([]*click
 
 func (v *Verifier) topic(
 	ctx context.Context, topic schemas.Topic, committed map[int32]int64, dead map[recordPosition]int64,
-) (_ []*clickhouse.TableVerification, err error) {
+) (_ []*verify.TableReport, err error) {
 	extent, err := v.admin.Extent(ctx, topic)
 	if err != nil {
 		return nil, err
 	}
-	p, err := v.db.NewVerification(topic, func(d *schemas.Delivery) bool {
+	p, err := verify.NewTopic(v.db, topic, func(d *schemas.Delivery) bool {
 		at, ok := dead[recordPosition{topic, d.Partition, d.Offset}]
 		return ok && at == d.Timestamp.UnixMilli()
 	})
@@ -104,13 +105,13 @@ func (v *Verifier) topic(
 	defer func() { err = errors.Join(err, p.Close()) }()
 	if err := v.read(ctx, topic, extent, func(d *schemas.Delivery, unreadable error) error {
 		if d.Incarnation != extent.Incarnation {
-			return clickhouse.ErrRecreated
+			return verify.ErrRecreated
 		}
 		return p.Add(d, unreadable)
 	}); err != nil {
 		return nil, err
 	}
-	return p.Compare(ctx, clickhouse.TopicOffsets{
+	return p.Compare(ctx, verify.Offsets{
 		Compared: extent, Committed: committed, Progress: v.progress,
 		Now: func(ctx context.Context) (schemas.OffsetRange, error) {
 			return v.admin.Extent(ctx, topic)
@@ -194,10 +195,10 @@ func (v *Verifier) Lost(ctx context.Context) ([]Loss, error) { return unaccepted
 
 // ManifestReport is the result of comparing the state of copies with the logs.
 type ManifestReport struct {
-	clickhouse.ManifestVerification
+	verify.ManifestReport
 	// InFlight are copies that differ and have records that sink or state had not committed when the
 	// comparison started. They are not findings.
-	InFlight []clickhouse.CopyDifference `json:"in_flight,omitempty"`
+	InFlight []verify.CopyDifference `json:"in_flight,omitempty"`
 }
 
 // Manifest rebuilds the state of every copy from the logs, and compares it with the table of
@@ -207,11 +208,11 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
-	proof, err := v.db.CheckManifest(ctx, clickhouse.ManifestCheck{Progress: v.progress})
+	proof, err := verify.Manifest(ctx, v.db, verify.ManifestConfig{Progress: v.progress})
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
-	r := &ManifestReport{ManifestVerification: *proof}
+	r := &ManifestReport{ManifestReport: *proof}
 	if len(r.Differ) == 0 {
 		return r, nil
 	}
@@ -219,7 +220,7 @@ func (v *Verifier) Manifest(ctx context.Context) (*ManifestReport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verify the manifest: %w", err)
 	}
-	r.Differ = slices.DeleteFunc(r.Differ, func(d clickhouse.CopyDifference) bool {
+	r.Differ = slices.DeleteFunc(r.Differ, func(d verify.CopyDifference) bool {
 		if moving[d.Copy()] {
 			r.InFlight = append(r.InFlight, d)
 		}
@@ -257,7 +258,7 @@ func (v *Verifier) uncommitted(ctx context.Context) (map[schemas.Topic]schemas.O
 
 // inFlight returns the copies among differ that have records at or after the given offsets.
 func (v *Verifier) inFlight(
-	ctx context.Context, from map[schemas.Topic]schemas.OffsetRange, differ []clickhouse.CopyDifference,
+	ctx context.Context, from map[schemas.Topic]schemas.OffsetRange, differ []verify.CopyDifference,
 ) (map[schemas.Copy]bool, error) {
 	differing, inFlight := map[schemas.Copy]bool{}, map[schemas.Copy]bool{}
 	for _, d := range differ {
@@ -270,7 +271,7 @@ func (v *Verifier) inFlight(
 			return nil, err
 		}
 		if now.Incarnation != e.Incarnation {
-			return nil, clickhouse.ErrRecreated
+			return nil, verify.ErrRecreated
 		}
 		for id, start := range now.Starts {
 			e.Starts[id] = max(e.Starts[id], start)

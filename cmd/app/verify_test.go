@@ -19,6 +19,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
@@ -131,7 +132,7 @@ func (v *verified) prove() string {
 	}
 	p := proofs[0]
 	s := fmt.Sprintf("%d records, %d messages, %d rows", p.Records, p.Messages, p.Rows)
-	for i, d := range []clickhouse.Discrepancy{p.Missing, p.Doubled, p.Extra, p.Displaced, p.Altered} {
+	for i, d := range []verify.Discrepancy{p.Missing, p.Doubled, p.Extra, p.Displaced, p.Altered} {
 		if d.Messages > 0 {
 			s += fmt.Sprintf(", %s %d at %d", []string{"missing", "doubled", "extra", "displaced", "altered"}[i], d.Messages,
 				d.Ranges[0].First)
@@ -239,7 +240,7 @@ func TestVerifyManifest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		items := func(ds []clickhouse.CopyDifference) (names []string) {
+		items := func(ds []verify.CopyDifference) (names []string) {
 			for _, d := range ds {
 				names = append(names, d.Item)
 			}

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 func newIncident() *cobra.Command {
@@ -44,7 +45,7 @@ verdict, since when, and the time of the next check. An incident is opened only 
 			}
 			var open []*pb.Incident
 			err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
-				open, err = db.OpenIncidents(ctx, account)
+				open, err = read.OpenIncidents(ctx, db, account)
 				return err
 			})
 			if err != nil {
@@ -71,7 +72,7 @@ const pendingDays = 35
 func listPending(c *cobra.Command, f engineFlags, o *output, account string) error {
 	rows := []pendingRow{}
 	err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
-		all, err := db.Pending(ctx, account, time.Now().AddDate(0, 0, -pendingDays))
+		all, err := read.Pending(ctx, db, account, time.Now().AddDate(0, 0, -pendingDays))
 		for _, p := range all {
 			rows = append(rows, pendingRow{p.Account, p.Store, p.Space, p.Item,
 				p.Verdict, p.Finding, int32(p.Row), p.Since, p.Next, p.Checks})
@@ -270,7 +271,7 @@ func escapeIncidentKeys(args []string) []string {
 
 // openIncident returns the open incident with a key; nil if there is none.
 func openIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, error) {
-	open, err := a.DB().OpenIncidents(ctx, "")
+	open, err := read.OpenIncidents(ctx, a.DB(), "")
 	if err != nil {
 		return nil, fmt.Errorf("read the incidents: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 func newObject() *cobra.Command {
@@ -39,9 +40,9 @@ func newObjectShow() *cobra.Command {
 }
 
 func showObject(c *cobra.Command, f engineFlags, parts []string, o *output) error {
-	var events []clickhouse.Event
+	var events []read.Event
 	err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
-		events, err = db.Timeline(ctx, parts[0], parts[1], parts[2])
+		events, err = read.Timeline(ctx, db, parts[0], parts[1], parts[2])
 		return err
 	})
 	if err != nil {
@@ -54,8 +55,8 @@ func showObject(c *cobra.Command, f engineFlags, parts []string, o *output) erro
 }
 
 // eventTable returns the table of an item's history.
-func eventTable() table[clickhouse.Event] {
-	return table[clickhouse.Event]{"TIME\tSTORE\tKIND\tWHAT", func(ev clickhouse.Event) []string {
+func eventTable() table[read.Event] {
+	return table[read.Event]{"TIME\tSTORE\tKIND\tWHAT", func(ev read.Event) []string {
 		text := strings.TrimSpace(ev.What + " " + ev.Detail)
 		return []string{ev.Time.UTC().Format(time.RFC3339Nano), ev.Store, ev.Kind, text}
 	}}

@@ -15,7 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka/deadletter"
 )
 
@@ -90,7 +90,7 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		abilities []app.Capability
 		incidents []incidentRow
 		pauses    []pauseRow
-		events    []clickhouse.Event
+		events    []read.Event
 		causes    []*causeRow
 		letters   []letterRow
 	)
@@ -100,7 +100,7 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		abilities = append(abilities, app.Capability{Name: name, Value: "yes"})
 		incidents = append(incidents, incidentOf(&pb.Incident{Account: "a", Item: name, Opened: timestamppb.New(at)}))
 		pauses = append(pauses, pauseOf(&pb.Control{Account: name, Paused: true, Reason: name}))
-		events = append(events, clickhouse.Event{Time: at, Kind: "change", What: name})
+		events = append(events, read.Event{Time: at, Kind: "change", What: name})
 		causes = append(causes, &causeRow{deadCause: deadCause{Error: name}, Open: 1, First: at, Last: at})
 		letters = append(letters, rowOf(&deadletter.Letter{ID: name, Time: at, Error: name}))
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -148,7 +149,7 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) er
 	return w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
 		p.Total = r.Requested
 		for _, round := range r.Rounds {
-			n, err := db.CountFinal(ctx, round.Round)
+			n, err := read.CountFinal(ctx, db, round.Round)
 			if err != nil {
 				return p, err
 			}
@@ -170,7 +171,7 @@ const metadataDamaged = "metadata-damaged"
 func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (map[string]int64, error) {
 	verdicts := map[string]int64{}
 	for _, round := range rounds {
-		results, err := db.RoundResults(ctx, round.Round)
+		results, err := read.RoundResults(ctx, db, round.Round)
 		if err != nil {
 			return nil, err
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 )
 
 // errFindings is wrapped by the error of a command that has reported findings.
@@ -156,11 +157,11 @@ func (s *stepTracker) update(name string, done, total int64) {
 
 // A verifyReport is the result of verify, and its JSON output.
 type verifyReport struct {
-	OK       bool                            `json:"ok"`
-	Findings int64                           `json:"findings"`
-	Strict   bool                            `json:"strict,omitempty"`
-	Tables   []*clickhouse.TableVerification `json:"tables,omitempty"`
-	Manifest *app.ManifestReport             `json:"manifest,omitempty"`
+	OK       bool                  `json:"ok"`
+	Findings int64                 `json:"findings"`
+	Strict   bool                  `json:"strict,omitempty"`
+	Tables   []*verify.TableReport `json:"tables,omitempty"`
+	Manifest *app.ManifestReport   `json:"manifest,omitempty"`
 	// Gaps are ranges of committed records that tables lack according to their positions.
 	Gaps []clickhouse.Gap `json:"gaps,omitempty"`
 	Lost []app.Loss       `json:"lost,omitempty"`

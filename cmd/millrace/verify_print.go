@@ -8,7 +8,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 )
 
 // The number of entries that the text output lists for one finding.
@@ -18,7 +18,7 @@ const (
 )
 
 // writeTables writes a table of the verifications, and the details of each.
-func writeTables(b *strings.Builder, verifications []*clickhouse.TableVerification) {
+func writeTables(b *strings.Builder, verifications []*verify.TableReport) {
 	tw := tabwriter.NewWriter(b, 2, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "TOPIC\tTABLE\tRECORDS\tMESSAGES\tROWS\tMISSING\tDOUBLED\tEXTRA\tDISPLACED\tALTERED\tDEAD\tPENDING\t")
 	for _, p := range verifications {
@@ -39,7 +39,7 @@ func writeTables(b *strings.Builder, verifications []*clickhouse.TableVerificati
 	}
 }
 
-func writeDiscrepancy(b *strings.Builder, p *clickhouse.TableVerification, what string, d clickhouse.Discrepancy) {
+func writeDiscrepancy(b *strings.Builder, p *verify.TableReport, what string, d verify.Discrepancy) {
 	if d.Messages == 0 {
 		return
 	}
@@ -59,7 +59,7 @@ func writeDiscrepancy(b *strings.Builder, p *clickhouse.TableVerification, what 
 }
 
 // writeNotCompared writes the rows that were not compared, and the reasons.
-func writeNotCompared(b *strings.Builder, p *clickhouse.TableVerification) {
+func writeNotCompared(b *strings.Builder, p *verify.TableReport) {
 	if p.Unhashed > 0 {
 		fmt.Fprintf(b, "%s, %s: %d rows were stored before rows had hashes; their contents were not compared\n",
 			p.Topic, p.Table, p.Unhashed)
@@ -98,7 +98,7 @@ func writeManifest(b *strings.Builder, m *app.ManifestReport) {
 	}
 }
 
-func writeCopies(b io.Writer, what string, copies []clickhouse.CopyDifference) {
+func writeCopies(b io.Writer, what string, copies []verify.CopyDifference) {
 	if len(copies) == 0 {
 		return
 	}

@@ -92,8 +92,3 @@ func enumWord(name, prefix string) string {
 	}
 	return strings.ToLower(name)
 }
-
-// enumValue is the inverse of enumWord. It returns 0 for an unknown name.
-func enumValue(values map[string]int32, prefix, word string) int32 {
-	return values[prefix+strings.ToUpper(word)]
-}

@@ -3,8 +3,6 @@ package clickhouse
 import (
 	"context"
 	"fmt"
-	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,23 +11,23 @@ import (
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 )
 
-// A clusterLayout counts the shards and replicas of the cluster, as the server knows it.
-type clusterLayout struct {
+// A Layout counts the shards and replicas of the cluster, as the server knows it.
+type Layout struct {
 	Shards   uint64 `ch:"shards"`
 	Replicas uint64 `ch:"replicas"` // of the shard with the most
 	Fewest   uint64 `ch:"fewest"`   // of the shard with the fewest
 }
 
-// readLayout reads the layout of the cluster from the server. A cluster that the server does not know is ErrCluster.
-func (db *DB) readLayout(ctx context.Context) (clusterLayout, error) {
-	rows, err := queryOn[clusterLayout](ctx, db.conn, "read the layout of the cluster",
+// ReadLayout reads the layout of the cluster from the server. A cluster that the server does not know is ErrCluster.
+func (db *DB) ReadLayout(ctx context.Context) (Layout, error) {
+	rows, err := QueryOn[Layout](ctx, db.conn, "read the layout of the cluster",
 		"SELECT count() AS shards, toUInt64(max(n)) AS replicas, toUInt64(min(n)) AS fewest"+
 			" FROM (SELECT count() AS n FROM system.clusters WHERE cluster = ? GROUP BY shard_num)", db.cfg.Cluster)
 	if err != nil {
-		return clusterLayout{}, err
+		return Layout{}, err
 	}
 	if len(rows) != 1 || rows[0].Shards == 0 {
-		known, err := queryOn[struct {
+		known, err := QueryOn[struct {
 			Name string `ch:"cluster"`
 		}](ctx, db.conn, "list the clusters", "SELECT DISTINCT cluster FROM system.clusters ORDER BY cluster")
 		names := make([]string, len(known))
@@ -37,9 +35,9 @@ func (db *DB) readLayout(ctx context.Context) (clusterLayout, error) {
 			names[i] = k.Name
 		}
 		if err != nil {
-			return clusterLayout{}, err
+			return Layout{}, err
 		}
-		return clusterLayout{}, fmt.Errorf("%w: the server knows no cluster %q, only these: %s",
+		return Layout{}, fmt.Errorf("%w: the server knows no cluster %q, only these: %s",
 			ErrCluster, db.cfg.Cluster, joinOrNone(names))
 	}
 	db.cached.Store(&cachedLayout{rows[0], time.Now()})
@@ -48,7 +46,7 @@ func (db *DB) readLayout(ctx context.Context) (clusterLayout, error) {
 
 // A cachedLayout is a layout and when it was read.
 type cachedLayout struct {
-	clusterLayout
+	Layout
 	readAt time.Time
 }
 
@@ -56,11 +54,11 @@ type cachedLayout struct {
 const layoutMaxAge = time.Minute
 
 // layout returns the cached layout, or reads it again if it is too old.
-func (db *DB) layout(ctx context.Context) (clusterLayout, error) {
+func (db *DB) layout(ctx context.Context) (Layout, error) {
 	if known := db.cached.Load(); known != nil && time.Since(known.readAt) < layoutMaxAge {
-		return known.clusterLayout, nil
+		return known.Layout, nil
 	}
-	return db.readLayout(ctx)
+	return db.ReadLayout(ctx)
 }
 
 // A Shard is one shard of a cluster. Its replicas are host:port, in the order in which the server tries them.
@@ -75,13 +73,13 @@ func (db *DB) Replicated(ctx context.Context) ([]Shard, error) {
 	if db.cfg.Cluster == "" {
 		return nil, nil
 	}
-	return queryOn[Shard](ctx, db.conn, "list the replicas of the cluster", "SELECT shard_num AS shard,"+
+	return QueryOn[Shard](ctx, db.conn, "list the replicas of the cluster", "SELECT shard_num AS shard,"+
 		" arrayMap(r -> r.2, arraySort(groupArray((replica_num, concat(host_name, ':', toString(port)))))) AS replicas"+
 		" FROM system.clusters WHERE cluster = ? GROUP BY shard HAVING count() > 1 ORDER BY shard", db.cfg.Cluster)
 }
 
-// shards returns the number of shards, which never changes: 1 without a cluster.
-func (db *DB) shards(ctx context.Context) (int, error) {
+// Shards returns the number of shards, which never changes: 1 without a cluster.
+func (db *DB) Shards(ctx context.Context) (int, error) {
 	if db.cfg.Cluster == "" {
 		return 1, nil
 	}
@@ -118,13 +116,13 @@ func (c Config) onCluster() ch.Settings {
 	}
 }
 
-// insertsOnCluster returns the settings of an insert on a cluster. It returns after the rows are on as many replicas
+// ClusterSettings returns the settings of an insert on a cluster. It returns after the rows are on as many replicas
 // of their shard as the quorum demands, not after the server has queued them.
-func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
+func (db *DB) ClusterSettings(ctx context.Context) ([]proto.Setting, error) {
 	if db.cfg.Cluster == "" {
 		return nil, nil
 	}
-	quorum, err := db.quorum(ctx)
+	quorum, err := db.Quorum(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +137,9 @@ func (db *DB) insertsOnCluster(ctx context.Context) ([]proto.Setting, error) {
 	}, nil
 }
 
-// quorum returns the server setting insert_quorum: the number of replicas that must have a row before its insert
+// Quorum returns the server setting insert_quorum: the number of replicas that must have a row before its insert
 // returns.
-func (db *DB) quorum(ctx context.Context) (string, error) {
+func (db *DB) Quorum(ctx context.Context) (string, error) {
 	switch {
 	case db.cfg.Cluster == "":
 		return "1", nil
@@ -150,33 +148,18 @@ func (db *DB) quorum(ctx context.Context) (string, error) {
 	}
 	now, err := db.layout(ctx)
 	if err == nil {
-		err = db.checkEvenReplicas(now)
+		err = db.CheckReplicas(now)
 	}
 	return strconv.FormatUint(now.Replicas, 10), err
 }
 
-// checkEvenReplicas returns ErrReplicas if the quorum is all and shards differ in their number of replicas: an
+// CheckReplicas returns ErrReplicas if the quorum is all and shards differ in their number of replicas: an
 // insert can send only one number.
-func (db *DB) checkEvenReplicas(now clusterLayout) error {
+func (db *DB) CheckReplicas(now Layout) error {
 	if db.cfg.InsertQuorum != "all" || now.Fewest == now.Replicas {
 		return nil
 	}
 	return fmt.Errorf("%w: a shard of the cluster %s has %d and another one %d, and with clickhouse.insert_quorum all "+
 		"an insert can demand only one number: give every shard the same number of replicas, or set it to auto or to a "+
 		"number", ErrReplicas, db.cfg.Cluster, now.Fewest, now.Replicas)
-}
-
-// quorumOffset returns the offset below which the rows of a table are on as many replicas as the quorum demands: the
-// position, which moves only after inserts have returned. Rows of an insert that failed, because replicas were
-// missing or slow or its process died, may be on the replica that answers and on no other.
-func (db *DB) quorumOffset(ctx context.Context, table string, of source) (uint64, error) {
-	quorum, err := db.quorum(ctx)
-	if err != nil || quorum == "1" {
-		return math.MaxUint64, err
-	}
-	if !slices.Contains(positionTables(), table) {
-		return 0, nil
-	}
-	at, err := db.positions(ctx, db.conn, []string{table})
-	return uint64(at[positionKey{table, of.topic, of.incarnation, of.partition}]), err
 }

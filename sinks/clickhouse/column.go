@@ -108,12 +108,6 @@ func parseID(s string) (id [16]byte, err error) {
 
 const millis = "DateTime64(3, 'UTC')"
 
-// The range of times that DateTime64 can hold and its drivers, which count nanoseconds, can read. In milliseconds.
-var (
-	minMillis = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
-	maxMillis = time.Date(2261, 12, 31, 23, 59, 59, 999e6, time.UTC).UnixMilli()
-)
-
 var errNoTime = errors.New("is missing")
 
 // toMillis returns the time in milliseconds, rounded down.
@@ -125,7 +119,7 @@ func toMillis(t *timestamppb.Timestamp) (int64, error) {
 		return 0, err
 	}
 	ms := t.Seconds*1000 + int64(t.Nanos)/1e6
-	if ms < minMillis || ms > maxMillis {
+	if ms < MinMillis || ms > MaxMillis {
 		return 0, fmt.Errorf("%s is outside of the years 1900 to 2261", t.AsTime().Format(time.RFC3339))
 	}
 	return ms, nil

@@ -24,37 +24,28 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
-
-// open opens a DB and closes it at the end of the test.
-func open(t *testing.T, cfg clickhouse.Config) *clickhouse.DB {
-	t.Helper()
-	db, err := clickhouse.Open(cfg, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	return db
-}
 
 // checkUse returns an error if one of the kinds of connections fails: insert, look up, read.
 func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 	t.Helper()
-	c := change("works", time.Duration(from)*time.Second)
-	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, from, c)); err != nil {
+	c := clickhousetest.Change("works", time.Duration(from)*time.Second)
+	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, from, c)); err != nil {
 		return err
 	}
-	if err := clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, from, c)); err != nil {
+	if err := clickhouse.NewState(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, from, c)); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	got, err := db.Records(ctx, []schemas.Copy{schemas.CopyOf(c)})
+	got, err := read.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
 	if err != nil {
 		return err
 	}
-	compare(t, "what was just stored", got[0].GetManifest(), recordOf(c))
+	clickhousetest.Compare(t, "what was just stored", got[0].GetManifest(), clickhousetest.RecordOf(c))
 	return nil
 }
 
@@ -132,7 +123,7 @@ func TestTLS(t *testing.T) {
 	db := clickhousetest.Open(t)
 	pool, certificate := certificates(t)
 	l := tls.NewListener(listen(t), &tls.Config{Certificates: []tls.Certificate{certificate}})
-	go relay(l, clickhousetest.Addr(t), new(atomic.Bool), passAll)
+	go clickhousetest.Relay(l, clickhousetest.Addr(t), new(atomic.Bool), passAll)
 	inClear := serve(t, func(c net.Conn) { // the response of ClickHouse to a greeting that it cannot parse
 		_, _ = io.WriteString(c, "HTTP/1.0 400 Bad Request\r\n\r\n")
 		_, _ = io.Copy(io.Discard, c)
@@ -164,10 +155,10 @@ func TestTLS(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			cfg := db.Config()
 			cfg.Addresses, cfg.TLS = []string{tc.addr}, tc.tls
-			other := open(t, cfg)
-			err := other.Check(t.Context())
+			other := clickhousetest.Connect(t, cfg)
+			err := migrate.Check(t.Context(), other)
 			if err == nil {
-				err = errors.Join(other.CheckWrites(t.Context()), other.Ping(t.Context()), checkUse(t, other, 0))
+				err = errors.Join(migrate.CheckWrites(t.Context(), other), other.Ping(t.Context()), checkUse(t, other, 0))
 			}
 			if !tc.want(err) {
 				t.Errorf("got %v", err)
@@ -187,8 +178,8 @@ func TestFailover(t *testing.T) {
 	})
 	cfg := db.Config()
 	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
-	other := open(t, cfg.WithDialTimeout(300*time.Millisecond))
-	if err := other.Check(t.Context()); err != nil {
+	other := clickhousetest.Connect(t, cfg.WithDialTimeout(300*time.Millisecond))
+	if err := migrate.Check(t.Context(), other); err != nil {
 		t.Fatal(err)
 	}
 	before := asked.Load()
@@ -212,7 +203,7 @@ func TestFailoverLater(t *testing.T) {
 	first := newProxy(t, clickhousetest.Addr(t))
 	cfg := db.Config()
 	cfg.Addresses = []string{first.addr, clickhousetest.Addr(t)}
-	other := open(t, cfg)
+	other := clickhousetest.Connect(t, cfg)
 	if err := checkUse(t, other, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -227,7 +218,7 @@ func TestFailoverLater(t *testing.T) {
 			t.Fatalf("after the first server went away: %v", err)
 		}
 	}
-	if got := count(t, db, "audit_log_v"); got != "2" {
+	if got := clickhousetest.Count(t, db, "audit_log_v"); got != "2" {
 		t.Errorf("the view has %s rows, want 2", got)
 	}
 }
@@ -235,12 +226,13 @@ func TestFailoverLater(t *testing.T) {
 func TestAllAddressesDead(t *testing.T) {
 	t.Parallel()
 	one, two := dead(t), dead(t)
-	db := open(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
+	db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{one, two}, Password: "hunter2"})
 	for name, err := range map[string]error{
-		"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Ping": db.Ping(t.Context()),
+		"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db),
+		"Ping":  db.Ping(t.Context()),
 		"Store": checkUse(t, db, 0),
 	} {
-		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, clickhouse.ErrMigration) ||
+		if retry.ClassOf(err) != retry.ClassUnavailable || errors.Is(err, migrate.ErrMissing) ||
 			!strings.Contains(err.Error(), "at "+one+":") || !strings.Contains(err.Error(), "at "+two+":") ||
 			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s = %v, want class unavailable, and what is wrong with each address", name, err)
@@ -278,17 +270,17 @@ func TestRefusedGreeting(t *testing.T) {
 				b.PutBool(false)
 				_, _ = io.Copy(c, bytes.NewReader(b.Buf))
 			})
-			db := open(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
-			_, migrated := db.Migrate(t.Context())
+			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
+			_, migrated := migrate.Run(t.Context(), db)
 			for what, err := range map[string]error{
-				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+				"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db), "Migrate": migrated,
 			} {
 				switch access := errors.Is(err, clickhouse.ErrAccess); {
 				case err == nil || access != (tc.want != "") || !strings.Contains(err.Error(), tc.want):
 					t.Errorf("%s = %v, want %s", what, err, tc.want)
 				case !strings.Contains(err.Error(), "what the server says") || strings.Contains(err.Error(), "hunter2"):
 					t.Errorf("%s = %v", what, err)
-				case errors.Is(err, clickhouse.ErrMigration):
+				case errors.Is(err, migrate.ErrMissing):
 					t.Errorf("%s = %v: a refusal is read as a fact", what, err)
 				}
 			}
@@ -322,10 +314,10 @@ func TestOlderServer(t *testing.T) {
 				hello.EncodeAware(&b, revision)
 				_, _ = c.Write(b.Buf)
 			})
-			db := open(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
-			_, migrated := db.Migrate(t.Context())
+			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
+			_, migrated := migrate.Run(t.Context(), db)
 			for what, err := range map[string]error{
-				"Check": db.Check(t.Context()), "CheckWrites": db.CheckWrites(t.Context()), "Migrate": migrated,
+				"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db), "Migrate": migrated,
 				"Ping": db.Ping(t.Context()),
 			} {
 				refused := errors.Is(err, clickhouse.ErrOlder)
@@ -349,13 +341,28 @@ func TestServerThatSendsLogs(t *testing.T) {
     <access_management>1</access_management></default></users>
   <quotas><default></default></quotas>
 </clickhouse>`})
-	db := open(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
-	if _, err := db.Migrate(t.Context()); err != nil {
+	db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
+	if _, err := migrate.Run(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	for i := range int64(3) {
 		if err := checkUse(t, db, i); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// A comparison that stops early does not read the rest of the tables.
+func TestStopReading(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// an endless query
+	if err := db.StopAfterRow(ctx, "SELECT number FROM system.numbers"); err != nil || ctx.Err() != nil {
+		t.Errorf("leave an answer: %v, %v", err, ctx.Err())
+	}
+	if got, err := clickhousetest.Strings(t.Context(), db, "SELECT 'a'"); err != nil || len(got) != 1 {
+		t.Errorf("the next question: %v, %v", got, err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -26,7 +28,7 @@ func TestEngineKilled(t *testing.T) {
 	cfg := embedded.Config{Dir: clickhousetest.Dir(t), Binary: clickhousetest.Binary(t)}
 	const size = 500
 	batches, kills := need.Amount(10, 40, 400), need.Amount(1, 6, 60)
-	all := deliver(schemas.Changes, 0, changes(batches*size)...)
+	all := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(batches*size)...)
 	next := 0
 	for round := 0; next < batches; round++ {
 		server, err := embedded.Start(t.Context(), cfg)
@@ -37,7 +39,7 @@ func TestEngineKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := db.Migrate(t.Context()); err != nil {
+		if _, err := migrate.Run(t.Context(), db); err != nil {
 			t.Fatal(err)
 		}
 		var killer errgroup.Group
@@ -70,7 +72,7 @@ func TestEngineKilled(t *testing.T) {
 		if next == batches && round >= kills {
 			want := strconv.Itoa(batches * size)
 			for _, from := range []string{"audit_log", "audit_log_v", "manifest"} {
-				if got := count(t, db, from); got != want {
+				if got := clickhousetest.Count(t, db, from); got != want {
 					t.Errorf("after %d kills %s has %s rows, want %s", round, from, got, want)
 				}
 			}
@@ -105,13 +107,13 @@ func TestQueryAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := db.Migrate(t.Context()); err != nil {
+	if _, err := migrate.Run(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	var asking errgroup.Group
 	for range 4 { // to keep several connections
 		asking.Go(func() error {
-			_, err := db.OpenIncidents(t.Context(), "")
+			_, err := read.OpenIncidents(t.Context(), db, "")
 			return err
 		})
 	}
@@ -119,7 +121,7 @@ func TestQueryAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	server = start()
-	if _, err := db.OpenIncidents(t.Context(), ""); err != nil {
+	if _, err := read.OpenIncidents(t.Context(), db, ""); err != nil {
 		t.Error(err)
 	}
 	if err := server.Close(t.Context()); err != nil {

@@ -1,4 +1,6 @@
-// Package clickhouse stores logs and the state of every copy in ClickHouse, and queries them.
+// Package clickhouse stores logs and the state of every copy in ClickHouse. A DB is the connection to one database,
+// with the statements and inserts of this package and of those below it: migrate creates the tables, read queries
+// them, and verify compares them with Kafka.
 //
 // Every record that Sink.Store or State.Store accepts becomes a row, at least once. The views show each log row
 // once, however often it was stored and whichever process crashed meanwhile: the sink reads from the table which
@@ -47,18 +49,28 @@ type Config struct {
 
 const (
 	dialTimeout  = 5 * time.Second
-	queryTimeout = 5 * time.Minute // of one query or insert without a deadline in its context
+	QueryTimeout = 5 * time.Minute // of one query or insert without a deadline in its context
 	connections  = 8               // for queries, and as many for inserts
+
+	ScanTimeout = 24 * time.Hour // the timeout of queries that read whole tables
+)
+
+// The range of times that DateTime64 can hold and its drivers, which count nanoseconds, can read. In milliseconds.
+var (
+	MinMillis = time.Date(1900, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli()
+	MaxMillis = time.Date(2261, 12, 31, 23, 59, 59, 999e6, time.UTC).UnixMilli()
 )
 
 // A Login is a user and a password.
 type Login struct{ User, Password string }
 
-func (c Config) writerLogin() Login { return Login{c.User, c.Password} }
+// WriterLogin returns the login for inserts and changes of the schema.
+func (c Config) WriterLogin() Login { return Login{c.User, c.Password} }
 
-func (c Config) readerLogin() Login {
+// ReaderLogin returns the login for queries.
+func (c Config) ReaderLogin() Login {
 	if c.Reader.User == "" {
-		return c.writerLogin()
+		return c.WriterLogin()
 	}
 	return c.Reader
 }
@@ -117,7 +129,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 		cfg: cfg, log: log,
 		idle: make(chan *insertConn, connections), slots: make(chan struct{}, connections),
 	}
-	if db.conn, err = ch.Open(db.options(cfg.writerLogin())); err != nil {
+	if db.conn, err = ch.Open(db.options(cfg.WriterLogin())); err != nil {
 		return nil, fmt.Errorf("configure ClickHouse: %w", err)
 	}
 	db.reads = db.conn
@@ -135,7 +147,7 @@ func (db *DB) options(as Login) *ch.Options {
 	c := db.cfg
 	settings := completeResults()
 	settings["send_logs_level"] = "none"
-	if as == c.writerLogin() {
+	if as == c.WriterLogin() {
 		settings["async_insert"] = 0
 	}
 	maps.Copy(settings, c.onCluster())
@@ -143,7 +155,7 @@ func (db *DB) options(as Login) *ch.Options {
 		Addr: c.Addresses, Auth: ch.Auth{Username: as.User, Password: as.Password},
 		// Enough time to try every address.
 		DialTimeout:  time.Duration(len(c.Addresses)+1) * c.dialTimeout,
-		DialStrategy: db.dialStrategy, DialContext: c.connect, ReadTimeout: queryTimeout,
+		DialStrategy: db.dialStrategy, DialContext: c.connect, ReadTimeout: QueryTimeout,
 		MaxOpenConns: connections, MaxIdleConns: connections,
 		ClientInfo: ch.ClientInfo{Products: []struct{ Name, Version string }{{"millrace", "1"}}},
 		Settings:   settings,
@@ -169,6 +181,18 @@ func completeResults() ch.Settings {
 	return settings
 }
 
+// Config returns the configuration, completed with the defaults.
+func (db *DB) Config() Config { return db.cfg }
+
+// Log returns the logger.
+func (db *DB) Log() *slog.Logger { return db.log }
+
+// Writer returns the connections of the User.
+func (db *DB) Writer() driver.Conn { return db.conn }
+
+// Reader returns the connections of the Reader.
+func (db *DB) Reader() driver.Conn { return db.reads }
+
 // Close closes the connections. Statements that still run fail.
 func (db *DB) Close() error {
 	for {
@@ -188,26 +212,36 @@ func (db *DB) Close() error {
 // Ping returns nil if the server answers.
 func (db *DB) Ping(ctx context.Context) error {
 	if err := db.conn.Ping(ctx); err != nil {
-		return db.explain(db.cfg.writerLogin(), fmt.Errorf("ping ClickHouse: %w", err))
+		return db.Explain(db.cfg.WriterLogin(), fmt.Errorf("ping ClickHouse: %w", err))
 	}
 	return nil
 }
 
-// name replaces {db} in a statement by the quoted name of the database.
-func (db *DB) name(statement string) string {
-	return strings.ReplaceAll(statement, "{db}", quoteName(db.cfg.Database))
+// Drop drops the database with all its tables. It is for tests and temporary databases.
+func (db *DB) Drop(ctx context.Context) error {
+	if err := db.Exec(ctx, "DROP DATABASE IF EXISTS {db} SYNC"); err != nil {
+		return Classify(fmt.Errorf("drop the database %s: %w", db.cfg.Database, err))
+	}
+	return nil
 }
 
-func (db *DB) exec(ctx context.Context, statement string, args ...any) error {
-	return db.conn.Exec(ctx, db.name(statement), args...)
+// Name replaces {db} in a statement by the quoted name of the database.
+func (db *DB) Name(statement string) string {
+	return strings.ReplaceAll(statement, "{db}", QuoteName(db.cfg.Database))
 }
 
-// query runs a statement as the reader, and scans its rows into T by the ch tags of its fields. op begins the error.
-func query[T any](ctx context.Context, db *DB, op, statement string, args ...any) ([]T, error) {
-	return queryOn[T](ctx, db.reads, op, db.name(statement), args...)
+// Exec runs a statement as the User. {db} is replaced by the name of the database.
+func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
+	return db.conn.Exec(ctx, db.Name(statement), args...)
 }
 
-func queryOn[T any](ctx context.Context, conn driver.Conn, op, statement string, args ...any) ([]T, error) {
+// Query runs a statement as the reader, and scans its rows into T by the ch tags of its fields. op begins the error.
+func Query[T any](ctx context.Context, db *DB, op, statement string, args ...any) ([]T, error) {
+	return QueryOn[T](ctx, db.reads, op, db.Name(statement), args...)
+}
+
+// QueryOn is Query on given connections, without replacing {db}.
+func QueryOn[T any](ctx context.Context, conn driver.Conn, op, statement string, args ...any) ([]T, error) {
 	for tries := 0; ; tries++ {
 		var rows []T
 		err := conn.Select(ctx, &rows, statement, args...)
@@ -216,14 +250,14 @@ func queryOn[T any](ctx context.Context, conn driver.Conn, op, statement string,
 		}
 		// Each connection of the pool may be dead because the server was restarted.
 		if tries == connections || ctx.Err() != nil || !isConnError(err) {
-			return nil, translate(fmt.Errorf("%s: %w", op, err))
+			return nil, Classify(fmt.Errorf("%s: %w", op, err))
 		}
 	}
 }
 
-// stream runs a query whose rows are read one by one. The caller calls stop, which cancels the query; Close of the
+// Stream runs a query whose rows are read one by one. The caller calls stop, which cancels the query; Close of the
 // driver alone would read all the remaining rows.
-func stream(
+func Stream(
 	ctx context.Context, conn driver.Conn, statement string, args ...any,
 ) (rows driver.Rows, stop func(), err error) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -241,4 +275,26 @@ func stream(
 // isConnError reports whether a connection broke. The server may be available all the same.
 func isConnError(err error) bool {
 	return errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF)
+}
+
+// Count runs a query that returns one number, named n.
+func (db *DB) Count(ctx context.Context, what, statement string, args ...any) (int64, error) {
+	type counted struct {
+		N uint64 `ch:"n"`
+	}
+	rows, err := Query[counted](ctx, db, what, statement, args...)
+	if err != nil || len(rows) == 0 {
+		return 0, err
+	}
+	return int64(rows[0].N), nil
+}
+
+// QuoteName quotes a name for a statement.
+func QuoteName(s string) string {
+	return "`" + strings.NewReplacer(`\`, `\\`, "`", "\\`").Replace(s) + "`"
+}
+
+// QuoteText quotes a string for a statement.
+func QuoteText(s string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, "'", `\'`).Replace(s) + "'"
 }

@@ -59,7 +59,7 @@ func readDead(d *schemas.Delivery) deadLetter {
 		case schemas.HeaderOriginOffset:
 			l.offset = parseNumber(v, -1)
 		case schemas.HeaderOriginTimestamp:
-			if ms, err := strconv.ParseInt(v, 10, 64); err == nil && ms >= minMillis && ms <= maxMillis {
+			if ms, err := strconv.ParseInt(v, 10, 64); err == nil && ms >= MinMillis && ms <= MaxMillis {
 				l.time = timestamppb.New(time.UnixMilli(ms))
 			}
 		case schemas.HeaderRole:

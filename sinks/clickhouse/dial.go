@@ -204,3 +204,13 @@ func (w *insertConn) bindContext(ctx context.Context) (stop func()) {
 		}
 	}
 }
+
+// CheckLogin connects as a user, so that a refused login is reported before any other error.
+func (db *DB) CheckLogin(ctx context.Context, as Login) error {
+	w, err := db.dial(ctx, as)
+	if err != nil {
+		return db.Explain(as, err)
+	}
+	w.close()
+	return nil
+}

@@ -7,60 +7,68 @@ import (
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
+)
+
+// Reasons why a server or a cluster cannot be used.
+var (
+	// ErrCluster means that the server knows no cluster of the configured name.
+	ErrCluster = errors.New("no such cluster")
+	// ErrReplicas means that no single quorum fits all shards, because their numbers of replicas differ.
+	ErrReplicas = errors.New("the shards have different numbers of replicas")
+	// ErrOlder means that the server is older than the oldest tested release.
+	ErrOlder = errors.New("the server is too old")
+	// ErrAccess means that the server refuses the login, or that the user lacks a right.
+	ErrAccess = errors.New("access refused")
 )
 
 // Error codes of the server that this package branches on.
 const (
-	codeUnknownTable    = 60
-	codeUnknownDatabase = 81
-	codeReadOnly        = 164
+	CodeUnknownTable    = 60
+	CodeUnknownDatabase = 81
+	CodeReadOnly        = 164
 	codeUnknownUser     = 192
 	codeWrongPassword   = 193
 	codeNoPassword      = 194
 	codeAddressRefused  = 195
 	codeTableReadOnly   = 242
-	codeAccessDenied    = 497
+	CodeAccessDenied    = 497
 	codeAuthentication  = 516
 )
 
-// translate classifies an error of a call to ClickHouse as unavailable. A row cannot be the cause: rows are checked
+// Classify classifies an error of a call to ClickHouse as unavailable. A row cannot be the cause: rows are checked
 // before they are sent. So every error is about the server, and the work waits until the server is available.
-func translate(err error) error {
+func Classify(err error) error {
 	if err == nil || errors.Is(err, context.Canceled) {
 		return err
 	}
 	return retry.Unavailable(err)
 }
 
-func hasCode(err error, code int32) bool {
+// HasCode reports whether the server returned the error with a code.
+func HasCode(err error, code int32) bool {
 	var e *ch.Exception
 	return errors.As(err, &e) && e.Code == code
 }
 
-// A RowError names a record that cannot become a row, and why. It is permanent: no retry helps. No record of its
-// batch was stored.
-type RowError struct {
-	Topic     schemas.Topic
-	Partition int32
-	Offset    int64
-	Field     string
-	Err       error
-}
-
-func (e *RowError) Error() string {
-	return fmt.Sprintf("make a row of %s/%d@%d: field %s: %v", e.Topic, e.Partition, e.Offset, e.Field, e.Err)
-}
-
-// Unwrap returns the cause.
-func (e *RowError) Unwrap() error { return e.Err }
-
-// Record returns the topic, partition and offset of the record.
-func (e *RowError) Record() (topic schemas.Topic, partition int32, offset int64) {
-	return e.Topic, e.Partition, e.Offset
-}
-
-func rowError(d *schemas.Delivery, field string, err error) error {
-	return retry.Permanent(&RowError{d.From, d.Partition, d.Offset, field, err})
+// Explain adds a plain explanation to errors with a code that means a refused access. Other errors are unavailable.
+func (db *DB) Explain(as Login, err error) error {
+	var e *ch.Exception
+	if !errors.As(err, &e) {
+		return Classify(err)
+	}
+	switch e.Code {
+	case codeAuthentication, codeUnknownUser, codeWrongPassword, codeNoPassword:
+		return fmt.Errorf("%w: wrong user or password for user %s: %w", ErrAccess, as.User, err)
+	case CodeAccessDenied:
+		return fmt.Errorf("%w: user %s lacks a grant: %w", ErrAccess, as.User, err)
+	case CodeReadOnly:
+		return fmt.Errorf("%w: user %s may only read on this server: %w", ErrAccess, as.User, err)
+	case codeTableReadOnly:
+		return fmt.Errorf("%w: the table is read-only now: its disk is read-only, or its replica has lost its Keeper: %w",
+			ErrAccess, err)
+	case codeAddressRefused:
+		return fmt.Errorf("%w: user %s may not connect from here: %w", ErrAccess, as.User, err)
+	}
+	return Classify(err)
 }

@@ -3,134 +3,17 @@ package clickhouse
 import (
 	"context"
 	"fmt"
-	"io/fs"
-	"regexp"
-	"strings"
 	"time"
 
-	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
-
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
 
-// TableColumns returns the columns that the sinks write: type by table and column.
-func TableColumns() map[string]map[string]string { return writtenTables() }
-
-// ClusterDDL returns the statements of every migration on a cluster.
-func ClusterDDL(cluster, database string) ([]Step, error) {
-	all, err := readMigrations(migrations.Files)
-	if err != nil {
-		return nil, err
-	}
-	db := &DB{cfg: Config{Cluster: cluster, Database: database}}
-	form := newClusterDDL(cluster, database)
-	var steps []Step
-	for _, m := range all {
-		statements, err := form.statements(m)
-		if err != nil {
-			return nil, err
-		}
-		for i := range statements {
-			statements[i] = strings.TrimSpace(db.name(statements[i]))
-		}
-		steps = append(steps, Step{Name: m.String(), Statements: statements})
-	}
-	return steps, nil
-}
-
-// LastClusterDDL returns what the last of some statements becomes on a cluster.
-func LastClusterDDL(cluster, database string, statements []string) (last []string, err error) {
-	form := newClusterDDL(cluster, database)
-	for i, s := range statements {
-		if last, err = form.statements(migration{uint32(i + 1), "x", s}); err != nil {
-			return nil, err
-		}
-	}
-	return last, nil
-}
-
-// ApplyHere applies a plan for a cluster to one server only, replacing what the embedded engine lacks: it removes ON
-// CLUSTER, and replicates nothing.
-func (db *DB) ApplyHere(ctx context.Context, p Plan) error {
-	here := func(statement string) error {
-		statement = strings.ReplaceAll(statement, " ON CLUSTER "+quoteName(db.cfg.Cluster), "")
-		return db.conn.Exec(ctx, replicated.ReplaceAllString(statement, "$1("))
-	}
-	for _, statement := range p.Prepare {
-		if err := here(statement); err != nil {
-			return err
-		}
-	}
-	for _, s := range p.Steps {
-		for _, statement := range s.Statements {
-			if err := here(statement); err != nil {
-				return fmt.Errorf("%s: %w", s.Name, err)
-			}
-		}
-		if err := db.recordMigration(ctx, s.migration); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-var replicated = regexp.MustCompile(`Replicated(\w*MergeTree)\('[^']*', '[^']*'(?:, )?`)
-
-// ReadMigrations reports whether files are valid migrations.
-func ReadMigrations(files fs.FS) error {
-	_, err := readMigrations(files)
-	return err
-}
-
-// Exec runs a statement. {db} is replaced by the database.
-func (db *DB) Exec(ctx context.Context, statement string, args ...any) error {
-	return db.exec(ctx, statement, args...)
-}
-
-// Strings runs a query and returns its first column, which has strings.
-func (db *DB) Strings(ctx context.Context, statement string, args ...any) ([]string, error) {
-	rows, err := db.conn.Query(ctx, db.name(statement), args...)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var all []string
-	for rows.Next() {
-		var s string
-		if err := rows.Scan(&s); err != nil {
-			return nil, err
-		}
-		all = append(all, s)
-	}
-	return all, rows.Err()
-}
-
-// Config returns the configuration of the DB.
-func (db *DB) Config() Config { return db.cfg }
-
-// Conn returns the connection of the driver, for the peer of the benchmark.
-func (db *DB) Conn() driver.Conn { return db.conn }
-
-// Name replaces {db} by the database.
-func (db *DB) Name(statement string) string { return db.name(statement) }
-
-// ComparedParts returns the parts that CheckManifest compares, by column of copy_state.
-func ComparedParts() map[string][]string {
-	parts := map[string][]string{}
-	for _, g := range stateGroups() {
-		parts[g.name] = g.parts
-	}
-	return parts
-}
-
-// MatchedTables returns the tables that a Verification compares with each topic.
+// MatchedTables returns the tables that verification compares with each topic.
 func MatchedTables() map[schemas.Topic][]string {
 	tables := map[schemas.Topic][]string{}
-	for topic, cs := range rowMatchers() {
+	for topic, cs := range Matchers() {
 		for _, c := range cs {
-			tables[topic] = append(tables[topic], c.table)
+			tables[topic] = append(tables[topic], c.Table)
 		}
 	}
 	return tables
@@ -150,9 +33,9 @@ func TopicTables() map[schemas.Topic][]string {
 // RowBinarySQL returns SQL for the bytes that the sum of a row covers, by table.
 func RowBinarySQL() map[string]string {
 	tables := map[string]string{}
-	for _, cs := range rowMatchers() {
+	for _, cs := range Matchers() {
 		for _, c := range cs {
-			tables[c.table] = c.rowBinary
+			tables[c.Table] = c.RowBinary
 		}
 	}
 	return tables
@@ -164,42 +47,9 @@ func (c Config) WithDialTimeout(d time.Duration) Config {
 	return c
 }
 
-// WithBatch returns the ReaderConfig with the limits of a batch; 0: the default.
-func (c ReaderConfig) WithBatch(copies int, linger time.Duration) ReaderConfig {
-	c.maxBatch, c.linger = copies, linger
-	return c
-}
-
-// WithMaxDiffer returns the ManifestCheck that stops after most different copies.
-func (c ManifestCheck) WithMaxDiffer(most int) ManifestCheck {
-	c.maxDiffer = most
-	return c
-}
-
-type (
-	ManifestQuery = manifestQuery
-	TimelineQuery = timelineQuery
-	EventCursor   = eventCursor
-)
-
-// Manifest returns one page of EachLive.
-func (db *DB) Manifest(ctx context.Context, q ManifestQuery) ([]schemas.KnownCopy, error) {
-	return db.manifest(ctx, q)
-}
-
-// TimelinePage returns one page of Timeline.
-func (db *DB) TimelinePage(ctx context.Context, q TimelineQuery) ([]Event, EventCursor, error) {
-	return db.timelinePage(ctx, q)
-}
-
-// Space returns the record of a space.
-func (db *DB) Space(ctx context.Context, of schemas.Copy) (*pb.CopyRecord, error) {
-	return db.space(ctx, of, time.Time{})
-}
-
 // StopAfterRow runs a query, reads one row, and stops reading.
 func (db *DB) StopAfterRow(ctx context.Context, statement string) error {
-	rows, leave, err := stream(ctx, db.conn, statement)
+	rows, leave, err := Stream(ctx, db.conn, statement)
 	if err != nil {
 		return err
 	}
@@ -212,22 +62,5 @@ func (db *DB) StopAfterRow(ctx context.Context, statement string) error {
 
 // CacheReplicas sets the cached layout to one shard of n replicas, read some time ago.
 func (db *DB) CacheReplicas(n uint64, ago time.Duration) {
-	db.cached.Store(&cachedLayout{clusterLayout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
-}
-
-// Quorum returns the number of replicas that must have a row.
-func (db *DB) Quorum(ctx context.Context) (string, error) { return db.quorum(ctx) }
-
-// FreshRecords reads the same as a fresh read, without waiting.
-func (db *DB) FreshRecords(ctx context.Context, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
-	known := map[schemas.Copy]*pb.CopyRecord{}
-	states, err := db.records(ctx, copies, db.evidence, known)
-	if err == nil {
-		err = db.describeProperties(ctx, states, known)
-	}
-	all := make([]schemas.KnownCopy, len(copies))
-	for i, c := range copies {
-		all[i] = schemas.KnownCopy{Copy: c, Record: known[c]}
-	}
-	return all, err
+	db.cached.Store(&cachedLayout{Layout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
 }

@@ -28,21 +28,21 @@ type insertConn struct {
 
 func (w *insertConn) close() { w.conn.Close() }
 
-// An insertion is one INSERT statement with one block.
-type insertion struct {
-	name     string // begins the query ids of its attempts
-	into     string // INSERT INTO t (a, b) VALUES
-	settings []proto.Setting
-	columns  proto.Input
+// An Insertion is one INSERT statement with one block.
+type Insertion struct {
+	Name     string // begins the query ids of its attempts
+	Into     string // INSERT INTO t (a, b) VALUES
+	Settings []proto.Setting
+	Columns  proto.Input
 }
 
 // insert sends one block and waits for the server's response. After an error the connection must be closed. If sent
 // is true, it is unknown whether the rows were stored.
-func (w *insertConn) insert(ctx context.Context, q insertion) (sent bool, err error) {
+func (w *insertConn) insert(ctx context.Context, q Insertion) (sent bool, err error) {
 	defer w.bindContext(ctx)()
 	// Each attempt has its own query id: an earlier attempt may still run, and the server refuses a second query with
 	// the same id. The earlier attempt is harmless: its rows have the same ids, and the views show one row for each id.
-	w.writeQuery(q, q.name+"/"+schemas.NewID())
+	w.writeQuery(q, q.Name+"/"+schemas.NewID())
 	if err := w.writeBlock(nil); err != nil {
 		return false, err
 	}
@@ -52,7 +52,7 @@ func (w *insertConn) insert(ctx context.Context, q insertion) (sent bool, err er
 	if err := w.readUntil(proto.ServerCodeData); err != nil { // the server's empty block
 		return false, cause(ctx, err)
 	}
-	if err := w.writeBlock(q.columns); err != nil {
+	if err := w.writeBlock(q.Columns); err != nil {
 		return false, err
 	}
 	if err := w.writeBlock(nil); err != nil {
@@ -64,10 +64,10 @@ func (w *insertConn) insert(ctx context.Context, q insertion) (sent bool, err er
 	return true, cause(ctx, w.readUntil(proto.ServerCodeEndOfStream))
 }
 
-func (w *insertConn) writeQuery(q insertion, id string) {
+func (w *insertConn) writeQuery(q Insertion, id string) {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.Query{
-			ID: id, Body: q.into, Stage: proto.StageComplete, Compression: proto.CompressionDisabled, Settings: q.settings,
+			ID: id, Body: q.Into, Stage: proto.StageComplete, Compression: proto.CompressionDisabled, Settings: q.Settings,
 			Info: proto.ClientInfo{
 				ProtocolVersion: w.rev, Major: 1, Interface: proto.InterfaceTCP, Query: proto.ClientQueryInitial,
 				InitialQueryID: id, InitialAddress: w.conn.LocalAddr().String(), ClientName: "millrace",
@@ -154,9 +154,9 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// write runs one insertion on a connection that no other insertion uses. At most connections of them run at once.
-func (db *DB) write(ctx context.Context, q insertion) error {
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+// Insert runs one insertion on a connection that no other insertion uses. At most connections of them run at once.
+func (db *DB) Insert(ctx context.Context, q Insertion) error {
+	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
 	defer cancel()
 	select {
 	case db.slots <- struct{}{}:
@@ -164,11 +164,11 @@ func (db *DB) write(ctx context.Context, q insertion) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	more, err := db.insertsOnCluster(ctx)
+	more, err := db.ClusterSettings(ctx)
 	if err != nil {
 		return err
 	}
-	q.settings = append(q.settings, more...)
+	q.Settings = append(q.Settings, more...)
 	for {
 		w, reused, err := db.getConn(ctx)
 		if err != nil {
@@ -194,7 +194,7 @@ func (db *DB) getConn(ctx context.Context) (_ *insertConn, reused bool, err erro
 	case w := <-db.idle:
 		return w, true, nil
 	default:
-		w, err := db.dial(ctx, db.cfg.writerLogin())
+		w, err := db.dial(ctx, db.cfg.WriterLogin())
 		return w, false, err
 	}
 }

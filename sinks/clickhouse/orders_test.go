@@ -12,6 +12,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A permutation is one order of the records of one history. Each has a copy of its own.
@@ -88,7 +89,7 @@ func storeNth(t *testing.T, db *clickhouse.DB, all []permutation, round int) {
 	batches := map[schemas.Topic][]*schemas.Delivery{}
 	for _, a := range all {
 		h := a.records[a.order[round%len(a.order)]]
-		batches[h.topic] = append(batches[h.topic], deliver(h.topic, h.offset, h.body)...)
+		batches[h.topic] = append(batches[h.topic], clickhousetest.Deliver(h.topic, h.offset, h.body)...)
 	}
 	s := clickhouse.NewState(db)
 	for _, batch := range batches {
@@ -104,21 +105,20 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	for i, a := range all {
 		copies[i] = a.copy
 	}
-	records, err := db.Records(t.Context(), copies)
+	records, err := read.Records(t.Context(), db, copies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	of := copies[0]
-	page, err := db.Manifest(t.Context(),
-		clickhouse.ManifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, Limit: len(all) + 1})
-	if err != nil {
+	of.Item = ""
+	listed := map[schemas.Copy]*pb.CopyRecord{} // from the view copy_merged
+	if err := read.EachLive(t.Context(), db, of, func(k schemas.KnownCopy) error {
+		listed[k.Copy] = k.Record
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
-	listed := map[schemas.Copy]*pb.CopyRecord{} // from the view copy_merged
-	for _, k := range page {
-		listed[k.Copy] = k.Record
-	}
-	var want clickhouse.FixityStatus
+	var want read.SpaceStatus
 	wrong := 0
 	for i, a := range all {
 		records[i].Audit = nil
@@ -142,13 +142,13 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 	if wrong > 0 {
 		t.Errorf("%d of %d copies are wrong", wrong, len(all))
 	}
-	status, err := db.FixityStatus(t.Context(), clickhouse.StatusQuery{Account: "acme"})
+	status, err := read.FixityStatus(t.Context(), db, read.StatusQuery{Account: "acme"})
 	if err != nil || len(status) != 1 {
 		t.Fatalf("FixityStatus = %v, %v", status, err)
 	}
-	got := clickhouse.FixityStatus{Live: status[0].Live, Bytes: status[0].Bytes, Verified: status[0].Verified}
-	if len(page) != int(want.Live) {
-		t.Errorf("%d copies are listed, want %d", len(page), want.Live)
+	got := read.SpaceStatus{Live: status[0].Live, Bytes: status[0].Bytes, Verified: status[0].Verified}
+	if len(listed) != int(want.Live) {
+		t.Errorf("%d copies are listed, want %d", len(listed), want.Live)
 	}
 	if got != want {
 		t.Errorf("counted are %+v, want %+v", got, want)

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 )
 
 // partialProfiles returns settings with which a server returns partial or outdated results without an error.
@@ -67,8 +68,8 @@ func TestPartialResultsProfile(t *testing.T) {
 		profiles.String() + "</profiles><quotas><default/></quotas><users>" +
 		"<default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>" +
 		"<quota>default</quota></default>" + users.String() + "</users></clickhouse>"})
-	plain := open(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
-	if _, err := plain.Migrate(t.Context()); err != nil {
+	plain := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
+	if _, err := migrate.Run(t.Context(), plain); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(name, want, profile string, db *clickhouse.DB) {
@@ -85,9 +86,10 @@ func TestPartialResultsProfile(t *testing.T) {
 	}
 	dbs := map[string]*clickhouse.DB{}
 	for profile := range partialProfiles() {
-		dbs[profile] = open(t, clickhouse.Config{Addresses: []string{engine.Addr()}, User: profile})
+		dbs[profile] = clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}, User: profile})
 	}
-	dbs["reader"] = open(t, clickhouse.Config{Addresses: []string{engine.Addr()}, Reader: clickhouse.Login{User: "set"}})
+	dbs["reader"] = clickhousetest.Connect(t,
+		clickhouse.Config{Addresses: []string{engine.Addr()}, Reader: clickhouse.Login{User: "set"}})
 	all := histories()
 	store(t, plain, all[:3])
 	for name := range readModel() {

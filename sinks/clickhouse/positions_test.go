@@ -13,6 +13,8 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -30,7 +32,7 @@ func committed(inc uint32, next int64) map[schemas.Role][]schemas.Progress {
 // gapsOf returns the gaps of the tables if changes are committed up to next.
 func gapsOf(t testing.TB, db *clickhouse.DB, inc uint32, next int64) (all []string) {
 	t.Helper()
-	gaps, err := db.Gaps(t.Context(), committed(inc, next))
+	gaps, err := clickhouse.Gaps(t.Context(), db, committed(inc, next))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +246,7 @@ func TestPositions(t *testing.T) {
 		})
 	}
 	for _, from := range []string{"audit_log_v", "copy_merged"} {
-		if got := count(t, db, from); got != "0" {
+		if got := clickhousetest.Count(t, db, from); got != "0" {
 			t.Errorf("%s shows %s positions", from, got)
 		}
 	}
@@ -267,7 +269,7 @@ func TestPositionsOfRecreatedTopic(t *testing.T) {
 		"the new one":          {progress(schemas.Changes, 8, 0, 2), 0},
 		"the new one, further": {progress(schemas.Changes, 8, 0, 3), 1},
 	} {
-		gaps, err := db.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: {tt.p}})
+		gaps, err := clickhouse.Gaps(t.Context(), db, map[schemas.Role][]schemas.Progress{schemas.RoleSink: {tt.p}})
 		if err != nil || len(gaps) != tt.want {
 			t.Errorf("%s: gaps %v, %v, want %d", name, gaps, err, tt.want)
 		}
@@ -290,7 +292,7 @@ func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 		if err := s.Mark(t.Context(), []schemas.Progress{p}); err != nil {
 			t.Fatal(err)
 		}
-		gaps, err := db.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: {p}})
+		gaps, err := clickhouse.Gaps(t.Context(), db, map[schemas.Role][]schemas.Progress{schemas.RoleSink: {p}})
 		if err != nil || len(gaps) > 0 != tt.gap {
 			t.Errorf("partition %d: gaps %v, %v", partition, gaps, err)
 		}
@@ -311,7 +313,7 @@ func TestMarkFails(t *testing.T) {
 			p := newProxy(t, clickhousetest.Addr(t))
 			cfg := direct.Config()
 			cfg.Addresses = []string{p.addr}
-			db := open(t, cfg)
+			db := clickhousetest.Connect(t, cfg)
 			s := clickhouse.NewSink(db)
 			var many []schemas.Progress // enough bytes for the proxy to take them for an insert
 			for partition := range int32(900) {
@@ -328,14 +330,16 @@ func TestMarkFails(t *testing.T) {
 			if err := s.Mark(t.Context(), many); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+			if gaps, err := clickhouse.Gaps(t.Context(), direct,
+				map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
 				t.Errorf("gaps %v, %v", gaps, err)
 			}
 			if err := direct.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := direct.Gaps(t.Context(), map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
+			if gaps, err := clickhouse.Gaps(t.Context(), direct,
+				map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
 				t.Errorf("after merges: gaps %v, %v", gaps, err)
 			}
@@ -364,16 +368,16 @@ func TestInitPositions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.OpenEmpty(t)
-			apply := func(plan clickhouse.Plan) {
+			apply := func(plan migrate.Plan) {
 				t.Helper()
 				plan.Committed = func(context.Context) (map[schemas.Role][]schemas.Progress, error) { return committed(7, 9), nil }
-				if _, err := db.Apply(t.Context(), plan); err != nil {
+				if _, err := migrate.Apply(t.Context(), db, plan); err != nil {
 					t.Fatal(err)
 				}
 			}
-			plan := func() clickhouse.Plan {
+			plan := func() migrate.Plan {
 				t.Helper()
-				plan, err := db.Plan(t.Context(), false)
+				plan, err := migrate.NewPlan(t.Context(), db, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -393,11 +397,11 @@ func TestInitPositions(t *testing.T) {
 			}
 			for range 2 { // the second is after a kill before the migration was recorded
 				if tt.older {
-					if _, err := db.Migrate(t.Context()); err != nil {
+					if _, err := migrate.Run(t.Context(), db); err != nil {
 						t.Fatal(err)
 					}
 					if tt.stored {
-						storeBoth(t, db, schemas.Changes, 0, changes(1)...)
+						clickhousetest.StoreBoth(t, db, schemas.Changes, 0, clickhousetest.Changes(1)...)
 					}
 					if err := db.Exec(t.Context(), "DELETE FROM {db}.schema_migrations WHERE version > 28"); err != nil {
 						t.Fatal(err)
@@ -416,13 +420,13 @@ func TestInitPositions(t *testing.T) {
 func TestFreshOfEmptiedTables(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	all := changes(4)
+	all := clickhousetest.Changes(4)
 	c := schemas.CopyOf(all[0].(*pb.Change))
-	storeBoth(t, db, schemas.Changes, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	found := make(chan int, 10)
-	cfg := clickhouse.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
-	r := readerOf(t, db, progressMark(committed(7, 4)), cfg)
+	cfg := read.ReaderConfig{Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- len(gaps) }}
+	r := clickhousetest.ReaderOf(t, db, progressMark(committed(7, 4)), cfg)
 	ask := func(what string, gaps int) {
 		t.Helper()
 		got, err := r.Fresh(t.Context(), []schemas.Copy{c})
@@ -443,7 +447,7 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 		}
 	}
 	ask("emptied", 2)
-	storeBoth(t, db, schemas.Changes, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	newProcess(t, db, 7, 0).mark(4)
 	ask("filled", 0)
 }
@@ -472,8 +476,8 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
-			all := changes(4)
-			storeBoth(t, db, schemas.Changes, 0, all...)
+			all := clickhousetest.Changes(4)
+			clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 			former := func(next int64) []schemas.Progress {
 				return []schemas.Progress{progress(schemas.Changes, 6, 0, next)}
 			}
@@ -487,7 +491,7 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 				newProcess(t, db, 7, 0).mark(next)
 			}
 			found := make(chan []clickhouse.Gap, 10)
-			r := readerOf(t, db, progressMark(committed(7, next)), clickhouse.ReaderConfig{
+			r := clickhousetest.ReaderOf(t, db, progressMark(committed(7, next)), read.ReaderConfig{
 				Gaps: func(_ context.Context, gaps []clickhouse.Gap) { found <- gaps }})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(all[0].(*pb.Change))})
 			if tt.unknown && retry.ClassOf(err) != retry.ClassUnavailable {
@@ -515,10 +519,10 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 func TestFreshWhileTablesAreFilled(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	all := changes(4)
+	all := clickhousetest.Changes(4)
 	newProcess(t, db, 7, 0).mark(4)
 	fill := func() {
-		storeBoth(t, db, schemas.Changes, 0, all...)
+		clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 		newProcess(t, db, 7, 0).mark(4)
 	}
 	for _, table := range []string{"audit_log", "copy_state"} {
@@ -531,7 +535,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 	second := first
 	second.Space = "read behind the first"
 	mark := progressMark(committed(7, 4))
-	r := readerOf(t, db, mark, clickhouse.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
+	r := clickhousetest.ReaderOf(t, db, mark, read.ReaderConfig{DeclaredGone: func(_, _, space string) time.Time {
 		if space == second.Space {
 			fill()
 		}
@@ -551,7 +555,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 // If one of them lacks it for good, the records are returned as they are.
 func TestFreshIsConsistent(t *testing.T) {
 	t.Parallel()
-	late, lacks := change("late", 0), change("lacks", 0)
+	late, lacks := clickhousetest.Change("late", 0), clickhousetest.Change("lacks", 0)
 	for name, tt := range map[string]struct {
 		first, second func(t *testing.T, db *clickhouse.DB) // run before the first and the second read
 		looks         int
@@ -561,40 +565,44 @@ func TestFreshIsConsistent(t *testing.T) {
 		"in the log first": {
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
 			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
-			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
+			2, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late),
+				Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 		"in the state first": {
 			func(t *testing.T, db *clickhouse.DB) { stateOnly(t, db, late) },
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, late) },
-			2, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
+			2, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late),
+				Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 		"never in the state": {
 			func(t *testing.T, db *clickhouse.DB) { logOnly(t, db, lacks) }, func(*testing.T, *clickhouse.DB) {},
-			2, &pb.CopyRecord{Manifest: none(), Audit: evidenceOf(recordOf(lacks))}, lacks,
+			2, &pb.CopyRecord{Manifest: clickhousetest.NoRecord(),
+				Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(lacks))}, lacks,
 		},
 		"in both": {
-			func(t *testing.T, db *clickhouse.DB) { storeBoth(t, db, schemas.Changes, 0, late) },
+			func(t *testing.T, db *clickhouse.DB) { clickhousetest.StoreBoth(t, db, schemas.Changes, 0, late) },
 			func(*testing.T, *clickhouse.DB) {},
-			1, &pb.CopyRecord{Manifest: recordOf(late), Audit: evidenceOf(recordOf(late))}, late,
+			1, &pb.CopyRecord{Manifest: clickhousetest.RecordOf(late),
+				Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(late))}, late,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
 			looks := 0
-			r := reader(t, db, func(context.Context) error {
+			r := clickhousetest.Reader(t, db, func(context.Context) error {
 				if looks++; looks == 1 {
 					tt.first(t, db)
 				} else if looks == 2 {
 					tt.second(t, db)
 				}
 				return nil
-			}, clickhouse.ReaderConfig{})
+			}, read.ReaderConfig{})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(tt.of)})
 			if err != nil {
 				t.Fatal(err)
 			}
-			compare(t, "the record", got[0], tt.want)
+			clickhousetest.Compare(t, "the record", got[0], tt.want)
 			if looks != tt.looks {
 				t.Errorf("the tables were read %d times, want %d", looks, tt.looks)
 			}
@@ -607,29 +615,29 @@ func TestFreshOfChangingCopy(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	n := 0
-	r := reader(t, db, func(context.Context) error {
+	r := clickhousetest.Reader(t, db, func(context.Context) error {
 		n++
-		c := change("a", 0)
-		c.Time = at(0)
+		c := clickhousetest.Change("a", 0)
+		c.Time = clickhousetest.At(0)
 		c.Time.Seconds += int64(n)
 		c.Id = schemas.ChangeID(c)
 		logOnly(t, db, c)
 		return nil
-	}, clickhouse.ReaderConfig{})
-	got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(change("a", 0))})
+	}, read.ReaderConfig{})
+	got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))})
 	if retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("Fresh = %v, %v, want class unavailable", got, err)
 	}
 }
 
 func logOnly(t *testing.T, db *clickhouse.DB, c *pb.Change) {
-	if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 0, c)); err != nil {
+	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, c)); err != nil {
 		t.Error(err)
 	}
 }
 
 func stateOnly(t *testing.T, db *clickhouse.DB, c *pb.Change) {
-	if err := clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, 0, c)); err != nil {
+	if err := clickhouse.NewState(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, c)); err != nil {
 		t.Error(err)
 	}
 }

@@ -23,7 +23,7 @@ const (
 // Every field of every message is returned as it was stored.
 func TestRows(t *testing.T) {
 	t.Parallel()
-	when, later := timestamppb.New(time.Date(1999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)), at(0)
+	when, later := timestamppb.New(time.Date(1999, 12, 31, 23, 59, 59, 999_999_999, time.UTC)), clickhousetest.At(0)
 	long := "é\x01\n'\"\\\t`\U0001F600"
 	object := &pb.Identity{Version: "v1", Etag: "e", Modified: when, Size: 1 << 40}
 	const head = `{"id":"` + id1 + `","ts":"1999-12-31 23:59:59.999","ns":999999,"topic":"`
@@ -181,10 +181,10 @@ func TestRows(t *testing.T) {
 					t.Errorf("the case does not set %s", f.Name())
 				}
 			}
-			if err := s.Store(t.Context(), deliver(topic, 1<<63-2, tc.body)); err != nil {
+			if err := s.Store(t.Context(), clickhousetest.Deliver(topic, 1<<63-2, tc.body)); err != nil {
 				t.Fatal(err)
 			}
-			got := scanOne(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}."+tc.view)
+			got := clickhousetest.Value(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}."+tc.view)
 			if want := head + string(topic) + place + tc.want; got != want {
 				t.Errorf("the row is\n%s, want\n%s", got, want)
 			}
@@ -199,7 +199,7 @@ func TestDeadLetters(t *testing.T) {
 	command := &pb.DuplicationCommand{
 		Id: id2, Account: "acme", Space: "s", Item: "i", SourceStore: "1", DestinationStore: "2",
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
-		Cause:  "c", ChangeTime: at(0), Time: at(0),
+		Cause:  "c", ChangeTime: clickhousetest.At(0), Time: clickhousetest.At(0),
 	}
 	rec, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: command})
 	if err != nil {
@@ -217,7 +217,7 @@ func TestDeadLetters(t *testing.T) {
 		}
 	}
 	letter := func(offset int64, headers []schemas.Header, value []byte) *schemas.Delivery {
-		d := deliver(schemas.Dead, offset, nil)[0]
+		d := clickhousetest.Deliver(schemas.Dead, offset, nil)[0]
 		d.Key, d.Value, d.Headers, d.Body = rec.Key, value, headers, nil
 		return d
 	}
@@ -231,7 +231,7 @@ func TestDeadLetters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := db.Strings(t.Context(),
+	got, err := clickhousetest.Strings(t.Context(), db,
 		"SELECT concat(toString(off), ' ', origin_topic, '/', toString(origin_part), '@', toString(origin_off),"+
 			" ' ', role, ' ', class, ' ', error, ' ', toString(attempts), toString(waits), toString(unavailable), ' ', message,"+
 			" ' ', account, '/', space, '/', item, ' ', hex(value), ' ',"+
@@ -246,10 +246,11 @@ func TestDeadLetters(t *testing.T) {
 	if want := "2 /-1@-1    000  //  0"; got[2] != want {
 		t.Errorf("the letter is %q, want %q", got[2], want)
 	}
-	row := scanOne(t, db, "SELECT concat(command, ' ', cause, ' ', account, '/', space, '/', item, ' ', source_store,"+
-		" destination_store, ' ', reason, ' ', decision,"+
-		" ' ', outcome, ' ', error_class, ' ', toString(attempt), ' ', toString(assumeNotNull(change_time)))"+
-		" FROM {db}.duplication_log_v")
+	row := clickhousetest.Value(t, db,
+		"SELECT concat(command, ' ', cause, ' ', account, '/', space, '/', item, ' ', source_store,"+
+			" destination_store, ' ', reason, ' ', decision,"+
+			" ' ', outcome, ' ', error_class, ' ', toString(attempt), ' ', toString(assumeNotNull(change_time)))"+
+			" FROM {db}.duplication_log_v")
 	if want := id2 + " c acme/s/i 12 change dead failed permanent 2 2026-03-04 05:06:07.891"; row != want {
 		t.Errorf("the command's row is %q, want %q", row, want)
 	}

@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
@@ -19,6 +22,10 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
+	"github.com/millrace/millrace/sinks/clickhouse/migrations"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/sinks/clickhouse/verify"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -72,7 +79,7 @@ func newEngines(t *testing.T, between string) *engineCluster {
 				"<users><default><password></password><networks><ip>::/0</ip></networks><profile>default</profile>" +
 				"<quota>default</quota></default></users></clickhouse>",
 		})
-		go relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
+		go clickhousetest.Relay(l, s.Addr(), new(atomic.Bool), func(string, func()) bool { return true })
 		p.engines[i] = s
 		for name, into := range map[string]**clickhouse.DB{"main": &p.cluster[i], "": &p.alone[i]} {
 			db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: name}, nil)
@@ -82,11 +89,11 @@ func newEngines(t *testing.T, between string) *engineCluster {
 			t.Cleanup(func() { db.Close() })
 			*into = db
 		}
-		plan, err := p.cluster[i].Plan(t.Context(), false)
+		plan, err := migrate.NewPlan(t.Context(), p.cluster[i], false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[i].ApplyHere(t.Context(), plan); err != nil {
+		if err := applyHere(t.Context(), p.cluster[i], plan); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -100,27 +107,28 @@ func histories() [][]*schemas.Delivery {
 		var of []schemas.Body
 		var checks []schemas.Body
 		for i := range 20 {
-			c := change(fmt.Sprintf("p%02d/%02d", part, i), time.Duration(i)*time.Hour)
+			c := clickhousetest.Change(fmt.Sprintf("p%02d/%02d", part, i), time.Duration(i)*time.Hour)
 			if i == 7 {
 				c.Properties = map[string]string{"by": "me"}
 			}
 			of = append(of, c)
-			checks = append(checks, result(c, time.Duration(i+1)*time.Hour))
+			checks = append(checks, clickhousetest.Result(c, time.Duration(i+1)*time.Hour))
 		}
-		lost := change(fmt.Sprintf("p%02d/07", part), 30*time.Hour)
+		lost := clickhousetest.Change(fmt.Sprintf("p%02d/07", part), 30*time.Hour)
 		lost.MediaType, lost.PropertiesUnknown = "", true
 		of = append(of, lost)
-		pending := result(change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
+		pending := clickhousetest.Result(clickhousetest.Change(fmt.Sprintf("p%02d/00", part), 0), 40*time.Hour)
 		pending.Verdict, pending.Row, pending.Finding, pending.Final, pending.Next = pb.Verdict_VERDICT_UNDECIDED, 8,
-			"content-missing", false, at(64*time.Hour)
+			"content-missing", false, clickhousetest.At(64*time.Hour)
 		checks = append(checks, pending)
 		incident := &pb.Incident{Id: schemas.ID("incident", fmt.Sprint(part)), Account: "acme", Store: "1", Space: "photos",
 			Item: fmt.Sprintf("p%02d/00", part),
-			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
-			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}}
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: clickhousetest.At(0),
+			Updated: clickhousetest.At(0), StepCount: 1,
+			Steps: []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"}}}
 		for topic, bodies := range map[schemas.Topic][]schemas.Body{schemas.Changes: of, schemas.FixityResults: checks,
 			schemas.Incidents: {incident}} {
-			batch := deliver(topic, 0, bodies...)
+			batch := clickhousetest.Deliver(topic, 0, bodies...)
 			for _, d := range batch {
 				d.Partition = part
 			}
@@ -155,7 +163,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		Cursor schemas.DueCursor
 	}
 	due := func(ctx context.Context, db *clickhouse.DB, after schemas.DueCursor) (p page, err error) {
-		p.Copies, p.Cursor, err = db.FixityDue(ctx, schemas.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
+		p.Copies, p.Cursor, err = read.FixityDue(ctx, db, schemas.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
 		return p, err
 	}
 	var copies []schemas.Copy
@@ -165,10 +173,9 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	}
 	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
 	return map[string]func(context.Context, *clickhouse.DB) (any, error){
-		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.FreshRecords(ctx, copies) },
+		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return freshRecords(ctx, db, copies) },
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return db.Manifest(ctx, clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos", After: "p03/10",
-				Limit: 30})
+			return liveCopies(ctx, db, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "p03/10"})
 		},
 		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, schemas.DueCursor{}) },
 		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
@@ -178,20 +185,60 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			}
 			return due(ctx, db, first.Cursor)
 		},
-		"counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CopyCounts(ctx, "acme") },
-		"delays": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CopyDelays(ctx, "acme") },
-		"timeline": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return db.Timeline(ctx, "acme", "photos", "p05/00")
+		"counts": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.CopyCounts(ctx, db, "acme")
 		},
-		"incidents":    func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.OpenIncidents(ctx, "acme") },
-		"pending":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Pending(ctx, "acme", start) },
-		"round":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.RoundResults(ctx, "round-1") },
-		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CountFinal(ctx, "round-1") },
-		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.CheckCounts(ctx, "acme") },
-		"records":      func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Records(ctx, copies) },
-		"space":        func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Space(ctx, copies[0]) },
-		"gaps":         func(ctx context.Context, db *clickhouse.DB) (any, error) { return db.Gaps(ctx, committedOf(5)) },
+		"delays": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.CopyDelays(ctx, db, "acme")
+		},
+		"timeline": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.Timeline(ctx, db, "acme", "photos", "p05/00")
+		},
+		"incidents": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.OpenIncidents(ctx, db, "acme")
+		},
+		"pending": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.Pending(ctx, db, "acme", clickhousetest.Epoch)
+		},
+		"round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.RoundResults(ctx, db, "round-1")
+		},
+		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.CountFinal(ctx, db, "round-1")
+		},
+		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.CheckCounts(ctx, db, "acme")
+		},
+		"records": func(ctx context.Context, db *clickhouse.DB) (any, error) { return read.Records(ctx, db, copies) },
+		"space": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return freshRecords(ctx, db, []schemas.Copy{{Account: "acme", Store: "1", Space: "photos"}})
+		},
+		"gaps": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return clickhouse.Gaps(ctx, db, committedOf(5))
+		},
 	}
+}
+
+// freshRecords returns the records of copies and spaces, of a fresh read that does not wait.
+func freshRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (_ []*pb.CopyRecord, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	var g errgroup.Group
+	defer func() {
+		stop()
+		err = errors.Join(err, g.Wait())
+	}()
+	r := read.NewReader(db, clickhousetest.MarkFunc(clickhousetest.Reached), read.ReaderConfig{})
+	g.Go(func() error { return r.Run(ctx) })
+	return r.Fresh(ctx, copies)
+}
+
+// liveCopies returns the live copies of a space in a store, after an item.
+func liveCopies(ctx context.Context, db *clickhouse.DB, of schemas.Copy) (all []schemas.KnownCopy, err error) {
+	err = read.EachLive(ctx, db, of, func(k schemas.KnownCopy) error {
+		all = append(all, k)
+		return nil
+	})
+	return all, err
 }
 
 // committedOf returns committed offsets of both groups in the 6 partitions of changes.
@@ -250,14 +297,14 @@ func TestCluster(t *testing.T) {
 	single := clickhousetest.Open(t)
 	store(t, single, all)
 	want := reads(t, single)
-	if pending, err := single.Pending(t.Context(), "acme", start); err != nil || len(pending) != 6 {
+	if pending, err := read.Pending(t.Context(), single, "acme", clickhousetest.Epoch); err != nil || len(pending) != 6 {
 		t.Errorf("%d copies are pending, %v, want 6", len(pending), err)
 	}
 	for i, db := range p.cluster {
-		if err := db.Check(t.Context()); err != nil {
+		if err := migrate.Check(t.Context(), db); err != nil {
 			t.Errorf("Check through server %d: %v", i, err)
 		}
-		if err := db.CheckWrites(t.Context()); err != nil {
+		if err := migrate.CheckWrites(t.Context(), db); err != nil {
 			t.Errorf("CheckWrites through server %d: %v", i, err)
 		}
 		if got := reads(t, db); got != want {
@@ -265,7 +312,7 @@ func TestCluster(t *testing.T) {
 		}
 	}
 	t.Run("settings", func(t *testing.T) {
-		got, err := p.cluster[0].Strings(t.Context(),
+		got, err := clickhousetest.Strings(t.Context(), p.cluster[0],
 			"SELECT arrayJoin([toString(getSetting('max_replica_delay_for_distributed_queries')),"+
 				" toString(getSetting('distributed_ddl_output_mode')), toString(getSetting('distributed_ddl_task_timeout'))])")
 		if want := []string{"300", "throw", "180"}; err != nil || !slices.Equal(got, want) {
@@ -280,7 +327,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("after a replay the answers are\n%s\nwant\n%s", got, want)
 		}
 		for _, table := range []string{"audit_log", "bit_log", "incidents"} {
-			if got, want := count(t, p.cluster[0], table), count(t, single, table); got != want {
+			if got, want := clickhousetest.Count(t, p.cluster[0], table), clickhousetest.Count(t, single, table); got != want {
 				t.Errorf("%s has %s rows, want %s: what had landed was inserted again", table, got, want)
 			}
 		}
@@ -295,7 +342,7 @@ func TestCluster(t *testing.T) {
 			if batch[0].Topic == schemas.Incidents {
 				continue
 			}
-			if err := p.cluster[0].FillState(t.Context(), clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
+			if err := verify.FillState(t.Context(), p.cluster[0], clickhouse.Gap{Table: "copy_state", Topic: batch[0].Topic,
 				Incarnation: batch[0].Incarnation, Partition: batch[0].Partition, To: 1000}); err != nil {
 				t.Fatal(err)
 			}
@@ -308,14 +355,14 @@ func TestCluster(t *testing.T) {
 	})
 	t.Run("positions", func(t *testing.T) {
 		all := committedOf(5)
-		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) != 12 {
+		if gaps, err := clickhouse.Gaps(t.Context(), p.cluster[1], all); err != nil || len(gaps) != 12 {
 			t.Errorf("before they are written: %v, %v, want 12 gaps", gaps, err)
 		}
 		if err := errors.Join(clickhouse.NewSink(p.cluster[0]).Mark(t.Context(), all[schemas.RoleSink]),
 			clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState])); err != nil {
 			t.Fatal(err)
 		}
-		if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+		if gaps, err := clickhouse.Gaps(t.Context(), p.cluster[1], all); err != nil || len(gaps) > 0 {
 			t.Errorf("through the other server: %v, %v, want no gaps", gaps, err)
 		}
 		for i, shard := range p.alone {
@@ -323,14 +370,14 @@ func TestCluster(t *testing.T) {
 				"ALTER TABLE {db}.copy_state_local DELETE WHERE account = '' SETTINGS mutations_sync = 2"); err != nil {
 				t.Fatal(err)
 			}
-			gaps, err := p.cluster[1].Gaps(t.Context(), all)
+			gaps, err := clickhouse.Gaps(t.Context(), p.cluster[1], all)
 			if err != nil || len(gaps) != 6 || gaps[0].Table != "copy_state" || gaps[0].From != 0 {
 				t.Errorf("with shard %d of the state emptied: %v, %v, want 6 gaps from 0 on", i, gaps, err)
 			}
 			if err := clickhouse.NewState(p.cluster[0]).Mark(t.Context(), all[schemas.RoleState]); err != nil {
 				t.Fatal(err)
 			}
-			if gaps, err := p.cluster[1].Gaps(t.Context(), all); err != nil || len(gaps) > 0 {
+			if gaps, err := clickhouse.Gaps(t.Context(), p.cluster[1], all); err != nil || len(gaps) > 0 {
 				t.Errorf("with shard %d of the state filled: %v, %v, want no gaps", i, gaps, err)
 			}
 		}
@@ -342,7 +389,7 @@ func TestCluster(t *testing.T) {
 		if err := p.alone[1].Exec(t.Context(), "ALTER TABLE {db}.job_log_local DROP COLUMN error"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[1].Check(t.Context()); err == nil ||
+		if err := migrate.Check(t.Context(), p.cluster[1]); err == nil ||
 			!strings.Contains(err.Error(), "table job_log_local: column error is missing") {
 			t.Errorf("Check = %v", err)
 		}
@@ -353,7 +400,7 @@ func TestCluster(t *testing.T) {
 				" now64(3) + 1"); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.cluster[1].Check(t.Context()); err == nil ||
+		if err := migrate.Check(t.Context(), p.cluster[1]); err == nil ||
 			!strings.Contains(err.Error(), "spread over 3 shards, and the cluster main has 2 now") {
 			t.Errorf("Check = %v", err)
 		}
@@ -367,11 +414,12 @@ func TestQuorumOffset(t *testing.T) {
 	need.Integration(t) // starts two engines
 	t.Parallel()
 	p := newReplicas(t)
-	batch := deliver(schemas.Changes, 0, changes(6)...)
-	incident := deliver(schemas.Incidents, 0,
+	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(6)...)
+	incident := clickhousetest.Deliver(schemas.Incidents, 0,
 		&pb.Incident{Id: schemas.ID("incident"), Account: "acme", Store: "1", Space: "photos", Item: "a",
-			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: at(0), Updated: at(0), StepCount: 1,
-			Steps: []*pb.IncidentStep{{Time: at(0), Action: "opened"}}})
+			Kind: "x", State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: clickhousetest.At(0),
+			Updated: clickhousetest.At(0), StepCount: 1,
+			Steps: []*pb.IncidentStep{{Time: clickhousetest.At(0), Action: "opened"}}})
 	sink := func(batches ...[]*schemas.Delivery) *clickhouse.Sink {
 		t.Helper()
 		s := clickhouse.NewSink(p.cluster[0]) // a new process
@@ -384,7 +432,7 @@ func TestQuorumOffset(t *testing.T) {
 	}
 	rows := func(when, want string) {
 		t.Helper()
-		if got := count(t, p.alone[0], "audit_log_local WHERE account != ''"); got != want {
+		if got := clickhousetest.Count(t, p.alone[0], "audit_log_local WHERE account != ''"); got != want {
 			t.Errorf("%s: the table has %s rows, want %s", when, got, want)
 		}
 	}
@@ -405,7 +453,7 @@ func TestQuorumOffset(t *testing.T) {
 	rows("at first", "3")
 	killed := sink(batch[:3], incident)
 	rows("after a kill before the position was moved", "6")
-	if got := count(t, p.alone[0], "incidents_local"); got != "2" {
+	if got := clickhousetest.Count(t, p.alone[0], "incidents_local"); got != "2" {
 		t.Errorf("a table without positions has %s rows, want 2", got)
 	}
 	done := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: 3, Next: 3}
@@ -418,14 +466,14 @@ func TestQuorumOffset(t *testing.T) {
 	rows("with more records than the position says", "8")
 	sink(batch)
 	rows("after a kill before the position was moved again", "11")
-	if got := count(t, p.cluster[0], "audit_log_v"); got != "6" {
+	if got := clickhousetest.Count(t, p.cluster[0], "audit_log_v"); got != "6" {
 		t.Errorf("the view shows %s rows, want 6", got)
 	}
 }
 
 // verify checks that the rows are as they were stored, on whichever shard they are.
 func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
-	proof, err := p.cluster[0].NewVerification(schemas.Changes, func(*schemas.Delivery) bool { return false })
+	proof, err := verify.NewTopic(p.cluster[0], schemas.Changes, func(*schemas.Delivery) bool { return false })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,13 +491,13 @@ func (p *engineCluster) verify(t *testing.T, all [][]*schemas.Delivery) {
 		}
 	}
 	got, err := proof.Compare(t.Context(),
-		clickhouse.TopicOffsets{Compared: extent, Committed: extent.Ends, Progress: func(string, int64, int64) {},
+		verify.Offsets{Compared: extent, Committed: extent.Ends, Progress: func(string, int64, int64) {},
 			Now: func(context.Context) (schemas.OffsetRange, error) { return extent, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got[0].Findings() != 0 || got[0].Unhashed != 0 || got[0].Rows == 0 {
-		t.Errorf("got %s", describe(got[0]))
+		t.Errorf("got %s", clickhousetest.Describe(got[0]))
 	}
 }
 
@@ -462,7 +510,7 @@ func (p *engineCluster) checkSharding(t *testing.T) {
 		var has [2][]string
 		for i, db := range p.alone {
 			var err error
-			if has[i], err = db.Strings(t.Context(), "SELECT DISTINCT "+what+" FROM {db}."+table); err != nil {
+			if has[i], err = clickhousetest.Strings(t.Context(), db, "SELECT DISTINCT "+what+" FROM {db}."+table); err != nil {
 				t.Fatal(err)
 			}
 			if len(has[i]) == 0 {
@@ -479,7 +527,8 @@ func (p *engineCluster) checkSharding(t *testing.T) {
 
 // oneShardAway checks that a partition needs only its own shard: partitions of the other shard are available.
 func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
-	lost, err := p.alone[1].Strings(t.Context(), "SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
+	lost, err := clickhousetest.Strings(t.Context(), p.alone[1],
+		"SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -504,7 +553,7 @@ func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
 // withoutShard returns an error if a query succeeds that needs the unavailable shard with the partitions in lost.
 func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Delivery, lost []string) error {
 	rows := func() (string, error) {
-		n, err := p.alone[0].Strings(ctx, "SELECT toString(count()) FROM {db}.audit_log_local")
+		n, err := clickhousetest.Strings(ctx, p.alone[0], "SELECT toString(count()) FROM {db}.audit_log_local")
 		return strings.Join(n, " "), err
 	}
 	before, err := rows()
@@ -527,9 +576,46 @@ func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Deliv
 	if errs = append(errs, err); after != before {
 		errs = append(errs, fmt.Errorf("the shard that is there has %s rows, had %s", after, before))
 	}
-	if _, err := p.cluster[0].Manifest(ctx,
-		clickhouse.ManifestQuery{Account: "acme", Store: "1", Space: "photos"}); err == nil {
+	if _, err := liveCopies(ctx, p.cluster[0],
+		schemas.Copy{Account: "acme", Store: "1", Space: "photos"}); err == nil {
 		errs = append(errs, errors.New("a manifest without one of its shards is no error"))
 	}
 	return errors.Join(errs...)
 }
+
+// applyHere applies a plan for a cluster to one server only, replacing what the embedded engine lacks: it removes ON
+// CLUSTER, and replicates nothing.
+func applyHere(ctx context.Context, db *clickhouse.DB, p migrate.Plan) error {
+	on := " ON CLUSTER " + clickhouse.QuoteName(db.Config().Cluster)
+	here := func(statement string) error {
+		return db.Exec(ctx, replicated.ReplaceAllString(strings.ReplaceAll(statement, on, ""), "$1("))
+	}
+	for _, statement := range p.Prepare {
+		if err := here(statement); err != nil {
+			return err
+		}
+	}
+	all, err := migrations.All()
+	if err != nil {
+		return err
+	}
+	for i, s := range p.Steps {
+		for _, statement := range s.Statements {
+			if err := here(statement); err != nil {
+				return fmt.Errorf("%s: %w", s.Name, err)
+			}
+		}
+		layout, err := db.ReadLayout(ctx)
+		if err != nil {
+			return err
+		}
+		m := all[i]
+		if err := db.Exec(ctx, "INSERT INTO {db}.schema_migrations (version, name, checksum, cluster, shards)"+
+			" SELECT ?, ?, ?, ?, ?", m.Number, m.Name, m.Checksum(), db.Config().Cluster, layout.Shards); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var replicated = regexp.MustCompile(`Replicated(\w*MergeTree)\('[^']*', '[^']*'(?:, )?`)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 
 	"github.com/ClickHouse/ch-go/proto"
@@ -57,7 +59,7 @@ type progress struct {
 // NewSink returns a Sink that writes to db.
 func NewSink(db *DB) *Sink {
 	return &Sink{
-		db: db, log: db.log.With("part", "sink"), tables: topicTables(), parts: map[topicPartition]progress{},
+		db: db, log: db.Log().With("part", "sink"), tables: topicTables(), parts: map[topicPartition]progress{},
 		positions: newPositionWriter(db, schemas.RoleSink),
 	}
 }
@@ -104,7 +106,7 @@ func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	for i := range batches {
 		isNew, err := s.insert(ctx, &batches[i], from, fresh)
 		if err != nil {
-			return translate(fmt.Errorf("store %s/%d@%d-%d in %s: %w",
+			return Classify(fmt.Errorf("store %s/%d@%d-%d in %s: %w",
 				from.topic, from.partition, first, last, batches[i].table, err))
 		}
 		allNew = allNew && isNew
@@ -168,22 +170,22 @@ func (s *Sink) insert(ctx context.Context, c *monthBatch, from source, fresh boo
 	}
 	c.only = nil // releases the messages: the block holds all their values in less memory
 	first, end := int64(c.rows[0].off), int64(c.rows[len(c.rows)-1].off)+1
-	return isNew, s.db.write(ctx, insertion{
-		name:    s.db.insertName(c.table, from.topicPartition, first, end),
-		into:    s.db.name(c.into),
-		columns: block,
+	return isNew, s.db.Insert(ctx, Insertion{
+		Name:    insertName(s.db, c.table, from.topicPartition, first, end),
+		Into:    s.db.Name(c.into),
+		Columns: block,
 		// Keep equal rows apart: the view merges them, and storedIDs must find each offset.
-		settings: append(insertSettings(), proto.Setting{Key: "optimize_on_insert", Value: "0"}),
+		Settings: append(insertSettings(), proto.Setting{Key: "optimize_on_insert", Value: "0"}),
 	})
 }
 
 // missingRows reads the table and reports which rows of a batch it lacks, and how many.
 func (s *Sink) missingRows(ctx context.Context, c *monthBatch, from source) (missing []bool, n int, err error) {
-	stored, err := s.db.storedIDs(ctx, c, from)
+	stored, err := storedIDs(ctx, s.db, c, from)
 	if err != nil {
 		return nil, 0, err
 	}
-	quorate, err := s.db.quorumOffset(ctx, c.table, from)
+	quorate, err := quorumOffset(ctx, s.db, c.table, from)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -204,8 +206,8 @@ func (s *Sink) missingRows(ctx context.Context, c *monthBatch, from source) (mis
 }
 
 // insertName returns the prefix of the query ids of an insert of the rows [first, end) of a partition.
-func (db *DB) insertName(table string, from topicPartition, first, end int64) string {
-	return fmt.Sprintf("millrace/%s.%s/%s/%d/%d-%d", db.cfg.Database, table, from.topic, from.partition, first, end)
+func insertName(db *DB, table string, from topicPartition, first, end int64) string {
+	return fmt.Sprintf("millrace/%s.%s/%s/%d/%d-%d", db.Config().Database, table, from.topic, from.partition, first, end)
 }
 
 // insertSettings turn off the server's deduplication of inserts, which could drop a row as a duplicate. The settings
@@ -222,8 +224,8 @@ func insertSettings() []proto.Setting {
 }
 
 // storedIDs returns the ids that the table has at the offsets of a batch.
-func (db *DB) storedIDs(ctx context.Context, c *monthBatch, from source) (map[uint64]map[[16]byte]bool, error) {
-	rows, err := db.conn.Query(ctx, db.name("SELECT off, id FROM {db}."+c.table)+
+func storedIDs(ctx context.Context, db *DB, c *monthBatch, from source) (map[uint64]map[[16]byte]bool, error) {
+	rows, err := db.Writer().Query(ctx, db.Name("SELECT off, id FROM {db}."+c.table)+
 		" WHERE topic = ? AND inc = ? AND part = ? AND off BETWEEN ? AND ?"+
 		" AND ts BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC')",
 		string(from.topic), from.incarnation, uint16(from.partition),
@@ -249,4 +251,19 @@ func (db *DB) storedIDs(ctx context.Context, c *monthBatch, from source) (map[ui
 		stored[off][id] = true
 	}
 	return stored, rows.Err()
+}
+
+// quorumOffset returns the offset below which the rows of a table are on as many replicas as the quorum demands: the
+// position, which moves only after inserts have returned. Rows of an insert that failed, because replicas were
+// missing or slow or its process died, may be on the replica that answers and on no other.
+func quorumOffset(ctx context.Context, db *DB, table string, of source) (uint64, error) {
+	quorum, err := db.Quorum(ctx)
+	if err != nil || quorum == "1" {
+		return math.MaxUint64, err
+	}
+	if !slices.Contains(PositionTables(), table) {
+		return 0, nil
+	}
+	at, err := ReadPositions(ctx, db, db.Writer(), []string{table})
+	return uint64(at[PositionKey{table, of.topic, of.incarnation, of.partition}]), err
 }

@@ -28,12 +28,12 @@ const auditView = "SELECT toString(sum(cityHash64(* EXCEPT source_time))) || ' '
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	all := changes(500)
-	batch := deliver(schemas.Changes, 100, all...)
+	all := clickhousetest.Changes(500)
+	batch := clickhousetest.Deliver(schemas.Changes, 100, all...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	want := scanOne(t, db, auditView)
+	want := clickhousetest.Value(t, db, auditView)
 	if !strings.HasSuffix(want, " 500") {
 		t.Fatalf("the view has %s rows, want 500", want)
 	}
@@ -47,10 +47,10 @@ func TestReplay(t *testing.T) {
 			}
 		}
 	}
-	if got := scanOne(t, db, auditView); got != want {
+	if got := clickhousetest.Value(t, db, auditView); got != want {
 		t.Errorf("after the replays the view is %s, was %s", got, want)
 	}
-	if got := count(t, db, "audit_log"); got != "500" {
+	if got := clickhousetest.Count(t, db, "audit_log"); got != "500" {
 		t.Errorf("the table has %s rows, want 500: what had landed was inserted again", got)
 	}
 }
@@ -58,18 +58,18 @@ func TestReplay(t *testing.T) {
 // Deleted rows are stored again when their records are read again. Other rows do not change.
 func TestReplayFillsHoles(t *testing.T) {
 	t.Parallel()
-	all := changes(300)
+	all := clickhousetest.Changes(300)
 	for i, b := range all[:50] { // of the previous month
 		c := b.(*pb.Change)
-		c.Time = timestamppb.New(start.AddDate(0, -1, 0).Add(time.Duration(i) * time.Minute))
+		c.Time = timestamppb.New(clickhousetest.Epoch.AddDate(0, -1, 0).Add(time.Duration(i) * time.Minute))
 		c.Id = schemas.ChangeID(c)
 	}
-	batch := deliver(schemas.Changes, 0, all...)
+	batch := clickhousetest.Deliver(schemas.Changes, 0, all...)
 	for name, damage := range map[string]string{
 		"some rows":       "DELETE WHERE off < 50",
 		"rows of each":    "DELETE WHERE off % 7 = 0",
-		"a month":         "DROP PARTITION " + start.AddDate(0, -1, 0).Format("200601"),
-		"the other month": "DROP PARTITION " + start.Format("200601"),
+		"a month":         "DROP PARTITION " + clickhousetest.Epoch.AddDate(0, -1, 0).Format("200601"),
+		"the other month": "DROP PARTITION " + clickhousetest.Epoch.Format("200601"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -77,11 +77,11 @@ func TestReplayFillsHoles(t *testing.T) {
 			if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 				t.Fatal(err)
 			}
-			want := scanOne(t, db, auditView)
+			want := clickhousetest.Value(t, db, auditView)
 			if err := db.Exec(t.Context(), "ALTER TABLE {db}.audit_log "+damage+" SETTINGS mutations_sync = 2"); err != nil {
 				t.Fatal(err)
 			}
-			if left := count(t, db, "audit_log_v"); left == "300" {
+			if left := clickhousetest.Count(t, db, "audit_log_v"); left == "300" {
 				t.Fatal("nothing was removed")
 			}
 			s := clickhouse.NewSink(db)
@@ -90,10 +90,10 @@ func TestReplayFillsHoles(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := scanOne(t, db, auditView); got != want {
+			if got := clickhousetest.Value(t, db, auditView); got != want {
 				t.Errorf("the view is %s, was %s", got, want)
 			}
-			if got := count(t, db, "audit_log"); got != "300" {
+			if got := clickhousetest.Count(t, db, "audit_log"); got != "300" {
 				t.Errorf("the table has %s rows, want 300: what was there was inserted again", got)
 			}
 		})
@@ -103,8 +103,8 @@ func TestReplayFillsHoles(t *testing.T) {
 // A message that was published twice is one row in the view, from the richer report.
 func TestPublishedTwice(t *testing.T) {
 	t.Parallel()
-	rich := change("a", 0)
-	poor := change("a", 0)
+	rich := clickhousetest.Change("a", 0)
+	poor := clickhousetest.Change("a", 0)
 	poor.Digests, poor.Provenance = map[string]string{"md5": rich.Digests["md5"]}, pb.Provenance_PROVENANCE_CLAIMED
 	for name, order := range map[string][]schemas.Body{"richer first": {rich, poor}, "richer last": {poor, rich}} {
 		t.Run(name, func(t *testing.T) {
@@ -112,18 +112,19 @@ func TestPublishedTwice(t *testing.T) {
 			db := clickhousetest.Open(t)
 			s := clickhouse.NewSink(db)
 			for i, b := range order {
-				if err := s.Store(t.Context(), deliver(schemas.Changes, int64(i), b)); err != nil {
+				if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, int64(i), b)); err != nil {
 					t.Fatal(err)
 				}
 			}
-			if got := scanOne(t, db, "SELECT provenance || toString(length(digests))"+
+			if got := clickhousetest.Value(t, db, "SELECT provenance || toString(length(digests))"+
 				" FROM {db}.audit_log_v"); got != "verified2" {
 				t.Errorf("the row is %s, want verified2", got)
 			}
-			if got := count(t, db, "audit_log"); got != "2" {
+			if got := clickhousetest.Count(t, db, "audit_log"); got != "2" {
 				t.Errorf("the table has %s rows, want 2: both have landed", got)
 			}
-			compare(t, "what is on record", fresh(t, db, schemas.CopyOf(rich)).GetAudit(), evidenceOf(recordOf(rich)))
+			clickhousetest.Compare(t, "what is on record", clickhousetest.Fresh(t, db, schemas.CopyOf(rich)).GetAudit(),
+				clickhousetest.EvidenceOf(clickhousetest.RecordOf(rich)))
 		})
 	}
 }
@@ -132,11 +133,12 @@ func TestReusedOffsetIsInserted(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	for _, item := range []string{"a", "b"} {
-		if err := clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 5, change(item, 0))); err != nil {
+		if err := clickhouse.NewSink(db).Store(t.Context(),
+			clickhousetest.Deliver(schemas.Changes, 5, clickhousetest.Change(item, 0))); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := count(t, db, "audit_log_v"); got != "2" {
+	if got := clickhousetest.Count(t, db, "audit_log_v"); got != "2" {
 		t.Errorf("the view has %s rows, want 2: another message at a known offset is no repetition", got)
 	}
 }
@@ -146,16 +148,16 @@ func TestFifteenYearsInOneBatch(t *testing.T) {
 	db := clickhousetest.Open(t)
 	var all []schemas.Body
 	for month := range 180 {
-		c := change("a", 0)
-		c.Time = timestamppb.New(start.AddDate(0, -month, 0))
+		c := clickhousetest.Change("a", 0)
+		c.Time = timestamppb.New(clickhousetest.Epoch.AddDate(0, -month, 0))
 		c.Id = schemas.ChangeID(c)
 		all = append(all, c)
 	}
 	s := clickhouse.NewSink(db)
-	if err := s.Store(t.Context(), deliver(schemas.Changes, 0, all...)); err != nil {
+	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, all...)); err != nil {
 		t.Fatal(err)
 	}
-	if got := count(t, db, "audit_log_v"); got != "180" {
+	if got := clickhousetest.Count(t, db, "audit_log_v"); got != "180" {
 		t.Errorf("the view has %s rows, want 180", got)
 	}
 }
@@ -179,9 +181,10 @@ func TestRowError(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			bad := change("bad", 0)
+			bad := clickhousetest.Change("bad", 0)
 			tc.break_(bad)
-			batch := deliver(schemas.Changes, 40, change("good", 0), bad, change("fine", 0))
+			batch := clickhousetest.Deliver(schemas.Changes, 40, clickhousetest.Change("good", 0), bad,
+				clickhousetest.Change("fine", 0))
 			err := clickhouse.NewSink(db).Store(t.Context(), batch)
 			var got *clickhouse.RowError
 			if !errors.As(err, &got) || !retry.IsPermanent(err) {
@@ -192,7 +195,7 @@ func TestRowError(t *testing.T) {
 				t.Errorf("the error is about %s of %s/%d@%d, want %s of changes/3@41", got.Field, topic, partition, offset,
 					tc.field)
 			}
-			if n := count(t, db, "audit_log"); n != "0" {
+			if n := clickhousetest.Count(t, db, "audit_log"); n != "0" {
 				t.Errorf("%s rows of the batch have landed, want none", n)
 			}
 		})
@@ -329,8 +332,8 @@ func TestLateAttempt(t *testing.T) {
 	p := newProxy(t, clickhousetest.Addr(t))
 	cfg := direct.Config()
 	cfg.Addresses = []string{p.addr}
-	late := open(t, cfg)
-	batch := deliver(schemas.Changes, 0, changes(600)...)
+	late := clickhousetest.Connect(t, cfg)
+	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(600)...)
 	ctx, giveUp := context.WithCancel(t.Context())
 	defer giveUp()
 	p.fail(heldBack)
@@ -355,24 +358,25 @@ func TestLateAttempt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := scanOne(t, direct, auditView)
+	want := clickhousetest.Value(t, direct, auditView)
 	close(p.release)
 	wait("the first attempt lands", p.landed)
-	if got := count(t, direct, "audit_log"); got != "1200" {
+	if got := clickhousetest.Count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("the table has %s rows, want 1200: those of both attempts", got)
 	}
-	if got := scanOne(t, direct, auditView); got != want || !strings.HasSuffix(got, " 600") {
+	if got := clickhousetest.Value(t, direct, auditView); got != want || !strings.HasSuffix(got, " 600") {
 		t.Errorf("the view is %s, was %s", got, want)
 	}
 	if err := clickhouse.NewSink(direct).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	if got := count(t, direct, "audit_log"); got != "1200" {
+	if got := clickhousetest.Count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("after a replay the table has %s rows, want 1200", got)
 	}
-	proofs, err := verify(t, direct, schemas.Changes, kafkaTopic{records: batch, end: 600, committed: 600})
-	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || describe(proofs[0]) != want {
-		t.Errorf("got %s, %v, want %s", describe(proofs[0]), err, want)
+	proofs, err := clickhousetest.Verify(t, direct, schemas.Changes,
+		clickhousetest.KafkaTopic{Records: batch, End: 600, Committed: 600})
+	if want := "audit_log: 600 records, 600 messages, 600 rows"; err != nil || clickhousetest.Describe(proofs[0]) != want {
+		t.Errorf("got %s, %v, want %s", clickhousetest.Describe(proofs[0]), err, want)
 	}
 }
 
@@ -391,12 +395,12 @@ func TestStoreFails(t *testing.T) {
 			}
 			defer db.Close()
 			s := clickhouse.NewSink(db)
-			all := changes(1000)
-			if err := s.Store(t.Context(), deliver(schemas.Changes, 0, all[:400]...)); err != nil {
+			all := clickhousetest.Changes(1000)
+			if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, all[:400]...)); err != nil {
 				t.Fatal(err)
 			}
 			p.fail(mode)
-			batch := deliver(schemas.Changes, 400, all[400:]...)
+			batch := clickhousetest.Deliver(schemas.Changes, 400, all[400:]...)
 			err = s.Store(t.Context(), batch)
 			if retry.ClassOf(err) != retry.ClassUnavailable {
 				t.Fatalf("Store = %v, want class unavailable", err)
@@ -406,7 +410,7 @@ func TestStoreFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, from := range []string{"audit_log", "audit_log_v"} {
-				if got := count(t, direct, from); got != "1000" {
+				if got := clickhousetest.Count(t, direct, from); got != "1000" {
 					t.Errorf("%s has %s rows, want 1000", from, got)
 				}
 			}
@@ -428,10 +432,12 @@ func TestStoreWithoutServer(t *testing.T) {
 	defer db.Close()
 	for name, store := range map[string]func() error{
 		"sink": func() error {
-			return clickhouse.NewSink(db).Store(t.Context(), deliver(schemas.Changes, 0, change("a", 0)))
+			return clickhouse.NewSink(db).Store(t.Context(),
+				clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("a", 0)))
 		},
 		"state": func() error {
-			return clickhouse.NewState(db).Store(t.Context(), deliver(schemas.Changes, 0, change("a", 0)))
+			return clickhouse.NewState(db).Store(t.Context(),
+				clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Change("a", 0)))
 		},
 	} {
 		if err := store(); retry.ClassOf(err) != retry.ClassUnavailable {

@@ -2,10 +2,14 @@ package clickhouse
 
 import (
 	"context"
+	"errors"
 	"fmt"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/version"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -53,12 +57,12 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 		return err
 	}
 	defer release()
-	err = s.db.write(ctx, insertion{
-		name: s.db.insertName("copy_state", at, first, last+1),
-		into: s.db.name(insertInto("copy_state", s.columns)), columns: block, settings: insertSettings(),
+	err = s.db.Insert(ctx, Insertion{
+		Name: insertName(s.db, "copy_state", at, first, last+1),
+		Into: s.db.Name(insertInto("copy_state", s.columns)), Columns: block, Settings: insertSettings(),
 	})
 	if err != nil {
-		return translate(fmt.Errorf("store the state of %s/%d@%d-%d: %w", at.topic, at.partition, first, last, err))
+		return Classify(fmt.Errorf("store the state of %s/%d@%d-%d: %w", at.topic, at.partition, first, last, err))
 	}
 	return nil
 }
@@ -88,7 +92,7 @@ type stateRow struct {
 	pass       bool // the check is a final pass of the bytes
 	fail       bool
 	asserted   bool
-	at         version
+	at         version.Version
 	change     [16]byte
 }
 
@@ -176,4 +180,15 @@ func (r *stateRow) fromCheck(m *pb.FixityResult) bool {
 		r.fail = true
 	}
 	return true
+}
+
+func versionOf(d *schemas.Delivery, t *timestamppb.Timestamp, rank uint64) (version.Version, error) {
+	ms, err := toMillis(t)
+	if err != nil {
+		return version.Version{}, err
+	}
+	if d.Offset < 0 || d.Offset > version.MaxOffset {
+		return version.Version{}, errors.New("its offset is out of range")
+	}
+	return version.Version{Millis: ms, Rank: rank, Offset: uint64(d.Offset), Incarnation: d.Incarnation}, nil
 }

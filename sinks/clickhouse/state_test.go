@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // A historyRecord is one record of a short history of one copy.
@@ -47,7 +48,7 @@ func drawHistory(t *rapid.T) []step {
 func history(item string, steps []step) []historyRecord {
 	all := make([]historyRecord, len(steps))
 	for i, s := range steps {
-		c := change(item, s.time)
+		c := clickhousetest.Change(item, s.time)
 		c.Version = fmt.Sprint("v", i)
 		all[i] = historyRecord{schemas.Changes, int64(i), c}
 		switch s.kind {
@@ -70,7 +71,7 @@ func history(item string, steps []step) []historyRecord {
 				c.MediaType = "image/png"
 			}
 		case "pass", "fail", "unknown":
-			r := result(c, s.time)
+			r := clickhousetest.Result(c, s.time)
 			r.Id = schemas.ID(item, fmt.Sprint(i))
 			switch s.kind {
 			case "fail":
@@ -111,12 +112,12 @@ func model(history []historyRecord) *pb.CopyRecord {
 		return c.GetOp() == pb.Op_OP_SET_PROPERTIES ||
 			c.GetOp() == pb.Op_OP_ADD && c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED && !c.GetPropertiesUnknown()
 	})
-	r := &pb.CopyRecord{Manifest: none()}
+	r := &pb.CopyRecord{Manifest: clickhousetest.NoRecord()}
 	var pass *pb.FixityResult
 	for _, h := range history {
 		if f, ok := h.body.(*pb.FixityResult); ok {
 			if r.LastAttempt.AsTime().Before(f.GetStarted().AsTime()) {
-				r.LastAttempt = ms(f.GetStarted())
+				r.LastAttempt = clickhousetest.Millis(f.GetStarted())
 			}
 			if f.GetVerdict() == pb.Verdict_VERDICT_PASS &&
 				(pass == nil || !f.GetStarted().AsTime().Before(pass.GetStarted().AsTime())) {
@@ -129,7 +130,7 @@ func model(history []historyRecord) *pb.CopyRecord {
 	}
 	m := &pb.Record{SizeUnknown: true}
 	if written != nil {
-		m = recordOf(written)
+		m = clickhousetest.RecordOf(written)
 		m.Properties, m.Digests = nil, nil
 	}
 	m.State = pb.RecordState_RECORD_STATE_LIVE
@@ -156,7 +157,7 @@ func model(history []historyRecord) *pb.CopyRecord {
 	if pass != nil {
 		for alg, d := range m.Digests {
 			if pass.GetContent().GetDigests()[alg] == d {
-				r.LastPass = ms(pass.GetStarted())
+				r.LastPass = clickhousetest.Millis(pass.GetStarted())
 			}
 		}
 		for alg, d := range m.Digests {
@@ -250,7 +251,7 @@ func TestStateInAnyOrder(t *testing.T) {
 			size := rapid.IntRange(1, len(twice)).Draw(rt, "batch")
 			byTopic := map[schemas.Topic][]*schemas.Delivery{}
 			for _, h := range twice[:size] {
-				byTopic[h.topic] = append(byTopic[h.topic], deliver(h.topic, h.offset, h.body)...)
+				byTopic[h.topic] = append(byTopic[h.topic], clickhousetest.Deliver(h.topic, h.offset, h.body)...)
 			}
 			for _, batch := range byTopic {
 				if err := s.Store(t.Context(), batch); err != nil {
@@ -260,7 +261,7 @@ func TestStateInAnyOrder(t *testing.T) {
 			twice = twice[size:]
 		}
 		c := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}
-		got := withoutPropertiesOf(fresh(t, db, c))
+		got := withoutPropertiesOf(clickhousetest.Fresh(t, db, c))
 		if want := model(all); !proto.Equal(got, want) {
 			rt.Errorf("after %v\n got %v\nwant %v", all, got, want)
 		}
@@ -272,12 +273,12 @@ func TestStateInAnyOrder(t *testing.T) {
 	for item := range histories {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
 	}
-	got, err := reader(t, db, watermarkReached, clickhouse.ReaderConfig{}).Fresh(t.Context(), copies)
+	got, err := clickhousetest.Reader(t, db, clickhousetest.Reached, read.ReaderConfig{}).Fresh(t.Context(), copies)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, c := range copies {
-		compare(t, c.Item+" after a merge", withoutPropertiesOf(got[i]), model(histories[c.Item]))
+		clickhousetest.Compare(t, c.Item+" after a merge", withoutPropertiesOf(got[i]), model(histories[c.Item]))
 	}
 }
 
@@ -286,34 +287,34 @@ func TestStateInAnyOrder(t *testing.T) {
 func TestStateOfUnknownValues(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	c, empty := change("a", 0), change("empty", 0)
+	c, empty := clickhousetest.Change("a", 0), clickhousetest.Change("empty", 0)
 	c.Properties, empty.Size = map[string]string{"k": "v"}, 0
-	lost := change("a", time.Hour)
+	lost := clickhousetest.Change("a", time.Hour)
 	lost.Size, lost.SizeUnknown, lost.MediaType, lost.PropertiesUnknown = 0, true, "", true
-	never := change("b", 0)
+	never := clickhousetest.Change("b", 0)
 	never.Op, never.Size, never.SizeUnknown = pb.Op_OP_DELETE, 0, true
-	set := change("a", 2*time.Hour)
+	set := clickhousetest.Change("a", 2*time.Hour)
 	set.Op, set.PropertiesUnknown, set.MediaType = pb.Op_OP_SET_PROPERTIES, true, ""
 	set.Id = schemas.ChangeID(set)
-	storeBoth(t, db, schemas.Changes, 0, c, lost, never, empty, set)
-	got, err := db.Strings(t.Context(),
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c, lost, never, empty, set)
+	got, err := clickhousetest.Strings(t.Context(), db,
 		"SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || media_type || ' ' || toString(properties)"+
 			" FROM {db}.manifest ORDER BY item")
 	want := []string{"a unknown image/jpeg {'k':'v'}", "b unknown  {}", "empty 0 image/jpeg {}"}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("the manifest says %q (%v), want %q", got, err, want)
 	}
-	r := fresh(t, db, schemas.CopyOf(c))
-	live := recordOf(lost)
+	r := clickhousetest.Fresh(t, db, schemas.CopyOf(c))
+	live := clickhousetest.RecordOf(lost)
 	live.Properties, live.MediaType = c.GetProperties(), "image/jpeg"
 	live.PropertiesOf = &pb.Content{Version: c.GetVersion(), Digests: c.GetDigests()}
-	compare(t, "manifest", r.GetManifest(), live)
-	compare(t, "audit", r.GetAudit(), evidenceOf(recordOf(lost)))
-	if got := scanOne(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
+	clickhousetest.Compare(t, "manifest", r.GetManifest(), live)
+	clickhousetest.Compare(t, "audit", r.GetAudit(), clickhousetest.EvidenceOf(clickhousetest.RecordOf(lost)))
+	if got := clickhousetest.Value(t, db, "SELECT toString(sum(size)) FROM {db}.manifest"); got != "0" {
 		t.Errorf("the sizes that are known sum to %s, want 0", got)
 	}
-	counts, err := db.CopyCounts(t.Context(), "acme")
-	if want := []clickhouse.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil ||
+	counts, err := read.CopyCounts(t.Context(), db, "acme")
+	if want := []read.CopyCount{{Store: "1", Live: 2, Tombstones: 1, Unsized: 1}}; err != nil ||
 		!slices.Equal(counts, want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}
@@ -324,25 +325,26 @@ func TestStateOfUnknownValues(t *testing.T) {
 func TestStateUsesLastReport(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	sized, poorer := change("imported", 0), change("imported", 0)
+	sized, poorer := clickhousetest.Change("imported", 0), clickhousetest.Change("imported", 0)
 	poorer.Size, poorer.SizeUnknown, poorer.Version, poorer.Etag = 0, true, "", ""
 	const parts = "uploaded in parts"
-	typed, bare, read := change(parts, 0), change(parts, time.Hour), change(parts, time.Hour)
+	typed, bare, read := clickhousetest.Change(parts, 0), clickhousetest.Change(parts,
+		time.Hour), clickhousetest.Change(parts, time.Hour)
 	bare.MediaType, bare.Digests, bare.Provenance = "", nil, pb.Provenance_PROVENANCE_UNSPECIFIED
 	read.MediaType, read.Origin = "", pb.Origin_ORIGIN_FIXITY
 	const of = "SELECT item || ' ' || ifNull(toString(size), 'unknown') || ' ' || version || ' ' || media_type FROM {db}."
 	is := func(when, from string, want ...string) {
 		t.Helper()
-		got, err := db.Strings(t.Context(), of+from+" ORDER BY item")
+		got, err := clickhousetest.Strings(t.Context(), db, of+from+" ORDER BY item")
 		if err != nil || !slices.Equal(got, want) {
 			t.Errorf("%s %s says %q, %v, want %q", when, from, got, err, want)
 		}
 	}
-	storeBoth(t, db, schemas.Changes, 0, sized, poorer, typed, bare)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, sized, poorer, typed, bare)
 	is("as reported,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s image/jpeg")
 	is("as reported,", "audit_log_v WHERE ts = (SELECT max(ts) FROM {db}.audit_log) OR item = 'imported'",
 		"imported 1000 v0s image/jpeg", "uploaded in parts 4600 v1h0m0s ")
-	storeBoth(t, db, schemas.Changes, 4, read)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 4, read)
 	is("once it is read,", "manifest", "imported unknown  image/jpeg", "uploaded in parts 4600 v1h0m0s ")
 }
 
@@ -350,15 +352,15 @@ func TestStateUsesLastReport(t *testing.T) {
 func TestRightsOfADeletedItem(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	c, gone := change("a", 0), change("a", time.Hour)
+	c, gone := clickhousetest.Change("a", 0), clickhousetest.Change("a", time.Hour)
 	c.Acl, gone.Op = map[string]string{"ann": "read"}, pb.Op_OP_DELETE
 	gone.Id = schemas.ChangeID(gone)
 	for i, tt := range []struct {
 		c    *pb.Change
 		want string
-	}{{c, "read"}, {gone, "read"}, {change("a", 2*time.Hour), ""}} {
-		storeBoth(t, db, schemas.Changes, int64(i), tt.c)
-		if got := scanOne(t, db, "SELECT acl['ann'] FROM {db}.manifest"); got != tt.want {
+	}{{c, "read"}, {gone, "read"}, {clickhousetest.Change("a", 2*time.Hour), ""}} {
+		clickhousetest.StoreBoth(t, db, schemas.Changes, int64(i), tt.c)
+		if got := clickhousetest.Value(t, db, "SELECT acl['ann'] FROM {db}.manifest"); got != tt.want {
 			t.Errorf("after change %d the right is %q, want %q", i, got, tt.want)
 		}
 	}
@@ -367,14 +369,14 @@ func TestRightsOfADeletedItem(t *testing.T) {
 func TestStateOfSpaces(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	gone := change("", time.Hour)
+	gone := clickhousetest.Change("", time.Hour)
 	gone.Op = pb.Op_OP_DELETE_SPACE
-	storeBoth(t, db, schemas.Changes, 0, change("a", 0), gone)
-	got := fresh(t, db, schemas.CopyOf(change("a", 0))).GetManifest().GetState()
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, clickhousetest.Change("a", 0), gone)
+	got := clickhousetest.Fresh(t, db, schemas.CopyOf(clickhousetest.Change("a", 0))).GetManifest().GetState()
 	if got != pb.RecordState_RECORD_STATE_LIVE {
 		t.Errorf("after its space was deleted an item is %v, want it live until its own delete", got)
 	}
-	if got := count(t, db, "manifest"); got != "1" {
+	if got := clickhousetest.Count(t, db, "manifest"); got != "1" {
 		t.Errorf("the manifest has %s rows, want 1", got)
 	}
 }
@@ -383,11 +385,11 @@ func TestStateOfSpaces(t *testing.T) {
 func TestManifestView(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	c := change("a", 0)
+	c := clickhousetest.Change("a", 0)
 	c.Properties = map[string]string{"k": "v"}
-	storeBoth(t, db, schemas.Changes, 0, c)
-	storeBoth(t, db, schemas.FixityResults, 0, result(c, time.Hour))
-	got := scanOne(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(c, time.Hour))
+	got := clickhousetest.Value(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
 	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,` +
 		`"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
 		`"},"verified":1,"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},` +

@@ -90,7 +90,7 @@ func ver(sets func(stateRow) bool) column[stateRow] {
 			if !sets(r) {
 				return proto.UInt128{}
 			}
-			return r.at.wide()
+			return r.at.Wide()
 		})
 }
 
@@ -112,7 +112,7 @@ func stateDigests() column[stateRow] {
 			verified := r.content.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
 			for _, k := range c.keys {
 				var err error
-				if b, err = appendHex(r.at.digest(b[:0], verified, r.change), set[k]); err != nil {
+				if b, err = appendHex(r.at.Digest(b[:0], verified, r.change), set[k]); err != nil {
 					return fmt.Errorf("%s: %w", k, err)
 				}
 				c.Keys.Append(k)

@@ -42,7 +42,7 @@ func (t *table[T]) added(columns ...column[row[T]]) *table[T] {
 func (t *table[T]) rowBinary() string {
 	names := make([]string, len(t.columns)-1)
 	for i := range names {
-		names[i] = quoteName(t.columns[i].name)
+		names[i] = QuoteName(t.columns[i].name)
 	}
 	format := func(names []string) string { return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")" }
 	if t.addedCount == 0 {

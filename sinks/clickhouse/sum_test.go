@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -12,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 )
 
 // otherValues are SQL for another value of a column, by its type; %s is the value.
@@ -43,7 +45,7 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 	t.Helper()
 	summed := clickhouse.RowBinarySQL()[table]
 	columns, fits := []string{""}, []string{"toString(sum = xxHash64(" + summed + "))"}
-	for column, typ := range clickhouse.TableColumns()[table] {
+	for column, typ := range clickhouse.WrittenColumns()[table] {
 		if column == "sum" || column == "position" { // position is 0 except in rows of its own
 			continue
 		}
@@ -56,7 +58,8 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 		columns, fits = append(columns, column), append(fits, "toString(sum = xxHash64("+
 			strings.Replace(summed, name, other, 1)+"))")
 	}
-	got := scanOne(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+table+" ORDER BY off LIMIT 1")
+	got := clickhousetest.Value(t, db, "SELECT concat("+strings.Join(fits, ", ")+") FROM {db}."+
+		table+" ORDER BY off LIMIT 1")
 	for i, column := range columns {
 		switch {
 		case i == 0 && got[i] != '1':
@@ -66,6 +69,8 @@ func checkSum(t *testing.T, db *clickhouse.DB, table string) {
 		}
 	}
 }
+
+var update = flag.Bool("update", false, "write testdata/summed_columns.txt")
 
 // A column that is in the sums stays in them. An added column follows hash, within trim.
 func TestSummedColumns(t *testing.T) {
@@ -107,13 +112,17 @@ func TestAddedColumns(t *testing.T) {
 		"admin_log": {
 			topic: schemas.Admin, added: "0081_admin_log_incident",
 			records: []schemas.Body{
-				&pb.AdminAction{Id: id1, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", After: "a"},
-				&pb.AdminAction{Id: id2, Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme", Incident: "in",
-					Seen: "se"},
-				&pb.AdminAction{Id: schemas.ID("3"), Time: at(0), Who: "ann", Action: "approve-repair", Account: "acme",
+				&pb.AdminAction{Id: id1, Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme",
+					After: "a"},
+				&pb.AdminAction{Id: id2, Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair", Account: "acme",
+					Incident: "in",
+					Seen:     "se"},
+				&pb.AdminAction{Id: schemas.ID("3"), Time: clickhousetest.At(0), Who: "ann", Action: "approve-repair",
+					Account:  "acme",
 					Incident: "in"},
-				&pb.AdminAction{Id: schemas.ID("4"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme"},
-				&pb.AdminAction{Id: schemas.ID("5"), Time: at(0), Who: "ann", Action: "redrive", Account: "acme", Seen: "se\x00"},
+				&pb.AdminAction{Id: schemas.ID("4"), Time: clickhousetest.At(0), Who: "ann", Action: "redrive", Account: "acme"},
+				&pb.AdminAction{Id: schemas.ID("5"), Time: clickhousetest.At(0), Who: "ann", Action: "redrive", Account: "acme",
+					Seen: "se\x00"},
 			},
 			before: "who, action, account, after, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), " +
 				"'admin', 7, 3, 0, 'ann', 'approve-repair', 'acme', 'a', ?",
@@ -133,9 +142,10 @@ func TestAddedColumns(t *testing.T) {
 		"policy_history": {
 			topic: schemas.Policies, added: "0080_policy_history_file",
 			records: []schemas.Body{
-				&pb.Policy{Id: id1, Time: at(0), Account: "acme", Document: "{}", By: "ann"},
-				&pb.Policy{Id: id2, Time: at(0), Account: "acme", Base: 1, Document: "{}", By: "ann", FileSha256: sha},
-				&pb.Policy{Id: schemas.ID("3"), Time: at(0), Account: "acme", Base: 2, Document: "{}", By: "ann"},
+				&pb.Policy{Id: id1, Time: clickhousetest.At(0), Account: "acme", Document: "{}", By: "ann"},
+				&pb.Policy{Id: id2, Time: clickhousetest.At(0), Account: "acme", Base: 1, Document: "{}", By: "ann",
+					FileSha256: sha},
+				&pb.Policy{Id: schemas.ID("3"), Time: clickhousetest.At(0), Account: "acme", Base: 2, Document: "{}", By: "ann"},
 			},
 			before: "account, document, by, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'policies', 7, 3, 0, " +
 				"'acme', '{}', 'ann', ?",
@@ -149,8 +159,10 @@ func TestAddedColumns(t *testing.T) {
 		"audit_log": {
 			topic: schemas.Changes, added: "0092_audit_log_properties_unknown",
 			records: []schemas.Body{
-				&pb.Change{Id: id1, Time: at(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a"},
-				&pb.Change{Id: id2, Time: at(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "b",
+				&pb.Change{Id: id1, Time: clickhousetest.At(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos",
+					Item: "a"},
+				&pb.Change{Id: id2, Time: clickhousetest.At(0), Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos",
+					Item:        "b",
 					SizeUnknown: true, PropertiesUnknown: true},
 			},
 			before: "ingested, op, account, store, space, item, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
@@ -165,8 +177,10 @@ func TestAddedColumns(t *testing.T) {
 		"bit_log": {
 			topic: schemas.FixityResults, added: "0093_bit_log_metadata",
 			records: []schemas.Body{
-				&pb.FixityResult{Id: id1, Started: at(0), Finished: at(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS},
-				&pb.FixityResult{Id: id2, Started: at(0), Finished: at(0), Account: "acme", Verdict: pb.Verdict_VERDICT_PASS,
+				&pb.FixityResult{Id: id1, Started: clickhousetest.At(0), Finished: clickhousetest.At(0), Account: "acme",
+					Verdict: pb.Verdict_VERDICT_PASS},
+				&pb.FixityResult{Id: id2, Started: clickhousetest.At(0), Finished: clickhousetest.At(0), Account: "acme",
+					Verdict:  pb.Verdict_VERDICT_PASS,
 					Metadata: pb.Metadata_METADATA_DAMAGED, MetadataDetail: "media type image/png"},
 			},
 			before: "finished, account, verdict, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC')," +
@@ -181,20 +195,21 @@ func TestAddedColumns(t *testing.T) {
 		t.Run(table, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.OpenEmpty(t)
-			plan, err := db.Plan(t.Context(), false)
+			plan, err := migrate.NewPlan(t.Context(), db, false)
 			if err != nil {
 				t.Fatal(err)
 			}
-			added := slices.IndexFunc(plan.Steps, func(s clickhouse.Step) bool { return s.Name == tc.added })
+			added := slices.IndexFunc(plan.Steps, func(s migrate.Step) bool { return s.Name == tc.added })
 			if added < 0 {
 				t.Fatal("the migration is not there")
 			}
-			if _, err := db.Apply(t.Context(), clickhouse.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
+			if _, err := migrate.Apply(t.Context(), db,
+				migrate.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:added]}); err != nil {
 				t.Fatal(err)
 			}
-			records := deliver(tc.topic, 0, tc.records...)
+			records := clickhousetest.Deliver(tc.topic, 0, tc.records...)
 			if err := db.Exec(t.Context(), "INSERT INTO {db}."+table+" (id, ts, topic, inc, part, off, "+tc.before,
-				id1, at(0).AsTime().UnixMilli(), records[0].Hash); err != nil {
+				id1, clickhousetest.At(0).AsTime().UnixMilli(), records[0].Hash); err != nil {
 				t.Fatal(err)
 			}
 			exec := func(t *testing.T, statements ...string) {
@@ -208,7 +223,7 @@ func TestAddedColumns(t *testing.T) {
 			// Only the columns that existed before.
 			summed, _, _ := strings.Cut(strings.TrimPrefix(clickhouse.RowBinarySQL()[table], "concat("), ", trim(")
 			exec(t, "ALTER TABLE {db}."+table+" UPDATE sum = xxHash64("+summed+") WHERE off = 0 SETTINGS mutations_sync = 2")
-			if _, err := db.Migrate(t.Context()); err != nil {
+			if _, err := migrate.Run(t.Context(), db); err != nil {
 				t.Fatal(err)
 			}
 			if err := clickhouse.NewSink(db).Store(t.Context(), records[1:]); err != nil {
@@ -217,12 +232,13 @@ func TestAddedColumns(t *testing.T) {
 			altered := func(t *testing.T, want int64) {
 				t.Helper()
 				n := int64(len(records))
-				got, err := verify(t, db, tc.topic, kafkaTopic{records: records, end: n, committed: n})
+				got, err := clickhousetest.Verify(t, db, tc.topic,
+					clickhousetest.KafkaTopic{Records: records, End: n, Committed: n})
 				if err != nil {
 					t.Fatal(err)
 				}
 				if p := got[0]; p.Altered.Messages != want || p.Findings() != want || p.Rows != n || p.Unhashed != 0 {
-					t.Errorf("got %s, want %d altered", describe(p), want)
+					t.Errorf("got %s, want %d altered", clickhousetest.Describe(p), want)
 				}
 			}
 			altered(t, 0)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -165,7 +166,7 @@ func (t *table[T]) monthBatch(rows []row[T]) (monthBatch, error) {
 	}
 	c := monthBatch{
 		table: t.name, into: t.into(), block: block, release: release, rows: make([]offsetID, len(rows)),
-		min: maxMillis, max: minMillis,
+		min: MaxMillis, max: MinMillis,
 	}
 	for i, r := range rows {
 		ms, err := toMillis(t.ts(r))
@@ -244,4 +245,13 @@ func topicTables() map[schemas.Topic][]topicTable {
 		schemas.Admin:              {topicTableOf(adminLog())},
 		schemas.Dead:               deadTopicTables(),
 	}
+}
+
+// insertInto returns the INSERT statement for some columns of a table.
+func insertInto[R any](table string, columns []column[R]) string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = QuoteName(c.name)
+	}
+	return "INSERT INTO {db}." + table + " (" + strings.Join(names, ", ") + ") VALUES"
 }

@@ -8,9 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // The grants in docs/clickhouse.md.
@@ -66,25 +69,25 @@ func TestUsers(t *testing.T) {
 		if reader != "" {
 			cfg.Reader = clickhouse.Login{User: reader, Password: "secret " + reader}
 		}
-		return open(t, cfg)
+		return clickhousetest.Connect(t, cfg)
 	}
-	if _, err := as("sink", "").Migrate(t.Context()); !errors.Is(err, clickhouse.ErrAccess) ||
+	if _, err := migrate.Run(t.Context(), as("sink", "")); !errors.Is(err, clickhouse.ErrAccess) ||
 		!strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
 		t.Errorf("Migrate as one who may not = %v, want the grant CREATE DATABASE named", err)
 	}
-	if err := as("blind", "").Check(t.Context()); !errors.Is(err, clickhouse.ErrMigration) &&
+	if err := migrate.Check(t.Context(), as("blind", "")); !errors.Is(err, migrate.ErrMissing) &&
 		!errors.Is(err, clickhouse.ErrAccess) {
 		t.Errorf("Check before there is a database = %v", err)
 	}
 	owner := as("owner", "")
-	if _, err := owner.Migrate(t.Context()); err != nil {
+	if _, err := migrate.Run(t.Context(), owner); err != nil {
 		t.Fatalf("Migrate with the grants of the documentation: %v", err)
 	}
-	plan, err := owner.Plan(t.Context(), true)
+	plan, err := migrate.NewPlan(t.Context(), owner, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := owner.Apply(t.Context(), plan); err != nil {
+	if _, err := migrate.Apply(t.Context(), owner, plan); err != nil {
 		t.Fatalf("Migrate again with the grants of the documentation: %v", err)
 	}
 	next := int64(0) // offset
@@ -110,8 +113,8 @@ func TestUsers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			db := as(tc.user, tc.reader)
-			checkAccess(t, "Check", db.Check(t.Context()), tc.reads)
-			checkAccess(t, "CheckWrites", db.CheckWrites(t.Context()), tc.writes)
+			checkAccess(t, "Check", migrate.Check(t.Context(), db), tc.reads)
+			checkAccess(t, "CheckWrites", migrate.CheckWrites(t.Context(), db), tc.writes)
 			if tc.reads+tc.writes == "" {
 				next++
 				if err := checkUse(t, db, next); err != nil {
@@ -128,7 +131,8 @@ func TestUsers(t *testing.T) {
 		if got := reads(t, db); got != reads(t, owner) {
 			t.Errorf("the error for the reader is\n%s", got)
 		}
-		if _, err := db.Manifest(ctx, clickhouse.ManifestQuery{}); err != nil {
+		nothing := func(schemas.KnownCopy) error { return nil }
+		if err := read.EachLive(ctx, db, schemas.Copy{}, nothing); err != nil {
 			t.Error(err)
 		}
 	})

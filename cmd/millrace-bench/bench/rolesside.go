@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/inventory"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
@@ -361,7 +362,7 @@ func (j *job) waitRecorded(
 ) (done int, err error) {
 	start, moved := time.Now(), time.Now()
 	for {
-		stores, err := j.app.DB().CopyCounts(ctx, mainAccount)
+		stores, err := read.CopyCounts(ctx, j.app.DB(), mainAccount)
 		if err != nil {
 			return 0, err
 		}

@@ -16,6 +16,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka"
 )
 
@@ -98,7 +100,7 @@ func (s *testClickHouse) database(ctx context.Context, name string) (*clickhouse
 		return nil, nil, err
 	}
 	s.databases = append(s.databases, db)
-	if _, err := db.Migrate(ctx); err != nil {
+	if _, err := migrate.Run(ctx, db); err != nil {
 		return nil, nil, err
 	}
 	b, err := clickhousebench.Open(s.engine.Addr(), name)
@@ -438,7 +440,7 @@ func (r *runner) fresh(
 	if err := waitMerges(ctx, s); err != nil {
 		return m, err
 	}
-	reader := clickhouse.NewReader(db, reachedWatermark{}, clickhouse.ReaderConfig{})
+	reader := read.NewReader(db, reachedWatermark{}, read.ReaderConfig{})
 	rng := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same in each run
 	err = runWhile(ctx, reader, func(ctx context.Context) error {
 		for range 3 * r.amounts.rounds { // the first rounds read from disk
@@ -511,7 +513,7 @@ func (r *runner) timeline(ctx context.Context) (m measurement, err error) {
 			return m, err
 		}
 		ctx, most := clickhousebench.Measured(ctx)
-		events, err := db.Timeline(ctx, "acme", space, item)
+		events, err := read.Timeline(ctx, db, "acme", space, item)
 		if err != nil {
 			return m, err
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/sweep"
@@ -81,7 +82,7 @@ func (d *demo) sweep(ctx context.Context) error {
 	err = d.until(ctx, "checks of the sweep concluded", func(ctx context.Context) (app.Progress, error) {
 		var final int64
 		for _, r := range rounds {
-			n, err := d.app.DB().CountFinal(ctx, r.ID)
+			n, err := read.CountFinal(ctx, d.app.DB(), r.ID)
 			if err != nil {
 				return app.Progress{}, err
 			}
@@ -129,7 +130,7 @@ func (d *demo) countDeleted(ctx context.Context) (n int64, err error) {
 		} else if !errors.Is(err, storage.ErrNotFound) {
 			return n, err
 		}
-		recs, err := d.app.DB().Records(ctx, []schemas.Copy{c})
+		recs, err := read.Records(ctx, d.app.DB(), []schemas.Copy{c})
 		if err != nil {
 			return n, err
 		}
@@ -147,7 +148,7 @@ func (d *demo) repair(ctx context.Context) error {
 	step := d.display.Step("repair from good copies", int64(len(damaged)))
 	approved := map[string]bool{}
 	err := d.until(ctx, "damaged copies repaired and checked", func(ctx context.Context) (app.Progress, error) {
-		open, err := d.app.DB().OpenIncidents(ctx, account)
+		open, err := read.OpenIncidents(ctx, d.app.DB(), account)
 		if err != nil {
 			return app.Progress{}, err
 		}
@@ -186,7 +187,8 @@ func (d *demo) isRepaired(ctx context.Context, f finding, open []*pb.Incident) (
 			return false, nil
 		}
 	}
-	recs, err := d.app.DB().Records(ctx, []schemas.Copy{{Account: account, Store: f.Store, Space: space, Item: f.Item}})
+	recs, err := read.Records(ctx, d.app.DB(),
+		[]schemas.Copy{{Account: account, Store: f.Store, Space: space, Item: f.Item}})
 	if err != nil {
 		return false, err
 	}
@@ -237,7 +239,7 @@ func (d *demo) findings(ctx context.Context) ([]finding, error) {
 			}
 			continue
 		}
-		checks, err := d.app.DB().ResultsOf(ctx, c)
+		checks, err := read.ResultsOf(ctx, d.app.DB(), c)
 		if err != nil {
 			return nil, err
 		}

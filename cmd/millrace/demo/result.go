@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // maxSkippedShown is the number of skipped names that the text output lists.
@@ -35,7 +35,7 @@ type result struct {
 	Checks    int64   `json:"checks"`
 	BytesRead int64   `json:"bytes_checked"`
 
-	timeline   []clickhouse.Event
+	timeline   []read.Event
 	checkpoint *checkpoint
 	kept       bool
 }
@@ -72,7 +72,7 @@ func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
 	if r.Findings, err = d.findings(ctx); err != nil {
 		return nil, err
 	}
-	open, err := d.app.DB().OpenIncidents(ctx, account)
+	open, err := read.OpenIncidents(ctx, d.app.DB(), account)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
 				f.Item, f.Store, f.Harm, f.Expected, f.Row, f.Finding, f.Repaired))
 		}
 	}
-	if r.timeline, err = d.app.DB().Timeline(ctx, account, space, d.checkpoint.Picks.Flip); err != nil {
+	if r.timeline, err = read.Timeline(ctx, d.app.DB(), account, space, d.checkpoint.Picks.Flip); err != nil {
 		return nil, err
 	}
 	r.OK = len(r.Missed) == 0
@@ -97,7 +97,7 @@ func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
 
 // measure reads counts and delays, and records counts that differ from the expected ones.
 func (d *demo) measure(ctx context.Context, r *result) error {
-	list, err := d.app.DB().CopyCounts(ctx, account)
+	list, err := read.CopyCounts(ctx, d.app.DB(), account)
 	if err != nil {
 		return err
 	}
@@ -112,12 +112,12 @@ func (d *demo) measure(ctx context.Context, r *result) error {
 	if len(list) != len(stores) {
 		r.Missed = append(r.Missed, fmt.Sprintf("%d stores recorded, expected %d", len(list), len(stores)))
 	}
-	delays, err := d.app.DB().CopyDelays(ctx, account)
+	delays, err := read.CopyDelays(ctx, d.app.DB(), account)
 	if err != nil {
 		return err
 	}
 	r.DelayP50, r.DelayP99 = delays.Median.Seconds(), delays.P99.Seconds()
-	checks, err := d.app.DB().CheckCounts(ctx, account)
+	checks, err := read.CheckCounts(ctx, d.app.DB(), account)
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -125,7 +126,7 @@ func (d *demo) existing(ctx context.Context) (map[string]bool, error) {
 	}
 	known := map[string]bool{}
 	copies := schemas.Copy{Account: account, Store: primary, Space: space}
-	err := d.app.DB().EachLive(ctx, copies, func(c schemas.KnownCopy) error {
+	err := read.EachLive(ctx, d.app.DB(), copies, func(c schemas.KnownCopy) error {
 		known[c.Item] = true
 		return nil
 	})
@@ -202,7 +203,7 @@ func (d *demo) showCopies() {
 
 // updateCopies updates the numbers of copies and checks.
 func (d *demo) updateCopies(ctx context.Context) (app.Progress, error) {
-	counts, err := d.app.DB().CopyCounts(ctx, account)
+	counts, err := read.CopyCounts(ctx, d.app.DB(), account)
 	if err != nil {
 		return app.Progress{}, err
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 )
 
 // addrEnv is the environment variable with the address of a server.
@@ -181,7 +182,7 @@ func makeTemplate(ctx context.Context, addr string) (made *template, err error) 
 	if err != nil {
 		return nil, err
 	}
-	_, err = db.Migrate(ctx)
+	_, err = migrate.Run(ctx, db)
 	if err := errors.Join(err, db.Close()); err != nil {
 		return nil, err
 	}

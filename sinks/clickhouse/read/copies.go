@@ -1,0 +1,78 @@
+package read
+
+import (
+	"context"
+	"slices"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// EachLive calls each for every live copy of one space in one store, ordered by the bytes of the item ids. It stops
+// at the first error of each, and returns it.
+func EachLive(ctx context.Context, db *clickhouse.DB, of schemas.Copy, each func(schemas.KnownCopy) error) error {
+	q := manifestQuery{Account: of.Account, Store: of.Store, Space: of.Space, After: of.Item, Limit: 10_000}
+	for {
+		page, err := manifestPage(ctx, db, q)
+		if err != nil {
+			return err
+		}
+		for _, k := range page {
+			if err := each(k); err != nil {
+				return err
+			}
+		}
+		if len(page) < q.Limit {
+			return nil
+		}
+		q.After = page[len(page)-1].Item
+	}
+}
+
+// Records returns the stored record of each copy, in the order of copies. Unlike Reader.Fresh, it does not wait for
+// records that are still in Kafka, and does not report which content the properties belong to. Use it for display,
+// not for decisions.
+func Records(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	known := map[schemas.Copy]*pb.CopyRecord{}
+	for part := range slices.Chunk(copies, 1000) {
+		if _, err := readRecords(ctx, db, part, auditRecords, known); err != nil {
+			return nil, err
+		}
+	}
+	records := make([]*pb.CopyRecord, len(copies))
+	for i, c := range copies {
+		records[i] = known[c]
+	}
+	return records, nil
+}
+
+// CountFinal returns the number of distinct copies of a round that have a final check.
+func CountFinal(ctx context.Context, db *clickhouse.DB, round string) (int64, error) {
+	return db.Count(ctx, "count the checks of a round",
+		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
+}
+
+// HasFinalCheck reports whether a round has a final check in a store. If space is not empty, only that space counts.
+func HasFinalCheck(ctx context.Context, db *clickhouse.DB, account, store, space string) (bool, error) {
+	n, err := db.Count(ctx, "look for the checks of rounds",
+		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND (space = ? OR ? = '')"+
+			" AND round != '' AND final LIMIT 1)", account, store, space, space)
+	return n > 0, err
+}
+
+// A CheckCount is the number of checks of an account, and the bytes that they read.
+type CheckCount struct {
+	Checks    uint64 `ch:"checks"`
+	BytesRead int64  `ch:"bytes"`
+}
+
+// CheckCounts counts all checks of the copies of an account.
+func CheckCounts(ctx context.Context, db *clickhouse.DB, account string) (CheckCount, error) {
+	rows, err := clickhouse.Query[CheckCount](ctx, db, "count checks",
+		"SELECT count() AS checks, sum(bytes_read) AS bytes FROM {db}.bit_log_v WHERE account = ?", account)
+	if err != nil || len(rows) == 0 {
+		return CheckCount{}, err
+	}
+	return rows[0], nil
+}

@@ -1,0 +1,46 @@
+package read
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// WithBatch returns the ReaderConfig with the limits of a batch; 0: the default.
+func (c ReaderConfig) WithBatch(copies int, linger time.Duration) ReaderConfig {
+	c.maxBatch, c.linger = copies, linger
+	return c
+}
+
+type (
+	ManifestQuery = manifestQuery
+	TimelineQuery = timelineQuery
+	EventCursor   = eventCursor
+)
+
+// Manifest returns one page of EachLive.
+func Manifest(ctx context.Context, db *clickhouse.DB, q ManifestQuery) ([]schemas.KnownCopy, error) {
+	return manifestPage(ctx, db, q)
+}
+
+// TimelinePage returns one page of Timeline.
+func TimelinePage(ctx context.Context, db *clickhouse.DB, q TimelineQuery) ([]Event, EventCursor, error) {
+	return timelinePage(ctx, db, q)
+}
+
+// FreshRecords reads the same as a fresh read, without waiting.
+func FreshRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) ([]schemas.KnownCopy, error) {
+	known := map[schemas.Copy]*pb.CopyRecord{}
+	states, err := readRecords(ctx, db, copies, newestEvidence, known)
+	if err == nil {
+		err = describeProperties(ctx, db, states, known)
+	}
+	all := make([]schemas.KnownCopy, len(copies))
+	for i, c := range copies {
+		all[i] = schemas.KnownCopy{Copy: c, Record: known[c]}
+	}
+	return all, err
+}

@@ -1,0 +1,238 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// Round holds the results of the checks of one round.
+type Round struct {
+	Counts   []VerdictCount
+	Findings []Finding
+	// MetadataDamaged counts copies with damaged metadata, whatever their verdicts.
+	MetadataDamaged int64
+}
+
+// A VerdictCount counts the checks of a round with one verdict, row and finality.
+type VerdictCount struct {
+	Verdict string `ch:"verdict"`
+	Row     uint8  `ch:"row"`
+	Final   bool   `ch:"final"`
+	Checks  uint64 `ch:"checks"`
+	Copies  uint64 `ch:"copies"` // distinct
+}
+
+// A Finding is a copy that did not pass, under one row of the decision table, or that has damaged metadata.
+type Finding struct {
+	schemas.Copy
+	Verdict, Finding string
+	Row              uint8
+	Final            bool
+	Checks           uint64
+	First, Last      time.Time // starts of the first and the last of these checks
+}
+
+// metadataDamaged is the finding for damaged media type or properties. A check can have it beside any verdict.
+const metadataDamaged = "metadata-damaged"
+
+// RoundResults counts the checks of a round by verdict, row and finality. It lists up to 10,000 findings, ordered by
+// account, store, space, item and time.
+func RoundResults(ctx context.Context, db *clickhouse.DB, round string) (Round, error) {
+	var r Round
+	var err error
+	r.Counts, err = clickhouse.Query[VerdictCount](ctx, db, "count the checks of a round",
+		"SELECT verdict, row, final, count() AS checks, uniqExact(account, store, space, item) AS copies FROM {db}.bit_log_v"+
+			" WHERE round = ? GROUP BY verdict, row, final ORDER BY verdict, row, final", round)
+	if err != nil {
+		return r, err
+	}
+	r.MetadataDamaged, err = db.Count(ctx, "count the copies of a round whose metadata are damaged",
+		"SELECT uniqExact(account, store, space, item) AS n FROM {db}.bit_log_v"+
+			" WHERE round = ? AND final AND metadata = 'damaged'", round)
+	if err != nil {
+		return r, err
+	}
+	type found struct {
+		Account string    `ch:"account"`
+		Store   string    `ch:"store"`
+		Space   string    `ch:"space"`
+		Item    string    `ch:"item"`
+		Verdict string    `ch:"verdict"`
+		Finding string    `ch:"found"`
+		Row     uint8     `ch:"row"`
+		Final   bool      `ch:"final"`
+		Checks  uint64    `ch:"checks"`
+		First   time.Time `ch:"first"`
+		Last    time.Time `ch:"last"`
+	}
+	rows, err := clickhouse.Query[found](ctx, db, "list the findings of a round",
+		"SELECT account, store, space, item, verdict, found, row, final,"+
+			" count() AS checks, min(ts) AS first, max(ts) AS last"+
+			" FROM {db}.bit_log_v ARRAY JOIN arrayConcat(if(verdict IN ('pass', 'skipped'), [], [toString(finding)]),"+
+			" if(metadata = 'damaged', ['"+metadataDamaged+"'], [])) AS found WHERE round = ?"+
+			" GROUP BY account, store, space, item, verdict, found, row, final"+
+			" ORDER BY account, store, space, item, first, final LIMIT 10000", round)
+	for _, f := range rows {
+		r.Findings = append(r.Findings, Finding{
+			schemas.Copy{Account: f.Account, Store: f.Store, Space: f.Space, Item: f.Item},
+			f.Verdict, f.Finding, f.Row, f.Final, f.Checks, f.First, f.Last,
+		})
+	}
+	return r, err
+}
+
+// Delays summarises the delays between changes and their copies.
+type Delays struct {
+	Copies      uint64
+	Median, P99 time.Duration
+}
+
+// copyRows are the decisions, for SQL, that copy an item because of a change: see docs/decisions-duplication.md.
+const copyRows = "'C4', 'C4n', 'C5'"
+
+// CopyDelays returns the delays of all copies of items of an account that were made because of a change.
+func CopyDelays(ctx context.Context, db *clickhouse.DB, account string) (Delays, error) {
+	type delays struct {
+		Copies uint64  `ch:"copies"`
+		Median float64 `ch:"median"`
+		P99    float64 `ch:"p99"`
+	}
+	rows, err := clickhouse.Query[delays](ctx, db, "read how long copies took",
+		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(change_time)) AS delay"+
+			" SELECT count() AS copies, toFloat64(ifNotFinite(quantileExact(0.5)(delay), 0)) AS median,"+
+			" toFloat64(ifNotFinite(quantileExact(0.99)(delay), 0)) AS p99 FROM {db}.duplication_log_v"+
+			" WHERE account = ? AND outcome = 'done' AND decision IN ("+copyRows+")"+
+			" AND reason = 'change' AND change_time IS NOT NULL", account)
+	if err != nil || len(rows) == 0 {
+		return Delays{}, err
+	}
+	ms := func(f float64) time.Duration { return time.Duration(f) * time.Millisecond }
+	return Delays{rows[0].Copies, ms(rows[0].Median), ms(rows[0].P99)}, nil
+}
+
+// OpenIncidents returns the open incidents of an account, or of all accounts for "": for each key the newest
+// incident, as its newest record, if it is not closed. Older incidents of a key cannot be decided any more, even if
+// they are open.
+func OpenIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]*pb.Incident, error) {
+	return readIncidents(ctx, db, "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject",
+		"state != 'closed'", "(? = '' OR account = ?)", account, account)
+}
+
+// IncidentsOf returns the newest record of every incident of one copy, including closed ones.
+func IncidentsOf(ctx context.Context, db *clickhouse.DB, c schemas.Copy) ([]*pb.Incident, error) {
+	return readIncidents(ctx, db, "1", "1", "account = ? AND store = ? AND space = ? AND item = ?",
+		c.Account, c.Store, c.Space, c.Item)
+}
+
+type incidentRecord struct {
+	ID        string            `ch:"id"`
+	Opened    time.Time         `ch:"ts"`
+	Nanos     uint32            `ch:"ns"`
+	Account   string            `ch:"account"`
+	Store     string            `ch:"store"`
+	Space     string            `ch:"space"`
+	Item      string            `ch:"item"`
+	Kind      string            `ch:"kind"`
+	State     string            `ch:"state"`
+	Updated   *time.Time        `ch:"updated"`
+	Closed    *time.Time        `ch:"closed"`
+	Checked   *time.Time        `ch:"checked"`
+	Row       uint8             `ch:"row"`
+	Expected  map[string]string `ch:"expected"`
+	Found     map[string]string `ch:"found"`
+	Version   string            `ch:"object_version"`
+	ETag      string            `ch:"object_etag"`
+	Modified  *time.Time        `ch:"object_modified"`
+	ModNanos  uint32            `ch:"object_ns"`
+	Size      int64             `ch:"object_size"`
+	Repairs   int32             `ch:"repairs"`
+	Parent    string            `ch:"parent"`
+	StepCount int32             `ch:"step_count"`
+	Times     []time.Time       `ch:"step.time"`
+	Actions   []string          `ch:"step.action"`
+	Refs      []string          `ch:"step.ref"`
+	By        []string          `ch:"step.by"`
+	Details   []string          `ch:"step.detail"`
+	Subject   string            `ch:"subject"`
+}
+
+// readIncidents filters records with where, takes the newest record of each incident, and filters these with some and
+// then with having.
+func readIncidents(
+	ctx context.Context, db *clickhouse.DB, some, having, where string, args ...any,
+) ([]*pb.Incident, error) {
+	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row," +
+		" expected, found," +
+		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
+		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject"
+	rows, err := clickhouse.Query[incidentRecord](ctx, db, "read incidents",
+		"SELECT "+columns+" FROM (SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
+			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+some+")"+
+			" WHERE "+having+" ORDER BY ts, id", args...)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]*pb.Incident, len(rows))
+	for i := range rows {
+		if all[i], err = rows[i].incident(); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+func (r *incidentRecord) incident() (*pb.Incident, error) {
+	i := &pb.Incident{
+		Id: r.ID, Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item, Kind: r.Kind,
+		State:  pb.IncidentState(enumValue(pb.IncidentState_value, "INCIDENT_STATE_", r.State)),
+		Opened: nullTime(&r.Opened, r.Nanos), Updated: nullTime(r.Updated, 0),
+		Closed: nullTime(r.Closed, 0), Checked: nullTime(r.Checked, 0),
+		Row: int32(r.Row), Expected: r.Expected, Found: r.Found, Repairs: r.Repairs,
+		Parent: r.Parent, StepCount: r.StepCount, Subject: r.Subject,
+	}
+	if r.Version != "" || r.ETag != "" || r.Modified != nil {
+		i.Object = &pb.Identity{Version: r.Version, Etag: r.ETag, Modified: nullTime(r.Modified, r.ModNanos), Size: r.Size}
+	}
+	n := len(r.Times)
+	if len(r.Actions) != n || len(r.Refs) != n || len(r.By) != n || len(r.Details) != n {
+		return nil, fmt.Errorf("read incident %s: its columns of steps differ in length", r.ID)
+	}
+	for k, t := range r.Times {
+		i.Steps = append(i.Steps, &pb.IncidentStep{
+			Time: timestamppb.New(t), Action: r.Actions[k], Ref: r.Refs[k], By: r.By[k], Detail: r.Details[k],
+		})
+	}
+	return i, nil
+}
+
+// A Check is a row of the bit log.
+type Check struct {
+	ID       string    `ch:"id"`
+	Task     string    `ch:"task"`
+	Round    string    `ch:"round"`
+	Started  time.Time `ch:"ts"`
+	Finished time.Time `ch:"finished"`
+	Reason   string    `ch:"reason"`
+	Verdict  string    `ch:"verdict"`
+	Row      uint8     `ch:"row"`
+	Finding  string    `ch:"finding"`
+	Final    bool      `ch:"final"`
+	Level    uint8     `ch:"level"`
+	Recheck  int32     `ch:"recheck"`
+	Detail   string    `ch:"detail"`
+}
+
+// ResultsOf returns all checks of a copy, oldest first.
+func ResultsOf(ctx context.Context, db *clickhouse.DB, c schemas.Copy) ([]Check, error) {
+	return clickhouse.Query[Check](ctx, db, "read the checks of a copy",
+		"SELECT id, task, round, ts, finished, reason, verdict, row, finding, final, level, recheck, detail"+
+			" FROM {db}.bit_log_v WHERE account = ? AND store = ? AND space = ? AND item = ? ORDER BY ts, off",
+		c.Account, c.Store, c.Space, c.Item)
+}

@@ -1,0 +1,400 @@
+package read_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+func TestFresh(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	full := clickhousetest.Change("full", 0)
+	full.Properties, full.Etag, full.SourceTime, full.SourceVersion = map[string]string{"colour": "blue"}, "e",
+		clickhousetest.At(-time.Hour), "sv"
+	full.Origin = pb.Origin_ORIGIN_DUPLICATION
+	deletedAdd, deleted := clickhousetest.Change("deleted", 0), clickhousetest.Change("deleted", time.Minute)
+	deleted.Op, deleted.Digests, deleted.Size, deleted.Version = pb.Op_OP_DELETE, nil, 0, ""
+	updated := clickhousetest.Change("updated", time.Minute)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, full, deletedAdd, deleted, updated,
+		clickhousetest.Change("updated", 0))
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(full, time.Hour),
+		clickhousetest.Result(clickhousetest.Change("checked", 0), time.Hour))
+
+	tombstone := clickhousetest.RecordOf(deletedAdd)
+	tombstone.State, tombstone.Time, tombstone.ChangeId = pb.RecordState_RECORD_STATE_TOMBSTONE, deleted.GetTime(),
+		deleted.GetId()
+	hour := clickhousetest.At(time.Hour)
+	hour.Nanos = hour.Nanos / 1e6 * 1e6
+	want := map[string]*pb.CopyRecord{
+		"full": {Manifest: clickhousetest.RecordOf(full),
+			Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(full)), LastPass: hour, LastAttempt: hour},
+		"deleted": {Manifest: tombstone, Audit: clickhousetest.EvidenceOf(tombstone)},
+		"updated": {Manifest: clickhousetest.RecordOf(updated),
+			Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(updated))},
+		"checked": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord(), LastAttempt: hour},
+		"nowhere": {Manifest: clickhousetest.NoRecord(), Audit: clickhousetest.NoRecord()},
+	}
+	r := clickhousetest.Reader(t, db, clickhousetest.Reached, read.ReaderConfig{}.WithBatch(2, 0))
+	var copies []schemas.Copy
+	var items []string
+	for item := range want {
+		items = append(items, item)
+		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
+	}
+	got, err := r.Fresh(t.Context(), append(copies, copies[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, item := range items {
+		clickhousetest.Compare(t, item, got[i], want[item])
+	}
+	clickhousetest.Compare(t, "asked twice", got[len(items)], want[items[0]])
+	clickhousetest.Compare(t, "in another store",
+		clickhousetest.Fresh(t, db, schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "full"}),
+		want["nowhere"])
+}
+
+// The result of a fresh read is never older than the records in Kafka at the time of the request.
+func TestFreshWaits(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	c := clickhousetest.Change("a", 0)
+	asked, landed := make(chan struct{}), make(chan struct{})
+	r := clickhousetest.Reader(t, db, func(ctx context.Context) error {
+		close(asked)
+		<-landed
+		return nil
+	}, read.ReaderConfig{})
+	var got []*pb.CopyRecord
+	var g errgroup.Group
+	g.Go(func() (err error) {
+		got, err = r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
+		return err
+	})
+	<-asked
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c)
+	close(landed)
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	clickhousetest.Compare(t, "the record", got[0],
+		&pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(c))})
+}
+
+func TestFreshIsUnknown(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	for name, mark := range map[string]clickhousetest.MarkFunc{
+		"the watermark fails":      func(context.Context) error { return errors.New("no broker") },
+		"the tables stay behind":   func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		"a permanent-looking fail": func(context.Context) error { return retry.Permanent(errors.New("no topic")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := clickhousetest.Reader(t, db, mark, read.ReaderConfig{Wait: 50 * time.Millisecond})
+			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))})
+			if got != nil || retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
+			}
+		})
+	}
+	t.Run("the engine has no tables", func(t *testing.T) {
+		r := clickhousetest.Reader(t, clickhousetest.OpenEmpty(t), clickhousetest.Reached, read.ReaderConfig{})
+		if got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(clickhousetest.Change("a", 0))}); got != nil ||
+			retry.ClassOf(err) != retry.ClassUnavailable {
+			t.Errorf("Fresh = %v, %v, want an error of class unavailable", got, err)
+		}
+	})
+}
+
+// Concurrent requests share one wait for the watermark.
+func TestFreshGathers(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	all := clickhousetest.Changes(50)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
+	var waits atomic.Int32
+	r := clickhousetest.Reader(t, db, func(context.Context) error { waits.Add(1); return nil },
+		read.ReaderConfig{}.WithBatch(0, 300*time.Millisecond))
+	var ready sync.WaitGroup
+	ready.Add(len(all)) // before the first request waits
+	var g errgroup.Group
+	for _, b := range all {
+		g.Go(func() error {
+			ready.Done()
+			ready.Wait()
+			c := b.(*pb.Change)
+			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(c)})
+			if err == nil && got[0].GetManifest().GetChangeId() != c.GetId() {
+				return fmt.Errorf("%s was given the record of another: %v", c.GetItem(), got[0])
+			}
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if n := waits.Load(); n > 5 {
+		t.Errorf("the watermark was asked %d times for 50 callers, want them gathered", n)
+	}
+}
+
+func TestManifest(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	items := []string{"a", "a/b", "b", "é", "\U0001F600", "~"}
+	var all []schemas.Body
+	for _, item := range items {
+		all = append(all, clickhousetest.Change(item, 0))
+	}
+	gone := clickhousetest.Change("b", time.Minute)
+	gone.Op = pb.Op_OP_DELETE
+	elsewhere := clickhousetest.Change("c", 0)
+	elsewhere.Space = "other"
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, append(all, gone, elsewhere)...)
+	var got []string
+	q := read.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
+	for {
+		page, err := read.Manifest(t.Context(), db, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range page {
+			got = append(got, k.Item)
+			if k.Record.GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
+				t.Errorf("%s is %v", k.Item, k.Record.GetManifest().GetState())
+			}
+		}
+		if len(page) < q.Limit {
+			break
+		}
+		q.After = page[len(page)-1].Item
+	}
+	if want := []string{"a", "a/b", "~", "é", "\U0001F600"}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("the live items are %q, want %q in the order of their bytes", got, want)
+	}
+	counts, err := read.CopyCounts(t.Context(), db, "acme")
+	if want := []read.CopyCount{{Store: "1", Live: 6, Tombstones: 1, Bytes: 6000}}; err != nil ||
+		fmt.Sprint(counts) != fmt.Sprint(want) {
+		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
+	}
+}
+
+func TestFixityDue(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	item := func(name string) *pb.Change { return clickhousetest.Change(name, 0) }
+	rewritten := clickhousetest.Change("rewritten", 10*time.Hour)
+	gone := clickhousetest.Change("gone", time.Hour)
+	gone.Op = pb.Op_OP_DELETE
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"),
+		rewritten,
+		item("gone"), gone, item("unread"), item("overtaken"))
+	unread := clickhousetest.Result(item("unread"), 3*time.Hour)
+	unread.EvidenceLevel = 2
+	overtaken := clickhousetest.Result(item("overtaken"), 3*time.Hour)
+	overtaken.Overtaken = true
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(item("old"), time.Hour),
+		clickhousetest.Result(item("new"), 5*time.Hour),
+		clickhousetest.Result(item("rewritten"), 2*time.Hour), unread, overtaken,
+		clickhousetest.Result(item("gone"), time.Minute))
+
+	due := func(q schemas.DueQuery) (items []string) {
+		t.Helper()
+		q.Account, q.Store, q.Limit = "acme", "1", 2
+		for {
+			page, after, err := read.FixityDue(t.Context(), db, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range page {
+				items = append(items, k.Item)
+				if a := k.Record.GetAudit(); !proto.Equal(a, k.Record.GetManifest()) {
+					t.Errorf("%s: audit %v is not manifest %v", k.Item, a, k.Record.GetManifest())
+				}
+			}
+			if len(page) < q.Limit {
+				return items
+			}
+			q.After = after
+		}
+	}
+	for name, tc := range map[string]struct {
+		q    schemas.DueQuery
+		want []string
+	}{
+		"all": {schemas.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
+		"passed before": {schemas.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour)},
+			[]string{"never", "overtaken", "rewritten", "unread", "old"}},
+		"of another space": {schemas.DueQuery{Space: "other"}, nil},
+	} {
+		if got := due(tc.q); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+			t.Errorf("%s: due are %v, want %v", name, got, tc.want)
+		}
+	}
+	counts, err := read.CopyCounts(t.Context(), db, "acme")
+	if want := []read.CopyCount{
+		{Store: "1", Live: 6, Tombstones: 1, Bytes: counts[0].Bytes, Verified: 2},
+	}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
+		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
+	}
+}
+
+func TestOutcomes(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	c := clickhousetest.Change("a", 0)
+	fail := clickhousetest.Result(c, 2*time.Hour)
+	fail.Verdict, fail.Row, fail.Finding = pb.Verdict_VERDICT_FAIL, 2, "content-corrupt"
+	copied := &pb.DuplicationResult{
+		Id: schemas.ID("r"), Command: schemas.ID("c"), Account: "acme", Space: "photos", Item: "a",
+		SourceStore: "2", DestinationStore: "1", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+		Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Bytes: 1000,
+		Started: clickhousetest.At(time.Second), Finished: clickhousetest.At(1500 * time.Millisecond),
+		ChangeTime: clickhousetest.At(0), Worker: "w1",
+	}
+	incident := &pb.Incident{
+		Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "content-corrupt",
+		State:  pb.IncidentState_INCIDENT_STATE_OPEN,
+		Opened: clickhousetest.At(3 * time.Hour), Updated: clickhousetest.Millis(clickhousetest.At(3 * time.Hour)),
+		Checked: clickhousetest.Millis(clickhousetest.At(2 * time.Hour)), Row: 2,
+		Expected: c.GetDigests(),
+		Found:    map[string]string{"md5": schemas.ID("other")},
+		Object:   &pb.Identity{Version: "v", Modified: clickhousetest.At(0), Size: 3}, StepCount: 1,
+		Steps: []*pb.IncidentStep{{Time: clickhousetest.Millis(clickhousetest.At(3 * time.Hour)), Action: "opened",
+			Ref: fail.GetId(), By: "steward",
+			Detail: "row 2"}},
+	}
+	closed := proto.Clone(incident).(*pb.Incident)
+	closed.State, closed.Closed, closed.Updated, closed.StepCount = pb.IncidentState_INCIDENT_STATE_CLOSED,
+		clickhousetest.Millis(clickhousetest.At(4*time.Hour)), clickhousetest.Millis(clickhousetest.At(4*time.Hour)), 2
+	closed.Steps = []*pb.IncidentStep{{Time: clickhousetest.Millis(clickhousetest.At(4 * time.Hour)), Action: "closed",
+		By: "steward"}} // without the first
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c)
+	passed := clickhousetest.Result(c, time.Hour)
+	passed.Metadata, passed.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type image/jpeg"
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, passed, fail)
+	s := clickhouse.NewSink(db)
+	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.DuplicationResults, 0, copied)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 0, incident)); err != nil {
+		t.Fatal(err)
+	}
+	open, err := read.OpenIncidents(t.Context(), db, "acme")
+	if err != nil || len(open) != 1 {
+		t.Fatalf("OpenIncidents = %v, %v", open, err)
+	}
+	clickhousetest.Compare(t, "the open incident", open[0], incident)
+	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 1, closed)); err != nil {
+		t.Fatal(err)
+	}
+	if open, err := read.OpenIncidents(t.Context(), db, "acme"); err != nil || len(open) != 0 {
+		t.Errorf("OpenIncidents of a closed one = %v, %v", open, err)
+	}
+	if all, err := read.IncidentsOf(t.Context(), db, schemas.CopyOf(c)); err != nil || len(all) != 1 ||
+		all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
+		t.Errorf("IncidentsOf = %v, %v, want the closed one", all, err)
+	}
+	events, err := read.Timeline(t.Context(), db, "acme", "photos", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range events {
+		got = append(got, e.Time.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+
+			e.What)
+	}
+	want := []string{
+		"0s change 1 add (client)", "1.5s duplication 1 C5 copied",
+		"1h0m0s check 1 row 1 pass metadata-damaged", "2h0m0s check 1 row 2 fail content-corrupt",
+		"3h0m0s incident 1 content-corrupt opened", "4h0m0s incident 1 content-corrupt closed",
+	}
+	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+		t.Errorf("the timeline is\n%q, want\n%q", got, want)
+	}
+	delays, err := read.CopyDelays(t.Context(), db, "acme")
+	wantDelays := read.Delays{Copies: 1, Median: 1500 * time.Millisecond, P99: 1500 * time.Millisecond}
+	if err != nil || delays != wantDelays {
+		t.Errorf("CopyDelays = %v, %v, want %v", delays, err, wantDelays)
+	}
+	if delays, err := read.CopyDelays(t.Context(), db, "nobody"); err != nil || delays != (read.Delays{}) {
+		t.Errorf("CopyDelays of an unknown account = %v, %v", delays, err)
+	}
+	round, err := read.RoundResults(t.Context(), db, "round-1")
+	wantRound := read.Round{
+		Counts:          []read.VerdictCount{{"fail", 2, true, 1, 1}, {"pass", 1, true, 1, 1}},
+		MetadataDamaged: 1,
+		Findings: []read.Finding{
+			{schemas.CopyOf(c), "pass", "metadata-damaged", 1, true, 1, clickhousetest.Millis(passed.GetStarted()).AsTime(),
+				clickhousetest.Millis(passed.GetStarted()).AsTime()},
+			{schemas.CopyOf(c), "fail", "content-corrupt", 2, true, 1, clickhousetest.Millis(fail.GetStarted()).AsTime(),
+				clickhousetest.Millis(fail.GetStarted()).AsTime()},
+		},
+	}
+	if err != nil || fmt.Sprint(round) != fmt.Sprint(wantRound) {
+		t.Errorf("RoundResults =\n%v, %v, want\n%v", round, err, wantRound)
+	}
+	checks, err := read.ResultsOf(t.Context(), db, schemas.CopyOf(c))
+	if err != nil || len(checks) != 2 || checks[0].Verdict != "pass" || checks[1].ID != fail.GetId() {
+		t.Errorf("ResultsOf = %v, %v", checks, err)
+	}
+}
+
+// If two incidents of one key are not closed, only the newer one is open, because only it can be decided about. If
+// the newer one is closed, none is open.
+func TestOpenIncidentsOfOneKey(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	s := clickhouse.NewSink(db)
+	record := func(id string, opened time.Duration, state pb.IncidentState, steps int32) *pb.Incident {
+		return &pb.Incident{Id: schemas.ID(id), Account: "acme", Kind: "records-removed", Subject: "g/changes/0",
+			State:  state,
+			Opened: clickhousetest.At(opened), Updated: clickhousetest.At(opened), StepCount: steps}
+	}
+	open, closed := pb.IncidentState_INCIDENT_STATE_OPEN, pb.IncidentState_INCIDENT_STATE_CLOSED
+	other := record("other", time.Hour, open, 1)
+	other.Subject = "g/changes/1"
+	for i, tt := range []struct {
+		record *pb.Incident
+		want   []string
+	}{
+		{record("first", 2*time.Hour, open, 1), []string{"first"}},
+		{other, []string{"other", "first"}},
+		{record("second", 3*time.Hour, open, 1), []string{"other", "second"}},
+		{record("second", 3*time.Hour, closed, 2), []string{"other"}},
+	} {
+		if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
+			t.Fatal(err)
+		}
+		all, err := read.OpenIncidents(t.Context(), db, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, want []string
+		for _, i := range all {
+			got = append(got, i.GetId())
+		}
+		for _, id := range tt.want {
+			want = append(want, schemas.ID(id))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("after record %d: open are %q, want %q", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package read
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/version"
+)
+
+// copySummary selects the columns that counts and selections of copies need. It does not read whole groups as
+// copy_merged does, because comparing tuples costs several times as much as comparing their versions.
+const copySummary = `SELECT account, store, space, item, max(content.ver) AS written, max(deleted.ver) AS gone,
+  written > gone AS live,
+  argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by,
+  maxMap(digests) AS reported,
+  max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests,
+  max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
+  mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), reported) AS shared,
+  if(notEmpty(shared)
+      AND NOT arrayExists((k, v) -> passed_digests[k] != substring(v, 34), mapKeys(shared), mapValues(shared)),
+    toInt64(bitShiftRight(passed_ver, 83)), 0) AS effective
+FROM {db}.copy_state WHERE `
+
+// aggregateInOrder groups copies in the order of the table, which needs little memory.
+const aggregateInOrder = " SETTINGS optimize_aggregation_in_order = 1"
+
+// A StatusQuery selects live copies of an account, to be counted by the results of their checks.
+type StatusQuery struct {
+	Account      string
+	Store, Space string    // empty: all
+	PassedBefore time.Time // copies without a pass since then are overdue; zero: copies that never passed
+}
+
+// A SpaceStatus counts the live copies of one space in one store by the results of their checks.
+type SpaceStatus struct {
+	Store    string
+	Space    string
+	Live     uint64
+	Bytes    int64  // of the copies with a known size
+	Unsized  uint64 // copies with an unknown size
+	Verified uint64 // copies with a pass of the bytes of their current content
+	Overdue  uint64
+	Failing  uint64    // copies with a failed check that began after their newest pass
+	Oldest   time.Time // the oldest of the last passes of verified copies; zero: none is verified
+	Newest   time.Time // start of the newest check; zero: there was none
+}
+
+// FixityStatus returns the status of each space in each store, ordered by store and space.
+func FixityStatus(ctx context.Context, db *clickhouse.DB, q StatusQuery) ([]SpaceStatus, error) {
+	where, args := "account = ?", []any{q.Account}
+	if q.Store != "" {
+		where, args = where+" AND store = ?", append(args, q.Store)
+	}
+	if q.Space != "" {
+		where, args = where+" AND space = ?", append(args, q.Space)
+	}
+	type row struct {
+		Store    string `ch:"store"`
+		Space    string `ch:"space"`
+		Live     uint64 `ch:"live_copies"`
+		Bytes    int64  `ch:"bytes"`
+		Unsized  uint64 `ch:"unsized"`
+		Verified uint64 `ch:"verified"`
+		Overdue  uint64 `ch:"overdue"`
+		Failing  uint64 `ch:"failing"`
+		Oldest   int64  `ch:"oldest"`
+		Newest   int64  `ch:"newest"`
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "count copies by their checks",
+		"SELECT store, space, count() AS live_copies, sumIf(size, size >= 0) AS bytes, countIf(size < 0) AS unsized,"+
+			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
+			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest,"+
+			" toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
+			" FROM ("+copySummary+where+" GROUP BY account, store, space, item)"+
+			" WHERE live GROUP BY store, space ORDER BY store, space"+aggregateInOrder,
+		append([]any{shifted(q.PassedBefore)}, args...)...)
+	all := make([]SpaceStatus, len(rows))
+	for i, r := range rows {
+		all[i] = SpaceStatus{
+			r.Store, r.Space, r.Live, r.Bytes, r.Unsized, r.Verified, r.Overdue, r.Failing,
+			unshiftTime(r.Oldest), unshiftTime(r.Newest),
+		}
+	}
+	return all, err
+}
+
+// unshiftTime returns the time of the shifted milliseconds of a version; zero for 0.
+func unshiftTime(shifted int64) time.Time {
+	if shifted == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(shifted - version.Shift).UTC()
+}
+
+// A StoreStatus counts the copies of one space in one store.
+type StoreStatus struct {
+	Store     string
+	Live      uint64
+	Bytes     int64  // of the live copies with a known size
+	Unsized   uint64 // live copies with an unknown size
+	Missing   uint64 // items that are live in another store, but not in this one
+	Differing uint64 // live copies of items with different digests in different stores
+}
+
+// DuplicationStatus counts the copies in each store that has, or had, copies of a space, ordered by store id. Which
+// stores should have copies is defined by the policy.
+func DuplicationStatus(ctx context.Context, db *clickhouse.DB, account, space string) ([]StoreStatus, error) {
+	type row struct {
+		Store     string `ch:"in_store"`
+		Live      uint64 `ch:"live_copies"`
+		Bytes     int64  `ch:"bytes"`
+		Unsized   uint64 `ch:"unsized"`
+		Differing uint64 `ch:"differing"`
+	}
+	// Every item also counts once for the store "": its row is the number of items.
+	rows, err := clickhouse.Query[row](ctx, db, "compare the stores of a space",
+		"SELECT place.1 AS in_store, countIf(place.2) AS live_copies, sumIf(place.3, place.3 >= 0) AS bytes,"+
+			" countIf(place.3 < 0) AS unsized, countIf(place.2 AND differ) AS differing FROM ("+
+			"SELECT item, arrayFlatten(groupArrayIf(arrayZip(mapKeys(current), mapValues(current)), live)) AS pairs,"+
+			" length(arrayDistinct(pairs)) > length(arrayDistinct(arrayMap(p -> p.1, pairs))) AS differ,"+
+			" arrayPushFront(groupArray((store::String, toBool(live), if(live, size, 0))),"+
+			" ('', toBool(max(live)), toInt64(0))) AS places FROM ("+
+			"SELECT store, item, live, size, mapApply((k, v) -> (k, substring(v, 34)),"+
+			" mapFilter((k, v) -> substring(v, 18, 16) = written_by, reported)) AS current"+
+			" FROM ("+copySummary+"account = ? AND space = ? GROUP BY account, store, space, item)) GROUP BY item)"+
+			" ARRAY JOIN places AS place GROUP BY in_store ORDER BY in_store", account, space)
+	if err != nil || len(rows) == 0 {
+		return nil, err
+	}
+	items := rows[0].Live
+	all := make([]StoreStatus, 0, len(rows)-1)
+	for _, r := range rows[1:] {
+		all = append(all, StoreStatus{r.Store, r.Live, r.Bytes, r.Unsized, items - r.Live, r.Differing})
+	}
+	return all, nil
+}

@@ -1,0 +1,289 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// A ManifestConfig holds the options of Manifest.
+type ManifestConfig struct {
+	// Progress is called with the progress of each step. It may be nil.
+	Progress func(step string, done, total int64)
+
+	maxDiffer int // the comparison stops after so many different copies
+}
+
+// A ManifestReport is the result of comparing the state with a state made from the logs.
+type ManifestReport struct {
+	Copies int64 `json:"copies"` // compared
+	// Restated counts copies for which the state has stored another report of a change than the log shows: the log shows
+	// the richest report. They are not findings.
+	Restated int64            `json:"restated"`
+	Differ   []CopyDifference `json:"differ,omitempty"`
+	Stopped  bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ
+}
+
+// A CopyDifference names a copy with a state that differs from the logs.
+type CopyDifference struct {
+	Account string             `json:"account"`
+	Store   string             `json:"store"`
+	Space   string             `json:"space"`
+	Item    string             `json:"item"`
+	Columns []ColumnDifference `json:"columns"`
+}
+
+// Copy returns the copy.
+func (d CopyDifference) Copy() schemas.Copy {
+	return schemas.Copy{Account: d.Account, Store: d.Store, Space: d.Space, Item: d.Item}
+}
+
+// A ColumnDifference is a column, or part of a column, with its value in the state and its value from the logs.
+type ColumnDifference struct {
+	Column string `json:"column"`
+	State  string `json:"state"`
+	Logs   string `json:"logs"`
+}
+
+// Manifest makes the state of every copy again from audit log and bit log, in a table that it drops afterwards,
+// and compares it with the view of the state. It reads both in the order of copies, so it needs memory only for the
+// differences.
+func Manifest(ctx context.Context, db *clickhouse.DB, c ManifestConfig) (_ *ManifestReport, err error) {
+	if c.maxDiffer == 0 {
+		c.maxDiffer = 100_000
+	}
+	if c.Progress == nil {
+		c.Progress = func(string, int64, int64) {}
+	}
+	table, drop, err := rebuildState(ctx, db, c.Progress)
+	if drop != nil {
+		defer func() { err = errors.Join(err, drop()) }()
+	}
+	if err != nil {
+		return nil, err
+	}
+	rebuilt, err := mergedState(table)
+	if err != nil {
+		return nil, err
+	}
+	total, err := db.Count(ctx, "count copies", "SELECT count() AS n FROM {db}.copy_state")
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, clickhouse.ScanTimeout)
+	defer cancel()
+	m := &manifestComparison{ManifestConfig: c, db: db, rebuilt: rebuilt, result: new(ManifestReport), total: total}
+	if err := m.run(ctx); err != nil {
+		return nil, clickhouse.Classify(fmt.Errorf("compare the state with the logs: %w", err))
+	}
+	c.Progress(compareStep, max(total, 1), max(total, 1))
+	return m.result, nil
+}
+
+type manifestComparison struct {
+	ManifestConfig
+	db      *clickhouse.DB
+	rebuilt string // the subquery of the rebuilt state
+	result  *ManifestReport
+	total   int64
+	differ  []schemas.Copy // found by their sums, not yet inspected
+}
+
+const (
+	compareStep = "compare copies"
+	detailPage  = 500
+)
+
+// run reads both states in parallel, in the order of copies.
+func (m *manifestComparison) run(ctx context.Context) error {
+	state, err := m.openCursor(ctx, "{db}.copy_merged")
+	if err != nil {
+		return err
+	}
+	defer state.close()
+	logs, err := m.openCursor(ctx, m.rebuilt)
+	if err != nil {
+		return err
+	}
+	defer logs.close()
+	for !state.ended || !logs.ended {
+		order := compareCursors(state, logs)
+		at, same := state.copy, order == 0 && state.sum == logs.sum
+		if order > 0 {
+			at = logs.copy
+		}
+		m.result.Copies++
+		if !same {
+			m.differ = append(m.differ, at)
+		}
+		if m.result.Copies%10_000 == 0 {
+			m.Progress(compareStep, min(m.result.Copies, m.total-1), max(m.total, 1))
+		}
+		if len(m.differ) >= detailPage {
+			if err := m.inspect(ctx); err != nil || m.result.Stopped {
+				return err
+			}
+		}
+		if order <= 0 {
+			if err := state.next(); err != nil {
+				return err
+			}
+		}
+		if order >= 0 {
+			if err := logs.next(); err != nil {
+				return err
+			}
+		}
+	}
+	return m.inspect(ctx)
+}
+
+// compareCursors orders two cursors by their copies. A cursor at its end comes last.
+func compareCursors(a, b *copyCursor) int {
+	switch {
+	case a.ended:
+		return 1
+	case b.ended:
+		return -1
+	}
+	return cmp.Or(strings.Compare(a.copy.Account, b.copy.Account), strings.Compare(a.copy.Store, b.copy.Store),
+		strings.Compare(a.copy.Space, b.copy.Space), strings.Compare(a.copy.Item, b.copy.Item))
+}
+
+// A copyCursor iterates over one state in the order of copies.
+type copyCursor struct {
+	rows  driver.Rows
+	close func()
+	copy  schemas.Copy
+	sum   uint64 // of all compared values
+	ended bool
+}
+
+// openCursor starts to read a state. The server merges the state in the order of the table, so that it need not hold it
+// in memory. It only sorts the keys and sums again, on disk if they are many.
+func (m *manifestComparison) openCursor(ctx context.Context, from string) (*copyCursor, error) {
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{
+		"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
+		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20,
+	}))
+	rows, stop, err := clickhouse.Stream(ctx, m.db.Writer(),
+		m.db.Name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
+			" ORDER BY account, store, space, item"))
+	if err != nil {
+		return nil, err
+	}
+	w := &copyCursor{rows: rows, close: stop}
+	if err := w.next(); err != nil {
+		w.close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (w *copyCursor) next() error {
+	if !w.rows.Next() {
+		w.ended = true
+		return w.rows.Err()
+	}
+	return w.rows.Scan(&w.copy.Account, &w.copy.Store, &w.copy.Space, &w.copy.Item, &w.sum)
+}
+
+// inspect compares the values of the copies with different sums.
+func (m *manifestComparison) inspect(ctx context.Context) error {
+	state, err := m.values(ctx, "{db}.copy_merged")
+	if err != nil {
+		return err
+	}
+	logs, err := m.values(ctx, m.rebuilt)
+	if err != nil {
+		return err
+	}
+	changes, err := m.readLogged(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range m.differ {
+		columns, restated := diffCopy(state[c], logs[c], changes[c])
+		if restated {
+			m.result.Restated++
+		}
+		if len(columns) == 0 {
+			continue
+		}
+		m.result.Differ = append(m.result.Differ, CopyDifference{c.Account, c.Store, c.Space, c.Item, columns})
+		if len(m.result.Differ) >= m.maxDiffer {
+			m.result.Stopped = true
+			break
+		}
+	}
+	m.differ = m.differ[:0]
+	return nil
+}
+
+// values returns the values of the copies to be inspected, from one state.
+func (m *manifestComparison) values(ctx context.Context, from string) (map[schemas.Copy][]string, error) {
+	type record struct {
+		Account string   `ch:"account"`
+		Store   string   `ch:"store"`
+		Space   string   `ch:"space"`
+		Item    string   `ch:"item"`
+		Values  []string `ch:"values"`
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	all := map[schemas.Copy][]string{}
+	if len(m.differ) == 0 {
+		return all, nil
+	}
+	with, err := clickhouse.WithCopies(ctx, m.differ)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := clickhouse.Query[record](with, m.db, "read the state of copies",
+		"SELECT account, store, space, item, arrayConcat("+stateValues()+", "+stateVersions()+") AS values FROM "+from+
+			" WHERE "+clickhouse.RequestedCopies)
+	for _, r := range rows {
+		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.Values
+	}
+	return all, err
+}
+
+// loggedChanges holds the changes of one copy in the audit log.
+type loggedChanges struct {
+	Account string   `ch:"account"`
+	Store   string   `ch:"store"`
+	Space   string   `ch:"space"`
+	Item    string   `ch:"item"`
+	Times   []string `ch:"times"`   // of changes of its content
+	Changes []string `ch:"changes"` // time and id, deletes included
+}
+
+// readLogged returns the logged changes of the copies to be inspected.
+func (m *manifestComparison) readLogged(ctx context.Context) (map[schemas.Copy]loggedChanges, error) {
+	all := map[schemas.Copy]loggedChanges{}
+	if len(m.differ) == 0 {
+		return all, nil
+	}
+	with, err := clickhouse.WithCopies(ctx, m.differ)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := clickhouse.Query[loggedChanges](with, m.db, "read the changes of copies",
+		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
+			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log"+
+			" WHERE op IN ('add', 'update', 'copy', 'delete')"+
+			" AND "+clickhouse.RequestedCopies+" GROUP BY account, store, space, item")
+	for _, r := range rows {
+		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r
+	}
+	return all, err
+}
