@@ -199,14 +199,14 @@ func TestCorruptBatchHeader(t *testing.T) {
 	running(t, g, err)
 	in.await(t, "a")
 	harness.Eventually(t, time.Minute, "stop the partition", func(context.Context) error {
-		if stopped := cfg.Unreadables.Batches(); len(stopped) != 1 || stopped[0].Position() != "changes/0@1" {
+		if stopped := cfg.Unreadables.Batches(); len(stopped) != 1 || stopped[0].Coordinates() != "changes/0@1" {
 			return fmt.Errorf("stopped partitions: %v", stopped)
 		}
 		return nil
 	})
 }
 
-// TestGroupOffsetsLost deletes a group's committed offsets. The group continues from its saved positions.
+// TestGroupOffsetsLost deletes a group's committed offsets. The group continues from its saved offsets.
 func TestGroupOffsetsLost(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
@@ -228,7 +228,7 @@ func TestGroupOffsetsLost(t *testing.T) {
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
-	kept, err := adm.Positions(t.Context())
+	kept, err := adm.OffsetCheckpoints(t.Context())
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("positions %v, %v", kept, err)
 	}

@@ -130,7 +130,7 @@ func TestOldestKafka(t *testing.T) {
 func chain(t *testing.T, c *harness.Cluster, cfg client.Config) {
 	cfg.Lanes = shortLanes()
 	o := admin.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
-	for range 2 { // the second time they are there
+	for range 2 { // the second time they exist
 		if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
 			t.Fatal(err)
 		}

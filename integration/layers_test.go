@@ -171,7 +171,7 @@ func violation(pkg, target string, test bool) string {
 	return ""
 }
 
-// Every file of the repository keeps to the table, whatever system it is built for.
+// Every file of the repository imports only what the table allows, for all build targets.
 func TestLayers(t *testing.T) {
 	seen := map[string]bool{}
 	err := filepath.WalkDir("..", func(file string, d fs.DirEntry, err error) error {
@@ -220,12 +220,12 @@ func TestLayers(t *testing.T) {
 	}
 	for _, pkg := range []string{"schemas", "streams/kafka", "cmd/app", "integration"} {
 		if !seen[pkg] {
-			t.Errorf("%s was not looked at", pkg)
+			t.Errorf("%s was not checked", pkg)
 		}
 	}
 }
 
-// The check itself: each wrong import is found, each right one is not.
+// The check itself: it finds each forbidden import, and accepts each allowed one.
 func TestViolation(t *testing.T) {
 	for name, tt := range map[string]struct {
 		pkg, target string
@@ -237,9 +237,9 @@ func TestViolation(t *testing.T) {
 		"a processor's test and the runtime": {"streams/duplicate", module + "streams/kafka", true, true},
 		"a processor's test and its broker":  {"streams/steward", module + "streams/kafka/kafkatest", true, false},
 		"a processor and a sink":             {"streams/steward", module + "sinks/clickhouse", false, true},
-		"a way in and a driver":              {"streams/ingest/hint", module + "streams/storage/file", false, true},
-		"a way in and Kafka":                 {"streams/ingest", module + "streams/kafka", false, true},
-		"a way in and what it looks at":      {"streams/ingest/watch", module + "streams/ingest/hint", false, false},
+		"an ingest package and a driver":     {"streams/ingest/hint", module + "streams/storage/file", false, true},
+		"an ingest package and Kafka":        {"streams/ingest", module + "streams/kafka", false, true},
+		"an ingest package and its hints":    {"streams/ingest/watch", module + "streams/ingest/hint", false, false},
 		"a processor and its storage":        {"streams/fixity", module + "streams/storage", false, false},
 		"deletion and duplicate":             {"streams/deletion", module + "streams/duplicate", false, false},
 		"duplicate and deletion":             {"streams/duplicate", module + "streams/deletion", false, true},
@@ -257,7 +257,7 @@ func TestViolation(t *testing.T) {
 		"Kafka's client in the harness":      {"integration/harness", "github.com/twmb/franz-go/pkg/kadm", false, false},
 		"containers in a test":               {"integration", "github.com/testcontainers/testcontainers-go", true, true},
 		"the harness and the application":    {"integration/harness", module + "cmd/app", false, true},
-		"Kafka's client at home": {"streams/kafka/kafkatest", "github.com/twmb/franz-go/pkg/kfake", false,
+		"Kafka's client in its package": {"streams/kafka/kafkatest", "github.com/twmb/franz-go/pkg/kfake", false,
 			false},
 		"ClickHouse's client elsewhere":    {"cmd/millrace", "github.com/ClickHouse/ch-go", false, true},
 		"the scheduler and its Pool":       {"streams/kafka/schedule", module + "streams/kafka", false, true},
@@ -267,13 +267,13 @@ func TestViolation(t *testing.T) {
 		"the test of admin and pools":      {"streams/kafka/admin", module + "streams/kafka", true, false},
 		"dead letters and the core": {"streams/kafka/deadletter", module + "streams/kafka/internal/core",
 			false, false},
-		"the Pool and its scheduler":          {"streams/kafka", module + "streams/kafka/schedule", false, false},
-		"koanf below cmd":                     {"streams/kafka", "github.com/knadh/koanf/v2", false, true},
-		"purego in the static binary":         {"cmd/millrace", "github.com/ebitengine/purego", false, true},
-		"the application and all":             {"cmd/app", module + "sinks/clickhouse/embedded", false, false},
-		"the application and a command of it": {"cmd/app", module + "cmd/millrace/demo", false, true},
-		"settings and the application":        {"cmd/config", module + "cmd/app", false, true},
-		"a package without a layer":           {"streams/new", "fmt", false, true},
+		"the Pool and its scheduler":              {"streams/kafka", module + "streams/kafka/schedule", false, false},
+		"koanf below cmd":                         {"streams/kafka", "github.com/knadh/koanf/v2", false, true},
+		"purego in the static binary":             {"cmd/millrace", "github.com/ebitengine/purego", false, true},
+		"the application and all":                 {"cmd/app", module + "sinks/clickhouse/embedded", false, false},
+		"the application and one of its commands": {"cmd/app", module + "cmd/millrace/demo", false, true},
+		"settings and the application":            {"cmd/config", module + "cmd/app", false, true},
+		"a package without a layer":               {"streams/new", "fmt", false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := violation(tt.pkg, tt.target, tt.test); (got != "") != tt.bad {

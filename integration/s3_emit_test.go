@@ -221,7 +221,7 @@ func TestS3KafkaUnavailable(t *testing.T) {
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	c.Breakable(t)
-	cfg := c.Config("away.")
+	cfg := c.Config("unavailable.")
 	if err := admin.EnsureTopics(t.Context(), cfg,
 		admin.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
 		t.Fatal(err)

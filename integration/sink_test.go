@@ -156,7 +156,7 @@ func (m *sinkSetup) awaitCommitted(t *testing.T, limit time.Duration) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	harness.Eventually(t, limit, "both groups of the sink are at the end", func(ctx context.Context) error {
+	harness.Eventually(t, limit, "commit all records in both groups of the sink", func(ctx context.Context) error {
 		m.engine.revive(t)
 		e, err := a.Extent(ctx, schemas.Changes)
 		if err != nil {

@@ -224,8 +224,8 @@ func Catalogue(lanes ...string) []Entry {
 		fixed(entry(Controls, Compact, func() *pb.Control { return new(pb.Control) }, "role/store/account/sweep",
 			func(c *pb.Control) string { return Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()) },
 			roles(RoleAPI), nil)),
-		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/morsel",
-			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetMorsel()) },
+		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/split",
+			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetSplit()) },
 			roles(RoleSweeper, RoleDeleter), nil)),
 		// The removal of a space takes effect at the timestamp of its record, so the broker sets the timestamp.
 		appendTime(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],

@@ -38,7 +38,7 @@ import (
 // Version is set by the linker.
 var Version = "dev"
 
-// QuickDrain is the drain timeout of a process that a person at a terminal waits for. A task that
+// QuickDrain is the drain timeout of a process that a user at a terminal waits for. A task that
 // is cancelled is repeated.
 const QuickDrain = 1500 * time.Millisecond
 
@@ -76,7 +76,7 @@ type App struct {
 	incidents         *kafka.Table
 	onIncident        []func(key []byte, i *pb.Incident)
 	goneSpaces        space.Gone
-	actions           *kafka.Table        // of the topic admin: the actions of persons that roles use
+	actions           *kafka.Table        // of the topic admin: the actions of operators that roles use
 	unreadable        *client.Unreadables // unreadable records of this process's tables
 	outboxes          []*outbox.File      // of the stores that emit
 	emits             *emit.Metrics       // nil: http.listen is not set, or nothing emits

@@ -44,7 +44,7 @@ func TestApproveRepairRefuses(t *testing.T) {
 }
 
 // The record in the topic, from which the steward decides, and the row in the table, which the
-// person has read, give the same Seen.
+// operator has read, give the same Seen.
 func TestSeenIsTheSameInTheTable(t *testing.T) {
 	v := newVerified(t)
 	modified := timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 891234567, time.UTC))

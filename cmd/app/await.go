@@ -34,10 +34,10 @@ type ProgressFunc func(context.Context) (Progress, error)
 type Wait struct {
 	// Progress is called repeatedly, also after an error. A call may take requestTimeout.
 	Progress ProgressFunc
-	// Stalled is called whenever the progress has not changed for Patience. Its arguments are the last
+	// Stalled is called whenever the progress has not changed for StallTimeout. Its arguments are the last
 	// progress, and the error of the last Progress, which may be nil. An error from Stalled ends the wait.
-	Stalled  func(context.Context, Progress, error) error
-	Patience time.Duration
+	Stalled      func(context.Context, Progress, error) error
+	StallTimeout time.Duration
 }
 
 // Until returns nil when all work is done. It returns an error when ctx is done or Stalled returns
@@ -56,7 +56,7 @@ func (w Wait) Until(ctx context.Context) error {
 		if err == nil && now != last {
 			last, since = now, time.Now()
 		}
-		if time.Since(since) >= w.Patience {
+		if time.Since(since) >= w.StallTimeout {
 			if err := w.Stalled(ctx, last, err); err != nil {
 				return err
 			}

@@ -15,12 +15,12 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
-var errAway = errors.New("away")
+var errUnavailable = errors.New("unavailable")
 
 // A wait ends when a poll finds all done. Failed polls are repeated. Stalled is called after
-// Patience without progress, also if polls fail, and can end the wait.
+// StallTimeout without progress, also if polls fail, and can end the wait.
 func TestWait(t *testing.T) {
-	const patience = 10 * time.Second
+	const stallTimeout = 10 * time.Second
 	at := func(done int64) Progress { return Progress{Done: done, Total: 3} }
 	for name, tt := range map[string]struct {
 		look    func(since time.Duration) (Progress, error)
@@ -46,14 +46,14 @@ func TestWait(t *testing.T) {
 		"looks fail for a while": {
 			look: func(s time.Duration) (Progress, error) {
 				if s < 12*time.Second {
-					return at(3), errAway // that is no fact
+					return at(3), errUnavailable // that is no fact
 				}
 				return at(3), nil
 			},
-			after: 12 * time.Second, stalled: []string{"-1 of 0, away"},
+			after: 12 * time.Second, stalled: []string{"-1 of 0, unavailable"},
 		},
 		"Stalled ends it": {
-			look: func(time.Duration) (Progress, error) { return at(2), nil }, end: 2, want: errAway,
+			look: func(time.Duration) (Progress, error) { return at(2), nil }, end: 2, want: errUnavailable,
 			after: 20 * time.Second, stalled: []string{"2 of 3, <nil>", "2 of 3, <nil>"},
 		},
 	} {
@@ -62,11 +62,11 @@ func TestWait(t *testing.T) {
 				begun := time.Now()
 				var stalled []string
 				err := Wait{
-					Progress: func(context.Context) (Progress, error) { return tt.look(time.Since(begun)) },
-					Patience: patience,
+					Progress:     func(context.Context) (Progress, error) { return tt.look(time.Since(begun)) },
+					StallTimeout: stallTimeout,
 					Stalled: func(_ context.Context, p Progress, err error) error {
 						if stalled = append(stalled, fmt.Sprintf("%d of %d, %v", p.Done, p.Total, err)); len(stalled) == tt.end {
-							return errAway
+							return errUnavailable
 						}
 						return nil
 					},
@@ -88,8 +88,8 @@ func TestWaitIsCancelled(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), requestTimeout/2)
 		defer cancel()
 		err := Wait{
-			Progress: func(ctx context.Context) (Progress, error) { <-ctx.Done(); return Progress{1, 1}, nil },
-			Patience: time.Hour,
+			Progress:     func(ctx context.Context) (Progress, error) { <-ctx.Done(); return Progress{1, 1}, nil },
+			StallTimeout: time.Hour,
 		}.Until(ctx)
 		if !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v, want the end of its context", err)
@@ -109,8 +109,8 @@ func TestWaitEndsLooks(t *testing.T) {
 				}
 				return Progress{1, 1}, nil
 			},
-			Patience: 10 * time.Second,
-			Stalled:  func(context.Context, Progress, error) error { stalled++; return nil },
+			StallTimeout: 10 * time.Second,
+			Stalled:      func(context.Context, Progress, error) error { stalled++; return nil },
 		}.Until(t.Context())
 		if took := time.Since(begun); err != nil || took != 2*(requestTimeout+maxPollInterval) || stalled != 2 {
 			t.Errorf("returned %v after %v and %d reports, want the third look after %v", err, took, stalled,

@@ -135,7 +135,7 @@ func (c *Controls) SetWorkers(ctx context.Context, role schemas.Role, n int32, b
 	}
 	return c.set(ctx, "workers", Scope{Role: role}, by, func(ctl *pb.Control) {
 		ctl.Workers = n
-		if !ctl.GetPaused() { // a paused role keeps the name of the person who paused it
+		if !ctl.GetPaused() { // a paused role keeps the name of the operator who paused it
 			setActor(ctl, by)
 		}
 	})

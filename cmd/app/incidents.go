@@ -64,11 +64,11 @@ func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, fun
 	}
 }
 
-// An Actor is the person who acts, the reason, and the program that the action came through.
+// An Actor is the operator who acts, the reason, and the program that the action came through.
 type Actor struct{ Who, Reason, From string }
 
-// action returns the admin action of a person about an incident. Its key is that of the results
-// about the copy, so that it reaches the steward of the copy. It names the state that the person
+// action returns the admin action of an operator about an incident. Its key is that of the results
+// about the copy, so that it reaches the steward of the copy. It names the state that the operator
 // saw, so that it does not apply to a later one.
 func (by Actor) action(do string, i *pb.Incident) *pb.AdminAction {
 	return &pb.AdminAction{
@@ -78,7 +78,7 @@ func (by Actor) action(do string, i *pb.Incident) *pb.AdminAction {
 	}
 }
 
-// ApproveRepair publishes a person's approval of the repair of the incident in the state i, and
+// ApproveRepair publishes an operator's approval of the repair of the incident in the state i, and
 // returns the id of the action. It refuses an incident that the steward would not repair.
 func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (action string, err error) {
 	key := schemas.IncidentKey(i)
@@ -93,7 +93,7 @@ func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (acti
 	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
 }
 
-// CloseIncident closes an open incident for a person. The steward closes an incident of an item
+// CloseIncident closes an open incident for an operator. The steward closes an incident of an item
 // soon after the action is published. An incident without an item is closed when CloseIncident
 // returns.
 func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Actor) error {

@@ -58,7 +58,7 @@ func TestIncidentsReachEveryProcess(t *testing.T) {
 }
 
 // An action about the incident of a copy has the key of the results about the copy, whoever the
-// person is.
+// operator is.
 func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	i := &pb.Incident{Account: "acme", Store: "2", Space: "photos", Item: "a/b", Kind: "content-corrupt"}
 	keyOf := func(topic schemas.Topic, b schemas.Body) string {
@@ -172,7 +172,7 @@ func TestActionsReachTheSteward(t *testing.T) {
 	s.until(count(pb.IncidentState_INCIDENT_STATE_OPEN))
 	for n, i := range known.list() {
 		if err := all[n%2].CloseIncident(t.Context(), i,
-			Actor{Who: fmt.Sprintf("person %d", n), Reason: "seen", From: "cli"}); err != nil {
+			Actor{Who: fmt.Sprintf("operator %d", n), Reason: "seen", From: "cli"}); err != nil {
 			t.Fatal(err)
 		}
 	}

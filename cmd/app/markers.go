@@ -53,7 +53,7 @@ func (s *Stores) checkAtStart(run context.Context) error {
 				if errors.Is(err, storage.ErrCredentials) {
 					message = "wait for store that refuses the credentials"
 				}
-				s.log.Warn(message, "account", n.Account, "store", n.Store, "err", err, "advice", s.remedyFor(n, err))
+				s.log.Warn(message, "account", n.Account, "store", n.Store, "err", err, "remedy", s.remedyFor(n, err))
 			}
 		})
 	}
@@ -96,7 +96,7 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 	return precondition.Join(errs)
 }
 
-// remedy returns advice to the operator about a marker that could not be read.
+// remedy returns the remedy for a marker that could not be read.
 func remedy(n StoreName, err error) string {
 	switch {
 	case errors.Is(err, storage.ErrWrongMarker):
@@ -111,7 +111,7 @@ func remedy(n StoreName, err error) string {
 
 const remedyUnreachable = "check that it is running, mounted and reachable"
 
-// remedyFor is remedy for a configured store, with the advice that its driver needs.
+// remedyFor is remedy for a configured store, as its driver needs it.
 func (s *Stores) remedyFor(n StoreName, err error) string {
 	switch {
 	case errors.Is(err, storage.ErrCredentials):

@@ -88,15 +88,15 @@ func TestStoresAreLookedFor(t *testing.T) {
 				t.Errorf("%q is not in\n%s", want, strings.Join(got, "\n"))
 			}
 		}
-		if err := os.Rename(root("1"), root("aside")); err != nil { // one that was there goes away later
+		if err := os.Rename(root("1"), root("aside")); err != nil { // one that was there becomes unavailable later
 			t.Fatal(err)
 		}
 		if _, err := s.of(StoreName{"acme", "1"}).Stat(ctx, "photos", "a"); err == nil {
-			t.Error("a store that is away has answered")
+			t.Error("a store that is unavailable has answered")
 		}
 		time.Sleep(10 * time.Minute)
 		if want := []string{"acme/1 open", "acme/2 closed", "acme/3 closed"}; !slices.Equal(states(s), want) {
-			t.Errorf("while one is away: got %q, want %q", states(s), want)
+			t.Errorf("while one is unavailable: got %q, want %q", states(s), want)
 		}
 		if err := os.Rename(root("aside"), root("1")); err != nil {
 			t.Fatal(err)

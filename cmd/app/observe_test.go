@@ -172,7 +172,7 @@ func TestObserved(t *testing.T) {
 	await("/startupz", 200)
 	await("/readyz", 200, `"role": "planner"`, `"partitions": 4`)
 	b.Send(item("a"), item("b"))
-	await("/metrics", 200, `millrace_kafka_messages_total{class="high",outcome="done",role="planner"} 2`,
+	await("/metrics", 200, `millrace_kafka_messages_total{class="high",disposition="done",role="planner"} 2`,
 		`millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 0`,
 		`millrace_kafka_client_connects_total{client="planner.high",`, `millrace_kafka_client_connects_total{client="admin",`)
 	b.Send(item("hangs"))

@@ -28,15 +28,15 @@ import (
 func TestWorkResumesAfterOutage(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
-		away    time.Duration
+		outage  time.Duration
 		restart bool
 	}{
-		"away for a minute":               {50 * time.Second, false},
-		"away for a quarter of an hour":   {15 * time.Minute, false},
-		"away, and the process restarted": {10 * time.Minute, true},
+		"unavailable for a minute":               {50 * time.Second, false},
+		"unavailable for a quarter of an hour":   {15 * time.Minute, false},
+		"unavailable, and the process restarted": {10 * time.Minute, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "away for a quarter of an hour" {
+			if name == "unavailable for a quarter of an hour" {
 				need.Integration(t)
 			}
 			dir := t.TempDir()
@@ -51,15 +51,16 @@ func TestWorkResumesAfterOutage(t *testing.T) {
 				}
 				x.takeAway(t)
 				x.broker.Send(x.commands(n)...)
-				time.Sleep(tt.away / 2)
+				time.Sleep(tt.outage / 2)
 				if tt.restart {
 					stop()
 					stop = x.start(t)
 					time.Sleep(time.Minute) // those that wait come by, and are counted
 				}
-				time.Sleep(tt.away / 2)
+				time.Sleep(tt.outage / 2)
 				if waiting, done := x.stores.Breakers()[1].Waiting, x.done.Load(); waiting < n*9/10 || done != int64(n) {
-					t.Errorf("while it is away: %d are counted as waiting, %d are done, want about %d of each", waiting, done, n)
+					t.Errorf("while it is unavailable: %d are counted as waiting, %d are done, want about %d of each",
+						waiting, done, n)
 				}
 				x.bringBack(t)
 				back := time.Now()

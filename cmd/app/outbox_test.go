@@ -35,7 +35,7 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n := first.Unpublished(); n != 2 {
-		t.Fatalf("%d mutations are not told of, want 2", n)
+		t.Fatalf("%d mutations are pending, want 2", n)
 	}
 	second, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()})
 	if err != nil {
@@ -63,7 +63,7 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 	go func() { ended <- store.Run(ctx) }()
 	s.until(func() error {
 		if n := third.Unpublished(); n != 0 {
-			return fmt.Errorf("%d mutations are not told of", n)
+			return fmt.Errorf("%d mutations are pending", n)
 		}
 		return nil
 	})

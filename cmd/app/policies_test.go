@@ -267,7 +267,7 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 	s.await("/readyz", 200)
 }
 
-// Nothing is published after an undecodable record until a person accepts its loss. Then the
+// Nothing is published after an undecodable record until an operator accepts its loss. Then the
 // process is ready too.
 func TestFolderPublishesOverNoGap(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
@@ -298,7 +298,7 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	s.await("/readyz", 200)
 }
 
-// A gap that a person has accepted does not make a process unready, and its incident stays closed.
+// A gap that an operator has accepted does not make a process unready, and its incident stays closed.
 func TestAcceptedGap(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
 	s := newSite(t)
@@ -335,7 +335,7 @@ func TestAcceptedGap(t *testing.T) {
 	}
 }
 
-// After a person has accepted a gap, the document of a folder still equals the active one.
+// After an operator has accepted a gap, the document of a folder still equals the active one.
 func TestAcceptedGapOfAFolder(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
 	s := newSite(t)
@@ -360,7 +360,7 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 }
 
 // A record that the policies ignore, such as that of a losing writer, does not supersede an
-// undecodable one: that stays for a person to accept, also in a process that starts later.
+// undecodable one: that stays for an operator to accept, also in a process that starts later.
 func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	b := kafkatest.New(t, kafkatest.Options{Loopback: true, NoTopics: true})
 	s := newSite(t)

@@ -31,7 +31,7 @@ const (
 	rebuildBytes = 8 << 20
 )
 
-// The admin actions that record lost records, and their acceptance by a person.
+// The admin actions that record lost records, and their acceptance by an operator.
 const (
 	actionLost   = "records-lost"
 	actionAccept = "accept-loss"
@@ -89,7 +89,7 @@ func (a *App) recordRemoved(
 type RebuildResult struct {
 	// Gaps are the gaps that it closed, as they were before.
 	Gaps []clickhouse.Gap `json:"gaps,omitempty"`
-	// Lost are the losses, from this and earlier rebuilds, that no person has accepted. After an error
+	// Lost are the losses, from this and earlier rebuilds, that no operator has accepted. After an error
 	// it has only those of this rebuild.
 	Lost []Loss `json:"lost,omitempty"`
 }
@@ -399,7 +399,7 @@ func (f *gapFill) movePosition(ctx context.Context, next int64) error {
 		Start: f.From, From: f.From, Next: next}})
 }
 
-// AcceptLoss records that a person accepts all losses, and returns them.
+// AcceptLoss records that an operator accepts all losses, and returns them.
 func (a *App) AcceptLoss(ctx context.Context, by Actor) ([]Loss, error) {
 	lost, err := unacceptedLosses(ctx, a.admin)
 	if err != nil || len(lost) == 0 {
@@ -418,7 +418,7 @@ func (a *App) AcceptLoss(ctx context.Context, by Actor) ([]Loss, error) {
 	return lost, nil
 }
 
-// unacceptedLosses returns the losses that rebuilds recorded and no person has accepted since. For
+// unacceptedLosses returns the losses that rebuilds recorded and no operator has accepted since. For
 // a range the last record counts: all records of a loss have the same key, so they are in one
 // partition.
 func unacceptedLosses(ctx context.Context, a *admin.Admin) ([]Loss, error) {

@@ -77,8 +77,8 @@ func (r *restored) empty(tables ...string) {
 	}
 }
 
-func (r *restored) rebuild(ctx context.Context, told func(step string, done, total int64)) (RebuildResult, error) {
-	return r.app.Rebuild(ctx, Actor{Who: "ann", From: "cli"}, told)
+func (r *restored) rebuild(ctx context.Context, progress func(step string, done, total int64)) (RebuildResult, error) {
+	return r.app.Rebuild(ctx, Actor{Who: "ann", From: "cli"}, progress)
 }
 
 // whole reports the differences between topics and tables.
@@ -353,7 +353,7 @@ func TestRebuildOfWhatCanBeRead(t *testing.T) {
 }
 
 // Removed records of the state are restored from the logs. Those of a log are lost, which is a
-// finding until a person accepts it.
+// finding until an operator accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
@@ -404,7 +404,7 @@ func TestRebuildWithoutKafka(t *testing.T) {
 }
 
 // Records of a table without positions that were removed before the sink read them are a finding
-// until a person accepts it, even if the group has moved past them. They are one finding,
+// until an operator accepts it, even if the group has moved past them. They are one finding,
 // independently of restarts of the sink and of partial acknowledgements.
 func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	t.Parallel()

@@ -209,8 +209,8 @@ func (a *App) checker() ([]part, error) {
 
 func (a *App) steward() ([]part, error) {
 	c := steward.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}
-	if ladder := a.cfg.Fixity.Recheck; len(ladder) > 0 {
-		c.Recheck = ladder[0]
+	if intervals := a.cfg.Fixity.Recheck; len(intervals) > 0 {
+		c.Recheck = intervals[0]
 	}
 	s, err := steward.New(c, steward.Deps{Stores: a.stores, Records: a.reader, Log: a.log})
 	if err != nil {

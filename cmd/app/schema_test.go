@@ -15,7 +15,7 @@ import (
 
 // Each row has the answers of ClickHouse, in order.
 func TestSchema(t *testing.T) {
-	away := errors.New("connection refused")
+	unavailable := errors.New("connection refused")
 	lacks := fmt.Errorf("%w: 0003", migrate.ErrMissing)
 	for name, tt := range map[string]struct {
 		says  []error // the last one again and again
@@ -23,12 +23,12 @@ func TestSchema(t *testing.T) {
 		later error // what ends the process
 		ping  error // after an hour
 	}{
-		"up to date":             {says: []error{nil}},
-		"lacks a migration":      {says: []error{lacks}, start: migrate.ErrMissing},
-		"is away":                {says: []error{away}, ping: away},
-		"is away, and back":      {says: []error{away, away, nil}},
-		"is back, but lacks one": {says: []error{away, away, lacks}, later: migrate.ErrMissing},
-		"hangs":                  {says: []error{context.DeadlineExceeded, nil}},
+		"up to date":               {says: []error{nil}},
+		"lacks a migration":        {says: []error{lacks}, start: migrate.ErrMissing},
+		"is unavailable":           {says: []error{unavailable}, ping: unavailable},
+		"is unavailable, and back": {says: []error{unavailable, unavailable, nil}},
+		"is back, but lacks one":   {says: []error{unavailable, unavailable, lacks}, later: migrate.ErrMissing},
+		"hangs":                    {says: []error{context.DeadlineExceeded, nil}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

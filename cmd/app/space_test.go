@@ -71,7 +71,7 @@ func TestSpaceGone(t *testing.T) {
 	until(false)
 }
 
-// The time at which a space was declared gone is that of the broker, not that of the person's
+// The time at which a space was declared gone is that of the broker, not that of the operator's
 // clock.
 func TestActionsAreDatedByTheBroker(t *testing.T) {
 	s := newSite(t)
@@ -93,6 +93,6 @@ func TestActionsAreDatedByTheBroker(t *testing.T) {
 		return nil
 	})
 	if since := a.goneSpaces.Since("acme", "2", "photos"); since.After(time.Now()) {
-		t.Errorf("gone since %v, by the clock of the person", since)
+		t.Errorf("gone since %v, by the clock of the operator", since)
 	}
 }

@@ -43,7 +43,7 @@ type StoreInfo struct {
 	Repair   string     `json:"repair"`
 	State    StoreState `json:"state,omitempty"`
 	Error    string     `json:"error,omitempty"`
-	Advice   string     `json:"advice,omitempty"` // advice to the operator
+	Remedy   string     `json:"remedy,omitempty"` // for the operator
 	// Capabilities are the capabilities of the store; nil if it was not checked.
 	Capabilities []Capability `json:"capabilities,omitempty"`
 }
@@ -192,7 +192,7 @@ func (s *Stores) observe(ctx context.Context, v *StoreInfo, look func(storage.St
 			v.State = storeUnavailable
 		}
 		v.Error = strings.Join(strings.Fields(got.err.Error()), " ")
-		v.Advice = s.remedyFor(StoreName{v.Account, v.Store}, got.err)
+		v.Remedy = s.remedyFor(StoreName{v.Account, v.Store}, got.err)
 		return
 	}
 	v.Capabilities = capabilities(got.d)

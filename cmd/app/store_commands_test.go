@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Each configuration error has a state, and an error of one line with advice.
+// Each configuration error has a state, and an error of one line with a remedy.
 func TestCheckStoresOf(t *testing.T) {
 	answer := func(status int, code string) func(*testing.T) string {
 		return func(t *testing.T) string {
@@ -86,13 +86,13 @@ func TestCheckStoresOf(t *testing.T) {
 				t.Fatalf("CheckStoresOf = %+v, %v", views, err)
 			}
 			v := views[0]
-			if said := v.Error + ": " + v.Advice; v.State != tt.state || !strings.Contains(said, tt.says) ||
+			if said := v.Error + ": " + v.Remedy; v.State != tt.state || !strings.Contains(said, tt.says) ||
 				strings.Contains(said, "\n") {
 				t.Errorf("state %q, %q; want %q, a line with %q", v.State, said, tt.state, tt.says)
 			}
 			err = InitStore(t.Context(), cfg, slog.New(slog.DiscardHandler), StoreName{"acme", "s"})
 			if mend := tt.state == storeUnavailable; errors.Is(err, precondition.Err) != mend {
-				t.Errorf("InitStore: %v, that a person must mend it: want %v", err, mend)
+				t.Errorf("InitStore: %v, that an operator must mend it: want %v", err, mend)
 			}
 		})
 	}

@@ -72,7 +72,7 @@ func TestStoreAway(t *testing.T) {
 			return err
 		}
 		root := filepath.Join(dir, "acme-a")
-		if err := os.Rename(root, root+".away"); err != nil {
+		if err := os.Rename(root, root+".unplugged"); err != nil {
 			t.Fatal(err)
 		}
 		// Checks before the start go directly to the store and do not change the breaker.
@@ -113,10 +113,10 @@ func TestStoreAway(t *testing.T) {
 			t.Fatalf("got %q, want %q", states(s), want)
 		}
 		if got[0].Cause != nil || got[1].Cause == nil || !got[1].Since.Equal(time.Now()) {
-			t.Errorf("got %+v, want a cause of the one that is away, as of now", got)
+			t.Errorf("got %+v, want a cause of the one that is unavailable, as of now", got)
 		}
 
-		if err := os.Rename(root+".away", root); err != nil {
+		if err := os.Rename(root+".unplugged", root); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.checkMarkers(ctx); err != nil { // sees the store, whatever its breaker says

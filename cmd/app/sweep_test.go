@@ -131,7 +131,7 @@ func TestSweepOnDemand(t *testing.T) {
 	half := func(sweep string, begun time.Time) string {
 		id := schemas.ID("half", sweep)
 		s.b.Send(schemas.Message{Topic: schemas.Checkpoints,
-			Body: &pb.Checkpoint{Id: id, Sweep: sweep, Morsel: "acme/1", Round: id,
+			Body: &pb.Checkpoint{Id: id, Sweep: sweep, Split: "acme/1", Round: id,
 				Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"item-001"}`),
 				Counts: map[string]int64{"1/photos": 2}}})
 		return id
@@ -159,7 +159,7 @@ func TestSweepOnDemand(t *testing.T) {
 func (s *swept) empty(sweep string, after time.Duration) {
 	id, begun := schemas.ID("empty", sweep), timestamppb.New(s.begun.Add(after))
 	s.b.Send(schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
-		Id: id, Sweep: sweep, Morsel: "acme/1", Round: id, Started: begun, Finished: begun, Baseline: true}})
+		Id: id, Sweep: sweep, Split: "acme/1", Round: id, Started: begun, Finished: begun, Baseline: true}})
 }
 
 // The first round with checks is the baseline, also when it resumes after a kill. A lost checkpoint

@@ -150,11 +150,11 @@ func TestTracingWithoutCollector(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
 	for name, tt := range map[string]struct {
-		handler http.HandlerFunc
-		away    bool
-		want    string // in the log
+		handler     http.HandlerFunc
+		unavailable bool
+		want        string // in the log
 	}{
-		"away": {handler: func(http.ResponseWriter, *http.Request) {}, away: true, want: "drop spans"},
+		"unavailable": {handler: func(http.ResponseWriter, *http.Request) {}, unavailable: true, want: "drop spans"},
 		"refuses": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) },
 			want: "drop spans"},
 		"hangs": {handler: func(http.ResponseWriter, *http.Request) { <-hang }, want: "flush spans"},
@@ -165,7 +165,7 @@ func TestTracingWithoutCollector(t *testing.T) {
 			if name == "hangs" {
 				t.Cleanup(func() { close(hang) }) // before the server is closed, which waits for it
 			}
-			if tt.away {
+			if tt.unavailable {
 				srv.Close()
 			}
 			var logged logtest.Lines
@@ -219,7 +219,8 @@ func TestLossyExporter(t *testing.T) {
 		}
 		f.err = nil
 		time.Sleep(time.Hour)
-		if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil || logged.Count("drop spans") != 3 {
+		err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2))
+		if err != nil || logged.Count("drop spans") != 3 {
 			t.Errorf("got %v, and a complaint about nothing", err)
 		}
 	})

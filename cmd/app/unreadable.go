@@ -21,16 +21,16 @@ const (
 
 // recordSubject returns the subject of the incident of an unreadable record.
 func recordSubject(u client.UnreadableRecord) incident.Subject {
-	return incident.Subject{Kind: incident.RecordUnreadable, Name: u.Position()}
+	return incident.Subject{Kind: incident.RecordUnreadable, Name: u.Coordinates()}
 }
 
 // batchSubject returns the subject of the incident of a batch that cannot be parsed.
 func batchSubject(u client.UnreadableBatch) incident.Subject {
-	return incident.Subject{Kind: incident.BatchUnreadable, Name: u.Reader + " " + u.Position()}
+	return incident.Subject{Kind: incident.BatchUnreadable, Name: u.Reader + " " + u.Coordinates()}
 }
 
 // watchUnreadable opens an incident for each record of a table that this process cannot read, and
-// closes it when a later record of the same key follows. An incident that a person closed stays
+// closes it when a later record of the same key follows. An incident that an operator closed stays
 // closed, since its name has the record's offset. An incident about a record that this process can
 // read is not touched: another process may be unable to.
 func (a *App) watchUnreadable(ctx context.Context) error {
@@ -69,7 +69,7 @@ func (a *App) reportUnreadable(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// reportBatches opens an incident for each batch that blocks the reading of a partition. A person
+// reportBatches opens an incident for each batch that blocks the reading of a partition. An operator
 // closes it, since another process may read the partition later. It then stays closed, since its
 // name has the offset.
 func (a *App) reportBatches(ctx context.Context) error {
@@ -83,7 +83,7 @@ func (a *App) reportBatches(ctx context.Context) error {
 }
 
 // unreadableRecords returns descriptions of the unreadable records on which the roles depend and
-// that no person has accepted as lost, and of the partitions that cannot be read further.
+// that no operator has accepted as lost, and of the partitions that cannot be read further.
 func (a *App) unreadableRecords(n needs) (all []string) {
 	for _, u := range a.unreadable.Batches() {
 		all = append(all, u.Err.Error())
@@ -91,7 +91,7 @@ func (a *App) unreadableRecords(n needs) (all []string) {
 	for _, u := range a.unreadable.List() {
 		if about := recordSubject(u); n.table(u.Topic) && !a.incidentBoard.Accepted(about) {
 			all = append(all, fmt.Sprintf("%s with key %q (%v): publish its key again, or 'millrace incident close %s'",
-				u.Position(), u.Key, u.Err, about.Key()))
+				u.Coordinates(), u.Key, u.Err, about.Key()))
 		}
 	}
 	return all

@@ -55,7 +55,7 @@ func TestUnreadableRecord(t *testing.T) {
 	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`)
 }
 
-// When a person accepts an unreadable record, every process is ready, also those that start later.
+// When an operator accepts an unreadable record, every process is ready, also those that start later.
 func TestUnreadableRecordIsAccepted(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
@@ -155,7 +155,7 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	}
 	past := incident.Subject{Kind: incident.RecordUnreadable}
 	note := func(_ []byte, d *schemas.Delivery) error {
-		past.Name = client.UnreadableRecord{Topic: d.Topic, Partition: d.Partition, Offset: d.Offset}.Position()
+		past.Name = client.UnreadableRecord{Topic: d.Topic, Partition: d.Partition, Offset: d.Offset}.Coordinates()
 		return nil
 	}
 	if err := a.readTable(t.Context(), schemas.Controls, note, func(context.Context) error { return nil }); err != nil {

@@ -14,20 +14,20 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// positionInterval is the time between two recordings of the groups' positions. If the brokers
+// groupOffsetInterval is the time between two recordings of the groups' offsets. If the brokers
 // delete the offsets of a group, the group repeats the work since the last recording.
-const positionInterval = 10 * time.Minute
+const groupOffsetInterval = 10 * time.Minute
 
 // upkeep returns the parts of the sweeper that repeat their work periodically. The trimmer and the
-// tidier can be turned off.
+// expirer can be turned off.
 func (a *App) upkeep() []part {
-	parts := []part{a.periodic("group positions", positionInterval, a.publishPositions)}
+	parts := []part{a.periodic("group offsets", groupOffsetInterval, a.publishGroupOffsets)}
 	if every := a.cfg.Trim.Every; every > 0 {
 		t := a.newTrimmer(a.gapStarts)
 		parts = append(parts, a.periodic("trimmer", every, func(ctx context.Context) { a.trim(ctx, t) }))
 	}
-	if every := a.cfg.Tidy.Every; every > 0 {
-		parts = append(parts, a.periodic("tidier", every, a.tidier()))
+	if every := a.cfg.Expire.Every; every > 0 {
+		parts = append(parts, a.periodic("expirer", every, a.expirer()))
 	}
 	return parts
 }
@@ -78,11 +78,11 @@ func (a *App) runJob(ctx context.Context, name string, do func(id string) (map[s
 	}
 }
 
-// publishPositions publishes the positions of groups that are not recorded, for the case that the
+// publishGroupOffsets publishes the offsets of groups that are not recorded, for the case that the
 // brokers delete their offsets. Each is published by itself: one that is too large does not block the
 // others. The next run repeats what failed.
-func (a *App) publishPositions(ctx context.Context) {
-	all, err := a.admin.Positions(ctx)
+func (a *App) publishGroupOffsets(ctx context.Context) {
+	all, err := a.admin.OffsetCheckpoints(ctx)
 	errs := []error{err}
 	for _, m := range all {
 		err := a.producer.Publish(ctx, m)
@@ -92,7 +92,7 @@ func (a *App) publishPositions(ctx context.Context) {
 		}
 	}
 	if err := errors.Join(errs...); err != nil && ctx.Err() == nil {
-		a.log.Warn("record group positions", "retry_after", positionInterval, "err", err)
+		a.log.Warn("record group offsets", "retry_after", groupOffsetInterval, "err", err)
 	}
 }
 

@@ -35,21 +35,21 @@ func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 		admin: a, producer: p}
 }
 
-// An interval of 0 turns the trimmer or the tidier off.
+// An interval of 0 turns the trimmer or the expirer off.
 func TestUpkeep(t *testing.T) {
 	for name, tt := range map[string]struct {
-		trim, tidy time.Duration
-		want       []string
+		trim, expire time.Duration
+		want         []string
 	}{
-		"both":         {time.Hour, time.Hour, []string{"group positions", "trimmer", "tidier"}},
-		"no trimmer":   {0, time.Hour, []string{"group positions", "tidier"}},
-		"no tidier":    {time.Hour, 0, []string{"group positions", "trimmer"}},
-		"none of both": {0, 0, []string{"group positions"}},
+		"both":         {time.Hour, time.Hour, []string{"group offsets", "trimmer", "expirer"}},
+		"no trimmer":   {0, time.Hour, []string{"group offsets", "expirer"}},
+		"no expirer":   {time.Hour, 0, []string{"group offsets", "trimmer"}},
+		"none of both": {0, 0, []string{"group offsets"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := trimming(t, kafkatest.New(t, kafkatest.Options{Partitions: 1}), time.Minute)
-				a.cfg.Trim.Every, a.cfg.Tidy.Every = tt.trim, tt.tidy
+				a.cfg.Trim.Every, a.cfg.Expire.Every = tt.trim, tt.expire
 				var got []string
 				for _, p := range a.upkeep() {
 					got = append(got, p.name)
@@ -87,7 +87,7 @@ func TestPublishPositions(t *testing.T) {
 				ended := make(chan error, 2)
 				go func() { ended <- g.Run(ctx) }()
 				time.Sleep(time.Minute)
-				positions := a.periodic("group positions", positionInterval, a.publishPositions)
+				positions := a.periodic("group offsets", groupOffsetInterval, a.publishGroupOffsets)
 				mend := b.FailProduce(schemas.Checkpoints, fault, -1)
 				go func() { ended <- positions.run(ctx) }()
 				time.Sleep(time.Minute)
@@ -97,17 +97,17 @@ func TestPublishPositions(t *testing.T) {
 				if fault == kafkatest.Refused && before != 0 {
 					t.Errorf("%d on record though refused", before)
 				}
-				time.Sleep(positionInterval)
+				time.Sleep(groupOffsetInterval)
 				first := count()
 				if first != max(before, 1) {
 					t.Errorf("%d on record after the next time, %d before", first, before)
 				}
-				time.Sleep(3 * positionInterval)
+				time.Sleep(3 * groupOffsetInterval)
 				if got := count(); got != first {
 					t.Errorf("%d on record though nothing has moved", got)
 				}
 				send()
-				time.Sleep(positionInterval + time.Minute)
+				time.Sleep(groupOffsetInterval + time.Minute)
 				if got := count(); got != first+1 {
 					t.Errorf("%d on record after the group has moved, want %d", got, first+1)
 				}
@@ -236,8 +236,8 @@ func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 	r := newRestored(t)
 	r.work(0, 20)
 	r.b.ReplaceMembers(schemas.RoleSteward, schemas.FixityResults, map[int32]int64{0: 20}) // the other reader
-	away := func(context.Context) (map[schemas.Topic]map[int32]int64, error) {
-		return nil, errors.New("ClickHouse is away")
+	unavailable := func(context.Context) (map[schemas.Topic]map[int32]int64, error) {
+		return nil, errors.New("ClickHouse is unavailable")
 	}
 	for _, tt := range []struct {
 		name    string
@@ -246,12 +246,12 @@ func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 		want    int64 // where the log starts then
 	}{
 		{"a log and the state lack all", func() { r.empty("bit_log", "copy_state") }, r.app.gapStarts, 0},
-		{"ClickHouse is away", func() {}, away, 0},
-		{"it is filled, and ClickHouse is away", func() {
+		{"ClickHouse is unavailable", func() {}, unavailable, 0},
+		{"it is filled, and ClickHouse is unavailable", func() {
 			if _, err := r.rebuild(t.Context(), quiet); err != nil {
 				t.Fatal(err)
 			}
-		}, away, 0},
+		}, unavailable, 0},
 		{"it is filled", func() {}, r.app.gapStarts, 19}, // the newest stays
 	} {
 		tt.before()

@@ -190,7 +190,7 @@ func (v *Verifier) Replicated(ctx context.Context) ([]clickhouse.Shard, error) {
 	return v.db.Replicated(ctx)
 }
 
-// Lost returns the losses that rebuilds recorded and no person has accepted.
+// Lost returns the losses that rebuilds recorded and no operator has accepted.
 func (v *Verifier) Lost(ctx context.Context) ([]Loss, error) { return unacceptedLosses(ctx, v.admin) }
 
 // ManifestReport is the result of comparing the state of copies with the logs.

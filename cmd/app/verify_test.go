@@ -271,7 +271,7 @@ func TestOpenDB(t *testing.T) {
 		addr         string
 		precondition bool
 	}{
-		"away":         {"127.0.0.1:1", false},
+		"unavailable":  {"127.0.0.1:1", false},
 		"not migrated": {clickhousetest.Addr(t), true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -42,7 +42,7 @@ type Config struct {
 	// What happens to bytes that are replaced or deleted.
 	Replaced Replaced `key:"replaced"`
 	// How stores are cleaned up.
-	Tidy Tidy `key:"tidy"`
+	Expire Expire `key:"expire"`
 	// When the process reports itself as unhealthy.
 	Health Health `key:"health"`
 	// The HTTP endpoints /livez, /readyz, /startupz and /metrics.
@@ -448,9 +448,9 @@ type Replaced struct {
 	Keep time.Duration `key:"keep"`
 }
 
-// Tidy configures the cleanup of stores by the sweeper: it aborts multipart uploads that are older
+// Expire configures the cleanup of stores by the sweeper: it aborts multipart uploads that are older
 // than a week, and removes replaced bytes after replaced.keep.
-type Tidy struct {
+type Expire struct {
 	// The time between two runs, 1m or more; 0 turns it off.
 	Every time.Duration `key:"every"`
 }
@@ -525,7 +525,7 @@ func Default() Config {
 		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, PartsPerSecond: 4, Memory: 20 << 20},
 		Trim:     Trim{Every: time.Hour, Keep: 14 * day},
 		Replaced: Replaced{Keep: 30 * day},
-		Tidy:     Tidy{Every: 6 * time.Hour},
+		Expire:   Expire{Every: 6 * time.Hour},
 		Health:   Health{StallAfter: 5 * time.Minute},
 		Trace:    Trace{Percent: 100},
 		Log:      Log{Level: "info", Format: "text"},

@@ -60,7 +60,7 @@ func validate(c *Config, fault report) {
 	}
 	validateIngest(c, fault)
 	validateOutbox(c.Outbox, fault)
-	validateTidy(c, fault)
+	validateExpire(c, fault)
 	validateTrace(c.Trace, fault)
 	between("sink.rows", c.Sink.Rows, 10_000_000, fault)
 	if c.Sink.Bytes < 1<<20 || c.Sink.Bytes > 4<<30 {

@@ -81,8 +81,8 @@ func TestValidate(t *testing.T) {
 			"is for driver s3",
 		fileStore + "restore: true}]}]":                                   "accounts[0].stores[0].restore: is for driver s3",
 		fileStore + "path_style: false, restore: false, region: \"\"}]}]": "",
-		"tidy: {every: 1s}":                                               "tidy.every = 1s: want 1m or more",
-		"tidy: {every: 0s}":                                               "",
+		"expire: {every: 1s}":                                             "expire.every = 1s: want 1m or more",
+		"expire: {every: 0s}":                                             "",
 		"replaced: {keep: 1h}": "replaced.keep = 1h: " +
 			"want 0 (forever), or 1d or more",
 		"replaced: {keep: -1d}": "replaced.keep = -1d: " +

@@ -28,7 +28,7 @@ const stallAfter = 5 * time.Minute
 func TestEvaluate(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	away := errors.New("connection refused")
+	unavailable := errors.New("connection refused")
 	// A copier that has had work for an hour, and did some of it a minute ago.
 	busy := roleHealth{Role: schemas.RoleCopier, Member: true, Due: 7, Able: true, DueSince: ago(time.Hour),
 		Active: ago(time.Minute)}
@@ -77,7 +77,7 @@ func TestEvaluate(t *testing.T) {
 			want: status{Live: true, Reasons: []string{"role copier is not in its group"}}},
 		"one of two is stalled": {duties: append(with(stalled),
 			roleHealth{Role: schemas.RoleChecker, Member: true}), want: stall},
-		"Kafka is away": {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: away},
+		"Kafka is unavailable": {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: unavailable},
 			want: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable: connection refused"}}},
 		"Kafka is starting": {duties: []roleHealth{busy},
 			faults: map[string]error{engineKafka: client.ErrOffsetsNotReady}, want: status{Live: true, Started: true,
@@ -88,10 +88,11 @@ func TestEvaluate(t *testing.T) {
 		"ClickHouse refuses the password": {duties: []roleHealth{busy},
 			faults: map[string]error{engineClickHouse: clickhouse.ErrAccess}, want: status{Live: true, Started: true,
 				Reasons: []string{"clickhouse refuses access: " + clickhouse.ErrAccess.Error()}}},
-		"ClickHouse is away": {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: away},
+		"ClickHouse is unavailable": {duties: []roleHealth{busy}, faults: map[string]error{engineClickHouse: unavailable},
 			want: status{Live: true, Started: true, Reasons: []string{"clickhouse is unavailable: connection refused"}}},
-		"ClickHouse is away, and a stall": {duties: with(stalled), faults: map[string]error{engineClickHouse: away},
-			want: status{Started: true, Reasons: []string{"clickhouse is unavailable: connection refused", stall.Reasons[0]}}},
+		"ClickHouse is unavailable, and a stall": {duties: with(stalled),
+			faults: map[string]error{engineClickHouse: unavailable},
+			want:   status{Started: true, Reasons: []string{"clickhouse is unavailable: connection refused", stall.Reasons[0]}}},
 		"nothing collected yet": {duties: with(stalled), looked: time.Time{}.Add(1),
 			want: status{Live: true, Reasons: []string{"the state of the engines is not known"}}},
 		"collected too long ago": {duties: with(stalled), looked: ago(time.Minute),
@@ -99,9 +100,9 @@ func TestEvaluate(t *testing.T) {
 		"stuck, and collected too long ago": {duties: with(func(d *roleHealth) { d.Stuck = 1 }), looked: ago(time.Minute),
 			want: status{Reasons: []string{"the state of the engines is not known",
 				"role copier: 1 tasks have not ended after they were cancelled"}}},
-		"one store is away": {duties: []roleHealth{busy},
+		"one store is unavailable": {duties: []roleHealth{busy},
 			stores: []Store{{Account: "a", Store: "1", State: limit.Open}, {Account: "a", Store: "2"}}, want: all},
-		"every store is away": {duties: []roleHealth{busy},
+		"every store is unavailable": {duties: []roleHealth{busy},
 			stores: []Store{{Account: "a", Store: "1", State: limit.Open},
 				{Account: "b", Store: "1", State: limit.HalfOpen}},
 			want: status{Live: true, Started: true, Reasons: []string{"every store is unavailable: a/1, b/1"}}},
@@ -150,7 +151,7 @@ func (s *scene) monitor(stall time.Duration) *Monitor {
 		Roles: func() []metrics.RoleState { return s.states },
 		Lags: func(context.Context, ...schemas.Role) ([]admin.Lag, error) {
 			if s.looks++; s.flaky > 0 && s.looks%s.flaky == 0 {
-				return nil, errors.New("away")
+				return nil, errors.New("unavailable")
 			}
 			return s.lags, s.lagErr
 		},
@@ -237,20 +238,20 @@ func TestHealth(t *testing.T) {
 			during: func(s *scene, d time.Duration) {
 				s.lagErr = nil
 				if d < 9*time.Minute {
-					s.lagErr = errors.New("away")
+					s.lagErr = errors.New("unavailable")
 				}
 			}, live: true},
 		"now and then Kafka does not say": {
 			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}, flaky: 4}},
-		"Kafka was away for most of the time": {
+		"Kafka was unavailable for most of the time": {
 			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
 				s.lagErr = nil
 				if d >= 2*time.Minute && d < 8*time.Minute {
-					s.lagErr = errors.New("away")
+					s.lagErr = errors.New("unavailable")
 				}
 			}, live: true},
-		"something was done before Kafka went away": {
+		"something was done before Kafka became unavailable": {
 			scene: scene{states: []metrics.RoleState{high}, lags: []admin.Lag{behind}},
 			during: func(s *scene, d time.Duration) {
 				if d < 4*time.Minute {
@@ -258,18 +259,18 @@ func TestHealth(t *testing.T) {
 				}
 				s.lagErr = nil
 				if d >= 4*time.Minute && d < 7*time.Minute {
-					s.lagErr = errors.New("away")
+					s.lagErr = errors.New("unavailable")
 				}
 			}, live: true},
 		"the sink waits for ClickHouse": {
 			scene: scene{states: []metrics.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
-				ping: errors.New("away"),
+				ping: errors.New("unavailable"),
 				lags: []admin.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}, live: true},
 		"the sink hangs": {
 			scene: scene{states: []metrics.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
 				lags: []admin.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
-		"the copier hangs while ClickHouse is away": {scene: scene{states: []metrics.RoleState{high},
-			lags: []admin.Lag{behind}, ping: errors.New("away")}},
+		"the copier hangs while ClickHouse is unavailable": {scene: scene{states: []metrics.RoleState{high},
+			lags: []admin.Lag{behind}, ping: errors.New("unavailable")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

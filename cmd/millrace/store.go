@@ -140,7 +140,7 @@ Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no s
 				return err
 			}
 			if err := notOK([]app.StoreInfo{v}); err != nil && o.form == formTable {
-				return fmt.Errorf("%w: %s: %s", err, v.Error, v.Advice)
+				return fmt.Errorf("%w: %s: %s", err, v.Error, v.Remedy)
 			}
 			if o.form == formJSON {
 				err = writeJSON(c.OutOrStdout(), v)
@@ -192,7 +192,7 @@ func notOK(views []app.StoreInfo) error {
 	return fmt.Errorf("%w: not ok: %s", errFindings, strings.Join(names, ", "))
 }
 
-// showStores prints stores. Below a table it prints the error and the advice for each store that is
+// showStores prints stores. Below a table it prints the error and the remedy for each store that is
 // not ok.
 func showStores(w io.Writer, o *output, views []app.StoreInfo) error {
 	if err := printList(w, o, views, storeTable()); err != nil || o.form != formTable {
@@ -202,7 +202,7 @@ func showStores(w io.Writer, o *output, views []app.StoreInfo) error {
 		if v.Error == "" {
 			continue
 		}
-		if _, err := fmt.Fprintf(w, "%s/%s: %s: %s\n", v.Account, v.Store, v.Error, v.Advice); err != nil {
+		if _, err := fmt.Fprintf(w, "%s/%s: %s: %s\n", v.Account, v.Store, v.Error, v.Remedy); err != nil {
 			return err
 		}
 	}

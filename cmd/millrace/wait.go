@@ -102,7 +102,7 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 			step.Set(now.Done)
 			return now, nil
 		},
-		Patience: stallTimeout,
+		StallTimeout: stallTimeout,
 		Stalled: w.stalled(roles, func(last app.Progress) string {
 			return fmt.Sprintf("waiting for %s: %d of %d are recorded", what, max(last.Done, 0), last.Total)
 		}),
@@ -135,7 +135,7 @@ func (w *waiter) waitWhile(ctx context.Context, what string, roles []schemas.Rol
 				}
 				return p, nil
 			},
-			Patience: stallTimeout,
+			StallTimeout: stallTimeout,
 			Stalled: w.stalled(roles, func(last app.Progress) string {
 				return fmt.Sprintf("requesting %s: %d so far", what, last.Done)
 			}),

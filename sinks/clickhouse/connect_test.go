@@ -196,7 +196,7 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// If a server goes away, the next address replaces it.
+// If a server becomes unavailable, the next address replaces it.
 func TestFailoverLater(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -215,7 +215,7 @@ func TestFailoverLater(t *testing.T) {
 			break
 		}
 		if retry.ClassOf(err) != retry.ClassUnavailable || i == 2 {
-			t.Fatalf("after the first server went away: %v", err)
+			t.Fatalf("after the first server became unavailable: %v", err)
 		}
 	}
 	if got := clickhousetest.Count(t, db, "audit_log_v"); got != "2" {

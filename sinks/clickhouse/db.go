@@ -107,7 +107,7 @@ type DB struct {
 	cfg   Config
 	log   *slog.Logger
 	conn  driver.Conn      // of the User
-	reads driver.Conn      // of the Reader; the same one where there is none
+	reads driver.Conn      // of the Reader; the same as conn if there is none
 	idle  chan *insertConn // idle connections of inserts
 	slots chan struct{}
 	// answered is the index of the address that answered last.

@@ -163,7 +163,8 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		Cursor schemas.DueCursor
 	}
 	due := func(ctx context.Context, db *clickhouse.DB, after schemas.DueCursor) (p page, err error) {
-		p.Copies, p.Cursor, err = read.FixityDue(ctx, db, schemas.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
+		p.Copies, p.Cursor, err = read.FixityDue(ctx, db,
+			schemas.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
 		return p, err
 	}
 	var copies []schemas.Copy
@@ -405,7 +406,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("Check = %v", err)
 		}
 	})
-	t.Run("a shard is away", func(t *testing.T) { p.oneShardAway(t, all) })
+	t.Run("a shard is unavailable", func(t *testing.T) { p.oneShardAway(t, all) })
 }
 
 // A row on the replica that answers may be on fewer replicas than the quorum. Only the position, which moves after
@@ -564,11 +565,11 @@ func (p *engineCluster) withoutShard(ctx context.Context, all [][]*schemas.Deliv
 			continue
 		}
 		err := s.Store(ctx, batch)
-		switch away := slices.Contains(lost, fmt.Sprint(batch[0].Partition)); {
-		case away && retry.ClassOf(err) != retry.ClassUnavailable:
+		switch unavailable := slices.Contains(lost, fmt.Sprint(batch[0].Partition)); {
+		case unavailable && retry.ClassOf(err) != retry.ClassUnavailable:
 			errs = append(errs, fmt.Errorf("store partition %d of the unavailable shard: %s, want class unavailable",
 				batch[0].Partition, fmt.Sprint(err)))
-		case !away && err != nil:
+		case !unavailable && err != nil:
 			errs = append(errs, fmt.Errorf("store partition %d of the available shard: %w", batch[0].Partition, err))
 		}
 	}

@@ -50,11 +50,11 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 	if err != nil {
 		return nil, err
 	}
-	for _, ladder := range []*[]time.Duration{&c.WaitIntervals, &c.MissingIntervals} {
-		if *ladder == nil {
-			*ladder = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
+	for _, intervals := range []*[]time.Duration{&c.WaitIntervals, &c.MissingIntervals} {
+		if *intervals == nil {
+			*intervals = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
 		}
-		for _, wait := range *ladder {
+		for _, wait := range *intervals {
 			if wait <= 0 {
 				return nil, fmt.Errorf("duplicate: wait of %s is not positive", wait)
 			}
@@ -273,16 +273,16 @@ func (w *execution) announce(s Observation, d Decision) {
 
 // wait returns an error of class wait. After the last interval it ends the command.
 func (w *execution) wait(s Observation, d Decision) (bool, error) {
-	cause, ladder := "source-newer", w.cfg.WaitIntervals
+	cause, intervals := "source-newer", w.cfg.WaitIntervals
 	switch d.Row {
 	case RowContentDiffers:
 		cause = d.Result
 	case RowSourceMissing, RowAllCopiesMissing:
-		cause, ladder = "source-missing", w.cfg.MissingIntervals
+		cause, intervals = "source-missing", w.cfg.MissingIntervals
 	}
-	if n := w.delivery.WaitsFor(cause); n < len(ladder) {
+	if n := w.delivery.WaitsFor(cause); n < len(intervals) {
 		err := fmt.Errorf("row %s of %s: %s", d.Row, w.Copy, d.Result)
-		return false, retry.WaitFor(cause, err, time.Now().Add(ladder[max(n, 0)]))
+		return false, retry.WaitFor(cause, err, time.Now().Add(intervals[max(n, 0)]))
 	}
 	w.finishUnchanged(s, d)
 	return true, nil

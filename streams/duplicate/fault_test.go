@@ -39,7 +39,7 @@ func (w *world) once(store, method string, f func()) {
 }
 
 func TestFaultsAreNeverFacts(t *testing.T) {
-	away := retry.Unavailable(errors.New("away"))
+	unavailable := retry.Unavailable(errors.New("unavailable"))
 	tests := map[string]struct {
 		store   string
 		fault   storagetest.Fault
@@ -47,9 +47,9 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 		visible bool // present after the failure
 	}{
 		"source stat":                     {"1", fault("Stat", nil), retry.Transient, false},
-		"source is away":                  {"1", fault("Stat", away), retry.ClassUnavailable, false},
+		"source is unavailable":           {"1", fault("Stat", unavailable), retry.ClassUnavailable, false},
 		"destination stat":                {"2", fault("Stat", nil), retry.Transient, false},
-		"destination is away":             {"2", fault("Stat", away), retry.ClassUnavailable, false},
+		"destination is unavailable":      {"2", fault("Stat", unavailable), retry.ClassUnavailable, false},
 		"destination marker":              {"2", fault("Marker", nil), retry.ClassUnavailable, false},
 		"destination marker is another's": {"2", fault("Marker", storage.ErrWrongMarker), retry.ClassUnavailable, false},
 		"open":                            {"1", fault("Open", nil), retry.Transient, false},
@@ -284,7 +284,7 @@ func TestDestinationChangesUnderTheCopy(t *testing.T) {
 func TestWaits(t *testing.T) {
 	tests := map[string]struct {
 		command     func(*world) *pb.DuplicationCommand
-		ladder      []time.Duration
+		intervals   []time.Duration
 		row, result string
 		outcome     pb.Outcome
 		tasks       int
@@ -293,14 +293,14 @@ func TestWaits(t *testing.T) {
 			c := command(w.added("1", "one"))
 			w.put("1", "two")
 			return c
-		}, ladder, "C4w", "source-newer", handedOn, 1},
+		}, intervals, "C4w", "source-newer", handedOn, 1},
 		"C4": {func(w *world) *pb.DuplicationCommand { // a check found it, and no client has reported it
 			w.mustRun(command(w.added("1", "one")))
 			c := record.Content(at("1"), w.put("1", "two"))
 			c.Origin = pb.Origin_ORIGIN_FIXITY
 			w.journal.add(record.Seal(c))
 			return command(c)
-		}, ladder, "C4", "copy-differs", nothing, 0},
+		}, intervals, "C4", "copy-differs", nothing, 0},
 		"C6": {func(w *world) *pb.DuplicationCommand {
 			c := command(w.added("1", "one"))
 			w.mustRun(c)
@@ -317,7 +317,7 @@ func TestWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			c := tt.command(w)
-			for n, wait := range tt.ladder {
+			for n, wait := range tt.intervals {
 				from := time.Now()
 				_, err := w.run(c, n)
 				if due := retry.Due(err); retry.ClassOf(err) != retry.ClassWait || due.Before(from.Add(wait)) ||
@@ -325,7 +325,7 @@ func TestWaits(t *testing.T) {
 					t.Errorf("wait %d: got %v, due %v", n, err, due)
 				}
 			}
-			got, err := w.run(c, len(tt.ladder))
+			got, err := w.run(c, len(tt.intervals))
 			w.must(err)
 			got.ends(tt.row, tt.result, tt.outcome, 0, tt.tasks)
 		})
@@ -345,7 +345,7 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 		if copied {
 			w.put("2", "one")
 		}
-		_, err := w.waited(c, map[string]int{"source-newer": len(ladder), "source-missing": 1})
+		_, err := w.waited(c, map[string]int{"source-newer": len(intervals), "source-missing": 1})
 		if wait := time.Until(retry.Due(err)); retry.CauseOf(err) != "source-missing" || wait > missing[1] ||
 			wait < missing[1]-time.Minute {
 			t.Errorf("copy present %t: got %v, due in %v", copied, err, wait)

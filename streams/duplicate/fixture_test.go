@@ -23,8 +23,8 @@ import (
 )
 
 var (
-	ladder  = []time.Duration{time.Minute, time.Hour}
-	missing = []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
+	intervals = []time.Duration{time.Minute, time.Hour}
+	missing   = []time.Duration{2 * time.Minute, 2 * time.Hour, 4 * time.Hour}
 )
 
 // A world is two stores of account acme, 1 and 2, a policy from 1 to 2, and the journal of all Changes.
@@ -127,7 +127,7 @@ func newWorld(t *testing.T) *world {
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 	}
 	var err error
-	config := Config{WaitIntervals: ladder, MissingIntervals: missing, Worker: "w", Host: "h", Software: "s"}
+	config := Config{WaitIntervals: intervals, MissingIntervals: missing, Worker: "w", Host: "h", Software: "s"}
 	w.executor, err = New(config, w, w, w.journal)
 	w.must(err)
 	return w

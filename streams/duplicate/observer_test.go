@@ -30,7 +30,7 @@ func (r *slow) Fresh(ctx context.Context, c []schemas.Copy) ([]*pb.CopyRecord, e
 func (w *world) slowly(f func()) {
 	w.t.Helper()
 	var err error
-	w.executor, err = New(Config{WaitIntervals: ladder, MissingIntervals: missing}, w, w, &slow{w.journal, f})
+	w.executor, err = New(Config{WaitIntervals: intervals, MissingIntervals: missing}, w, w, &slow{w.journal, f})
 	w.must(err)
 }
 
@@ -87,7 +87,7 @@ func TestSecondObservationFails(t *testing.T) {
 			w.mustRun(c)
 			w.slowly(func() {
 				w.remove("2")
-				w.faulty[store].Script(storagetest.Fault{Method: "Stat", Err: retry.Unavailable(errors.New("away"))})
+				w.faulty[store].Script(storagetest.Fault{Method: "Stat", Err: retry.Unavailable(errors.New("unavailable"))})
 			})
 			if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
 				t.Errorf("got %v", err)

@@ -146,7 +146,7 @@ func TestLostPropertiesWithoutRecords(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "hello"))
 	w.mem["1"].Strip("photos", "a.jpg")
-	w.journal.err = errors.New("away")
+	w.journal.err = errors.New("unavailable")
 	if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("got %v", err)
 	}

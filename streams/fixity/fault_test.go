@@ -39,12 +39,12 @@ func TestMismatchOfTransport(t *testing.T) {
 
 func TestStoreThatDoesNotAnswer(t *testing.T) {
 	tests := map[string][]storagetest.Fault{
-		"first stat":             {{Method: "Stat"}},
-		"second stat":            {{Method: "Stat", Skip: 1}},
-		"open":                   {{Method: "Open"}},
-		"open, whole store away": {{Method: "Open", Err: retry.Unavailable(errors.New("connection refused"))}},
-		"in the midst of bytes":  {{Method: "Open", Mid: true, After: 5}},
-		"bytes that end early":   {{Method: "Open", Mid: true, After: 5, Err: io.EOF}},
+		"first stat":                    {{Method: "Stat"}},
+		"second stat":                   {{Method: "Stat", Skip: 1}},
+		"open":                          {{Method: "Open"}},
+		"open, whole store unavailable": {{Method: "Open", Err: retry.Unavailable(errors.New("connection refused"))}},
+		"in the midst of bytes":         {{Method: "Open", Mid: true, After: 5}},
+		"bytes that end early":          {{Method: "Open", Mid: true, After: 5, Err: io.EOF}},
 	}
 	for name, faults := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -211,15 +211,15 @@ func TestMetadataUnknown(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		task := w.recordProperties()
 		w.mem.Strip(at.Space, at.Item)
-		w.fresh = func() ([]*pb.CopyRecord, error) { return nil, errors.New("away") }
+		w.fresh = func() ([]*pb.CopyRecord, error) { return nil, errors.New("unavailable") }
 		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 1 ||
 			!r.GetFinal() {
-			t.Errorf("records away: got %v", r)
+			t.Errorf("records unavailable: got %v", r)
 		}
 		w.fresh = nil
-		w.store.Script(storagetest.Fault{Method: "Stat", Skip: 1, Err: errors.New("away")})
+		w.store.Script(storagetest.Fault{Method: "Stat", Skip: 1, Err: errors.New("unavailable")})
 		if r := w.handle(task).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED || r.GetRow() != 12 {
-			t.Errorf("store away: got %v", r)
+			t.Errorf("store unavailable: got %v", r)
 		}
 	})
 }

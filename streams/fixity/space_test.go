@@ -102,7 +102,7 @@ func TestSpaceComesBack(t *testing.T) {
 			w.mem.Lose(at.Space, at.Item)
 			w.mem.Mark("9")
 		}, "open"},
-		"in a store that is away": {func(w *world) { w.store.Script(storagetest.Fault{Method: "Stat"}) }, "open"},
+		"in a store that is unavailable": {func(w *world) { w.store.Script(storagetest.Fault{Method: "Stat"}) }, "open"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -159,10 +159,10 @@ func TestIncidentOfSpaceIsNotPublished(t *testing.T) {
 					} else {
 						w.incident = "open"
 					}
-					away := errors.New("no leader")
-					w.publish = func() (bool, error) { return done, away }
+					unavailable := errors.New("no leader")
+					w.publish = func() (bool, error) { return done, unavailable }
 					got, err := w.checker().Handle(t.Context(), &schemas.Delivery{Body: task(w.record), Attempt: 1})
-					if !errors.Is(err, away) || got != nil {
+					if !errors.Is(err, unavailable) || got != nil {
 						t.Errorf("got %v, %v, want only the error", got, err)
 					}
 					w.publish = nil

@@ -161,7 +161,7 @@ func TestBatchGroup(t *testing.T) {
 		"success": {tb: &memoryTable{}, batches: 1},
 		"down for long": {tb: &memoryTable{fail: slices.Repeat([]fault{{err: errDown}}, 40)}, batches: 1,
 			atLeast: 5 * time.Minute},
-		"engine away": {tb: &memoryTable{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)},
+		"engine unavailable": {tb: &memoryTable{fail: slices.Repeat([]fault{{err: retry.Unavailable(errDown)}}, 40)},
 			batches: 1, atLeast: 5 * time.Minute},
 		"stored but reported lost": {tb: &memoryTable{fail: []fault{{err: errDown, stored: true}}}, batches: 2, twice: true},
 		"one bad row among many":   {tb: &memoryTable{poison: "17"}, batches: 6, dead: 1},

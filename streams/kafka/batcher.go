@@ -345,7 +345,7 @@ func (b *batcher) storeBatch(records []core.Record) (dead []*kgo.Record, err err
 			continue
 		}
 		if err := ds.decode(b.g.router, ir); err != nil {
-			dead = append(dead, b.g.router.Outcome(ir, nil, err)...)
+			dead = append(dead, b.g.router.OutputsFor(ir, nil, err)...)
 			continue
 		}
 		from = append(from, ir)
@@ -373,7 +373,7 @@ func (b *batcher) storeSplit(from []*core.Record, ds []*schemas.Delivery) (dead 
 	case err == nil || !retry.IsPermanent(err) || b.ctx.Err() != nil:
 		return nil, err
 	case len(from) == 1:
-		return b.g.router.Outcome(from[0], nil, err), nil
+		return b.g.router.OutputsFor(from[0], nil, err), nil
 	}
 	half := len(from) / 2
 	first, err := b.storeSplit(from[:half], nil)

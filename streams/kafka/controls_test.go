@@ -179,7 +179,7 @@ func TestControlsWatch(t *testing.T) {
 		changed, cancel := c.Watch()
 		gone, cancelGone := c.Watch()
 		cancelGone()
-		told := func(want bool) {
+		checkChanged := func(want bool) {
 			t.Helper()
 			synctest.Wait()
 			got := false
@@ -192,34 +192,34 @@ func TestControlsWatch(t *testing.T) {
 				t.Errorf("notified %v, want %v", got, want)
 			}
 		}
-		told(false)
+		checkChanged(false)
 		apply(t, &c, &pb.Control{Role: "copier", Paused: true}, &pb.Control{Role: "planner", Paused: true})
-		told(true)
-		told(false)
+		checkChanged(true)
+		checkChanged(false)
 		apply(t, &c, &pb.Control{Role: "copier", Paused: true, Reason: "another"})
-		told(false)
+		checkChanged(false)
 		apply(t, &c, &pb.Control{Role: "planner"}, &pb.Control{Account: "acme", Paused: true, Until: ends(time.Hour)})
-		told(true)
+		checkChanged(true)
 		time.Sleep(time.Hour - time.Nanosecond)
-		told(false)
+		checkChanged(false)
 		if !c.Paused("planner", "acme", "1") {
 			t.Error("a pause ended before its time")
 		}
 		time.Sleep(time.Nanosecond)
-		told(true)
+		checkChanged(true)
 		if c.Paused("planner", "acme", "1") || !c.Role("copier") {
 			t.Error("an until ended nothing, or another's pause")
 		}
 		if err := c.Apply(controlKey(&pb.Control{Role: "copier"}), nil); err != nil {
 			t.Fatal(err)
 		}
-		told(true)
+		checkChanged(true)
 		if c.AnyPaused() {
 			t.Error("paused after a tombstone")
 		}
 		cancel()
 		apply(t, &c, &pb.Control{Paused: true})
-		told(false)
+		checkChanged(false)
 		if len(gone) > 0 {
 			t.Error("a watcher was notified after its cancellation")
 		}

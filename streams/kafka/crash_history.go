@@ -133,14 +133,14 @@ func parseCrashHistory(text string, committed int64, window int, gone bool) cras
 	}
 	begun := max(committed, c.completed.end.Offset)
 	for _, w := range words[3:] { // the text of a completedAhead does not parse as one of these
-		w, atWork := strings.CutSuffix(w, "*")
+		w, running := strings.CutSuffix(w, "*")
 		offset, n, ok := strings.Cut(w, ":")
 		at, err1 := strconv.ParseInt(offset, 10, 64)
 		deaths, err2 := strconv.Atoi(n)
 		if !ok || err1 != nil || err2 != nil || at < committed {
 			continue
 		}
-		if atWork && died {
+		if running && died {
 			deaths++
 		}
 		c.deaths[at] = deaths

@@ -50,7 +50,7 @@ func TestCrashHistory(t *testing.T) {
 		now       runningOffsets
 		want      string
 	}{
-		"at work": {true, 10, runningOffsets{suspect: []int64{12, 20}},
+		"running": {true, 10, runningOffsets{suspect: []int64{12, 20}},
 			"millrace/1 open 74 14:2 12:1* 20:1*"},
 		"past all":                  {false, 80, runningOffsets{}, ""},
 		"progress after two deaths": {true, 10, runningOffsets{progressing: []int64{14}}, "millrace/1 open 74 12:1 14:0"},

@@ -59,7 +59,7 @@ func TestDamagedBatch(t *testing.T) {
 				time.AfterFunc(time.Minute, func() { writeBatches(t, b, 1, "e") })
 				time.AfterFunc(90*time.Second, func() {
 					stopped := cfg.Unreadables.Batches()
-					if len(stopped) != 1 || stopped[0].Position() != "changes/0@2" {
+					if len(stopped) != 1 || stopped[0].Coordinates() != "changes/0@2" {
 						t.Fatalf("stopped %v", stopped)
 					}
 					want := "Make a replica with intact bytes the leader"
@@ -208,7 +208,7 @@ func TestBatchRejectedByBroker(t *testing.T) {
 				_, asked := b.FailRead(schemas.Changes, 0, kerr.CorruptMessage, 1000)
 				time.AfterFunc(time.Minute, func() { writeBatches(t, b, 1, "c") })
 				time.AfterFunc(90*time.Second, func() {
-					if got := cfg.Unreadables.Batches(); len(got) != 1 || got[0].Position() != "changes/0@0" {
+					if got := cfg.Unreadables.Batches(); len(got) != 1 || got[0].Coordinates() != "changes/0@0" {
 						t.Errorf("stopped %v", got)
 					}
 				})
@@ -234,7 +234,7 @@ func TestBatchRejectedByBroker(t *testing.T) {
 // warnings. The others are read meanwhile, and it is read when the broker serves it again.
 func TestTemporarilyUnavailablePartition(t *testing.T) {
 	t.Parallel()
-	const away = 10 * time.Minute
+	const outage = 10 * time.Minute
 	for name, reader := range readers() {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -246,17 +246,17 @@ func TestTemporarilyUnavailablePartition(t *testing.T) {
 				cfg := b.Config()
 				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
 				writeBatches(t, b, 0, "a")
-				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(away/time.Second))
-				time.AfterFunc(away/2, func() { writeBatches(t, b, 1, "b") })
-				time.AfterFunc(away-time.Second, func() {
+				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(outage/time.Second))
+				time.AfterFunc(outage/2, func() { writeBatches(t, b, 1, "b") })
+				time.AfterFunc(outage-time.Second, func() {
 					if got := h.take(); !slices.Equal(got, []string{"b"}) {
 						t.Errorf("handled %v of the other partition", got)
 					}
-					if n := strings.Count(log.String(), "KAFKA_STORAGE_ERROR"); n == 0 || n > int(away/time.Minute) {
+					if n := strings.Count(log.String(), "KAFKA_STORAGE_ERROR"); n == 0 || n > int(outage/time.Minute) {
 						t.Errorf("%d warnings", n)
 					}
-					if n := asked(); n < 100 || n > 2*int(away/time.Second) {
-						t.Errorf("%d fetches in %v", n, away)
+					if n := asked(); n < 100 || n > 2*int(outage/time.Second) {
+						t.Errorf("%d fetches in %v", n, outage)
 					}
 					mend()
 				})
@@ -264,7 +264,7 @@ func TestTemporarilyUnavailablePartition(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := parttest.Run(t, away+time.Minute, part); err != nil {
+				if err := parttest.Run(t, outage+time.Minute, part); err != nil {
 					t.Error(err)
 				}
 				if got := h.take(); !slices.Equal(got, []string{"a"}) {

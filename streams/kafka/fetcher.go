@@ -184,9 +184,9 @@ const openTimeout = 3 * time.Second
 
 // stageCommits stages the current position of each partition. The caller holds f.mu.
 func (f *fetcher) stageCommits() {
-	atWork := f.p.runningOffsets(f)
+	running := f.p.runningOffsets(f)
 	for at, part := range f.assignments {
-		if pos, ok := part.position(atWork[part]); ok {
+		if pos, ok := part.position(running[part]); ok {
 			f.commits.set(at, pos)
 		}
 	}

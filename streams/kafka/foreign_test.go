@@ -45,7 +45,7 @@ func TestForeign(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes(), Foreign: []string{events}})
-		b.Write(raw("a", "good"), raw("b", "away once"), raw("c", "never"))
+		b.Write(raw("a", "good"), raw("b", "unavailable once"), raw("c", "never"))
 		type sight struct {
 			value, topic, from string
 			attempt            int
@@ -63,7 +63,7 @@ func TestForeign(t *testing.T) {
 			case string(d.Value) == "never":
 				return nil, retry.Permanent(errors.New("no such bucket"))
 			case k == "b" && len(got[k]) == 1:
-				return nil, retry.Unavailable(errors.New("store away"))
+				return nil, retry.Unavailable(errors.New("store unavailable"))
 			}
 			return []schemas.Message{parttest.Change(k)}, nil
 		})
@@ -92,8 +92,8 @@ func TestForeign(t *testing.T) {
 		defer mu.Unlock()
 		for k, want := range map[string][]sight{
 			"a": {{"good", "foreign:s3.events", "foreign:s3.events", 1}},
-			"b": {{"away once", "foreign:s3.events", "foreign:s3.events", 1},
-				{"away once", "foreign:s3.events", "again.ingester", 1}},
+			"b": {{"unavailable once", "foreign:s3.events", "foreign:s3.events", 1},
+				{"unavailable once", "foreign:s3.events", "again.ingester", 1}},
 			"c": {{"never", "foreign:s3.events", "foreign:s3.events", 1}, {"mended", "foreign:s3.events", "again.ingester", 1}},
 		} {
 			if !slices.Equal(got[k], want) {

@@ -203,7 +203,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 
 // A role that is paused while its tasks run starts no other: those stay in memory, not in a lane, and run
 // after the pause.
-func TestPoolPausedWithTasksAtWork(t *testing.T) {
+func TestPoolPausedWithRunningTasks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})

@@ -37,7 +37,7 @@ func (p *Pool) runMaintenance(ctx context.Context) error {
 			}
 		case <-due:
 			if err := p.maintain(ctx); err != nil && ctx.Err() == nil {
-				p.router.Log.Warn("retry maintenance", "wait", p.cfg.MaintainInterval, "err", err)
+				p.router.Log.Warn("retry maintenance", "retry_after", p.cfg.MaintainInterval, "err", err)
 			}
 		}
 	}
@@ -48,7 +48,7 @@ func (p *Pool) prepare(ctx context.Context) error {
 	n := p.unprepared.Load()
 	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
 	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
-		p.router.Log.Warn("retry prepare for assigned partitions", "attempt", attempt, "wait", wait, "err", err)
+		p.router.Log.Warn("retry prepare for assigned partitions", "attempt", attempt, "retry_after", wait, "err", err)
 	})
 	if err == nil {
 		p.unprepared.Add(-n)

@@ -28,7 +28,7 @@ func TestMembership(t *testing.T) {
 		"again, with what it has": {{"", "a", nil, false, nil, nil}, {"a", "a", owned, true, nil, nil}},
 		"forgotten, and it did not know": {{"", "a", nil, false, nil, nil},
 			{"a", "b", owned, true, errMembershipLost, errMembershipLost}, {"b", "b", nil, false, nil, nil}},
-		"forgotten, and it was told so": {{"", "a", nil, false, nil, nil},
+		"removed by the group, and notified": {{"", "a", nil, false, nil, nil},
 			{"", "b", owned, false, errMembershipLost, errMembershipLost}, {"b", "b", nil, false, nil, nil}},
 		"forgotten, and all was let go": {{"", "a", nil, false, nil, nil}, {"a", "b", nil, false, nil, nil}},
 		"forgotten twice": {{"", "a", nil, false, nil, nil},

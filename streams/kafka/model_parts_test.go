@@ -161,7 +161,7 @@ type simulation struct {
 
 	mu      sync.Mutex // guards the fields below
 	busy    map[string]int
-	atWork  map[int]int  // tasks that are not parked, by member
+	running map[int]int  // tasks that are not parked, by member
 	tried   map[int]bool // jobs that were called
 	commits []intent
 	wrong   []string
@@ -183,7 +183,7 @@ func (p *scenario) run(t *testing.T) *simulation {
 	} {
 		b.MakeTopic(topic, n, map[string]string{"message.timestamp.type": "LogAppendTime"})
 	}
-	w := &simulation{scenario: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, atWork: map[int]int{},
+	w := &simulation{scenario: p, t: t, b: b, last: map[string]int64{}, busy: map[string]int{}, running: map[int]int{},
 		tried: map[int]bool{}}
 	if p.Delayer {
 		parttest.Background(t, parttest.Delayer(t, b))
@@ -350,14 +350,14 @@ func (w *simulation) handle(ctx context.Context, i int, d *schemas.Delivery) ([]
 		}
 	}
 	w.mu.Lock()
-	if w.atWork[i]++; w.atWork[i] > w.Workers {
-		w.wrong = append(w.wrong, fmt.Sprintf("member %d has %d tasks at work, and %d workers", i, w.atWork[i], w.Workers))
+	if w.running[i]++; w.running[i] > w.Workers {
+		w.wrong = append(w.wrong, fmt.Sprintf("member %d has %d running tasks and %d workers", i, w.running[i], w.Workers))
 	}
 	w.mu.Unlock()
 	defer func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.atWork[i]--
+		w.running[i]--
 	}()
 	if err := sleep(ctx, j.Takes); err != nil {
 		return nil, err

@@ -38,12 +38,12 @@ func nonZero(t *testing.T, reg *prometheus.Registry, like ...string) map[string]
 	return got
 }
 
-// outcomes returns the number of messages of a role by outcome, without zeros.
-func outcomes(t *testing.T, reg *prometheus.Registry, role schemas.Role) map[string]float64 {
+// dispositions returns the number of messages of a role by disposition, without zeros.
+func dispositions(t *testing.T, reg *prometheus.Registry, role schemas.Role) map[string]float64 {
 	t.Helper()
 	out := map[string]float64{}
 	for name, v := range nonZero(t, reg, "messages_total{", "role="+string(role)+"}") {
-		_, name, _ = strings.Cut(name, "outcome=")
+		_, name, _ = strings.Cut(name, "disposition=")
 		name, _, _ = strings.Cut(name, ",")
 		out[name] = v
 	}
@@ -56,7 +56,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := withMetrics(b)
-		for _, item := range []string{"good", "flaky", "bad", "later", "away", "broken"} {
+		for _, item := range []string{"good", "flaky", "bad", "later", "unavailable", "broken"} {
 			b.Send(parttest.Change(item))
 		}
 		sent := time.Now()
@@ -80,7 +80,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 					return nil, retry.Permanent(errNet)
 				case item == "later":
 					return nil, retry.Wait(errNet, time.Time{})
-				case item == "away":
+				case item == "unavailable":
 					return nil, retry.Unavailable(errNet)
 				}
 				return parttest.Plan(ctx, d)
@@ -103,12 +103,12 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 		}
 		delete(got, "commits_total{class=high,result=ok,role=planner}")
 		metricstest.Compare(t, got, map[string]float64{
-			"messages_total{class=high,outcome=done,role=planner}":        2,
-			"messages_total{class=high,outcome=retried,role=planner}":     2,
-			"messages_total{class=high,outcome=dead,role=planner}":        1,
-			"messages_total{class=high,outcome=wait,role=planner}":        1,
-			"messages_total{class=high,outcome=unavailable,role=planner}": 1,
-			"messages_total{class=high,outcome=transient,role=planner}":   1,
+			"messages_total{class=high,disposition=done,role=planner}":        2,
+			"messages_total{class=high,disposition=retried,role=planner}":     2,
+			"messages_total{class=high,disposition=dead,role=planner}":        1,
+			"messages_total{class=high,disposition=wait,role=planner}":        1,
+			"messages_total{class=high,disposition=unavailable,role=planner}": 1,
+			"messages_total{class=high,disposition=transient,role=planner}":   1,
 			"handler_seconds{" + l: 8, "assigned_partitions{" + l: 2,
 			"rebalances_total{class=high,kind=assigned,role=planner}": 1,
 		})
@@ -154,7 +154,7 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		for name, want := range map[string]float64{
 			"publish_failures_total{class=high,role=planner}": 1, "in_flight_messages{class=high,role=planner}": 0,
 			"in_flight_bytes{class=high,role=planner}": 0, "assigned_partitions{class=high,role=planner}": 0,
-			"messages_total{class=high,outcome=done,role=planner}": 0,
+			"messages_total{class=high,disposition=done,role=planner}": 0,
 		} {
 			if got[name] != want {
 				t.Errorf("%s: got %v, want %v", name, got[name], want)
@@ -180,7 +180,8 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		got = nonZero(t, reg, "role=planner")
 		for name, want := range map[string]float64{
 			"rebalances_total{class=high,kind=lost,role=planner}": 1, "assigned_partitions{class=high,role=planner}": 4,
-			"messages_total{class=high,outcome=done,role=planner}": 2, "commits_total{class=high,result=failed,role=planner}": 3,
+			"messages_total{class=high,disposition=done,role=planner}": 2,
+			"commits_total{class=high,result=failed,role=planner}":     3,
 		} {
 			if got[name] != want {
 				t.Errorf("%s: got %v, want %v", name, got[name], want)
@@ -194,7 +195,7 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		cfg, reg := withMetrics(b)
-		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("away"), false}}}
+		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("unavailable"), false}}}
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
 			Topics: []schemas.Topic{schemas.Changes}}, tb)
 		if err != nil {
@@ -204,7 +205,7 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 		parttest.Background(t, g)
 		time.Sleep(30 * time.Second)
 		want := map[string]float64{"done": 2, "dead": 1, "retried": 3}
-		if got := outcomes(t, reg, schemas.RoleState); !maps.Equal(got, want) {
+		if got := dispositions(t, reg, schemas.RoleState); !maps.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		const l = "{class=high,role=state}"
@@ -255,7 +256,7 @@ func TestDelayerIsMeasured(t *testing.T) {
 		metricstest.Compare(t, nonZero(t, reg, "role=delayer", "messages"), held)
 		time.Sleep(3 * time.Minute)
 		want := map[string]float64{"done": 1, "dead": 1}
-		if got := outcomes(t, reg, schemas.RoleDelayer); !maps.Equal(got, want) {
+		if got := dispositions(t, reg, schemas.RoleDelayer); !maps.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		metricstest.Compare(t, nonZero(t, reg, "role=delayer", "in_flight"), map[string]float64{})
@@ -300,7 +301,7 @@ func TestMetricsOfPool(t *testing.T) {
 					<-hang
 				case "broken":
 					return nil, errors.New("connection reset")
-				case "away":
+				case "unavailable":
 					return nil, retry.Unavailable(errors.New("no disk"))
 				}
 				return nil, nil
@@ -309,7 +310,7 @@ func TestMetricsOfPool(t *testing.T) {
 			t.Fatal(err)
 		}
 		for item, topic := range map[string]schemas.Topic{"a": schemas.DuplicationHigh, "broken": schemas.DuplicationHigh,
-			"b": schemas.DuplicationLow, "away": schemas.DuplicationLow, "hangs": schemas.DuplicationLarge} {
+			"b": schemas.DuplicationLow, "unavailable": schemas.DuplicationLow, "hangs": schemas.DuplicationLarge} {
 			c := parttest.Command(parttest.Change(item).Body.(*pb.Change))
 			c.Topic = topic
 			b.Send(c)
@@ -317,13 +318,13 @@ func TestMetricsOfPool(t *testing.T) {
 		parttest.Background(t, p)
 		time.Sleep(time.Minute)
 		want := map[string]float64{
-			"messages_total{class=high,outcome=done,role=copier}":       1,
-			"messages_total{class=high,outcome=retried,role=copier}":    1,
-			"messages_total{class=high,outcome=dead,role=copier}":       1,
-			"messages_total{class=low,outcome=done,role=copier}":        1,
-			"messages_total{class=low,outcome=unavailable,role=copier}": 1,
-			"in_flight_messages{class=large,role=copier}":               1,
-			"working_tasks{class=large,role=copier}":                    1,
+			"messages_total{class=high,disposition=done,role=copier}":       1,
+			"messages_total{class=high,disposition=retried,role=copier}":    1,
+			"messages_total{class=high,disposition=dead,role=copier}":       1,
+			"messages_total{class=low,disposition=done,role=copier}":        1,
+			"messages_total{class=low,disposition=unavailable,role=copier}": 1,
+			"in_flight_messages{class=large,role=copier}":                   1,
+			"working_tasks{class=large,role=copier}":                        1,
 		}
 		got := nonZero(t, reg, "role=copier", "s")
 		for name := range got {

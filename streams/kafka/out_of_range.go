@@ -78,7 +78,7 @@ func (s groupPosition) error(brokers []string) error {
 			"Find out what removed them (retention, DeleteRecords, a recreated topic); to continue without them, %s",
 			where, s.start, errRemoved, s.lost(), reset("--to-earliest"))
 	case causeSuperseded:
-		return fmt.Errorf("%s, but this process was only at %d: other members have read on while it was away. "+
+		return fmt.Errorf("%s, but this process was only at %d: other members have continued meanwhile. "+
 			"Restart it", where, s.position)
 	}
 	where = fmt.Sprintf("%s, and its next offset to read is %d, "+

@@ -30,11 +30,11 @@ func checkRemoved(t *testing.T, err error, group string, untold bool) {
 
 func checkIncidents(t *testing.T, b *kafkatest.Broker, subject string, want int) {
 	t.Helper()
-	told := b.Bodies(schemas.Incidents)
-	if len(told) != want {
-		t.Fatalf("%d incidents, want %d", len(told), want)
+	bodies := b.Bodies(schemas.Incidents)
+	if len(bodies) != want {
+		t.Fatalf("%d incidents, want %d", len(bodies), want)
 	}
-	for _, body := range told {
+	for _, body := range bodies {
 		i := body.(*pb.Incident)
 		if i.GetKind() != "records-removed" || i.GetAccount() != "-" || i.GetItem() != "" ||
 			i.GetSubject() != subject || i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN ||
@@ -95,12 +95,12 @@ func TestRecordsRemoved(t *testing.T) {
 			func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part { return parttest.Delayer(t, b) }},
 	} {
 		for _, f := range []struct {
-			name  string
-			fault kafkatest.Fault
-			times int
-			told  int
-		}{{name: "told", told: 1}, {"telling failed", kafkatest.Refused, -1, 0},
-			{"told but reported lost", kafkatest.DoneNotAcknowledged, 1, 1}} {
+			name      string
+			fault     kafkatest.Fault
+			times     int
+			published int
+		}{{name: "published", published: 1}, {"publishing failed", kafkatest.Refused, -1, 0},
+			{"published but not acknowledged", kafkatest.DoneNotAcknowledged, 1, 1}} {
 			t.Run(name+", "+f.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -123,9 +123,9 @@ func TestRecordsRemoved(t *testing.T) {
 					}
 					tb := &memoryTable{}
 					for range 3 {
-						checkRemoved(t, parttest.Run(t, time.Minute, tt.make(t, b, tb)), group, f.told == 0)
+						checkRemoved(t, parttest.Run(t, time.Minute, tt.make(t, b, tb)), group, f.published == 0)
 					}
-					checkIncidents(t, b, group+" millrace."+string(tt.topic)+" 0", f.told)
+					checkIncidents(t, b, group+" millrace."+string(tt.topic)+" 0", f.published)
 					if got := b.Committed(tt.role, tt.topic)[0]; got != at || len(tb.rows) != 0 {
 						t.Errorf("committed %d, stored %v", got, tb.rows)
 					}

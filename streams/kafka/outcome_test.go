@@ -134,7 +134,7 @@ func TestPoolLanes(t *testing.T) {
 				got = append(got, sight{d.Topic, d.From, d.Attempt, d.Last, time.Since(before).Round(30 * time.Second)})
 				before = time.Now()
 			}
-			return nil, errors.New("away")
+			return nil, errors.New("unavailable")
 		})
 		parttest.Background(t, parttest.Delayer(t, b))
 		if err := parttest.Run(t, 20*time.Minute, g); err != nil {
@@ -175,7 +175,7 @@ func TestPoolClasses(t *testing.T) {
 		takes time.Duration
 		want  string // attempt/waits of the last delivery, and its time
 	}{
-		"unavailable": {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is away")) }, 4,
+		"unavailable": {func(time.Time) error { return retry.Unavailable(errors.New("store 2 is unavailable")) }, 4,
 			15 * time.Minute, "1/0 after 13m"},
 		"wait, with a due time": {func(s time.Time) error { return retry.Wait(errors.New("not due"), s.Add(7*time.Minute)) },
 			1, 9 * time.Minute, "1/1 after 7m"},

@@ -105,7 +105,7 @@ func (r *pollChecker) checkUnknownTopics(ctx context.Context, cl *kgo.Client, kn
 	defer cancel()
 	ids, err := core.TopicIDs(lctx, cl, slices.Sorted(maps.Keys(known))...)
 	if err != nil {
-		r.router.Log.Warn("retry listing topics", "wait", lookupPause, "err", err)
+		r.router.Log.Warn("retry listing topics", "retry_after", lookupPause, "err", err)
 		_ = retry.Sleep(ctx, lookupPause) // only ctx ends it early
 		return nil
 	}
@@ -161,7 +161,7 @@ func (r *pollChecker) retryDamaged(
 			backoff := core.DamageRetry().Backoff(d.tries)
 			wait = max(wait, backoff)
 			r.router.Log.Warn("refetch damaged batch", "topic", at.Topic, "partition", at.ID,
-				"attempt", d.tries, "wait", backoff, "err", err)
+				"attempt", d.tries, "retry_after", backoff, "err", err)
 		default:
 			cl.PauseFetchPartitions(at.AsMap())
 			d.stopped = r.describeDamage(ctx, cl, at, p.FetchPartition, err)

@@ -371,13 +371,13 @@ func (p *Pool) retryInPlace(t *task) (wait time.Duration, ok bool) {
 		return 0, false
 	}
 	p.router.Log.Debug("retry message", "topic", string(p.router.Origin(&t.Record)),
-		"partition", t.Raw.Partition, "offset", t.Raw.Offset, "attempt", t.tries, "wait", wait, "err", t.err)
+		"partition", t.Raw.Partition, "offset", t.Raw.Offset, "attempt", t.tries, "retry_after", wait, "err", t.err)
 	return wait, true
 }
 
 // failTask handles t as if the handler had returned err, without a call of the handler.
 func (p *Pool) failTask(t *task, err error) {
-	p.publish(t, p.router.Outcome(&t.Record, nil, err), -1)
+	p.publish(t, p.router.OutputsFor(&t.Record, nil, err), -1)
 }
 
 // publish sends the records that result from t. The task is done when all are acknowledged, however long that

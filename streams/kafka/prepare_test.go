@@ -244,7 +244,7 @@ func TestBesideIsCalledBetweenTasks(t *testing.T) {
 				}
 				time.Sleep(500 * time.Millisecond)
 				if busy.Load() > 0 || handled.Load() != before {
-					t.Errorf("%d at work, and %d handled meanwhile", busy.Load(), handled.Load()-before)
+					t.Errorf("%d running, and %d handled meanwhile", busy.Load(), handled.Load()-before)
 				}
 				return nil
 			}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
@@ -335,15 +335,15 @@ func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
 // Nothing is handled before Prepare has succeeded, however often it fails. A permanent error of Prepare ends Run.
 func TestPrepare(t *testing.T) {
 	t.Parallel()
-	away := errors.New("away")
+	unavailable := errors.New("unavailable")
 	for name, tt := range map[string]struct {
 		fails int
 		err   error
 		ends  bool
 	}{
 		"at once":        {},
-		"after a while":  {fails: 60, err: away},
-		"fails for good": {fails: 1 << 30, err: retry.Permanent(away), ends: true},
+		"after a while":  {fails: 60, err: unavailable},
+		"fails for good": {fails: 1 << 30, err: retry.Permanent(unavailable), ends: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -376,7 +376,7 @@ func TestPrepare(t *testing.T) {
 				}
 				err = parttest.Run(t, 5*time.Minute, g)
 				if tt.ends {
-					if !errors.Is(err, away) || handled.Load() != 0 {
+					if !errors.Is(err, unavailable) || handled.Load() != 0 {
 						t.Errorf("Run = %v, %d handled", err, handled.Load())
 					}
 					return
@@ -517,7 +517,7 @@ func TestTableCatchUp(t *testing.T) {
 		cut, giveUp := context.WithTimeout(t.Context(), 5*time.Second)
 		defer giveUp()
 		if err := tb.CatchUp(cut); err == nil {
-			t.Error("the brokers are away, and it is caught up")
+			t.Error("the brokers are unavailable, and it is caught up")
 		}
 	})
 }

@@ -24,7 +24,7 @@ import (
 // is committed meanwhile, and the state shows since when.
 func TestOutputsAreRefusedForLong(t *testing.T) {
 	t.Parallel()
-	const away = 7 * time.Minute
+	const outage = 7 * time.Minute
 	changes := []schemas.Topic{schemas.Changes}
 	for name, tt := range map[string]struct {
 		role schemas.Role
@@ -74,8 +74,8 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 						return since
 					}
 					parttest.Background(t, part)
-					time.Sleep(away)
-					if d := time.Since(refused()); d < away-4*time.Minute || d > away {
+					time.Sleep(outage)
+					if d := time.Since(refused()); d < outage-4*time.Minute || d > outage {
 						t.Errorf("refused for %v", d)
 					}
 					if got := b.Committed(tt.role, schemas.Changes); parttest.Sum(got) != 0 {

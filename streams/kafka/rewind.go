@@ -26,7 +26,7 @@ func (b *batcher) backOff(batch []core.Record, tries int, err error) bool {
 	wait := b.g.retry.Backoff(tries)
 	b.g.metrics.CountHandled(metrics.DispositionRetried, len(batch), -1)
 	b.g.router.Log.Warn("retry batch", "topic", b.Topic, "partition", b.ID, "from", batch[0].Raw.Offset,
-		"rows", len(batch), "attempt", tries, "wait", wait, "err", err)
+		"rows", len(batch), "attempt", tries, "retry_after", wait, "err", err)
 	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {

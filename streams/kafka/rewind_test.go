@@ -127,7 +127,7 @@ func TestBatchGroupAllFail(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 8})
 		const n = 20_000
 		b.Send(parttest.Numbered(n, n)...)
-		tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("away")}}, 60)}
+		tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("unavailable")}}, 60)}
 		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20, MaxRows: 3000}, tb))
 		time.Sleep(2 * time.Minute)
 		tb.check(t, n, false)

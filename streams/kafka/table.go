@@ -143,7 +143,7 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		_, err := t.addGoal(ctx, cl, t.ready)
 		return err
 	}, func(_ int, wait time.Duration, err error) {
-		t.router.Log.Warn("wait for a table to become readable", "wait", wait, "err", err)
+		t.router.Log.Warn("wait for a table to become readable", "retry_after", wait, "err", err)
 	}); err != nil {
 		return err
 	}

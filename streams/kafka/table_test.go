@@ -128,7 +128,7 @@ func TestTableReady(t *testing.T) {
 			}
 			b.Compact()
 		}, map[string]string{"a/": "4", "b/": "4"}},
-		"brokers away": {func(b *kafkatest.Broker) {
+		"brokers unavailable": {func(b *kafkatest.Broker) {
 			b.Send(checkpoint("a", "1"))
 			mend := b.Disconnect()
 			time.AfterFunc(20*time.Second, mend)

@@ -258,7 +258,7 @@ func TestTraceOfBatchGroup(t *testing.T) {
 		cfg.Tracer, mem = tracer(t)
 		b.Write(tracedRecord(t, "good", remote, ""), tracedRecord(t, "bad", remote, ""), tracedRecord(t, "fresh", "", ""),
 			tracedRecord(t, "quiet", unsampled, ""))
-		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("away"), false}}}
+		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("unavailable"), false}}}
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
 			Topics: []schemas.Topic{schemas.Changes}}, tb)
 		if err != nil {

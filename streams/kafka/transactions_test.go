@@ -86,7 +86,7 @@ func TestTransactions(t *testing.T) {
 }
 
 // An open transaction blocks only the rest of its partition: other partitions and topics are handled, nothing
-// waits for undecided records, and the brokers' end offset is reported. When the transaction ends, its
+// waits for records in open transactions, and the brokers' end offset is reported. When the transaction ends, its
 // records are handled or not.
 func TestOpenTransaction(t *testing.T) {
 	t.Parallel()
@@ -106,7 +106,7 @@ func TestOpenTransaction(t *testing.T) {
 				end := b.BeginTransaction("foreign", changesOf(t, 0, "b", "c")...)
 				b.Write(changesOf(t, 0, "behind")...)
 				b.Write(changesOf(t, 1, "d")...)
-				check := func(when string, undecided int64, want ...string) {
+				check := func(when string, open int64, want ...string) {
 					t.Helper()
 					time.Sleep(20 * time.Second)
 					if got := h.take(); !slices.Equal(got, want) {
@@ -116,9 +116,9 @@ func TestOpenTransaction(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Uncommitted != undecided {
-						t.Errorf("%s: %d due and %d undecided of %s, want 0 and %d of changes", when, l.Due(), l.Uncommitted, l.Topic,
-							undecided)
+					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Uncommitted != open {
+						t.Errorf("%s: %d due and %d open of %s, want 0 and %d of changes", when, l.Due(), l.Uncommitted, l.Topic,
+							open)
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 					defer cancel()
@@ -261,7 +261,7 @@ func TestBatchesOfTransactions(t *testing.T) {
 					if lands {
 						_ = h.Store(ctx, batch)
 					}
-					return errors.New("away")
+					return errors.New("unavailable")
 				}}
 				if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, store)); err != nil {
 					t.Fatal(err)
@@ -312,7 +312,7 @@ func TestOpenTransactionIsLogged(t *testing.T) {
 		look(2*time.Minute, 1)
 		end(false)
 		look(time.Minute, 1)
-		if want := "topic=millrace.changes partition=0 offset=2 undecided=1"; !strings.Contains(log.String(), want) {
+		if want := "topic=millrace.changes partition=0 offset=2 records=1"; !strings.Contains(log.String(), want) {
 			t.Errorf("logged %s, want %s", log.String(), want)
 		}
 	})

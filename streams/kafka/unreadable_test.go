@@ -56,8 +56,8 @@ func TestUnreadables(t *testing.T) {
 			var got []string
 			for _, u := range cfg.Unreadables.List() {
 				got = append(got, string(u.Key))
-				if !strings.HasPrefix(u.Position(), "checkpoints/") || u.Err == nil {
-					t.Errorf("%s: %v", u.Position(), u.Err)
+				if !strings.HasPrefix(u.Coordinates(), "checkpoints/") || u.Err == nil {
+					t.Errorf("%s: %v", u.Coordinates(), u.Err)
 				}
 			}
 			if slices.Sort(got); !slices.Equal(got, want) {
@@ -67,7 +67,7 @@ func TestUnreadables(t *testing.T) {
 		check("a/", "refused/", "x")
 		var unread []string
 		for _, u := range cfg.Unreadables.List() {
-			unread = append(unread, u.Position())
+			unread = append(unread, u.Coordinates())
 		}
 		changed := cfg.Unreadables.Changed()
 		b.Send(checkpoint("a", "2"), checkpoint("b", "1"))
@@ -78,7 +78,7 @@ func TestUnreadables(t *testing.T) {
 		check("refused/")
 		for _, position := range unread {
 			listed := slices.ContainsFunc(cfg.Unreadables.List(),
-				func(u client.UnreadableRecord) bool { return u.Position() == position })
+				func(u client.UnreadableRecord) bool { return u.Coordinates() == position })
 			if cfg.Unreadables.Superseded(position) == listed {
 				t.Errorf("%s is superseded and listed, or neither", position)
 			}

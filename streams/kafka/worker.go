@@ -232,6 +232,6 @@ func (p *Pool) call(w *worker, t *task, mustRecord, wantRecord bool) bool {
 		}
 	}
 	took := time.Since(called)
-	p.publish(t, p.router.Outcome(&t.Record, out, t.err), took)
+	p.publish(t, p.router.OutputsFor(&t.Record, out, t.err), took)
 	return true
 }

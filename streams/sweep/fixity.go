@@ -36,7 +36,7 @@ type FixityConfig struct {
 	Page int
 }
 
-// Split returns the name of the morsel.
+// Split returns the name of the split.
 func (c FixityConfig) Split() string {
 	if c.Space == "" {
 		return schemas.Key(c.Account, c.Store)

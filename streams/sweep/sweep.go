@@ -22,12 +22,12 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A Round is one complete pass over one morsel.
+// A Round is one complete pass over one split.
 type Round struct {
-	// ID is a hash of the sweep, the morsel and Started.
+	// ID is a hash of the sweep, the split and Started.
 	ID      string
 	Started time.Time
-	// Baseline reports that the round is the first one of its morsel. It does not change when a round is resumed.
+	// Baseline reports that the round is the first one of its split. It does not change when a round is resumed.
 	Baseline bool
 }
 
@@ -47,14 +47,14 @@ type Sweep func(ctx context.Context, round Round, cursor []byte) (Page, error)
 
 // A Split is the part of the input that one Run processes.
 type Split struct {
-	// Sweep and Name are the names of the sweep and of the morsel. They are the key of the checkpoint.
+	// Sweep and Name are the names of the sweep and of the split. They are the key of the checkpoint.
 	Sweep, Name string
 	Pages       Sweep
 	// Start is the start time of a new round. It identifies the round.
 	Start time.Time
 	// Baseline is Round.Baseline of a new round.
 	Baseline bool
-	// Checkpoint is the newest checkpoint of the morsel; nil if there is none. If its round is unfinished, Run continues
+	// Checkpoint is the newest checkpoint of the split; nil if there is none. If its round is unfinished, Run continues
 	// that round and does not begin a new one.
 	Checkpoint *pb.Checkpoint
 }
@@ -123,14 +123,14 @@ func New(c Config, d Deps) (*Runner, error) {
 	return &Runner{config: c, deps: d}, nil
 }
 
-// Run runs the round of a morsel to its end and returns its result. After an error, the next Run continues from the
+// Run runs the round of a split to its end and returns its result. After an error, the next Run continues from the
 // newest checkpoint.
 func (r *Runner) Run(ctx context.Context, m Split) (Result, error) {
 	if m.Sweep == "" || m.Name == "" || m.Pages == nil || m.Start.IsZero() {
-		return Result{}, errors.New("sweep: morsel has no sweep, name, pages or start")
+		return Result{}, errors.New("sweep: split has no sweep, name, pages or start")
 	}
 	run := newRun(r, m)
-	log := r.deps.Log.With("sweep", m.Sweep, "morsel", m.Name, "round", run.summary.ID)
+	log := r.deps.Log.With("sweep", m.Sweep, "split", m.Name, "round", run.summary.ID)
 	log.Info("begin round", "resumed", run.resumed)
 	err := run.pages(ctx)
 	if err == nil {
@@ -148,16 +148,16 @@ func (r *Runner) Run(ctx context.Context, m Split) (Result, error) {
 // A run is the state of one Run.
 type run struct {
 	*Runner
-	morsel  Split
+	split   Split
 	cursor  []byte
 	summary Result
 	resumed bool
 }
 
 func newRun(r *Runner, m Split) *run {
-	n := &run{Runner: r, morsel: m}
+	n := &run{Runner: r, split: m}
 	n.summary.Counts = map[string]int64{}
-	if c := m.Checkpoint; c != nil && c.GetFinished() == nil && c.GetSweep() == m.Sweep && c.GetMorsel() == m.Name {
+	if c := m.Checkpoint; c != nil && c.GetFinished() == nil && c.GetSweep() == m.Sweep && c.GetSplit() == m.Name {
 		n.resumed = true
 		n.cursor = c.GetCursor()
 		n.summary = resultOf(c)
@@ -214,7 +214,7 @@ func (r *run) pages(ctx context.Context) error {
 func (r *run) page(ctx context.Context) (Page, error) {
 	var page Page
 	_, err := r.config.Retry.Do(ctx, func() (err error) {
-		page, err = r.morsel.Pages(ctx, r.summary.Round, r.cursor)
+		page, err = r.split.Pages(ctx, r.summary.Round, r.cursor)
 		return err
 	}, r.logRetry("page"))
 	if err != nil {
@@ -235,7 +235,7 @@ func (r *run) publish(ctx context.Context, messages ...schemas.Message) error {
 
 func (r *run) logRetry(what string) func(int, time.Duration, error) {
 	return func(attempt int, wait time.Duration, err error) {
-		r.deps.Log.Warn("retry sweep", "sweep", r.morsel.Sweep, "morsel", r.morsel.Name,
+		r.deps.Log.Warn("retry sweep", "sweep", r.split.Sweep, "split", r.split.Name,
 			"what", what, "attempt", attempt, "retry_after", wait, "err", err)
 	}
 }
@@ -264,8 +264,8 @@ func (r *run) waitForBacklog(ctx context.Context) error {
 // checkpoint returns the checkpoint message for the current cursor.
 func (r *run) checkpoint() schemas.Message {
 	return schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
-		Id:    schemas.ID("checkpoint", r.morsel.Sweep, r.morsel.Name, r.summary.ID, string(r.cursor)),
-		Sweep: r.morsel.Sweep, Morsel: r.morsel.Name, Round: r.summary.ID, Cursor: r.cursor,
+		Id:    schemas.ID("checkpoint", r.split.Sweep, r.split.Name, r.summary.ID, string(r.cursor)),
+		Sweep: r.split.Sweep, Split: r.split.Name, Round: r.summary.ID, Cursor: r.cursor,
 		Started: timestamppb.New(r.summary.Started), Counts: maps.Clone(r.summary.Counts), Time: timestamppb.Now(),
 		Baseline: r.summary.Baseline,
 	}}
@@ -274,7 +274,7 @@ func (r *run) checkpoint() schemas.Message {
 // end publishes the end of the run and, if failure is nil, of the round.
 func (r *run) end(ctx context.Context, failure error) error {
 	now := timestamppb.Now()
-	name := r.morsel.Sweep + "/" + r.morsel.Name
+	name := r.split.Sweep + "/" + r.split.Name
 	job := &pb.Job{
 		Id: schemas.ID("job", name, r.summary.ID, "done"), Name: name,
 		Started: timestamppb.New(r.summary.Started), Finished: now, Counts: maps.Clone(r.summary.Counts),
@@ -287,7 +287,7 @@ func (r *run) end(ctx context.Context, failure error) error {
 	r.summary.Finished = now.AsTime()
 	last := r.checkpoint()
 	c := last.Body.(*pb.Checkpoint)
-	c.Id, c.Finished = schemas.ID("checkpoint", r.morsel.Sweep, r.morsel.Name, r.summary.ID, "end"), now
+	c.Id, c.Finished = schemas.ID("checkpoint", r.split.Sweep, r.split.Name, r.summary.ID, "end"), now
 	return r.publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}, last)
 }
 

@@ -345,14 +345,14 @@ func TestCancelledWhileWaiting(t *testing.T) {
 func TestCursorsThatAreNone(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
-	broken := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r", Started: timestamppb.New(start),
+	broken := &pb.Checkpoint{Sweep: "fixity", Split: "acme/2", Round: "r", Started: timestamppb.New(start),
 		Cursor: []byte("{")}
 	if _, err := w.run(w.config(), broken); err == nil {
 		t.Error("a broken cursor is taken for a beginning")
 	}
-	elsewhere := &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/3", Round: "r", Cursor: []byte("{")}
+	elsewhere := &pb.Checkpoint{Sweep: "fixity", Split: "acme/3", Round: "r", Cursor: []byte("{")}
 	if s, err := w.run(w.config(), elsewhere); err != nil || s.ID == "r" {
-		t.Errorf("another morsel's checkpoint: %+v, %v", s, err)
+		t.Errorf("another split's checkpoint: %+v, %v", s, err)
 	}
 	r, err := New(Config{}, Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 const (
 	// FixitySweep is the name of the periodic fixity sweep.
 	FixitySweep = "fixity"
-	// demandSweep is the name of fixity rounds that a person requests.
+	// demandSweep is the name of fixity rounds that an operator requests.
 	demandSweep = "fixity.demand"
 	// fixityPage is the default number of copies per page.
 	fixityPage = 1000
@@ -45,10 +45,10 @@ type Request struct {
 	OnRequested func(n int64)
 }
 
-// Checkpoints holds the newest checkpoint of every morsel of every sweep, by the key of its record.
+// Checkpoints holds the newest checkpoint of every split of every sweep, by the key of its record.
 type Checkpoints map[string]*pb.Checkpoint
 
-// of returns the checkpoint of a sweep over the morsel of c; nil if it never ran.
+// of returns the checkpoint of a sweep over the split of c; nil if it never ran.
 func (k Checkpoints) of(sweep string, c FixityConfig) *pb.Checkpoint {
 	return k[schemas.Key(sweep, c.Split())]
 }

@@ -41,7 +41,7 @@ func (w *swept) checkpoints(context.Context) (Checkpoints, error) {
 		all[key] = c
 	}
 	for _, c := range of[*pb.Checkpoint](w.harness) {
-		all[schemas.Key(c.GetSweep(), c.GetMorsel())] = c
+		all[schemas.Key(c.GetSweep(), c.GetSplit())] = c
 	}
 	return all, nil
 }
@@ -72,7 +72,7 @@ func TestSweepOnDemand(t *testing.T) {
 	w.fill()
 	half := func(sweep string, begun time.Time) string {
 		id := schemas.ID("half", sweep)
-		w.other[schemas.Key(sweep, "acme/2")] = &pb.Checkpoint{Sweep: sweep, Morsel: "acme/2", Round: id,
+		w.other[schemas.Key(sweep, "acme/2")] = &pb.Checkpoint{Sweep: sweep, Split: "acme/2", Round: id,
 			Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"b"}`),
 			Counts: map[string]int64{"2/photos": 2}}
 		return id
@@ -102,7 +102,7 @@ func TestSweepOnDemand(t *testing.T) {
 func TestBaselineIsTheFirstRound(t *testing.T) {
 	round := func(sweep string, tasks int64) *pb.Checkpoint {
 		at := timestamppb.New(start.Add(-time.Hour))
-		return &pb.Checkpoint{Sweep: sweep, Morsel: "acme/2", Round: "r", Started: at, Finished: at,
+		return &pb.Checkpoint{Sweep: sweep, Split: "acme/2", Round: "r", Started: at, Finished: at,
 			Counts: map[string]int64{"2/photos": tasks}}
 	}
 	unfinished := round("fixity", 0)
@@ -126,7 +126,7 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 			w.fill()
 			w.checked = tt.checked
 			if c := tt.before; c != nil {
-				w.other[schemas.Key(c.GetSweep(), c.GetMorsel())] = c
+				w.other[schemas.Key(c.GetSweep(), c.GetSplit())] = c
 			}
 			result, tasks := w.sweep(Request{Begun: start})
 			if len(tasks) == 0 || result.Baseline != tt.want {
@@ -190,7 +190,7 @@ func TestLookAfterALongRound(t *testing.T) {
 			if n == 1 {
 				time.Sleep(2 * time.Minute)
 				at := timestamppb.Now()
-				w.other[schemas.Key("fixity", "acme/2")] = &pb.Checkpoint{Sweep: "fixity", Morsel: "acme/2", Round: "r",
+				w.other[schemas.Key("fixity", "acme/2")] = &pb.Checkpoint{Sweep: "fixity", Split: "acme/2", Round: "r",
 					Started: at, Finished: at}
 			}
 			return true, nil

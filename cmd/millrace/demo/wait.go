@@ -28,5 +28,5 @@ func (d *demo) until(ctx context.Context, what string, look app.ProgressFunc) er
 		}
 		return short
 	}
-	return app.Wait{Progress: look, Patience: stallTimeout, Stalled: stalled}.Until(ctx)
+	return app.Wait{Progress: look, StallTimeout: stallTimeout, Stalled: stalled}.Until(ctx)
 }

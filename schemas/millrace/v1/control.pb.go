@@ -260,12 +260,12 @@ func (x *Control) GetUntil() *timestamppb.Timestamp {
 	return nil
 }
 
-// Checkpoint is the progress of a sweep in one morsel, a part of its input.
+// Checkpoint is the progress of a sweep in one split, a part of its input.
 type Checkpoint struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Id        string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Sweep     string                 `protobuf:"bytes,2,opt,name=sweep,proto3" json:"sweep,omitempty"`
-	Morsel    string                 `protobuf:"bytes,3,opt,name=morsel,proto3" json:"morsel,omitempty"`
+	Split     string                 `protobuf:"bytes,3,opt,name=split,proto3" json:"split,omitempty"`
 	Round     string                 `protobuf:"bytes,4,opt,name=round,proto3" json:"round,omitempty"`
 	Cursor    []byte                 `protobuf:"bytes,5,opt,name=cursor,proto3" json:"cursor,omitempty"`
 	Started   *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=started,proto3" json:"started,omitempty"`
@@ -323,9 +323,9 @@ func (x *Checkpoint) GetSweep() string {
 	return ""
 }
 
-func (x *Checkpoint) GetMorsel() string {
+func (x *Checkpoint) GetSplit() string {
 	if x != nil {
-		return x.Morsel
+		return x.Split
 	}
 	return ""
 }
@@ -786,12 +786,12 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12.\n" +
 	"\x04time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
-	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xe5\x03\n" +
+	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xe3\x03\n" +
 	"\n" +
 	"Checkpoint\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
-	"\x05sweep\x18\x02 \x01(\tR\x05sweep\x12\x16\n" +
-	"\x06morsel\x18\x03 \x01(\tR\x06morsel\x12\x14\n" +
+	"\x05sweep\x18\x02 \x01(\tR\x05sweep\x12\x14\n" +
+	"\x05split\x18\x03 \x01(\tR\x05split\x12\x14\n" +
 	"\x05round\x18\x04 \x01(\tR\x05round\x12\x16\n" +
 	"\x06cursor\x18\x05 \x01(\fR\x06cursor\x124\n" +
 	"\astarted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\astarted\x126\n" +

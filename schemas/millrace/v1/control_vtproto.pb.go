@@ -81,7 +81,7 @@ func (m *Checkpoint) CloneVT() *Checkpoint {
 	r := new(Checkpoint)
 	r.Id = m.Id
 	r.Sweep = m.Sweep
-	r.Morsel = m.Morsel
+	r.Split = m.Split
 	r.Round = m.Round
 	r.Started = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Started).CloneVT())
 	r.Finished = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Finished).CloneVT())
@@ -531,10 +531,10 @@ func (m *Checkpoint) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i--
 		dAtA[i] = 0x22
 	}
-	if len(m.Morsel) > 0 {
-		i -= len(m.Morsel)
-		copy(dAtA[i:], m.Morsel)
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Morsel)))
+	if len(m.Split) > 0 {
+		i -= len(m.Split)
+		copy(dAtA[i:], m.Split)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Split)))
 		i--
 		dAtA[i] = 0x1a
 	}
@@ -1026,7 +1026,7 @@ func (m *Checkpoint) SizeVT() (n int) {
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
-	l = len(m.Morsel)
+	l = len(m.Split)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
@@ -2093,7 +2093,7 @@ func (m *Checkpoint) UnmarshalVTUnsafe(dAtA []byte) error {
 			iNdEx = postIndex
 		case 3:
 			if wireType != 2 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Morsel", wireType)
+				return fmt.Errorf("proto: wrong wireType = %d for field Split", wireType)
 			}
 			var stringLen uint64
 			for shift := uint(0); ; shift += 7 {
@@ -2125,7 +2125,7 @@ func (m *Checkpoint) UnmarshalVTUnsafe(dAtA []byte) error {
 			if intStringLen > 0 {
 				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
 			}
-			m.Morsel = stringValue
+			m.Split = stringValue
 			iNdEx = postIndex
 		case 4:
 			if wireType != 2 {

@@ -131,7 +131,7 @@ func TestOtherLayout(t *testing.T) {
 	cfg.Cluster = "default"
 	if err := migrate.Check(t.Context(), clickhousetest.Connect(t, cfg)); !errors.Is(err, migrate.ErrLayout) ||
 		!strings.Contains(err.Error(), "the cluster default is configured") {
-		t.Errorf("Check of a cluster where there is one server = %v", err)
+		t.Errorf("Check of a cluster on a single server = %v", err)
 	}
 	cfg.Database += "_not_there"
 	_, err := migrate.NewPlan(t.Context(), clickhousetest.Connect(t, cfg), false)
@@ -146,7 +146,7 @@ func TestOtherLayout(t *testing.T) {
 	}
 	if err := migrate.Check(t.Context(), db); !errors.Is(err, migrate.ErrLayout) ||
 		!strings.Contains(err.Error(), "cluster main") {
-		t.Errorf("Check of one server where there is a cluster = %v", err)
+		t.Errorf("Check of a single server on a cluster = %v", err)
 	}
 }
 

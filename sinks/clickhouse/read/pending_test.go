@@ -44,7 +44,7 @@ func TestPending(t *testing.T) {
 		check("acme", "concluded", 0, undecided, false),
 		check("acme", "concluded", time.Hour, gone, true),
 		check("acme", "well", 0, pass, true),
-		check("acme", "away", 3*time.Hour, unknown, false),
+		check("acme", "outage", 3*time.Hour, unknown, false),
 		check("acme", "long ago", -50*24*time.Hour, undecided, false),
 		check("umbrella", "removed", 0, undecided, false),
 	)
@@ -62,12 +62,12 @@ func TestPending(t *testing.T) {
 		return got
 	}
 	const removed = "acme/1/photos/removed undecided content-missing 8 1h0m0s 26h0m1s 2\n"
-	const away = "acme/1/photos/away unknown content-missing 8 3h0m0s 27h0m1s 1\n"
-	if got, want := list("acme"), removed+away; got != want {
+	const outage = "acme/1/photos/outage unknown content-missing 8 3h0m0s 27h0m1s 1\n"
+	if got, want := list("acme"), removed+outage; got != want {
 		t.Errorf("got\n%swant\n%s", got, want)
 	}
 	if got, want := list(""), "umbrella/1/photos/removed undecided content-missing 8 0s 24h0m1s 1\n"+
-		removed+away; got != want {
+		removed+outage; got != want {
 		t.Errorf("of all accounts\n%swant\n%s", got, want)
 	}
 	if got := list("nobody"); got != "" {

@@ -33,7 +33,7 @@ type ReaderConfig struct {
 	// Gaps is called after each read with the gaps of the tables; none: the tables have everything that was committed.
 	// It may be nil.
 	Gaps func(context.Context, []clickhouse.Gap)
-	// DeclaredGone returns the time at which a person declared a space gone; zero: never. nil: no space ever was.
+	// DeclaredGone returns the time at which an operator declared a space gone; zero: never. nil: no space ever was.
 	DeclaredGone func(account, store, space string) time.Time
 
 	maxBatch int           // copies in a query

@@ -11,7 +11,7 @@ import (
 )
 
 // readSpace returns the record of a space: the manifest is LIVE if the space is expected, otherwise NONE. A space is
-// expected if it has a live copy. If a client has deleted the space, or a person has declared it gone, and it was
+// expected if it has a live copy. If a client has deleted the space, or an operator has declared it gone, and it was
 // not created again since, only a copy that is newer than that counts.
 func readSpace(ctx context.Context, db *clickhouse.DB, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
 	type facts struct {

@@ -12,7 +12,7 @@ import (
 )
 
 // A space is expected if it has a live copy that is newer than the last delete by a client and the last declaration
-// by a person, unless the space was created again since.
+// by an operator, unless the space was created again since.
 func TestExpectedSpace(t *testing.T) {
 	t.Parallel()
 	type event struct {

@@ -19,7 +19,7 @@ type Event struct {
 	Store  string    `json:"store"`
 	What   string    `json:"what"`   // such as: add, C5 copied, row 2 fail content-corrupt, opened
 	Detail string    `json:"detail"` // size and digests, an error, the detail of a step
-	By     string    `json:"by"`     // user, worker or person
+	By     string    `json:"by"`     // user, worker or operator
 	ID     string    `json:"id"`     // of the message, or of the incident
 }
 

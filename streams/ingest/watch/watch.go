@@ -51,17 +51,19 @@ type Config struct {
 
 // A Watch watches one directory tree.
 type Watch struct {
-	cfg   Config
-	look  *hint.Observer
-	store hint.Stores
-	out   schemas.Publisher
-	count func(hint.Row)
-	log   *slog.Logger
-	queue *queue
+	cfg      Config
+	observer *hint.Observer
+	store    hint.Stores
+	out      schemas.Publisher
+	count    func(hint.Row)
+	log      *slog.Logger
+	queue    *queue
 }
 
 // New returns a Watch. It calls count, if not nil, with the row of each hint.
-func New(cfg Config, stores hint.Stores, out schemas.Publisher, count func(hint.Row), log *slog.Logger) (*Watch, error) {
+func New(
+	cfg Config, stores hint.Stores, out schemas.Publisher, count func(hint.Row), log *slog.Logger,
+) (*Watch, error) {
 	if cfg.Root == "" || cfg.ItemAt == nil || stores == nil || out == nil || log == nil {
 		return nil, errors.New("watch: root, ItemAt, stores, publisher or log are missing")
 	}
@@ -72,7 +74,7 @@ func New(cfg Config, stores hint.Stores, out schemas.Publisher, count func(hint.
 	if count == nil {
 		count = func(hint.Row) {}
 	}
-	return &Watch{cfg: cfg, look: hint.NewObserver(stores), store: stores, out: out, count: count,
+	return &Watch{cfg: cfg, observer: hint.NewObserver(stores), store: stores, out: out, count: count,
 			log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.quiet, cfg.Limit)},
 		nil
 }
@@ -183,7 +185,7 @@ func (w *Watch) examine(ctx context.Context, p pendingPath) (hint.Decision, hint
 		return hint.Decision{}, hint.Observation{}, nil
 	}
 	c := schemas.Copy{Account: w.cfg.Account, Store: w.cfg.Store, Space: space, Item: item}
-	s, err := w.look.Observe(ctx, c)
+	s, err := w.observer.Observe(ctx, c)
 	if err != nil {
 		return hint.Decision{}, hint.Observation{}, err
 	}

@@ -24,8 +24,8 @@ type Admin struct {
 	cl  *kgo.Client
 	adm *kadm.Client
 
-	rates     rateTracker
-	undecided openTransactions
+	rates        rateTracker
+	transactions openTransactions
 }
 
 // New returns an Admin. It connects when a method is called. The caller must call Close.

@@ -77,7 +77,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	}
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
-	// Read the log ends before the stable ends: records written in between would count as undecided.
+	// Read the log ends before the stable ends: records written in between would count as part of an open transaction.
 	written, err := core.CollectOffsets(a.adm.ListEndOffsets(ctx, topics...))
 	if err != nil {
 		return nil, client.Explain(fmt.Errorf("list end offsets: %w", err))
@@ -92,7 +92,7 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 	}
 	weigh := a.weigher(ctx, starts, ends)
 	now := time.Now()
-	open := a.undecided.update(a.cfg.Logger(), ends, written, now)
+	open := a.transactions.update(a.cfg.Logger(), ends, written, now)
 	for i := range lags {
 		l := &lags[i]
 		name := a.cfg.Topic(l.Topic)
@@ -258,7 +258,7 @@ func positions(starts, ends, done map[int32]int64) map[int32]int64 {
 	return at
 }
 
-// totalLag returns the number of offsets from done, or from starts where nothing is committed, to ends.
+// totalLag returns the number of offsets from done, or from starts if nothing is committed, to ends.
 func totalLag(starts, ends, done core.Offsets) (n int64) {
 	for topic, ps := range ends {
 		at := positions(starts[topic], ps, done[topic])

@@ -13,7 +13,7 @@ const lagTTL = time.Minute
 
 // LagMetrics exports the lags of groups. It is safe for concurrent use.
 type LagMetrics struct {
-	records, due, undecided, bytes, seconds *prometheus.Desc
+	records, due, open, bytes, seconds *prometheus.Desc
 
 	mu   sync.Mutex // guards the rest
 	lags []Lag
@@ -26,11 +26,11 @@ func NewLagMetrics(reg prometheus.Registerer) *LagMetrics {
 		return prometheus.NewDesc("millrace_kafka_"+name, help, []string{"role", "class", "topic"}, nil)
 	}
 	m := &LagMetrics{
-		records:   desc("lag_records", "Records not handled by the role's group; in delay lanes, only due ones."),
-		due:       desc("lag_due_records", "lag_records without paused ones."),
-		undecided: desc("lag_undecided_records", "Records that are not readable because of an open transaction."),
-		bytes:     desc("lag_bytes", "Bytes of lag_records; absent if unknown."),
-		seconds:   desc("lag_seconds", "Estimated time until lag_records are handled; absent without progress."),
+		records: desc("lag_records", "Records not handled by the role's group; in delay lanes, only due ones."),
+		due:     desc("lag_due_records", "lag_records without paused ones."),
+		open:    desc("lag_open_transaction_records", "Records after the start of an open transaction."),
+		bytes:   desc("lag_bytes", "Bytes of lag_records; absent if unknown."),
+		seconds: desc("lag_seconds", "Estimated time until lag_records are handled; absent without progress."),
 	}
 	reg.MustRegister(m)
 	return m
@@ -45,7 +45,7 @@ func (m *LagMetrics) Set(lags []Lag) {
 
 // Describe implements prometheus.Collector.
 func (m *LagMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{m.records, m.due, m.undecided, m.bytes, m.seconds} {
+	for _, d := range []*prometheus.Desc{m.records, m.due, m.open, m.bytes, m.seconds} {
 		ch <- d
 	}
 }
@@ -64,7 +64,7 @@ func (m *LagMetrics) Collect(ch chan<- prometheus.Metric) {
 		}
 		gauge(m.records, float64(l.Records))
 		gauge(m.due, float64(l.Due()))
-		gauge(m.undecided, float64(l.Uncommitted))
+		gauge(m.open, float64(l.Uncommitted))
 		if l.Bytes != nil {
 			gauge(m.bytes, float64(*l.Bytes))
 		}

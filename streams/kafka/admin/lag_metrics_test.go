@@ -26,14 +26,14 @@ func TestLagMetrics(t *testing.T) {
 		metricstest.Lint(t, reg)
 		time.Sleep(lagTTL)
 		metricstest.Compare(t, metricstest.Gather(t, reg, "lag_"), map[string]float64{
-			"lag_records{class=low,role=copier,topic=duplication.low}":           7,
-			"lag_due_records{class=low,role=copier,topic=duplication.low}":       7,
-			"lag_undecided_records{class=low,role=copier,topic=duplication.low}": 0,
-			"lag_bytes{class=low,role=copier,topic=duplication.low}":             70,
-			"lag_seconds{class=low,role=copier,topic=duplication.low}":           3.5,
-			"lag_records{class=high,role=sink,topic=changes}":                    9,
-			"lag_due_records{class=high,role=sink,topic=changes}":                0,
-			"lag_undecided_records{class=high,role=sink,topic=changes}":          2,
+			"lag_records{class=low,role=copier,topic=duplication.low}":                  7,
+			"lag_due_records{class=low,role=copier,topic=duplication.low}":              7,
+			"lag_open_transaction_records{class=low,role=copier,topic=duplication.low}": 0,
+			"lag_bytes{class=low,role=copier,topic=duplication.low}":                    70,
+			"lag_seconds{class=low,role=copier,topic=duplication.low}":                  3.5,
+			"lag_records{class=high,role=sink,topic=changes}":                           9,
+			"lag_due_records{class=high,role=sink,topic=changes}":                       0,
+			"lag_open_transaction_records{class=high,role=sink,topic=changes}":          2,
 		})
 		time.Sleep(time.Nanosecond)
 		metricstest.Compare(t, metricstest.Gather(t, reg, "lag_"), map[string]float64{})

@@ -48,7 +48,7 @@ func (t *openTransactions) update(log *slog.Logger, ends, written core.Offsets, 
 			}
 			if !o.logged && now.Sub(o.since) >= openTransactionLimit {
 				log.Warn("wait for open transaction",
-					"topic", topic, "partition", id, "offset", end, "undecided", n, "open", now.Sub(o.since).Round(time.Second),
+					"topic", topic, "partition", id, "offset", end, "records", n, "age", now.Sub(o.since).Round(time.Second),
 					"remedy", "end its producer, or abort it with kafka-transactions.sh")
 				o.logged = true
 			}

@@ -22,7 +22,7 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 	for ctx.Err() == nil {
 		now, err := a.adm.ListTopics(ctx, names...)
 		if err != nil && ctx.Err() == nil {
-			a.cfg.Logger().Warn("retry listing topics", "wait", client.MetadataInterval, "err", err)
+			a.cfg.Logger().Warn("retry listing topics", "retry_after", client.MetadataInterval, "err", err)
 		}
 		if err == nil {
 			if err := detectDeleted(known, missing, now, a.cfg.Deleted); err != nil {

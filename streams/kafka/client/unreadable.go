@@ -22,8 +22,8 @@ type UnreadableRecord struct {
 	Err       error
 }
 
-// Position returns topic/partition@offset of the record.
-func (u UnreadableRecord) Position() string { return positionName(u.Topic, u.Partition, u.Offset) }
+// Coordinates returns topic/partition@offset of the record.
+func (u UnreadableRecord) Coordinates() string { return coordinates(u.Topic, u.Partition, u.Offset) }
 
 // An UnreadableBatch is a batch that cannot be parsed. The process has stopped reading its partition.
 type UnreadableBatch struct {
@@ -34,10 +34,10 @@ type UnreadableBatch struct {
 	Err       error // includes the remedy
 }
 
-// Position returns topic/partition@offset of the first unread record.
-func (u UnreadableBatch) Position() string { return positionName(u.Topic, u.Partition, u.Offset) }
+// Coordinates returns topic/partition@offset of the first unread record.
+func (u UnreadableBatch) Coordinates() string { return coordinates(u.Topic, u.Partition, u.Offset) }
 
-func positionName(topic schemas.Topic, partition int32, offset int64) string {
+func coordinates(topic schemas.Topic, partition int32, offset int64) string {
 	return fmt.Sprintf("%s/%d@%d", topic, partition, offset)
 }
 
@@ -52,7 +52,7 @@ type Unreadables struct {
 	loading    map[schemas.Topic]int // number of tables in their first read
 	records    map[partitionKey]UnreadableRecord
 	batches    map[readerPartition]UnreadableBatch
-	superseded map[string]bool // positions of unreadable records that a later record of their key followed
+	superseded map[string]bool // coordinates of unreadable records that a later record of their key followed
 	changed    chan struct{}
 }
 
@@ -112,12 +112,12 @@ func (u *Unreadables) Complete(topic schemas.Topic) bool {
 	return follows && n == 0
 }
 
-// Superseded reports whether the record at position was unreadable to this process and a later record of its key
+// Superseded reports whether a record was unreadable to this process and a later record of its key
 // followed. It is false for a record that this process could read; other processes may not be able to.
-func (u *Unreadables) Superseded(position string) bool {
+func (u *Unreadables) Superseded(coordinates string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.superseded[position]
+	return u.superseded[coordinates]
 }
 
 // Changed returns a channel that is closed when a result of List, Batches, Complete or Superseded may have changed.
@@ -187,7 +187,7 @@ func (u *Unreadables) Record(topic schemas.Topic, rec *kgo.Record, err error) {
 	now := UnreadableRecord{Topic: topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Err: err}
 	held, is := u.records[at]
 	switch {
-	case is && held.Offset > rec.Offset, err != nil && u.superseded[now.Position()]: // this table is behind another one
+	case is && held.Offset > rec.Offset, err != nil && u.superseded[now.Coordinates()]: // this table is behind another one
 		return
 	case err == nil && !is:
 		return
@@ -197,7 +197,7 @@ func (u *Unreadables) Record(topic schemas.Topic, rec *kgo.Record, err error) {
 		u.records[at] = now
 	}
 	if is && held.Offset < rec.Offset {
-		u.superseded[held.Position()] = true
+		u.superseded[held.Coordinates()] = true
 	}
 	u.notify()
 }

@@ -24,7 +24,7 @@ const (
 	maxDecisionBytes = 8 << 20
 )
 
-// An Order is a decision of a person about dead letters, as recorded in topic admin.
+// An Order is a decision of an operator about dead letters, as recorded in topic admin.
 type Order struct {
 	Who, Reason string
 	From        string // client that gave the order: cli, api
@@ -186,7 +186,7 @@ func (d *Letters) send(ctx context.Context, batch decisionBatch) error {
 }
 
 // adminAction returns the action to record for a decision. Its id is a function of the letter and of the number
-// of earlier decisions about it, so two people who decide at the same time make one decision.
+// of earlier decisions about it, so two operators who decide at the same time make one decision.
 func (d *Letters) adminAction(l *Letter, action string, o Order) *pb.AdminAction {
 	t := formatTarget(l.ID, l.inc)
 	a := &pb.AdminAction{

@@ -44,7 +44,7 @@ func Serve(in io.Reader, out io.Writer) error {
 	}
 	defer cluster.Close()
 	if _, err := fmt.Fprintln(out, cluster.ListenAddrs()[0]); err != nil {
-		return fmt.Errorf("say where the broker is: %w", err)
+		return fmt.Errorf("report the address of the broker: %w", err)
 	}
 	_, err = io.Copy(io.Discard, in)
 	return err
@@ -80,7 +80,7 @@ func StartBroker(ctx context.Context, program string, args ...string) (*Broker, 
 	b := &Broker{process: cmd, in: in}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start broker: it does not say where it is: %w", err), b.Close())
+		return nil, errors.Join(fmt.Errorf("start broker: it reports no address: %w", err), b.Close())
 	}
 	b.addr = strings.TrimSpace(line)
 	return b, nil

@@ -30,7 +30,7 @@ const (
 	Dispositions
 )
 
-// String returns the value of label outcome.
+// String returns the value of label disposition.
 func (f Disposition) String() string {
 	return [Dispositions]string{"done", "retried", "transient", "unavailable", "wait", "paused", "moved", "dead"}[f]
 }
@@ -96,7 +96,7 @@ func New(reg prometheus.Registerer) *Metrics {
 		return prometheus.NewCounterVec(opts, append([]string{"role", "class"}, labels...))
 	}
 	m.vecs = vectors{
-		messages: counter("messages_total", "Deliveries by outcome; all but retried ones settle the message.", "outcome"),
+		messages: counter("messages_total", "Deliveries; all but retried ones settle the message.", "disposition"),
 		commits:  counter("commits_total", "Commits of offsets.", "result"),
 		publishFailures: counter("publish_failures_total",
 			"Records or batches that were given up because the brokers did not acknowledge them."),

@@ -315,13 +315,13 @@ func (s *Scheduler) chooseClass(kind Kind) *classQueue {
 		}
 		return s.beginOrResume(classLarge)
 	}
-	atWork := s.classes[classLow].running
-	if s.classes[classHigh].running+atWork >= s.allowed {
+	running := s.classes[classLow].running
+	if s.classes[classHigh].running+running >= s.allowed {
 		return nil
 	}
 	high := s.beginOrResume(classHigh)
 	var low *classQueue
-	if atWork < max(1, s.allowed-s.reserved) {
+	if running < max(1, s.allowed-s.reserved) {
 		low = s.beginOrResume(classLow)
 	}
 	switch {

@@ -170,16 +170,16 @@ func TestDebtIsKept(t *testing.T) {
 	}
 	fill(s, FlowID{Account: "b"}, schemas.High, 1000)
 	n := map[string]int{}
-	var atWork []*Task
+	var running []*Task
 	for range 400 {
 		it := begin(s, MainWorker)
 		if it != nil {
 			n[it.flow.id.Account]++
-			atWork = append(atWork, it)
+			running = append(running, it)
 		}
-		if len(atWork) == 2 || it == nil {
-			s.Complete(atWork[0])
-			atWork = atWork[1:]
+		if len(running) == 2 || it == nil {
+			s.Complete(running[0])
+			running = running[1:]
 		}
 	}
 	if n["a"] > 8 || n["b"] < 390 {

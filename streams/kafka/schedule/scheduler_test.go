@@ -19,7 +19,7 @@ type schedulerModel struct {
 	limits  map[string]int // of tasks, by account/store
 	n       int
 	waiting map[uint64][]int // numbers by key, in order
-	atWork  []*Task
+	running []*Task
 	parked  []*Task
 	resumed []resumingTask
 }
@@ -84,13 +84,13 @@ func (m *schedulerModel) begin() bool {
 	if first := m.waiting[it.queue.key][0]; first != it.Owner {
 		m.t.Fatalf("key %d: got task %v, want %d", it.queue.key, it.Owner, first)
 	}
-	m.atWork = append(m.atWork, it)
+	m.running = append(m.running, it)
 	m.check()
 	return true
 }
 
 func (m *schedulerModel) begun() []*Task {
-	all := slices.Concat(m.atWork, m.parked)
+	all := slices.Concat(m.running, m.parked)
 	for _, g := range m.resumed {
 		all = append(all, g.Task)
 	}
@@ -102,7 +102,7 @@ func (m *schedulerModel) collectResumed() (any bool) {
 	m.resumed = slices.DeleteFunc(m.resumed, func(g resumingTask) bool {
 		select {
 		case <-g.turn:
-			m.atWork = append(m.atWork, g.Task)
+			m.running = append(m.running, g.Task)
 			any = true
 			return true
 		default:
@@ -115,8 +115,8 @@ func (m *schedulerModel) collectResumed() (any bool) {
 
 // park parks a running task.
 func (m *schedulerModel) park(i int) {
-	it := m.atWork[i]
-	m.atWork = slices.Delete(m.atWork, i, i+1)
+	it := m.running[i]
+	m.running = slices.Delete(m.running, i, i+1)
 	m.s.Park(it)
 	m.parked = append(m.parked, it)
 }
@@ -135,14 +135,14 @@ func (m *schedulerModel) cancelResume(i int) {
 	if !m.s.CancelResume(it) {
 		m.t.Fatal("a task has a worker that it was not given")
 	}
-	m.atWork = append(m.atWork, it)
-	m.end(len(m.atWork) - 1)
+	m.running = append(m.running, it)
+	m.end(len(m.running) - 1)
 }
 
 // end ends a running task.
 func (m *schedulerModel) end(i int) {
-	it := m.atWork[i]
-	m.atWork = slices.Delete(m.atWork, i, i+1)
+	it := m.running[i]
+	m.running = slices.Delete(m.running, i, i+1)
 	m.gone(it)
 	m.s.Complete(it)
 	it.Gate.End()
@@ -176,7 +176,7 @@ func (m *schedulerModel) prune() {
 // check compares the running tasks with the limits.
 func (m *schedulerModel) check() {
 	used, low := map[string]int{}, 0
-	for _, it := range m.atWork {
+	for _, it := range m.running {
 		w := it.flow.id
 		names := []string{w.Account}
 		for _, store := range w.Stores {
@@ -196,8 +196,8 @@ func (m *schedulerModel) check() {
 			m.t.Fatalf("%d tasks of %s running, the limit is %d", used[name], name, most)
 		}
 	}
-	if len(m.atWork) > m.s.allowed || low > m.s.allowed-m.s.reserved {
-		m.t.Fatalf("%d tasks running, %d of class low", len(m.atWork), low)
+	if len(m.running) > m.s.allowed || low > m.s.allowed-m.s.reserved {
+		m.t.Fatalf("%d tasks running, %d of class low", len(m.running), low)
 	}
 }
 
@@ -227,11 +227,11 @@ func TestSchedulerInvariants(t *testing.T) {
 			case 4, 5, 6:
 				m.begin()
 			case 7, 8:
-				if n := len(m.atWork); n > 0 {
+				if n := len(m.running); n > 0 {
 					m.end(rapid.IntRange(0, n-1).Draw(t, "which"))
 				}
 			case 10, 11:
-				if n := len(m.atWork); n > 0 {
+				if n := len(m.running); n > 0 {
 					m.park(rapid.IntRange(0, n-1).Draw(t, "which"))
 				}
 			case 12, 13:
@@ -256,7 +256,7 @@ func TestSchedulerInvariants(t *testing.T) {
 		for range 10_000 {
 			switch {
 			case m.begin():
-			case len(m.atWork) > 0:
+			case len(m.running) > 0:
 				m.end(0)
 			case len(m.parked) > 0:
 				m.resume(0)

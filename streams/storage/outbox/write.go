@@ -84,7 +84,7 @@ func (f *File) sync(sync func() error) error {
 	return f.keepSyncError(err)
 }
 
-// keepSyncError keeps the first error of an fsync, and returns why nothing is recorded any more; f.mu is held.
+// keepSyncError keeps the first error of an fsync, and returns the first failure, if any; f.mu is held.
 func (f *File) keepSyncError(err error) error {
 	if err != nil && f.err == nil {
 		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrFailed, err))

@@ -7,22 +7,22 @@ import "testing"
 func TestMergeSavedPositions(t *testing.T) {
 	type offsets = map[int32]int64
 	for name, tt := range map[string]struct {
-		was  TopicPositions
+		was  SavedOffsets
 		id   string
 		done offsets
-		want TopicPositions
+		want SavedOffsets
 	}{
-		"nothing":   {TopicPositions{}, "x", nil, TopicPositions{"x", nil}},
-		"committed": {TopicPositions{}, "x", offsets{0: 3}, TopicPositions{"x", offsets{0: 3}}},
-		"kept":      {TopicPositions{"x", offsets{1: 5}}, "x", nil, TopicPositions{"x", offsets{1: 5}}},
-		"both, of two partitions": {TopicPositions{"x", offsets{1: 5}}, "x", offsets{0: 3},
-			TopicPositions{"x", offsets{0: 3, 1: 5}}},
-		"a commit that moved": {TopicPositions{"x", offsets{0: 3}}, "x", offsets{0: 4},
-			TopicPositions{"x", offsets{0: 4}}},
-		"a commit that was moved back": {TopicPositions{"x", offsets{0: 3}}, "x", offsets{0: 0},
-			TopicPositions{"x", offsets{0: 0}}},
-		"kept of a former topic": {TopicPositions{"y", offsets{1: 5}}, "x", offsets{0: 3},
-			TopicPositions{"x", offsets{0: 3}}},
+		"nothing":   {SavedOffsets{}, "x", nil, SavedOffsets{"x", nil}},
+		"committed": {SavedOffsets{}, "x", offsets{0: 3}, SavedOffsets{"x", offsets{0: 3}}},
+		"kept":      {SavedOffsets{"x", offsets{1: 5}}, "x", nil, SavedOffsets{"x", offsets{1: 5}}},
+		"both, of two partitions": {SavedOffsets{"x", offsets{1: 5}}, "x", offsets{0: 3},
+			SavedOffsets{"x", offsets{0: 3, 1: 5}}},
+		"a commit that moved": {SavedOffsets{"x", offsets{0: 3}}, "x", offsets{0: 4},
+			SavedOffsets{"x", offsets{0: 4}}},
+		"a commit that was moved back": {SavedOffsets{"x", offsets{0: 3}}, "x", offsets{0: 0},
+			SavedOffsets{"x", offsets{0: 0}}},
+		"kept of a former topic": {SavedOffsets{"y", offsets{1: 5}}, "x", offsets{0: 3},
+			SavedOffsets{"x", offsets{0: 3}}},
 	} {
 		if got := tt.was.Merge(tt.id, tt.done); !got.Equal(tt.want) {
 			t.Errorf("%s: %v, want %v", name, got, tt.want)

@@ -1,6 +1,7 @@
-// Package core has what pools, admin and dead letters share: records between their poll and their commit and what
-// becomes of them, retry headers, offsets of partitions, reads of ranges of a topic, and publishing. Publish returns when
-// every record is acknowledged or given up; a scan calls its function once for each record of its range.
+// Package core has what pools, admin and dead letters share: records between their poll and their commit, the
+// decision what a failed record becomes, retry headers, offsets of partitions, reads of ranges of a topic, and
+// publishing. Publish returns when every record is acknowledged or given up; a scan calls its function once for each
+// record of its range.
 package core
 
 import (
@@ -172,9 +173,9 @@ func (r *Router) Ignores(rec *kgo.Record) bool {
 	return ok && e.Cleanup == schemas.Compact
 }
 
-// Outcome returns the records to publish for ir: the messages that the handler returned or, if the handler
+// OutputsFor returns the records to publish for ir: the messages that the handler returned or, if the handler
 // failed or a message cannot be encoded, the record that waits or the dead letter.
-func (r *Router) Outcome(ir *Record, out []schemas.Message, err error) []*kgo.Record {
+func (r *Router) OutputsFor(ir *Record, out []schemas.Message, err error) []*kgo.Record {
 	now := time.Now()
 	recs := make([]*kgo.Record, 0, len(out))
 	var traced []kgo.RecordHeader

@@ -47,7 +47,7 @@ func TestNth(t *testing.T) {
 	}{
 		"no limit":    {client.Config{}.DelayLanes(), 0, "30s 5m 1h 1d 1d"},
 		"unavailable": {client.Config{}.DelayLanes(), maxUnavailableLane, "30s 5m 5m 5m 5m"},
-		"away":        {client.Config{}.DelayLanes(), maxNamedLane, "30s 30s 30s 30s 30s"},
+		"store":       {client.Config{}.DelayLanes(), maxNamedLane, "30s 30s 30s 30s 30s"},
 		"all are longer": {[]client.Lane{{Name: "1h", Delay: time.Hour}, {Name: "2h", Delay: 2 * time.Hour}},
 			maxUnavailableLane, "1h 1h 1h 1h 1h"},
 	} {

@@ -14,9 +14,9 @@ import (
 	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
-// Positions returns a checkpoint for each group of the catalogue that has moved since its latest checkpoint.
-func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
-	saved, err := core.SavedPositions(ctx, a.cfg, a.cl)
+// OffsetCheckpoints returns a checkpoint for each group of the catalogue that has moved since its latest checkpoint.
+func (a *Admin) OffsetCheckpoints(ctx context.Context) ([]schemas.Message, error) {
+	saved, err := core.ReadSavedOffsets(ctx, a.cfg, a.cl)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	now := map[string]map[string]core.TopicPositions{} // by group and topic
+	now := map[string]map[string]core.SavedOffsets{} // by group and topic
 	for _, role := range a.readerRoles() {
 		var topics []string
 		for _, e := range a.entries(role) {
@@ -36,12 +36,12 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 			return nil, err
 		}
 		for group, topics := range a.groupTopics(role, topics) {
-			now[group] = map[string]core.TopicPositions{}
+			now[group] = map[string]core.SavedOffsets{}
 			for _, topic := range topics {
-				k := saved[core.PositionsKey(group)][topic]
+				k := saved[core.OffsetsKey(group)][topic]
 				if t := before[topic]; t.Err == nil {
 					k = k.Merge(t.ID, done[topic])
-				} // otherwise the saved positions stay
+				} // otherwise the saved offsets stay
 				if k.ID != "" && len(k.Offsets) > 0 {
 					now[group][topic] = k
 				}
@@ -54,19 +54,19 @@ func (a *Admin) Positions(ctx context.Context) ([]schemas.Message, error) {
 	}
 	var all []schemas.Message
 	for _, group := range slices.Sorted(maps.Keys(now)) {
-		maps.DeleteFunc(now[group], func(topic string, k core.TopicPositions) bool { // recreated meanwhile
+		maps.DeleteFunc(now[group], func(topic string, k core.SavedOffsets) bool { // recreated meanwhile
 			return after[topic].Err == nil && after[topic].ID != k.ID
 		})
-		if maps.EqualFunc(now[group], saved[core.PositionsKey(group)], core.TopicPositions.Equal) {
+		if maps.EqualFunc(now[group], saved[core.OffsetsKey(group)], core.SavedOffsets.Equal) {
 			continue
 		}
 		cursor, err := json.Marshal(now[group])
 		if err != nil {
-			return nil, fmt.Errorf("encode the positions of group %s: %w", group, err)
+			return nil, fmt.Errorf("encode the offsets of group %s: %w", group, err)
 		}
 		all = append(all, schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
-			Id:    schemas.ID("checkpoint", core.PositionsSweep, group, string(cursor)),
-			Sweep: core.PositionsSweep, Morsel: group, Cursor: cursor,
+			Id:    schemas.ID("checkpoint", core.OffsetsSweep, group, string(cursor)),
+			Sweep: core.OffsetsSweep, Split: group, Cursor: cursor,
 			Time: timestamppb.Now(),
 		}})
 	}

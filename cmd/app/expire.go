@@ -11,46 +11,46 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// tidyLogInterval is the time between two log lines about the progress in a store.
-const tidyLogInterval = 30 * time.Second
+// expireLogInterval is the time between two log lines about the progress in a store.
+const expireLogInterval = 30 * time.Second
 
-// tidier returns the work of one cleanup: it cleans up the stores, one after the other, except the
+// expirer returns the work of one cleanup: it cleans up the stores, one after the other, except the
 // paused ones. Several processes can do so concurrently.
-func (a *App) tidier() func(context.Context) {
-	m := newTidyMetrics(a.registry, a.stores)
+func (a *App) expirer() func(context.Context) {
+	m := newExpireMetrics(a.registry, a.stores)
 	return func(ctx context.Context) {
 		for _, n := range a.stores.storeNames() {
 			if ctx.Err() == nil && !a.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
-				a.tidy(ctx, n, m)
+				a.expire(ctx, n, m)
 			}
 		}
 	}
 }
 
-// tidy cleans up one store.
-func (a *App) tidy(ctx context.Context, n StoreName, m *tidyMetrics) {
-	a.runJob(ctx, schemas.Key("tidy", n.Account, n.Store), func(id string) (map[string]int64, error) {
+// expire cleans up one store.
+func (a *App) expire(ctx context.Context, n StoreName, m *expireMetrics) {
+	a.runJob(ctx, schemas.Key("expire", n.Account, n.Store), func(id string) (map[string]int64, error) {
 		log := a.log.With("account", n.Account, "store", n.Store, "job", id)
-		done, is, err := a.tidyStore(ctx, n, func(sum storage.Expired) {
-			log.Info("tidy store", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
+		done, is, err := a.expireStore(ctx, n, func(sum storage.Expired) {
+			log.Info("expire store", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
 		}, m)
 		switch {
 		case ctx.Err() != nil, !is && err == nil:
 			return nil, err
 		case err != nil:
 			m.failed(n)
-			log.Warn("tidy store: continue in the next run", "uploads", done.Uploads, "kept", done.Retained, "err", err)
+			log.Warn("expire store: continue in the next run", "uploads", done.Uploads, "kept", done.Retained, "err", err)
 		case done != storage.Expired{}:
-			log.Info("tidied store", "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
+			log.Info("finish expiry", "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
 		}
 		return map[string]int64{"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes}, err
 	})
 }
 
-// tidyStore cleans up a store if its marker can be read. It calls progress periodically with the
+// expireStore cleans up a store if its marker can be read. It calls progress periodically with the
 // total so far. is reports whether the store has anything to clean up.
-func (a *App) tidyStore(
-	ctx context.Context, n StoreName, progress func(storage.Expired), m *tidyMetrics,
+func (a *App) expireStore(
+	ctx context.Context, n StoreName, progress func(storage.Expired), m *expireMetrics,
 ) (done storage.Expired, is bool, err error) {
 	st := a.stores.of(n)
 	if st.cfg.Layout == "plain" { // read only
@@ -74,7 +74,7 @@ func (a *App) tidyStore(
 	o.Each = func(more storage.Expired) {
 		m.removed(n, more)
 		sum.Add(storage.ExpireOptions{}, more)
-		if now := time.Now(); now.Sub(last) >= tidyLogInterval {
+		if now := time.Now(); now.Sub(last) >= expireLogInterval {
 			last = now
 			progress(sum)
 		}
@@ -83,19 +83,19 @@ func (a *App) tidyStore(
 	return done, true, err
 }
 
-// tidyMetrics counts the objects and bytes removed from the configured stores. A nil *tidyMetrics
+// expireMetrics counts the objects and bytes removed from the configured stores. A nil *expireMetrics
 // counts nothing.
-type tidyMetrics struct{ things, bytes, failures *prometheus.CounterVec }
+type expireMetrics struct{ things, bytes, failures *prometheus.CounterVec }
 
-func newTidyMetrics(reg *prometheus.Registry, stores *Stores) *tidyMetrics {
+func newExpireMetrics(reg *prometheus.Registry, stores *Stores) *expireMetrics {
 	if reg == nil {
 		return nil
 	}
 	counter := func(name, help string, more ...string) *prometheus.CounterVec {
-		opts := prometheus.CounterOpts{Namespace: "millrace", Subsystem: "tidy", Name: name, Help: help}
+		opts := prometheus.CounterOpts{Namespace: "millrace", Subsystem: "expire", Name: name, Help: help}
 		return prometheus.NewCounterVec(opts, append([]string{"account", "store"}, more...))
 	}
-	m := &tidyMetrics{
+	m := &expireMetrics{
 		counter("removed_total", "Incomplete uploads, and replaced items after their retention, that were removed.", "what"),
 		counter("removed_bytes_total", "Replaced bytes that were removed from a store after their retention."),
 		counter("failures_total", "Cleanups of a store that failed."),
@@ -111,7 +111,7 @@ func newTidyMetrics(reg *prometheus.Registry, stores *Stores) *tidyMetrics {
 	return m
 }
 
-func (m *tidyMetrics) removed(n StoreName, t storage.Expired) {
+func (m *expireMetrics) removed(n StoreName, t storage.Expired) {
 	if m == nil {
 		return
 	}
@@ -120,7 +120,7 @@ func (m *tidyMetrics) removed(n StoreName, t storage.Expired) {
 	m.bytes.WithLabelValues(n.Account, n.Store).Add(float64(t.Bytes))
 }
 
-func (m *tidyMetrics) failed(n StoreName) {
+func (m *expireMetrics) failed(n StoreName) {
 	if m != nil {
 		m.failures.WithLabelValues(n.Account, n.Store).Inc()
 	}

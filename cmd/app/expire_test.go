@@ -20,13 +20,13 @@ import (
 // Stores are cleaned up at startup and periodically: replaced bytes are removed after their
 // retention, each run is recorded as a job per store, an unavailable store is reported and does not
 // block others, and a paused one is skipped.
-func TestTidier(t *testing.T) {
+func TestExpirer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, 0)
-		a.cfg.Tidy.Every, a.cfg.Replaced.Keep = 6*time.Hour, 3*24*time.Hour
+		a.cfg.Expire.Every, a.cfg.Replaced.Keep = 6*time.Hour, 3*24*time.Hour
 		a.stores, a.controls, a.registry = openTestStores(t, dir), &client.Controls{}, health.NewRegistry()
 		for _, n := range a.stores.storeNames() {
 			st := a.stores.of(n)
@@ -45,8 +45,8 @@ func TestTidier(t *testing.T) {
 		if err := a.controls.Apply(key, ctl); err != nil {
 			t.Fatal(err)
 		}
-		away := filepath.Join(dir, "acme-a")
-		if err := os.Rename(away, away+"-away"); err != nil {
+		unavailable := filepath.Join(dir, "acme-a")
+		if err := os.Rename(unavailable, unavailable+"-unplugged"); err != nil {
 			t.Fatal(err)
 		}
 		left := func(n StoreName) int {
@@ -57,11 +57,11 @@ func TestTidier(t *testing.T) {
 			}
 			return len(all)
 		}
-		tidier := a.periodic("tidier", a.cfg.Tidy.Every, a.tidier())
+		expirer := a.periodic("expirer", a.cfg.Expire.Every, a.expirer())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		time.Sleep(2 * 24 * time.Hour)
-		go func() { ended <- tidier.run(ctx) }()
+		go func() { ended <- expirer.run(ctx) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got := left(StoreName{"acme", "b"}); got != 1 {
@@ -74,7 +74,7 @@ func TestTidier(t *testing.T) {
 				t.Errorf("%v: %d are kept, want %d", n, got, want)
 			}
 		}
-		if err := os.Rename(away+"-away", away); err != nil {
+		if err := os.Rename(unavailable+"-unplugged", unavailable); err != nil {
 			t.Fatal(err)
 		}
 		ctl.Paused = false
@@ -93,7 +93,7 @@ func TestTidier(t *testing.T) {
 			t.Error(err)
 		}
 		wantJobs(t, b)
-		wantTidyMetrics(t, a)
+		wantExpireMetrics(t, a)
 	})
 }
 
@@ -107,17 +107,17 @@ func wantJobs(t *testing.T, b *kafkatest.Broker) {
 			failed[j.GetName()]++
 		}
 	}
-	for _, name := range []string{"tidy/acme/a", "tidy/acme/b", "tidy/zoo/a"} {
+	for _, name := range []string{"expire/acme/a", "expire/acme/b", "expire/zoo/a"} {
 		if removed[name] != 1 {
 			t.Errorf("jobs %s removed %d, want 1", name, removed[name])
 		}
-		if away := name == "tidy/acme/a"; failed[name] > 0 != away {
-			t.Errorf("%d jobs %s failed, that some did: want %t", failed[name], name, away)
+		if unavailable := name == "expire/acme/a"; failed[name] > 0 != unavailable {
+			t.Errorf("%d jobs %s failed, that some did: want %t", failed[name], name, unavailable)
 		}
 	}
 }
 
-func wantTidyMetrics(t *testing.T, a *App) {
+func wantExpireMetrics(t *testing.T, a *App) {
 	t.Helper()
 	families, err := a.registry.Gather()
 	if err != nil {
@@ -126,13 +126,13 @@ func wantTidyMetrics(t *testing.T, a *App) {
 	sums := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			if strings.HasPrefix(f.GetName(), "millrace_tidy_") {
+			if strings.HasPrefix(f.GetName(), "millrace_expire_") {
 				sums[f.GetName()] += m.GetCounter().GetValue()
 			}
 		}
 	}
-	if sums["millrace_tidy_removed_total"] != 3 || sums["millrace_tidy_removed_bytes_total"] != 24 ||
-		sums["millrace_tidy_failures_total"] == 0 {
+	if sums["millrace_expire_removed_total"] != 3 || sums["millrace_expire_removed_bytes_total"] != 24 ||
+		sums["millrace_expire_failures_total"] == 0 {
 		t.Errorf("metrics: %v, want 3 things of 24 bytes removed, and failures", sums)
 	}
 }

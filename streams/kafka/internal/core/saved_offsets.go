@@ -18,33 +18,33 @@ import (
 	"github.com/millrace/millrace/streams/kafka/client"
 )
 
-// PositionsSweep is the sweep name of the checkpoints that hold positions of groups. Their morsel is the group.
-const PositionsSweep = "positions"
+// OffsetsSweep is the sweep name of the checkpoints that hold committed offsets of groups. Their split is the group.
+const OffsetsSweep = "positions"
 
-// PositionsKey is the record key of a group's checkpoint.
-func PositionsKey(group string) string { return schemas.Key(PositionsSweep, group) }
+// OffsetsKey is the record key of a group's checkpoint.
+func OffsetsKey(group string) string { return schemas.Key(OffsetsSweep, group) }
 
-// TopicPositions holds the committed offsets of a group in one topic, as saved in a checkpoint. Brokers delete
+// SavedOffsets holds the committed offsets of a group in one topic, as saved in a checkpoint. Brokers delete
 // the offsets of a group that has had no member for a week (offsets.retention.minutes).
-type TopicPositions struct {
+type SavedOffsets struct {
 	ID      string          `json:"id"` // topic id, which changes when the topic is deleted and recreated
 	Offsets map[int32]int64 `json:"offsets"`
 }
 
-// Merge returns the positions to save for the topic with this id: the committed offsets and, for partitions
+// Merge returns the offsets to save for the topic with this id: the committed offsets and, for partitions
 // without a commit, the saved ones of the same topic. A group that was restored from its checkpoint commits only
 // the partitions in which it handles records.
-func (k TopicPositions) Merge(id string, done map[int32]int64) TopicPositions {
+func (k SavedOffsets) Merge(id string, done map[int32]int64) SavedOffsets {
 	all := map[int32]int64{}
 	if k.ID == id {
 		maps.Copy(all, k.Offsets)
 	}
 	maps.Copy(all, done)
-	return TopicPositions{id, all}
+	return SavedOffsets{id, all}
 }
 
 // Equal reports whether k and other are of the same topic and have the same offsets.
-func (k TopicPositions) Equal(other TopicPositions) bool {
+func (k SavedOffsets) Equal(other SavedOffsets) bool {
 	return k.ID == other.ID && maps.Equal(k.Offsets, other.Offsets)
 }
 
@@ -67,24 +67,24 @@ func RestoreOffsets(cfg client.Config, group string) func(
 			return nil, fmt.Errorf("kafka: new client: %w", err)
 		}
 		defer cl.Close()
-		if err := restorePositions(ctx, cfg, cl, group, at); err != nil {
-			return nil, fmt.Errorf("look up the saved positions of group %s: %w", group, err)
+		if err := restoreSavedOffsets(ctx, cfg, cl, group, at); err != nil {
+			return nil, fmt.Errorf("look up the saved offsets of group %s: %w", group, err)
 		}
 		return at, nil
 	}
 }
 
-// restorePositions sets the offsets in at for partitions without a commit of group from its checkpoint.
-func restorePositions(
+// restoreSavedOffsets sets the offsets in at for partitions without a commit of group from its checkpoint.
+func restoreSavedOffsets(
 	ctx context.Context, cfg client.Config, cl *kgo.Client, group string, at map[string]map[int32]kgo.Offset,
 ) error {
-	saved, err := SavedPositions(ctx, cfg, cl)
+	saved, err := ReadSavedOffsets(ctx, cfg, cl)
 	if err != nil {
 		return err
 	}
-	was := map[string]TopicPositions{}
+	was := map[string]SavedOffsets{}
 	for topic, offsets := range at {
-		if k, is := saved[PositionsKey(group)][topic]; is && uncommitted(offsets) {
+		if k, is := saved[OffsetsKey(group)][topic]; is && uncommitted(offsets) {
 			was[topic] = k
 		}
 	}
@@ -117,7 +117,7 @@ func restorePositions(
 					from = max(from, starts[topic][id])
 				}
 				at[topic][id] = kgo.NewOffset().At(from)
-				log.Warn("restore position of a group from its checkpoint", "partition", id, "offset", from)
+				log.Warn("restore offset of a group from its checkpoint", "partition", id, "offset", from)
 			}
 		}
 	}
@@ -134,12 +134,12 @@ func uncommitted(offsets map[int32]kgo.Offset) bool {
 	return false
 }
 
-// SavedPositions returns the positions in the latest checkpoint of each group, by key and topic. A checkpoint
+// ReadSavedOffsets returns the offsets in the latest checkpoint of each group, by key and topic. A checkpoint
 // that cannot be read is skipped, and the one before it counts: the group then handles some records again, and no
 // operator has to intervene.
-func SavedPositions(
+func ReadSavedOffsets(
 	ctx context.Context, cfg client.Config, cl *kgo.Client,
-) (map[string]map[string]TopicPositions, error) {
+) (map[string]map[string]SavedOffsets, error) {
 	name := cfg.Topic(schemas.Checkpoints)
 	ids, err := TopicIDs(ctx, cl, name)
 	switch there := ids[name]; {
@@ -154,18 +154,18 @@ func SavedPositions(
 	if err != nil {
 		return nil, err
 	}
-	saved := map[string]map[string]TopicPositions{}
+	saved := map[string]map[string]SavedOffsets{}
 	log := cfg.Logger().With("topic", name)
 	s := Scanner{Config: cfg, Topic: name, onSkip: func(id int32, batch Range, err error) {
-		log.Error("skip unreadable batch of checkpoints: groups without offsets restart from older positions",
+		log.Error("skip unreadable batch of checkpoints: groups without offsets restart from older offsets",
 			"partition", id, "offset", batch.From, "next", batch.To, "err", err)
 	}}
 	err = s.Scan(ctx, parts, func(rec *kgo.Record, _ uint32) error {
 		key := string(rec.Key)
-		if !strings.HasPrefix(key, PositionsKey("")) {
+		if !strings.HasPrefix(key, OffsetsKey("")) {
 			return nil
 		}
-		var of map[string]TopicPositions
+		var of map[string]SavedOffsets
 		if rec.Value != nil {
 			body, err := schemas.Decode(schemas.Checkpoints, HeadersOf(rec), rec.Value)
 			if err == nil {

@@ -26,7 +26,7 @@ func keep(t *testing.T, b *kafkatest.Broker) []schemas.Message {
 		t.Fatal(err)
 	}
 	defer adm.Close()
-	msgs, err := adm.Positions(t.Context())
+	msgs, err := adm.OffsetCheckpoints(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,15 +45,15 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 		want   string                  // items handled then
 		says   string
 	}{
-		"forgotten": {forget: true, want: "new", says: "restore position of a group from its checkpoint"},
+		"forgotten": {forget: true, want: "new", says: "restore offset of a group from its checkpoint"},
 		"forgotten, and moved since": {forget: true, since: true, want: "c new",
-			says: "restore position of a group from its checkpoint"},
+			says: "restore offset of a group from its checkpoint"},
 		"not forgotten": {since: true, want: "new"},
 		"of a topic that is no more": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Changes, 1) },
 			want: "new", says: "read recreated topic"},
 		"the checkpoint cannot be read for a while": {forget: true, change: func(b *kafkatest.Broker) {
 			b.FailFetch(schemas.Checkpoints, kafkatest.NotDone, 20)
-		}, want: "new", says: "restore position of a group from its checkpoint"},
+		}, want: "new", says: "restore offset of a group from its checkpoint"},
 		"the checkpoint is gone": {forget: true, change: func(b *kafkatest.Broker) { b.Recreate(schemas.Checkpoints, 1) },
 			want: "a b new"},
 	} {
@@ -187,7 +187,7 @@ func once(t *testing.T, cfg client.Config) string {
 	return strings.Join(h.take(), " ")
 }
 
-// A checkpoint keeps the saved positions of partitions without a commit: a group that was restored from its
+// A checkpoint keeps the saved offsets of partitions without a commit: a group that was restored from its
 // checkpoint commits only partitions in which it handles records.
 func TestCheckpointKeepsQuietPartitions(t *testing.T) {
 	t.Parallel()
