@@ -13,9 +13,9 @@ type DueQuery struct {
 	Limit int // default 1,000
 }
 
-// A DueCursor is the position of a copy in the order of checks: by the last pass, copies without one first, then by the
-// bytes of space and item. The cursor of a page is the position at which its last copy was selected; a check of the copy
-// may have passed since. Checkpoints of sweeps hold it as JSON.
+// A DueCursor is the position of a copy in the order of checks: by the last pass, copies without one first, then by
+// the bytes of space and item. The cursor of a page is the position at which its last copy was selected; a check of
+// the copy may have passed since. Checkpoints of sweeps hold it as JSON.
 type DueCursor struct {
 	LastPass time.Time `json:"LastPass"` // zero: never
 	Space    string    `json:"Space"`

@@ -42,7 +42,8 @@ func TestDocumentedPolicies(t *testing.T) {
 		t.Fatal(err)
 	}
 	blocks := fence.FindAllStringSubmatch(string(text), -1)
-	if want := strings.Count(string(text), "```yaml") + strings.Count(string(text), "```json"); len(blocks) != want || want < 4 {
+	want := strings.Count(string(text), "```yaml") + strings.Count(string(text), "```json")
+	if len(blocks) != want || want < 4 {
 		t.Fatalf("got %d documents in %d blocks", len(blocks), want)
 	}
 	for _, b := range blocks {

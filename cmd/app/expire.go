@@ -27,21 +27,22 @@ func (a *App) expirer() func(context.Context) {
 	}
 }
 
-// expire cleans up one store.
+// expire removes the expired content of one store.
 func (a *App) expire(ctx context.Context, n StoreName, m *expireMetrics) {
 	a.runJob(ctx, schemas.Key("expire", n.Account, n.Store), func(id string) (map[string]int64, error) {
 		log := a.log.With("account", n.Account, "store", n.Store, "job", id)
 		done, is, err := a.expireStore(ctx, n, func(sum storage.Expired) {
-			log.Info("expire store", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
+			log.Info("remove expired content", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
 		}, m)
 		switch {
 		case ctx.Err() != nil, !is && err == nil:
 			return nil, err
 		case err != nil:
 			m.failed(n)
-			log.Warn("expire store: continue in the next run", "uploads", done.Uploads, "kept", done.Retained, "err", err)
+			log.Warn("remove expired content: continue in the next run",
+				"uploads", done.Uploads, "kept", done.Retained, "err", err)
 		case done != storage.Expired{}:
-			log.Info("finish expiry", "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
+			log.Info("removed expired content", "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
 		}
 		return map[string]int64{"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes}, err
 	})

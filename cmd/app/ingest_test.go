@@ -225,10 +225,10 @@ func TestIngestKafkaAway(t *testing.T) {
 		times int
 		want  int
 	}{
-		"nothing is written":          {kafkatest.NotDone, -1, http.StatusServiceUnavailable},
-		"nothing is written, once":    {kafkatest.NotDone, 1, http.StatusAccepted},
-		"it is written, and not told": {kafkatest.DoneNotAcknowledged, 1, http.StatusAccepted},
-		"it is refused":               {kafkatest.Refused, 1, http.StatusServiceUnavailable},
+		"nothing is written":                  {kafkatest.NotDone, -1, http.StatusServiceUnavailable},
+		"nothing is written, once":            {kafkatest.NotDone, 1, http.StatusAccepted},
+		"it is written, but not acknowledged": {kafkatest.DoneNotAcknowledged, 1, http.StatusAccepted},
+		"it is refused":                       {kafkatest.Refused, 1, http.StatusServiceUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

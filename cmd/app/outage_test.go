@@ -49,7 +49,7 @@ func TestWorkResumesAfterOutage(t *testing.T) {
 				if done := x.done.Load(); done != int64(n) {
 					t.Fatalf("%d of %d are done before", done, n)
 				}
-				x.takeAway(t)
+				x.unplug(t)
 				x.broker.Send(x.commands(n)...)
 				time.Sleep(tt.outage / 2)
 				if tt.restart {
@@ -62,7 +62,7 @@ func TestWorkResumesAfterOutage(t *testing.T) {
 					t.Errorf("while it is unavailable: %d are counted as waiting, %d are done, want about %d of each",
 						waiting, done, n)
 				}
-				x.bringBack(t)
+				x.plugIn(t)
 				back := time.Now()
 				for x.done.Load() < int64(2*n) && time.Since(back) < time.Hour {
 					time.Sleep(time.Second)
@@ -170,9 +170,9 @@ func (x *outage) commands(n int) (msgs []schemas.Message) {
 	return msgs
 }
 
-func (x *outage) takeAway(t *testing.T) { x.rename(t, x.root, x.aside) }
+func (x *outage) unplug(t *testing.T) { x.rename(t, x.root, x.aside) }
 
-func (x *outage) bringBack(t *testing.T) { x.rename(t, x.aside, x.root) }
+func (x *outage) plugIn(t *testing.T) { x.rename(t, x.aside, x.root) }
 
 func (x *outage) rename(t *testing.T, from, to string) {
 	t.Helper()

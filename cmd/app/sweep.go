@@ -97,7 +97,7 @@ type dueCopies struct{ a *App }
 func (d dueCopies) Due(
 	ctx context.Context, q schemas.DueQuery,
 ) (copies []schemas.KnownCopy, end schemas.DueCursor, err error) {
-	if err = d.requireNoGaps(ctx); err != nil {
+	if err := d.requireNoGaps(ctx); err != nil {
 		return nil, end, err
 	}
 	if copies, end, err = read.FixityDue(ctx, d.a.db, q); err != nil {

@@ -451,7 +451,7 @@ type Replaced struct {
 // Expire configures the cleanup of stores by the sweeper: it aborts multipart uploads that are older
 // than a week, and removes replaced bytes after replaced.keep.
 type Expire struct {
-	// The time between two runs, 1m or more; 0 turns it off.
+	// The time between two cleanups of the stores, 1m or more; 0 turns them off.
 	Every time.Duration `key:"every"`
 }
 

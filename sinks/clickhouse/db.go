@@ -48,11 +48,14 @@ type Config struct {
 }
 
 const (
-	dialTimeout  = 5 * time.Second
-	QueryTimeout = 5 * time.Minute // of one query or insert without a deadline in its context
-	connections  = 8               // for queries, and as many for inserts
+	dialTimeout = 5 * time.Second
+	connections = 8 // for queries, and as many for inserts
+)
 
-	ScanTimeout = 24 * time.Hour // the timeout of queries that read whole tables
+// Timeouts of statements.
+const (
+	QueryTimeout = 5 * time.Minute // of one query or insert without a deadline in its context
+	ScanTimeout  = 24 * time.Hour  // of queries that read whole tables
 )
 
 // The range of times that DateTime64 can hold and its drivers, which count nanoseconds, can read. In milliseconds.

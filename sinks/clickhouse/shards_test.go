@@ -406,7 +406,7 @@ func TestCluster(t *testing.T) {
 			t.Errorf("Check = %v", err)
 		}
 	})
-	t.Run("a shard is unavailable", func(t *testing.T) { p.oneShardAway(t, all) })
+	t.Run("a shard is unavailable", func(t *testing.T) { p.oneShardUnavailable(t, all) })
 }
 
 // A row on the replica that answers may be on fewer replicas than the quorum. Only the position, which moves after
@@ -526,8 +526,8 @@ func (p *engineCluster) checkSharding(t *testing.T) {
 	}
 }
 
-// oneShardAway checks that a partition needs only its own shard: partitions of the other shard are available.
-func (p *engineCluster) oneShardAway(t *testing.T, all [][]*schemas.Delivery) {
+// oneShardUnavailable checks that a partition needs only its own shard: partitions of the other shard are available.
+func (p *engineCluster) oneShardUnavailable(t *testing.T, all [][]*schemas.Delivery) {
 	lost, err := clickhousetest.Strings(t.Context(), p.alone[1],
 		"SELECT DISTINCT toString(part) FROM {db}.audit_log_local")
 	if err != nil {

@@ -128,9 +128,9 @@ func NewBatchGroup(cfg client.Config, bc BatchConfig, sink BatchSink) (*BatchGro
 	}
 	parallel := min(max(runtime.GOMAXPROCS(0), 2), 4) // one per processor, at most 4
 	g := &BatchGroup{
-		cfg: bc, sink: sink, router: core.NewRouter(cfg, bc.Role,
-			0), memory: newByteBudget(), commits: newCommits(cfg.Deleted),
-		retry: storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1),
+		cfg: bc, sink: sink, router: core.NewRouter(cfg, bc.Role, 0), memory: newByteBudget(),
+		commits: newCommits(cfg.Deleted),
+		retry:   storeRetry(), storeSlots: make(chan struct{}, parallel), commitSignal: make(chan struct{}, 1),
 		batchers: map[core.Partition]*batcher{},
 		pacers:   map[string]*tablePacer{}, unmarked: map[core.Partition]bool{}, perPoll: firstPollRecords,
 		pauser: pauser{controls: cfg.Controls, role: bc.Role, topics: topics},

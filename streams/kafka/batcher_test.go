@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // The batchers with the most bytes flush, until every slot is taken.

@@ -10,12 +10,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/streams/kafka/client"
-	"github.com/millrace/millrace/streams/kafka/internal/core"
-	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // leaveTimeout bounds the request to leave a group. If the brokers do not answer, the session times out.
@@ -84,8 +85,8 @@ type commits struct {
 
 func newCommits(deleted *client.DeletedTopics) *commits {
 	return &commits{
-		todo: map[core.Partition]position{}, deleted: cmp.Or(deleted, &client.DeletedTopics{}), sending: make(chan struct{},
-			1),
+		todo: map[core.Partition]position{}, deleted: cmp.Or(deleted, &client.DeletedTopics{}),
+		sending: make(chan struct{}, 1),
 	}
 }
 

@@ -35,7 +35,8 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 					b.Write(kafkatest.Record{Record: rec, Partition: int32(i % 2)})
 				}
 				b.Trim(schemas.Changes, 0, 3)
-				parttest.CommitOf(t, b.Config(), "millrace.sink", kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
+				parttest.CommitOf(t, b.Config(), "millrace.sink",
+					kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
 				tb := &memoryTable{}
 				if err := parttest.Run(t, 10*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
 					t.Fatal(err)

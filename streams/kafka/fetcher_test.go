@@ -5,8 +5,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // idleFetcher returns a fetcher with a client that never connects.

@@ -9,10 +9,11 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/millrace/millrace/streams/kafka/client"
-	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
 // fetchesOf returns the poll of one partition.

@@ -5,9 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/kafka/metrics"
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // A batcher keeps probeRows records or about probeBytes, whichever is less, to try again with.

@@ -117,8 +117,8 @@ func TestOpenTransaction(t *testing.T) {
 						t.Fatal(err)
 					}
 					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Uncommitted != open {
-						t.Errorf("%s: %d due and %d open of %s, want 0 and %d of changes", when, l.Due(), l.Uncommitted, l.Topic,
-							open)
+						t.Errorf("%s: %d due and %d in open transactions of %s, want 0 and %d of changes", when,
+							l.Due(), l.Uncommitted, l.Topic, open)
 					}
 					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 					defer cancel()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ import (
 type swept struct {
 	*harness
 	checked bool            // a check is recorded
+	mu      sync.Mutex      // guards what follows, in tests with a goroutine
 	paused  map[string]bool // by store
 	reads   int             // of the checkpoints
 	read    error           // of the next read
@@ -31,6 +33,8 @@ func newSwept(t *testing.T) *swept {
 }
 
 func (w *swept) checkpoints(context.Context) (Checkpoints, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if err := w.read; err != nil {
 		w.read = nil
 		return nil, err
@@ -50,7 +54,11 @@ func (w *swept) sweeper() *Sweeper {
 	return NewSweeper(SweeperConfig{Page: 2}, SweeperDeps{
 		Due: w, Publisher: w, Lag: w.Lag, Checkpoints: w.checkpoints, Log: slog.New(slog.DiscardHandler),
 		Checked: func(context.Context, string, string, string) (bool, error) { return w.checked, nil },
-		Paused:  func(_, store string) bool { return w.paused[store] },
+		Paused: func(_, store string) bool {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.paused[store]
+		},
 	})
 }
 
@@ -157,6 +165,8 @@ func TestSchedule(t *testing.T) {
 			for _, job := range of[*pb.Job](w.harness) {
 				got = append(got, fmt.Sprint(job.GetName(), " ", job.GetFinished().AsTime().Sub(start).Round(time.Second)))
 			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
 			if !slices.Equal(got, want) || w.reads != reads {
 				t.Errorf("%s: rounds %q after %d reads, want %q after %d", when, got, w.reads, want, reads)
 			}
@@ -165,11 +175,15 @@ func TestSchedule(t *testing.T) {
 		check("at the start", 1, done...)
 		time.Sleep(6 * time.Minute)
 		check("after a look", 2, done...)
+		w.mu.Lock()
 		w.paused["3"] = false
+		w.mu.Unlock()
 		changed <- struct{}{}
 		done = append(done, "fixity/acme/3 6m0s")
 		check("after the pause", 3, done...)
+		w.mu.Lock()
 		w.read = errors.New("no broker")
+		w.mu.Unlock()
 		time.Sleep(5 * time.Minute)
 		check("a read failed", 3, done...)
 		time.Sleep(50 * time.Minute)

@@ -490,7 +490,7 @@ func waitMerges(ctx context.Context, s *testClickHouse) (err error) {
 // reachedWatermark is a watermark that is always reached.
 type reachedWatermark struct{}
 
-// Wait implements clickhouse.Watermark.
+// Wait implements read.Watermark.
 func (reachedWatermark) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) {
 	return nil, nil
 }

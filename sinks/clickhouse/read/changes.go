@@ -56,7 +56,7 @@ func readHistory(ctx context.Context, db *clickhouse.DB, h historyQuery) ([]*pb.
 	var keys []changeKey
 	// Many rows of one time may belong to earlier pages or to one change. Then read more of them.
 	for n := h.limit; ; n *= 8 {
-		end, err := pageEnd(ctx, db, h, first, last, n)
+		end, err := h.pageEnd(ctx, db, first, last, n)
 		if err != nil {
 			return nil, h.after, err
 		}
@@ -75,7 +75,7 @@ func readHistory(ctx context.Context, db *clickhouse.DB, h historyQuery) ([]*pb.
 }
 
 // pageEnd returns the time of the nth row in the order of the projection, or last if there are fewer rows.
-func pageEnd(ctx context.Context, db *clickhouse.DB, h historyQuery, first, last int64, n int) (int64, error) {
+func (h historyQuery) pageEnd(ctx context.Context, db *clickhouse.DB, first, last int64, n int) (int64, error) {
 	type row struct {
 		Time time.Time `ch:"ts"`
 	}

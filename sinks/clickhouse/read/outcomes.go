@@ -121,14 +121,15 @@ func CopyDelays(ctx context.Context, db *clickhouse.DB, account string) (Delays,
 // incident, as its newest record, if it is not closed. Older incidents of a key cannot be decided any more, even if
 // they are open.
 func OpenIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]*pb.Incident, error) {
-	return readIncidents(ctx, db, "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject",
-		"state != 'closed'", "(? = '' OR account = ?)", account, account)
+	return readIncidents(ctx, db, incidentQuery{where: "(? = '' OR account = ?)", args: []any{account, account},
+		newest: "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject",
+		having: "state != 'closed'"})
 }
 
 // IncidentsOf returns the newest record of every incident of one copy, including closed ones.
 func IncidentsOf(ctx context.Context, db *clickhouse.DB, c schemas.Copy) ([]*pb.Incident, error) {
-	return readIncidents(ctx, db, "1", "1", "account = ? AND store = ? AND space = ? AND item = ?",
-		c.Account, c.Store, c.Space, c.Item)
+	return readIncidents(ctx, db, incidentQuery{newest: "1", having: "1",
+		where: "account = ? AND store = ? AND space = ? AND item = ?", args: []any{c.Account, c.Store, c.Space, c.Item}})
 }
 
 type incidentRecord struct {
@@ -163,19 +164,22 @@ type incidentRecord struct {
 	Subject   string            `ch:"subject"`
 }
 
-// readIncidents filters records with where, takes the newest record of each incident, and filters these with some and
-// then with having.
-func readIncidents(
-	ctx context.Context, db *clickhouse.DB, some, having, where string, args ...any,
-) ([]*pb.Incident, error) {
+// An incidentQuery filters records with where, takes the newest record of each incident, and filters these with newest
+// and then with having. The args are those of where.
+type incidentQuery struct {
+	where, newest, having string
+	args                  []any
+}
+
+func readIncidents(ctx context.Context, db *clickhouse.DB, q incidentQuery) ([]*pb.Incident, error) {
 	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row," +
 		" expected, found," +
 		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
 		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject"
 	rows, err := clickhouse.Query[incidentRecord](ctx, db, "read incidents",
-		"SELECT "+columns+" FROM (SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+where+
-			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+some+")"+
-			" WHERE "+having+" ORDER BY ts, id", args...)
+		"SELECT "+columns+" FROM (SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+q.where+
+			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+q.newest+")"+
+			" WHERE "+q.having+" ORDER BY ts, id", q.args...)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-// Package admin reads the state of topics and consumer groups: lags, extents, members, positions and watermarks. It
+// Package admin reads the state of topics and consumer groups: lags, extents, members, offsets and watermarks. It
 // creates the topics of the catalogue, and trims topics up to what every reader has committed. An offset that cannot be
 // read is an error, never zero.
 package admin

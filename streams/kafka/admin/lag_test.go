@@ -218,7 +218,7 @@ func TestLagsWithoutSizes(t *testing.T) {
 	send()
 	read := look()
 	if read.Records != 100 || read.Bytes == nil || *read.Bytes < *size.Bytes/2 || *read.Bytes > *size.Bytes*2 {
-		t.Errorf("got %s (%v bytes) by what was read, want about the %d that the brokers told of as many",
+		t.Errorf("got %s (%v bytes) by the records read, want about the %d that the brokers report for as many",
 			parttest.FormatLag(read), read.Bytes, *size.Bytes)
 	}
 }

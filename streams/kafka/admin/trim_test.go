@@ -107,7 +107,8 @@ func TestTrimFaults(t *testing.T) {
 				parttest.Fill(t, cfg, schemas.Jobs, 5, 1)
 				group := "millrace.copier"
 				for id := range int32(2) {
-					parttest.CommitOf(t, cfg, group, kadm.Offset{Topic: string(schemas.DuplicationHigh), Partition: id, At: 6, LeaderEpoch: -1})
+					parttest.CommitOf(t, cfg, group,
+						kadm.Offset{Topic: string(schemas.DuplicationHigh), Partition: id, At: 6, LeaderEpoch: -1})
 				}
 				parttest.Commit(t, cfg, "millrace.sink", schemas.Jobs, 5)
 				time.Sleep(time.Minute)

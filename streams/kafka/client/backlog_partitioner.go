@@ -59,4 +59,5 @@ func HashWords(words ...string) uint32 {
 	return h.Sum32()
 }
 
-const BacklogSlots = 3 // parts of the partitions of a backlog topic; a flow uses one
+// BacklogSlots is the number of parts of the partitions of a backlog topic. A flow uses one of them.
+const BacklogSlots = 3

@@ -112,12 +112,12 @@ func (u *Unreadables) Complete(topic schemas.Topic) bool {
 	return follows && n == 0
 }
 
-// Superseded reports whether a record was unreadable to this process and a later record of its key
-// followed. It is false for a record that this process could read; other processes may not be able to.
-func (u *Unreadables) Superseded(coordinates string) bool {
+// Superseded reports whether the record at these coordinates was unreadable to this process and a later record of its
+// key followed. It is false for a record that this process could read; other processes may not be able to.
+func (u *Unreadables) Superseded(at string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.superseded[coordinates]
+	return u.superseded[at]
 }
 
 // Changed returns a channel that is closed when a result of List, Batches, Complete or Superseded may have changed.

@@ -1,6 +1,6 @@
-// Package deadletter lists, redrives and discards dead letters: records of topic dead, which are messages that could not
-// be handled. A decision about a letter is a record of topic admin; no letter is ever removed. A letter is published
-// before its decision is recorded, so a killed process may redrive a letter twice, and loses none.
+// Package deadletter lists, redrives and discards dead letters: records of topic dead, which are messages that could
+// not be handled. A decision about a letter is a record of topic admin; no letter is ever removed. A letter is
+// published before its decision is recorded, so a killed process may redrive a letter twice, and loses none.
 package deadletter
 
 import (

@@ -83,8 +83,8 @@ type descriptions struct {
 }
 
 func newDescriptions() descriptions {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("millrace_kafka_"+name, help, append([]string{"role", "class"}, labels...), nil)
+	desc := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("millrace_kafka_"+name, help, []string{"role", "class"}, nil)
 	}
 	return descriptions{
 		records:    desc("in_flight_messages", "Messages read and not settled."),

@@ -21,7 +21,7 @@ const (
 
 // stepOf returns the action for a document of the folder. published: its file was published
 // before. same: it equals the active policy. gap: a record after the newest revision cannot be
-// decoded, and no person has accepted that.
+// decoded, and no operator has accepted that.
 func stepOf(published, same, gap bool) step {
 	switch {
 	case gap:
@@ -83,7 +83,7 @@ func (p *Folder) whyDiverged(account, sum string, gap, older bool) string {
 			revision, sum)
 	case gap:
 		return fmt.Sprintf("a record after revision %d cannot be decoded: "+
-			"the document of the folder is not published until a person closes the incident %s of that record",
+			"the document of the folder is not published until an operator closes the incident %s of that record",
 			revision, incident.RecordUnreadable)
 	}
 	return fmt.Sprintf("revision %d is active and differs from the document of the folder (sha256 %s), "+

@@ -2,7 +2,7 @@
 // process does not follow.
 //
 // A file is published once in the life of an account, so that a restart reverts no policy. Nothing is published over a
-// record that cannot be decoded, until a person has accepted its loss. A refused document leaves the last good one
+// record that cannot be decoded, until an operator has accepted its loss. A refused document leaves the last good one
 // active. Refused and diverged documents are read again until they are active.
 package folder
 

@@ -104,7 +104,7 @@ func TestStepOf(t *testing.T) {
 }
 
 // A restarted process with an older folder does not publish the older document, and no process reverts a policy that a
-// person has published. An incident is open until the file or the policy changes.
+// operator has published. An incident is open until the file or the policy changes.
 func TestRestartRevertsNoPolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{t: t}
@@ -299,7 +299,7 @@ func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
 	})
 }
 
-// Nothing is published over a record that cannot be decoded, until a person has closed the incident of that record.
+// Nothing is published over a record that cannot be decoded, until an operator has closed the incident of that record.
 func TestGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{t: t}

@@ -41,7 +41,7 @@ func (p *Folder) publish(
 	done := func(account string) bool {
 		doc, sum := documents[account], sums[account]
 		made, older := p.deps.Registry.Published(account, sum, doc)
-		// A new record also ends a gap that a person has accepted.
+		// A new record also ends a gap that an operator has accepted.
 		return p.isActive(account, doc, p.deps.Registry.Faults(account)) && (sum == "" || made || older)
 	}
 	var records []*pb.Policy
@@ -86,7 +86,7 @@ func (p *Folder) isActive(account string, doc policy.Document, f policy.RecordFa
 	return ok && f.Unread == nil && f.Gap == nil && reflect.DeepEqual(held, doc)
 }
 
-// hasOpenGap reports whether a record after the newest revision of an account cannot be decoded, and no person has
+// hasOpenGap reports whether a record after the newest revision of an account cannot be decoded, and no operator has
 // accepted that.
 func (p *Folder) hasOpenGap(account string) bool {
 	if p.deps.Registry.Faults(account).Gap == nil {
@@ -103,7 +103,7 @@ func (p *Folder) hasOpenGap(account string) bool {
 }
 
 // recordFaults returns the faults of the newest records of an account's policy, without those that
-// a person has accepted.
+// an operator has accepted.
 func (p *Folder) recordFaults(account string) policy.RecordFaults {
 	f := p.deps.Registry.Faults(account)
 	if f.Gap != nil && !p.hasOpenGap(account) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,10 +25,10 @@ func TestWatch(t *testing.T) {
 			w.faulty.Script(storagetest.Fault{Method: "Marker", Err: retry.Unavailable(errDown), Times: 20})
 		}
 		away()
-		inUse := false
+		var inUse atomic.Bool
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { w.Watch(ctx, func() bool { return inUse }); close(ended) }()
+		go func() { w.Watch(ctx, inUse.Load); close(ended) }()
 		check := func(when string, want State) {
 			t.Helper()
 			synctest.Wait()
@@ -38,7 +39,7 @@ func TestWatch(t *testing.T) {
 		check("at the start", Open)
 		time.Sleep(30 * time.Second)
 		check("while it is away", Open)
-		inUse = true
+		inUse.Store(true)
 		time.Sleep(5 * time.Minute)
 		check("when it is back", Closed)
 		away()

@@ -84,7 +84,8 @@ func (f *File) sync(sync func() error) error {
 	return f.keepSyncError(err)
 }
 
-// keepSyncError keeps the first error of an fsync, and returns the first failure, if any; f.mu is held.
+// keepSyncError keeps err, an error of an fsync, if it is the first failure, and returns the first failure. f.mu is
+// held.
 func (f *File) keepSyncError(err error) error {
 	if err != nil && f.err == nil {
 		f.err = retry.Unavailable(fmt.Errorf("%w: %w", ErrFailed, err))

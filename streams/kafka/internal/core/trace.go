@@ -79,7 +79,7 @@ func (r *Router) Span(ctx context.Context, ir *Record) (_ context.Context, end f
 		attribute.Int("millrace.attempt", r.RetryHeaders(ir).Attempts+1),
 	))
 	if out := InjectTrace(ctx); out != nil {
-		ir.trace = &out
+		ir.trace = (*headerCarrier)(&out)
 	}
 	return ctx, func(err error) {
 		if err != nil {
@@ -128,12 +128,12 @@ func (r *Router) groupOf(ir *Record) string {
 }
 
 // InjectTrace returns the headers that name the span of ctx, or nil if it has none.
-func InjectTrace(ctx context.Context) headerCarrier {
+func InjectTrace(ctx context.Context) []kgo.RecordHeader {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
 	}
-	var out headerCarrier
-	propagation.TraceContext{}.Inject(ctx, &out)
+	var out []kgo.RecordHeader
+	propagation.TraceContext{}.Inject(ctx, (*headerCarrier)(&out))
 	return out
 }
 

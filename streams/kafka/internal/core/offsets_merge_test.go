@@ -4,7 +4,7 @@ import "testing"
 
 // The positions to save are the committed offsets and, for partitions without a commit, the saved ones of the
 // same topic.
-func TestMergeSavedPositions(t *testing.T) {
+func TestMergeSavedOffsets(t *testing.T) {
 	type offsets = map[int32]int64
 	for name, tt := range map[string]struct {
 		was  SavedOffsets
