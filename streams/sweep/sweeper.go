@@ -22,9 +22,6 @@ const (
 	// checks whether rounds are due.
 	roundInterval = time.Hour
 	lookInterval  = 5 * time.Minute
-	// checkpointsAge is the maximum age of the checkpoints from which Run decides whether a round is due. A round over
-	// another store may take longer, and other processes publish checkpoints meanwhile.
-	checkpointsAge = time.Minute
 )
 
 // ErrPaused reports that a round stopped because of a pause. It resumes later.
@@ -106,16 +103,13 @@ func (s *Sweeper) Run(ctx context.Context, stores []Request, changed <-chan stru
 	return nil
 }
 
-// look runs the rounds that are due. The next look resumes those that stopped.
+// look runs the rounds that are due. The next look resumes those that stopped. It reads the checkpoints once, and again
+// after each round, because others may have swept the next stores meanwhile.
 func (s *Sweeper) look(ctx context.Context, stores []Request) {
-	var (
-		known Checkpoints
-		read  time.Time
-	)
+	var known Checkpoints
 	for _, r := range stores {
-		if known == nil || time.Since(read) > checkpointsAge {
+		if known == nil {
 			var err error
-			read = time.Now()
 			if known, err = s.deps.Checkpoints(ctx); err != nil {
 				if ctx.Err() == nil {
 					s.deps.Log.Error("run sweep", "err", err)
@@ -128,7 +122,9 @@ func (s *Sweeper) look(ctx context.Context, stores []Request) {
 		if last.GetFinished() != nil && r.Begun.Sub(last.GetStarted().AsTime()) < roundInterval {
 			continue
 		}
-		switch _, err := s.sweep(ctx, r, known); {
+		_, err := s.sweep(ctx, r, known)
+		known = nil
+		switch {
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, ErrPaused):
 			s.deps.Log.Info("pause sweep", "account", r.Account, "store", r.Store)
