@@ -57,5 +57,5 @@ func dispatch(ctx context.Context, args []string, stdout, stderr io.Writer) erro
 		}
 		return flaky(ctx, args[1], limit, args[3:], stdout)
 	}
-	return errors.New("usage: testrun run LOG ARGUMENT... | slow LOG | levels LEVEL | flaky DIR FOR PACKAGE [PACKAGE]...")
+	return errors.New("usage: testrun (run LOG ARGUMENT... | slow LOG | levels LEVEL | flaky DIR FOR PACKAGE...)")
 }
