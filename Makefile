@@ -62,7 +62,7 @@ flaky: $(TESTRUN) ## packages again and again beside busy loops, for FLAKY=30m; 
 INTEGRATION ?= full
 .PHONY: integration
 integration: servers $(TESTRUN) ## real Kafka, ClickHouse, S3, kills, many rows; INTEGRATION=short; wants a JDK and Maven, or Docker
-	$(call REAL,$(INTEGRATION),40m)
+	$(call REAL,$(INTEGRATION),70m)
 
 .PHONY: soak
 soak: export MILLRACE_SOAK = 1

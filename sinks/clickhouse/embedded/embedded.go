@@ -55,6 +55,7 @@ const (
 	lockWait  = 10 * time.Second
 	readyWait = 30 * time.Second
 	stopWait  = 1500 * time.Millisecond
+	killWait  = 10 * time.Second // a loaded machine takes long to free the memory of a process
 )
 
 // A Server is a running engine.
@@ -138,7 +139,7 @@ func (s *Server) Close(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	s.cmd.Process.Kill()
-	t.Reset(stopWait)
+	t.Reset(killWait)
 	select {
 	case <-s.done:
 		return nil
