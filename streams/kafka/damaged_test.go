@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
@@ -43,11 +43,11 @@ func TestDamagedBatch(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 				var (
 					h   handled
-					log bytes.Buffer
+					log logtest.Lines
 				)
 				cfg := b.Config()
 				cfg.Unreadables = client.NewUnreadables()
-				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
+				cfg.Log = log.Log()
 				writeBatches(t, b, 0, "a", "b")
 				b.WriteDamaged(schemas.Changes, 0, 3)
 				writeBatches(t, b, 0, "c")
@@ -241,10 +241,10 @@ func TestTemporarilyUnavailablePartition(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 2})
 				var (
 					h   handled
-					log bytes.Buffer
+					log logtest.Lines
 				)
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
+				cfg.Log = log.Log()
 				writeBatches(t, b, 0, "a")
 				mend, asked := b.FailRead(schemas.Changes, 0, kerr.KafkaStorageError, 10*int(outage/time.Second))
 				time.AfterFunc(outage/2, func() { writeBatches(t, b, 1, "b") })

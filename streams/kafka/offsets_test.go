@@ -1,9 +1,7 @@
 package kafka_test
 
 import (
-	"bytes"
 	"errors"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
@@ -66,10 +65,10 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 					var (
 						h   handled
-						log bytes.Buffer
+						log logtest.Lines
 					)
 					cfg := b.Config()
-					cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
+					cfg.Log = log.Log()
 					once := func() string {
 						part, err := reader(cfg, &h)
 						if err != nil {
@@ -256,9 +255,9 @@ func TestDamagedCheckpoints(t *testing.T) {
 				}
 				forget(t, b)
 				writeBatches(t, b, 0, "new")
-				var log bytes.Buffer
+				var log logtest.Lines
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
+				cfg.Log = log.Log()
 				if got := once(t, cfg); got != tt.want {
 					t.Errorf("handled %q, want %q", got, tt.want)
 				}

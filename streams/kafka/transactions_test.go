@@ -1,10 +1,8 @@
 package kafka_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"maps"
 	"reflect"
 	"slices"
@@ -13,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -287,9 +286,9 @@ func TestOpenTransactionIsLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		var log bytes.Buffer
+		var log logtest.Lines
 		cfg := b.Config()
-		cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
+		cfg.Log = log.Log()
 		a := parttest.NewAdmin(t, cfg)
 		look := func(after time.Duration, want int) {
 			t.Helper()

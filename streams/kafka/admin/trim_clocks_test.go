@@ -1,14 +1,13 @@
 package admin_test
 
 import (
-	"bytes"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
@@ -26,7 +25,7 @@ func TestTrimPassesFutureTimestamps(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var log bytes.Buffer
+				var log logtest.Lines
 				b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
 				topic := schemas.DuplicationHigh
 				b.MakeTopic(topic, 1, nil)
@@ -45,7 +44,7 @@ func TestTrimPassesFutureTimestamps(t *testing.T) {
 				write(3, time.Now()) // kept
 				parttest.Commit(t, b.Config(), "millrace.copier", topic, tt.committed)
 				cfg := b.Config()
-				cfg.Log = slog.New(slog.NewTextHandler(&parttest.LockedBuffer{W: &log}, nil))
+				cfg.Log = log.Log()
 				tr := parttest.Trimmer(t, cfg, time.Hour)
 				for range 2 {
 					if _, err := tr.Trim(t.Context()); err != nil {

@@ -2,12 +2,10 @@
 package parttest
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"testing"
 	"time"
 
@@ -293,17 +291,4 @@ func CommitOf(t *testing.T, cfg client.Config, group string, o kadm.Offset) {
 	if err := Kadm(t, cfg).CommitAllOffsets(t.Context(), group, os); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// A LockedBuffer writes to W for several goroutines.
-type LockedBuffer struct {
-	mu sync.Mutex // guards W
-	W  *bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (l *LockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.W.Write(p)
 }
