@@ -153,6 +153,20 @@ $(TOOLS)/%: tools/go.mod tools/go.sum
 .PHONY: tools
 tools: $(TOOLS)/buf $(TOOLS)/golangci-lint ## buf and golangci-lint, pinned in tools/go.mod
 
+# Images are made of the binaries alone. A Docker Engine is started if none runs.
+TAG ?= dev
+.PHONY: image
+image: build bin/libchdb bin/decorator ## images millrace, millrace-standalone and millrace-example with tag TAG=dev
+	deploy/engine.sh
+	deploy/image.sh $(VERSION) $(TAG)
+
+bin/libchdb: deploy/libchdb/main.go
+	$(STATIC) go build -o $@ ./deploy/libchdb
+
+.PHONY: bin/decorator
+bin/decorator:
+	$(STATIC) go build -ldflags '-s -w' -o $@ ./examples/decorator
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin dist

@@ -1,0 +1,49 @@
+#!/bin/bash
+# Builds the images of deploy/Dockerfile from the binaries in bin. "make image" calls it.
+#
+#   deploy/image.sh VERSION TAG
+#
+# The images that are not from scratch have the base that the Dockerfile names. If it cannot be pulled, they have one that
+# deploy/local/images.sh makes of Debian's packages. DEBIAN names another. CERTIFICATES is the file of certificate authorities. All files have the date of the commit, so that the
+# layers depend on their content alone.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+version=$1 tag=$2
+revision=$(git rev-parse HEAD)
+created=$(TZ=UTC git show -s --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ HEAD)
+certificates=${CERTIFICATES:-/etc/ssl/certs/ca-certificates.crt}
+[ -s "$certificates" ] || { echo "$certificates is missing: install ca-certificates, or set CERTIFICATES" >&2; exit 1; }
+
+if [ -z "${DEBIAN:-}" ]; then
+	DEBIAN=$(sed -n 's/^ARG DEBIAN=//p' deploy/Dockerfile)
+	if ! docker image inspect "$DEBIAN" >/dev/null 2>&1 && ! docker pull --quiet "$DEBIAN" >/dev/null 2>&1; then
+		echo "$DEBIAN cannot be pulled: taking a local base"
+		deploy/local/images.sh base
+		DEBIAN=millrace-local/debian:bookworm
+	fi
+fi
+
+context=dist/image
+rm -rf "$context"
+install -D -m 755 -t "$context/static/usr/bin" bin/millrace
+install -D -m 644 -t "$context/static/etc/ssl/certs" "$certificates"
+install -d -m 755 "$context/static/etc/millrace" "$context/state/millrace"
+install -d -m 1777 "$context/static/tmp"
+install -D -m 755 -t "$context/engine/usr/bin" bin/millrace-clickhouse
+install -D -m 755 -t "$context/engine/usr/lib/millrace" "$(bin/libchdb)"
+install -D -m 755 -t "$context/example/usr/bin" bin/decorator
+install -D -m 755 -t "$context/example/usr/share/millrace" deploy/example/*.sh
+cp deploy/Dockerfile "$context/"
+find "$context" -exec touch --no-dereference --date="$created" {} +
+
+build() { # TARGET DIRECTORY...
+	local target=$1
+	shift
+	echo "$target:$tag"
+	tar -C "$context" --sort=name --owner=0 --group=0 --numeric-owner -c Dockerfile "$@" |
+		docker build --quiet --target "$target" --tag "$target:$tag" --build-arg "DEBIAN=$DEBIAN" \
+			--build-arg "VERSION=$version" --build-arg "REVISION=$revision" --build-arg "CREATED=$created" -
+}
+build millrace static state
+build millrace-example static state example
+build millrace-standalone static state example engine
