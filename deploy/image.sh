@@ -3,12 +3,13 @@
 #
 #   deploy/image.sh VERSION TAG
 #
+# BIN is the directory of the binaries; by default it is bin. Arguments of docker build are in BUILD, such as --no-cache.
 # The images that are not from scratch have the base that the Dockerfile names. If it cannot be pulled, they have one that
 # deploy/local/images.sh makes of Debian's packages. DEBIAN names another. CERTIFICATES is the file of certificate authorities. All files have the date of the commit, so that the
 # layers depend on their content alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-version=$1 tag=$2
+version=$1 tag=$2 bin=${BIN:-bin}
 revision=$(git rev-parse HEAD)
 created=$(TZ=UTC git show -s --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ HEAD)
 certificates=${CERTIFICATES:-/etc/ssl/certs/ca-certificates.crt}
@@ -25,13 +26,13 @@ fi
 
 context=dist/image
 rm -rf "$context"
-install -D -m 755 -t "$context/static/usr/bin" bin/millrace
+install -D -m 755 -t "$context/static/usr/bin" "$bin/millrace"
 install -D -m 644 -t "$context/static/etc/ssl/certs" "$certificates"
 install -d -m 755 "$context/static/etc/millrace" "$context/state/millrace"
 install -d -m 1777 "$context/static/tmp"
-install -D -m 755 -t "$context/engine/usr/bin" bin/millrace-clickhouse
-install -D -m 755 -t "$context/engine/usr/lib/millrace" "$(bin/libchdb)"
-install -D -m 755 -t "$context/example/usr/bin" bin/decorator
+install -D -m 755 -t "$context/engine/usr/bin" "$bin/millrace-clickhouse"
+install -D -m 755 -t "$context/engine/usr/lib/millrace" "$("$bin/libchdb")"
+install -D -m 755 -t "$context/example/usr/bin" "$bin/decorator"
 install -D -m 755 -t "$context/example/usr/share/millrace" deploy/example/*.sh
 cp deploy/Dockerfile "$context/"
 find "$context" -exec touch --no-dereference --date="$created" {} +
@@ -41,7 +42,7 @@ build() { # TARGET DIRECTORY...
 	shift
 	echo "$target:$tag"
 	tar -C "$context" --sort=name --owner=0 --group=0 --numeric-owner -c Dockerfile "$@" |
-		docker build --quiet --target "$target" --tag "$target:$tag" --build-arg "DEBIAN=$DEBIAN" \
+		docker build --quiet ${BUILD:-} --target "$target" --tag "$target:$tag" --build-arg "DEBIAN=$DEBIAN" \
 			--build-arg "VERSION=$version" --build-arg "REVISION=$revision" --build-arg "CREATED=$created" -
 }
 build millrace static state

@@ -1,12 +1,13 @@
 #!/bin/sh
 # Writes deploy/.env for compose.yaml: the number of processes, and passwords that are made here.
 #
-#   deploy/compose/setup.sh          # three brokers, three processes of millrace
-#   deploy/compose/setup.sh small    # one of each
+#   deploy/compose/setup.sh              # three brokers, three processes of millrace
+#   deploy/compose/setup.sh small        # one of each
+#   deploy/compose/setup.sh small FILE   # for docker compose --env-file FILE
 set -eu
-cd "$(dirname "$0")/.."
-if [ -e .env ]; then
-	echo "deploy/.env exists, and the volumes may need its passwords: remove both to begin again" >&2
+file=${2:-$(dirname "$0")/../.env}
+if [ -e "$file" ]; then
+	echo "$file exists, and the volumes may need its passwords: remove both to begin again" >&2
 	exit 1
 fi
 case ${1:-full} in
@@ -27,10 +28,10 @@ MIN_INSYNC=1' ;;
 esac
 secret() { od -An -N 16 -t x1 /dev/urandom | tr -d ' \n'; }
 umask 077
-cat >.env.new <<END
+cat >"$file.new" <<END
 $sizes
 CLICKHOUSE_PASSWORD=$(secret)
 S3_SECRET_KEY=$(secret)
 END
-mv .env.new .env
-echo "deploy/.env is written (${1:-full})"
+mv "$file.new" "$file"
+echo "$file is written (${1:-full})"

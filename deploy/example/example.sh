@@ -13,12 +13,11 @@ next() {
 	millrace incident list --config $config
 	cat <<-END
 
-		Store 3 has a damaged copy, and its repair waits for approval. To look at it, and to approve it with the key above:
+		Store 3 has a damaged copy, and its repair waits for approval. To look at the item, and to approve the repair:
 
-		  docker compose -f deploy/compose.yaml run --rm prepare -c \\
-		    'millrace object show --config $config acme/samples/reports/07.txt'
-		  docker compose -f deploy/compose.yaml run --rm prepare -c \\
-		    'millrace incident approve --config $config --reason "first look" --wait KEY'
+		  cli='docker compose -f deploy/compose.yaml run --rm cli'
+		  \$cli object show --config $config acme/samples/reports/07.txt
+		  \$cli incident approve --config $config --reason 'first look' --wait acme/3/samples/reports%2F07.txt/content-corrupt
 	END
 }
 if [ -e $work/done ]; then

@@ -98,7 +98,7 @@ func lines(r io.Reader) iter.Seq[string] {
 
 // do stores the files and publishes their Changes.
 func (o options) do(ctx context.Context, paths iter.Seq[string], stdout io.Writer, log *slog.Logger) (err error) {
-	files, err := file.Open(file.Config{ID: o.store, Root: o.root, Create: o.init})
+	files, err := file.Open(file.Config{ID: o.account + "/" + o.store, Root: o.root, Create: o.init})
 	if err != nil {
 		return err
 	}

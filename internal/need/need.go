@@ -3,6 +3,7 @@
 // There are three levels. "make test" runs the quick tests. "make integration" sets MILLRACE_INTEGRATION and adds tests
 // of real servers, of killed processes and of many rows; the value "short", which CI uses, runs only some of them.
 // "make soak" also sets MILLRACE_SOAK and runs with the largest amounts.
+// "make e2e" sets MILLRACE_IMAGES and runs the tests of the images alone.
 //
 // A test that lacks a requirement calls Missing. Missing skips the test on a developer's machine, and fails it if CI is
 // set and CI provides the requirement. Otherwise CI would pass without running the test.
@@ -22,6 +23,7 @@ import (
 const (
 	integrationEnv = "MILLRACE_INTEGRATION"
 	soakEnv        = "MILLRACE_SOAK"
+	imagesEnv      = "MILLRACE_IMAGES"
 	short          = "short"
 )
 
@@ -80,6 +82,14 @@ func Full(tb testing.TB) {
 	tb.Helper()
 	if v := os.Getenv(integrationEnv); v == "" || v == short {
 		tb.Skip("runs in the full form of make integration")
+	}
+}
+
+// Images skips a test that only "make e2e" runs: a test of the images, which needs a Docker Engine.
+func Images(tb testing.TB) {
+	tb.Helper()
+	if os.Getenv(imagesEnv) == "" {
+		tb.Skip("runs in make e2e")
 	}
 }
 

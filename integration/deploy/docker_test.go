@@ -1,0 +1,155 @@
+package deploy_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// run runs a program in the root of the repository and returns its output and exit code.
+func run(t *testing.T, env []string, name string, args ...string) (string, int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	c := exec.CommandContext(ctx, name, args...)
+	c.Dir, c.Env = root, append(os.Environ(), env...)
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	err := c.Run()
+	if c.ProcessState == nil || ctx.Err() != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out.String())
+	}
+	return out.String(), c.ProcessState.ExitCode()
+}
+
+// mustRun is run for a program that must end with code 0.
+func mustRun(t *testing.T, env []string, name string, args ...string) string {
+	t.Helper()
+	out, code := run(t, env, name, args...)
+	if code != 0 {
+		t.Fatalf("%s %s: exit code %d\n%s", name, strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// A project is a running compose.yaml with an environment of its own, with locally built images where no registry can
+// be reached.
+type project struct {
+	name string
+	args []string // of docker compose
+	env  []string
+}
+
+// newProject writes the environment of a project of the given size. Its containers and volumes are removed at the end
+// of the test.
+func newProject(t *testing.T, size string) *project {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "env")
+	mustRun(t, nil, "deploy/compose/setup.sh", size, file)
+	p := &project{name: fmt.Sprintf("millrace-e2e-%d", os.Getpid())}
+	p.args = []string{"--project-name", p.name, "--env-file", file, "-f", "deploy/compose.yaml"}
+	if os.Getenv("PUBLIC_IMAGES") == "" {
+		p.args = append(p.args, "-f", "deploy/compose.local.yaml")
+	}
+	for _, port := range []string{"EVENTS_PORT", "COPIES_PORT", "RECORDS_PORT"} {
+		p.env = append(p.env, port+"="+freePort(t))
+	}
+	t.Cleanup(func() {
+		// The context of the test has ended.
+		down := exec.Command("bash", "-c", compose(append(p.args, "down", "--volumes", "--timeout", "5", "--remove-orphans")))
+		down.Dir, down.Env = root, append(os.Environ(), p.env...)
+		if t.Failed() {
+			logs := exec.Command("bash", "-c", compose(append(p.args, "logs", "--tail", "60")))
+			logs.Dir, logs.Env = root, append(os.Environ(), p.env...)
+			out, err := logs.CombinedOutput()
+			t.Logf("logs (%v):\n%s", err, out)
+		}
+		if out, err := down.CombinedOutput(); err != nil {
+			t.Errorf("remove the project: %v\n%s", err, out)
+		}
+	})
+	return p
+}
+
+// compose returns a command line of docker compose: of the plugin, or of the program that make e2e builds.
+func compose(args []string) string {
+	return `if docker compose version >/dev/null 2>&1; then c="docker compose"; else c=bin/tools/docker-compose; fi; ` +
+		`exec $c ` + quote(args)
+}
+
+func quote(args []string) string {
+	quoted := make([]string, len(args))
+	for i, a := range args {
+		quoted[i] = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+	}
+	return strings.Join(quoted, " ")
+}
+
+// compose runs docker compose and returns its output and exit code.
+func (p *project) compose(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	return run(t, p.env, "bash", "-c", compose(append(p.args, args...)))
+}
+
+func (p *project) must(t *testing.T, args ...string) string {
+	t.Helper()
+	return mustRun(t, p.env, "bash", "-c", compose(append(p.args, args...)))
+}
+
+const configFlag = "--config=/etc/millrace/millrace.yaml"
+
+// millrace runs a command of millrace in a container of the project.
+func (p *project) millrace(t *testing.T, args ...string) (string, int) {
+	t.Helper()
+	return p.compose(t, append(append([]string{"run", "--rm", "--no-deps", "-T", "cli"}, args...), configFlag)...)
+}
+
+// script runs a shell script in a container of the project that has the stores.
+func (p *project) script(t *testing.T, text string) (string, int) {
+	t.Helper()
+	return p.compose(t, "run", "--rm", "--no-deps", "-T", "prepare", "-c", "set -euo pipefail; "+text)
+}
+
+// container returns the name of the container of a service.
+func (p *project) container(service string) string { return p.name + "-" + service + "-1" }
+
+// exitCode waits until the container of a service has ended.
+func (p *project) exitCode(t *testing.T, service string) string {
+	t.Helper()
+	return strings.TrimSpace(mustRun(t, nil, "docker", "wait", p.container(service)))
+}
+
+// eventually repeats check until it returns "", for at most limit. It fails the test with its last result.
+func eventually(t *testing.T, limit time.Duration, check func() string) {
+	t.Helper()
+	for end := time.Now().Add(limit); ; time.Sleep(time.Second) {
+		last := check()
+		if last == "" {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("after %v: %s", limit, last)
+		}
+	}
+}
+
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

@@ -1,0 +1,257 @@
+package deploy_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/need"
+)
+
+// The image is static, runs as a user that is not root, has labels and certificates, and no shell.
+func TestImage(t *testing.T) {
+	need.Images(t)
+	if out := mustRun(t, nil, "docker", "run", "--rm", "millrace:dev", "version"); !strings.HasPrefix(out, "millrace ") {
+		t.Errorf("version: %s", out)
+	}
+	got := strings.Fields(mustRun(t, nil, "docker", "image", "inspect", "--format",
+		`{{.Config.User}} {{index .Config.Labels "org.opencontainers.image.revision"}} {{len .RootFS.Layers}}`,
+		"millrace:dev"))
+	revision := strings.TrimSpace(mustRun(t, nil, "git", "rev-parse", "HEAD"))
+	if len(got) != 3 || got[0] != "65532:65532" || got[1] != revision || got[2] != "2" {
+		t.Errorf("user, revision and number of layers are %v, want 65532:65532, %s, 2", got, revision)
+	}
+	if out, code := run(t, nil, "docker", "run", "--rm", "--entrypoint", "/bin/sh", "millrace:dev", "-c", "true"); code == 0 {
+		t.Errorf("the image has a shell: %s", out)
+	}
+	// A store at an address that is not there: the request fails, and not for lack of certificates.
+	id := strings.TrimSpace(mustRun(t, nil, "docker", "create", "millrace:dev"))
+	defer mustRun(t, nil, "docker", "rm", id)
+	if out := mustRun(t, nil, "bash", "-c", "docker export "+id+" | tar -t | grep -c '^etc/ssl/certs/ca-certificates.crt$'"); strings.TrimSpace(out) != "1" {
+		t.Errorf("%s files of certificate authorities", out)
+	}
+}
+
+// Two builds of the same files have the same layers.
+func TestImagesAreReproducible(t *testing.T) {
+	need.Images(t)
+	layers := func(image string) string {
+		return mustRun(t, nil, "docker", "image", "inspect", "--format", "{{.RootFS.Layers}}", image)
+	}
+	mustRun(t, []string{"BUILD=--no-cache"}, "deploy/image.sh", "again", "again")
+	defer mustRun(t, nil, "docker", "image", "rm", "millrace:again", "millrace-example:again", "millrace-standalone:again")
+	for _, image := range []string{"millrace", "millrace-example", "millrace-standalone"} {
+		if one, two := layers(image+":dev"), layers(image+":again"); one != two {
+			t.Errorf("the layers of %s are\n%s, and after another build\n%s", image, one, two)
+		}
+	}
+}
+
+// damagedCopy is the key of the incident that the example opens.
+const damagedCopy = "acme/3/samples/reports%2F07.txt/content-corrupt"
+
+// The profile small comes up with the binary of the commit before deploy existed, and is upgraded while files are
+// stored. The example opens its incident, which is approved and closes. Stops in the course of a long copy, and kills of
+// every container, lose nothing.
+func TestSmall(t *testing.T) {
+	need.Images(t)
+	buildPrevious(t)
+	p := newProject(t, "small")
+	old := append(p.env, "MILLRACE_IMAGE=millrace:previous", "EXAMPLE_IMAGE=millrace-example:previous")
+	now := p.env
+
+	p.env = old
+	p.must(t, "up", "-d", "--quiet-pull", "prepare")
+	if code := p.exitCode(t, "prepare"); code != "0" {
+		t.Fatalf("prepare of the commit before ended with %s\n%s", code, p.must(t, "logs", "prepare"))
+	}
+	p.must(t, "up", "-d", "--no-deps", "all")
+	store(t, p, "before", 50)
+	if version := p.must(t, "run", "--rm", "--no-deps", "-T", "cli", "version"); !strings.Contains(version, "previous") {
+		t.Fatalf("the version before is %s", version)
+	}
+
+	// The upgrade: migrate first, then replace the process.
+	p.env = now
+	p.must(t, "up", "-d", "prepare")
+	if code := p.exitCode(t, "prepare"); code != "0" {
+		t.Fatalf("prepare ended with %s\n%s", code, p.must(t, "logs", "prepare"))
+	}
+	p.must(t, "up", "-d", "all", "example")
+	copied(t, p, "before", 50)
+	if code := p.exitCode(t, "example"); code != "0" {
+		t.Fatalf("the example ended with %s\n%s", code, p.must(t, "logs", "example"))
+	}
+	if health := mustRun(t, nil, "docker", "inspect", "--format", "{{.State.Health.Status}}", p.container("all")); strings.TrimSpace(health) != "healthy" {
+		t.Errorf("the health of the container is %s", health)
+	}
+
+	t.Run("incident", func(t *testing.T) {
+		out, code := p.millrace(t, "incident", "list")
+		if code != 0 || !strings.Contains(out, damagedCopy) || !strings.Contains(out, "awaiting-approval") {
+			t.Fatalf("incident list: code %d\n%s", code, out)
+		}
+		if out, code := p.millrace(t, "incident", "approve", damagedCopy, "--reason", "test", "--wait"); code != 0 {
+			t.Fatalf("incident approve: code %d\n%s", code, out)
+		}
+		if out, _ := p.millrace(t, "incident", "list"); strings.Contains(out, damagedCopy) {
+			t.Fatalf("the incident is open after its repair:\n%s", out)
+		}
+		if out, code := p.script(t, "cmp /var/lib/millrace/{primary,vault}/samples/reports/07.txt"); code != 0 {
+			t.Errorf("the copy is not repaired: %s", out)
+		}
+	})
+	t.Run("stops", func(t *testing.T) { stops(t, p) })
+	t.Run("kills", func(t *testing.T) { kills(t, p) })
+	noLoss(t, p)
+}
+
+// buildPrevious builds the images millrace:previous and millrace-example:previous from the commit before the first one
+// that has deploy/Dockerfile.
+func buildPrevious(t *testing.T) {
+	t.Helper()
+	first := strings.Fields(mustRun(t, nil, "git", "log", "--diff-filter=A", "--format=%H", "--", "deploy/Dockerfile"))
+	if len(first) == 0 {
+		t.Fatal("git log has no commit that adds deploy/Dockerfile: clone with the history")
+	}
+	commit := first[len(first)-1] + "^"
+	dir := t.TempDir()
+	mustRun(t, nil, "bash", "-c", fmt.Sprintf("git archive %s | tar -x -C %s", commit, quote([]string{dir})))
+	build := "cd " + quote([]string{dir}) + " && CGO_ENABLED=0 GOFLAGS=-trimpath go build -buildvcs=false -o bin/ " +
+		"-ldflags '-s -w -X github.com/millrace/millrace/cmd/app.Version=previous' ./cmd/millrace ./cmd/millrace-clickhouse"
+	mustRun(t, nil, "bash", "-c", build)
+	bin := filepath.Join(dir, "bin")
+	for _, name := range []string{"decorator", "libchdb"} { // programs of the build, not of the release
+		mustRun(t, nil, "cp", "bin/"+name, bin)
+	}
+	mustRun(t, []string{"BIN=" + bin}, "deploy/image.sh", "previous", "previous")
+}
+
+// store stores files in a space through the decorator, while the processes may be anywhere.
+func store(t *testing.T, p *project, space string, files int) {
+	t.Helper()
+	text := fmt.Sprintf(`d=$(mktemp -d); cd $d; for n in $(seq %d); do seq $n 2000 >$n.txt; done; ls | decorator `+
+		`-brokers "$(echo "$MILLRACE_KAFKA__BROKERS" | tr -d '[]"')" -account acme -store 1 -space %s -wait 60s `+
+		`-root /var/lib/millrace/primary -outbox /var/lib/millrace/outbox-%[2]s -user e2e`, files, space)
+	if out, code := p.script(t, text); code != 0 {
+		t.Fatalf("store files in %s: code %d\n%s", space, code, out)
+	}
+}
+
+// copied waits until store 3 has the files of a space as store 1 has them.
+func copied(t *testing.T, p *project, space string, files int) {
+	t.Helper()
+	text := fmt.Sprintf(`cd /var/lib/millrace; [ "$(find vault/%s -type f | wc -l)" = %d ] && diff -rq primary/%[1]s vault/%[1]s`,
+		space, files)
+	eventually(t, 3*time.Minute, func() string {
+		out, code := p.script(t, text)
+		if code != 0 {
+			return fmt.Sprintf("store 3 does not have the files of %s: %s", space, out)
+		}
+		return ""
+	})
+}
+
+// stops stops the process again and again while it copies a large item, longer than it may drain. No stop counts as a
+// death of the task, which would be a dead letter after the third one.
+func stops(t *testing.T, p *project) {
+	running := p.env
+	p.env = append(append([]string{}, running...), "DRAIN=1s")
+	defer func() { p.env = running }()
+	p.must(t, "up", "-d", "--no-deps", "--wait", "all")
+	text := `d=$(mktemp -d -p /var/lib/millrace); cd $d; head -c 1500M /dev/zero >large; echo large | decorator ` +
+		`-brokers "$(echo "$MILLRACE_KAFKA__BROKERS" | tr -d '[]"')" -account acme -store 1 -space large -wait 60s ` +
+		`-root /var/lib/millrace/primary -outbox /var/lib/millrace/outbox-large -user e2e; rm -r $d`
+	if out, code := p.script(t, text); code != 0 {
+		t.Fatalf("store a large file: code %d\n%s", code, out)
+	}
+	cut := 0
+	for range 5 {
+		began := time.Now()
+		p.must(t, "stop", "--timeout", "90", "all")
+		if took := time.Since(began); took > 30*time.Second {
+			t.Errorf("the stop took %v, with roles.drain 1s", took)
+		}
+		code := mustRun(t, nil, "docker", "inspect", "--format", "{{.State.ExitCode}}", p.container("all"))
+		if strings.TrimSpace(code) != "0" {
+			t.Errorf("the process ended with %s after a stop", code)
+		}
+		if _, code := p.script(t, "[ -e /var/lib/millrace/vault/large/large ]"); code != 0 {
+			cut++
+		}
+		p.must(t, "start", "all")
+		time.Sleep(3 * time.Second) // the copy has begun again
+	}
+	if cut < 4 {
+		t.Errorf("%d of 5 stops came before the copy was complete, want at least 4: take a larger file", cut)
+	}
+	copied(t, p, "large", 1)
+	if out, code := p.millrace(t, "dead", "list", "-o", "json"); code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "[]") {
+		t.Errorf("dead letters after stops: code %d\n%s", code, out)
+	}
+}
+
+// kills kills each container in turn while files are stored.
+func kills(t *testing.T, p *project) {
+	for _, service := range []string{"all", "kafka-1", "clickhouse", "s3"} {
+		space := "killed-" + service
+		killed := make(chan error, 1)
+		go func() {
+			time.Sleep(300 * time.Millisecond)
+			c := exec.Command("bash", "-c", "docker kill "+p.container(service)+" && docker start "+p.container(service))
+			out, err := c.CombinedOutput()
+			if err != nil {
+				err = fmt.Errorf("kill and start %s: %w\n%s", service, err, out)
+			}
+			killed <- err
+		}()
+		store(t, p, space, 100)
+		if err := <-killed; err != nil {
+			t.Fatal(err)
+		}
+		copied(t, p, space, 100)
+	}
+}
+
+// noLoss compares Kafka with the tables and the stores with each other.
+func noLoss(t *testing.T, p *project) {
+	t.Helper()
+	eventually(t, 3*time.Minute, func() string {
+		out, code := p.millrace(t, "verify", "--manifest")
+		if code != 0 {
+			return fmt.Sprintf("verify ended with %d:\n%s", code, out)
+		}
+		return ""
+	})
+	if out, code := p.millrace(t, "sweep", "start", "fixity", "--all", "--wait"); code != 0 {
+		t.Errorf("a check of all copies ended with %d:\n%s", code, out)
+	}
+	if out, code := p.millrace(t, "incident", "list", "-o", "json"); code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "[]") {
+		t.Errorf("incidents at the end: code %d\n%s", code, out)
+	}
+}
+
+// The profile full is what docker compose up starts: its files are valid, and so are those with public images.
+func TestComposeConfig(t *testing.T) {
+	need.Images(t)
+	for _, size := range []string{"full", "small"} {
+		file := filepath.Join(t.TempDir(), size)
+		mustRun(t, nil, "deploy/compose/setup.sh", size, file)
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("the file with passwords: %v, %v", info.Mode(), err)
+		}
+		for _, local := range [][]string{nil, {"-f", "deploy/compose.local.yaml"}} {
+			args := append([]string{"--env-file", file, "-f", "deploy/compose.yaml"}, local...)
+			mustRun(t, nil, "bash", "-c", compose(append(args, "config", "--quiet")))
+		}
+	}
+	if out, code := run(t, nil, "bash", "-c",
+		compose([]string{"--env-file", "/dev/null", "-f", "deploy/compose.yaml", "config", "--quiet"})); code == 0 ||
+		!strings.Contains(out, "run deploy/compose/setup.sh once") {
+		t.Errorf("without passwords: code %d\n%s", code, out)
+	}
+}
