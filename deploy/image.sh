@@ -4,9 +4,9 @@
 #   deploy/image.sh VERSION TAG
 #
 # BIN is the directory of the binaries; by default it is bin. Arguments of docker build are in BUILD, such as --no-cache.
-# The images that are not from scratch have the base that the Dockerfile names. If it cannot be pulled, they have one that
-# deploy/local/images.sh makes of Debian's packages. DEBIAN names another. CERTIFICATES is the file of certificate authorities. All files have the date of the commit, so that the
-# layers depend on their content alone.
+# The images that are not from scratch have the base that the Dockerfile names. If it cannot be pulled, they have one
+# that deploy/local/images.sh makes of Debian's packages. DEBIAN names another. CERTIFICATES is the file of certificate
+# authorities. All files have the date of the commit, so that the layers depend on their content alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1 tag=$2 bin=${BIN:-bin}
@@ -28,23 +28,28 @@ context=dist/image
 rm -rf "$context"
 install -D -m 755 -t "$context/static/usr/bin" "$bin/millrace"
 install -D -m 644 -t "$context/static/etc/ssl/certs" "$certificates"
-install -d -m 755 "$context/static/etc/millrace" "$context/state/millrace"
+install -d -m 755 "$context/static/etc/millrace" "$context/static/var/lib/millrace"
 install -d -m 1777 "$context/static/tmp"
-install -D -m 755 -t "$context/engine/usr/bin" "$bin/millrace-clickhouse"
-install -D -m 755 -t "$context/engine/usr/lib/millrace" "$("$bin/libchdb")"
 install -D -m 755 -t "$context/example/usr/bin" "$bin/decorator"
 install -D -m 755 -t "$context/example/usr/share/millrace" deploy/example/*.sh
-cp deploy/Dockerfile "$context/"
+install -D -m 755 -t "$context/engine/usr/bin" "$bin/millrace-clickhouse"
+install -D -m 755 -t "$context/engine/usr/lib/millrace" "$("$bin/libchdb")"
 find "$context" -exec touch --no-dereference --date="$created" {} +
+for part in static example engine; do
+	(cd "$context/$part" && find . -mindepth 1 ! -path ./var/lib/millrace -print0 | sort -z |
+		tar --no-recursion --owner=0 --group=0 --numeric-owner --null -T - -cf "../$part.tar")
+done
+tar -C "$context/static" --no-recursion --owner=65532 --group=65532 --numeric-owner -rf "$context/static.tar" \
+	./var/lib/millrace
 
-build() { # TARGET DIRECTORY...
+build() { # TARGET ARCHIVE...
 	local target=$1
 	shift
 	echo "$target:$tag"
-	tar -C "$context" --sort=name --owner=0 --group=0 --numeric-owner -c Dockerfile "$@" |
+	tar -c -C deploy Dockerfile -C "../$context" "$@" |
 		docker build --quiet ${BUILD:-} --target "$target" --tag "$target:$tag" --build-arg "DEBIAN=$DEBIAN" \
 			--build-arg "VERSION=$version" --build-arg "REVISION=$revision" --build-arg "CREATED=$created" -
 }
-build millrace static state
-build millrace-example static state example
-build millrace-standalone static state example engine
+build millrace static.tar
+build millrace-example static.tar example.tar
+build millrace-standalone static.tar example.tar engine.tar
