@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // run runs a program in the root of the repository and returns its output and exit code.
@@ -63,17 +65,19 @@ func newProject(t *testing.T, size string) *project {
 	}
 	t.Cleanup(func() {
 		// The context of the test has ended.
-		down := exec.Command("bash", "-c", compose(append(p.args, "down", "--volumes", "--timeout", "5", "--remove-orphans")))
-		down.Dir, down.Env = root, append(os.Environ(), p.env...)
+		last := func(args ...string) string {
+			c := exec.Command("bash", "-c", compose(append(p.args, args...)))
+			c.Dir, c.Env = root, append(os.Environ(), p.env...)
+			out, err := c.CombinedOutput()
+			if err != nil {
+				t.Errorf("docker compose %v: %v\n%s", args, err, out)
+			}
+			return string(out)
+		}
 		if t.Failed() {
-			logs := exec.Command("bash", "-c", compose(append(p.args, "logs", "--tail", "60")))
-			logs.Dir, logs.Env = root, append(os.Environ(), p.env...)
-			out, err := logs.CombinedOutput()
-			t.Logf("logs (%v):\n%s", err, out)
+			t.Logf("logs:\n%s", last("logs", "--tail", "60"))
 		}
-		if out, err := down.CombinedOutput(); err != nil {
-			t.Errorf("remove the project: %v\n%s", err, out)
-		}
+		last("down", "--volumes", "--timeout", "5", "--remove-orphans")
 	})
 	return p
 }
@@ -129,7 +133,7 @@ func (p *project) exitCode(t *testing.T, service string) string {
 // eventually repeats check until it returns "", for at most limit. It fails the test with its last result.
 func eventually(t *testing.T, limit time.Duration, check func() string) {
 	t.Helper()
-	for end := time.Now().Add(limit); ; time.Sleep(time.Second) {
+	for end := time.Now().Add(limit); ; pause(t, time.Second) {
 		last := check()
 		if last == "" {
 			return
@@ -137,6 +141,14 @@ func eventually(t *testing.T, limit time.Duration, check func() string) {
 		if time.Now().After(end) {
 			t.Fatalf("after %v: %s", limit, last)
 		}
+	}
+}
+
+// pause waits for d, or until the test ends.
+func pause(t *testing.T, d time.Duration) {
+	t.Helper()
+	if err := retry.Sleep(t.Context(), d); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -25,14 +25,14 @@ func TestImage(t *testing.T) {
 	if len(got) != 3 || got[0] != "65532:65532" || got[1] != revision || got[2] != "1" {
 		t.Errorf("user, revision and number of layers are %v, want 65532:65532, %s, 1", got, revision)
 	}
-	if out, code := run(t, nil, "docker", "run", "--rm", "--entrypoint", "/bin/sh", "millrace:dev", "-c", "true"); code == 0 {
-		t.Errorf("the image has a shell: %s", out)
+	if _, code := run(t, nil, "docker", "run", "--rm", "--entrypoint", "/bin/sh", "millrace:dev", "-c", "true"); code == 0 {
+		t.Error("the image has a shell")
 	}
-	// A store at an address that is not there: the request fails, and not for lack of certificates.
 	id := strings.TrimSpace(mustRun(t, nil, "docker", "create", "millrace:dev"))
 	defer mustRun(t, nil, "docker", "rm", id)
-	if out := mustRun(t, nil, "bash", "-c", "docker export "+id+" | tar -t | grep -c '^etc/ssl/certs/ca-certificates.crt$'"); strings.TrimSpace(out) != "1" {
-		t.Errorf("%s files of certificate authorities", out)
+	out := mustRun(t, nil, "bash", "-c", "docker export "+id+" | tar -t etc/ssl/certs/ca-certificates.crt")
+	if strings.TrimSpace(out) == "" {
+		t.Error("the image has no certificate authorities")
 	}
 }
 
@@ -43,7 +43,7 @@ func TestImagesAreReproducible(t *testing.T) {
 		return mustRun(t, nil, "docker", "image", "inspect", "--format", "{{.RootFS.Layers}}", image)
 	}
 	mustRun(t, []string{"BUILD=--no-cache"}, "deploy/image.sh", "again", "again")
-	defer mustRun(t, nil, "docker", "image", "rm", "millrace:again", "millrace-example:again", "millrace-standalone:again")
+	defer mustRun(t, nil, "bash", "-c", "docker image rm millrace{,-example,-standalone}:again")
 	for _, image := range []string{"millrace", "millrace-example", "millrace-standalone"} {
 		if one, two := layers(image+":dev"), layers(image+":again"); one != two {
 			t.Errorf("the layers of %s are\n%s, and after another build\n%s", image, one, two)
@@ -71,7 +71,8 @@ func TestSmall(t *testing.T) {
 	}
 	p.must(t, "up", "-d", "--no-deps", "all")
 	store(t, p, "before", 50)
-	if version := p.must(t, "run", "--rm", "--no-deps", "-T", "cli", "version"); !strings.Contains(version, "previous") {
+	version := p.must(t, "run", "--rm", "--no-deps", "-T", "cli", "version")
+	if !strings.Contains(version, "previous") {
 		t.Fatalf("the version before is %s", version)
 	}
 
@@ -86,7 +87,8 @@ func TestSmall(t *testing.T) {
 	if code := p.exitCode(t, "example"); code != "0" {
 		t.Fatalf("the example ended with %s\n%s", code, p.must(t, "logs", "example"))
 	}
-	if health := mustRun(t, nil, "docker", "inspect", "--format", "{{.State.Health.Status}}", p.container("all")); strings.TrimSpace(health) != "healthy" {
+	health := mustRun(t, nil, "docker", "inspect", "--format", "{{.State.Health.Status}}", p.container("all"))
+	if strings.TrimSpace(health) != "healthy" {
 		t.Errorf("the health of the container is %s", health)
 	}
 
@@ -121,8 +123,9 @@ func buildPrevious(t *testing.T) {
 	commit := first[len(first)-1] + "^"
 	dir := t.TempDir()
 	mustRun(t, nil, "bash", "-c", fmt.Sprintf("git archive %s | tar -x -C %s", commit, quote([]string{dir})))
-	build := "cd " + quote([]string{dir}) + " && CGO_ENABLED=0 GOFLAGS=-trimpath go build -buildvcs=false -o bin/ " +
-		"-ldflags '-s -w -X github.com/millrace/millrace/cmd/app.Version=previous' ./cmd/millrace ./cmd/millrace-clickhouse"
+	build := "cd " + quote([]string{dir}) + " && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/ " +
+		"-ldflags '-s -w -X github.com/millrace/millrace/cmd/app.Version=previous' " +
+		"./cmd/millrace ./cmd/millrace-clickhouse"
 	mustRun(t, nil, "bash", "-c", build)
 	bin := filepath.Join(dir, "bin")
 	for _, name := range []string{"decorator", "libchdb"} { // programs of the build, not of the release
@@ -145,8 +148,8 @@ func store(t *testing.T, p *project, space string, files int) {
 // copied waits until store 3 has the files of a space as store 1 has them.
 func copied(t *testing.T, p *project, space string, files int) {
 	t.Helper()
-	text := fmt.Sprintf(`cd /var/lib/millrace; [ "$(find vault/%s -type f | wc -l)" = %d ] && diff -rq primary/%[1]s vault/%[1]s`,
-		space, files)
+	text := fmt.Sprintf(
+		`cd /var/lib/millrace; [ "$(find vault/%s -type f | wc -l)" = %d ] && diff -rq primary/%[1]s vault/%[1]s`, space, files)
 	eventually(t, 3*time.Minute, func() string {
 		out, code := p.script(t, text)
 		if code != 0 {
@@ -184,15 +187,13 @@ func stops(t *testing.T, p *project) {
 			cut++
 		}
 		p.must(t, "start", "all")
-		time.Sleep(3 * time.Second) // the copy has begun again
+		pause(t, 3*time.Second) // the copy has begun again
 	}
 	if cut < 4 {
 		t.Errorf("%d of 5 stops came before the copy was complete, want at least 4: take a larger file", cut)
 	}
 	copied(t, p, "large", 1)
-	if out, code := p.millrace(t, "dead", "list", "-o", "json"); code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "[]") {
-		t.Errorf("dead letters after stops: code %d\n%s", code, out)
-	}
+	none(t, p, "dead", "list")
 }
 
 // kills kills each container in turn while files are stored.
@@ -201,8 +202,8 @@ func kills(t *testing.T, p *project) {
 		space := "killed-" + service
 		killed := make(chan error, 1)
 		go func() {
-			time.Sleep(300 * time.Millisecond)
-			c := exec.Command("bash", "-c", "docker kill "+p.container(service)+" && docker start "+p.container(service))
+			c := exec.Command("bash", "-c",
+				fmt.Sprintf("sleep 0.3; docker kill %s && docker start %[1]s", p.container(service)))
 			out, err := c.CombinedOutput()
 			if err != nil {
 				err = fmt.Errorf("kill and start %s: %w\n%s", service, err, out)
@@ -230,8 +231,15 @@ func noLoss(t *testing.T, p *project) {
 	if out, code := p.millrace(t, "sweep", "start", "fixity", "--all", "--wait"); code != 0 {
 		t.Errorf("a check of all copies ended with %d:\n%s", code, out)
 	}
-	if out, code := p.millrace(t, "incident", "list", "-o", "json"); code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "[]") {
-		t.Errorf("incidents at the end: code %d\n%s", code, out)
+	none(t, p, "incident", "list")
+}
+
+// none requires that a command lists nothing.
+func none(t *testing.T, p *project, command ...string) {
+	t.Helper()
+	out, code := p.millrace(t, append(command, "-o", "json")...)
+	if code != 0 || !strings.HasSuffix(strings.TrimSpace(out), "[]") {
+		t.Errorf("%v: code %d\n%s", command, code, out)
 	}
 }
 
