@@ -182,6 +182,7 @@ func (c *comparison) source(p ItemRef, i *item) {
 	_, lost := i.lost[at.Store]
 	switch {
 	case i.live && !present && lost && i.goneByGuess:
+		c.excuse(CopyMissing, at) // an incident that was opened before the guess stays: a guess closes none
 	case i.live && !present && lost:
 		c.report(CopyMissing, at, "it was lost")
 	case i.live && !present:

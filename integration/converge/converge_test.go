@@ -232,6 +232,12 @@ func TestCompare(t *testing.T) {
 			w.RecordGuess(converge.ItemRef{Space: "fan", Item: "live"})
 			w.incident(at("2", "fan", "live"))
 		}, nil},
+		"the source was lost, and a guessed delete was published after its incident was opened": {func(w *world) {
+			w.RecordLoss(at("1", "fan", "live"))
+			w.incident(at("1", "fan", "live"))
+			w.RecordGuess(converge.ItemRef{Space: "fan", Item: "live"})
+			w.remove(at("1", "fan", "live"))
+		}, nil},
 		"a copy was deleted because of a guessed delete": {func(w *world) {
 			w.RecordLoss(at("1", "fan", "live"))
 			w.RecordGuess(converge.ItemRef{Space: "fan", Item: "live"})
