@@ -119,6 +119,7 @@ func onlyImporters() map[string][]string {
 		"github.com/spf13/cobra":            {"cmd/millrace/...", "cmd/millrace-bench"},
 		"github.com/vbauerster/mpb":         {"cmd/millrace/..."},
 		"github.com/planetscale/vtprotobuf": {"schemas/..."},
+		"github.com/coreos/go-systemd":      {"cmd/health"},
 		"github.com/parquet-go":             {"streams/inventory"},
 		"github.com/klauspost/compress":     {"streams/inventory"},
 		"github.com/minio/minio-go":         {"streams/storage/s3", harness},

@@ -12,7 +12,8 @@ import (
 )
 
 // Run runs the roles until ctx is done, and then returns nil within the drain and the stop grace.
-// If http.listen is set, it serves health and metrics during the whole time.
+// If http.listen is set, it serves health and metrics during the whole time, and if a service manager waits for
+// messages, it sends them.
 func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	l, err := a.listen(ctx)
 	if err != nil {
@@ -20,15 +21,17 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	}
 	n := needsOf(roles)
 	w := appRun{App: a, needs: n, schema: newSchema(a.db, roles, a.log)}
-	if l == nil {
+	if l == nil && !health.Notified() {
 		return w.run(ctx, roles)
 	}
 	w.health = a.newHealth(n, w.schema)
-	a.registry.MustRegister(a.folder.Metric(), a.unreadable)
-	if n.stores {
-		a.registry.MustRegister(a.stores.metrics())
+	if l != nil {
+		a.registry.MustRegister(a.folder.Metric(), a.unreadable)
+		if n.stores {
+			a.registry.MustRegister(a.stores.metrics())
+		}
 	}
-	return w.serveAndRun(ctx, l, roles)
+	return w.runAndReport(ctx, l, roles)
 }
 
 // newHealth returns the monitor of a process with the given needs. s is the check of ClickHouse.
@@ -56,15 +59,20 @@ type appRun struct {
 	*App
 	needs  needs
 	schema *schema
-	health *health.Monitor // nil: http.listen is not set
+	health *health.Monitor // nil: http.listen is not set, and no service manager waits for messages
 }
 
-// serveAndRun is run with the HTTP server, which also answers before the parts start and while they
-// stop.
-func (w appRun) serveAndRun(ctx context.Context, l net.Listener, roles []schemas.Role) error {
+// runAndReport is run with the HTTP server, if l is not nil, and the messages to the service manager. Both also
+// report before the parts start and while they stop.
+func (w appRun) runAndReport(ctx context.Context, l net.Listener, roles []schemas.Role) error {
 	g, gctx := errgroup.WithContext(ctx)
-	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
-	g.Go(func() error { return serve(serving, l, w.health.Handler(w.registry), w.log) })
+	reporting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	if l != nil {
+		g.Go(func() error { return serve(reporting, l, w.health.Handler(w.registry), w.log) })
+	}
+	if health.Notified() {
+		g.Go(func() error { return w.health.Notify(reporting) })
+	}
 	g.Go(func() error {
 		defer stop()
 		return w.run(gctx, roles)

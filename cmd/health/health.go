@@ -74,6 +74,7 @@ type Monitor struct {
 
 	// starting is the time since which Kafka has been starting; zero: it is not. Only Collect uses it.
 	starting time.Time
+	stopping chan struct{} // closed by Stop
 
 	mu        sync.Mutex // guards the rest
 	collected time.Time
@@ -98,14 +99,23 @@ func New(c Config) *Monitor {
 	if c.Policies == nil {
 		c.Policies = func() []string { return nil }
 	}
-	return &Monitor{c: c}
+	return &Monitor{c: c, stopping: make(chan struct{})}
 }
 
 // Stop records that the process was asked to stop: it is not ready any more.
 func (m *Monitor) Stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !m.ending {
+		close(m.stopping)
+	}
 	m.ending = true
+}
+
+func (m *Monitor) isEnding() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ending
 }
 
 // Run collects the state periodically, until ctx is done.

@@ -1,0 +1,66 @@
+package app
+
+import (
+	"context"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// Without http.listen too, a service manager gets messages of the start, of the watchdog and of the stop.
+func TestRunNotifies(t *testing.T) {
+	dir, err := os.MkdirTemp("", "n") // the path of a socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket := filepath.Join(dir, "s")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "100000")
+	t.Setenv("WATCHDOG_PID", "")
+
+	s := newSite(t)
+	s.cfg.HTTP.Listen = ""
+	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx, []schemas.Role{schemas.RoleDelayer}) }()
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	await := func(text string) {
+		t.Helper()
+		buf := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				t.Fatalf("wait for %s: %v\n%s", text, err, s.said.String())
+			}
+			if strings.Contains(string(buf[:n]), text) {
+				return
+			}
+		}
+	}
+	await("STATUS=starting: ")
+	await("READY=1")
+	await("WATCHDOG=1")
+	cancel()
+	await("STOPPING=1")
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
