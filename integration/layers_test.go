@@ -89,6 +89,7 @@ func layers() []layer {
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config", "cmd/precondition", "cmd/health"}},
 		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
+		{[]string{"deploy/libchdb"}, []string{"sinks/clickhouse/embedded"}},
 		{[]string{"integration/harness"}, []string{need, wire, kafkaClient, retry, child, "streams/storage/s3/s3proc"}},
 		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness",
 			"integration/converge"}},

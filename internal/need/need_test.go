@@ -53,6 +53,16 @@ func TestLevels(t *testing.T) {
 	}
 }
 
+func TestImages(t *testing.T) {
+	for value, want := range map[string]string{"": "skipped", "1": ""} {
+		t.Setenv("MILLRACE_IMAGES", value)
+		var r recorder
+		if need.Images(&r); r.ended != want {
+			t.Errorf("with MILLRACE_IMAGES=%q: %q, want %q", value, r.ended, want)
+		}
+	}
+}
+
 func TestMissing(t *testing.T) {
 	for name, c := range map[string]struct {
 		ci    string
