@@ -177,6 +177,42 @@ bin/libchdb: deploy/libchdb/main.go
 bin/decorator:
 	$(STATIC) go build -ldflags '-s -w' -o $@ ./examples/decorator
 
+# What images and packages contain; internal/licences checks these.
+SHIPPED := ./cmd/millrace ./cmd/millrace-clickhouse
+DEPLOY  := bin/deploy-tools
+# Tools of packages and of the supply chain, in a module of their own; the first build takes some minutes.
+$(DEPLOY)/%: tools/deploy/go.mod tools/deploy/go.sum
+	cd tools/deploy && $(STATIC) go build -o $(CURDIR)/$(DEPLOY)/ tool
+	@touch $(DEPLOY)/*
+
+.PHONY: sbom
+sbom: build $(DEPLOY)/cyclonedx-gomod ## dist/*.cdx.json, what the programs contain (CycloneDX), and dist/LICENSES.txt
+	@mkdir -p dist
+	for p in $(notdir $(SHIPPED)); do \
+		$(DEPLOY)/cyclonedx-gomod bin -json -std -noserial -version $(VERSION) -output dist/$$p.cdx.json bin/$$p; \
+	done
+	go run ./internal/licences dist $(SHIPPED)
+
+# The version in the form of deb and rpm: of a tag, or one that sorts before all of them.
+COMMITTED       = $$(git log -1 --format=%ct 2>/dev/null || echo 0)
+PACKAGE_VERSION = $$(echo '$(VERSION)' | sed -E "s/^v//; s/-(alpha|beta|rc)/~\\1/; s/-/./g; \
+	/^[0-9]+\\.[0-9]/! s/^/0~$(COMMITTED)./")
+
+.PHONY: packages
+packages: sbom $(DEPLOY)/nfpm ## dist/*.deb and dist/*.rpm; the same commit gives the same bytes
+	export SOURCE_DATE_EPOCH="$(COMMITTED)" ARCH="$$(go env GOARCH)" PACKAGE_VERSION="$(PACKAGE_VERSION)"; \
+	for p in deb rpm; do $(DEPLOY)/nfpm package -f deploy/packages/nfpm.yaml -p $$p -t dist/; done
+
+# An audit that could not reach the data of vulnerabilities fails, with another exit code of govulncheck than the 3 of
+# one that has found some.
+VULNDB ?= https://vuln.go.dev
+.PHONY: audit
+audit: $(DEPLOY)/govulncheck ## go mod verify, and known vulnerabilities of code that is called; VULNDB=... is a copy of the data
+	go mod verify
+	@code=0; $(DEPLOY)/govulncheck -db $(VULNDB) $(SHIPPED) || code=$$?; \
+	[ $$code = 0 ] || [ $$code = 3 ] || echo "make audit: NOT CHECKED for vulnerabilities: is $(VULNDB) reachable?" >&2; \
+	exit $$code
+
 .PHONY: clean
 clean: ## remove what was built
 	rm -rf bin dist

@@ -42,8 +42,8 @@ var Version = "dev"
 // is cancelled is repeated.
 const QuickDrain = 1500 * time.Millisecond
 
-// stopGrace is the time that a stop may take in addition to the drain.
-const stopGrace = 15 * time.Second
+// StopGrace is the time that a stop may take in addition to the drain. Service managers must wait for longer than both.
+const StopGrace = 15 * time.Second
 
 // Options are values that do not come from the configuration, or override it.
 type Options struct {

@@ -100,7 +100,7 @@ func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 		return err
 	}
 	w.log.Info("run", "roles", roles)
-	err = supervise(ctx, w.log, w.drain+stopGrace, parts...)
+	err = supervise(ctx, w.log, w.drain+StopGrace, parts...)
 	if err == nil {
 		w.log.Info("stopped", "roles", roles)
 	}

@@ -324,6 +324,9 @@ type Deletes struct {
 	Delay time.Duration `key:"delay"`
 }
 
+// MaxDrain is the largest value of roles.drain.
+const MaxDrain = 4 * time.Minute
+
 // Roles configures the roles of a process.
 type Roles struct {
 	// The copier copies items.

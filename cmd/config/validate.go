@@ -102,8 +102,8 @@ func validateRoles(r *Roles, fault report) {
 	between("roles.high_weight", r.HighWeight, 1000, fault)
 	atLeast("roles.stall", r.Stall, time.Second, fault)
 	positive("roles.drain", r.Drain, fault)
-	if r.Drain > 4*time.Minute {
-		fault("roles.drain", formatDuration(r.Drain), "want at most 4m: rebalances wait for it")
+	if r.Drain > MaxDrain {
+		fault("roles.drain", formatDuration(r.Drain), "want at most "+formatDuration(MaxDrain)+": rebalances wait for it")
 	}
 }
 
