@@ -11,7 +11,7 @@ import (
 
 // ErrTopics is wrapped by errors of topics that are not as the catalogue or TopicOptions require, and of topics that
 // the cluster is too small for. An operator must resolve them.
-var ErrTopics = errors.New("topics cannot be used as they are")
+var ErrTopics = errors.New("topics and cluster do not fit the configuration")
 
 // checkBrokers returns an error if topics are missing and the cluster has fewer brokers than their replicas need.
 func (e *ensurer) checkBrokers(missing int) error {
