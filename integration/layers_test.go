@@ -38,22 +38,25 @@ func layers() []layer {
 		nearest = "internal/nearest"
 		tally   = "internal/tally"
 		parts   = "internal/jsonpart"
+		denied  = "internal/denied"
 		record  = "streams/storage/record" // between what is on record and what a store shows
 
 		kafkaClient = "streams/kafka/client"
 		kafkaCore   = "streams/kafka/internal/core"
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, "internal/heaptest",
-			"internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
+		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, denied,
+			"internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
 		{[]string{"streams/storage/emit"}, []string{wire, retry, storage, digest, record, "streams/storage/outbox"}},
-		{[]string{"streams/storage/outbox/..."}, []string{wire, retry, storage, digest, "streams/storage/outbox/..."}},
+		{[]string{"streams/storage/outbox/..."}, []string{wire, retry, storage, digest, denied,
+			"streams/storage/outbox/..."}},
 		{[]string{"streams/storage/s3/..."}, []string{wire, retry, storage, digest, child, "streams/storage/s3/..."}},
 		{[]string{"streams/storage/storagetest"}, []string{wire, retry, storage, digest, need}},
 		{[]string{record}, []string{wire, storage, digest}},
+		{[]string{"streams/storage/file"}, []string{wire, retry, storage, digest, denied}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{"streams/incident", "streams/space"}, []string{wire}},
 		{[]string{policy}, []string{wire, nearest}},
@@ -79,14 +82,15 @@ func layers() []layer {
 			[]string{wire, retry, kafkaClient, "streams/kafka/admin", "streams/kafka/embedded"}},
 		{[]string{kafkaParts}, []string{wire, retry, kafkaParts}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
-		{[]string{"cmd/config"}, []string{nearest}},
+		{[]string{"cmd/config"}, []string{nearest, "cmd/precondition"}},
 		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/precondition"}, nil},
 		{[]string{"cmd/statedir"}, []string{"streams/kafka/embedded", "sinks/clickhouse/embedded", "cmd/config",
-			"cmd/precondition"}},
+			"cmd/precondition", denied}},
 		{[]string{"cmd/health"}, []string{wire, retry, kafkaClient, "streams/kafka/admin", "streams/kafka/metrics",
 			"streams/storage/limit", "sinks/clickhouse"}},
-		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", "cmd/config", "cmd/precondition", "cmd/health"}},
+		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", denied, "cmd/config", "cmd/precondition",
+			"cmd/health"}},
 		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
 		{[]string{"deploy/libchdb"}, []string{"sinks/clickhouse/embedded"}},

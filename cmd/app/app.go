@@ -168,13 +168,16 @@ func (a *App) Close() {
 // ensureTopics creates the missing topics, and checks the topic settings on which roles depend;
 // without roles, those on which any role depends.
 func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
-	k := a.cfg.Kafka
-	err := admin.EnsureTopics(ctx, a.kafka, admin.TopicOptions{
-		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles})
-	if err != nil {
+	if err := admin.EnsureTopics(ctx, a.kafka, a.topicOptions(roles...)); err != nil {
 		return asPrecondition(fmt.Errorf("make the topics: %w", err))
 	}
 	return nil
+}
+
+func (a *App) topicOptions(roles ...schemas.Role) admin.TopicOptions {
+	k := a.cfg.Kafka
+	return admin.TopicOptions{
+		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles}
 }
 
 // Stores returns the stores of the configuration.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -101,11 +100,11 @@ func (a *App) serveIngest(ctx context.Context, m *ingest.Metrics) error {
 		Memory: int64(c.Memory),
 	}, a.producer, a.stores, m, a.log)
 	if err != nil {
-		return fmt.Errorf("%w: ingest.tokens: %w", precondition.Err, err)
+		return precondition.Of(fmt.Errorf("ingest.tokens: %w", err))
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", c.Listen)
+	l, err := listenOn(ctx, "ingest.listen", c.Listen)
 	if err != nil {
-		return fmt.Errorf("%w: ingest.listen: %w", precondition.Err, err)
+		return err
 	}
 	a.log.Info("listen for events", "address", l.Addr().String(), "tokens", len(tokens))
 	return serveOn(ctx, l, &http.Server{
@@ -121,7 +120,7 @@ func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
 	for _, t := range all {
 		secret, err := t.Token.Resolve(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("%w: ingest.tokens: %s: %w", precondition.Err, t.Name, err)
+			return nil, fmt.Errorf("ingest.tokens: %s: %w", t.Name, err)
 		}
 		tokens = append(tokens, ingest.Token{Name: t.Name, Account: t.Account, Secret: secret})
 	}

@@ -14,8 +14,10 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/denied"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -33,8 +35,8 @@ func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 }
 
 // checkAtStart reads all markers once, so that the breakers of unavailable stores are open before
-// the first task. Its error reports only stores that have the marker of another store, since
-// waiting does not help there.
+// the first task. Its error reports only stores that have the marker of another store or belong to
+// another user, since waiting does not help there.
 func (s *Stores) checkAtStart(run context.Context) error {
 	ctx, cancel := context.WithTimeout(run, startCheckTimeout)
 	defer cancel()
@@ -46,7 +48,7 @@ func (s *Stores) checkAtStart(run context.Context) error {
 			err := s.of(n).Marker(ctx)
 			switch {
 			case err == nil, run.Err() != nil:
-			case errors.Is(err, storage.ErrWrongMarker):
+			case errors.Is(err, storage.ErrWrongMarker), errors.Is(err, file.ErrDenied):
 				errs[i] = fmt.Errorf("store %s/%s: %w: %s", n.Account, n.Store, err, remedy(n, err))
 			default:
 				message := "wait for unavailable store"
@@ -98,6 +100,9 @@ func (s *Stores) checkMarkers(ctx context.Context) error {
 
 // remedy returns the remedy for a marker that could not be read.
 func remedy(n StoreName, err error) string {
+	if remedy := denied.RemedyOf(err); remedy != "" {
+		return remedy
+	}
 	switch {
 	case errors.Is(err, storage.ErrWrongMarker):
 		return "check its location and id in the configuration"

@@ -32,7 +32,7 @@ func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err e
 	if m.Plan, err = migrate.NewPlan(ctx, a.db, again); err != nil {
 		return m, asPrecondition(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
-	if m.Topics, err = admin.MissingTopics(ctx, a.kafka); err != nil {
+	if m.Topics, err = admin.MissingTopics(ctx, a.kafka, a.topicOptions()); err != nil {
 		return m, asPrecondition(fmt.Errorf("look for the topics: %w", err))
 	}
 	return m, nil
@@ -59,7 +59,7 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
-	missing, err := admin.MissingTopics(ctx, a.kafka)
+	missing, err := admin.MissingTopics(ctx, a.kafka, a.topicOptions())
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("look for the topics: %w", err))
 	}
@@ -131,6 +131,7 @@ func asPrecondition(err error) error {
 	for _, kind := range []error{
 		migrate.ErrMissing, migrate.ErrChanged, migrate.ErrLayout, clickhouse.ErrCluster,
 		clickhouse.ErrReplicas, migrate.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, client.ErrLoginRejected,
+		admin.ErrTopics,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", precondition.Err, err)

@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 
 	"github.com/millrace/millrace/cmd/precondition"
@@ -23,7 +24,8 @@ func (a *App) EmittingStore(account, id, agent string) (*emit.Store, error) {
 	if dir := a.cfg.Outbox.Dir; dir != "" {
 		f, err := outbox.Open(outbox.Config{Dir: filepath.Join(dir, account, id), Limit: int64(a.cfg.Outbox.Limit)})
 		switch {
-		case errors.Is(err, outbox.ErrLocked), errors.Is(err, outbox.ErrDamaged), errors.Is(err, outbox.ErrFormat):
+		case errors.Is(err, outbox.ErrLocked), errors.Is(err, outbox.ErrDamaged), errors.Is(err, outbox.ErrFormat),
+			errors.Is(err, fs.ErrPermission):
 			return nil, fmt.Errorf("%w: %w", precondition.Err, err)
 		case err != nil:
 			return nil, err

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,12 +43,30 @@ func (a *App) listen(ctx context.Context) (net.Listener, error) {
 	if a.cfg.HTTP.Listen == "" {
 		return nil, nil
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", a.cfg.HTTP.Listen)
+	l, err := listenOn(ctx, "http.listen", a.cfg.HTTP.Listen)
 	if err != nil {
-		return nil, fmt.Errorf("%w: http.listen: %w", precondition.Err, err)
+		return nil, err
 	}
 	a.log.Info("listen", "address", l.Addr().String())
 	return l, nil
+}
+
+// listenOn opens the listener of a setting. Its error wraps precondition.Err and says what to do.
+func listenOn(ctx context.Context, setting, address string) (net.Listener, error) {
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+	if err == nil {
+		return l, nil
+	}
+	remedy := "set another address"
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		remedy = "another process listens there (ss -ltnp names it): stop it, or set another port"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		remedy = "no interface of this machine has this address: set one that it has"
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "this user may not use this port: set one from 1024 on"
+	}
+	return nil, precondition.Of(fmt.Errorf("%s: %w: %s", setting, err, remedy))
 }
 
 // serve serves h on l until ctx is done, and then closes l. Requests have serveStop to end.

@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/millrace/millrace/cmd/precondition"
 )
 
 // A Secret is a reference to a secret value. It prints as *** with every verb and encoder. The zero
@@ -45,8 +47,16 @@ func parseSecret(text string) (Secret, error) {
 func (s Secret) IsZero() bool { return s.reference == "" }
 
 // Resolve returns the secret value; "" for the zero Secret. Its errors contain the reference, never
-// the value.
+// the value, and wrap precondition.Err.
 func (s Secret) Resolve(ctx context.Context) (string, error) {
+	value, err := s.resolve(ctx)
+	if err != nil {
+		return "", precondition.Of(err)
+	}
+	return value, nil
+}
+
+func (s Secret) resolve(ctx context.Context) (string, error) {
 	kind, of, _ := strings.Cut(s.reference, ":")
 	var value string
 	switch kind {

@@ -117,7 +117,9 @@ func validateLimits(at string, l Limits, fault report) {
 }
 
 func validateTrace(t Trace, fault report) {
-	if t.Endpoint != "" {
+	if hasPassword(t.Endpoint) {
+		fault("trace.endpoint", nil, "has a password in clear text: the collector must accept spans without one")
+	} else if t.Endpoint != "" {
 		u, err := url.Parse(t.Endpoint)
 		if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 			fault("trace.endpoint", t.Endpoint, "want a URL such as http://localhost:4318")
@@ -126,6 +128,16 @@ func validateTrace(t Trace, fault report) {
 	if t.Percent < 0 || t.Percent > 100 {
 		fault("trace.percent", t.Percent, "want 0 to 100")
 	}
+}
+
+// hasPassword reports whether a URL has a password, which would be printed with it.
+func hasPassword(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	_, has := u.User.Password()
+	return has
 }
 
 // validateWords checks the settings that have a fixed set of values, in all tables. An empty value
@@ -217,8 +229,13 @@ func validateLocation(at string, s Store, roots map[string]string, fault report)
 	if s.Root != "" {
 		fault(at+".root", s.Root, "is for driver file")
 	}
+	if hasPassword(s.Proxy) {
+		fault(at+".proxy", nil, "has a password in clear text: leave it out, and set HTTPS_PROXY in the environment")
+	}
 	u, err := url.Parse(s.Endpoint)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+	if err == nil && u.User != nil {
+		fault(at+".endpoint", nil, "has a user or password in clear text: set credentials")
+	} else if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 		fault(at+".endpoint", s.Endpoint, "want https://host[:port], without a path: the bucket is a setting of its own")
 	}
 	switch {

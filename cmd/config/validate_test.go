@@ -81,8 +81,14 @@ func TestValidate(t *testing.T) {
 			"is for driver s3",
 		fileStore + "restore: true}]}]":                                   "accounts[0].stores[0].restore: is for driver s3",
 		fileStore + "path_style: false, restore: false, region: \"\"}]}]": "",
-		"expire: {every: 1s}":                                             "expire.every = 1s: want 1m or more",
-		"expire: {every: 0s}":                                             "",
+		s3Store + "bucket: bbb, proxy: \"http://u:hunter2@proxy:3128\"}]}]": "accounts[0].stores[0].proxy: " +
+			"has a password in clear text",
+		s3Store + "bucket: bbb, proxy: \"http://proxy:3128\"}]}]": "",
+		strings.Replace(s3Store, "https://", "https://u:hunter2@", 1) + "bucket: bbb}]}]": "accounts[0].stores[0]." +
+			"endpoint: has a user or password in clear text",
+		"trace: {endpoint: \"http://u:hunter2@localhost:4318\"}": "trace.endpoint: has a password in clear text",
+		"expire: {every: 1s}": "expire.every = 1s: want 1m or more",
+		"expire: {every: 0s}": "",
 		"replaced: {keep: 1h}": "replaced.keep = 1h: " +
 			"want 0 (forever), or 1d or more",
 		"replaced: {keep: -1d}": "replaced.keep = -1d: " +
@@ -106,6 +112,9 @@ func TestValidate(t *testing.T) {
 			var faults Faults
 			if !errors.As(err, &faults) || len(faults) != 1 || !strings.Contains(faults[0].String(), ": "+want) {
 				t.Errorf("got %v, want %s", err, want)
+			}
+			if len(faults) > 0 && strings.Contains(faults[0].Value, "hunter2") {
+				t.Errorf("it prints the password: %v", faults[0])
 			}
 		})
 	}

@@ -53,6 +53,9 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without stated
 	case f.config != "":
 		return nil, fmt.Errorf("%w: --config and --state exclude each other here", usage.Err)
 	}
+	if err := statedir.CheckAccess(f.state); err != nil {
+		return nil, err
+	}
 	if !statedir.Is(f.state) {
 		return nil, fmt.Errorf("%w: %s is not the state directory of a demo or standalone", precondition.Err, f.state)
 	}

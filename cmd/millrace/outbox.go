@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"strings"
 	"time"
@@ -33,7 +34,8 @@ Changes Kafka has not acknowledged, those of unknown outcome (the program looks 
 reports of undecided mutations and rejected Changes (docs/outbox.md), and damaged bytes. An incomplete record at the
 end is no damage: a killed process leaves one. Missing segments at the beginning or end are not detected.
 
-Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox open, 130 interrupted.`,
+Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox open or another user owns it, 130
+interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			in, err := outbox.Inspect(c.Context(), args[0])
@@ -76,7 +78,7 @@ not published: import a listing of the store (millrace import) to find them.
 Run it as the user that the program runs as: that user will own the new outbox. For a sound outbox nothing is written.
 
 Exit codes: 0 sound, 1 error, 2 usage, 3 it was damaged and the readable records are kept, 5 a process has the outbox
-open, 130 interrupted.`,
+open or another user owns it, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if inPlace && to != "" {
@@ -123,9 +125,9 @@ func salvageTo(dir, to string) (_ string, err error) {
 	return filepath.Clean(dir) + ".salvaged", nil
 }
 
-// outboxError wraps precondition.Err if another process has the outbox open.
+// outboxError wraps precondition.Err if another process has the outbox open, or another user owns it.
 func outboxError(err error) error {
-	if errors.Is(err, outbox.ErrLocked) {
+	if errors.Is(err, outbox.ErrLocked) || errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w", precondition.Err, err)
 	}
 	return err

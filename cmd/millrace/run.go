@@ -123,6 +123,11 @@ func newStandalone() *cobra.Command {
 
 func standalone(c *cobra.Command, file, dir string) (err error) {
 	ctx, stderr := c.Context(), c.ErrOrStderr()
+	if dir != "" {
+		if err := statedir.CheckAccess(dir); err != nil {
+			return err
+		}
+	}
 	if file == "" && (dir == "" || !statedir.Is(dir)) {
 		return fmt.Errorf("%w: name a configuration with --config FILE (examples/millrace.yaml is one)", usage.Err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/denied"
 )
 
 // claim creates the directory, locks it, and checks its version.
@@ -98,8 +100,30 @@ func (d *Dir) checkVersion() error {
 	return nil
 }
 
-// Is reports whether dir is a state directory.
+// Is reports whether dir is a state directory. It returns false if it cannot tell.
 func Is(dir string) bool {
 	_, err := os.Stat(filepath.Join(dir, versionFile))
 	return err == nil
+}
+
+// CheckAccess returns an error, which wraps precondition.Err, if the user of this process may not use the state
+// directory dir. It returns nil if there is none.
+func CheckAccess(dir string) error {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	if err == nil {
+		return f.Close()
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return explain(dir, err)
+	}
+	return nil
+}
+
+// explain names the owner and the remedy in an error that reports a lack of permission.
+func explain(dir string, err error) error {
+	err = denied.Explain(dir, err)
+	if remedy := denied.RemedyOf(err); remedy != "" {
+		return fmt.Errorf("%w: state directory: %w: %s", precondition.Err, err, remedy)
+	}
+	return err
 }

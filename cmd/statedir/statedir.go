@@ -60,11 +60,11 @@ type Config struct {
 func Open(ctx context.Context, c Config) (_ *Dir, err error) {
 	d := &Dir{path: c.Dir}
 	if err := d.claim(); err != nil {
-		return nil, err
+		return nil, explain(c.Dir, err)
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, d.Close(ctx))
+			err = errors.Join(explain(c.Dir, err), d.Close(ctx))
 		}
 	}()
 	var g errgroup.Group

@@ -55,6 +55,9 @@ func Program(name string) Thing { return Thing{name, "install " + name, true} }
 // Kernel is a feature of this system: a file system, a mount, a file under /proc.
 func Kernel(feature string) Thing { return Thing{feature, "another kernel or file system", false} }
 
+// Root is the user root, which can run a process as another user.
+func Root() Thing { return Thing{"root", "run the test as root", false} }
+
 // Behaviour is a property of a server, detected at run time, that other versions or forms of the server have.
 func Behaviour(of string) Thing { return Thing{of, "another version of the server", false} }
 

@@ -31,7 +31,7 @@ func TestRefusedLogin(t *testing.T) {
 	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{}); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("make topics: got %v", err)
 	}
-	if _, err := admin.MissingTopics(t.Context(), cfg); !errors.Is(err, client.ErrLoginRejected) {
+	if _, err := admin.MissingTopics(t.Context(), cfg, admin.TopicOptions{}); !errors.Is(err, client.ErrLoginRejected) {
 		t.Errorf("look for topics: got %v", err)
 	}
 	a, err := admin.New(cfg)

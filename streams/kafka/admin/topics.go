@@ -83,8 +83,9 @@ func EnsureTopics(ctx context.Context, cfg client.Config, o TopicOptions) error 
 	return nil
 }
 
-// MissingTopics returns the names of the topics that EnsureTopics would create, in the order of the catalogue.
-func MissingTopics(ctx context.Context, cfg client.Config) ([]string, error) {
+// MissingTopics returns the names of the topics that EnsureTopics would create, in the order of the catalogue. Its
+// error wraps ErrTopics if the cluster has too few brokers for them.
+func MissingTopics(ctx context.Context, cfg client.Config, o TopicOptions) ([]string, error) {
 	opts, err := cfg.Options("topics")
 	if err != nil {
 		return nil, err
@@ -94,7 +95,7 @@ func MissingTopics(ctx context.Context, cfg client.Config) ([]string, error) {
 		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
-	e := ensurer{cfg: cfg, cl: cl, entries: schemas.Catalogue(cfg.LaneNames()...)}
+	e := ensurer{cfg: cfg, o: o, cl: cl, entries: schemas.Catalogue(cfg.LaneNames()...)}
 	existing, err := e.list(ctx)
 	if err != nil {
 		return nil, client.Explain(err)
@@ -108,7 +109,7 @@ func MissingTopics(ctx context.Context, cfg client.Config) ([]string, error) {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 	}
-	return missing, nil
+	return missing, e.checkBrokers(len(missing))
 }
 
 type ensurer struct {
@@ -117,6 +118,8 @@ type ensurer struct {
 	cl      *kgo.Client
 	adm     *kadm.Client
 	entries []schemas.Entry
+	brokers int              // in the last answer of list
+	few     map[int][]string // topics with fewer replicas than o.Replication, by their number
 }
 
 func (e *ensurer) names() (names []string) {
@@ -139,8 +142,8 @@ func (e *ensurer) create(ctx context.Context) error {
 			req.Topics = append(req.Topics, e.request(name, entry))
 		}
 	}
-	if len(req.Topics) == 0 {
-		return nil
+	if err := e.checkBrokers(len(req.Topics)); err != nil || len(req.Topics) == 0 {
+		return err
 	}
 	resp, err := req.RequestWith(ctx, e.cl)
 	if err != nil {
@@ -161,6 +164,7 @@ func (e *ensurer) create(ctx context.Context) error {
 // A topicInfo is the metadata of one topic. err is set if the topic does not exist or has no leader yet.
 type topicInfo struct {
 	partitions int
+	replicas   int // the fewest of a partition
 	err        error
 }
 
@@ -176,10 +180,14 @@ func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
+	e.brokers = len(resp.Brokers)
 	existing := map[string]topicInfo{}
 	for _, t := range resp.Topics {
-		f := topicInfo{len(t.Partitions), kerr.ErrorForCode(t.ErrorCode)}
-		for _, p := range t.Partitions {
+		f := topicInfo{partitions: len(t.Partitions), err: kerr.ErrorForCode(t.ErrorCode)}
+		for i, p := range t.Partitions {
+			if n := len(p.Replicas); i == 0 || n < f.replicas {
+				f.replicas = n
+			}
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil && f.err == nil {
 				f.err = err
 			}
@@ -284,6 +292,7 @@ func (e *ensurer) check(ctx context.Context) error {
 	}
 	var (
 		errs    []error
+		differ  differences
 		undated []string
 		early   = map[time.Duration][]string{} // topics with a compaction lag below this one
 	)
@@ -298,7 +307,10 @@ func (e *ensurer) check(ctx context.Context) error {
 			continue
 		}
 		for _, mismatch := range e.mismatches(entry, existing[name].partitions, c) {
-			errs = append(errs, fmt.Errorf("%s: %s", name, mismatch))
+			differ.add(name, mismatch)
+		}
+		if mismatch := e.fewReplicas(name, existing[name].replicas, c); mismatch != "" {
+			differ.add(name, mismatch)
 		}
 		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
 			undated = append(undated, name)
@@ -310,10 +322,13 @@ func (e *ensurer) check(ctx context.Context) error {
 			}
 		}
 	}
-	errs = append(errs, e.unequalPartitions(existing)...)
+	if contradictions := append(differ.errs(), e.unequalPartitions(existing)...); len(contradictions) > 0 {
+		return fmt.Errorf("%w: %w", ErrTopics, errors.Join(append(errs, contradictions...)...))
+	}
 	if len(errs) > 0 {
 		return errors.Join(errs...)
 	}
+	e.warnFewReplicas()
 	// The broker sets timestamps from here on, not the producer.
 	errs = append(errs, e.alter(ctx, timestampType, logAppendTime, undated))
 	for lag, names := range early {
@@ -390,15 +405,15 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 			add("%s is %s, want -1: unread records would be deleted", key, v)
 		}
 	}
-	least := func(key string, want int) {
+	least := func(key string, want int, remedy string) {
 		if v, _ := setting(c, key); want > 0 {
 			if n, err := strconv.Atoi(v); err != nil || n < want {
-				add("%s is %s, want at least %d", key, v, want)
+				add("%s is %s, want at least %d%s", key, v, want, remedy)
 			}
 		}
 	}
-	least(maxBytes, int(client.MaxBatch(entry.Topic)))
-	least(minInSync, e.o.MinInSync)
+	least(maxBytes, int(client.MaxBatch(entry.Topic)), "")
+	least(minInSync, e.o.MinInSync, " (kafka.min_insync): raise it with kafka-configs.sh, or correct the configuration")
 	if entry.FixedPartitions && partitions != fixedPartitions {
 		add("has %d partitions, want %d: their number is fixed", partitions, fixedPartitions)
 	}

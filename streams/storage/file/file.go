@@ -29,6 +29,7 @@ package file
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,6 +39,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/denied"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -123,7 +125,7 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s.bufs.New = func() any { b := make([]byte, bufBytes); return &b }
 	if s.sess, err = openSession(dir); err != nil {
-		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, err)
+		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, denied.Explain(dir, err))
 	}
 	if s.sess.foldsOwnDir() {
 		err = retry.Unavailable(fmt.Errorf("%w: the file system treats upper and lower case as the same", errFolded))
@@ -160,6 +162,9 @@ func (s *Store) acquireAfter(ready func(*session) error) (*session, error) {
 	}
 	if err := ready(sess); err != nil {
 		s.release(sess)
+		if errors.Is(err, ErrDenied) {
+			err = retry.Unavailable(err)
+		}
 		return nil, storage.NotApplied(err)
 	}
 	return sess, nil
@@ -173,7 +178,7 @@ func (s *Store) allowWrites(sess *session) error {
 	if _, err := s.writableFormat(sess); err != nil {
 		return err
 	}
-	if err := sess.prepare(); err != nil {
+	if err := s.prepare(sess); err != nil {
 		return err
 	}
 	format, err := s.writableFormat(sess) // again: after prepare no other process changes the layout
@@ -186,6 +191,26 @@ func (s *Store) allowWrites(sess *session) error {
 	sess.writesAllowed.Store(true)
 	return nil
 }
+
+// ErrDenied means that the user of this process may not use the directory of a store. An error that wraps it names the
+// owner (package denied).
+var ErrDenied = errors.New("file store belongs to another user")
+
+// deniedError is an error that wraps ErrDenied and does not repeat it.
+type deniedError struct{ error }
+
+func (e deniedError) Is(target error) bool { return target == ErrDenied }
+func (e deniedError) Unwrap() error        { return e.error }
+
+// explainDenied returns an error that wraps ErrDenied if err reports a lack of permission, otherwise err.
+func (s *Store) explainDenied(err error) error {
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	return deniedError{denied.Explain(s.cfg.Root, err)}
+}
+
+func (s *Store) prepare(sess *session) error { return s.explainDenied(sess.prepare()) }
 
 // writableFormat returns the layout of a root, or an error if this store must not write to it.
 func (s *Store) writableFormat(sess *session) (format int, err error) {

@@ -39,7 +39,7 @@ func (s *Store) marker(sess *session) (doc markerDoc, err error) {
 		return doc, fmt.Errorf("store %q in %s: %w", s.cfg.ID, s.cfg.Root, storage.ErrNoMarker)
 	}
 	if err != nil {
-		return doc, err
+		return doc, s.explainDenied(err)
 	}
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return doc, fmt.Errorf("store %q in %s: %w: %w", s.cfg.ID, s.cfg.Root, storage.ErrWrongMarker, err)
@@ -61,7 +61,7 @@ func (s *Store) newFormat(sess *session) int {
 
 // WriteMarker implements storage.Store.
 func (s *Store) WriteMarker(ctx context.Context) error {
-	sess, err := s.acquireAfter((*session).prepare)
+	sess, err := s.acquireAfter(s.prepare)
 	if err != nil {
 		return err
 	}

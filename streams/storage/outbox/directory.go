@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/denied"
 	"github.com/millrace/millrace/streams/storage/outbox/disk"
 )
 
@@ -32,14 +33,23 @@ var ErrLocked = errors.New("outbox is in use")
 
 const lockName = "lock"
 
+// explain names the owner and the remedy in an error that reports a lack of permission.
+func explain(path string, err error) error {
+	err = denied.Explain(path, err)
+	if remedy := denied.RemedyOf(err); remedy != "" {
+		return fmt.Errorf("outbox: %w: %s", err, remedy)
+	}
+	return err
+}
+
 // openDirectory creates a directory if needed and locks it.
 func openDirectory(path string) (*directory, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("make outbox: %w", err)
+		return nil, explain(path, fmt.Errorf("make outbox: %w", err))
 	}
 	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("lock outbox: %w", err)
+		return nil, explain(path, fmt.Errorf("lock outbox: %w", err))
 	}
 	if err := flock(lock, unix.LOCK_EX); err != nil {
 		defer lock.Close()
@@ -56,7 +66,7 @@ func openDirectory(path string) (*directory, error) {
 	self, err := os.Open(path)
 	if err != nil {
 		lock.Close()
-		return nil, fmt.Errorf("open outbox: %w", err)
+		return nil, explain(path, fmt.Errorf("open outbox: %w", err))
 	}
 	return &directory{path: path, lock: lock, self: self}, nil
 }
@@ -70,7 +80,7 @@ func readDirectory(path string) (*directory, error) {
 		return d, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("lock outbox: %w", err)
+		return nil, explain(path, fmt.Errorf("lock outbox: %w", err))
 	}
 	if err := flock(lock, unix.LOCK_SH); err != nil {
 		defer lock.Close()

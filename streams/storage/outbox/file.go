@@ -124,7 +124,7 @@ func Open(cfg Config) (*File, error) {
 	f, err := openFile(cfg, dir)
 	if err != nil {
 		dir.close()
-		return nil, fmt.Errorf("open outbox %s: %w", cfg.Dir, err)
+		return nil, explain(cfg.Dir, fmt.Errorf("open outbox %s: %w", cfg.Dir, err))
 	}
 	f.dir = dir
 	return f, nil

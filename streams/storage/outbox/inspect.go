@@ -63,7 +63,7 @@ func Inspect(ctx context.Context, dir string) (Inspection, error) {
 		return Inspection{}, err
 	}
 	in, err := inspect(ctx, dir, d, d.lock != nil)
-	return in, errors.Join(err, d.close())
+	return in, errors.Join(explain(dir, err), d.close())
 }
 
 // inspect reads an outbox from d; hadLock: the directory has a lock file, so it was opened as an outbox
