@@ -484,7 +484,14 @@ func (w *restricted) withdrawnWhileRunning(
 		harness.Eventually(t, 20*time.Second, "the right", func(ctx context.Context) error {
 			return access.Check(ctx, w.logins[tc.role], access.Rights(w.logins[tc.role], tc.role))
 		})
-		running[tc.role] = w.start(t, tc.role)
+		p := w.start(t, tc.role)
+		running[tc.role] = p
+		harness.Eventually(t, time.Minute, "start again", func(context.Context) error {
+			if !strings.Contains(p.out.String(), "msg=run ") {
+				return errNotYet
+			}
+			return nil
+		})
 		copied(item)
 	}
 }
