@@ -143,7 +143,7 @@ lint-wire: $(TOOLS)/buf
 .PHONY: generate
 generate: $(TOOLS)/buf ## the Go of the protos, and the documents made of code
 	cd schemas && buf generate
-	go test ./schemas ./cmd/config -update
+	go test ./schemas ./cmd/config ./streams/kafka/access -update
 
 # Heavy tools have a module of their own; the first build takes some minutes.
 $(TOOLS)/%: tools/go.mod tools/go.sum

@@ -139,8 +139,10 @@ type Entry struct {
 // Dead accepts every record that can be read.
 const MaxBytes = 256 << 10
 
-// waitingRoles are the roles that can delay messages and read them again.
-var waitingRoles = []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, RoleChecker, RoleSteward}
+// WaitingRoles returns the roles that can delay messages and read them again.
+func WaitingRoles() []Role {
+	return []Role{RoleIngester, RolePlanner, RoleCopier, RoleDeleter, RoleChecker, RoleSteward}
+}
 
 // observers returns the roles that open and close incidents. The steward handles the incidents of copies; every role
 // handles its own incidents without an item.
@@ -206,7 +208,7 @@ func Catalogue(lanes ...string) []Entry {
 		class(Low, entry(FixityLow, Trim, task, item, itemKey[*pb.FixityTask],
 			roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
 		class(Large, entry(FixityLarge, Trim, task, item, itemKey[*pb.FixityTask],
-			roles(RoleSweeper, RoleCopier), roles(RoleChecker))),
+			roles(RoleSweeper, RoleCopier, RoleChecker, RoleSteward), roles(RoleChecker))),
 		entry(FixityResults, Trim, func() *pb.FixityResult { return new(pb.FixityResult) }, item,
 			itemKey[*pb.FixityResult], roles(RoleChecker), roles(RoleSteward, RoleSink, RoleState)),
 		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) },
@@ -230,14 +232,15 @@ func Catalogue(lanes ...string) []Entry {
 		// The removal of a space takes effect at the timestamp of its record, so the broker sets the timestamp.
 		appendTime(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
 			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink))),
-		raw(Dead, Keep, waitingRoles, roles(RoleSink)),
+		raw(Dead, Keep, append(WaitingRoles(), RoleDelayer, RoleSink, RoleState), roles(RoleSink)),
 	}
 	entries = append(entries, backlogs()...)
-	for _, role := range waitingRoles {
+	for _, role := range WaitingRoles() {
 		entries = append(entries, returning(role)...)
 	}
 	for _, lane := range lanes {
-		entries = append(entries, appendTime(raw(Delay(lane), Trim, waitingRoles, roles(RoleDelayer))))
+		entries = append(entries, appendTime(raw(Delay(lane), Trim, append(WaitingRoles(), RoleDelayer),
+			roles(RoleDelayer))))
 	}
 	return entries
 }
@@ -245,6 +248,9 @@ func Catalogue(lanes ...string) []Entry {
 // returning returns the topics of messages that return from a delay lane to a role.
 func returning(role Role) []Entry {
 	again := raw(Again(role), Trim, []Role{RoleDelayer, RoleAPI}, []Role{role})
+	if role == RoleIngester { // webhooks
+		again.Writers = append(again.Writers, role)
+	}
 	if role != RoleCopier && role != RoleChecker {
 		return []Entry{again}
 	}

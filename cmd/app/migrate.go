@@ -13,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrate"
+	"github.com/millrace/millrace/streams/kafka/access"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 )
@@ -62,6 +63,9 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 	missing, err := admin.MissingTopics(ctx, a.kafka, a.topicOptions())
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("look for the topics: %w", err))
+	}
+	if err := access.Check(ctx, a.kafka, access.Rights(a.kafka, access.Migrate)); errors.Is(err, client.ErrAccess) {
+		return done, asPrecondition(fmt.Errorf("make the topics: %w", err))
 	}
 	if err := a.ensureTopics(ctx); err != nil {
 		return done, err
@@ -131,7 +135,7 @@ func asPrecondition(err error) error {
 	for _, kind := range []error{
 		migrate.ErrMissing, migrate.ErrChanged, migrate.ErrLayout, clickhouse.ErrCluster,
 		clickhouse.ErrReplicas, migrate.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, client.ErrLoginRejected,
-		admin.ErrTopics,
+		admin.ErrTopics, client.ErrAccess,
 	} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w: %w", precondition.Err, err)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 
@@ -9,6 +10,8 @@ import (
 
 	"github.com/millrace/millrace/cmd/health"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/access"
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // Run runs the roles until ctx is done, and then returns nil within the drain and the stop grace.
@@ -104,7 +107,7 @@ func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	if err == nil {
 		w.log.Info("stopped", "roles", roles)
 	}
-	return err
+	return asPrecondition(err)
 }
 
 // prepare returns the errors that an operator must resolve before the roles can run. An unavailable
@@ -120,8 +123,30 @@ func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 			return err
 		}
 	}
+	if err := w.checkRights(ctx, roles); err != nil {
+		return err
+	}
 	if err := w.ensureTopics(ctx, roles...); err != nil && ctx.Err() == nil {
 		return err
+	}
+	return nil
+}
+
+// checkRights returns an error that names all Kafka rights that the login lacks. If the brokers do not
+// say, the parts report what is refused when it is.
+func (w appRun) checkRights(run context.Context, roles []schemas.Role) error {
+	ctx, cancel := context.WithTimeout(run, requestTimeout)
+	defer cancel()
+	rights := access.Rights(w.kafka, roles...)
+	if w.cfg.Policies.Folder != "" {
+		rights = append(rights, access.PolicyFolder(w.kafka))
+	}
+	err := access.Check(ctx, w.kafka, rights)
+	switch {
+	case errors.Is(err, client.ErrAccess):
+		return asPrecondition(err)
+	case err != nil && run.Err() == nil:
+		w.log.Warn("skip the check of Kafka rights", "err", err)
 	}
 	return nil
 }

@@ -64,7 +64,10 @@ func (c *Cluster) client(more ...kgo.Opt) (*kgo.Client, error) {
 		kgo.MetadataMinAge(100 * time.Millisecond),
 	}, more...)
 	if c.base.TLS != nil {
-		opts = append(opts, kgo.DialTLSConfig(c.base.TLS), kgo.SASL(plain.Auth{User: User, Pass: Password}.AsMechanism()))
+		opts = append(opts, kgo.DialTLSConfig(c.base.TLS))
+	}
+	if c.base.SASL != nil {
+		opts = append(opts, kgo.SASL(plain.Auth{User: User, Pass: Password}.AsMechanism()))
 	}
 	cl, err := kgo.NewClient(opts...)
 	if err != nil {

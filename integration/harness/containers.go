@@ -65,7 +65,8 @@ func containers(ctx context.Context, t testing.TB, o Options) (*Cluster, string,
 		})
 	}
 	c := &Cluster{addrs: ports}
-	more, files := []map[string]string{o.Properties}, map[string][]byte{}
+	more, files := []map[string]string{o.accessProperties(), o.Properties}, map[string][]byte{}
+	c.base.SASL = o.login()
 	if o.Secure {
 		s, err := newTLSFiles()
 		if err != nil {

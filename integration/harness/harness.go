@@ -43,6 +43,9 @@ type Options struct {
 	Brokers int  // 1 or 3 [3]
 	Secure  bool // clients log in over TLS as User with Password
 	Oldest  bool // the oldest supported release of Kafka instead of the newest
+	// Users log in with PasswordOf over PLAIN and have no rights but those of Grant. The client of the harness has all.
+	// Excludes Secure.
+	Users []string
 	// Form, if not empty, is the only form to use.
 	Form Form
 	// Properties override the harness's settings of every broker.
@@ -121,7 +124,7 @@ func named(_ context.Context, _ testing.TB, o Options) (*Cluster, string, error)
 	switch {
 	case list == "":
 		return nil, "", unavailable("%s is not set", EnvKafka)
-	case o.Secure || o.Oldest || len(o.Properties) > 0:
+	case o.Secure || o.Oldest || len(o.Users)+len(o.Properties) > 0:
 		return nil, "", unavailable("named servers have fixed settings and a fixed release")
 	}
 	c := &Cluster{runPrefix: "t" + strconv.FormatInt(time.Now().UnixNano(), 36) + "."}

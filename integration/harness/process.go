@@ -47,7 +47,8 @@ func processes(ctx context.Context, t testing.TB, o Options) (*Cluster, string, 
 		specs = append(specs, p)
 	}
 	c := &Cluster{}
-	more := []map[string]string{o.Properties}
+	more := []map[string]string{o.accessProperties(), o.Properties}
+	c.base.SASL = o.login()
 	if o.Secure {
 		s, err := newTLSFiles()
 		if err != nil {

@@ -281,3 +281,19 @@ func (s *S3Server) remove(ctx context.Context, bucket string) error {
 	}
 	return s.client.RemoveBucket(ctx, bucket)
 }
+
+// Assume returns temporary credentials with which only a policy's actions are allowed. The server must be MinIO.
+func (s *S3Server) Assume(t testing.TB, policy string) (access, secret, token string) {
+	t.Helper()
+	got, err := credentials.NewSTSAssumeRole(s.URL, credentials.STSAssumeRoleOptions{
+		AccessKey: s.Access, SecretKey: s.Secret, Policy: policy,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := got.GetWithContext(nil)
+	if err != nil {
+		t.Fatalf("assume a role: %v", err)
+	}
+	return v.AccessKeyID, v.SecretAccessKey, v.SessionToken
+}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,16 +18,27 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
-// The grants in docs/clickhouse.md.
-var (
-	migrateGrants = []string{
-		"CREATE DATABASE, CREATE TABLE, CREATE VIEW, DROP TABLE, DROP VIEW, ALTER TABLE, ALTER VIEW," +
-			" SELECT, INSERT ON millrace.*",
-		"TABLE ENGINE ON *",
+// grantsOf returns the grants of a user in deploy/access/clickhouse.
+func grantsOf(t *testing.T, user string) (grants []string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "access", "clickhouse", user+".sql"))
+	if err != nil {
+		t.Fatal(err)
 	}
-	sinkGrants   = []string{"SELECT, INSERT ON millrace.*"}
-	readerGrants = []string{"SELECT ON millrace.*"}
-)
+	for line := range strings.Lines(string(text)) {
+		if grant, ok := strings.CutPrefix(strings.TrimSpace(line), "GRANT "); ok {
+			grant, ok = strings.CutSuffix(grant, " TO millrace_"+user+";")
+			if !ok {
+				t.Fatalf("%s.sql grants to another: %s", user, line)
+			}
+			grants = append(grants, grant)
+		}
+	}
+	if len(grants) == 0 {
+		t.Fatalf("%s.sql has no grants", user)
+	}
+	return grants
+}
 
 const readOnlyProfile, strictProfile = "limits", "strict"
 
@@ -54,6 +67,7 @@ func users(t *testing.T, of map[string][]string) string {
 // The embedded engine checks users, passwords, profiles and grants as a server does.
 func TestUsers(t *testing.T) {
 	t.Parallel()
+	migrateGrants, sinkGrants, readerGrants := grantsOf(t, "migrate"), grantsOf(t, "sink"), grantsOf(t, "reader")
 	server := clickhousetest.Start(t, embedded.Config{Users: users(t, map[string][]string{
 		"owner":   migrateGrants,
 		"sink":    sinkGrants,

@@ -145,6 +145,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Pa
 	var first error
 	var committed []core.Partition
 	member := membershipOf(cl)
+	group := groupOf(cl)
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
 		if err := member.checkCommit(req); err != nil {
 			return err
@@ -160,7 +161,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Pa
 	})
 	onDone := func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
 		if err != nil {
-			first = fmt.Errorf("commit: %w", err)
+			first = client.Refused(fmt.Errorf("commit: %w", err), "Read", "", group)
 			return
 		}
 		c.mu.Lock()
@@ -170,7 +171,7 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Pa
 				at := core.Partition{Topic: t.Topic, ID: p.Partition}
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					if first == nil {
-						first = fmt.Errorf("commit %s: %w", at, err)
+						first = client.Refused(fmt.Errorf("commit %s: %w", at, err), "Read", at.Topic, group)
 					}
 					continue
 				}

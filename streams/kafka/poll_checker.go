@@ -66,6 +66,9 @@ func newPollChecker(r *core.Router, c *commits) *pollChecker {
 func (r *pollChecker) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fetches) error {
 	faults := core.FaultsOf(fetches, r.router.Log)
 	if faults.Fatal != nil {
+		if errors.Is(faults.Fatal, kerr.GroupAuthorizationFailed) {
+			return client.Refused(faults.Fatal, "Read", "", groupOf(cl))
+		}
 		return faults.Fatal
 	}
 	for name := range faults.Unknown {
@@ -82,6 +85,12 @@ func (r *pollChecker) check(ctx context.Context, cl *kgo.Client, fetches kgo.Fet
 	r.retryDamaged(ctx, cl, fetches, faults.Damaged)
 	r.warnTransient(ctx, fetches, faults.Transient)
 	return nil
+}
+
+// groupOf returns the group of a client.
+func groupOf(cl *kgo.Client) string {
+	group, _ := cl.OptValue(kgo.ConsumerGroup).(string)
+	return group
 }
 
 // warnTransient logs partitions that the broker does not serve for now. The client repeats the request with

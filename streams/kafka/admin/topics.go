@@ -155,7 +155,7 @@ func (e *ensurer) create(ctx context.Context) error {
 			if t.ErrorMessage != nil {
 				err = fmt.Errorf("%w: %s", err, *t.ErrorMessage)
 			}
-			errs = append(errs, fmt.Errorf("%s: %w", t.Topic, err))
+			errs = append(errs, client.Refused(fmt.Errorf("%s: %w", t.Topic, err), "Create", t.Topic, ""))
 		}
 	}
 	return errors.Join(errs...)
@@ -303,7 +303,7 @@ func (e *ensurer) check(ctx context.Context) error {
 			err = c.Err
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: describe: %w", name, err))
+			errs = append(errs, client.Refused(fmt.Errorf("%s: describe: %w", name, err), "DescribeConfigs", name, ""))
 			continue
 		}
 		for _, mismatch := range e.mismatches(entry, existing[name].partitions, c) {
@@ -378,7 +378,8 @@ func (e *ensurer) alter(ctx context.Context, key, value string, names []string) 
 			if r.ErrMessage != "" {
 				err = fmt.Errorf("%w: %s", err, r.ErrMessage)
 			}
-			errs = append(errs, fmt.Errorf("%s: set %s to %s: %w", r.Name, key, value, err))
+			err = fmt.Errorf("%s: set %s to %s: %w", r.Name, key, value, err)
+			errs = append(errs, client.Refused(err, "AlterConfigs", r.Name, ""))
 		}
 	}
 	return errors.Join(errs...)

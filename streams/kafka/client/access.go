@@ -15,7 +15,24 @@ var (
 	// seconds after the first start of a cluster. It lasts for ever if the topic cannot be created, for example with
 	// fewer brokers than offsets.topic.replication.factor.
 	ErrOffsetsNotReady = errors.New("the brokers are preparing their offsets topic")
+	// ErrAccess: the login lacks a right.
+	ErrAccess = errors.New("access refused by the brokers")
 )
+
+// Refused wraps err with ErrAccess and the right that the login lacks, if brokers have refused an operation for lack of
+// it: on the topic, or on the group of the client; empty: unknown.
+func Refused(err error, operation, topic, group string) error {
+	switch {
+	case errors.Is(err, ErrAccess):
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("%w: the login lacks %s on topic %s: %w", ErrAccess, operation, topic, err)
+	case errors.Is(err, kerr.GroupAuthorizationFailed) && group != "":
+		return fmt.Errorf("%w: the login lacks Read on group %s: %w", ErrAccess, group, err)
+	case errors.Is(err, kerr.ClusterAuthorizationFailed) && operation == "Write": // by InitProducerId
+		return fmt.Errorf("%w: the login lacks Write on topic %s, and on every other: %w", ErrAccess, topic, err)
+	}
+	return err
+}
 
 // Explain wraps err with ErrLoginRejected or ErrOffsetsNotReady if it is of that kind.
 func Explain(err error) error {

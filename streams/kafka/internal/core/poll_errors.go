@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -65,7 +66,7 @@ func FaultsOf(fetches kgo.Fetches, log *slog.Logger) PollFaults {
 				faults.Unknown[at.Topic] = t.TopicID
 			case errors.Is(err, kgo.ErrClientClosed), errors.As(err, &code) && !code.Retriable && !GroupMovedOn(code):
 				if faults.Fatal == nil {
-					faults.Fatal = fmt.Errorf("poll %s: %w", at, err)
+					faults.Fatal = client.Refused(fmt.Errorf("poll %s: %w", at, err), "Read", at.Topic, "")
 				}
 			case errors.Is(err, kerr.CorruptMessage), code == nil && p.HighWatermark > 0: // the broker answered with records
 				faults.Damaged[at] = err

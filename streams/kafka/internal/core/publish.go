@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -121,7 +122,7 @@ func IsRetriable(err error) bool {
 
 // PublishError classifies errors of producing. No other function does.
 func PublishError(rec *kgo.Record, err error) error {
-	wrapped := fmt.Errorf("publish to %s: %w", rec.Topic, err)
+	wrapped := client.Refused(fmt.Errorf("publish to %s: %w", rec.Topic, err), "Write", rec.Topic, "")
 	for _, e := range []error{
 		kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTopicException,
 	} {

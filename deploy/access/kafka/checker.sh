@@ -1,0 +1,69 @@
+#!/bin/sh
+# The Kafka rights of role checker. See docs/deploy/access.md.
+# Generated from the catalogue of topics: go test ./streams/kafka/access -update
+set -eu
+: "${BOOTSTRAP:?set it to host:port of a broker}"
+PRINCIPAL=${PRINCIPAL:-User:checker}
+PREFIX=${PREFIX:-millrace.}
+acl() {
+	"${KAFKA_ACLS:-kafka-acls.sh}" --bootstrap-server "$BOOTSTRAP" \
+		${COMMAND_CONFIG:+--command-config "$COMMAND_CONFIG"} --add --allow-principal "$PRINCIPAL" "$@"
+}
+
+# checks the topics at the start and watches them
+acl --operation Describe --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# checks the topics at the start and watches them
+acl --operation DescribeConfigs --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# publishes
+acl --operation Write --resource-pattern-type prefixed \
+	--topic "${PREFIX}delay."
+
+# knows the spaces that are gone
+acl --operation Read \
+	--topic "${PREFIX}admin"
+
+# handles its messages
+acl --operation Read \
+	--topic "${PREFIX}again.checker" \
+	--topic "${PREFIX}again.checker.large" \
+	--topic "${PREFIX}backlog.checker" \
+	--topic "${PREFIX}backlog.checker.low" \
+	--topic "${PREFIX}fixity.high" \
+	--topic "${PREFIX}fixity.large" \
+	--topic "${PREFIX}fixity.low"
+
+# publishes
+acl --operation Write \
+	--topic "${PREFIX}backlog.checker" \
+	--topic "${PREFIX}backlog.checker.low" \
+	--topic "${PREFIX}changes" \
+	--topic "${PREFIX}dead" \
+	--topic "${PREFIX}fixity.high" \
+	--topic "${PREFIX}fixity.large" \
+	--topic "${PREFIX}fixity.results" \
+	--topic "${PREFIX}incidents"
+
+# restores offsets that the brokers have expired
+acl --operation Read \
+	--topic "${PREFIX}checkpoints"
+
+# keeps the topic in memory
+acl --operation Read \
+	--topic "${PREFIX}control" \
+	--topic "${PREFIX}incidents" \
+	--topic "${PREFIX}policies"
+
+# its consumer group
+acl --operation Read \
+	--group "${PREFIX}checker" \
+	--group "${PREFIX}checker.large" \
+	--group "${PREFIX}checker.low"
+
+# compares the tables with what is committed
+acl --operation Describe \
+	--group "${PREFIX}sink" \
+	--group "${PREFIX}state"

@@ -1,0 +1,36 @@
+#!/bin/sh
+# The Kafka rights of 'millrace migrate'. See docs/deploy/access.md.
+# Generated from the catalogue of topics: go test ./streams/kafka/access -update
+set -eu
+: "${BOOTSTRAP:?set it to host:port of a broker}"
+PRINCIPAL=${PRINCIPAL:-User:migrate}
+PREFIX=${PREFIX:-millrace.}
+acl() {
+	"${KAFKA_ACLS:-kafka-acls.sh}" --bootstrap-server "$BOOTSTRAP" \
+		${COMMAND_CONFIG:+--command-config "$COMMAND_CONFIG"} --add --allow-principal "$PRINCIPAL" "$@"
+}
+
+# creates topics, and sets two settings that those of earlier versions lack
+acl --operation AlterConfigs --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# creates topics, and sets two settings that those of earlier versions lack
+acl --operation Create --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# creates topics, and sets two settings that those of earlier versions lack
+acl --operation Describe --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# records that the tables have positions
+acl --operation Read \
+	--topic "${PREFIX}admin"
+
+# records that the tables have positions
+acl --operation Write \
+	--topic "${PREFIX}admin"
+
+# compares the tables with what is committed
+acl --operation Describe \
+	--group "${PREFIX}sink" \
+	--group "${PREFIX}state"

@@ -1,0 +1,58 @@
+#!/bin/sh
+# The Kafka rights of role steward. See docs/deploy/access.md.
+# Generated from the catalogue of topics: go test ./streams/kafka/access -update
+set -eu
+: "${BOOTSTRAP:?set it to host:port of a broker}"
+PRINCIPAL=${PRINCIPAL:-User:steward}
+PREFIX=${PREFIX:-millrace.}
+acl() {
+	"${KAFKA_ACLS:-kafka-acls.sh}" --bootstrap-server "$BOOTSTRAP" \
+		${COMMAND_CONFIG:+--command-config "$COMMAND_CONFIG"} --add --allow-principal "$PRINCIPAL" "$@"
+}
+
+# checks the topics at the start and watches them
+acl --operation Describe --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# checks the topics at the start and watches them
+acl --operation DescribeConfigs --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# publishes
+acl --operation Write --resource-pattern-type prefixed \
+	--topic "${PREFIX}delay."
+
+# handles its messages
+acl --operation Read \
+	--topic "${PREFIX}admin" \
+	--topic "${PREFIX}again.steward" \
+	--topic "${PREFIX}duplication.results" \
+	--topic "${PREFIX}fixity.results"
+
+# restores offsets that the brokers have expired
+acl --operation Read \
+	--topic "${PREFIX}checkpoints"
+
+# keeps the topic in memory
+acl --operation Read \
+	--topic "${PREFIX}control" \
+	--topic "${PREFIX}incidents" \
+	--topic "${PREFIX}policies"
+
+# publishes
+acl --operation Write \
+	--topic "${PREFIX}dead" \
+	--topic "${PREFIX}duplication.high" \
+	--topic "${PREFIX}duplication.large" \
+	--topic "${PREFIX}fixity.high" \
+	--topic "${PREFIX}fixity.large" \
+	--topic "${PREFIX}incidents"
+
+# compares the tables with what is committed
+acl --operation Describe \
+	--group "${PREFIX}sink" \
+	--group "${PREFIX}state"
+
+# its consumer group
+acl --operation Read \
+	--group "${PREFIX}steward"

@@ -1,0 +1,19 @@
+#!/bin/sh
+# The Kafka rights of commands that only read. See docs/deploy/access.md.
+# Generated from the catalogue of topics: go test ./streams/kafka/access -update
+set -eu
+: "${BOOTSTRAP:?set it to host:port of a broker}"
+PRINCIPAL=${PRINCIPAL:-User:viewer}
+PREFIX=${PREFIX:-millrace.}
+acl() {
+	"${KAFKA_ACLS:-kafka-acls.sh}" --bootstrap-server "$BOOTSTRAP" \
+		${COMMAND_CONFIG:+--command-config "$COMMAND_CONFIG"} --add --allow-principal "$PRINCIPAL" "$@"
+}
+
+# reads and verifies
+acl --operation Read --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# shows lags
+acl --operation Describe --resource-pattern-type prefixed \
+	--group "${PREFIX}"

@@ -1,0 +1,497 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/integration/harness"
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/kafka/access"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/storage"
+)
+
+const accessDir = "../deploy/access"
+
+// restricted is an installation in which every role has a login of its own on Kafka and ClickHouse, with the rights of
+// the files in deploy/access and no others.
+type restricted struct {
+	brokers *harness.Cluster
+	file    string
+	cfg     config.Config
+	logins  map[schemas.Role]client.Config
+}
+
+// granted runs the file of a login in deploy/access/kafka and returns what it adds.
+func granted(t *testing.T, login, prefix string, env ...string) (all []harness.ACL) {
+	t.Helper()
+	dir := t.TempDir()
+	stub, seen := filepath.Join(dir, "kafka-acls"), filepath.Join(dir, "calls")
+	text := "#!/bin/sh\nfor a; do printf '%s\\n' \"$a\"; done >>" + seen + "\necho >>" + seen + "\n"
+	if err := os.WriteFile(stub, []byte(text), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(accessDir, "kafka", login+".sh"))
+	cmd.Env = append(append(os.Environ(), "KAFKA_ACLS="+stub, "BOOTSTRAP=broker:9092", "PREFIX="+prefix), env...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s.sh: %v: %s", login, err, out)
+	}
+	calls, err := os.ReadFile(seen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for call := range strings.SplitSeq(strings.TrimSpace(string(calls)), "\n\n") {
+		a, err := harness.ParseACL(strings.Split(call, "\n"))
+		if err != nil {
+			t.Fatalf("%s.sh: %v", login, err)
+		}
+		all = append(all, a)
+	}
+	return all
+}
+
+// clickHouseUsers returns a configuration with the users and grants of deploy/access/clickhouse.
+func clickHouseUsers(t *testing.T, users ...string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, user := range users {
+		text, err := os.ReadFile(filepath.Join(accessDir, "clickhouse", user+".sql"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "<%s><password>secret-%[1]s</password><networks><ip>127.0.0.1</ip></networks>"+
+			"<profile>default</profile><quota>default</quota><grants>", user)
+		for line := range strings.Lines(string(text)) {
+			if strings.HasPrefix(line, "GRANT ") {
+				grant, _, _ := strings.Cut(line, " TO ")
+				fmt.Fprintf(&b, "<query>%s</query>", grant)
+			}
+		}
+		fmt.Fprintf(&b, "</grants></%s>", user)
+	}
+	return "<clickhouse><profiles><default/></profiles><quotas><default/></quotas><users><default><password></password>" +
+		"<networks><ip>127.0.0.1</ip></networks><profile>default</profile><quota>default</quota></default>" +
+		b.String() + "</users></clickhouse>"
+}
+
+// newRestricted starts the brokers and ClickHouse, and gives every login its rights.
+func newRestricted(t *testing.T) *restricted {
+	t.Helper()
+	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
+	var users []string
+	for _, login := range access.Logins() {
+		users = append(users, string(login))
+	}
+	w := &restricted{brokers: harness.Kafka(t, harness.Options{Brokers: 1, Users: users}),
+		logins: map[schemas.Role]client.Config{}}
+	dir := t.TempDir()
+	cfg := config.Default()
+	for _, login := range access.Logins() {
+		c := w.brokers.Config(cfg.Kafka.TopicPrefix)
+		c.SASL = &client.SASL{Mechanism: "PLAIN", User: string(login), Password: harness.PasswordOf(string(login))}
+		for _, l := range cfg.Delay.Lanes {
+			c.Lanes = append(c.Lanes, client.Lane{Name: l.Name, Delay: l.Delay})
+		}
+		w.logins[login] = c
+		for _, a := range granted(t, string(login), cfg.Kafka.TopicPrefix, "POLICY_FOLDER=yes") {
+			w.brokers.Grant(t, a)
+		}
+	}
+	server, err := embedded.Start(context.WithoutCancel(t.Context()), embedded.Config{
+		Dir: filepath.Join(dir, "engine"), Binary: clickhousetest.Binary(t),
+		Users: clickHouseUsers(t, "migrate", "sink", "reader"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = server.Close(context.WithoutCancel(t.Context())) }) // libchdb may abort when its clients exit
+	acc := config.Account{ID: "acme"}
+	for _, id := range []string{"1", "2"} {
+		root := filepath.Join(dir, "store-"+id)
+		if err := os.Mkdir(root, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: root, Primary: id == "1",
+			Repair: "approve", Watch: id == "1"})
+	}
+	cfg.Accounts = []config.Account{acc}
+	cfg.ClickHouse.Addresses = []string{server.Addr()}
+	cfg.Kafka.Brokers, cfg.Kafka.Partitions, cfg.Kafka.Replication = w.logins[access.Migrate].Brokers, 2, 1
+	cfg.Kafka.MinInSync, cfg.Kafka.SessionTimeout = 1, 6*time.Second
+	cfg.Kafka.SASL.Mechanism = "PLAIN"
+	cfg.Sink.Age = 100 * time.Millisecond
+	cfg.Fixity.Settle, cfg.Fixity.MinInterval = time.Millisecond, time.Millisecond
+	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
+	cfg.Trim.Every = time.Minute
+	p := &setup{file: filepath.Join(dir, "millrace.yaml")}
+	p.write(t, "policies/duplication-accounts.json", `["acme"]`)
+	p.write(t, "policies/acme-duplication-policy.json", `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`)
+	var text bytes.Buffer
+	if err := config.Print(&text, &cfg, nil); err != nil {
+		t.Fatal(err)
+	}
+	p.write(t, "millrace.yaml", text.String())
+	w.file, w.cfg = p.file, cfg
+	return w
+}
+
+// env returns the variables with which a process logs in.
+func (w *restricted) env(login schemas.Role) []string {
+	user := "reader"
+	switch login {
+	case access.Migrate:
+		user = "migrate"
+	case schemas.RoleSink:
+		user = "sink"
+	}
+	env := append(os.Environ(),
+		"MILLRACE_KAFKA__SASL__USER="+string(login), "MILLRACE_KAFKA__SASL__PASSWORD=env:KAFKA_PASSWORD",
+		"KAFKA_PASSWORD="+harness.PasswordOf(string(login)),
+		"MILLRACE_CLICKHOUSE__USER="+user, "MILLRACE_CLICKHOUSE__PASSWORD=env:CLICKHOUSE_PASSWORD",
+		"CLICKHOUSE_PASSWORD=secret-"+user)
+	if login == schemas.RolePlanner {
+		env = append(env, "MILLRACE_POLICIES__FOLDER="+filepath.Join(filepath.Dir(w.file), "policies"))
+	}
+	return env
+}
+
+func (w *restricted) command(t *testing.T, login schemas.Role, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), binaries(t), append(args, "--config", w.file)...)
+	cmd.Env = w.env(login)
+	return cmd
+}
+
+// want runs a command as a login and fails the test unless it ends with code and prints said.
+func (w *restricted) want(t *testing.T, login schemas.Role, code int, said string, args ...string) string {
+	t.Helper()
+	cmd := w.command(t, login, args...)
+	stop := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	out, err := cmd.CombinedOutput()
+	stop.Stop()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(string(out), said) {
+		t.Fatalf("%s: millrace %s: exit code %d, want %d, and %q in:\n%s", login, strings.Join(args, " "), got, code, said, out)
+	}
+	return string(out)
+}
+
+// A roleProcess runs one role.
+type roleProcess struct {
+	cmd  *exec.Cmd
+	out  *lockedBuffer
+	done chan struct{}
+}
+
+// lockedBuffer collects what a process prints.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start runs a role in a process with its own login. At the end of the test it must stop cleanly, having been refused
+// nothing, unless it has ended before.
+func (w *restricted) start(t *testing.T, role schemas.Role) *roleProcess {
+	t.Helper()
+	p := &roleProcess{cmd: w.command(t, role, "run", "--roles", string(role)), out: &lockedBuffer{}, done: make(chan struct{})}
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // ProcessState has the result
+	}()
+	t.Cleanup(func() {
+		select {
+		case <-p.done:
+			return
+		default:
+		}
+		_ = p.cmd.Process.Signal(os.Interrupt) // it may end by itself
+		<-p.done
+		said := p.out.String()
+		if code := p.cmd.ProcessState.ExitCode(); code != 0 || strings.Contains(said, "AUTHORIZATION_FAILED") || t.Failed() {
+			t.Errorf("%s ended with exit code %d, and printed:\n%s", role, code, said)
+		}
+	})
+	return p
+}
+
+// ended waits until a process has ended, and returns its exit code and what it printed.
+func (p *roleProcess) ended(t *testing.T) (int, string) {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(90 * time.Second):
+		t.Fatalf("it goes on, and has printed:\n%s", p.out)
+	}
+	return p.cmd.ProcessState.ExitCode(), p.out.String()
+}
+
+// incidents returns the keys of the open incidents.
+func (w *restricted) incidents(t *testing.T) (keys []string) {
+	t.Helper()
+	out, err := w.command(t, access.Viewer, "incident", "list", "-o", "json").Output()
+	if err != nil {
+		t.Fatalf("incident list: %v", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(out))
+	for dec.More() {
+		var row any
+		if err := dec.Decode(&row); err != nil {
+			t.Fatalf("%v in %s", err, out)
+		}
+		rows, ok := row.([]any)
+		if !ok {
+			rows = []any{row}
+		}
+		for _, r := range rows {
+			keys = append(keys, fmt.Sprint(r.(map[string]any)["key"]))
+		}
+	}
+	return keys
+}
+
+// TestLeastPrivilege runs every role in a process of its own, with the rights of deploy/access: items are copied and
+// checked, a delete follows, and a damaged copy is repaired after its approval. A role with one right fewer does not
+// start, or ends, and names the right.
+func TestLeastPrivilege(t *testing.T) {
+	need.Integration(t)
+	w := newRestricted(t)
+	roles := app.Roles()
+	w.want(t, access.Migrate, 0, "applied", "migrate")
+	w.want(t, access.Migrate, 0, "nothing to apply", "migrate")
+	for _, id := range []string{"1", "2"} {
+		w.want(t, access.Operator, 0, "has its marker", "store", "init", "acme/"+id)
+	}
+	t.Run("one right fewer", w.oneRightFewer)
+	t.Run("at the start", w.refusedAtStart)
+	running := map[schemas.Role]*roleProcess{}
+	for _, role := range roles {
+		running[role] = w.start(t, role)
+	}
+
+	cfg, _, err := config.Load(config.Sources{File: w.file, Env: w.env(access.Operator)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("KAFKA_PASSWORD", harness.PasswordOf("operator"))
+	t.Setenv("CLICKHOUSE_PASSWORD", "secret-reader")
+	a, err := app.Open(t.Context(), cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	store, err := a.EmittingStore("acme", "1", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	put := func(item string) {
+		t.Helper()
+		if _, err := store.Put(t.Context(), "s", item, strings.NewReader("content of "+item),
+			storage.PutOptions{Size: storage.UnknownSize}); err != nil {
+			t.Fatalf("put %s: %v", item, err)
+		}
+	}
+	copied := func(item string) {
+		t.Helper()
+		harness.Eventually(t, 2*time.Minute, "copy "+item, func(ctx context.Context) error {
+			dest, _ := a.Stores().Store("acme", "2")
+			_, err := dest.Stat(ctx, "s", item)
+			return err
+		})
+	}
+	for _, item := range []string{"a", "b", "c"} {
+		put(item)
+		copied(item)
+	}
+	if _, err := store.Delete(t.Context(), "s", "b", storage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, 2*time.Minute, "delete the copy", func(ctx context.Context) error {
+		dest, _ := a.Stores().Store("acme", "2")
+		if _, err := dest.Stat(ctx, "s", "b"); !errors.Is(err, storage.ErrNotFound) {
+			return fmt.Errorf("%w: %w", errNotYet, err)
+		}
+		return nil
+	})
+	w.repair(t, a)
+	w.want(t, access.Operator, 0, "paused", "pause", "role", "sweeper", "--reason", "test")
+	w.want(t, access.Operator, 0, "", "resume", "role", "sweeper", "--reason", "test")
+	w.want(t, access.Viewer, 0, "", "dead", "list")
+
+	t.Run("while it runs", func(t *testing.T) {
+		w.withdrawnWhileRunning(t, running, put, copied)
+	})
+}
+
+// repair damages a copy, and approves the repair of the incident that a sweep leads to.
+func (w *restricted) repair(t *testing.T, a *app.App) {
+	t.Helper()
+	path, err := a.Stores().Path(t.Context(), app.StoreName{Account: "acme", Store: "2"}, "s", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, bytes.ToUpper(was), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.want(t, access.Operator, 0, "checks requested", "sweep", "start", "fixity", "--store", "2", "--all")
+	var key string
+	harness.Eventually(t, 2*time.Minute, "open an incident", func(context.Context) error {
+		for _, k := range w.incidents(t) {
+			if strings.HasPrefix(k, "acme/2/s/a") {
+				key = k
+				return nil
+			}
+		}
+		return errNotYet
+	})
+	w.want(t, access.Operator, 0, "the incident is closed", "incident", "approve", key, "--wait")
+	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, was) {
+		t.Errorf("after the repair: %q, %v, want %q", now, err, was)
+	}
+}
+
+// acl returns the ACL of one right.
+func acl(login schemas.Role, r access.Right) harness.ACL {
+	a := harness.ACL{User: string(login), Operation: r.Operation, Prefixed: r.Prefixed}
+	if r.Resource == access.Group {
+		a.Groups = []string{r.Name}
+	} else {
+		a.Topics = []string{r.Name}
+	}
+	return a
+}
+
+// oneRightFewer checks that brokers report each right of each login that is withdrawn, by itself.
+func (w *restricted) oneRightFewer(t *testing.T) {
+	n := 0
+	for login, cfg := range w.logins {
+		rights := access.Rights(cfg, login)
+		for _, r := range rights {
+			n++
+			w.brokers.Withdraw(t, acl(login, r))
+			harness.Eventually(t, 20*time.Second, fmt.Sprintf("%s without %s", login, r), func(ctx context.Context) error {
+				err := access.Check(ctx, cfg, rights)
+				lacks := (*access.MissingError)(nil)
+				if !errors.As(err, &lacks) || len(lacks.Rights) != 1 || lacks.Rights[0] != r ||
+					!strings.Contains(err.Error(), r.String()) {
+					return fmt.Errorf("%w: %w", errNotYet, err)
+				}
+				return nil
+			})
+			w.brokers.Grant(t, acl(login, r))
+		}
+		harness.Eventually(t, 20*time.Second, string(login)+" with all rights", func(ctx context.Context) error {
+			return access.Check(ctx, cfg, rights)
+		})
+	}
+	t.Logf("%d rights", n)
+}
+
+// refusedAtStart starts processes that lack a right.
+func (w *restricted) refusedAtStart(t *testing.T) {
+	prefix := w.cfg.Kafka.TopicPrefix
+	for name, tc := range map[string]struct {
+		role schemas.Role
+		acl  harness.ACL
+		says string
+	}{
+		"topic": {schemas.RoleCopier, harness.ACL{Operation: "Write", Topics: []string{prefix + "fixity.high"}},
+			"user copier lacks these Kafka rights: Write on topic millrace.fixity.high (such as kafka-acls.sh --add " +
+				"--allow-principal User:copier --operation Write --topic millrace.fixity.high)"},
+		"group": {schemas.RoleDelayer, harness.ACL{Operation: "Read", Groups: []string{prefix + "delayer"}},
+			"user delayer lacks these Kafka rights: Read on group millrace.delayer"},
+		"policy folder": {schemas.RolePlanner, harness.ACL{Operation: "Write", Topics: []string{prefix + "policies"}},
+			"user planner lacks these Kafka rights: Write on topic millrace.policies"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.acl.User = string(tc.role)
+			w.brokers.Withdraw(t, tc.acl)
+			defer w.brokers.Grant(t, tc.acl)
+			w.want(t, tc.role, 5, tc.says, "run", "--roles", string(tc.role))
+		})
+	}
+}
+
+// withdrawnWhileRunning withdraws rights from running processes. They end and say which; with the right again, nothing
+// is lost.
+func (w *restricted) withdrawnWhileRunning(
+	t *testing.T, running map[schemas.Role]*roleProcess, put, copied func(item string),
+) {
+	prefix := w.cfg.Kafka.TopicPrefix
+	for i, tc := range []struct {
+		role schemas.Role
+		acl  harness.ACL
+		says string
+	}{
+		{schemas.RolePlanner, harness.ACL{Operation: "Read", Topics: []string{prefix + "changes"}},
+			"the login lacks Read on topic millrace.changes"},
+		{schemas.RoleCopier, harness.ACL{Operation: "Write", Topics: []string{prefix + "changes"}},
+			"the login lacks Write on topic millrace.changes"},
+		{schemas.RoleCopier, harness.ACL{Operation: "Read", Groups: []string{prefix + "copier"}},
+			"the login lacks Read on group millrace.copier"},
+		{schemas.RoleSink, harness.ACL{Operation: "Read", Groups: []string{prefix + "state"}},
+			"the login lacks Read on group millrace.state"},
+	} {
+		tc.acl.User = string(tc.role)
+		w.brokers.Withdraw(t, tc.acl)
+		item := fmt.Sprint("later-", i)
+		put(item)
+		code, said := running[tc.role].ended(t)
+		if code != 5 || !strings.Contains(said, tc.says) {
+			t.Errorf("%s without %+v: exit code %d, want 5, and %q in:\n%s", tc.role, tc.acl, code, tc.says, said)
+		}
+		w.brokers.Grant(t, tc.acl)
+		harness.Eventually(t, 20*time.Second, "the right", func(ctx context.Context) error {
+			return access.Check(ctx, w.logins[tc.role], access.Rights(w.logins[tc.role], tc.role))
+		})
+		p := w.start(t, tc.role)
+		running[tc.role] = p
+		harness.Eventually(t, time.Minute, "start again", func(context.Context) error {
+			if !strings.Contains(p.out.String(), "msg=run ") {
+				return errNotYet
+			}
+			return nil
+		})
+		copied(item)
+	}
+}

@@ -1,0 +1,180 @@
+package access_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/access"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
+)
+
+// acls returns the access control list of a user with one right.
+func acls(t *testing.T, user string, r access.Right) *kadm.ACLBuilder {
+	t.Helper()
+	op, err := kmsg.ParseACLOperation(r.Operation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := kadm.NewACLs().Allow("User:" + user).AllowHosts("*").Operations(op).ResourcePatternType(kadm.ACLPatternLiteral)
+	if r.Prefixed {
+		b.ResourcePatternType(kadm.ACLPatternPrefixed)
+	}
+	if r.Resource == access.Topic {
+		return b.Topics(r.Name)
+	}
+	return b.Groups(r.Name)
+}
+
+func grant(t *testing.T, adm *kadm.Client, user string, r access.Right) {
+	t.Helper()
+	made, err := adm.CreateACLs(t.Context(), acls(t, user, r))
+	if err != nil || len(made) != 1 || made[0].Err != nil {
+		t.Fatalf("grant %s: %v, %v", r, made, err)
+	}
+}
+
+func withdraw(t *testing.T, adm *kadm.Client, user string, r access.Right) {
+	t.Helper()
+	gone, err := adm.DeleteACLs(t.Context(), acls(t, user, r).DenyHosts().Deny())
+	if err != nil {
+		t.Fatalf("withdraw %s: %v", r, err)
+	}
+	n := 0
+	for _, d := range gone {
+		n += len(d.Deleted)
+	}
+	if n != 1 {
+		t.Fatalf("withdraw %s: %d were removed", r, n)
+	}
+}
+
+// brokerWithACLs returns an admin client and the configuration of each login, which has all its rights.
+func brokerWithACLs(t *testing.T) (*kadm.Client, map[schemas.Role]client.Config) {
+	t.Helper()
+	opts := []kfake.Opt{kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "root", "p")}
+	for _, login := range access.Logins() {
+		opts = append(opts, kfake.User("PLAIN", string(login), "p"))
+	}
+	c, err := kfake.NewCluster(opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	as := func(user string) client.Config {
+		return client.Config{Brokers: c.ListenAddrs(), Prefix: "p.",
+			SASL: &client.SASL{Mechanism: "PLAIN", User: user, Password: "p"}}
+	}
+	if err := admin.EnsureTopics(t.Context(), as("root"), admin.TopicOptions{Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(plain.Auth{User: "root", Pass: "p"}.AsMechanism()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	adm, logins := kadm.NewClient(cl), map[schemas.Role]client.Config{}
+	for _, login := range access.Logins() {
+		logins[login] = as(string(login))
+		for _, r := range access.Rights(logins[login], login) {
+			grant(t, adm, string(login), r)
+		}
+	}
+	return adm, logins
+}
+
+// Every login with its rights passes, and with one right fewer that right is named, and no other.
+func TestCheckNamesTheMissingRight(t *testing.T) {
+	t.Parallel()
+	adm, logins := brokerWithACLs(t)
+	for login, cfg := range logins {
+		rights := access.Rights(cfg, login)
+		if err := access.Check(t.Context(), cfg, rights); err != nil {
+			t.Errorf("%s with all rights: %v", login, err)
+		}
+		for _, r := range rights {
+			withdraw(t, adm, string(login), r)
+			err := access.Check(t.Context(), cfg, rights)
+			lacks := (*access.MissingError)(nil)
+			if !errors.As(err, &lacks) || len(lacks.Rights) != 1 || lacks.Rights[0] != r {
+				t.Errorf("%s without %s: got %v", login, r, err)
+			}
+			grant(t, adm, string(login), r)
+		}
+	}
+}
+
+func TestMissingError(t *testing.T) {
+	t.Parallel()
+	adm, logins := brokerWithACLs(t)
+	cfg := logins[schemas.RoleCopier]
+	for _, r := range access.Rights(cfg, schemas.RoleCopier) {
+		if r.Name == "p.fixity.high" || r.Name == "p.copier" || r.Name == "p.delay." {
+			withdraw(t, adm, "copier", r)
+		}
+	}
+	err := access.Check(t.Context(), cfg, access.Rights(cfg, schemas.RoleCopier))
+	const want = `user copier lacks these Kafka rights: Write on all topics that begin with "p.delay.", ` +
+		"Write on topic p.fixity.high, Read on group p.copier (such as kafka-acls.sh --add " +
+		"--allow-principal User:copier --operation Write --resource-pattern-type prefixed --topic p.delay.)"
+	if err == nil || err.Error() != want || !errors.Is(err, client.ErrAccess) {
+		t.Errorf("got %v", err)
+	}
+	cfg.Brokers = []string{"127.0.0.1:1"}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := access.Check(ctx, cfg, access.Rights(cfg, schemas.RoleCopier)); err == nil ||
+		errors.Is(err, client.ErrAccess) {
+		t.Errorf("without brokers: %v", err)
+	}
+}
+
+// Brokers without an authorizer, and topics that do not exist, lack nothing.
+func TestCheckOfNothing(t *testing.T) {
+	t.Parallel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p."}
+	all := access.Rights(cfg, access.Logins()...)
+	if err := access.Check(t.Context(), cfg, all); err != nil {
+		t.Errorf("without topics: %v", err)
+	}
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := access.Check(t.Context(), cfg, all); err != nil {
+		t.Errorf("without an authorizer: %v", err)
+	}
+	for what, bits := range map[string]int32{"unknown": -1 << 31, "none": 0} {
+		c.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's
+			c.KeepControl()
+			m := req.(*kmsg.MetadataRequest)
+			if !m.IncludeTopicAuthorizedOperations {
+				return nil, nil, false
+			}
+			resp := m.ResponseKind().(*kmsg.MetadataResponse)
+			for _, t := range m.Topics {
+				st := kmsg.NewMetadataResponseTopic()
+				st.Topic, st.AuthorizedOperations = t.Topic, bits
+				resp.Topics = append(resp.Topics, st)
+			}
+			return resp, nil, true
+		})
+		if err := access.Check(t.Context(), cfg, all); err != nil && strings.Contains(err.Error(), "on topic") {
+			t.Errorf("operations %s: %v", what, err)
+		}
+	}
+}
