@@ -111,7 +111,9 @@ var indexRow = regexp.MustCompile(`(?m)^\| \[[^\]]+\]\(([^)]+)\) \|`)
 
 // The index of a folder of documents has one line for each of its pages, and for each of its folders.
 func TestIndexOfDocuments(t *testing.T) {
-	for folder, index := range map[string]string{"docs": "index.md", "docs/decisions": "README.md"} {
+	for folder, index := range map[string]string{
+		"docs": "index.md", "docs/decisions": "README.md", "docs/deploy": "README.md",
+	} {
 		var listed, present []string
 		for _, row := range indexRow.FindAllStringSubmatch(readDocument(t, path.Join(folder, index)), -1) {
 			listed = append(listed, row[1])
