@@ -123,15 +123,16 @@ func TestPackagesAreReproducible(t *testing.T) {
 // What the scripts do with the arguments of both package managers. Only a removal stops and disables units.
 func TestPackageScripts(t *testing.T) {
 	p := newPackager(t)
-	const useradd = "getent passwd millrace\nuseradd --system --gid millrace --home-dir /var/lib/millrace --no-create-home " +
-		"--shell /usr/sbin/nologin --comment millrace millrace\n"
+	const users = "getent group millrace\ngroupadd --system millrace\ngetent passwd millrace\n" +
+		"useradd --system --gid millrace --home-dir /var/lib/millrace --no-create-home --shell /usr/sbin/nologin " +
+		"--comment millrace millrace\n"
 	const started = "millrace: nothing is started."
 	const upgraded = "millrace: units that run keep the old program."
 	for name, tt := range map[string]struct {
 		args       string
 		out, calls string // the beginning of the output; the calls besides daemon-reload and stop
 	}{
-		"preinstall":              {"preinstall.sh install", "", "getent group millrace\ngroupadd --system millrace\n" + useradd},
+		"preinstall":              {"preinstall.sh install", "", users},
 		"install, deb":            {"postinstall.sh configure", started, ""},
 		"install, rpm":            {"postinstall.sh 1", started, ""},
 		"upgrade, deb":            {"postinstall.sh configure 0.9", upgraded, ""},
@@ -162,9 +163,9 @@ func TestPackageScripts(t *testing.T) {
 // onlyRunning are calls where systemd runs.
 var onlyRunning = regexp.MustCompile(`(?m)^systemctl (daemon-reload|stop millrace@\*\.service)\n`)
 
-// The deb in a directory, by dpkg with a database of its own and with stubs: what it contains, an upgrade, a removal that
-// keeps what is not the package's own, a purge. Users, and units under a running systemd, are not covered:
-// deploy/packages/test-install.sh is for those.
+// The deb in a directory, by dpkg with a database of its own and with stubs: what it contains, an upgrade, a removal
+// that keeps what is not the package's own, a purge. Users are not covered: deploy/packages/test-install.sh is for
+// those.
 func TestDeb(t *testing.T) {
 	if _, err := exec.LookPath("dpkg"); err != nil {
 		need.Missing(t, need.Kernel("dpkg"), err)
@@ -245,14 +246,16 @@ func TestDeb(t *testing.T) {
 	if !strings.Contains(calls, "systemctl disable millrace@.service") || strings.Contains(calls, "userdel") {
 		t.Errorf("removal: calls %s", calls)
 	}
-	has("removal", conf, "etc/millrace/password", "etc/millrace/policies/duplication-accounts.json", "var/lib/millrace/data")
+	has("removal", conf, "etc/millrace/password", "etc/millrace/policies/duplication-accounts.json",
+		"var/lib/millrace/data")
 	if _, err := os.Stat(filepath.Join(system, "usr/bin/millrace")); err == nil {
 		t.Error("removal: the program is still there")
 	}
 
 	out, _ = dpkg("--purge", "millrace")
 	has("purge", "var/lib/millrace/data")
-	if _, err := os.Stat(filepath.Join(system, "etc/millrace")); err == nil || !strings.Contains(out, "kept are /var/lib/millrace") {
+	if _, err := os.Stat(filepath.Join(system, "etc/millrace")); err == nil ||
+		!strings.Contains(out, "kept are /var/lib/millrace") {
 		t.Errorf("purge: the configuration is still there, or it does not say what it keeps: %s", out)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -100,12 +101,13 @@ func unit(text string) map[string][]string {
 	return values
 }
 
-// graceFault returns what is wrong with a grace: it must be above the drain and what a stop takes besides, or the process is
-// killed while it stops. The file must say which setting it follows.
+// graceFault returns what is wrong with a grace: it must be above the drain and what a stop takes besides, or the
+// process is killed while it stops. The file must say which setting it follows.
 func graceFault(g grace, text string) string {
 	const margin = 10 * time.Second
 	if least := config.Default().Roles.Drain + app.StopGrace + margin; g.time < least {
-		return fmt.Sprintf("%s has %v to stop, want at least %v: roles.drain, app.StopGrace and a margin", g.of, g.time, least)
+		return fmt.Sprintf("%s has %v to stop, want at least %v: roles.drain, app.StopGrace and a margin",
+			g.of, g.time, least)
 	}
 	for _, line := range strings.Split(text, "\n") {
 		if strings.HasPrefix(strings.TrimSpace(line), "#") && strings.Contains(line, "roles.drain") {
@@ -163,7 +165,8 @@ func TestGraceFault(t *testing.T) {
 		"compose, whole":      {composeGraces, comment + "services: {a: {command: millrace standalone}}", 1},
 		"compose without one": {composeGraces, comment + "services: {a: {command: [run]}, b: {command: [store, init]}}", 1},
 		"compose of another":  {composeGraces, "services: {a: {image: kafka}}", 0},
-		"compose with anchors": {composeGraces, comment + "x: &x {stop_grace_period: 5s}\nservices:\n  a: {<<: *x, command: [run]}\n" +
+		"compose with anchors": {composeGraces, comment + "x: &x {stop_grace_period: 5s}\n" +
+			"services:\n  a: {<<: *x, command: [run]}\n" +
 			"  b: {<<: *x, command: [run], stop_grace_period: 90s}", 1},
 		"a policy, not compose": {composeGraces, "defaultPolicies: [{srcStoreId: 1}]", 0},
 	} {
@@ -232,6 +235,20 @@ func TestUnitInSystemd(t *testing.T) {
 		out, err := exec.CommandContext(t.Context(), analyze, args...).CombinedOutput()
 		if err != nil || args[0] == "verify" && strings.Contains(string(out), path.Base(roleUnit)) {
 			t.Errorf("systemd-analyze %s: %v\n%s", args[0], err, out)
+		}
+	}
+}
+
+// The page about the supply chain names the version of libchdb that is loaded.
+func TestLibraryInDocuments(t *testing.T) {
+	pinned := regexp.MustCompile(`library(?:Package|Version) +=\s+"([^"]+)"`).FindAllStringSubmatch(
+		readDocument(t, "sinks/clickhouse/embedded/fetch.go"), -1)
+	if len(pinned) != 2 {
+		t.Fatalf("got %q", pinned)
+	}
+	for _, p := range pinned {
+		if !strings.Contains(readDocument(t, "docs/deploy/supply-chain.md"), p[1]) {
+			t.Errorf("docs/deploy/supply-chain.md does not name %s", p[1])
 		}
 	}
 }

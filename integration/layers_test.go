@@ -46,7 +46,7 @@ func layers() []layer {
 	)
 	return []layer{
 		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, denied,
-			"internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
+			"internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun", "internal/licences"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.

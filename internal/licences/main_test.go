@@ -43,10 +43,11 @@ func TestClassify(t *testing.T) {
 		text string
 		want []string
 	}{
-		"MIT":              {mit, []string{"MIT"}},
-		"MIT-0":            {"MIT No Attribution\n\n" + mit, []string{"MIT-0"}},
-		"BSD, two":         {bsd, []string{"BSD-2-Clause"}},
-		"BSD, three":       {bsd + " nor the names of its\ncontributors may be used to endorse or promote", []string{"BSD-3-Clause"}},
+		"MIT":      {mit, []string{"MIT"}},
+		"MIT-0":    {"MIT No Attribution\n\n" + mit, []string{"MIT-0"}},
+		"BSD, two": {bsd, []string{"BSD-2-Clause"}},
+		"BSD, three": {bsd + " nor the names of its\ncontributors may be used to endorse or promote",
+			[]string{"BSD-3-Clause"}},
 		"Apache":           {"   Apache License\n   Version 2.0, January 2004", []string{"Apache-2.0"}},
 		"two":              {"Apache License\nVersion 2.0\n" + mit, []string{"Apache-2.0", "MIT"}},
 		"GPL":              {"GNU GENERAL PUBLIC\nLICENSE", nil},
@@ -70,10 +71,11 @@ func TestModuleLicences(t *testing.T) {
 		files map[string][]byte
 		err   string
 	}{
-		"one":              {map[string][]byte{"LICENSE": mit, "NOTICE": []byte("x")}, ""},
-		"none":             {nil, "x v1 has no licence"},
-		"only a notice":    {map[string][]byte{"NOTICE": mit}, "x v1 has no licence"},
-		"one is not known": {map[string][]byte{"LICENSE": mit, "sub/LICENSE": []byte("GNU General Public License")}, "sub/LICENSE is not"},
+		"one":           {map[string][]byte{"LICENSE": mit, "NOTICE": []byte("x")}, ""},
+		"none":          {nil, "x v1 has no licence"},
+		"only a notice": {map[string][]byte{"NOTICE": mit}, "x v1 has no licence"},
+		"one is not known": {map[string][]byte{"LICENSE": mit, "sub/LICENSE": []byte("GNU General Public License")},
+			"sub/LICENSE is not"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ids, err := module{Path: "x", Version: "v1", files: tt.files}.licences()

@@ -164,7 +164,8 @@ func classify(text []byte) (ids []string) {
 		}
 	}
 	for _, l := range known() {
-		covered := l.id == "MIT" && slices.Contains(ids, "MIT-0") || l.id == "BSD-2-Clause" && slices.Contains(ids, "BSD-3-Clause")
+		covered := l.id == "MIT" && slices.Contains(ids, "MIT-0") ||
+			l.id == "BSD-2-Clause" && slices.Contains(ids, "BSD-3-Clause")
 		if strings.Contains(plain, l.words) && !covered && !slices.Contains(ids, l.id) {
 			ids = append(ids, l.id)
 		}
