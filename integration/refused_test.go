@@ -27,7 +27,8 @@ func TestTooFewReplicas(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	start := func(kafka string) (code int, output string) {
 		t.Helper()
-		text := fmt.Sprintf("kafka: {brokers: [%q], topic_prefix: %q, partitions: 2, %s}\n", cfg.Brokers[0], cfg.Prefix, kafka)
+		text := fmt.Sprintf("kafka: {brokers: [%q], topic_prefix: %q, partitions: 2, %s}\n",
+			cfg.Brokers[0], cfg.Prefix, kafka)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +39,7 @@ func TestTooFewReplicas(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		harness.Eventually(t, time.Minute, "wait for the process to end or to run its role", func(context.Context) error {
+		harness.Eventually(t, time.Minute, "end, or run the role", func(context.Context) error {
 			select {
 			case <-ended:
 				return nil
@@ -57,8 +58,8 @@ func TestTooFewReplicas(t *testing.T) {
 		kafka, want string
 		code        int
 	}{
-		{defaults, "kafka.replication is 3 and kafka.min_insync 2, but the cluster has 1 broker, and 35 topics must be " +
-			"created: start the other brokers, or set kafka.replication to 1 and kafka.min_insync to 1", 5},
+		{defaults, "kafka.replication is 3 and kafka.min_insync 2, but the cluster has 1 broker, and 35 topics " +
+			"must be created: start the other brokers, or set kafka.replication to 1 and kafka.min_insync to 1", 5},
 		{one, "msg=stopped", 0},
 		{defaults, "min.insync.replicas is 1, want at least 2 (kafka.min_insync)", 5},
 		{"replication: 3, min_insync: 1", "find topics with fewer replicas than kafka.replication", 0},

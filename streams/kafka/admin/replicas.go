@@ -52,7 +52,8 @@ func (e *ensurer) fewReplicas(name string, replicas int, c kadm.ResourceConfig) 
 	switch {
 	case replicas < needed:
 		return fmt.Sprintf("has %s, but %s is %d, so nothing can be written: add replicas "+
-			"(kafka-reassign-partitions.sh), or delete the topic if it is empty, and start again", count(replicas, "replica"), minInSync, needed)
+			"(kafka-reassign-partitions.sh), or delete the topic if it is empty, and start again",
+			count(replicas, "replica"), minInSync, needed)
 	case replicas < int(e.o.Replication):
 		if e.few == nil {
 			e.few = map[int][]string{}
