@@ -243,6 +243,25 @@ func none(t *testing.T, p *project, command ...string) {
 	}
 }
 
+// The deb is installed, upgraded, removed and purged in a container of Debian.
+func TestPackage(t *testing.T) {
+	need.Images(t)
+	dir := t.TempDir()
+	for _, version := range []string{"v0.0.1", "v0.0.2"} {
+		mustRun(t, nil, "make", "packages", "VERSION="+version)
+		mustRun(t, nil, "bash", "-c", "mv dist/millrace*.deb "+quote([]string{filepath.Join(dir, version+".deb")}))
+	}
+	tests, err := filepath.Abs(filepath.Join(root, "deploy/packages"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := mustRun(t, nil, "docker", "run", "--rm", "--user", "0", "-v", dir+":/debs:ro", "-v", tests+":/tests:ro",
+		"--entrypoint", "/tests/test-install.sh", "millrace-example:dev", "/debs/v0.0.1.deb", "/debs/v0.0.2.deb")
+	if checks := strings.Count(out, "ok: "); checks < 15 {
+		t.Errorf("%d checks:\n%s", checks, out)
+	}
+}
+
 // The profile full is what docker compose up starts: its files are valid, and so are those with public images.
 func TestComposeConfig(t *testing.T) {
 	need.Images(t)
