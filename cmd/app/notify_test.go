@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,12 +13,7 @@ import (
 
 // Without http.listen too, a service manager gets messages of the start, of the watchdog and of the stop.
 func TestRunNotifies(t *testing.T) {
-	dir, err := os.MkdirTemp("", "n") // the path of a socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	socket := filepath.Join(dir, "s")
+	socket := filepath.Join(t.TempDir(), "s")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)

@@ -66,19 +66,12 @@ type manager struct{ conn *net.UnixConn }
 
 func newManager(t *testing.T, watchdog string) *manager {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "n") // the path of a socket has at most 107 bytes
-	if err != nil {
-		t.Fatal(err)
-	}
-	socket := filepath.Join(dir, "s")
+	socket := filepath.Join(t.TempDir(), "s")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		conn.Close()
-		os.RemoveAll(dir)
-	})
+	t.Cleanup(func() { conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", watchdog)
 	t.Setenv("WATCHDOG_PID", "")

@@ -2,21 +2,33 @@ package main
 
 import (
 	"bytes"
+	"os"
 	"reflect"
 	"strings"
 	"testing"
 )
 
-const module1 = "github.com/millrace/millrace/"
-
-// shipped are the programs of images and packages. The Makefile has them in SHIPPED.
-func shipped() []string {
-	return []string{module1 + "cmd/millrace", module1 + "cmd/millrace-clickhouse"}
+// shipped returns the programs of images and packages, as the Makefile names them.
+func shipped(t *testing.T) (packages []string) {
+	t.Helper()
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, _ := strings.Cut(string(makefile), "\nSHIPPED := ")
+	line, _, _ = strings.Cut(line, "\n")
+	for _, p := range strings.Fields(line) {
+		packages = append(packages, "../."+p)
+	}
+	if len(packages) < 2 {
+		t.Fatalf("the Makefile has %q in SHIPPED", packages)
+	}
+	return packages
 }
 
 // Every module in the programs has licences, all of them permissive, and their texts are in LICENSES.txt.
 func TestLicences(t *testing.T) {
-	modules, err := collect(shipped()...)
+	modules, err := collect(shipped(t)...)
 	if err != nil {
 		t.Fatal(err)
 	}
