@@ -161,7 +161,7 @@ image: build bin/libchdb bin/decorator ## images millrace, millrace-standalone a
 	deploy/image.sh $(VERSION) $(TAG)
 
 .PHONY: e2e
-e2e: image servers ## compose and the images over a Docker Engine, with an upgrade, stops and kills
+e2e: image servers packages ## compose and the images over a Docker Engine, with an upgrade, stops and kills
 	deploy/local/images.sh
 	docker compose version >/dev/null 2>&1 || $(MAKE) $(TOOLS)/docker-compose
 	MILLRACE_IMAGES=1 $(STATIC) go test -vet=off -count=1 -timeout 40m -v ./integration/deploy
