@@ -215,7 +215,8 @@ func (l *list) sweeper() {
 }
 
 func (l *list) migrate() {
-	l.all(Topic, "creates topics, and sets two settings that those of earlier versions lack", Describe, Create, AlterConfigs)
+	l.all(Topic, "creates topics, and sets two settings that those of earlier versions lack",
+		Describe, Create, AlterConfigs)
 	l.topic(schemas.Admin, "records that the tables have positions", Read, Write)
 	l.freshReads()
 }
@@ -225,8 +226,8 @@ func (l *list) viewer() {
 	l.all(Group, "shows lags", Describe)
 }
 
-// operator may publish whatever a command publishes: actions, pauses, imports, the tasks of a sweep. A redrive publishes
-// to the topics from which roles read messages again and, with another value, to the original topic.
+// operator may publish whatever a command publishes: actions, pauses, imports, the tasks of a sweep. A redrive
+// publishes to the topics from which roles read messages again and, with another value, to the original topic.
 func (l *list) operator() {
 	l.viewer()
 	l.writer(schemas.RoleAPI)

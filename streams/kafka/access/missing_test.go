@@ -78,7 +78,8 @@ func brokerWithACLs(t *testing.T) (*kadm.Client, map[schemas.Role]client.Config)
 	if err := admin.EnsureTopics(t.Context(), as("root"), admin.TopicOptions{Partitions: 1}); err != nil {
 		t.Fatal(err)
 	}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(plain.Auth{User: "root", Pass: "p"}.AsMechanism()))
+	root := plain.Auth{User: "root", Pass: "p"}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(root.AsMechanism()))
 	if err != nil {
 		t.Fatal(err)
 	}
