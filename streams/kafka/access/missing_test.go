@@ -160,7 +160,7 @@ func TestCheckOfNothing(t *testing.T) {
 		t.Errorf("without an authorizer: %v", err)
 	}
 	for what, bits := range map[string]int32{"unknown": -1 << 31, "none": 0} {
-		c.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's
+		c.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			c.KeepControl()
 			m := req.(*kmsg.MetadataRequest)
 			if !m.IncludeTopicAuthorizedOperations {
