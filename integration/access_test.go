@@ -189,7 +189,8 @@ func (w *restricted) want(t *testing.T, login schemas.Role, code int, said strin
 		t.Fatal(err)
 	}
 	if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(string(out), said) {
-		t.Fatalf("%s: millrace %s: exit code %d, want %d, and %q in:\n%s", login, strings.Join(args, " "), got, code, said, out)
+		t.Fatalf("%s: millrace %s: exit code %d, want %d, and %q in:\n%s",
+			login, strings.Join(args, " "), got, code, said, out)
 	}
 	return string(out)
 }
@@ -223,7 +224,8 @@ func (b *lockedBuffer) String() string {
 // nothing, unless it has ended before.
 func (w *restricted) start(t *testing.T, role schemas.Role) *roleProcess {
 	t.Helper()
-	p := &roleProcess{cmd: w.command(t, role, "run", "--roles", string(role)), out: &lockedBuffer{}, done: make(chan struct{})}
+	cmd := w.command(t, role, "run", "--roles", string(role))
+	p := &roleProcess{cmd: cmd, out: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -239,8 +239,7 @@ func Catalogue(lanes ...string) []Entry {
 		entries = append(entries, returning(role)...)
 	}
 	for _, lane := range lanes {
-		entries = append(entries, appendTime(raw(Delay(lane), Trim, append(WaitingRoles(), RoleDelayer),
-			roles(RoleDelayer))))
+		entries = append(entries, appendTime(raw(Delay(lane), Trim, append(WaitingRoles(), RoleDelayer), roles(RoleDelayer))))
 	}
 	return entries
 }

@@ -111,10 +111,9 @@ type list struct {
 	rights  []Right
 }
 
-func (l *list) add(resource Resource, name, why string, operations ...string) {
-	for _, o := range operations {
-		l.rights = append(l.rights, Right{resource, name, false, o, why})
-	}
+// group adds an operation on the group in which a role reads topics of a class.
+func (l *list) group(role schemas.Role, class schemas.Class, why, operation string) {
+	l.rights = append(l.rights, Right{Group, l.cfg.Group(role, class), false, operation, why})
 }
 
 // topic adds operations on a topic. All delay lanes are one right, because their names are configured.
@@ -162,7 +161,7 @@ func (l *list) role(role schemas.Role) {
 			l.topic(schemas.Foreign(name), "handles notifications", Read)
 		}
 		if len(l.cfg.Foreign) > 0 {
-			l.add(Group, l.cfg.Group(role, schemas.High), "its consumer group", Read)
+			l.group(role, schemas.High, "its consumer group", Read)
 		}
 	}
 }
@@ -172,7 +171,7 @@ func (l *list) member(role schemas.Role) {
 	for _, e := range l.entries {
 		if e.Reads(role) {
 			l.topic(e.Topic, "handles its messages", Read)
-			l.add(Group, l.cfg.Group(role, client.ClassOf(e, role)), "its consumer group", Read)
+			l.group(role, client.ClassOf(e, role), "its consumer group", Read)
 		}
 	}
 }
@@ -189,14 +188,14 @@ func (l *list) writer(role schemas.Role) {
 // freshReads adds what a reader of ClickHouse needs to know how far the tables are.
 func (l *list) freshReads() {
 	for _, role := range []schemas.Role{schemas.RoleSink, schemas.RoleState} {
-		l.add(Group, l.cfg.Group(role, schemas.High), "compares the tables with what is committed", Describe)
+		l.group(role, schemas.High, "compares the tables with what is committed", Describe)
 	}
 }
 
 func (l *list) sweeper() {
 	for _, e := range l.entries {
 		for _, role := range e.Readers {
-			l.add(Group, l.cfg.Group(role, client.ClassOf(e, role)), "records and compares offsets", Describe)
+			l.group(role, client.ClassOf(e, role), "records and compares offsets", Describe)
 		}
 		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue
@@ -207,7 +206,7 @@ func (l *list) sweeper() {
 		}
 	}
 	if len(l.cfg.Foreign) > 0 {
-		l.add(Group, l.cfg.Group(schemas.RoleIngester, schemas.High), "records offsets", Describe)
+		l.group(schemas.RoleIngester, schemas.High, "records offsets", Describe)
 		for _, name := range l.cfg.Foreign {
 			l.topic(schemas.Foreign(name), "records offsets", Describe)
 		}
@@ -215,7 +214,8 @@ func (l *list) sweeper() {
 }
 
 func (l *list) migrate() {
-	l.all(Topic, "creates topics, and sets two settings that those of earlier versions lack", Describe, Create, AlterConfigs)
+	l.all(Topic, "creates topics, and sets two settings that those of earlier versions lack",
+		Describe, Create, AlterConfigs)
 	l.topic(schemas.Admin, "records that the tables have positions", Read, Write)
 	l.freshReads()
 }
@@ -225,8 +225,8 @@ func (l *list) viewer() {
 	l.all(Group, "shows lags", Describe)
 }
 
-// operator may publish whatever a command publishes: actions, pauses, imports, the tasks of a sweep. A redrive publishes
-// to the topics from which roles read messages again and, with another value, to the original topic.
+// operator may publish whatever a command publishes: actions, pauses, imports, the tasks of a sweep. A redrive
+// publishes to the topics from which roles read messages again and, with another value, to the original topic.
 func (l *list) operator() {
 	l.viewer()
 	l.writer(schemas.RoleAPI)

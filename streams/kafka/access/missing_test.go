@@ -78,7 +78,8 @@ func brokerWithACLs(t *testing.T) (*kadm.Client, map[schemas.Role]client.Config)
 	if err := admin.EnsureTopics(t.Context(), as("root"), admin.TopicOptions{Partitions: 1}); err != nil {
 		t.Fatal(err)
 	}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(plain.Auth{User: "root", Pass: "p"}.AsMechanism()))
+	root := plain.Auth{User: "root", Pass: "p"}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(root.AsMechanism()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +160,7 @@ func TestCheckOfNothing(t *testing.T) {
 		t.Errorf("without an authorizer: %v", err)
 	}
 	for what, bits := range map[string]int32{"unknown": -1 << 31, "none": 0} {
-		c.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's
+		c.ControlKey(int16(kmsg.Metadata), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			c.KeepControl()
 			m := req.(*kmsg.MetadataRequest)
 			if !m.IncludeTopicAuthorizedOperations {

@@ -54,7 +54,7 @@ func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...stri
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("fetch offsets of group %s: %w", group, err)
+			return nil, client.Refused(fmt.Errorf("fetch offsets of group %s: %w", group, err), "Describe", "", group)
 		}
 		for topic, ps := range resp {
 			if !slices.Contains(topics, topic) {

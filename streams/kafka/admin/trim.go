@@ -147,7 +147,8 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 			case r.Err == nil:
 				removed[t.admin.cfg.SchemaTopic(topic)] += at.At - from[topic][id]
 			case !errors.Is(r.Err, kerr.OffsetOutOfRange): // another process has trimmed it
-				errs = append(errs, fmt.Errorf("delete records of %s: %w", core.Partition{Topic: topic, ID: id}, r.Err))
+				err := fmt.Errorf("delete records of %s: %w", core.Partition{Topic: topic, ID: id}, r.Err)
+				errs = append(errs, client.Refused(err, "Delete", topic, ""))
 			}
 		}
 	}

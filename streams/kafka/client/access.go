@@ -27,7 +27,7 @@ func Refused(err error, operation, topic, group string) error {
 	case errors.Is(err, kerr.TopicAuthorizationFailed):
 		return fmt.Errorf("%w: the login lacks %s on topic %s: %w", ErrAccess, operation, topic, err)
 	case errors.Is(err, kerr.GroupAuthorizationFailed) && group != "":
-		return fmt.Errorf("%w: the login lacks Read on group %s: %w", ErrAccess, group, err)
+		return fmt.Errorf("%w: the login lacks %s on group %s: %w", ErrAccess, operation, group, err)
 	case errors.Is(err, kerr.ClusterAuthorizationFailed) && operation == "Write": // by InitProducerId
 		return fmt.Errorf("%w: the login lacks Write on topic %s, and on every other: %w", ErrAccess, topic, err)
 	}
