@@ -25,7 +25,8 @@ func TestImage(t *testing.T) {
 	if len(got) != 3 || got[0] != "65532:65532" || got[1] != revision || got[2] != "1" {
 		t.Errorf("user, revision and number of layers are %v, want 65532:65532, %s, 1", got, revision)
 	}
-	if _, code := run(t, nil, "docker", "run", "--rm", "--entrypoint", "/bin/sh", "millrace:dev", "-c", "true"); code == 0 {
+	_, code := run(t, nil, "docker", "run", "--rm", "--entrypoint", "/bin/sh", "millrace:dev", "-c", "true")
+	if code == 0 {
 		t.Error("the image has a shell")
 	}
 	id := strings.TrimSpace(mustRun(t, nil, "docker", "create", "millrace:dev"))
@@ -54,9 +55,9 @@ func TestImagesAreReproducible(t *testing.T) {
 // damagedCopy is the key of the incident that the example opens.
 const damagedCopy = "acme/3/samples/reports%2F07.txt/content-corrupt"
 
-// The profile small comes up with the binary of the commit before deploy existed, and is upgraded while files are
-// stored. The example opens its incident, which is approved and closes. Stops in the course of a long copy, and kills of
-// every container, lose nothing.
+// The profile small comes up with the binary of the commit before deploy existed, and is upgraded. The example opens
+// its incident, which is approved and closes. Stops in the course of a long copy, and kills of every container, lose
+// nothing.
 func TestSmall(t *testing.T) {
 	need.Images(t)
 	buildPrevious(t)
@@ -149,7 +150,7 @@ func store(t *testing.T, p *project, space string, files int) {
 func copied(t *testing.T, p *project, space string, files int) {
 	t.Helper()
 	text := fmt.Sprintf(
-		`cd /var/lib/millrace; [ "$(find vault/%s -type f | wc -l)" = %d ] && diff -rq primary/%[1]s vault/%[1]s`, space, files)
+		`cd /var/lib/millrace; [ "$(find vault/%s -type f | wc -l)" = %d ] && diff -rq {primary,vault}/%[1]s`, space, files)
 	eventually(t, 3*time.Minute, func() string {
 		out, code := p.script(t, text)
 		if code != 0 {
