@@ -2,7 +2,13 @@
 # Sees to it that a Docker Engine answers. If none does and this is root on Debian, it installs docker.io and starts
 # dockerd; its log and process id are in /var/log/millrace-dockerd.log and /run/millrace-dockerd.pid.
 set -euo pipefail
-if docker version >/dev/null 2>&1; then exit; fi
+if said=$(docker version 2>&1); then exit; fi
+case $said in
+*"permission denied"*)
+	echo "$said" >&2
+	exit 1
+	;;
+esac
 if [ -n "${DOCKER_HOST:-}" ]; then
 	echo "no Docker Engine answers at DOCKER_HOST=$DOCKER_HOST" >&2
 	exit 1

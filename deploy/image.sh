@@ -6,7 +6,7 @@
 # BIN is the directory of the binaries; by default it is bin. Arguments of docker build are in BUILD, such as --no-cache.
 # The images that are not from scratch have the base that the Dockerfile names. If it cannot be pulled, they have one
 # that deploy/local/images.sh makes of Debian's packages. DEBIAN names another. CERTIFICATES is the file of certificate
-# authorities. All files have the date of the commit, so that the layers depend on their content alone.
+# authorities. All files have the date of the commit, so that equal files give equal layers.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=$1 tag=$2 bin=${BIN:-bin}
@@ -17,15 +17,16 @@ certificates=${CERTIFICATES:-/etc/ssl/certs/ca-certificates.crt}
 
 if [ -z "${DEBIAN:-}" ]; then
 	DEBIAN=$(sed -n 's/^ARG DEBIAN=//p' deploy/Dockerfile)
-	if ! docker image inspect "$DEBIAN" >/dev/null 2>&1 && ! docker pull --quiet "$DEBIAN" >/dev/null 2>&1; then
+	if ! docker image inspect "$DEBIAN" >/dev/null 2>&1 && ! docker pull --quiet "$DEBIAN" >/dev/null; then
 		echo "$DEBIAN cannot be pulled: taking a local base"
 		deploy/local/images.sh base
 		DEBIAN=millrace-local/debian:bookworm
 	fi
 fi
 
-context=dist/image
-rm -rf "$context"
+mkdir -p dist
+context=$(mktemp -d dist/image.XXXXXX)
+trap 'rm -rf "$context"' EXIT
 install -D -m 755 -t "$context/static/usr/bin" "$bin/millrace"
 install -D -m 644 -t "$context/static/etc/ssl/certs" "$certificates"
 install -d -m 755 "$context/static/etc/millrace" "$context/static/var/lib/millrace"
@@ -46,7 +47,7 @@ build() { # TARGET ARCHIVE...
 	local target=$1
 	shift
 	echo "$target:$tag"
-	tar -c -C deploy Dockerfile -C "../$context" "$@" |
+	tar -c -C deploy Dockerfile -C "$PWD/$context" "$@" |
 		docker build --quiet ${BUILD:-} --target "$target" --tag "$target:$tag" --build-arg "DEBIAN=$DEBIAN" \
 			--build-arg "VERSION=$version" --build-arg "REVISION=$revision" --build-arg "CREATED=$created" -
 }

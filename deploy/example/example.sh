@@ -15,9 +15,9 @@ next() {
 
 		Store 3 has a damaged copy, and its repair waits for approval. To look at the item, and to approve the repair:
 
-		  cli='docker compose -f deploy/compose.yaml run --rm cli'
-		  \$cli object show --config $config acme/samples/reports/07.txt
-		  \$cli incident approve --config $config --reason 'first look' --wait acme/3/samples/reports%2F07.txt/content-corrupt
+		  alias cli='docker compose -f deploy/compose.yaml run --rm cli'
+		  cli object show --config $config acme/samples/reports/07.txt
+		  cli incident approve --config $config --reason 'first look' --wait acme/3/samples/reports%2F07.txt/content-corrupt
 	END
 }
 if [ -e $work/done ]; then
@@ -25,15 +25,17 @@ if [ -e $work/done ]; then
 	exit
 fi
 
-echo "writing $files files to store 1"
-mkdir -p $work/files/reports $work/files/images
-for n in $(seq -w $((files / 2))); do
-	seq 1000 | sed "s/^/report $n, line /" >$work/files/reports/$n.txt
-	[ -e $work/files/images/$n.raw ] || head -c 200000 /dev/urandom >$work/files/images/$n.raw
-done
-(cd $work/files && find . -type f | sort |
-	decorator -brokers "$(echo "$MILLRACE_KAFKA__BROKERS" | tr -d '[]"')" -account acme -store 1 -space samples \
-		-root /var/lib/millrace/primary -outbox $work/outbox -user example)
+if [ ! -e $work/changed ]; then
+	echo "writing $files files to store 1"
+	mkdir -p $work/files/reports $work/files/images
+	for n in $(seq -w $((files / 2))); do
+		seq 1000 | sed "s/^/report $n, line /" >$work/files/reports/$n.txt
+		[ -e $work/files/images/$n.raw ] || head -c 200000 /dev/urandom >$work/files/images/$n.raw
+	done
+	(cd $work/files && find . -type f | sort |
+		decorator -brokers "$(echo "$MILLRACE_KAFKA__BROKERS" | tr -d '[]"')" -account acme -store 1 -space samples \
+			-root /var/lib/millrace/primary -outbox $work/outbox -user example)
+fi
 
 echo "waiting for the copies in store 3"
 for _ in $(seq 300); do

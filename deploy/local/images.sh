@@ -16,8 +16,10 @@ exists() { docker image inspect "$1" >/dev/null 2>&1; }
 
 if ! exists "$base"; then
 	[ "$(id -u)" = 0 ] || { echo "$base is missing, and debootstrap needs root" >&2; exit 1; }
-	command -v debootstrap >/dev/null ||
+	command -v debootstrap >/dev/null || {
+		apt-get update -q >/dev/null
 		DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends debootstrap >/dev/null
+	}
 	echo "$base"
 	root=$(mktemp -d)
 	trap 'rm -rf "$root"' EXIT
@@ -31,6 +33,9 @@ harness=integration/harness
 sum=$(cat "$harness"/jars.sha256 "$harness"/image/* deploy/local/kafka.sh | sha256sum | head -c 12)
 kafka=millrace-local/kafka:4.3.1
 if [ "$(docker image inspect --format '{{index .Config.Labels "inputs"}}' "$kafka" 2>/dev/null)" != "$sum" ]; then
+	for need in javac jlink mvn; do
+		command -v $need >/dev/null || { echo "$need is missing: install a JDK and Maven" >&2; exit 1; }
+	done
 	echo "$kafka"
 	rm -rf "$work/kafka"
 	mkdir -p "$work/kafka"

@@ -18,11 +18,9 @@ const root = "../.."
 // composeFile is the part of a compose file that the tests read.
 type composeFile struct {
 	Services map[string]struct {
-		Image           string   `yaml:"image"`
-		Command         []string `yaml:"command"`
-		StopGracePeriod string   `yaml:"stop_grace_period"`
-		MemLimit        string   `yaml:"mem_limit"`
-		Ports           []string `yaml:"ports"`
+		Image    string   `yaml:"image"`
+		MemLimit string   `yaml:"mem_limit"`
+		Ports    []string `yaml:"ports"`
 	} `yaml:"services"`
 }
 

@@ -47,6 +47,7 @@ type project struct {
 	name string
 	args []string // of docker compose
 	env  []string
+	port string // of health and metrics of the process with the role ingester
 }
 
 // newProject writes the environment of a project of the given size. Its containers and volumes are removed at the end
@@ -60,9 +61,8 @@ func newProject(t *testing.T, size string) *project {
 	if os.Getenv("PUBLIC_IMAGES") == "" {
 		p.args = append(p.args, "-f", "deploy/compose.local.yaml")
 	}
-	for _, port := range []string{"EVENTS_PORT", "COPIES_PORT", "RECORDS_PORT"} {
-		p.env = append(p.env, port+"="+freePort(t))
-	}
+	p.port = freePort(t)
+	p.env = []string{"DEPLOY_EVENTS_PORT=" + p.port}
 	t.Cleanup(func() {
 		// The context of the test has ended.
 		last := func(args ...string) string {
@@ -124,10 +124,24 @@ func (p *project) script(t *testing.T, text string) (string, int) {
 // container returns the name of the container of a service.
 func (p *project) container(service string) string { return p.name + "-" + service + "-1" }
 
-// exitCode waits until the container of a service has ended.
-func (p *project) exitCode(t *testing.T, service string) string {
+// ended waits until the container of a service has ended with code 0, after the restarts that the file allows.
+func (p *project) ended(t *testing.T, service string) {
 	t.Helper()
-	return strings.TrimSpace(mustRun(t, nil, "docker", "wait", p.container(service)))
+	eventually(t, 5*time.Minute, func() string {
+		out, _ := run(t, nil, "docker", "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", p.container(service))
+		if out = strings.TrimSpace(out); out == "exited 0" {
+			return ""
+		}
+		return service + " is " + out
+	})
+}
+
+// metric reports whether the metrics of the process of p.port have a line that matches.
+func (p *project) metric(t *testing.T, line string) bool {
+	t.Helper()
+	_, code := run(t, nil, "bash", "-c",
+		"curl -sf http://127.0.0.1:"+p.port+"/metrics | grep -qE "+quote([]string{line}))
+	return code == 0
 }
 
 // eventually repeats check until it returns "", for at most limit. It fails the test with its last result.
