@@ -5,6 +5,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -125,15 +128,33 @@ func buildPrevious(t *testing.T) {
 	mustRun(t, []string{"BIN=" + bin}, "deploy/image.sh", "previous", "previous")
 }
 
-// store stores files in a space through the decorator, while the processes may be anywhere.
-func store(t *testing.T, p *project, space string, files int) {
+// store stores files in a space through the decorator, one every 80 ms, and returns when it began and ended.
+func store(t *testing.T, p *project, space string, files int) (began, ended time.Time) {
 	t.Helper()
-	text := fmt.Sprintf(`d=$(mktemp -d); cd $d; for n in $(seq %d); do seq $n 2000 >$n.txt; done; ls | decorator `+
-		`-brokers "$(echo "$MILLRACE_KAFKA__BROKERS" | tr -d '[]"')" -account acme -store 1 -space %s -wait 60s `+
-		`-root /var/lib/millrace/primary -outbox /var/lib/millrace/outbox-%[2]s -user e2e`, files, space)
-	if out, code := p.script(t, text); code != 0 {
+	text := fmt.Sprintf(`d=$(mktemp -d); cd $d; for n in $(seq %d); do seq $n 2000 >$n.txt; done; date +%%s; `+
+		`for n in $(seq %[1]d); do echo $n.txt; sleep 0.08; done | decorator `+
+		`-brokers "$(echo "$MILLRACE_KAFKA__BROKERS" | tr -d '[]"')" -account acme -store 1 -space %[2]s -wait 60s `+
+		`-root /var/lib/millrace/primary -outbox /var/lib/millrace/outbox-%[2]s -user e2e >&2; date +%%s`, files, space)
+	out, code := p.script(t, text)
+	if code != 0 {
 		t.Fatalf("store files in %s: code %d\n%s", space, code, out)
 	}
+	var times []time.Time
+	for line := range strings.Lines(out) {
+		if at, err := seconds(line); err == nil {
+			times = append(times, at)
+		}
+	}
+	if len(times) != 2 {
+		t.Fatalf("store files in %s: want two times in\n%s", space, out)
+	}
+	return times[0], times[1]
+}
+
+// seconds parses the output of date +%s.
+func seconds(line string) (time.Time, error) {
+	n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+	return time.Unix(n, 0), err
 }
 
 // copied waits until store 3 has the files of a space as store 1 has them.
@@ -190,24 +211,33 @@ func stops(t *testing.T, p *project) {
 	none(t, p, "dead", "list")
 }
 
-// kills kills each container in turn while files are stored.
+// kills kills each container in turn while files are stored, which takes 8 s.
 func kills(t *testing.T, p *project) {
 	for _, service := range []string{"all", "kafka-1", "clickhouse", "s3"} {
 		space := "killed-" + service
-		killed := make(chan error, 1)
+		type moment struct {
+			at  time.Time
+			err error
+		}
+		killed := make(chan moment, 1)
 		go func() {
-			c := exec.Command("bash", "-c", fmt.Sprintf("sleep 5; date +%%s%%N; docker kill %s >/dev/null && docker start %[1]s",
-				p.container(service)))
+			c := exec.Command("bash", "-c",
+				fmt.Sprintf("sleep 5; docker kill %s >/dev/null && docker start %[1]s >/dev/null && date +%%s",
+					p.container(service)))
 			out, err := c.CombinedOutput()
-			if err != nil {
-				err = fmt.Errorf("kill and start %s: %w\n%s", service, err, out)
+			m := moment{err: err}
+			if m.at, err = seconds(string(out)); m.err == nil {
+				m.err = err
 			}
-			at = string(out)
-			killed <- err
+			killed <- m
 		}()
-		store(t, p, space, 100)
-		if err := <-killed; err != nil {
-			t.Fatal(err)
+		began, ended := store(t, p, space, 100)
+		m := <-killed
+		if m.err != nil {
+			t.Fatalf("kill and start %s: %v", service, m.err)
+		}
+		if m.at.Before(began) || m.at.After(ended) {
+			t.Errorf("%s was killed at %v, not while files were stored, from %v to %v", service, m.at, began, ended)
 		}
 		copied(t, p, space, 100)
 	}
@@ -257,7 +287,59 @@ func TestPackage(t *testing.T) {
 	}
 }
 
-// The profile full is what docker compose up starts: its files are valid, and so are those with public images.
+// The commands of docs/deploy/compose.md, in its order, for the full form: three brokers and three processes.
+func TestQuickStart(t *testing.T) {
+	need.Images(t)
+	page, err := os.ReadFile(filepath.Join(root, "docs/deploy/compose.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir() // setup.sh writes deploy/.env
+	mustRun(t, nil, "cp", "-r", "deploy", dir)
+	script := "set -euo pipefail; shopt -s expand_aliases; cd " + quote([]string{dir}) + "\n"
+	for _, block := range regexp.MustCompile("(?s)```sh test=integration/deploy.TestQuickStart\n(.*?)```").
+		FindAllStringSubmatch(string(page), -1) {
+		script += block[1]
+	}
+	for _, command := range []string{"deploy/compose/setup.sh small", "incident approve", "down --volumes"} {
+		if !strings.Contains(script, command) {
+			t.Fatalf("the page has no command %q", command)
+		}
+	}
+	script = strings.ReplaceAll(script, "setup.sh small", "setup.sh")
+	const file = "docker compose -f deploy/compose.yaml"
+	program, err := filepath.Abs(filepath.Join(root, "bin/tools/docker-compose"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, code := run(t, nil, "docker", "compose", "version"); code == 0 {
+		program = "docker compose"
+	}
+	local := " -f deploy/compose.local.yaml"
+	if os.Getenv("PUBLIC_IMAGES") != "" {
+		local = ""
+	}
+	script = strings.ReplaceAll(script, file, program+" -f deploy/compose.yaml"+local)
+	env := []string{fmt.Sprintf("COMPOSE_PROJECT_NAME=millrace-quick-%d", os.Getpid())}
+	for _, port := range []string{"EVENTS", "COPIES", "RECORDS"} {
+		env = append(env, "DEPLOY_"+port+"_PORT="+freePort(t))
+	}
+	out, code := run(t, env, "bash", "-c", script)
+	if code != 0 {
+		_, _ = run(t, env, "bash", "-c", "cd "+quote([]string{dir})+"; "+program+" -f deploy/compose.yaml"+local+
+			" down --volumes --timeout 5")
+		t.Fatalf("exit code %d\n%s", code, out)
+	}
+	for _, want := range []string{
+		damagedCopy, "awaiting-approval", "row 2 fail content-corrupt", "the incident is closed",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
+
+// Compose accepts the files of both forms, with public and with local images, and names what is missing.
 func TestComposeConfig(t *testing.T) {
 	need.Images(t)
 	for _, size := range []string{"full", "small"} {
