@@ -273,7 +273,7 @@ func TestPackage(t *testing.T) {
 	need.Images(t)
 	dir := t.TempDir()
 	for _, version := range []string{"v0.0.1", "v0.0.2"} {
-		mustRun(t, nil, "make", "packages", "VERSION="+version)
+		mustRun(t, nil, "bash", "-c", "rm -f dist/millrace*.deb && make packages VERSION="+version)
 		mustRun(t, nil, "bash", "-c", "mv dist/millrace*.deb "+quote([]string{filepath.Join(dir, version+".deb")}))
 	}
 	tests, err := filepath.Abs(filepath.Join(root, "deploy/packages"))
