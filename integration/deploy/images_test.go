@@ -280,8 +280,10 @@ func TestPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := mustRun(t, nil, "docker", "run", "--rm", "--user", "0", "-v", dir+":/debs:ro", "-v", tests+":/tests:ro",
-		"--entrypoint", "/tests/test-install.sh", "millrace-example:dev", "/debs/v0.0.1.deb", "/debs/v0.0.2.deb")
+	base := mustRun(t, nil, "bash", "-c", `base=$(sed -n 's/^ARG DEBIAN=//p' deploy/Dockerfile); `+
+		`docker image inspect "$base" >/dev/null 2>&1 || base=millrace-local/debian:bookworm; echo "$base"`)
+	out := mustRun(t, nil, "docker", "run", "--rm", "-v", dir+":/debs:ro", "-v", tests+":/tests:ro",
+		strings.TrimSpace(base), "/tests/test-install.sh", "/debs/v0.0.1.deb", "/debs/v0.0.2.deb")
 	if checks := strings.Count(out, "ok: "); checks < 15 {
 		t.Errorf("%d checks:\n%s", checks, out)
 	}
