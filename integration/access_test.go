@@ -479,8 +479,8 @@ func (w *restricted) withdrawnWhileRunning(
 		item := fmt.Sprint("later-", i)
 		put(item)
 		code, said := running[tc.role].ended(t)
-		if code != 5 || !strings.Contains(said, tc.says) {
-			t.Errorf("%s without %+v: exit code %d, want 5, and %q in:\n%s", tc.role, tc.acl, code, tc.says, said)
+		if code != 1 || !strings.Contains(said, tc.says) {
+			t.Errorf("%s without %+v: exit code %d, want 1, and %q in:\n%s", tc.role, tc.acl, code, tc.says, said)
 		}
 		w.brokers.Grant(t, tc.acl)
 		harness.Eventually(t, 20*time.Second, "the right", func(ctx context.Context) error {

@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -10,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -198,7 +201,9 @@ func TestUnit(t *testing.T) {
 		"ExecStart":                "/usr/bin/millrace run --config /etc/millrace/millrace.yaml --roles %I",
 		"User":                     "millrace",
 		"Restart":                  "on-failure",
-		"RestartPreventExitStatus": "2 5", // usage and precondition: no restart cures them
+		"RestartPreventExitStatus": "2", // usage; a precondition may be met at any time
+		"Environment":              "GOTRACEBACK=crash",
+		"LimitCORE":                "0",
 		"StartLimitIntervalSec":    "0",
 		"WatchdogSec":              "1min",
 		"ProtectSystem":            "strict",
@@ -217,6 +222,48 @@ func TestUnit(t *testing.T) {
 	graces, err := unitGraces(readDocument(t, roleUnit))
 	if err != nil || len(graces) != 1 || graces[0].time <= config.MaxDrain+app.StopGrace {
 		t.Errorf("it has %v to stop (%v), want more than the largest drain and %v", graces, err, app.StopGrace)
+	}
+}
+
+// With the environment of the unit, the abort of the watchdog ends a Go program by a signal, and not with exit code 2,
+// after which the unit would not be started again.
+func TestWatchdogAborts(t *testing.T) {
+	const child = "MILLRACE_TEST_ABORTED"
+	if os.Getenv(child) != "" {
+		fmt.Println("up")
+		time.Sleep(time.Minute)
+		return
+	}
+	set := unit(readDocument(t, roleUnit))["Environment"]
+	for name, tt := range map[string]struct {
+		env      []string
+		signaled bool
+	}{
+		"as the unit":     {set, true},
+		"without setting": {[]string{"GOTRACEBACK=single"}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			// The soft limit keeps the abort from leaving a core file, as LimitCORE does.
+			cmd := exec.CommandContext(t.Context(), "/bin/sh", "-c", `ulimit -c 0; exec "$0" "$@"`, os.Args[0],
+				"-test.run=^TestWatchdogAborts$")
+			cmd.Dir = t.TempDir()
+			cmd.Env = append(os.Environ(), append([]string{child + "=1"}, tt.env...)...)
+			out, err := cmd.StdoutPipe()
+			if err := errors.Join(err, cmd.Start()); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(out, make([]byte, len("up"))); err != nil {
+				t.Error(err)
+			}
+			if err := cmd.Process.Signal(syscall.SIGABRT); err != nil {
+				t.Error(err)
+			}
+			_ = cmd.Wait()
+			ended, _ := cmd.ProcessState.Sys().(syscall.WaitStatus)
+			if ended.Signaled() != tt.signaled || !tt.signaled && ended.ExitStatus() != 2 {
+				t.Errorf("it ended with %v", cmd.ProcessState)
+			}
+		})
 	}
 }
 

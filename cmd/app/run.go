@@ -102,12 +102,17 @@ func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	if err := w.prepare(ctx, roles); err != nil || ctx.Err() != nil {
 		return err
 	}
+	return w.work(ctx, roles, parts)
+}
+
+// work supervises the parts. What a running part meets, such as a right that is withdrawn, is no precondition.
+func (w appRun) work(ctx context.Context, roles []schemas.Role, parts []part) error {
 	w.log.Info("run", "roles", roles)
-	err = supervise(ctx, w.log, w.drain+StopGrace, parts...)
+	err := supervise(ctx, w.log, w.drain+StopGrace, parts...)
 	if err == nil {
 		w.log.Info("stopped", "roles", roles)
 	}
-	return asPrecondition(err)
+	return err
 }
 
 // prepare returns the errors that an operator must resolve before the roles can run. An unavailable

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
@@ -223,6 +225,19 @@ func TestRunAnswersAtOnce(t *testing.T) {
 	s.await("/readyz", 503)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "go_goroutines ")
+}
+
+// A right that is withdrawn from a running part ends the process, but is no precondition, as it is at the start.
+func TestRunningPartIsNoPrecondition(t *testing.T) {
+	w := appRun{App: &App{log: slog.New(slog.DiscardHandler), drain: time.Second}}
+	refused := fmt.Errorf("poll: %w", client.ErrAccess)
+	err := w.work(t.Context(), nil, []part{{"reader", func(context.Context) error { return refused }}})
+	if !errors.Is(err, client.ErrAccess) || errors.Is(err, precondition.Err) {
+		t.Errorf("got %v, want %v without precondition.Err", err, refused)
+	}
+	if err := asPrecondition(refused); !errors.Is(err, precondition.Err) {
+		t.Errorf("got %v at the start, want precondition.Err", err)
+	}
 }
 
 // A root with the marker of another store prevents the start of a role that uses stores.

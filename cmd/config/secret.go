@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -47,16 +48,9 @@ func parseSecret(text string) (Secret, error) {
 func (s Secret) IsZero() bool { return s.reference == "" }
 
 // Resolve returns the secret value; "" for the zero Secret. Its errors contain the reference, never
-// the value, and wrap precondition.Err.
+// the value. They wrap precondition.Err if the secret is not there: a variable that is not set, a
+// file that does not exist, or an empty value. A command that fails may succeed later.
 func (s Secret) Resolve(ctx context.Context) (string, error) {
-	value, err := s.resolve(ctx)
-	if err != nil {
-		return "", precondition.Of(err)
-	}
-	return value, nil
-}
-
-func (s Secret) resolve(ctx context.Context) (string, error) {
 	kind, of, _ := strings.Cut(s.reference, ":")
 	var value string
 	switch kind {
@@ -66,7 +60,10 @@ func (s Secret) resolve(ctx context.Context) (string, error) {
 		value = os.Getenv(of)
 	case "file":
 		b, err := os.ReadFile(of)
-		if err != nil {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return "", precondition.Of(fmt.Errorf("read the secret: %w", err))
+		case err != nil:
 			return "", fmt.Errorf("read the secret: %w", err)
 		}
 		value = string(b)
@@ -81,7 +78,7 @@ func (s Secret) resolve(ctx context.Context) (string, error) {
 		value = string(out)
 	}
 	if value = strings.TrimRight(value, "\r\n"); value == "" {
-		return "", fmt.Errorf("the secret that %s refers to is empty or not set", s.name())
+		return "", precondition.Of(fmt.Errorf("the secret that %s refers to is empty or not set", s.name()))
 	}
 	return value, nil
 }

@@ -14,6 +14,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/need"
 )
 
@@ -75,16 +76,19 @@ func TestSecretResolve(t *testing.T) {
 	t.Setenv("MILLRACE_EMPTY", "")
 	for name, tt := range map[string]struct {
 		reference, want, err string
+		missing              bool // the error is a precondition
 	}{
-		"none":           {"", "", ""},
-		"env":            {"env:MILLRACE_A_SECRET", "from env", ""},
-		"env, not set":   {"env:MILLRACE_EMPTY", "", "env:MILLRACE_EMPTY"},
-		"file":           {"file:" + file, "from file", ""},
-		"file, absent":   {"file:" + file + ".no", "", "no such file"},
-		"exec":           {"exec:echo  from exec", "from exec", ""},
-		"exec, fails":    {"exec:false --token t0ken", "", "run false for the secret"},
-		"exec, nothing":  {"exec:true --token t0ken", "", "exec:true"},
-		"exec, no shell": {"exec:echo $HOME", "$HOME", ""},
+		"none":               {reference: ""},
+		"env":                {reference: "env:MILLRACE_A_SECRET", want: "from env"},
+		"env, not set":       {reference: "env:MILLRACE_EMPTY", err: "env:MILLRACE_EMPTY", missing: true},
+		"file":               {reference: "file:" + file, want: "from file"},
+		"file, absent":       {reference: "file:" + file + ".no", err: "no such file", missing: true},
+		"file, not readable": {reference: "file:" + filepath.Dir(file), err: "is a directory"},
+		"exec":               {reference: "exec:echo  from exec", want: "from exec"},
+		"exec, fails":        {reference: "exec:false --token t0ken", err: "run false for the secret"},
+		"exec, not there":    {reference: "exec:/does/not/exist t0ken", err: "run /does/not/exist for the secret"},
+		"exec, nothing":      {reference: "exec:true --token t0ken", err: "exec:true", missing: true},
+		"exec, no shell":     {reference: "exec:echo $HOME", want: "$HOME"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := parseSecret(tt.reference)
@@ -94,6 +98,9 @@ func TestSecretResolve(t *testing.T) {
 			got, err := s.Resolve(t.Context())
 			if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %q, %v, want %q, %q", got, err, tt.want, tt.err)
+			}
+			if errors.Is(err, precondition.Err) != tt.missing {
+				t.Errorf("%v: a precondition: %t, want %t", err, !tt.missing, tt.missing)
 			}
 			if err != nil && strings.Contains(err.Error(), "t0ken") {
 				t.Errorf("the error contains an argument of the command: %v", err)

@@ -2,10 +2,13 @@ package health
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 )
@@ -31,15 +34,18 @@ func (m *Monitor) Notify(ctx context.Context) error {
 	stopping, failed := m.stopping, false
 	for {
 		s := m.report().status
-		if lines, next := n.due(s, m.isEnding(), time.Now()); lines != "" {
-			_, err := daemon.SdNotify(false, lines)
-			switch {
-			case err == nil:
-				n, failed = next, false
-			case !failed: // the messages are sent again
-				m.c.Log.Warn("notify the service manager", "err", err)
-				failed = true
-			}
+		messages, next := n.due(s, m.isEnding(), time.Now())
+		var err error
+		for _, message := range messages {
+			_, sent := daemon.SdNotify(false, message)
+			err = errors.Join(err, sent)
+		}
+		switch {
+		case err == nil:
+			n, failed = next, false
+		case !failed: // the messages are sent again
+			m.c.Log.Warn("notify the service manager", "err", err)
+			failed = true
 		}
 		select {
 		case <-ctx.Done():
@@ -67,10 +73,10 @@ func (n notices) interval() time.Duration {
 	return notifyInterval
 }
 
-// due returns the messages that are due now, and the notices after they are sent. The ticker may be early by
-// a fraction of its interval, so a message of the watchdog is due that much before its time.
-func (n notices) due(s status, ending bool, now time.Time) (lines string, next notices) {
-	var all []string
+// due returns the messages that are due now, and the notices after they are sent. The status is a message of its own,
+// so that the others do not depend on its text. The ticker may be early by a fraction of its interval, so a message of
+// the watchdog is due that much before its time.
+func (n notices) due(s status, ending bool, now time.Time) (all []string, next notices) {
 	if s.Started && !n.ready {
 		n.ready = true
 		all = append(all, daemon.SdNotifyReady)
@@ -79,15 +85,18 @@ func (n notices) due(s status, ending bool, now time.Time) (lines string, next n
 		n.stopping = true
 		all = append(all, daemon.SdNotifyStopping)
 	}
-	if text := statusLine(s, ending); text != n.status {
-		n.status = text
-		all = append(all, "STATUS="+text)
-	}
 	if n.watchdog > 0 && s.Live && now.Sub(n.live) >= n.watchdog-n.interval()/2 {
 		n.live = now
 		all = append(all, daemon.SdNotifyWatchdog)
 	}
-	return strings.Join(all, "\n"), n
+	if len(all) > 0 {
+		all = []string{strings.Join(all, "\n")}
+	}
+	if text := statusLine(s, ending); text != n.status {
+		n.status = text
+		all = append(all, "STATUS="+text)
+	}
+	return all, n
 }
 
 // statusLine returns the state in one line, with the first reason.
@@ -109,5 +118,27 @@ func statusLine(s status, ending bool) string {
 	if more := len(s.Reasons) - 1; more > 0 {
 		line += fmt.Sprintf(" (and %d more reasons)", more)
 	}
-	return line
+	return plain(line)
+}
+
+// statusMost is the largest length of a status. systemd ignores messages above PIPE_BUF (4096), and those with a NUL.
+const statusMost = 512
+
+// plain returns text without control characters, cut to statusMost bytes.
+func plain(text string) string {
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
+	if len(text) <= statusMost {
+		return text
+	}
+	const cut = "..."
+	end := statusMost - len(cut)
+	for !utf8.RuneStart(text[end]) {
+		end--
+	}
+	return text[:end] + cut
 }

@@ -24,10 +24,10 @@ func TestNotices(t *testing.T) {
 		sent   notices
 		status status
 		ending bool
-		want   string
+		want   string // messages, joined by |
 	}{
 		"before it has started": {status: starting, want: "STATUS=starting: role copier is not in its group"},
-		"it has started":        {status: started, want: "READY=1\nSTATUS=ready"},
+		"it has started":        {status: started, want: "READY=1|STATUS=ready"},
 		"no news":               {sent: notices{ready: true, status: "ready"}, status: started},
 		"started once, and not ready now": {sent: notices{ready: true, status: "ready"},
 			status: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable:\n x", "another"}},
@@ -41,20 +41,26 @@ func TestNotices(t *testing.T) {
 			sent:   notices{watchdog: watchdog, ready: true, status: "ready", live: now.Add(-watchdog)},
 			status: status{Started: true, Reasons: []string{"stuck"}}, want: "STATUS=not live: stuck"},
 		"the watchdog while it starts": {sent: notices{watchdog: watchdog}, status: starting,
-			want: "STATUS=starting: role copier is not in its group\nWATCHDOG=1"},
+			want: "WATCHDOG=1|STATUS=starting: role copier is not in its group"},
+		"a long status": {sent: notices{watchdog: watchdog, ready: true},
+			status: status{Live: true, Started: true, Reasons: []string{"x" + strings.Repeat("ü", 5000)}},
+			want:   "WATCHDOG=1|STATUS=not ready: x" + strings.Repeat("ü", (512-len("not ready: x..."))/2) + "..."},
+		"a status with control characters": {sent: notices{watchdog: watchdog, ready: true},
+			status: status{Live: true, Started: true, Reasons: []string{"a\x00b\x1b[2J\xffc\nd"}},
+			want:   "WATCHDOG=1|STATUS=not ready: ab[2J?c d"},
 		"the stop": {sent: notices{ready: true, status: "ready"}, status: started, ending: true,
-			want: "STOPPING=1\nSTATUS=stopping"},
+			want: "STOPPING=1|STATUS=stopping"},
 		"the watchdog while it stops": {
 			sent: notices{watchdog: watchdog, ready: true, stopping: true, status: "stopping",
 				live: now.Add(-watchdog)},
 			status: started, ending: true, want: "WATCHDOG=1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, next := tt.sent.due(tt.status, tt.ending, now)
-			if got != tt.want {
+			all, next := tt.sent.due(tt.status, tt.ending, now)
+			if got := strings.Join(all, "|"); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
-			if again, _ := next.due(tt.status, tt.ending, now); again != "" {
+			if again, _ := next.due(tt.status, tt.ending, now); len(again) != 0 {
 				t.Errorf("sent again: %q", again)
 			}
 		})

@@ -66,6 +66,9 @@ func TestClassify(t *testing.T) {
 		"MIT beside LGPL":  {mit + "\nGNU Lesser General Public License", nil},
 		"MPL":              {"Mozilla Public License Version 2.0", nil},
 		"source-available": {mit + " Commons Clause", nil},
+		"non-commercial":   {mit + " for Non-Commercial use", nil},
+		"JSON":             {mit + " The Software shall be used for Good, not Evil.", nil},
+		"BSD, four":        {bsd + " All advertising materials mentioning features", nil},
 		"unknown":          {"All rights reserved.", nil},
 		"empty":            {"", nil},
 	} {
@@ -88,6 +91,10 @@ func TestModuleLicences(t *testing.T) {
 		"only a notice": {map[string][]byte{"NOTICE": mit}, "x v1 has no licence"},
 		"one is not known": {map[string][]byte{"LICENSE": mit, "sub/LICENSE": []byte("GNU General Public License")},
 			"sub/LICENSE is not"},
+		"name with licence in it": {map[string][]byte{"LICENSE": mit, "MIT-LICENSE.txt": []byte("mine")},
+			"MIT-LICENSE.txt is not"},
+		"a notice asks for more": {map[string][]byte{"LICENSE": mit, "NOTICE": []byte("Parts: GNU General Public License")},
+			"NOTICE is not permissive"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ids, err := module{Path: "x", Version: "v1", files: tt.files}.licences()

@@ -27,8 +27,8 @@ type module struct {
 func (m module) names() iter.Seq[string] { return maps.Keys(m.files) }
 
 var (
-	legal     = regexp.MustCompile(`(?i)^(un)?licen[cs]e|^(copying|copyright|notice|patents)`)
-	isLicence = regexp.MustCompile(`(?i)^(un)?licen[cs]e|^copying`)
+	legal     = regexp.MustCompile(`(?i)licen[cs]e|copying|^(copyright|notice|patents)`)
+	isLicence = regexp.MustCompile(`(?i)licen[cs]e|copying`)
 	source    = []string{".go", ".s", ".c", ".h"}
 )
 
@@ -110,6 +110,11 @@ func (m module) read(dir string) error {
 // licences returns the SPDX ids of the module's licences. All of them must be known and permissive.
 func (m module) licences() (ids []string, err error) {
 	for _, name := range slices.Sorted(m.names()) {
+		if words := demands(m.files[name]); words != "" {
+			err = errors.Join(err, fmt.Errorf("%s %s: %s is not permissive (%q): do without the module", m.Path, m.Version,
+				name, words))
+			continue
+		}
 		if !isLicence.MatchString(filepath.Base(name)) {
 			continue
 		}
@@ -150,19 +155,30 @@ func known() []permissive {
 func refused() []string {
 	return []string{"general public license", "mozilla public license", "eclipse public license", "european union public",
 		"common development and distribution", "server side public license", "business source license", "commons clause",
-		"elastic license", "noncommercial"}
+		"elastic license", "noncommercial", "non-commercial", "good, not evil", "advertising materials"}
 }
 
 var notWord = regexp.MustCompile(`[\s*#/"“”]+`)
 
-// classify returns the SPDX ids of the licences in a text; none if one of them is not permissive.
-func classify(text []byte) (ids []string) {
-	plain := notWord.ReplaceAllString(strings.ToLower(string(text)), " ")
+func normal(text []byte) string { return notWord.ReplaceAllString(strings.ToLower(string(text)), " ") }
+
+// demands returns the words in a text that are refused; "" if there are none.
+func demands(text []byte) string {
+	plain := strings.ReplaceAll(normal(text), "commercial or non-commercial", "") // Unlicense: for both
 	for _, words := range refused() {
 		if strings.Contains(plain, words) {
-			return nil
+			return words
 		}
 	}
+	return ""
+}
+
+// classify returns the SPDX ids of the licences in a text; none if one of them is not permissive.
+func classify(text []byte) (ids []string) {
+	if demands(text) != "" {
+		return nil
+	}
+	plain := normal(text)
 	for _, l := range known() {
 		covered := l.id == "MIT" && slices.Contains(ids, "MIT-0") ||
 			l.id == "BSD-2-Clause" && slices.Contains(ids, "BSD-3-Clause")

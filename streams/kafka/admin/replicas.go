@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/twmb/franz-go/pkg/kadm"
 )
 
 // ErrTopics is wrapped by errors of topics that are not as the catalogue or TopicOptions require, and of topics that
@@ -40,20 +38,15 @@ func count(n int, noun string) string {
 	return strconv.Itoa(n) + " " + noun + "s"
 }
 
-// fewReplicas returns a mismatch if a topic has fewer replicas than a write needs. Fewer replicas than o.Replication
-// are only recorded, for a warning: acknowledged records are on o.MinInSync replicas all the same.
-func (e *ensurer) fewReplicas(name string, replicas int, c kadm.ResourceConfig) (mismatch string) {
-	needed := e.o.MinInSync
-	if v, _ := setting(c, minInSync); needed > 0 {
-		if n, err := strconv.Atoi(v); err == nil {
-			needed = max(needed, n)
-		}
-	}
+// fewReplicas returns a mismatch if a topic has fewer replicas than o.MinInSync, on which acknowledged records must be:
+// for the brokers, min.insync.replicas is at most the number of replicas. Fewer replicas than o.Replication are only
+// recorded, for a warning.
+func (e *ensurer) fewReplicas(name string, replicas int) (mismatch string) {
 	switch {
-	case replicas < needed:
-		return fmt.Sprintf("has %s, but %s is %d, so nothing can be written: add replicas "+
-			"(kafka-reassign-partitions.sh), or delete the topic if it is empty, and start again",
-			count(replicas, "replica"), minInSync, needed)
+	case replicas < e.o.MinInSync:
+		return fmt.Sprintf("has %s, so acknowledged records would be on %d only, but kafka.min_insync is %d: add replicas "+
+			"(kafka-reassign-partitions.sh), or correct kafka.min_insync",
+			count(replicas, "replica"), replicas, e.o.MinInSync)
 	case replicas < int(e.o.Replication):
 		if e.few == nil {
 			e.few = map[int][]string{}

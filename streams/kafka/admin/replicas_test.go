@@ -37,7 +37,7 @@ func TestTooFewBrokers(t *testing.T) {
 	})
 }
 
-// Existing topics with fewer replicas than a write needs are refused, with fewer than configured logged.
+// Existing topics with fewer replicas than kafka.min_insync are refused, with fewer than configured logged.
 func TestTopicsWithFewReplicas(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -49,10 +49,10 @@ func TestTopicsWithFewReplicas(t *testing.T) {
 		"as configured": {admin.TopicOptions{Replication: 1, MinInSync: 1}, "1", "", ""},
 		"fewer than configured": {admin.TopicOptions{Replication: 3, MinInSync: 1}, "1", "",
 			"find topics with fewer replicas than kafka.replication"},
-		"fewer than a write needs": {admin.TopicOptions{Replication: 3, MinInSync: 2}, "2",
-			"has 1 replica, but min.insync.replicas is 2, so nothing can be written: add replicas", ""},
-		"fewer than the topic demands": {admin.TopicOptions{Replication: 1, MinInSync: 1}, "2",
-			"has 1 replica, but min.insync.replicas is 2, so nothing can be written: add replicas", ""},
+		"fewer than an acknowledgement means": {admin.TopicOptions{Replication: 3, MinInSync: 2}, "2",
+			"has 1 replica, so acknowledged records would be on 1 only, but kafka.min_insync is 2: add replicas", ""},
+		"fewer than the topic's own minimum, which the brokers lower": {admin.TopicOptions{Replication: 1, MinInSync: 1},
+			"2", "", ""},
 		"a lower minimum than configured": {admin.TopicOptions{Replication: 3, MinInSync: 2}, "1",
 			"millrace.changes: min.insync.replicas is 1, want at least 2 (kafka.min_insync): raise it", ""},
 	} {

@@ -309,7 +309,7 @@ func (e *ensurer) check(ctx context.Context) error {
 		for _, mismatch := range e.mismatches(entry, existing[name].partitions, c) {
 			differ.add(name, mismatch)
 		}
-		if mismatch := e.fewReplicas(name, existing[name].replicas, c); mismatch != "" {
+		if mismatch := e.fewReplicas(name, existing[name].replicas); mismatch != "" {
 			differ.add(name, mismatch)
 		}
 		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
