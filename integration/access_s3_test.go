@@ -6,6 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -123,15 +127,60 @@ func s3Uses() map[string]func(ctx context.Context, s *s3.Store, n int) error {
 // unnoticed are the actions without which the calls of s3Uses succeed, and why the policies have them.
 func unnoticed() map[string]string {
 	return map[string]string{
-		"copier s3:GetObjectVersion":          "of a bucket with versions",
-		"copier s3:AbortMultipartUpload":      "without it, uploads that failed wait for the sweeper",
-		"copier s3:ListMultipartUploadParts":  "without it, an interrupted upload begins again",
-		"copier s3:DeleteObject":              "without it, records of uploads wait for the sweeper",
-		"read s3:GetObjectVersion":            "of a bucket with versions",
-		"sweeper s3:AbortMultipartUpload":     "of uploads that are days old",
-		"sweeper s3:ListMultipartUploadParts": "of uploads that are days old",
-		"init s3:AbortMultipartUpload":        "without it, an upload of the probe waits for the sweeper",
+		"copier s3:GetObjectVersion":         "of a bucket with versions",
+		"copier s3:AbortMultipartUpload":     "without it, uploads that failed wait for the sweeper",
+		"copier s3:ListMultipartUploadParts": "without it, an interrupted upload begins again",
+		"copier s3:DeleteObject":             "without it, records of uploads wait for the sweeper",
+		"read s3:GetObjectVersion":           "of a bucket with versions",
+		"sweeper s3:AbortMultipartUpload":    "MinIO does not list the uploads below a prefix",
+		"deleter s3:AbortMultipartUpload":    "of items larger than 5 GiB that are kept",
+		"init s3:AbortMultipartUpload":       "without it, an upload of the probe stays until a lifecycle rule ends it",
 	}
+}
+
+// s3Denied are the calls that a Deny in a policy must stop.
+func s3Denied() map[string]func(ctx context.Context, s *s3.Store) error {
+	return map[string]func(ctx context.Context, s *s3.Store) error{
+		"copier": func(ctx context.Context, s *s3.Store) error { return s.WriteMarker(ctx) },
+		"deleter": func(ctx context.Context, s *s3.Store) error {
+			_, err := s.Expire(ctx, storage.ExpireOptions{Shared: true, RetainedBefore: time.Now().Add(time.Hour)})
+			return err
+		},
+	}
+}
+
+// readS3Policy reads a file of deploy/access/s3.
+func readS3Policy(t *testing.T, name string) (p s3Policy) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(accessDir, "s3", name+".json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &p); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return p
+}
+
+// ahead is a server whose answers have the date of the day after next month, by which all uploads are stale.
+func (r *realS3) ahead(t *testing.T) string {
+	t.Helper()
+	to, err := url.Parse(r.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(&httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(to)
+			p.Out.Host = p.In.Host // it is signed
+		},
+		ModifyResponse: func(resp *http.Response) error {
+			resp.Header.Set("Date", time.Now().AddDate(0, 1, 1).UTC().Format(http.TimeFormat))
+			return nil
+		},
+	})
+	t.Cleanup(srv.Close)
+	return srv.URL
 }
 
 // TestS3LeastPrivilege makes the calls of each role with the policy of deploy/access/s3, and with one action fewer. A
@@ -152,15 +201,14 @@ func TestS3LeastPrivilege(t *testing.T) {
 		}
 	}
 	put("there")
+	later := r.ahead(t)
+	bucket, record := owner.own("uploads/of-a-dead-process")
 	n := 0
 	for name, use := range s3Uses() {
-		text, err := os.ReadFile(filepath.Join(accessDir, "s3", name+".json"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var p s3Policy
-		if err := json.Unmarshal(text, &p); err != nil {
-			t.Fatalf("%s: %v", name, err)
+		p := readS3Policy(t, name)
+		as := func(p s3Policy, c s3.Config) *s3.Store {
+			c.Credentials.AccessKey, c.Credentials.SecretKey, c.Credentials.SessionToken = r.Assume(t, p.text(t, c))
+			return openS3(t, c).Store
 		}
 		with := func(p s3Policy) error {
 			n++
@@ -171,17 +219,37 @@ func TestS3LeastPrivilege(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := cfg
-			if name == "init" {
+			switch name {
+			case "init":
 				c = r.config(t) // a place without a marker
+			case "sweeper":
+				c.Endpoint = later
+				r.Put(t, bucket, record, fmt.Sprintf(`{"upload": "gone", "bucket": %q, "key": "%s/s/item"}`, bucket, cfg.Prefix))
 			}
-			c.Credentials.AccessKey, c.Credentials.SecretKey, c.Credentials.SessionToken = r.Assume(t, p.text(t, c))
-			return use(t.Context(), openS3(t, c).Store, n)
+			return use(t.Context(), as(p, c), n)
 		}
 		t.Run(name, func(t *testing.T) {
 			if err := with(p); err != nil {
 				t.Fatalf("with the policy: %v", err)
 			}
+			if left := r.Keys(t, bucket, record); name == "sweeper" && len(left) > 0 {
+				t.Errorf("%s is left", left)
+			}
 			for i, s := range p.Statement {
+				if s.Effect == "Deny" {
+					other := p
+					other.Statement = append(readS3Policy(t, "init").Statement, p.Statement...)
+					call := s3Denied()[name]
+					if err := call(t.Context(), as(other, cfg)); err == nil || !strings.Contains(err.Error(), "access denied") {
+						t.Errorf("%s: got %v", s.Sid, err)
+					}
+					other.Statement = slices.Delete(other.Statement, len(other.Statement)-len(p.Statement)+i,
+						len(other.Statement)-len(p.Statement)+i+1)
+					if err := call(t.Context(), as(other, cfg)); err != nil {
+						t.Errorf("without the Deny of %s: %v", s.Sid, err)
+					}
+					continue
+				}
 				for _, action := range s.Action {
 					err := with(p.without(i, action))
 					why := unnoticed()[name+" "+action]

@@ -33,10 +33,23 @@ func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err e
 	if m.Plan, err = migrate.NewPlan(ctx, a.db, again); err != nil {
 		return m, asPrecondition(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
-	if m.Topics, err = admin.MissingTopics(ctx, a.kafka, a.topicOptions()); err != nil {
-		return m, asPrecondition(fmt.Errorf("look for the topics: %w", err))
+	m.Topics, err = a.missingTopics(ctx)
+	return m, err
+}
+
+// missingTopics returns the topics that Migrate would create. Its error names all Kafka rights that the login is known
+// to lack.
+func (a *App) missingTopics(ctx context.Context) ([]string, error) {
+	limited, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	if err := access.Check(limited, a.kafka, access.MigrateCheck(a.kafka)); errors.Is(err, client.ErrAccess) {
+		return nil, asPrecondition(err)
 	}
-	return m, nil
+	missing, err := admin.MissingTopics(ctx, a.kafka, a.topicOptions())
+	if err != nil {
+		return nil, asPrecondition(fmt.Errorf("look for the topics: %w", err))
+	}
+	return missing, nil
 }
 
 // MigrationResult is the work that Migrate did.
@@ -60,12 +73,9 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 	if err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
-	missing, err := admin.MissingTopics(ctx, a.kafka, a.topicOptions())
+	missing, err := a.missingTopics(ctx)
 	if err != nil {
-		return done, asPrecondition(fmt.Errorf("look for the topics: %w", err))
-	}
-	if err := access.Check(ctx, a.kafka, access.Rights(a.kafka, access.Migrate)); errors.Is(err, client.ErrAccess) {
-		return done, asPrecondition(fmt.Errorf("make the topics: %w", err))
+		return done, err
 	}
 	if err := a.ensureTopics(ctx); err != nil {
 		return done, err

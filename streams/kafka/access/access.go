@@ -99,6 +99,14 @@ func Rights(cfg client.Config, logins ...schemas.Role) []Right {
 	return l.sorted()
 }
 
+// MigrateCheck returns the rights of Migrate that it certainly needs. Of the others Create on the cluster is enough,
+// and AlterConfigs is needed only for topics of earlier versions: if they are refused, the error names them.
+func MigrateCheck(cfg client.Config) []Right {
+	return slices.DeleteFunc(Rights(cfg, Migrate), func(r Right) bool {
+		return r.Operation == Create || r.Operation == AlterConfigs
+	})
+}
+
 // PolicyFolder returns the right that a process with a policy folder needs.
 func PolicyFolder(cfg client.Config) Right {
 	return Right{Topic, cfg.Topic(schemas.Policies), false, Write, "policies.folder is set"}
@@ -197,7 +205,7 @@ func (l *list) sweeper() {
 		for _, role := range e.Readers {
 			l.group(role, client.ClassOf(e, role), "records and compares offsets", Describe)
 		}
-		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
+		if l.cfg.NoTrim || e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue
 		}
 		l.topic(e.Topic, "trims", Delete)

@@ -97,7 +97,8 @@ func script(login schemas.Role, rights []access.Right) string {
 set -eu
 : "${BOOTSTRAP:?set it to host:port of a broker}"
 PRINCIPAL=${PRINCIPAL:-User:%s}
-PREFIX=${PREFIX:-millrace.}
+PREFIX=${PREFIX-millrace.}
+: "${PREFIX:?must not be empty: the rights would be on every topic and group of the brokers}"
 acl() {
 	"${KAFKA_ACLS:-kafka-acls.sh}" --bootstrap-server "$BOOTSTRAP" \
 		${COMMAND_CONFIG:+--command-config "$COMMAND_CONFIG"} --add --allow-principal "$PRINCIPAL" "$@"

@@ -33,8 +33,12 @@ func (e *MissingError) Error() string {
 	if e.User != "" {
 		who, principal = "user "+e.User, "User:"+e.User
 	}
-	return fmt.Sprintf("%s lacks these Kafka rights: %s (such as kafka-acls.sh --add --allow-principal %s %s)",
-		who, strings.Join(all, ", "), principal, e.Rights[0].arguments())
+	text := fmt.Sprintf("%s lacks these Kafka rights: %s", who, strings.Join(all, ", "))
+	if e.Rights[0].Name == "" { // of an empty prefix: kafka-acls.sh has no way to say that
+		return text
+	}
+	return fmt.Sprintf("%s (such as kafka-acls.sh --add --allow-principal %s %s)",
+		text, principal, e.Rights[0].arguments())
 }
 
 // Unwrap returns client.ErrAccess.

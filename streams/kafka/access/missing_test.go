@@ -3,6 +3,7 @@ package access_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,44 @@ func TestMissingError(t *testing.T) {
 	if err := access.Check(ctx, cfg, access.Rights(cfg, schemas.RoleCopier)); err == nil ||
 		errors.Is(err, client.ErrAccess) {
 		t.Errorf("without brokers: %v", err)
+	}
+}
+
+func TestMissingErrorOfNoPrefix(t *testing.T) {
+	t.Parallel()
+	err := &access.MissingError{User: "u", Rights: access.Rights(client.Config{}, access.Viewer)}
+	const want = `user u lacks these Kafka rights: Read on all topics that begin with "", ` +
+		`Describe on all groups that begin with ""`
+	if err.Error() != want {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What the configuration turns off needs no rights, and migrate does not check what it may never need.
+func TestRightsThatAreNotNeeded(t *testing.T) {
+	t.Parallel()
+	cfg := client.Config{Prefix: "p."}
+	for name, tc := range map[string]struct {
+		all, fewer []access.Right
+		operations []string // of which fewer has none
+	}{
+		"no trimming": {access.Rights(cfg, schemas.RoleSweeper),
+			access.Rights(client.Config{Prefix: "p.", NoTrim: true}, schemas.RoleSweeper), []string{access.Delete}},
+		"migrate": {access.Rights(cfg, access.Migrate), access.MigrateCheck(cfg),
+			[]string{access.Create, access.AlterConfigs}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, o := range tc.operations {
+				has := func(r access.Right) bool { return r.Operation == o }
+				if !slices.ContainsFunc(tc.all, has) || slices.ContainsFunc(tc.fewer, has) {
+					t.Errorf("%s: got %v", o, tc.fewer)
+				}
+			}
+			if len(tc.fewer) == 0 {
+				t.Error("nothing is left")
+			}
+		})
 	}
 }
 

@@ -106,7 +106,7 @@ func MissingTopics(ctx context.Context, cfg client.Config, o TopicOptions) ([]st
 		case errors.Is(err, kerr.UnknownTopicOrPartition):
 			missing = append(missing, name)
 		case err != nil:
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return nil, client.Refused(fmt.Errorf("%s: %w", name, err), "Describe", name, "")
 		}
 	}
 	return missing, e.checkBrokers(len(missing))

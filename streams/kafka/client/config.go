@@ -37,6 +37,7 @@ type Config struct {
 	Lanes  []Lane // [30s, 5m, 1h, 1d]
 	// Foreign lists topics of other systems that the ingester reads, by their full names.
 	Foreign []string
+	NoTrim  bool // nothing trims work topics, so that no right to is needed
 	// Heartbeat is the interval between heartbeats of a group member [3 s]. Rebalances take about that long.
 	Heartbeat time.Duration
 	// SessionTimeout is how long a member may send no heartbeat before its partitions are reassigned [10 s; with
