@@ -19,5 +19,5 @@ func main() {
 		fmt.Fprintln(os.Stderr, "libchdb:", err)
 		os.Exit(1)
 	}
-	fmt.Println(path)
+	fmt.Fprintln(os.Stdout, path)
 }
