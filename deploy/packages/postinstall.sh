@@ -2,7 +2,7 @@
 # Enables, starts and restarts nothing. Arguments: deb configure [OLD-VERSION], rpm 1 for an installation and 2 for an
 # upgrade.
 set -e
-[ ! -d /run/systemd/system ] || systemctl daemon-reload
+[ ! -d "${SYSTEMD_DIR:-/run/systemd/system}" ] || systemctl daemon-reload
 case "$1:$2" in
 configure: | 1:*)
 	echo "millrace: nothing is started. Adapt /etc/millrace/millrace.yaml, then: millrace config check --config" \

@@ -4,7 +4,7 @@
 set -e
 case "$1" in
 remove | 0)
-	[ ! -d /run/systemd/system ] || systemctl stop 'millrace@*.service'
+	[ ! -d "${SYSTEMD_DIR:-/run/systemd/system}" ] || systemctl stop 'millrace@*.service'
 	systemctl disable millrace@.service || true # all instances; there may be no systemd
 	;;
 esac

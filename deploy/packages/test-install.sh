@@ -38,7 +38,7 @@ is "user has no shell and no home of its own" "$(getent passwd millrace | cut -d
 	"/var/lib/millrace:/usr/sbin/nologin"
 is "owner of /etc/millrace" "$(owner /etc/millrace)" "root:millrace 750"
 is "owner of the configuration" "$(owner /etc/millrace/millrace.yaml)" "root:millrace 640"
-is "owner of the environment" "$(owner /etc/millrace/environment)" "root:millrace 640"
+is "owner of the environment" "$(owner /etc/millrace/environment)" "root:root 600"
 is "owner of /var/lib/millrace" "$(owner /var/lib/millrace)" "millrace:millrace 750"
 ok "unit" test -f /usr/lib/systemd/system/millrace@.service
 ok "licences" test -s /usr/share/doc/millrace/LICENSES.txt
