@@ -40,7 +40,7 @@ func TestEveryListHasForms(t *testing.T) {
 		"object show",
 		"pause", "pause list"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
-		"verify", "rebuild", "sweep start", "migrate"}
+		"verify", "rebuild", "sweep start", "migrate", "health"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident close",
 		"space back", "space gone", "store init", "workers"}
 	for words, c := range leaves(newRoot()) {
