@@ -138,6 +138,15 @@ func TestRefusesDirectoriesOfOthers(t *testing.T) {
 			"standalone --config config.yaml --state new", exitPrecondition, []string{"/store " + to, "chown -R 65532 /"}},
 		"store that is made": {func(f *refusal) { f.mkdir("store", 0) },
 			"store init --config config.yaml acme/1", exitPrecondition, []string{"/store " + to, "chown -R 65532 /"}},
+		"tree of another user that is only read": {func(f *refusal) {
+			f.mkdir("photos", 0)
+			f.write("photos/README", "an archive")
+			f.check(os.Chmod(filepath.Join(f.dir, "photos"), 0o700))
+			f.write("plain.yaml", "kafka: {brokers: [\"127.0.0.1:1\"]}\naccounts: [{id: acme, stores: [{id: \"1\", "+
+				"driver: file, layout: plain, expect: README, root: "+f.dir+"/photos, primary: true}]}]\n")
+		},
+			"store check --config plain.yaml", exitFindings,
+			[]string{"/photos is owned by uid 0 with mode 0700", "setfacl -R -m u:65532:rX /"}},
 		"outbox": {func(f *refusal) {
 			f.mkdir("outbox", 0)
 			f.write("outbox/lock", "")
@@ -157,6 +166,9 @@ func TestRefusesDirectoriesOfOthers(t *testing.T) {
 				if !strings.Contains(stderr, want) {
 					t.Errorf("not said: %q", want)
 				}
+			}
+			if strings.Contains(stderr, "run as uid 0") {
+				t.Error("it proposes to run as root")
 			}
 			if t.Failed() {
 				t.Log(stderr)

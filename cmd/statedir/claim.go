@@ -119,11 +119,21 @@ func CheckAccess(dir string) error {
 	return nil
 }
 
-// explain names the owner and the remedy in an error that reports a lack of permission.
+// explain names the owner and the remedy in an error that reports a lack of permission for the state directory.
 func explain(dir string, err error) error {
 	err = denied.Explain(dir, err)
 	if remedy := denied.RemedyOf(err); remedy != "" {
 		return fmt.Errorf("%w: state directory: %w: %s", precondition.Err, err, remedy)
 	}
 	return err
+}
+
+// explainWithin is explain for errors that may be about files elsewhere, such as the program of an engine. Those stay
+// as they are.
+func explainWithin(dir string, err error) error {
+	var p *fs.PathError
+	if !errors.As(err, &p) || !denied.Contains(dir, p.Path) {
+		return err
+	}
+	return explain(dir, err)
 }

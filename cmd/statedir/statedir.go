@@ -64,7 +64,7 @@ func Open(ctx context.Context, c Config) (_ *Dir, err error) {
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(explain(c.Dir, err), d.Close(ctx))
+			err = errors.Join(explainWithin(c.Dir, err), d.Close(ctx))
 		}
 	}()
 	var g errgroup.Group

@@ -3,6 +3,8 @@ package statedir
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -62,6 +64,57 @@ func TestRefused(t *testing.T) {
 				t.Errorf("it has %q, %v", got, err)
 			}
 		})
+	}
+}
+
+// Only errors about files in the state directory are explained as those of the state directory.
+func TestExplainWithin(t *testing.T) {
+	dir := t.TempDir()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(here, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(path string) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
+	for name, tt := range map[string]struct {
+		dir     string
+		err     error
+		explain bool
+	}{
+		"file in it":               {dir, at(filepath.Join(dir, "kafka", "log")), true},
+		"the directory":            {dir, at(dir), true},
+		"relative":                 {relative, at(filepath.Join(relative, "kafka")), true},
+		"relative name, elsewhere": {dir, at("kafka"), false},
+		"program of an engine":     {dir, &fs.PathError{Op: "fork/exec", Path: "/opt/clickhouse", Err: fs.ErrPermission}, false},
+		"its name is a prefix":     {dir, at(dir + "-2"), false},
+		"no file":                  {dir, fmt.Errorf("listen tcp: %w", fs.ErrPermission), false},
+		"another error":            {dir, &fs.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := explainWithin(tt.dir, fmt.Errorf("start: %w", tt.err))
+			if explained := errors.Is(got, precondition.Err); explained != tt.explain || !errors.Is(got, tt.err) {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
+
+// A program of the engine that the kernel refuses to run is no fault of the state directory.
+func TestOpenRefusedElsewhere(t *testing.T) {
+	programs := t.TempDir()
+	interpreter, program := filepath.Join(programs, "interpreter"), filepath.Join(programs, "clickhouse")
+	if err := errors.Join(os.WriteFile(interpreter, nil, 0o600),
+		os.WriteFile(program, []byte("#!"+interpreter+"\n"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", programs)
+	t.Setenv("MILLRACE_LIBCHDB", "")
+	_, err := Open(t.Context(), Config{Dir: filepath.Join(t.TempDir(), "state"), WithoutBroker: true})
+	if !errors.Is(err, fs.ErrPermission) || errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), program) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -39,7 +39,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/denied"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -121,11 +120,11 @@ func Open(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		cfg: cfg, pool: pool, locks: newStripes(), window: windowNames,
-		root: root{dir: dir, isStore: (*session).hasOwnDir},
+		root: root{dir: dir, readOnly: cfg.ReadOnly, isStore: (*session).hasOwnDir},
 	}
 	s.bufs.New = func() any { b := make([]byte, bufBytes); return &b }
 	if s.sess, err = openSession(dir); err != nil {
-		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, denied.Explain(dir, err))
+		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, s.explain(err))
 	}
 	if s.sess.foldsOwnDir() {
 		err = retry.Unavailable(fmt.Errorf("%w: the file system treats upper and lower case as the same", errFolded))
@@ -207,7 +206,7 @@ func (s *Store) explainDenied(err error) error {
 	if !errors.Is(err, fs.ErrPermission) {
 		return err
 	}
-	return deniedError{denied.Explain(s.cfg.Root, err)}
+	return deniedError{s.explain(err)}
 }
 
 func (s *Store) prepare(sess *session) error { return s.explainDenied(sess.prepare()) }

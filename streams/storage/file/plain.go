@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/internal/denied"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -81,9 +80,9 @@ func OpenPlain(cfg PlainConfig) (*Plain, error) {
 		return nil, err
 	}
 	p := &Plain{cfg: cfg, window: windowNames}
-	p.root = root{dir: dir, isStore: func(s *session) bool { return p.checkExpected(s) == nil }}
+	p.root = root{dir: dir, readOnly: true, isStore: func(s *session) bool { return p.checkExpected(s) == nil }}
 	if p.sess, err = openSession(dir); err != nil {
-		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, denied.Explain(dir, err))
+		return nil, fmt.Errorf("open root of file store %q: %w", cfg.ID, p.explain(err))
 	}
 	return p, nil
 }
@@ -103,14 +102,14 @@ func (p *Plain) checkExpected(s *session) error {
 	case isAbsent(err):
 		return fmt.Errorf("root %s has no %s, which identifies it: %w", p.dir, p.cfg.Expect, storage.ErrNoMarker)
 	case err != nil, p.cfg.ExpectSHA256 == "":
-		return denied.Explain(p.dir, err)
+		return p.explain(err)
 	case !isRegular(&st) || st.Size > maxExpected:
 		return fmt.Errorf("%s in root %s is not a file of at most %d bytes: %w",
 			p.cfg.Expect, p.dir, maxExpected, storage.ErrWrongMarker)
 	}
 	b, err := s.read(p.cfg.Expect)
 	if err != nil {
-		return denied.Explain(p.dir, err)
+		return p.explain(err)
 	}
 	if sum := sha256.Sum256(b); hex.EncodeToString(sum[:]) != p.cfg.ExpectSHA256 {
 		return fmt.Errorf("%s in root %s has sha256 %x: %w", p.cfg.Expect, p.dir, sum, storage.ErrWrongMarker)

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/denied"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/storagetest"
@@ -49,6 +50,26 @@ func noFile(id string, beside []string) bool {
 		}
 	}
 	return id == "README"
+}
+
+// A tree that is only read keeps its owner: the remedy is the right to read. A store that is written to is given to the
+// user.
+func TestRemedyOfARefusal(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, tt := range map[string]struct {
+		r    *root
+		want string
+	}{
+		"plain":           {&openPlain(t, PlainConfig{Root: t.TempDir()}).root, "right to read"},
+		"read-only store": {&open(t, Config{Root: dir, ReadOnly: true}).root, "right to read"},
+		"store":           {&open(t, Config{}).root, "right to write"},
+	} {
+		refused := tt.r.unavailable(&fs.PathError{Op: "open", Path: "a", Err: fs.ErrPermission})
+		if got := denied.RemedyOf(refused); !strings.Contains(got, tt.want) || strings.Contains(got, "chown") {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
+	}
 }
 
 // plant writes files as another program would.

@@ -15,7 +15,8 @@ import (
 // A root is the root directory of a store. It opens a new session if another directory has the path, for example after
 // a disk was mounted again.
 type root struct {
-	dir string
+	dir      string
+	readOnly bool // this process writes nothing there
 	// isStore reports whether a directory that has replaced the root is a store.
 	isStore func(*session) bool
 
@@ -86,5 +87,13 @@ func (r *root) release(sess *session) {
 }
 
 func (r *root) unavailable(err error) error {
-	return retry.Unavailable(fmt.Errorf("root %s: %w: %w", r.dir, storage.ErrNoMarker, denied.Explain(r.dir, err)))
+	return retry.Unavailable(fmt.Errorf("root %s: %w: %w", r.dir, storage.ErrNoMarker, r.explain(err)))
+}
+
+// explain names the owner and the remedy in an error that reports a lack of permission.
+func (r *root) explain(err error) error {
+	if r.readOnly {
+		return denied.ExplainRead(r.dir, err)
+	}
+	return denied.Explain(r.dir, err)
 }
