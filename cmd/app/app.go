@@ -9,10 +9,12 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -79,6 +81,7 @@ type App struct {
 	actions           *kafka.Table        // of the topic admin: the actions of operators that roles use
 	unreadable        *client.Unreadables // unreadable records of this process's tables
 	outboxes          []*outbox.File      // of the stores that emit
+	events            *eventServer        // nil: ingest.listen is not set, or another process has role ingester
 	emits             *emit.Metrics       // nil: http.listen is not set, or nothing emits
 	folder            *folder.Folder
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
@@ -168,10 +171,27 @@ func (a *App) Close() {
 // ensureTopics creates the missing topics, and checks the topic settings on which roles depend;
 // without roles, those on which any role depends.
 func (a *App) ensureTopics(ctx context.Context, roles ...schemas.Role) error {
-	if err := admin.EnsureTopics(ctx, a.kafka, a.topicOptions(roles...)); err != nil {
-		return asPrecondition(fmt.Errorf("make the topics: %w", err))
+	err := admin.EnsureTopics(ctx, a.kafka, a.topicOptions(roles...))
+	if err == nil {
+		return nil
 	}
-	return nil
+	if len(roles) > 0 && errors.Is(err, client.ErrAccess) {
+		err = a.explainMissingTopics(ctx, err)
+	}
+	return asPrecondition(fmt.Errorf("make the topics: %w", err))
+}
+
+// explainMissingTopics returns an error that says to run millrace migrate if topics are missing, otherwise err: the
+// logins of roles may not create topics.
+func (a *App) explainMissingTopics(ctx context.Context, err error) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	missing, look := admin.MissingTopics(ctx, a.kafka, a.topicOptions())
+	if look != nil || len(missing) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w: topics are missing, and the login may not create them: run millrace migrate: %s",
+		client.ErrAccess, strings.Join(missing, ", "))
 }
 
 func (a *App) topicOptions(roles ...schemas.Role) admin.TopicOptions {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -59,7 +60,8 @@ func (a *App) ingester() ([]part, error) {
 		return p.Run(ctx)
 	}}}
 	if a.cfg.Ingest.Listen != "" {
-		parts = append(parts, part{"ingest", func(ctx context.Context) error { return a.serveIngest(ctx, m) }})
+		a.events = &eventServer{app: a, metrics: m}
+		parts = append(parts, part{"ingest", a.events.run})
 	}
 	for _, n := range a.stores.storeNames() {
 		c := a.stores.of(n).cfg
@@ -88,30 +90,53 @@ func (a *App) warnMissingTopics(ctx context.Context) {
 	}
 }
 
-// serveIngest accepts events over HTTP until ctx is done. Requests in progress may then end.
-func (a *App) serveIngest(ctx context.Context, m *ingest.Metrics) error {
-	c := a.cfg.Ingest
+// An eventServer accepts events over HTTP. The nil eventServer accepts none.
+type eventServer struct {
+	app      *App
+	metrics  *ingest.Metrics
+	listener net.Listener // set by open
+	handler  http.Handler // set by open
+}
+
+// open resolves the tokens and listens. It runs before the parts, so that a secret that is not set or an address that
+// is taken is a precondition.
+func (s *eventServer) open(ctx context.Context) error {
+	if s == nil {
+		return nil
+	}
+	a, c := s.app, s.app.cfg.Ingest
 	tokens, err := tokensOf(ctx, c.Tokens)
 	if err != nil {
 		return err
 	}
-	h, err := ingest.New(ingest.Config{
+	s.handler, err = ingest.New(ingest.Config{
 		Tokens: tokens, MaxBody: int64(c.MaxBody), MaxEvents: c.MaxEvents, Concurrency: c.Concurrency,
 		Memory: int64(c.Memory),
-	}, a.producer, a.stores, m, a.log)
+	}, a.producer, a.stores, s.metrics, a.log)
 	if err != nil {
 		return precondition.Of(fmt.Errorf("ingest.tokens: %w", err))
 	}
-	l, err := listenOn(ctx, "ingest.listen", c.Listen)
-	if err != nil {
+	if s.listener, err = listenOn(ctx, "ingest.listen", c.Listen); err != nil {
 		return err
 	}
-	a.log.Info("listen for events", "address", l.Addr().String(), "tokens", len(tokens))
-	return serveOn(ctx, l, &http.Server{
-		Handler: h, ReadHeaderTimeout: serveHeader, ReadTimeout: ingestRead, WriteTimeout: ingestWrite,
+	a.log.Info("listen for events", "address", s.listener.Addr().String(), "tokens", len(tokens))
+	return nil
+}
+
+// run serves until ctx is done. Requests in progress may then end.
+func (s *eventServer) run(ctx context.Context) error {
+	return serveOn(ctx, s.listener, &http.Server{
+		Handler: s.handler, ReadHeaderTimeout: serveHeader, ReadTimeout: ingestRead, WriteTimeout: ingestWrite,
 		IdleTimeout: serveIdle, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+		ErrorLog: slog.NewLogLogger(s.app.log.Handler(), slog.LevelDebug),
 	}, ingestStop)
+}
+
+// close closes the listener, also if run was not called.
+func (s *eventServer) close() {
+	if s != nil && s.listener != nil {
+		_ = s.listener.Close() // run has closed it, or nothing was accepted
+	}
 }
 
 // tokensOf resolves the secrets of the tokens.

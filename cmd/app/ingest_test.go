@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -269,6 +270,60 @@ func TestIngestKafkaAway(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// An address that is taken, or a token that is not set, prevents the start: no part runs, and the exit code is that of a
+// precondition. Afterwards the address is free.
+func TestIngestRefusedAtStart(t *testing.T) {
+	for name, tt := range map[string]struct {
+		spoil func(t *testing.T, s *site)
+		want  string
+	}{
+		"address is taken": {func(t *testing.T, s *site) {
+			l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", s.cfg.Ingest.Listen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+		}, "ingest.listen: "},
+		"token is not set": {func(t *testing.T, _ *site) { t.Setenv("LOADER", "") }, "ingest.tokens: loader: "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newIngestSite(t)
+			tt.spoil(t, s)
+			a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer a.Close()
+			err = a.Run(t.Context(), []schemas.Role{schemas.RoleIngester})
+			if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want a precondition: %s", err, tt.want)
+			}
+			if s.said.Count("msg=run ") > 0 {
+				t.Error("parts have run")
+			}
+		})
+	}
+}
+
+// A start that fails later closes the address again.
+func TestEventServerCloses(t *testing.T) {
+	s, _ := newIngestSite(t)
+	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	if _, err := a.ingester(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := a.events.open(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.events.close()
 	}
 }
 

@@ -140,16 +140,20 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 	return begun, nil
 }
 
-// asPrecondition wraps errors that an operator must resolve before a retry with precondition.Err.
+// asPrecondition wraps errors that an operator must resolve before a retry with precondition.Err. It is for commands, and
+// for what is checked before parts run.
 func asPrecondition(err error) error {
-	for _, kind := range []error{
+	if needsOperator(err) {
+		return fmt.Errorf("%w: %w", precondition.Err, err)
+	}
+	return err
+}
+
+// needsOperator reports whether a retry fails until an operator has acted.
+func needsOperator(err error) bool {
+	return slices.ContainsFunc([]error{
 		migrate.ErrMissing, migrate.ErrChanged, migrate.ErrLayout, clickhouse.ErrCluster,
 		clickhouse.ErrReplicas, migrate.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, client.ErrLoginRejected,
 		admin.ErrTopics, client.ErrAccess,
-	} {
-		if errors.Is(err, kind) {
-			return fmt.Errorf("%w: %w", precondition.Err, err)
-		}
-	}
-	return err
+	}, func(kind error) bool { return errors.Is(err, kind) })
 }

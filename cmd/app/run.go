@@ -99,6 +99,7 @@ func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
 	if err != nil {
 		return err
 	}
+	defer w.events.close()
 	if err := w.prepare(ctx, roles); err != nil || ctx.Err() != nil {
 		return err
 	}
@@ -119,7 +120,7 @@ func (w appRun) work(ctx context.Context, roles []schemas.Role, parts []part) er
 // engine or store is not one of them.
 func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 	if w.needs.clickhouse {
-		if err := w.schema.checkOnce(ctx); err != nil {
+		if err := w.schema.checkAtStart(ctx); err != nil {
 			return err
 		}
 	}
@@ -134,7 +135,10 @@ func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 	if err := w.ensureTopics(ctx, roles...); err != nil && ctx.Err() == nil {
 		return err
 	}
-	return nil
+	if ctx.Err() != nil {
+		return nil
+	}
+	return w.events.open(ctx) // last: connections wait until the parts run
 }
 
 // checkRights returns an error that names all Kafka rights that the login lacks. If the brokers do not

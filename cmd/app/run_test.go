@@ -14,10 +14,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/access"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
 	"github.com/millrace/millrace/streams/policy"
@@ -237,6 +244,61 @@ func TestRunningPartIsNoPrecondition(t *testing.T) {
 	}
 	if err := asPrecondition(refused); !errors.Is(err, precondition.Err) {
 		t.Errorf("got %v at the start, want precondition.Err", err)
+	}
+}
+
+// A role that is started before millrace migrate says to run it, with a login that has the rights of the role only.
+func TestRunBeforeMigrate(t *testing.T) {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(),
+		kfake.Superuser("PLAIN", "root", "p"), kfake.User("PLAIN", "planner", "p"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	root := plain.Auth{User: "root", Pass: "p"}
+	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(root.AsMechanism()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	for _, r := range access.Rights(client.Config{Prefix: "millrace."}, schemas.RolePlanner) {
+		op, err := kmsg.ParseACLOperation(r.Operation)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := kadm.NewACLs().Allow("User:planner").AllowHosts("*").Operations(op)
+		if b.ResourcePatternType(kadm.ACLPatternLiteral); r.Prefixed {
+			b.ResourcePatternType(kadm.ACLPatternPrefixed)
+		}
+		if r.Resource == access.Topic {
+			b.Topics(r.Name)
+		} else {
+			b.Groups(r.Name)
+		}
+		if _, err := kadm.NewClient(cl).CreateACLs(t.Context(), b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newSite(t)
+	s.cfg.Kafka.Brokers = c.ListenAddrs()
+	s.cfg.Kafka.TopicPrefix = "millrace."
+	t.Setenv("PLANNER", "p")
+	secret, _, err := config.Load(config.Sources{Env: []string{"MILLRACE_CLICKHOUSE__PASSWORD=env:PLANNER"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.cfg.Kafka.SASL = config.SASL{Mechanism: "PLAIN", User: "planner", Password: secret.ClickHouse.Password}
+	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const want = "topics are missing, and the login may not create them: run millrace migrate: "
+	if err := a.Run(ctx, []schemas.Role{schemas.RolePlanner}); !errors.Is(err, precondition.Err) ||
+		!strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "millrace.changes") {
+		t.Errorf("got %v, want %q", err, want)
 	}
 }
 

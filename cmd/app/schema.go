@@ -2,13 +2,11 @@ package app
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrate"
@@ -43,12 +41,15 @@ func newSchema(db *clickhouse.DB, roles []schemas.Role, log *slog.Logger) *schem
 	return &schema{check: check, pingDB: db.Ping, log: log}
 }
 
+// checkAtStart is checkOnce before the parts run.
+func (s *schema) checkAtStart(run context.Context) error { return asPrecondition(s.checkOnce(run)) }
+
 // checkOnce checks once. It returns only errors that an operator must resolve.
 func (s *schema) checkOnce(run context.Context) error {
 	ctx, cancel := context.WithTimeout(run, schemaLimit)
 	defer cancel()
 	err := s.check(ctx)
-	if err = asPrecondition(err); errors.Is(err, precondition.Err) {
+	if needsOperator(err) {
 		return err
 	}
 	if run.Err() == nil {

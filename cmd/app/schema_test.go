@@ -45,7 +45,7 @@ func TestSchema(t *testing.T) {
 						}
 						return err
 					}}
-				if err := s.checkOnce(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, precondition.Err) {
+				if err := s.checkAtStart(ctx); !errors.Is(err, tt.start) || tt.start != nil && !errors.Is(err, precondition.Err) {
 					t.Fatalf("at the start: got %v, want %v", err, tt.start)
 				}
 				if tt.start != nil {
@@ -59,8 +59,8 @@ func TestSchema(t *testing.T) {
 					t.Errorf("ping: got %v, want %v", got, tt.ping)
 				}
 				cancel()
-				if err := <-ended; !errors.Is(err, tt.later) || tt.later != nil && !errors.Is(err, precondition.Err) {
-					t.Errorf("ended with %v, want %v", err, tt.later)
+				if err := <-ended; !errors.Is(err, tt.later) || errors.Is(err, precondition.Err) {
+					t.Errorf("ended with %v, want %v, which is no precondition any more", err, tt.later)
 				}
 				if tt.ping == nil && tt.later == nil && n != len(tt.says) {
 					t.Errorf("asked %d times, want %d", n, len(tt.says))

@@ -93,6 +93,12 @@ func TestUsers(t *testing.T) {
 		!errors.Is(err, clickhouse.ErrAccess) {
 		t.Errorf("Check before there is a database = %v", err)
 	}
+	for _, user := range []string{"reader", "sink"} { // a role that is started before millrace migrate
+		if err := migrate.Check(t.Context(), as(user, "")); !errors.Is(err, migrate.ErrMissing) ||
+			!strings.Contains(err.Error(), "(run millrace migrate)") {
+			t.Errorf("Check as %s before there is a database = %v", user, err)
+		}
+	}
 	owner := as("owner", "")
 	if _, err := migrate.Run(t.Context(), owner); err != nil {
 		t.Fatalf("Migrate with the grants of the documentation: %v", err)
