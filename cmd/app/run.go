@@ -151,9 +151,16 @@ func (w appRun) checkRights(run context.Context, roles []schemas.Role) error {
 		rights = append(rights, access.PolicyFolder(w.kafka))
 	}
 	err := access.Check(ctx, w.kafka, rights)
+	groups := (*access.GroupsUncheckedError)(nil)
 	switch {
 	case errors.Is(err, client.ErrAccess):
 		return asPrecondition(err)
+	case errors.Is(err, client.ErrOffsetsNotReady) && errors.As(err, &groups): // a new cluster
+		w.log.Info("skip the check of Kafka rights on groups: the brokers are preparing their offsets topic; "+
+			"the rights on topics are checked", "groups", groups.Groups)
+	case errors.As(err, &groups):
+		w.log.Warn("skip the check of Kafka rights on groups: the rights on topics are checked",
+			"groups", groups.Groups, "err", groups.Err)
 	case err != nil && run.Err() == nil:
 		w.log.Warn("skip the check of Kafka rights", "err", err)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -244,6 +245,49 @@ func TestRunningPartIsNoPrecondition(t *testing.T) {
 	}
 	if err := asPrecondition(refused); !errors.Is(err, precondition.Err) {
 		t.Errorf("got %v at the start, want precondition.Err", err)
+	}
+}
+
+// On a new cluster the rights on groups cannot be asked for: that is no warning, and says what was not checked.
+func TestCheckRightsOfANewCluster(t *testing.T) {
+	for name, tt := range map[string]struct {
+		code *kerr.Error // the answer to a request for a coordinator
+		want []string    // in the log
+	}{
+		"the offsets topic is prepared": {kerr.CoordinatorNotAvailable,
+			[]string{"level=INFO", "skip the check of Kafka rights on groups", "the brokers are preparing their offsets topic",
+				"groups=[millrace.delayer]"}},
+		"another failure": {kerr.UnknownServerError,
+			[]string{"level=WARN", "skip the check of Kafka rights on groups", "groups=[millrace.delayer]", "UNKNOWN_SERVER_ERROR"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := kfake.NewCluster(kfake.NumBrokers(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.ControlKey(int16(kmsg.FindCoordinator), func(req kmsg.Request) (kmsg.Response, error, bool) {
+				c.KeepControl()
+				resp := req.ResponseKind().(*kmsg.FindCoordinatorResponse)
+				for _, key := range req.(*kmsg.FindCoordinatorRequest).CoordinatorKeys {
+					resp.Coordinators = append(resp.Coordinators,
+						kmsg.FindCoordinatorResponseCoordinator{Key: key, ErrorCode: tt.code.Code})
+				}
+				return resp, nil, true
+			})
+			var said logtest.Lines
+			cfg := config.Default()
+			w := appRun{App: &App{log: said.Log(), cfg: &cfg,
+				kafka: client.Config{Brokers: c.ListenAddrs(), Prefix: "millrace."}}}
+			if err := w.checkRights(t.Context(), []schemas.Role{schemas.RoleDelayer}); err != nil {
+				t.Fatal(err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(said.String(), want) || said.Count("\n") != 1 {
+					t.Errorf("got\n%s\nwant %q", said.String(), want)
+				}
+			}
+		})
 	}
 }
 

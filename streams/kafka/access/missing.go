@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -44,11 +45,27 @@ func (e *MissingError) Error() string {
 // Unwrap returns client.ErrAccess.
 func (*MissingError) Unwrap() error { return client.ErrAccess }
 
+// A GroupsUncheckedError names the groups on which the rights could not be checked. The rights on topics were.
+type GroupsUncheckedError struct {
+	Groups []string
+	// Err is the cause. It wraps client.ErrOffsetsNotReady if the brokers are preparing their offsets topic, as they do
+	// for the first seconds of a new cluster.
+	Err error
+}
+
+// Error implements error.
+func (e *GroupsUncheckedError) Error() string {
+	return fmt.Sprintf("describe groups %s: %v", strings.Join(e.Groups, ", "), e.Err)
+}
+
+// Unwrap returns the cause.
+func (e *GroupsUncheckedError) Unwrap() error { return e.Err }
+
 // describeGroups is the newest version of DescribeGroups that reports the operations on groups without members.
 const describeGroups = 5
 
 // Check returns a *MissingError with those of rights that the brokers say the login lacks. Any other error means that
-// some rights could not be checked. Topics that do not exist are not checked, nor is anything by brokers that report no
+// some rights could not be checked: those on groups if it is a *GroupsUncheckedError, otherwise all. Topics that do not exist are not checked, nor is anything by brokers that report no
 // operations; brokers without an authorizer report all.
 func Check(ctx context.Context, cfg client.Config, rights []Right) error {
 	versions := kversion.Stable()
@@ -63,7 +80,10 @@ func Check(ctx context.Context, cfg client.Config, rights []Right) error {
 	}
 	defer cl.Close()
 	p := probe{cfg: cfg, may: map[resource]int32{}}
-	err = errors.Join(p.topics(ctx, cl, rights), p.groups(ctx, cl, rights))
+	if err := p.topics(ctx, cl, rights); err != nil {
+		return client.Explain(err)
+	}
+	err = p.groups(ctx, cl, rights)
 	if lacks := p.missing(rights); len(lacks) > 0 {
 		user := ""
 		if cfg.SASL != nil {
@@ -71,10 +91,7 @@ func Check(ctx context.Context, cfg client.Config, rights []Right) error {
 		}
 		return &MissingError{user, lacks}
 	}
-	if err != nil {
-		return client.Explain(err)
-	}
-	return nil
+	return err
 }
 
 type resource struct {
@@ -185,28 +202,53 @@ func (p probe) topics(ctx context.Context, cl *kgo.Client, rights []Right) error
 	return nil
 }
 
+// groups asks for all groups at once: one request finds the coordinators, and each coordinator describes its groups.
 func (p probe) groups(ctx context.Context, cl *kgo.Client, rights []Right) error {
-	var errs []error
-	for _, name := range p.all(Group, rights) { // one by one: a coordinator lookup fails for all if it does for one
-		req := kmsg.NewPtrDescribeGroupsRequest()
-		req.Groups, req.IncludeAuthorizedOperations = []string{name}, true
-		resp, err := req.RequestWith(ctx, cl)
-		if errors.Is(err, kerr.GroupAuthorizationFailed) {
-			p.deny(Group, name)
-			continue
-		}
-		if err != nil {
-			errs = append(errs, fmt.Errorf("describe group %s: %w", name, err))
-			continue
-		}
-		for _, g := range resp.Groups {
-			switch err := kerr.ErrorForCode(g.ErrorCode); {
-			case errors.Is(err, kerr.GroupAuthorizationFailed):
-				p.deny(Group, name)
-			case err == nil:
-				p.set(Group, name, g.AuthorizedOperations)
+	req := kmsg.NewPtrDescribeGroupsRequest()
+	req.Groups, req.IncludeAuthorizedOperations = p.all(Group, rights), true
+	if len(req.Groups) == 0 {
+		return nil
+	}
+	failed := failedGroups{}
+	for _, shard := range cl.RequestSharded(ctx, req) { // the error of one group is not that of the others
+		if shard.Err != nil {
+			for _, name := range shard.Req.(*kmsg.DescribeGroupsRequest).Groups {
+				failed[name] = shard.Err
 			}
+			continue
+		}
+		for _, g := range shard.Resp.(*kmsg.DescribeGroupsResponse).Groups {
+			if err := kerr.ErrorForCode(g.ErrorCode); err != nil {
+				failed[g.Group] = err
+				continue
+			}
+			p.set(Group, g.Group, g.AuthorizedOperations)
 		}
 	}
-	return errors.Join(errs...)
+	maps.DeleteFunc(failed, func(name string, err error) bool {
+		refused := errors.Is(err, kerr.GroupAuthorizationFailed)
+		if refused {
+			p.deny(Group, name)
+		}
+		return refused
+	})
+	return failed.err()
+}
+
+// failedGroups are the groups that could not be described.
+type failedGroups map[string]error
+
+// err returns a *GroupsUncheckedError, or nil if there are none. It wraps client.ErrOffsetsNotReady only if that
+// is the cause for all of them.
+func (f failedGroups) err() error {
+	if len(f) == 0 {
+		return nil
+	}
+	e := &GroupsUncheckedError{Groups: slices.Sorted(maps.Keys(f))}
+	for _, name := range e.Groups {
+		if err := client.Explain(f[name]); e.Err == nil || !errors.Is(err, client.ErrOffsetsNotReady) {
+			e.Err = err
+		}
+	}
+	return e
 }

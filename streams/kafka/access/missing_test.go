@@ -5,10 +5,12 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -176,6 +178,88 @@ func TestRightsThatAreNotNeeded(t *testing.T) {
 				t.Error("nothing is left")
 			}
 		})
+	}
+}
+
+// The sweeper describes the groups of all roles: in one request to each broker, after one that finds their coordinators.
+func TestCheckRequests(t *testing.T) {
+	t.Parallel()
+	for _, brokers := range []int{1, 3} {
+		c, err := kfake.NewCluster(kfake.NumBrokers(brokers))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p."}
+		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		requests := map[string]int{}
+		c.Control(func(req kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			mu.Lock()
+			defer mu.Unlock()
+			requests[kmsg.NameForKey(req.Key())]++
+			return nil, nil, false
+		})
+		if err := access.Check(t.Context(), cfg, access.Rights(cfg, schemas.RoleSweeper)); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		if requests["FindCoordinator"] != 1 || requests["DescribeGroups"] > brokers || requests["Metadata"] > 3 {
+			t.Errorf("%d brokers: got %v", brokers, requests)
+		}
+		mu.Unlock()
+	}
+}
+
+// While the brokers prepare their offsets topic, the rights on topics are checked, and the error names the groups that
+// are not.
+func TestCheckWithoutCoordinators(t *testing.T) {
+	t.Parallel()
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p."}
+	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
+		t.Fatal(err)
+	}
+	refused := map[string]*kerr.Error{}
+	c.ControlKey(int16(kmsg.FindCoordinator), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		r := req.(*kmsg.FindCoordinatorRequest)
+		resp := r.ResponseKind().(*kmsg.FindCoordinatorResponse)
+		for _, key := range r.CoordinatorKeys {
+			code := kerr.CoordinatorNotAvailable.Code
+			if e := refused[key]; e != nil {
+				code = e.Code
+			}
+			resp.Coordinators = append(resp.Coordinators, kmsg.FindCoordinatorResponseCoordinator{Key: key, ErrorCode: code})
+		}
+		return resp, nil, true
+	})
+	rights := access.Rights(cfg, schemas.RoleCopier)
+	unchecked := (*access.GroupsUncheckedError)(nil)
+	err = access.Check(t.Context(), cfg, rights)
+	want := []string{"p.copier", "p.copier.large", "p.copier.low", "p.sink", "p.state"}
+	if !errors.As(err, &unchecked) || !slices.Equal(unchecked.Groups, want) || !errors.Is(err, client.ErrOffsetsNotReady) {
+		t.Errorf("got %v, want the groups %v", err, want)
+	}
+	// A right that is known to be missing is named all the same.
+	refused["p.copier"] = kerr.GroupAuthorizationFailed
+	lacks := (*access.MissingError)(nil)
+	if err := access.Check(t.Context(), cfg, rights); !errors.As(err, &lacks) || len(lacks.Rights) != 1 ||
+		lacks.Rights[0].Name != "p.copier" {
+		t.Errorf("got %v, want Read on p.copier", err)
+	}
+	// Another failure is not that of a new cluster.
+	refused["p.copier"] = kerr.UnknownServerError
+	if err := access.Check(t.Context(), cfg, rights); !errors.As(err, &unchecked) ||
+		errors.Is(err, client.ErrOffsetsNotReady) {
+		t.Errorf("got %v, want another error than ErrOffsetsNotReady", err)
 	}
 }
 

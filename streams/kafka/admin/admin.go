@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -48,15 +49,20 @@ func (a *Admin) Close() { a.cl.Close() }
 // committed nothing.
 func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...string) (core.Offsets, error) {
 	out := core.Offsets{}
-	for group, topics := range a.groupTopics(role, topics) {
-		resp, err := a.adm.FetchOffsets(ctx, group)
-		if errors.Is(err, kerr.GroupIDNotFound) {
+	groups := a.groupTopics(role, topics)
+	// Not kadm's FetchOffsets: its errors of single partitions do not name them.
+	fetched := a.adm.FetchManyOffsets(ctx, slices.Sorted(maps.Keys(groups))...)
+	for group, topics := range groups {
+		resp, ok := fetched[group]
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("fetch offsets of group %s: it is missing in the response", group)
+		case errors.Is(resp.Err, kerr.GroupIDNotFound):
 			continue
+		case resp.Err != nil:
+			return nil, client.Refused(fmt.Errorf("fetch offsets of group %s: %w", group, resp.Err), "Describe", "", group)
 		}
-		if err != nil {
-			return nil, client.Refused(fmt.Errorf("fetch offsets of group %s: %w", group, err), "Describe", "", group)
-		}
-		for topic, ps := range resp {
+		for topic, ps := range resp.Fetched {
 			if !slices.Contains(topics, topic) {
 				continue
 			}
@@ -65,7 +71,8 @@ func (a *Admin) committed(ctx context.Context, role schemas.Role, topics ...stri
 					continue
 				}
 				if r.Err != nil {
-					return nil, fmt.Errorf("fetch offsets of group %s: %s: %w", group, core.Partition{Topic: topic, ID: id}, r.Err)
+					err := fmt.Errorf("fetch offsets of group %s: %s: %w", group, core.Partition{Topic: topic, ID: id}, r.Err)
+					return nil, client.Refused(err, "Describe", topic, group)
 				}
 				if r.At >= 0 {
 					if out[topic] == nil {

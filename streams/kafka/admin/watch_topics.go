@@ -3,9 +3,12 @@ package admin
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
@@ -15,16 +18,18 @@ import (
 // WatchTopics returns an error when a topic of the catalogue is deleted, even if it is recreated. Clients do not
 // recover from that: they read nothing of a recreated topic, and report no error for a deleted one. A topic
 // counts as deleted if it is missing in two listings in a row. It is added to Config.Deleted before WatchTopics
-// returns, and so before tasks are drained. WatchTopics returns nil when ctx is done.
+// returns, and so before tasks are drained. Topics that the login may not describe are not watched, which is logged once.
+// WatchTopics returns nil when ctx is done.
 func (a *Admin) WatchTopics(ctx context.Context) error {
 	names := a.allTopicNames()
-	known, missing := map[string]kadm.TopicID{}, map[string]bool{}
+	known, missing, refused := map[string]kadm.TopicID{}, map[string]bool{}, map[string]bool{}
 	for ctx.Err() == nil {
-		now, err := a.adm.ListTopics(ctx, names...)
+		now, err := a.listTopics(ctx, names)
 		if err != nil && ctx.Err() == nil {
 			a.cfg.Logger().Warn("retry listing topics", "retry_after", client.MetadataInterval, "err", err)
 		}
 		if err == nil {
+			logRefused(a.cfg.Logger(), refused, now)
 			if err := detectDeleted(known, missing, now, a.cfg.Deleted); err != nil {
 				return err
 			}
@@ -32,6 +37,26 @@ func (a *Admin) WatchTopics(ctx context.Context) error {
 		_ = retry.Sleep(ctx, client.MetadataInterval) // the error is that of ctx
 	}
 	return nil
+}
+
+// listTopics asks a broker for the ids of topics. kadm's ListTopics fails for all topics if the login may not describe
+// one of them.
+func (a *Admin) listTopics(ctx context.Context, names []string) (kadm.TopicDetails, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	for i := range names {
+		req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &names[i]})
+	}
+	resp, err := req.RequestWith(ctx, a.cl)
+	if err != nil {
+		return nil, err
+	}
+	now := kadm.TopicDetails{}
+	for _, t := range resp.Topics {
+		if t.Topic != nil {
+			now[*t.Topic] = kadm.TopicDetail{Topic: *t.Topic, ID: t.TopicID, Err: kerr.ErrorForCode(t.ErrorCode)}
+		}
+	}
+	return now, nil
 }
 
 // allTopicNames returns the names of all topics of the catalogue and of all foreign topics.
@@ -67,4 +92,27 @@ func detectDeleted(
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// logRefused logs the topics that the login may not describe any more, and those that it may describe again. refused are
+// those of the last listing, which it updates.
+func logRefused(log *slog.Logger, refused map[string]bool, now kadm.TopicDetails) {
+	var lost, back []string
+	for _, t := range now.Sorted() {
+		is := errors.Is(t.Err, kerr.TopicAuthorizationFailed)
+		switch {
+		case is && !refused[t.Topic]:
+			lost = append(lost, t.Topic)
+		case !is && refused[t.Topic]:
+			back = append(back, t.Topic)
+		}
+		refused[t.Topic] = is
+	}
+	if len(lost) > 0 {
+		log.Warn("stop watching topics: the login lacks Describe on them, and a deleted one is not noticed",
+			"topics", strings.Join(lost, ","))
+	}
+	if len(back) > 0 {
+		log.Info("watch topics again", "topics", strings.Join(back, ","))
+	}
 }

@@ -24,6 +24,10 @@ func TestWatchTopics(t *testing.T) {
 		"deleted": {func(b *kafkatest.Broker) { b.Delete(schemas.Policies) },
 			"topic millrace.policies was deleted: this process holds state of the deleted topic. " +
 				"Create it again, then start the process"},
+		"deleted while another may not be described": {func(b *kafkatest.Broker) {
+			b.FailMetadata(schemas.Changes, kafkatest.Refused, -1)
+			b.Delete(schemas.Policies)
+		}, "topic millrace.policies was deleted: "},
 		"another": {func(b *kafkatest.Broker) { b.MakeTopic("of.another", 1, nil) }, ""},
 		"out of reach for a while": {func(b *kafkatest.Broker) {
 			mend := b.Disconnect()
