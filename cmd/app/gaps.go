@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -23,22 +24,33 @@ const (
 // watchPositions periodically compares the positions in the tables with the committed offsets,
 // until ctx is done.
 func (a *App) watchPositions(ctx context.Context) error {
+	return watchPositions(ctx, a.findGaps, a.reportAllGaps, a.log)
+}
+
+// watchPositions logs once when the comparisons begin to fail, and when they succeed again.
+func watchPositions(ctx context.Context, find func(context.Context) ([]clickhouse.Gap, error),
+	report func(context.Context, []clickhouse.Gap), log *slog.Logger) error {
 	t := time.NewTicker(positionsEvery)
 	defer t.Stop()
+	failing := false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-t.C:
 		}
-		gaps, err := a.findGaps(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				a.log.Debug("compare positions with committed offsets", "err", err)
-			}
-			continue
+		gaps, err := find(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil && failing:
+			log.Info("compare positions with committed offsets again")
+		case err != nil && !failing:
+			log.Warn("compare positions with committed offsets", "retry_after", positionsEvery, "err", err)
 		}
-		a.reportAllGaps(ctx, gaps)
+		if failing = err != nil; !failing {
+			report(ctx, gaps)
+		}
 	}
 }
 
