@@ -47,8 +47,19 @@ func (a *App) listen(ctx context.Context) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.log.Info("listen", "address", l.Addr().String())
+	logListen(a.log, l.Addr())
 	return l, nil
+}
+
+// logListen logs the address of http.listen, and what others can read there. Nothing can be changed through it, so it
+// needs no authentication beyond loopback either.
+func logListen(log *slog.Logger, address net.Addr) {
+	if at, ok := address.(*net.TCPAddr); ok && at.IP.IsLoopback() {
+		log.Info("listen", "address", address.String())
+		return
+	}
+	log.Info("listen beyond loopback: everyone who reaches the address can read /livez, /readyz, /startupz and /metrics, "+
+		"without authentication", "address", address.String())
 }
 
 // listenOn opens the listener of a setting. Its error wraps precondition.Err and says what to do.
