@@ -19,7 +19,9 @@ import (
 
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
@@ -120,9 +122,48 @@ func s3Uses() map[string]func(ctx context.Context, s *s3.Store, n int) error {
 			}
 			return err
 		},
-		"init": func(ctx context.Context, s *s3.Store, _ int) error { return s.WriteMarker(ctx) },
+		"init":   func(ctx context.Context, s *s3.Store, _ int) error { return s.WriteMarker(ctx) },
+		"writer": emitAll,
 	}
 }
+
+// emitAll makes every mutation of a program that stores through the decorator.
+func emitAll(ctx context.Context, inner *s3.Store, n int) error {
+	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1"}, accepts{})
+	if err != nil {
+		return err
+	}
+	space, item := fmt.Sprint("program-", n), "item"
+	put := func(size int, o storage.PutOptions) func() error {
+		return func() error {
+			o.Size = int64(size)
+			_, err := s.Put(ctx, space, item, bytes.NewReader(bytes.Repeat([]byte("x"), size)), o)
+			return err
+		}
+	}
+	for _, do := range []func() error{
+		func() error { return s.CreateSpace(ctx, storage.Space{Name: space}) },
+		func() error {
+			return s.SetSpace(ctx, storage.Space{Name: space, Properties: map[string]string{"k": "v"}})
+		},
+		put(10, storage.PutOptions{}), put(41<<20, storage.PutOptions{KeepReplaced: true}),
+		func() error {
+			_, err := s.Delete(ctx, space, item, storage.DeleteOptions{KeepDeleted: true})
+			return err
+		},
+		func() error { return s.DeleteSpace(ctx, space) },
+	} {
+		if err := do(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// accepts is a publisher that takes every message.
+type accepts struct{}
+
+func (accepts) Publish(context.Context, ...schemas.Message) error { return nil }
 
 // unnoticed are the actions without which the calls of s3Uses succeed, and why the policies have them.
 func unnoticed() map[string]string {
@@ -134,15 +175,18 @@ func unnoticed() map[string]string {
 		"read s3:GetObjectVersion":           "of a bucket with versions",
 		"sweeper s3:AbortMultipartUpload":    "MinIO does not list the uploads below a prefix",
 		"deleter s3:AbortMultipartUpload":    "of items larger than 5 GiB that are kept",
+		"writer s3:GetObjectVersion":         "of a bucket with versions",
+		"writer s3:AbortMultipartUpload":     "without it, uploads that failed wait for the sweeper",
+		"writer s3:ListMultipartUploadParts": "without it, an interrupted upload begins again",
 		"init s3:AbortMultipartUpload":       "without it, an upload of the probe stays until a lifecycle rule ends it",
 	}
 }
 
-// s3Denied are the calls that a Deny in a policy must stop.
+// s3Denied are the calls that a Deny in a policy must stop, by its Sid.
 func s3Denied() map[string]func(ctx context.Context, s *s3.Store) error {
 	return map[string]func(ctx context.Context, s *s3.Store) error{
-		"copier": func(ctx context.Context, s *s3.Store) error { return s.WriteMarker(ctx) },
-		"deleter": func(ctx context.Context, s *s3.Store) error {
+		"NeverReplaceMarker": func(ctx context.Context, s *s3.Store) error { return s.WriteMarker(ctx) },
+		"NeverDeleteKeptItems": func(ctx context.Context, s *s3.Store) error {
 			_, err := s.Expire(ctx, storage.ExpireOptions{Shared: true, RetainedBefore: time.Now().Add(time.Hour)})
 			return err
 		},
@@ -239,7 +283,7 @@ func TestS3LeastPrivilege(t *testing.T) {
 				if s.Effect == "Deny" {
 					other := p
 					other.Statement = append(readS3Policy(t, "init").Statement, p.Statement...)
-					call := s3Denied()[name]
+					call := s3Denied()[s.Sid]
 					if err := call(t.Context(), as(other, cfg)); err == nil || !strings.Contains(err.Error(), "access denied") {
 						t.Errorf("%s: got %v", s.Sid, err)
 					}

@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,12 +22,18 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/access"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/file"
 )
 
 const accessDir = "../deploy/access"
+
+// notified is a topic of another system with notifications about store 2.
+const notified = "bucket-events"
 
 // restricted is an installation in which every role has a login of its own on Kafka and ClickHouse, with the rights of
 // the files in deploy/access and no others.
@@ -90,26 +96,30 @@ func clickHouseUsers(t *testing.T, users ...string) string {
 		b.String() + "</users></clickhouse>"
 }
 
-// newRestricted starts the brokers and ClickHouse, and gives every login its rights.
-func newRestricted(t *testing.T) *restricted {
+// newRestricted starts the brokers and ClickHouse, and gives every login its rights. o has the release of the brokers,
+// protocol is that of the groups.
+func newRestricted(t *testing.T, o harness.Options, protocol string) *restricted {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
-	var users []string
+	o.Brokers = 1
 	for _, login := range access.Logins() {
-		users = append(users, string(login))
+		o.Users = append(o.Users, string(login))
 	}
-	w := &restricted{brokers: harness.Kafka(t, harness.Options{Brokers: 1, Users: users}),
-		logins: map[schemas.Role]client.Config{}}
+	w := &restricted{brokers: harness.Kafka(t, o), logins: map[schemas.Role]client.Config{}}
+	w.brokers.CreateTopic(t, client.Config{}, notified, 1)
 	dir := t.TempDir()
 	cfg := config.Default()
+	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 	for _, login := range access.Logins() {
 		c := w.brokers.Config(cfg.Kafka.TopicPrefix)
 		c.SASL = &client.SASL{Mechanism: "PLAIN", User: string(login), Password: harness.PasswordOf(string(login))}
+		c.Foreign = []string{notified}
 		for _, l := range cfg.Delay.Lanes {
 			c.Lanes = append(c.Lanes, client.Lane{Name: l.Name, Delay: l.Delay})
 		}
 		w.logins[login] = c
-		for _, a := range granted(t, string(login), cfg.Kafka.TopicPrefix, "POLICY_FOLDER=yes") {
+		for _, a := range granted(t, string(login), cfg.Kafka.TopicPrefix, "POLICY_FOLDER=yes",
+			"NOTIFICATIONS="+notified) {
 			w.brokers.Grant(t, a)
 		}
 	}
@@ -133,12 +143,17 @@ func newRestricted(t *testing.T) *restricted {
 	cfg.Accounts = []config.Account{acc}
 	cfg.ClickHouse.Addresses = []string{server.Addr()}
 	cfg.Kafka.Brokers, cfg.Kafka.Partitions, cfg.Kafka.Replication = w.logins[access.Migrate].Brokers, 2, 1
-	cfg.Kafka.MinInSync, cfg.Kafka.SessionTimeout = 1, 6*time.Second
+	cfg.Kafka.MinInSync, cfg.Kafka.GroupProtocol = 1, protocol
+	if protocol == "classic" { // of the others the brokers set it
+		cfg.Kafka.SessionTimeout = 6 * time.Second
+	}
 	cfg.Kafka.SASL.Mechanism = "PLAIN"
 	cfg.Sink.Age = 100 * time.Millisecond
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = time.Millisecond, time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
+	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second}
 	cfg.Trim.Every = time.Minute
+	cfg.Ingest.Notifications = []config.Notification{{Topic: notified, Account: "acme", Store: "2"}}
 	p := &setup{file: filepath.Join(dir, "millrace.yaml")}
 	p.write(t, "policies/duplication-accounts.json", `["acme"]`)
 	p.write(t, "policies/acme-duplication-policy.json", `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`)
@@ -285,107 +300,241 @@ func (w *restricted) incidents(t *testing.T) (keys []string) {
 	return keys
 }
 
-// TestLeastPrivilege runs every role in a process of its own, with the rights of deploy/access: items are copied and
-// checked, a delete follows, and a damaged copy is repaired after its approval. A role with one right fewer does not
-// start, or ends, and names the right.
+// TestLeastPrivilege runs every role in a process of its own, with the rights of deploy/access: items that a program
+// stores are copied and checked, a delete follows, a damaged copy is repaired after its approval, and a notification of
+// another system is handled. A role with one right fewer does not start, or ends, and names the right; so does the
+// program.
 func TestLeastPrivilege(t *testing.T) {
 	need.Integration(t)
-	w := newRestricted(t)
-	roles := app.Roles()
+	w := newRestricted(t, harness.Options{}, "classic")
+	w.prepare(t)
+	t.Run("one right fewer", w.oneRightFewer)
+	t.Run("at the start", w.refusedAtStart)
+	running := w.startAll(t)
+	p := w.program(t)
+	for _, item := range []string{"a", "b", "c"} {
+		p.put(t, item)
+		w.copied(t, item)
+	}
+	if _, err := p.Delete(t.Context(), "s", "b", storage.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	harness.Eventually(t, 2*time.Minute, "delete the copy", func(ctx context.Context) error {
+		if _, err := w.store(t, "2").Stat(ctx, "s", "b"); !errors.Is(err, storage.ErrNotFound) {
+			return fmt.Errorf("%w: %w", errNotYet, err)
+		}
+		return nil
+	})
+	w.repair(t)
+	w.notify(t)
+
+	t.Run("of a program", func(t *testing.T) { w.refusedProgram(t, p) })
+	t.Run("while it runs", func(t *testing.T) { w.withdrawnWhileRunning(t, running, p) })
+}
+
+// TestLeastPrivilegeElsewhere runs the roles with the same rights on the oldest supported Kafka, and in groups of the
+// protocol consumer.
+func TestLeastPrivilegeElsewhere(t *testing.T) {
+	need.Full(t)
+	for name, tc := range map[string]struct {
+		options  harness.Options
+		protocol string
+	}{
+		"oldest Kafka":      {harness.Options{Oldest: true}, "classic"},
+		"protocol consumer": {harness.Options{}, "consumer"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newRestricted(t, tc.options, tc.protocol)
+			w.prepare(t)
+			t.Run("at the start", w.refusedAtStart)
+			running := w.startAll(t)
+			p := w.program(t)
+			p.put(t, "a")
+			w.copied(t, "a")
+			w.repair(t)
+			w.notify(t)
+			g, err := w.brokers.Describe(t.Context(), w.cfg.Kafka.TopicPrefix+"copier")
+			if err != nil || g.Kind != tc.protocol {
+				t.Errorf("the copier's group is %+v, %v; want one of kind %s", g, err, tc.protocol)
+			}
+			t.Run("of a program", func(t *testing.T) { w.refusedProgram(t, p) })
+			t.Run("while it runs", func(t *testing.T) { w.withdrawnWhileRunning(t, running, p) })
+		})
+	}
+}
+
+// prepare makes tables, topics and markers.
+func (w *restricted) prepare(t *testing.T) {
+	t.Helper()
 	w.want(t, access.Migrate, 0, "applied", "migrate")
 	w.want(t, access.Migrate, 0, "nothing to apply", "migrate")
 	for _, id := range []string{"1", "2"} {
 		w.want(t, access.Operator, 0, "has its marker", "store", "init", "acme/"+id)
 	}
-	t.Run("one right fewer", w.oneRightFewer)
-	t.Run("at the start", w.refusedAtStart)
+}
+
+// startAll runs each role in a process of its own.
+func (w *restricted) startAll(t *testing.T) map[schemas.Role]*roleProcess {
+	t.Helper()
 	running := map[schemas.Role]*roleProcess{}
-	for _, role := range roles {
+	for _, role := range app.Roles() {
 		running[role] = w.start(t, role)
 	}
+	return running
+}
 
-	cfg, _, err := config.Load(config.Sources{File: w.file, Env: w.env(access.Operator)})
+// store opens a store beside the roles.
+func (w *restricted) store(t *testing.T, id string) *file.Store {
+	t.Helper()
+	i := slices.IndexFunc(w.cfg.Accounts[0].Stores, func(c config.Store) bool { return c.ID == id })
+	s, err := file.Open(file.Config{ID: schemas.Key("acme", id), Root: w.cfg.Accounts[0].Stores[i].Root})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("KAFKA_PASSWORD", harness.PasswordOf("operator"))
-	t.Setenv("CLICKHOUSE_PASSWORD", "secret-reader")
-	a, err := app.Open(t.Context(), cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(a.Close)
-	store, err := a.EmittingStore("acme", "1", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
-	put := func(item string) {
-		t.Helper()
-		if _, err := store.Put(t.Context(), "s", item, strings.NewReader("content of "+item),
-			storage.PutOptions{Size: storage.UnknownSize}); err != nil {
-			t.Fatalf("put %s: %v", item, err)
-		}
-	}
-	copied := func(item string) {
-		t.Helper()
-		harness.Eventually(t, 2*time.Minute, "copy "+item, func(ctx context.Context) error {
-			dest, _ := a.Stores().Store("acme", "2")
-			_, err := dest.Stat(ctx, "s", item)
-			return err
-		})
-	}
-	for _, item := range []string{"a", "b", "c"} {
-		put(item)
-		copied(item)
-	}
-	if _, err := store.Delete(t.Context(), "s", "b", storage.DeleteOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	harness.Eventually(t, 2*time.Minute, "delete the copy", func(ctx context.Context) error {
-		dest, _ := a.Stores().Store("acme", "2")
-		if _, err := dest.Stat(ctx, "s", "b"); !errors.Is(err, storage.ErrNotFound) {
-			return fmt.Errorf("%w: %w", errNotYet, err)
-		}
-		return nil
-	})
-	w.repair(t, a)
-	w.want(t, access.Operator, 0, "paused", "pause", "role", "sweeper", "--reason", "test")
-	w.want(t, access.Operator, 0, "", "resume", "role", "sweeper", "--reason", "test")
-	w.want(t, access.Viewer, 0, "", "dead", "list")
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
 
-	t.Run("while it runs", func(t *testing.T) {
-		w.withdrawnWhileRunning(t, running, put, copied)
+// copied waits for the copy of an item.
+func (w *restricted) copied(t *testing.T, item string) {
+	t.Helper()
+	dest := w.store(t, "2")
+	harness.Eventually(t, 2*time.Minute, "copy "+item, func(ctx context.Context) error {
+		_, err := dest.Stat(ctx, "s", item)
+		return err
 	})
 }
 
-// repair damages a copy, and approves the repair of the incident that a sweep leads to.
-func (w *restricted) repair(t *testing.T, a *app.App) {
+// A program stores items in store 1 through the decorator, with the login of writer.
+type program struct {
+	*emit.Store
+}
+
+func (w *restricted) program(t *testing.T) program {
 	t.Helper()
-	path, err := a.Stores().Path(t.Context(), app.StoreName{Account: "acme", Store: "2"}, "s", "a")
+	producer, err := kafka.NewProducer(w.logins[access.Writer], "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	was, err := os.ReadFile(path)
+	t.Cleanup(producer.Close)
+	s, err := emit.New(w.store(t, "1"), emit.Config{Account: "acme", Store: "1", Agent: "test"}, producer)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	return program{s}
+}
+
+func (p program) try(ctx context.Context, item string) error {
+	_, err := p.Put(ctx, "s", item, strings.NewReader("content of "+item), storage.PutOptions{Size: storage.UnknownSize})
+	return err
+}
+
+func (p program) put(t *testing.T, item string) {
+	t.Helper()
+	if err := p.try(t.Context(), item); err != nil {
+		t.Fatalf("put %s: %v", item, err)
+	}
+}
+
+// refusedProgram takes the rights of writer away, one by one. The error names the right, and with it again the change
+// that could not be published is.
+func (w *restricted) refusedProgram(t *testing.T, p program) {
+	for i, r := range access.Rights(w.logins[access.Writer], access.Writer) {
+		item := fmt.Sprint("refused-", i)
+		w.brokers.Withdraw(t, acl(access.Writer, r))
+		harness.Eventually(t, 20*time.Second, "refuse it", func(ctx context.Context) error {
+			err := p.try(ctx, item)
+			if !errors.Is(err, emit.ErrNotPublished) || !errors.Is(err, client.ErrAccess) ||
+				!strings.Contains(err.Error(), "the login lacks "+r.String()) {
+				return fmt.Errorf("%w: %w", errNotYet, err)
+			}
+			return nil
+		})
+		w.brokers.Grant(t, acl(access.Writer, r))
+		harness.Eventually(t, time.Minute, "publish it", p.Flush)
+		w.copied(t, item)
+	}
+}
+
+// notification is what MinIO writes when an object is stored.
+func notification(bucket, key string) []byte {
+	return fmt.Appendf(nil, `{"Records":[{"eventSource":"minio:s3","eventName":"s3:ObjectCreated:Put",`+
+		`"eventTime":"2026-05-04T10:00:00.25Z","userIdentity":{"principalId":"ann"},`+
+		`"s3":{"bucket":{"name":%q},"object":{"key":%q,"sequencer":"17"}}}]}`, bucket, key)
+}
+
+// notify stores an item in store 2 as a gateway does, and writes its notification to the topic of the gateway. The
+// change that follows is in the history of the item.
+func (w *restricted) notify(t *testing.T) {
+	t.Helper()
+	path := filepath.Join(w.cfg.Accounts[0].Stores[1].Root, "s", "from a gateway")
+	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.brokers.Write(t, client.Config{}, harness.Record{Partition: -1,
+		Record: schemas.Record{Topic: notified, Value: notification("s", "from+a+gateway")}})
+	harness.Eventually(t, time.Minute, "handle the notification", func(context.Context) error {
+		cmd := w.command(t, access.Viewer, "object", "show", "acme/s/from a gateway", "-o", "json")
+		out, err := cmd.Output()
+		if err != nil || !bytes.Contains(out, []byte("add (notification)")) {
+			return fmt.Errorf("%w: %v in %s", errNotYet, err, out)
+		}
+		return nil
+	})
+}
+
+// damage damages a copy, and returns its path, the bytes before, and the key of the incident that a sweep leads to.
+func (w *restricted) damage(t *testing.T, item string) (path string, was []byte, key string) {
+	t.Helper()
+	path, err := w.store(t, "2").Path("s", item)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.settled(t, item)
+	if was, err = os.ReadFile(path); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(path, bytes.ToUpper(was), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	w.want(t, access.Operator, 0, "checks requested", "sweep", "start", "fixity", "--store", "2", "--all")
-	var key string
 	harness.Eventually(t, 2*time.Minute, "open an incident", func(context.Context) error {
 		for _, k := range w.incidents(t) {
-			if strings.HasPrefix(k, "acme/2/s/a") {
+			if strings.HasPrefix(k, "acme/2/s/"+item) {
 				key = k
 				return nil
 			}
 		}
 		return errNotYet
 	})
+	return path, was, key
+}
+
+// settled waits until the copy of an item is recorded and nothing more happens to it: store 1 is watched, so there is a
+// second change of each item, which would copy it again.
+func (w *restricted) settled(t *testing.T, item string) {
+	t.Helper()
+	var last []byte
+	since := time.Now()
+	harness.Eventually(t, time.Minute, "copy "+item+" for the last time", func(context.Context) error {
+		now, err := w.command(t, access.Viewer, "object", "show", "acme/s/"+item).Output()
+		if err != nil || !bytes.Equal(now, last) {
+			last, since = now, time.Now()
+		}
+		if time.Since(since) < 3*time.Second || !bytes.Contains(now, []byte("(after_copy)")) {
+			return fmt.Errorf("%w: %s", errNotYet, now)
+		}
+		return nil
+	})
+}
+
+// repair damages a copy, and approves its repair.
+func (w *restricted) repair(t *testing.T) {
+	t.Helper()
+	path, was, key := w.damage(t, "a")
 	w.want(t, access.Operator, 0, "the incident is closed", "incident", "approve", key, "--wait")
 	if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, was) {
 		t.Errorf("after the repair: %q, %v, want %q", now, err, was)
@@ -442,6 +591,8 @@ func (w *restricted) refusedAtStart(t *testing.T) {
 				"--allow-principal User:copier --operation Write --topic millrace.fixity.high)"},
 		"group": {schemas.RoleDelayer, harness.ACL{Operation: "Read", Groups: []string{prefix + "delayer"}},
 			"user delayer lacks these Kafka rights: Read on group millrace.delayer"},
+		"notifications": {schemas.RoleIngester, harness.ACL{Operation: "Read", Topics: []string{notified}},
+			"user ingester lacks these Kafka rights: Read on topic bucket-events"},
 		"policy folder": {schemas.RolePlanner, harness.ACL{Operation: "Write", Topics: []string{prefix + "policies"}},
 			"user planner lacks these Kafka rights: Write on topic millrace.policies"},
 	} {
@@ -456,9 +607,7 @@ func (w *restricted) refusedAtStart(t *testing.T) {
 
 // withdrawnWhileRunning withdraws rights from running processes. They end and say which; with the right again, nothing
 // is lost.
-func (w *restricted) withdrawnWhileRunning(
-	t *testing.T, running map[schemas.Role]*roleProcess, put, copied func(item string),
-) {
+func (w *restricted) withdrawnWhileRunning(t *testing.T, running map[schemas.Role]*roleProcess, stored program) {
 	prefix := w.cfg.Kafka.TopicPrefix
 	for i, tc := range []struct {
 		role schemas.Role
@@ -471,13 +620,15 @@ func (w *restricted) withdrawnWhileRunning(
 			"the login lacks Write on topic millrace.changes"},
 		{schemas.RoleCopier, harness.ACL{Operation: "Read", Groups: []string{prefix + "copier"}},
 			"the login lacks Read on group millrace.copier"},
+		{schemas.RoleIngester, harness.ACL{Operation: "Read", Topics: []string{notified}},
+			"the login lacks Read on topic bucket-events"},
 		{schemas.RoleSink, harness.ACL{Operation: "Read", Groups: []string{prefix + "state"}},
 			"the login lacks Read on group millrace.state"},
 	} {
 		tc.acl.User = string(tc.role)
 		w.brokers.Withdraw(t, tc.acl)
 		item := fmt.Sprint("later-", i)
-		put(item)
+		stored.put(t, item)
 		code, said := running[tc.role].ended(t)
 		if code != 1 || !strings.Contains(said, tc.says) {
 			t.Errorf("%s without %+v: exit code %d, want 1, and %q in:\n%s", tc.role, tc.acl, code, tc.says, said)
@@ -494,6 +645,6 @@ func (w *restricted) withdrawnWhileRunning(
 			}
 			return nil
 		})
-		copied(item)
+		w.copied(t, item)
 	}
 }

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -40,8 +41,8 @@ type Wait struct {
 	StallTimeout time.Duration
 }
 
-// Until returns nil when all work is done. It returns an error when ctx is done or Stalled returns
-// one.
+// Until returns nil when all work is done. It returns an error when ctx is done, Stalled returns one,
+// or the login lacks a right in Kafka.
 func (w Wait) Until(ctx context.Context) error {
 	last, since := Progress{Done: -1}, time.Now()
 	for {
@@ -49,6 +50,9 @@ func (w Wait) Until(ctx context.Context) error {
 		now, err := w.look(ctx)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if errors.Is(err, client.ErrAccess) { // it would be refused again
+			return err
 		}
 		if err == nil && now.Done >= now.Total {
 			return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
 
@@ -51,6 +52,10 @@ func TestWait(t *testing.T) {
 				return at(3), nil
 			},
 			after: 12 * time.Second, stalled: []string{"-1 of 0, unavailable"},
+		},
+		"a right is missing": {
+			look: func(time.Duration) (Progress, error) { return at(0), fmt.Errorf("lags: %w", client.ErrAccess) },
+			want: client.ErrAccess,
 		},
 		"Stalled ends it": {
 			look: func(time.Duration) (Progress, error) { return at(2), nil }, end: 2, want: errUnavailable,

@@ -170,7 +170,9 @@ func (w appRun) checkRights(run context.Context, roles []schemas.Role) error {
 // parts returns the parts of the roles, and those that they use.
 func (w appRun) parts(roles []schemas.Role) ([]part, error) {
 	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
-		{"unreadable records", w.watchUnreadable}, {"topics", w.admin.WatchTopics},
+		{"unreadable records", w.watchUnreadable}, {"topics", func(ctx context.Context) error {
+			return w.admin.WatchTopics(ctx, roles...)
+		}},
 		{"groups", func(ctx context.Context) error {
 			return watchGroups(ctx, w.kafka.Metrics.State, w.admin.JoinWait, w.log)
 		}}}

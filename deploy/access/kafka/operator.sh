@@ -43,8 +43,14 @@ acl --operation Write \
 	--topic "${PREFIX}duplication.large" \
 	--topic "${PREFIX}duplication.low" \
 	--topic "${PREFIX}duplication.results" \
-	--topic "${PREFIX}fixity.results"
+	--topic "${PREFIX}fixity.results" \
+	--topic "${PREFIX}reports"
 
-# shows lags
+# waits for the roles
 acl --operation Describe --resource-pattern-type prefixed \
 	--group "${PREFIX}"
+
+# the topics of ingest.notifications, separated by spaces
+for topic in ${NOTIFICATIONS:-}; do
+	acl --operation Describe --topic "$topic"
+done

@@ -15,6 +15,7 @@ acl() {
 acl --operation Read --resource-pattern-type prefixed \
 	--topic "${PREFIX}"
 
-# shows lags
-acl --operation Describe --resource-pattern-type prefixed \
-	--group "${PREFIX}"
+# compares the tables with what is committed
+acl --operation Describe \
+	--group "${PREFIX}sink" \
+	--group "${PREFIX}state"

@@ -19,6 +19,7 @@ const (
 	Migrate  schemas.Role = "migrate"  // millrace migrate
 	Operator schemas.Role = "operator" // every other command
 	Viewer   schemas.Role = "viewer"   // commands that only read
+	Writer   schemas.Role = "writer"   // programs that publish changes, such as those that store through emit
 )
 
 // Operations, as kafka-acls.sh names them.
@@ -67,11 +68,12 @@ func (r Right) arguments() string {
 	return fmt.Sprintf("--operation %s%s --%s %s", r.Operation, pattern, r.Resource, r.Name)
 }
 
-// Logins returns the roles of processes, and the logins of commands.
+// Logins returns the roles of processes, and the logins of commands and of programs.
 func Logins() []schemas.Role {
 	return []schemas.Role{
 		schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
 		schemas.RoleSteward, schemas.RoleSweeper, schemas.RoleDelayer, schemas.RoleSink, Migrate, Operator, Viewer,
+		Writer,
 	}
 }
 
@@ -81,7 +83,7 @@ var planned = map[schemas.Role][]schemas.Topic{
 	schemas.RoleDeleter: {schemas.Checkpoints},
 }
 
-// Rights returns the rights that one login needs for all of these, sorted: roles of a process, or a login of commands.
+// Rights returns the rights that one login needs for all of these, sorted: roles of a process, or another login.
 func Rights(cfg client.Config, logins ...schemas.Role) []Right {
 	l := list{cfg: cfg, entries: schemas.Catalogue(cfg.LaneNames()...)}
 	for _, login := range logins {
@@ -92,6 +94,8 @@ func Rights(cfg client.Config, logins ...schemas.Role) []Right {
 			l.operator()
 		case Viewer:
 			l.viewer()
+		case Writer:
+			l.topic(schemas.Changes, "publishes", Write)
 		default:
 			l.role(login)
 		}
@@ -230,18 +234,22 @@ func (l *list) migrate() {
 
 func (l *list) viewer() {
 	l.all(Topic, "reads and verifies", Read)
-	l.all(Group, "shows lags", Describe)
+	l.freshReads()
 }
 
 // operator may publish whatever a command publishes: actions, pauses, imports, the tasks of a sweep. A redrive
-// publishes to the topics from which roles read messages again and, with another value, to the original topic.
+// publishes to the topics from which roles read messages again. A dead letter of the sink, or with another value, goes
+// to its original topic.
 func (l *list) operator() {
 	l.viewer()
+	l.all(Group, "waits for the roles", Describe)
+	for _, name := range l.cfg.Foreign {
+		l.topic(schemas.Foreign(name), "waits for the ingester", Describe)
+	}
 	l.writer(schemas.RoleAPI)
 	l.writer(schemas.RoleSweeper)
 	for _, e := range l.entries {
-		waits := len(e.Readers) > 0 && slices.Contains(schemas.WaitingRoles(), e.Readers[0])
-		if waits && !e.Raw {
+		if len(e.Readers) > 0 && !e.Raw {
 			l.topic(e.Topic, "redrives dead letters", Write)
 		}
 	}

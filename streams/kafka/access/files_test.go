@@ -84,6 +84,8 @@ func what(login schemas.Role) string {
 		return "of the commands of operators"
 	case access.Viewer:
 		return "of commands that only read"
+	case access.Writer:
+		return "of programs that publish changes, such as those that store through streams/storage/emit"
 	}
 	return "of role " + string(login)
 }

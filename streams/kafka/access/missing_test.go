@@ -147,7 +147,7 @@ func TestMissingErrorOfNoPrefix(t *testing.T) {
 	t.Parallel()
 	err := &access.MissingError{User: "u", Rights: access.Rights(client.Config{}, access.Viewer)}
 	const want = `user u lacks these Kafka rights: Read on all topics that begin with "", ` +
-		`Describe on all groups that begin with ""`
+		`Describe on group sink, Describe on group state`
 	if err.Error() != want {
 		t.Errorf("got %v", err)
 	}
@@ -260,6 +260,26 @@ func TestCheckWithoutCoordinators(t *testing.T) {
 	if err := access.Check(t.Context(), cfg, rights); !errors.As(err, &unchecked) ||
 		errors.Is(err, client.ErrOffsetsNotReady) {
 		t.Errorf("got %v, want another error than ErrOffsetsNotReady", err)
+	}
+}
+
+// An operator may send every dead letter back: to the role that failed, or to its original topic.
+func TestOperatorMayRedrive(t *testing.T) {
+	t.Parallel()
+	cfg := client.Config{Prefix: "p."}
+	rights := access.Rights(cfg, access.Operator)
+	for _, e := range schemas.Catalogue() {
+		if e.Raw {
+			continue // the records name another topic
+		}
+		for _, role := range e.Readers {
+			for _, to := range []schemas.Topic{e.Topic, schemas.AgainOf(role, e.Topic)} {
+				has := func(r access.Right) bool { return r.Name == cfg.Topic(to) && r.Operation == access.Write }
+				if _, ok := schemas.Lookup(to); ok && !slices.ContainsFunc(rights, has) {
+					t.Errorf("%s of %s: no Write on %s", role, e.Topic, to)
+				}
+			}
+		}
 	}
 }
 

@@ -20,7 +20,7 @@ func (a *Admin) OffsetCheckpoints(ctx context.Context) ([]schemas.Message, error
 	if err != nil {
 		return nil, err
 	}
-	names := a.allTopicNames()
+	names := append(a.catalogueNames(), a.cfg.Foreign...)
 	before, err := core.TopicIDs(ctx, a.cl, names...)
 	if err != nil {
 		return nil, err

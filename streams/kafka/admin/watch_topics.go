@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -15,13 +16,17 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// WatchTopics returns an error when a topic of the catalogue is deleted, even if it is recreated. Clients do not
+// WatchTopics returns an error when a topic of the catalogue is deleted, even if it is recreated, and with the ingester
+// among roles when a foreign topic is. The logins of other roles may not list foreign topics. Clients do not
 // recover from that: they read nothing of a recreated topic, and report no error for a deleted one. A topic
 // counts as deleted if it is missing in two listings in a row. It is added to Config.Deleted before WatchTopics
 // returns, and so before tasks are drained. Topics that the login may not describe are not watched, which is logged once.
 // WatchTopics returns nil when ctx is done.
-func (a *Admin) WatchTopics(ctx context.Context) error {
-	names := a.allTopicNames()
+func (a *Admin) WatchTopics(ctx context.Context, roles ...schemas.Role) error {
+	names := a.catalogueNames()
+	if slices.Contains(roles, schemas.RoleIngester) {
+		names = append(names, a.cfg.Foreign...)
+	}
 	known, missing, refused := map[string]kadm.TopicID{}, map[string]bool{}, map[string]bool{}
 	for ctx.Err() == nil {
 		now, err := a.listTopics(ctx, names)
@@ -59,12 +64,12 @@ func (a *Admin) listTopics(ctx context.Context, names []string) (kadm.TopicDetai
 	return now, nil
 }
 
-// allTopicNames returns the names of all topics of the catalogue and of all foreign topics.
-func (a *Admin) allTopicNames() (names []string) {
+// catalogueNames returns the names of all topics of the catalogue.
+func (a *Admin) catalogueNames() (names []string) {
 	for _, e := range schemas.Catalogue(a.cfg.LaneNames()...) {
 		names = append(names, a.cfg.Topic(e.Topic))
 	}
-	return append(names, a.cfg.Foreign...)
+	return names
 }
 
 // detectDeleted returns an error if a topic of known has another id now, or is missing for the second time. It

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/millrace/millrace/streams/kafka/client"
 )
 
 // Offsets holds offsets by topic name and partition.
@@ -16,11 +19,12 @@ type Offsets map[string]map[int32]int64
 // Bounds returns the start offsets and the last stable offsets of the partitions of topics. Readers get no record
 // beyond the last stable offset while a transaction is open. Topics that do not exist are left out.
 func Bounds(ctx context.Context, adm *kadm.Client, topics ...string) (starts, ends Offsets, err error) {
+	all := strings.Join(topics, " or ") // the error of the client does not say which of them is refused
 	if starts, err = CollectOffsets(adm.ListStartOffsets(ctx, topics...)); err != nil {
-		return nil, nil, fmt.Errorf("list start offsets: %w", err)
+		return nil, nil, client.Refused(fmt.Errorf("list start offsets: %w", err), "Describe", all, "")
 	}
 	if ends, err = CollectOffsets(adm.ListCommittedOffsets(ctx, topics...)); err != nil {
-		return nil, nil, fmt.Errorf("list end offsets: %w", err)
+		return nil, nil, client.Refused(fmt.Errorf("list end offsets: %w", err), "Describe", all, "")
 	}
 	return starts, ends, nil
 }
@@ -37,7 +41,7 @@ func CollectOffsets(answer kadm.ListedOffsets, err error) (Offsets, error) {
 				continue
 			}
 			if l.Err != nil {
-				return nil, fmt.Errorf("%s: %w", Partition{topic, id}, l.Err)
+				return nil, client.Refused(fmt.Errorf("%s: %w", Partition{topic, id}, l.Err), "Describe", topic, "")
 			}
 			if out[topic] == nil {
 				out[topic] = map[int32]int64{}
