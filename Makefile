@@ -8,6 +8,7 @@ SHELL       := bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w -X github.com/millrace/millrace/cmd/app.Version=$(VERSION)
 TOOLS   := $(CURDIR)/bin/tools
+DEPLOY  := bin/deploy-tools
 SOURCES := git ls-files --cached --others --exclude-standard '*.go'
 DIR     ?=
 AREA    ?= all
@@ -61,12 +62,12 @@ flaky: $(TESTRUN) ## packages again and again beside busy loops, for FLAKY=30m; 
 # INTEGRATION=short is what CI runs, at most eight minutes; package need says what belongs to it.
 INTEGRATION ?= full
 .PHONY: integration
-integration: servers $(TESTRUN) ## real Kafka, ClickHouse, S3, kills, many rows; INTEGRATION=short; wants a JDK and Maven, or Docker
+integration: servers $(DEPLOY)/nfpm $(TESTRUN) ## real Kafka, ClickHouse, S3, kills, many rows; INTEGRATION=short; wants a JDK and Maven, or Docker
 	$(call REAL,$(INTEGRATION),70m)
 
 .PHONY: soak
 soak: export MILLRACE_SOAK = 1
-soak: servers $(TESTRUN) ## the same for longer
+soak: servers $(DEPLOY)/nfpm $(TESTRUN) ## the same for longer
 	$(call REAL,full,180m)
 
 REAL = packages=$$($(TESTRUN) levels $(1)); MILLRACE_INTEGRATION=$(if $(filter short,$(1)),short,1) $(STATIC) \
@@ -156,7 +157,7 @@ tools: $(TOOLS)/buf $(TOOLS)/golangci-lint ## buf and golangci-lint, pinned in t
 # Images are made of the binaries alone. A Docker Engine is started if none runs.
 TAG ?= dev
 .PHONY: image
-image: build bin/libchdb bin/decorator ## images millrace, millrace-standalone and millrace-example with tag TAG=dev
+image: sbom bin/libchdb bin/decorator ## images millrace, millrace-standalone and millrace-example with tag TAG=dev
 	deploy/engine.sh
 	deploy/image.sh $(VERSION) $(TAG)
 
@@ -179,7 +180,6 @@ bin/decorator:
 
 # What images and packages contain; internal/licences checks these.
 SHIPPED := ./cmd/millrace ./cmd/millrace-clickhouse
-DEPLOY  := bin/deploy-tools
 # Tools of packages and of the supply chain, in a module of their own; the first build takes some minutes.
 $(DEPLOY)/%: tools/deploy/go.mod tools/deploy/go.sum
 	cd tools/deploy && $(STATIC) go build -o $(CURDIR)/$(DEPLOY)/ tool

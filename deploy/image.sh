@@ -24,11 +24,13 @@ if [ -z "${DEBIAN:-}" ]; then
 	fi
 fi
 
-mkdir -p dist
+[ -s dist/LICENSES.txt ] || { echo "dist/LICENSES.txt is missing: make sbom" >&2; exit 1; }
 context=$(mktemp -d dist/image.XXXXXX)
 trap 'rm -rf "$context"' EXIT
 install -D -m 755 -t "$context/static/usr/bin" "$bin/millrace"
 install -D -m 644 -t "$context/static/etc/ssl/certs" "$certificates"
+install -D -m 644 LICENSE "$context/static/usr/share/doc/millrace/copyright"
+install -m 644 dist/LICENSES.txt "$context/static/usr/share/doc/millrace/"
 install -d -m 755 "$context/static/etc/millrace" "$context/static/var/lib/millrace"
 install -d -m 1777 "$context/static/tmp"
 install -D -m 755 -t "$context/example/usr/bin" "$bin/decorator"

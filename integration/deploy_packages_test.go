@@ -39,8 +39,11 @@ func newPackager(t *testing.T) *packager {
 	for name, text := range map[string]string{"LICENSE": "a licence", "dist/LICENSES.txt": "licences"} {
 		p.write(t, name, text)
 	}
+	// Units run as the file running says.
+	units := fmt.Sprintf(`[ "$1" != list-units ] || cat '%s'`, filepath.Join(dir, "running"))
+	p.setRunning(t, "")
 	const stub = "#!/bin/sh\necho \"${0##*/} $*\" >>'%s'\n%s\n"
-	for name, then := range map[string]string{"getent": "exit 2", "groupadd": "", "useradd": "", "systemctl": ""} {
+	for name, then := range map[string]string{"getent": "exit 2", "groupadd": "", "useradd": "", "systemctl": units} {
 		p.write(t, "stubs/"+name, fmt.Sprintf(stub, p.calls, then))
 	}
 	return p
@@ -52,6 +55,12 @@ func (p *packager) write(t *testing.T, name, text string) {
 	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// setRunning sets the list of the running units.
+func (p *packager) setRunning(t *testing.T, units string) {
+	t.Helper()
+	p.write(t, "running", units)
 }
 
 // run runs a command, and returns what it printed and the calls of the stubs since the last run. It must succeed.
@@ -79,7 +88,7 @@ func (p *packager) pack(t *testing.T, kind, version string) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(nfpm); err != nil {
-		need.Missing(t, need.Target("packages"), err)
+		need.Missing(t, need.Packager(), err)
 	}
 	p.write(t, "bin/millrace", "#!/bin/sh\necho "+version+"\n")
 	file := filepath.Join(p.dir, version+"."+kind)
@@ -102,6 +111,7 @@ func TestPackagedConfiguration(t *testing.T) {
 
 // The same input gives the same bytes at another time.
 func TestPackagesAreReproducible(t *testing.T) {
+	need.Integration(t)
 	for _, kind := range []string{"deb", "rpm"} {
 		var packages [2][]byte
 		for i := range packages {
@@ -127,28 +137,34 @@ func TestPackageScripts(t *testing.T) {
 		"useradd --system --gid millrace --home-dir /var/lib/millrace --no-create-home --shell /usr/sbin/nologin " +
 		"--comment millrace millrace\n"
 	const reload = "systemctl daemon-reload\n"
+	const configured = reload +
+		"systemctl list-units --no-legend --state=active,activating,reloading millrace@*.service\n"
 	const stopped = "systemctl stop millrace@*.service\nsystemctl disable millrace@.service\n"
 	const started = "millrace: nothing is started."
 	const upgraded = "millrace: units that run keep the old program."
+	const one = "  millrace@sink.service loaded active running millrace, roles sink\n"
 	for name, tt := range map[string]struct {
 		args       string
 		out, calls string // the beginning of the output; the calls where systemd runs
+		running    string
 	}{
-		"preinstall":              {"preinstall.sh install", "", users},
-		"install, deb":            {"postinstall.sh configure", started, reload},
-		"install, rpm":            {"postinstall.sh 1", started, reload},
-		"upgrade, deb":            {"postinstall.sh configure 0.9", upgraded, reload},
-		"upgrade, rpm":            {"postinstall.sh 2", upgraded, reload},
-		"before an upgrade, deb":  {"preremove.sh upgrade 1.1", "", ""},
-		"before an upgrade, rpm":  {"preremove.sh 1", "", ""},
-		"after an upgrade, deb":   {"postremove.sh upgrade 1.1", "", ""},
-		"after an upgrade, rpm":   {"postremove.sh 1", "", ""},
-		"before the removal, deb": {"preremove.sh remove", "", stopped},
-		"before the removal, rpm": {"preremove.sh 0", "", stopped},
-		"after the removal, deb":  {"postremove.sh remove", "", reload},
-		"after the removal, rpm":  {"postremove.sh 0", "", reload},
+		"preinstall":              {"preinstall.sh install", "", users, ""},
+		"install, deb":            {"postinstall.sh configure", started, configured, ""},
+		"install, rpm":            {"postinstall.sh 1", started, configured, ""},
+		"upgrade, deb":            {"postinstall.sh configure 0.9", upgraded, configured, one},
+		"upgrade, rpm":            {"postinstall.sh 2", upgraded, configured, one},
+		"install after a removal": {"postinstall.sh configure 0.9", started, configured, ""},
+		"before an upgrade, deb":  {"preremove.sh upgrade 1.1", "", "", one},
+		"before an upgrade, rpm":  {"preremove.sh 1", "", "", one},
+		"after an upgrade, deb":   {"postremove.sh upgrade 1.1", "", "", one},
+		"after an upgrade, rpm":   {"postremove.sh 1", "", "", one},
+		"before the removal, deb": {"preremove.sh remove", "", stopped, one},
+		"before the removal, rpm": {"preremove.sh 0", "", stopped, one},
+		"after the removal, deb":  {"postremove.sh remove", "", reload, ""},
+		"after the removal, rpm":  {"postremove.sh 0", "", reload, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			p.setRunning(t, tt.running)
 			args := strings.Fields(tt.args)
 			args[0] = filepath.Join(p.dir, "deploy/packages", args[0])
 			out, calls := p.run(t, "/bin/sh", args...)
@@ -166,6 +182,7 @@ func TestPackageScripts(t *testing.T) {
 // that keeps what is not the package's own, a purge. Users are not covered: deploy/packages/test-install.sh is for
 // those.
 func TestDeb(t *testing.T) {
+	need.Integration(t)
 	if _, err := exec.LookPath("dpkg"); err != nil {
 		need.Missing(t, need.Kernel("dpkg"), err)
 	}
@@ -207,6 +224,7 @@ func TestDeb(t *testing.T) {
 		"./var/lib/millrace/":                                  "drwxr-x--- millrace/millrace",
 		"./usr/share/doc/millrace/LICENSES.txt":                "-rw-r--r-- root/root",
 		"./usr/share/doc/millrace/copyright":                   "-rw-r--r-- root/root",
+		"./etc/needrestart/conf.d/millrace.conf":               "-rw-r--r-- root/root",
 	} {
 		if !regexp.MustCompile(`(?m)^` + want + ` .* ` + regexp.QuoteMeta(name) + `$`).MatchString(contents) {
 			t.Errorf("the deb has not %s %s:\n%s", want, name, contents)
@@ -219,7 +237,8 @@ func TestDeb(t *testing.T) {
 	list := strings.Fields(conffiles)
 	slices.Sort(list)
 	if got, want := strings.Join(list, " "), "/etc/millrace/environment /etc/millrace/millrace.yaml "+
-		"/etc/millrace/policies/acme-duplication-policy.yaml /etc/millrace/policies/duplication-accounts.json"; got != want {
+		"/etc/millrace/policies/acme-duplication-policy.yaml /etc/millrace/policies/duplication-accounts.json "+
+		"/etc/needrestart/conf.d/millrace.conf"; got != want {
 		t.Errorf("got the configuration files %s, want %s", got, want)
 	}
 
@@ -233,9 +252,10 @@ func TestDeb(t *testing.T) {
 	p.write(t, path.Join("system", conf), "mine: {}\n")
 	p.write(t, "system/etc/millrace/password", "a secret")
 	p.write(t, "system/var/lib/millrace/data", "data")
+	p.setRunning(t, "  millrace@sink.service loaded active running millrace, roles sink\n")
 	out, calls = dpkg("--install", two)
 	if !strings.Contains(out, "units that run keep the old program") ||
-		strings.Contains(strings.ReplaceAll(calls, "systemctl daemon-reload", ""), "systemctl") {
+		regexp.MustCompile(`systemctl (enable|disable|start|stop|restart|try-restart|preset)`).MatchString(calls) {
 		t.Errorf("upgrade: %s, calls %s", out, calls)
 	}
 	program, err := os.ReadFile(filepath.Join(system, "usr/bin/millrace"))
@@ -254,10 +274,37 @@ func TestDeb(t *testing.T) {
 		t.Error("removal: the program is still there")
 	}
 
+	p.setRunning(t, "")
+	if out, _ = dpkg("--install", two); !strings.Contains(out, "nothing is started") {
+		t.Errorf("installation after the removal: %s", out)
+	}
+
 	out, _ = dpkg("--purge", "millrace")
 	has("purge", "var/lib/millrace/data")
 	if _, err := os.Stat(filepath.Join(system, "etc/millrace")); err == nil ||
 		!strings.Contains(out, "kept are /var/lib/millrace") {
 		t.Errorf("purge: the configuration is still there, or it does not say what it keeps: %s", out)
+	}
+}
+
+// needrestart, which Debian's apt may run after an upgrade, lists the units and restarts none of them.
+func TestNeedrestart(t *testing.T) {
+	const script = `our %nrconf = (override_rc => {qr(^dbus) => 0});
+eval do { local(@ARGV, $/) = shift; <> };
+die $@ if $@;
+for my $unit (qw(millrace@sink.service millrace@planner\x2csteward.service dbus.service other.service)) {
+	my ($re) = grep { $unit =~ /$_/ } keys %{$nrconf{override_rc}};
+	print $unit, " ", defined($re) ? $nrconf{override_rc}->{$re} : 1, "\n";
+}
+`
+	perl, err := exec.LookPath("perl")
+	if err != nil {
+		need.Missing(t, need.Program("perl"), err)
+	}
+	out, err := exec.CommandContext(t.Context(), perl, "-e", script, // as needrestart reads it
+		filepath.Join(root, "deploy/packages/needrestart.conf")).CombinedOutput()
+	const want = "millrace@sink.service 0\nmillrace@planner\\x2csteward.service 0\ndbus.service 0\nother.service 1\n"
+	if err != nil || string(out) != want {
+		t.Errorf("got %s (%v), want %s", out, err, want)
 	}
 }

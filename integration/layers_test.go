@@ -46,7 +46,7 @@ func layers() []layer {
 	)
 	return []layer{
 		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, denied,
-			"internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun", "internal/licences"}, nil},
+			"internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		// Drivers, decorators and their contract.
@@ -93,7 +93,7 @@ func layers() []layer {
 			"cmd/health"}},
 		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
-		{[]string{"deploy/libchdb"}, []string{"sinks/clickhouse/embedded"}},
+		{[]string{"deploy/libchdb", "internal/licences"}, []string{"sinks/clickhouse/embedded"}},
 		{[]string{"integration/harness"}, []string{need, wire, kafkaClient, retry, child, "streams/storage/s3/s3proc"}},
 		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness",
 			"integration/converge"}},

@@ -170,6 +170,21 @@ func TestRunNeedsWhatItsRolesUse(t *testing.T) {
 	}
 }
 
+// The sweeper, which has no group, has started when it has read the checkpoints.
+func TestRunSweeper(t *testing.T) {
+	s := newSite(t)
+	a := s.run(schemas.RoleSweeper)
+	s.await("/startupz", 200, `"role": "sweeper",
+      "member": true`)
+	s.await("/livez", 200)
+	s.until(func() error { // the rounds wait for ClickHouse, and are retried
+		if states := a.kafka.Metrics.State(); len(states) != 1 || states[0].Active.IsZero() {
+			return fmt.Errorf("no progress: %+v", states)
+		}
+		return nil
+	})
+}
+
 // While ClickHouse and a store are unavailable, all roles run, and work that needs neither is done:
 // an item is copied. The process is live and not ready.
 func TestRunWhileClickHouseIsAway(t *testing.T) {
@@ -227,9 +242,10 @@ func TestRunAnswersAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.cfg.Kafka.Brokers = []string{silent.Addr().String()}
-	s.run(schemas.RoleDelayer)
+	s.run(schemas.RoleDelayer, schemas.RoleSweeper)
 	t.Cleanup(func() { silent.Close() }) // first, so that nobody waits for it when the process stops
-	s.await("/startupz", 503, "the state of the engines is not known")
+	s.await("/startupz", 503, "the state of the engines is not known", "role delayer is not in its group",
+		"role sweeper has not read the checkpoints")
 	s.await("/readyz", 503)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, "go_goroutines ")

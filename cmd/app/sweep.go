@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
 )
@@ -25,18 +26,30 @@ func (a *App) sweeper() ([]part, error) {
 			stores = append(stores, sweep.Request{Account: acc.ID, Store: st.ID, Period: a.cfg.Fixity.Period})
 		}
 	}
+	state := a.kafka.Metrics.Role(schemas.RoleSweeper, schemas.High)
 	run := func(ctx context.Context) error {
 		changed, cancel := a.controls.Watch()
 		defer cancel()
-		return a.newSweeper(a.controls).Run(ctx, stores, changed)
+		if len(stores) == 0 {
+			state.SetMember() // there is nothing to read the checkpoints for
+		}
+		return a.newSweeper(a.controls, state).Run(retry.Watched(ctx, state.MarkProgress), stores, changed)
 	}
 	return append(a.upkeep(), afterTables("sweeper", run, a.policies)), nil
 }
 
-// newSweeper makes the sweeper of fixity rounds. k are controls that have been read.
-func (a *App) newSweeper(k *client.Controls) *sweep.Sweeper {
+// newSweeper makes the sweeper of fixity rounds. k are controls that have been read. state is nil if the process does
+// not run the role.
+func (a *App) newSweeper(k *client.Controls, state *metrics.Role) *sweep.Sweeper {
 	return sweep.NewSweeper(sweep.SweeperConfig{Large: int64(a.cfg.Duplication.LargeThreshold)}, sweep.SweeperDeps{
-		Due: dueCopies{a}, Publisher: a.producer, Checkpoints: a.checkpoints,
+		Due: dueCopies{a}, Publisher: a.producer, Looking: state.AddBusy,
+		Checkpoints: func(ctx context.Context) (sweep.Checkpoints, error) {
+			known, err := a.checkpoints(ctx)
+			if err == nil {
+				state.SetMember()
+			}
+			return known, err
+		},
 		Checked: func(ctx context.Context, account, store, space string) (bool, error) {
 			return read.HasFinalCheck(ctx, a.db, account, store, space)
 		},
@@ -63,7 +76,7 @@ func (a *App) SweepFixity(ctx context.Context, r sweep.Request) (result sweep.Re
 		return result, err
 	}
 	err = a.withControls(ctx, func(ctx context.Context, k *client.Controls) error {
-		result, err = a.newSweeper(k).Sweep(ctx, r)
+		result, err = a.newSweeper(k, nil).Sweep(ctx, r)
 		return err
 	})
 	if errors.Is(err, sweep.ErrPaused) {

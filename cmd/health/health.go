@@ -5,6 +5,9 @@
 // ready, and never not live. A process is not live if a role has had messages that it could handle
 // for longer than the stall time and has done nothing, or if tasks do not end after they were
 // cancelled. A failed query of an engine neither hides a stall nor causes one.
+//
+// The sweeper reads no topic. It is ready when it has read the checkpoints, and a sweep that runs is
+// its work.
 package health
 
 import (
@@ -192,7 +195,11 @@ func (m *Monitor) Collect(run context.Context) {
 	m.due = map[roleClass]int64{}
 	stopped := m.c.Stopped()
 	for _, s := range states {
-		m.due[roleClass{s.Role, s.Class}] = dueInOwned(s, lags, stopped, m.c.TopicPrefix)
+		due := dueInOwned(s, lags, stopped, m.c.TopicPrefix)
+		if !readsTopics(s.Role) {
+			due = s.Busy
+		}
+		m.due[roleClass{s.Role, s.Class}] = due
 	}
 	m.updateDueSince(states)
 }
@@ -284,7 +291,7 @@ func (m *Monitor) roles(states []metrics.RoleState) (all []roleHealth) {
 		due := m.due[roleClass{s.Role, s.Class}]
 		d.Due += due
 		held := s.InFlight > 0 && s.Held >= s.InFlight && s.Busy == 0
-		waits := onlyWritesClickHouse(s.Role) && m.faults[engineClickHouse] != nil
+		waits := needsClickHouse(s.Role) && m.faults[engineClickHouse] != nil
 		if !s.Refused.IsZero() && (d.UnacknowledgedSince.IsZero() || s.Refused.Before(d.UnacknowledgedSince)) {
 			d.UnacknowledgedSince = s.Refused
 		}
@@ -297,11 +304,14 @@ func (m *Monitor) roles(states []metrics.RoleState) (all []roleHealth) {
 	return all
 }
 
-// onlyWritesClickHouse reports whether all work of a role is writing to ClickHouse, so that it
-// waits while that is unavailable.
-func onlyWritesClickHouse(role schemas.Role) bool {
-	return role == schemas.RoleSink || role == schemas.RoleState
+// needsClickHouse reports whether all work of a role needs ClickHouse, so that it waits while that is
+// unavailable.
+func needsClickHouse(role schemas.Role) bool {
+	return role == schemas.RoleSink || role == schemas.RoleState || role == schemas.RoleSweeper
 }
+
+// readsTopics reports whether a role works on messages. The sweeper looks for work itself.
+func readsTopics(role schemas.Role) bool { return role != schemas.RoleSweeper }
 
 // A report is the answer of the health endpoints.
 type report struct {

@@ -75,6 +75,13 @@ func TestEvaluate(t *testing.T) {
 			want: status{Started: true, Reasons: []string{"role copier: 2 tasks have not ended after they were cancelled"}}},
 		"not a member": {duties: with(func(d *roleHealth) { d.Member = false }),
 			want: status{Live: true, Reasons: []string{"role copier is not in its group"}}},
+		"the sweeper has not begun": {duties: []roleHealth{{Role: schemas.RoleSweeper}},
+			want: status{Live: true, Reasons: []string{"role sweeper has not read the checkpoints"}}},
+		"the sweeper waits": {duties: []roleHealth{{Role: schemas.RoleSweeper, Member: true, Active: ago(time.Hour)}},
+			want: all},
+		"the sweeper is stalled": {duties: []roleHealth{{Role: schemas.RoleSweeper, Member: true, Due: 1, Able: true,
+			DueSince: ago(time.Hour), Active: ago(stallAfter)}},
+			want: status{Started: true, Reasons: []string{"role sweeper: its sweep has made no progress for 5m0s"}}},
 		"one of two is stalled": {duties: append(with(stalled),
 			roleHealth{Role: schemas.RoleChecker, Member: true}), want: stall},
 		"Kafka is unavailable": {duties: []roleHealth{busy}, faults: map[string]error{engineKafka: unavailable},
@@ -269,6 +276,25 @@ func TestHealth(t *testing.T) {
 		"the sink hangs": {
 			scene: scene{states: []metrics.RoleState{member(schemas.RoleSink, schemas.High, "p.changes")},
 				lags: []admin.Lag{lag(schemas.RoleSink, schemas.High, schemas.Changes, map[int32]int64{0: 3})}}},
+		"the sweeper hangs": {scene: scene{states: []metrics.RoleState{{Role: schemas.RoleSweeper, Member: true, Busy: 1}}}},
+		"the sweeper hangs later": {
+			scene:  scene{states: []metrics.RoleState{{Role: schemas.RoleSweeper, Member: true}}},
+			during: func(s *scene, d time.Duration) { s.states[0].Busy = int64(d / (4 * time.Minute)) }},
+		"the sweeper has nothing to do": {
+			scene: scene{states: []metrics.RoleState{{Role: schemas.RoleSweeper, Member: true}}}, live: true},
+		"the sweeper gets on": {
+			scene:  scene{states: []metrics.RoleState{{Role: schemas.RoleSweeper, Member: true, Busy: 1}}},
+			during: func(s *scene, _ time.Duration) { s.states[0].Active = time.Now() }, live: true},
+		"the sweeper waits for ClickHouse": {
+			scene: scene{states: []metrics.RoleState{{Role: schemas.RoleSweeper, Member: true, Busy: 1}},
+				ping: errors.New("unavailable")}, live: true},
+		"the sweeper waits for Kafka": {
+			scene: scene{states: []metrics.RoleState{{Role: schemas.RoleSweeper, Member: true, Busy: 1}}},
+			during: func(s *scene, d time.Duration) {
+				if d >= 2*time.Minute {
+					s.lagErr = errors.New("unavailable")
+				}
+			}, live: true},
 		"the copier hangs while ClickHouse is unavailable": {scene: scene{states: []metrics.RoleState{high},
 			lags: []admin.Lag{behind}, ping: errors.New("unavailable")}},
 	} {

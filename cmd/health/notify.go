@@ -31,7 +31,7 @@ func (m *Monitor) Notify(ctx context.Context) error {
 	n := notices{watchdog: limit / 2}
 	tick := time.NewTicker(n.interval())
 	defer tick.Stop()
-	stopping, failed := m.stopping, false
+	stopping, failed, ended := m.stopping, false, false
 	for {
 		s := m.report().status
 		messages, next := n.due(s, m.isEnding(), time.Now())
@@ -47,9 +47,12 @@ func (m *Monitor) Notify(ctx context.Context) error {
 			m.c.Log.Warn("notify the service manager", "err", err)
 			failed = true
 		}
+		if ended {
+			return nil
+		}
 		select {
 		case <-ctx.Done():
-			return nil
+			ended = true // once more: a process that stops at once says so too
 		case <-stopping:
 			stopping = nil // once; a nil channel is never ready
 		case <-tick.C:

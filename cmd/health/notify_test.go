@@ -160,6 +160,28 @@ func TestNotify(t *testing.T) {
 	}
 }
 
+// A process that ends at once when it is asked to stop says that it stops.
+func TestNotifyOfAShortStop(t *testing.T) {
+	m := newManager(t, "")
+	for range 20 {
+		h := (&scene{}).monitor(stallAfter)
+		h.Collect(t.Context())
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- h.Notify(ctx) }()
+		m.await(t, "STATUS=ready", "")
+		h.Stop()
+		cancel()
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if got := m.read(t, time.Second); got != "STOPPING=1" {
+			t.Fatalf("got %q, want STOPPING=1", got)
+		}
+		m.await(t, "STATUS=stopping", "")
+	}
+}
+
 // A message that could not be sent is sent again.
 func TestNotifyAgain(t *testing.T) {
 	m := newManager(t, "20000")

@@ -23,11 +23,12 @@ const (
 // A roleHealth is the state of one role in this process.
 type roleHealth struct {
 	Role schemas.Role `json:"role"`
-	// Member reports whether the role has joined all its groups, with or without partitions.
+	// Member reports whether the role has joined all its groups, with or without partitions. The sweeper has none,
+	// and is a member when it has read the checkpoints.
 	Member     bool `json:"member"`
 	Partitions int  `json:"partitions"`
 	// Due is the number of messages of the partitions that could be handled now, without those that
-	// are paused or in a delay lane.
+	// are paused or in a delay lane. Of the sweeper it is 1 while it looks for due rounds and runs them.
 	Due int64 `json:"due"`
 	// Able reports whether some of them can be handled: not all messages in flight are paused, outputs are
 	// acknowledged, and the engine that the role needs is available.
@@ -117,7 +118,11 @@ func evaluate(s snapshot) status {
 		}
 		if !d.Member {
 			joined = false
-			no(&v.Ready, "role %s is not in its group", d.Role)
+			missing := "is not in its group"
+			if !readsTopics(d.Role) {
+				missing = "has not read the checkpoints"
+			}
+			no(&v.Ready, "role %s %s", d.Role, missing)
 		}
 		if d.DueSince.IsZero() || !d.Able || !known {
 			continue
@@ -126,8 +131,12 @@ func evaluate(s snapshot) status {
 		if d.Active.After(since) {
 			since = d.Active
 		}
-		if idle := s.now.Sub(since); idle >= s.stall {
-			no(&v.Live, "role %s: %d messages are due, and nothing was done for %v", d.Role, d.Due, idle.Round(time.Second))
+		switch idle := s.now.Sub(since).Round(time.Second); {
+		case s.now.Sub(since) < s.stall:
+		case readsTopics(d.Role):
+			no(&v.Live, "role %s: %d messages are due, and nothing was done for %v", d.Role, d.Due, idle)
+		default:
+			no(&v.Live, "role %s: its sweep has made no progress for %v", d.Role, idle)
 		}
 	}
 	v.Ready, v.Started = v.Ready && v.Live, known && joined

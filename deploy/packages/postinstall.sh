@@ -1,15 +1,18 @@
 #!/bin/sh
-# Enables, starts and restarts nothing. Arguments: deb configure [OLD-VERSION], rpm 1 for an installation and 2 for an
-# upgrade.
+# Enables, starts and restarts nothing. Whether units run, and not the arguments, says what to do next: a deb that is
+# installed again after its removal has the arguments of an upgrade.
 set -e
-[ ! -d "${SYSTEMD_DIR:-/run/systemd/system}" ] || systemctl daemon-reload
-case "$1:$2" in
-configure: | 1:*)
-	echo "millrace: nothing is started. Adapt /etc/millrace/millrace.yaml, then: millrace config check --config" \
-		"/etc/millrace/millrace.yaml"
-	;;
-configure:* | 2:*)
-	echo "millrace: units that run keep the old program. Run: millrace migrate --config /etc/millrace/millrace.yaml"
+running=no
+if [ -d "${SYSTEMD_DIR:-/run/systemd/system}" ]; then
+	systemctl daemon-reload
+	up=$(systemctl list-units --no-legend --state=active,activating,reloading 'millrace@*.service')
+	[ -z "$up" ] || running=yes
+fi
+conf=/etc/millrace/millrace.yaml
+if [ $running = yes ]; then
+	echo "millrace: units that run keep the old program. Run: millrace migrate --config $conf"
 	echo "millrace: and then: systemctl restart 'millrace@*'"
-	;;
-esac
+else
+	echo "millrace: nothing is started. Adapt $conf, then: millrace config check --config $conf"
+	echo "millrace: and before the units are started: millrace migrate --config $conf"
+fi

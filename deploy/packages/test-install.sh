@@ -9,7 +9,8 @@ set -eu
 [ $# = 2 ] && [ "$(id -u)" = 0 ] || { echo "usage, as root in a container: $0 OLD.deb NEW.deb" >&2; exit 2; }
 old=$1 new=$2
 calls=$(mktemp)
-printf '#!/bin/sh\necho "$*" >>%s\n' "$calls" >/usr/local/bin/systemctl
+running=$(mktemp)
+printf '#!/bin/sh\necho "$1" >>%s\n[ "$1" != list-units ] || cat %s\n' "$calls" "$running" >/usr/local/bin/systemctl
 chmod 755 /usr/local/bin/systemctl
 mkdir -p /run/systemd/system
 
@@ -32,7 +33,7 @@ version() { dpkg-query -W -f '${Version}' millrace; }
 
 dpkg --install "$old"
 first=$(version)
-is "installation reloads units, and starts none" "$(called)" "daemon-reload;"
+is "installation reloads units, and starts none" "$(called)" "daemon-reload;list-units;"
 ok "user" id millrace
 is "user has no shell and no home of its own" "$(getent passwd millrace | cut -d: -f6,7)" \
 	"/var/lib/millrace:/usr/sbin/nologin"
@@ -51,8 +52,9 @@ ok "millrace can write its data" setpriv --reuid=millrace --regid=millrace --cle
 echo "# mine" >>/etc/millrace/millrace.yaml
 echo secret >/etc/millrace/password
 uid=$(id -u millrace)
+echo "  millrace@sink.service loaded active running" >"$running"
 dpkg --install "$new" >/tmp/upgrade.log
-is "upgrade reloads units, and restarts none" "$(called)" "daemon-reload;"
+is "upgrade reloads units, and restarts none" "$(called)" "daemon-reload;list-units;"
 [ "$(version)" != "$first" ] || { echo "FAILED: $old and $new have the same version" >&2; exit 1; }
 ok "upgrade says what to run" grep -q "systemctl restart 'millrace@\*'" /tmp/upgrade.log
 ok "upgrade keeps the configuration" grep -q "^# mine" /etc/millrace/millrace.yaml
@@ -60,14 +62,19 @@ is "upgrade keeps the user" "$(id -u millrace)" "$uid"
 
 dpkg --remove millrace
 is "removal stops and disables units" "$(called)" \
-	"stop millrace@*.service;disable millrace@.service;daemon-reload;"
+	"stop;disable;daemon-reload;"
 ok "removal removes the program" test ! -e /usr/bin/millrace
 ok "removal keeps the configuration" test -f /etc/millrace/millrace.yaml -a -f /etc/millrace/password
 ok "removal keeps data" test -f /var/lib/millrace/data
 ok "removal keeps the user" id millrace
 
+: >"$running"
+dpkg --install "$new" >/tmp/again.log
+ok "installation after the removal says that nothing is started" grep -q "nothing is started" /tmp/again.log
+ok "installation after the removal keeps the configuration" grep -q "^# mine" /etc/millrace/millrace.yaml
+
 dpkg --purge millrace
-ok "purge removes the configuration" test ! -e /etc/millrace
+ok "purge removes the configuration" test ! -e /etc/millrace -a ! -e /etc/needrestart/conf.d/millrace.conf
 ok "purge keeps data" test -f /var/lib/millrace/data
 ok "purge keeps the user" id millrace
 echo "all passed"

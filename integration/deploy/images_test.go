@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// The image holds the static binary and certificate authorities, runs as a user that is not root, and has labels.
+// The image holds the static binary, certificate authorities and licences, runs as a user that is not root, and has labels.
 func TestImage(t *testing.T) {
 	need.Images(t)
 	if out := mustRun(t, nil, "docker", "run", "--rm", "millrace:dev", "version"); !strings.HasPrefix(out, "millrace ") {
@@ -31,7 +31,8 @@ func TestImage(t *testing.T) {
 	defer mustRun(t, nil, "docker", "rm", id)
 	// Files of the engine itself are empty.
 	files := mustRun(t, nil, "bash", "-c", "docker export "+id+" | tar -tv | awk '$1 ~ /^[-l]/ && $3 > 0 {print $6}'")
-	if want := "etc/ssl/certs/ca-certificates.crt\nusr/bin/millrace\n"; files != want {
+	if want := "etc/ssl/certs/ca-certificates.crt\nusr/bin/millrace\nusr/share/doc/millrace/LICENSES.txt\n" +
+		"usr/share/doc/millrace/copyright\n"; files != want {
 		t.Errorf("the files of the image are\n%s, want\n%s", files, want)
 	}
 }

@@ -4,7 +4,8 @@
 //	licences DIR PACKAGE...
 //
 // It writes the texts to DIR/LICENSES.txt, and completes the SBOM of each package, DIR/NAME.cdx.json: the licences of
-// its components, and no time, so that the same source gives the same bytes.
+// its components, libchdb in that of millrace-clickhouse, which loads it, and no time, so that the same source gives
+// the same bytes.
 package main
 
 import (
@@ -15,6 +16,9 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
 func main() {
@@ -42,26 +46,46 @@ func write(dir string, packages ...string) error {
 		return err
 	}
 	for _, p := range packages {
-		if err := complete(filepath.Join(dir, path.Base(p)+".cdx.json"), licences); err != nil {
+		var loaded []any
+		if path.Base(p) == "millrace-clickhouse" {
+			loaded = []any{libchdb()}
+		}
+		if err := complete(filepath.Join(dir, path.Base(p)+".cdx.json"), licences, loaded); err != nil {
 			return err
 		}
 	}
 	return os.WriteFile(filepath.Join(dir, "LICENSES.txt"), texts(modules), 0o644)
 }
 
-// complete writes the licences of the components into an SBOM, and removes its time.
-func complete(file string, licences map[string][]string) error {
+// libchdb returns the component of the embedded ClickHouse. It is loaded at run time, so that it is not in the binary
+// from which the SBOM is made.
+func libchdb() map[string]any {
+	name, version, sum := embedded.Library()
+	group, short, _ := strings.Cut(name, "/")
+	purl := "pkg:npm/" + strings.Replace(name, "@", "%40", 1) + "@" + version
+	return map[string]any{
+		"bom-ref": purl, "purl": purl, "type": "library", "group": group, "name": short, "version": version,
+		"description": "libchdb.so, the embedded ClickHouse, loaded at run time; the hash is that of this file",
+		"hashes":      []any{map[string]any{"alg": "SHA-256", "content": sum}},
+		"licenses":    []any{map[string]any{"license": map[string]any{"id": "Apache-2.0"}}},
+		"scope":       "required",
+	}
+}
+
+// complete writes the licences of the components into an SBOM, and adds the components that are loaded at run time. It
+// removes the time.
+func complete(file string, licences map[string][]string, loaded []any) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	if text, err = completed(text, licences); err != nil {
+	if text, err = completed(text, licences, loaded); err != nil {
 		return fmt.Errorf("complete %s: %w", file, err)
 	}
 	return os.WriteFile(file, text, 0o644)
 }
 
-func completed(text []byte, licences map[string][]string) ([]byte, error) {
+func completed(text []byte, licences map[string][]string, loaded []any) ([]byte, error) {
 	var bom map[string]any
 	if err := json.Unmarshal(text, &bom); err != nil {
 		return nil, err
@@ -84,6 +108,7 @@ func completed(text []byte, licences map[string][]string) ([]byte, error) {
 		}
 		component["licenses"] = list
 	}
+	bom["components"] = append(components, loaded...)
 	out, err := json.MarshalIndent(bom, "", "  ")
 	return append(out, '\n'), err
 }

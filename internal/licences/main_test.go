@@ -2,10 +2,13 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"os"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 )
 
 // shipped returns the programs of images and packages, as the Makefile names them.
@@ -126,7 +129,7 @@ func TestCompleted(t *testing.T) {
   "metadata": {}
 }
 `
-	got, err := completed([]byte(bom), map[string][]string{"a": {"MIT"}})
+	got, err := completed([]byte(bom), map[string][]string{"a": {"MIT"}}, nil)
 	if err != nil || string(got) != want {
 		t.Errorf("got %s (%v), want %s", got, err, want)
 	}
@@ -135,8 +138,36 @@ func TestCompleted(t *testing.T) {
 		"no components":                 {`{"metadata": {}}`},
 		"not JSON":                      {`<bom/>`},
 	} {
-		if _, err := completed([]byte(tt.bom), map[string][]string{"a": {"MIT"}}); err == nil {
+		if _, err := completed([]byte(tt.bom), map[string][]string{"a": {"MIT"}}, nil); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
+	}
+}
+
+// The SBOM of millrace-clickhouse names the library that it loads.
+func TestLibraryInSBOM(t *testing.T) {
+	const bom = `{"metadata": {}, "components": [{"name": "a"}]}`
+	text, err := completed([]byte(bom), map[string][]string{"a": {"MIT"}}, []any{libchdb()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got struct {
+		Components []struct {
+			Group, Name, Version, Purl string
+			Hashes                     []struct{ Content string }
+			Licenses                   []struct{ License struct{ ID string } }
+		}
+	}
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	name, version, sum := embedded.Library()
+	if len(got.Components) != 2 {
+		t.Fatalf("got %s", text)
+	}
+	l := got.Components[1]
+	if l.Group+"/"+l.Name != name || l.Version != version || l.Purl != "pkg:npm/%40"+name[1:]+"@"+version ||
+		l.Hashes[0].Content != sum || l.Licenses[0].License.ID != "Apache-2.0" {
+		t.Errorf("got %+v", l)
 	}
 }

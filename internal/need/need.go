@@ -46,8 +46,8 @@ func S3() Thing { return Thing{"an S3 server", "make servers, or MILLRACE_TEST_S
 // Docker is a running daemon, and images that exist or can be built without a network.
 func Docker() Thing { return Thing{"Docker", "a daemon and the images", false} }
 
-// Target is what a target of the Makefile makes, which .ci/run does not.
-func Target(name string) Thing { return Thing{"make " + name, "make " + name, false} }
+// Packager is the program that makes the packages, built from tools/deploy.
+func Packager() Thing { return Thing{"nfpm", "make packages", true} }
 
 // Program is a program on PATH that .ci/run installs.
 func Program(name string) Thing { return Thing{name, "install " + name, true} }

@@ -213,10 +213,10 @@ func (r *run) pages(ctx context.Context) error {
 
 func (r *run) page(ctx context.Context) (Page, error) {
 	var page Page
-	_, err := r.config.Retry.Do(ctx, func() (err error) {
+	err := r.try(ctx, "page", func() (err error) {
 		page, err = r.split.Pages(ctx, r.summary.Round, r.cursor)
 		return err
-	}, r.logRetry("page"))
+	})
 	if err != nil {
 		return Page{}, fmt.Errorf("read a page: %w", err)
 	}
@@ -224,20 +224,23 @@ func (r *run) page(ctx context.Context) (Page, error) {
 }
 
 func (r *run) publish(ctx context.Context, messages ...schemas.Message) error {
-	_, err := r.config.Retry.Do(ctx, func() error {
-		return r.deps.Publisher.Publish(ctx, messages...)
-	}, r.logRetry("publish"))
+	err := r.try(ctx, "publish", func() error { return r.deps.Publisher.Publish(ctx, messages...) })
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	return nil
 }
 
-func (r *run) logRetry(what string) func(int, time.Duration, error) {
-	return func(attempt int, wait time.Duration, err error) {
+// try calls do until it succeeds or the retries are used up. The end of each call is progress (retry.Alive).
+func (r *run) try(ctx context.Context, what string, do func() error) error {
+	_, err := r.config.Retry.Do(ctx, func() error {
+		defer retry.Alive(ctx)
+		return do()
+	}, func(attempt int, wait time.Duration, err error) {
 		r.deps.Log.Warn("retry sweep", "sweep", r.split.Sweep, "split", r.split.Name,
 			"what", what, "attempt", attempt, "retry_after", wait, "err", err)
-	}
+	})
+	return err
 }
 
 // waitForBacklog waits until the lag is at most MaxBacklog. If it is higher, it waits until the lag is at most half of
@@ -245,10 +248,10 @@ func (r *run) logRetry(what string) func(int, time.Duration, error) {
 func (r *run) waitForBacklog(ctx context.Context) error {
 	for bound := r.config.MaxBacklog; ; bound = r.config.MaxBacklog / 2 {
 		var lag int64
-		_, err := r.config.Retry.Do(ctx, func() (err error) {
+		err := r.try(ctx, "lag", func() (err error) {
 			lag, err = r.deps.Lag(ctx)
 			return err
-		}, r.logRetry("lag"))
+		})
 		if err != nil {
 			return fmt.Errorf("read the lag: %w", err)
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
@@ -58,7 +59,7 @@ type SweeperConfig struct {
 	Page int
 }
 
-// SweeperDeps are the dependencies of a Sweeper. All are required.
+// SweeperDeps are the dependencies of a Sweeper. All but Looking are required.
 type SweeperDeps struct {
 	Due       Due
 	Publisher schemas.Publisher
@@ -70,7 +71,10 @@ type SweeperDeps struct {
 	Checked func(ctx context.Context, account, store, space string) (bool, error)
 	// Paused reports whether the fixity sweep is paused for a store.
 	Paused func(account, store string) bool
-	Log    *slog.Logger
+	// Looking is called with 1 when Run begins to look for due rounds, and to run them, and with -1 when it waits for the
+	// next look; nil: not called. In between, retry.Alive reports progress.
+	Looking func(delta int)
+	Log     *slog.Logger
 }
 
 // A Sweeper runs the rounds of the fixity sweep: on request, and periodically over all stores.
@@ -84,6 +88,9 @@ func NewSweeper(c SweeperConfig, d SweeperDeps) *Sweeper {
 	if c.Page == 0 {
 		c.Page = fixityPage
 	}
+	if d.Looking == nil {
+		d.Looking = func(int) { /* nobody asks */ }
+	}
 	return &Sweeper{c, d}
 }
 
@@ -93,7 +100,9 @@ func (s *Sweeper) Run(ctx context.Context, stores []Request, changed <-chan stru
 	look := time.NewTicker(lookInterval)
 	defer look.Stop()
 	for ctx.Err() == nil {
+		s.deps.Looking(1)
 		s.look(ctx, stores)
+		s.deps.Looking(-1)
 		select {
 		case <-ctx.Done():
 		case <-look.C:
@@ -116,6 +125,7 @@ func (s *Sweeper) look(ctx context.Context, stores []Request) {
 				}
 				return
 			}
+			retry.Alive(ctx)
 		}
 		r.Begun = time.Now().UTC().Truncate(time.Millisecond)
 		last := known.of(FixitySweep, FixityConfig{Account: r.Account, Store: r.Store, Space: r.Space})

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // A swept is a harness whose rounds a Sweeper runs, with the newest checkpoints.
@@ -192,6 +194,53 @@ func TestSchedule(t *testing.T) {
 		cancel()
 		if err := <-ended; err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// A look that gets stuck is visible: Looking tells that it runs, and nothing reports progress. Between looks nothing is
+// due.
+func TestLooking(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newSwept(t)
+		w.fill()
+		var looking, progress atomic.Int64
+		var stuck atomic.Bool
+		w.publish = func(int) (bool, error) {
+			if stuck.Load() {
+				time.Sleep(time.Hour)
+			}
+			return true, nil
+		}
+		s := w.sweeper()
+		s.deps.Looking = func(delta int) { looking.Add(int64(delta)) }
+		ctx, cancel := context.WithCancel(t.Context())
+		ctx = retry.Watched(ctx, func() { progress.Add(1) })
+		ended := make(chan error, 1)
+		go func() { ended <- s.Run(ctx, []Request{{Account: "acme", Store: "2"}}, nil) }()
+		synctest.Wait()
+		begun := progress.Load()
+		if looking.Load() != 0 || begun < 5 { // the checkpoints, the lag, the rows, the tasks, the end
+			t.Errorf("after a look: %d looks run, progress %d times", looking.Load(), begun)
+		}
+		time.Sleep(59 * time.Minute)
+		synctest.Wait()
+		stuck.Store(true)
+		begun = progress.Load()
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if got := progress.Load(); looking.Load() != 1 || got > begun+1 { // the checkpoints
+			t.Errorf("stuck: %d looks run, progress %d times more", looking.Load(), got-begun)
+		}
+		time.Sleep(30 * time.Minute)
+		synctest.Wait()
+		if got := progress.Load(); looking.Load() != 1 || got > begun+1 {
+			t.Errorf("still stuck: %d looks run, progress %d times more", looking.Load(), got-begun)
+		}
+		stuck.Store(false)
+		cancel()
+		if err := <-ended; err != nil || looking.Load() != 0 {
+			t.Errorf("after the end: %d looks run, %v", looking.Load(), err)
 		}
 	})
 }

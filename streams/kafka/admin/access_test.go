@@ -47,8 +47,10 @@ func TestRefusedLogin(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.Close)
-	if _, err := a.Lags(t.Context(), schemas.RolePlanner); !errors.Is(err, client.ErrLoginRejected) {
-		t.Errorf("ask for the lag: got %v", err)
+	for _, role := range []schemas.Role{schemas.RolePlanner, schemas.RoleSweeper} { // the latter reads no topic
+		if _, err := a.Lags(t.Context(), role); !errors.Is(err, client.ErrLoginRejected) {
+			t.Errorf("ask for the lag of %s: got %v", role, err)
+		}
 	}
 }
 

@@ -72,7 +72,10 @@ func (a *Admin) Lags(ctx context.Context, roles ...schemas.Role) ([]Lag, error) 
 		}
 		topics = append(topics, read...)
 	}
-	if len(topics) == 0 {
+	if len(topics) == 0 { // no error still means that the brokers answer
+		if _, err := a.adm.BrokerMetadata(ctx); err != nil {
+			return nil, client.Explain(fmt.Errorf("list the brokers: %w", err))
+		}
 		return nil, nil
 	}
 	slices.Sort(topics)

@@ -45,7 +45,7 @@ func (a *Admin) JoinWait(ctx context.Context, states []metrics.RoleState) (JoinW
 	w := JoinWait{Session: a.cfg.Session()}
 	var groups []string
 	for _, s := range states {
-		if !s.Member {
+		if !s.Member && len(a.entries(s.Role)) > 0 { // the sweeper has no group
 			groups = append(groups, a.cfg.Group(s.Role, s.Class))
 		}
 	}

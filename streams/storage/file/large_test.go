@@ -2,12 +2,15 @@ package file
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -113,4 +116,54 @@ func TestReadingLeavesPageCacheAlone(t *testing.T) {
 	if n := pages(); n < was || was == 0 {
 		t.Errorf("%d pages are left of the %d that were cached", n, was)
 	}
+}
+
+// A kernel or a sandbox that refuses cachestat, as systemd's did before it knew the call, keeps no file from being read.
+func TestReadWithoutCachestat(t *testing.T) {
+	const size = 3 * largeFile
+	s := store(t, Config{Root: t.TempDir()})
+	o, err := s.Put(t.Context(), sp, "a", bytes.NewReader(make([]byte, size)), storage.PutOptions{Size: size})
+	must(t, err)
+	type result struct {
+		n                 int
+		forbidden, called error
+		read              error
+	}
+	done := make(chan result, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlock it: the thread ends with its filter
+		var r result
+		if r.forbidden = forbid(unix.SYS_CACHESTAT); r.forbidden == nil {
+			r.called = unix.Cachestat(0, &unix.CachestatRange{}, &unix.Cachestat_t{}, 0)
+			var content string
+			content, r.read = read(t, s, "a", o.Version)
+			r.n = len(content)
+		}
+		done <- r
+	}()
+	r := <-done
+	if r.forbidden != nil {
+		need.Missing(t, need.Kernel("seccomp"), r.forbidden)
+	}
+	if !errors.Is(r.called, unix.EPERM) {
+		t.Fatalf("cachestat is not refused: %v", r.called)
+	}
+	if r.read != nil || r.n != size {
+		t.Errorf("read %d bytes of %d: %v", r.n, size, r.read)
+	}
+}
+
+// forbid makes a system call fail with EPERM on this thread.
+func forbid(call uint32) error {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the call
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: call},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 }

@@ -19,8 +19,8 @@ var _ storage.Expirer = (*Store)(nil)
 // quarantineTime is the format of the time in the key of a quarantined object: kept/SPACE/DIGEST/TIME-ETAG.
 const quarantineTime = "20060102T150405.000000000Z"
 
-// Expire implements storage.Expirer. It aborts stale uploads in all spaces and removes quarantined objects. Old
-// versions are left to the lifecycle rules of the bucket.
+// Expire implements storage.Expirer. It aborts stale uploads and removes quarantined objects. Old versions are
+// left to the lifecycle rules of the bucket.
 func (s *Store) Expire(ctx context.Context, o storage.ExpireOptions) (done storage.Expired, err error) {
 	if s.cfg.ReadOnly {
 		return done, retry.Permanent(storage.ErrReadOnly)
@@ -37,23 +37,27 @@ func (s *Store) Expire(ctx context.Context, o storage.ExpireOptions) (done stora
 	return done, err
 }
 
-// expireUploads aborts stale uploads in all spaces.
+// expireUploads aborts stale uploads in all spaces, and those of quarantined objects and of probes.
 func (s *Store) expireUploads(ctx context.Context, o storage.ExpireOptions, done *storage.Expired) error {
 	names, err := s.spaceNames(ctx)
 	if err != nil {
 		return err
 	}
+	bucket, own := s.layout.control()
+	places := []location{{bucket, own}}
 	for _, name := range names {
-		if _, _, err := s.layout.space(name); err != nil {
-			continue // the bucket is not a space of this store
+		if bucket, prefix, err := s.layout.space(name); err == nil { // otherwise the bucket is not a space of this store
+			places = append(places, location{bucket, prefix})
 		}
-		aborted, serr := s.abortStaleUploads(ctx, name)
+	}
+	for _, at := range places {
+		aborted, perr := s.abortStaleUploads(ctx, at.bucket, at.key)
 		if aborted > 0 {
 			done.Add(o, storage.Expired{Uploads: int64(aborted)})
 		}
 		// A service that does not list uploads does not support them, or expires them itself.
-		if serr != nil && !isAbsent(serr) && !errors.Is(serr, storage.ErrUnsupported) {
-			err = errors.Join(err, serr)
+		if perr != nil && !isAbsent(perr) && !errors.Is(perr, storage.ErrUnsupported) {
+			err = errors.Join(err, perr)
 		}
 		if ctx.Err() != nil {
 			return storage.ContextErr(ctx)

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// Expire aborts stale uploads in all spaces and removes expired objects from quarantine, in both layouts.
+// Expire aborts stale uploads, also below .millrace, and removes expired objects from quarantine, in both layouts.
 func TestExpire(t *testing.T) {
 	for name, edit := range map[string]func(*Config){
 		"one bucket":              func(c *Config) { c.Prefix = "p" },
@@ -46,6 +46,12 @@ func TestExpire(t *testing.T) {
 				}
 			}
 			bucket, own := s.layout.control()
+			for _, name := range []string{"kept/one/cut", "probe/cut"} { // processes that ended while they copied
+				at := location{bucket, own + name}
+				if _, err := s.core.NewMultipartUpload(ctx, at.bucket, at.key, minio.PutObjectOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			if err := s.putControl(ctx, "kept/one/theirs", []byte("not ours")); err != nil {
 				t.Fatal(err)
 			}
@@ -56,11 +62,11 @@ func TestExpire(t *testing.T) {
 			begun := time.Now()
 			s.cfg.now = func() time.Time { return begun } // by which uploads are young
 			done, err := s.Expire(ctx, storage.ExpireOptions{})
-			if err != nil || done != (storage.Expired{}) || srv.Uploads() != 2 {
+			if err != nil || done != (storage.Expired{}) || srv.Uploads() != 4 {
 				t.Errorf("nothing is of no use: %+v, %v, %d uploads", done, err, srv.Uploads())
 			}
 			s.cfg.staleAfter = -time.Hour // by which all are old
-			want, reported := storage.Expired{Uploads: 2, Retained: 2, Bytes: 10}, storage.Expired{}
+			want, reported := storage.Expired{Uploads: 4, Retained: 2, Bytes: 10}, storage.Expired{}
 			each := func(more storage.Expired) { reported.Add(storage.ExpireOptions{}, more) }
 			before := now.Add(-30 * 24 * time.Hour)
 			done, err = s.Expire(ctx, storage.ExpireOptions{RetainedBefore: before, Each: each})

@@ -83,7 +83,10 @@ var operations = map[string]func(ctx context.Context, s *Store) error{
 	"DeleteSpace": func(ctx context.Context, s *Store) error { return s.DeleteSpace(ctx, "empty") },
 	"Marker":      func(ctx context.Context, s *Store) error { return s.Marker(ctx) },
 	"WriteMarker": func(ctx context.Context, s *Store) error { return s.WriteMarker(ctx) },
-	"Sweep":       func(ctx context.Context, s *Store) error { _, err := s.abortStaleUploads(ctx, "s"); return err },
+	"Sweep": func(ctx context.Context, s *Store) error {
+		_, err := s.abortStaleUploads(ctx, testBucket, "s/")
+		return err
+	},
 }
 
 // expect returns nil for the expected error.

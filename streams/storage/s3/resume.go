@@ -177,19 +177,16 @@ func (u *upload) unrecord(ctx context.Context) {
 	}
 }
 
-// abortStaleUploads aborts the uploads of dead processes and returns their number. An upload is stale if it and all its
-// parts are older than staleAfter by the service's clock.
-func (s *Store) abortStaleUploads(ctx context.Context, space string) (ended int, err error) {
-	bucket, prefix, err := s.layout.space(space)
-	if err != nil {
-		return 0, err
-	}
+// abortStaleUploads aborts the uploads of dead processes below a prefix and returns their number. An upload is stale if
+// it and all its parts are older than staleAfter by the service's clock.
+func (s *Store) abortStaleUploads(ctx context.Context, bucket, prefix string) (ended int, err error) {
+	what := fmt.Sprintf("list uploads below %q in bucket %q", prefix, bucket)
 	before := s.cfg.now().Add(-s.cfg.staleAfter)
 	for key, id := "", ""; ; {
 		listCtx, response := withHeaders(ctx)
 		page, err := s.core.ListMultipartUploads(listCtx, bucket, prefix, key, id, "", 1000)
 		if err != nil {
-			return ended, s.translate(ctx, aBucket, fmt.Sprintf("list uploads of space %q", space), err)
+			return ended, s.translate(ctx, aBucket, what, err)
 		}
 		if at := response.responseDate(); !at.IsZero() {
 			before = at.Add(-s.cfg.staleAfter)
@@ -212,7 +209,7 @@ func (s *Store) abortStaleUploads(ctx context.Context, space string) (ended int,
 		}
 		same := page.NextKeyMarker == key && page.NextUploadIDMarker == id
 		if same || page.NextKeyMarker < key {
-			return ended, fmt.Errorf("list uploads of space %q: %w", space, errListingLoop)
+			return ended, fmt.Errorf("%s: %w", what, errListingLoop)
 		}
 		key, id = page.NextKeyMarker, page.NextUploadIDMarker
 	}

@@ -70,7 +70,7 @@ func TestPutResumed(t *testing.T) {
 		"the upload is old": {size: longParts * testPart, sends: 12,
 			between: func(s *Store, srv *s3test.Server, _ []byte, _ *storage.PutOptions) {
 				srv.Age(8 * 24 * time.Hour)
-				_, _ = s.abortStaleUploads(noTest, "s")
+				_, _ = s.abortStaleUploads(noTest, testBucket, "s/")
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestAbortStaleUploads(t *testing.T) {
 	}
 	sweep := func(want int) {
 		t.Helper()
-		if n, err := s.abortStaleUploads(t.Context(), "s"); n != want || err != nil {
+		if n, err := s.abortStaleUploads(t.Context(), testBucket, "s/"); n != want || err != nil {
 			t.Errorf("ended %d, want %d: %v", n, want, err)
 		}
 	}
@@ -200,7 +200,7 @@ func TestUploadListingLoop(t *testing.T) {
 		return true
 	}}
 	s, _ := direct(t, s3test.Options{Before: sc.hook})
-	if _, err := s.abortStaleUploads(t.Context(), "s"); !errors.Is(err, storage.ErrListing) {
+	if _, err := s.abortStaleUploads(t.Context(), testBucket, "s/"); !errors.Is(err, storage.ErrListing) {
 		t.Errorf("%v", err)
 	}
 }
