@@ -55,7 +55,9 @@ func (p *Folder) publish(
 		if err != nil {
 			return fmt.Errorf("encode the policy of %s: %w", account, err)
 		}
-		rec.FileSha256 = sums[account]
+		if sums[account] != "" {
+			rec.FileSha256, rec.From, rec.Location = sums[account], policy.FromFolder, p.config.Dir
+		}
 		records, msgs = append(records, rec), append(msgs, schemas.Message{Topic: schemas.Policies, Body: rec})
 	}
 	if err := p.deps.Publisher.Publish(ctx, msgs...); err != nil {
