@@ -46,17 +46,22 @@ func policyStores(cfg *config.Config) map[string][]policy.Store {
 
 // newPolicies makes the table of policies, which keeps the registry up to date.
 func (a *App) newPolicies() (err error) {
-	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
-		if p, ok := d.Body.(*pb.Policy); ok && a.policyRegistry.Apply(key, d.Timestamp, p) {
-			return nil
-		}
-		return kafka.ErrIgnored
-	})
+	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, applyTo(a.policyRegistry))
 	if err != nil {
 		return fmt.Errorf("make the policies table: %w", err)
 	}
 	a.policies.OnUnreadable(a.policyRegistry.Unreadable)
 	return nil
+}
+
+// applyTo returns the function of a table that applies the records of the topic policies.
+func applyTo(r *policy.Registry) func(key []byte, d *schemas.Delivery) error {
+	return func(key []byte, d *schemas.Delivery) error {
+		if p, ok := d.Body.(*pb.Policy); ok && r.Apply(key, d.Timestamp, p) {
+			return nil
+		}
+		return kafka.ErrIgnored
+	}
 }
 
 // newFolder makes the policy folder. interval is the time between two reads; 0: the default.
