@@ -164,7 +164,7 @@ func (r revision) rules(space string) Rules {
 	if r.document == nil {
 		return Rules{Deletes: KeepCopy}
 	}
-	rules := r.document.rules(space)
+	rules := r.document.Rules(space)
 	if r.unread {
 		rules.Deletes = KeepCopy
 	}
@@ -281,6 +281,9 @@ func (b *Registry) Settled(p *pb.Policy) (bool, error) {
 func Record(account string, base int64, d Document, by string, at time.Time) (*pb.Policy, error) {
 	if account == "" {
 		return nil, errors.New("name the account of a policy")
+	}
+	if d.Account != "" && d.Account != account {
+		return nil, fmt.Errorf("the policy for account %q says that it is of account %q", account, d.Account)
 	}
 	content, err := json.Marshal(d)
 	if err != nil {
