@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"reflect"
 	"slices"
 	"time"
 
@@ -99,16 +98,17 @@ func (p *Policies) Info(account string) PolicyInfo {
 // History returns all records of an account, oldest first, also those that are ignored.
 func (p *Policies) History(account string) []policy.Entry { return p.registry.History(account) }
 
-// CheckPolicy parses and validates a file with the document of one account. If account is empty, the file names it. If
-// cfg is nil, accounts and stores are not checked. The error of a faulty document is policy.Faults.
-func CheckPolicy(
-	cfg *config.Config, file, account string, content []byte,
-) (of string, _ policy.Document, _ error) {
+// CheckPolicy parses and validates a file with the document of one account. If account is empty, the document or the
+// name of the file names it. If cfg is nil, accounts and stores are not checked.
+func CheckPolicy(cfg *config.Config, account, file string, content []byte) policy.File {
 	var stores map[string][]policy.Store
 	if cfg != nil {
 		stores = policyStores(cfg)
 	}
-	return policy.ReadFile(file, account, content, stores)
+	if account == "" {
+		return policy.ReadFile(file, content, stores)
+	}
+	return policy.ReadFileOf(account, file, content, stores)
 }
 
 // AnyBase as the base of a PolicyChange is the revision that is current when the change is made.
@@ -167,7 +167,7 @@ func (p *Policies) isCurrent(c PolicyChange) bool {
 	if c.Document == nil {
 		return !ok
 	}
-	return ok && reflect.DeepEqual(d, *c.Document)
+	return ok && d.Equal(*c.Document)
 }
 
 // checkBase returns an error if the base of a change is not the current revision.

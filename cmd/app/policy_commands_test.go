@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -189,14 +190,35 @@ func TestPolicyImportSources(t *testing.T) {
 	s.hasSpace(0)
 	server := s3test.New(s3test.Options{})
 	t.Cleanup(server.Close)
-	t.Setenv("AWS_ACCESS_KEY_ID", s3test.AccessKey)
-	t.Setenv("AWS_SECRET_ACCESS_KEY", s3test.SecretKey)
+	t.Setenv("AWS_ACCESS_KEY_ID", "key")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	for name, content := range files {
 		store := filepath.Join(s.cfg.Accounts[0].Stores[0].Root, "photos", "old")
 		if err := errors.Join(os.MkdirAll(store, 0o755), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600),
 			os.WriteFile(filepath.Join(store, name), []byte(content), 0o600)); err != nil {
 			t.Fatal(err)
 		}
+	}
+	// Keys policies/old/... of the bucket archive, and of the bucket millrace.
+	put := func(path, content string) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL()+path, strings.NewReader(content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("put %s: %v, %v", path, resp, err)
+		}
+		_ = resp.Body.Close()
+	}
+	for _, bucket := range []string{"/archive", "/millrace"} {
+		put(bucket, "")
+		for name, content := range files {
+			put(bucket+"/policies/old/"+name, content)
+		}
+	}
+	bucket := func(address string) func() (*PolicySource, error) {
+		return func() (*PolicySource, error) { return PolicyBucket(t.Context(), address, server.URL()) }
 	}
 	for name, tt := range map[string]struct {
 		open     func() (*PolicySource, error)
@@ -209,9 +231,14 @@ func TestPolicyImportSources(t *testing.T) {
 		"store": {func() (*PolicySource, error) {
 			return PolicyStore(t.Context(), s.cfg, s.said.Log(), StoreName{"acme", "1"}, "/photos/old/")
 		}, "store/acme/1/photos/old", ""},
+		"bucket": {bucket("s3://archive/policies/old/"), "s3://archive/policies/old at " + server.URL(), ""},
+		"bucket with the name of ours": {bucket("s3://millrace/policies/old"),
+			"s3://millrace/policies/old at " + server.URL(), ""},
+		"no prefix": {bucket("s3://archive"), "", "duplication-accounts.json: is missing"},
+		"no bucket": {bucket("s3://nothing/policies"), "", "space is absent"},
 		"no space": {func() (*PolicySource, error) {
 			return PolicyStore(t.Context(), s.cfg, s.said.Log(), StoreName{"acme", "1"}, "none")
-		}, "", "duplication-accounts.json: space is absent"},
+		}, "", "space is absent"},
 	} {
 		t.Run(name, func(t *testing.T) { s.imports(tt.open, tt.location, tt.fault) })
 	}

@@ -22,9 +22,9 @@ func newPolicyCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check [--config FILE] DOCUMENT...",
 		Short: "Report all faults of policy documents; nothing is published",
-		Long: `Reads documents in both forms, and reports every fault with its file and line. A document belongs to the account in
-its file name, ACCOUNT-duplication-policy.json or .yaml, or to --account. With --config the account and the stores must
-be in the configuration. The command does not connect to stores and servers.
+		Long: `Reads documents in both forms, and reports every fault with its file, line and column. The account is that of the key
+account, of the file name ACCOUNT-duplication-policy.json or .yaml, or of --account. With --config the account and the
+stores must be in the configuration. The command does not connect to stores and servers.
 
 Exit codes: 0 no faults, 2 faults.`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -50,23 +50,21 @@ Exit codes: 0 no faults, 2 faults.`,
 }
 
 // checkPolicies reports the faults of all files. If cfg is nil, accounts and stores are not checked.
-func checkPolicies(c *cobra.Command, cfg *config.Config, account string, files []string) error {
+func checkPolicies(c *cobra.Command, cfg *config.Config, account string, names []string) error {
 	var (
-		faults   policy.Faults
+		files    []policy.File
 		accounts []string
 	)
-	for _, name := range files {
+	for _, name := range names {
 		content, err := readPolicyFile(c, name)
 		if err != nil {
 			return err
 		}
-		of, _, err := app.CheckPolicy(cfg, name, account, content)
-		var found policy.Faults
-		errors.As(err, &found)
-		faults, accounts = append(faults, found...), append(accounts, of)
+		file := app.CheckPolicy(cfg, account, name, content)
+		files, accounts = append(files, file), append(accounts, file.Account)
 	}
-	if len(faults) > 0 {
-		return faultyPolicies(faults)
+	if err := reportPolicies(c.ErrOrStderr(), files...); err != nil {
+		return err
 	}
 	slices.Sort(accounts)
 	_, err := fmt.Fprintf(c.OutOrStdout(), "no faults: %d documents, of %s\n", len(files),
@@ -74,14 +72,28 @@ func checkPolicies(c *cobra.Command, cfg *config.Config, account string, files [
 	return err
 }
 
-// faultyPolicies returns the error of a command for an error about documents. Faults are usage errors, one per line.
-func faultyPolicies(err error) error {
+// reportPolicies prints the warnings of files, and returns their faults as a usage error.
+func reportPolicies(stderr io.Writer, files ...policy.File) error {
 	var faults policy.Faults
-	if !errors.As(err, &faults) {
-		return err
+	for _, f := range files {
+		for _, warning := range f.Warnings {
+			fmt.Fprintf(stderr, "warning: %s\n", warning)
+		}
+		faults = append(faults, f.Faults...)
 	}
-	return fmt.Errorf("%w: %d faults in policies:\n  %s", usage.Err, len(faults),
-		strings.ReplaceAll(faults.Error(), "\n", "\n  "))
+	return faultyPolicies(faults)
+}
+
+// faultyPolicies returns faults as a usage error, one per line; nil if there are none.
+func faultyPolicies(faults policy.Faults) error {
+	if len(faults) == 0 {
+		return nil
+	}
+	count := "1 fault"
+	if len(faults) > 1 {
+		count = fmt.Sprintf("%d faults", len(faults))
+	}
+	return fmt.Errorf("%w: %s in policies:\n  %s", usage.Err, count, strings.ReplaceAll(faults.Error(), "\n", "\n  "))
 }
 
 // policyImportFlags are the flags of policy import.
@@ -96,8 +108,8 @@ func newPolicyImport() *cobra.Command {
 	f := new(policyImportFlags)
 	c := &cobra.Command{
 		Use:   "import DIR | s3://BUCKET/PREFIX | --store ACCOUNT/STORE SPACE/PREFIX",
-		Short: "Publish the policies of a folder of the DuraCloud Mill, or of our own form",
-		Long: `Reads duplication-accounts.json and, for each account in it, ACCOUNT-duplication-policy.json or .yaml, and publishes
+		Short: "Publish the policies of a folder, in the form of the DuraCloud Mill or in ours",
+		Long: `Reads duplication-accounts.json and, for each account in it, ACCOUNT-duplication-policy.json or .yaml. It publishes
 the documents that differ from the policies in force. Repeating the command has no effect. A document with a fault is
 refused, with its faults; the others are published.
 
@@ -123,11 +135,15 @@ writer was first, 5 precondition, 130 interrupted.`,
 				defer func() { err = errors.Join(err, from.Close()) }()
 				f.options.By.Who = currentUser()
 				result, err := p.Import(ctx, from, f.options)
+				var faults policy.Faults
+				if errors.As(err, &faults) {
+					return faultyPolicies(faults)
+				}
 				if result != nil {
 					err = errors.Join(err, f.print(c.OutOrStdout(), result))
 				}
 				if err != nil {
-					return faultyPolicies(err)
+					return err
 				}
 				return importOutcome(result)
 			})

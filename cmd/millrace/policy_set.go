@@ -122,11 +122,11 @@ Exit codes: 0 fine, 1 error, 2 usage or faults in the document, 5 another revisi
 				return err
 			}
 			return f.withPolicies(c, func(ctx context.Context, p *app.Policies, e *engines) error {
-				_, d, err := app.CheckPolicy(e.cfg, args[1], args[0], content)
-				if err != nil {
-					return faultyPolicies(err)
+				file := app.CheckPolicy(e.cfg, args[0], args[1], content)
+				if err := reportPolicies(c.ErrOrStderr(), file); err != nil {
+					return err
 				}
-				return f.publish(ctx, c, p, app.PolicyChange{Account: args[0], Document: &d})
+				return f.publish(ctx, c, p, app.PolicyChange{Account: args[0], Document: &file.Document})
 			})
 		},
 	}
@@ -229,7 +229,9 @@ func comparePolicies(w io.Writer, before, after namedPolicy) error {
 }
 
 // comparedPolicies returns the documents that the arguments of diff name.
-func comparedPolicies(c *cobra.Command, p *app.Policies, e *engines, args []string) (before, after namedPolicy, err error) {
+func comparedPolicies(
+	c *cobra.Command, p *app.Policies, e *engines, args []string,
+) (before, after namedPolicy, err error) {
 	account, now := args[0], p.Info(args[0])
 	if len(args) == 2 {
 		if _, err := strconv.ParseInt(args[1], 10, 64); err != nil {
@@ -237,8 +239,8 @@ func comparedPolicies(c *cobra.Command, p *app.Policies, e *engines, args []stri
 			if err != nil {
 				return before, after, err
 			}
-			_, d, err := app.CheckPolicy(e.cfg, args[1], account, content)
-			return inForce(now), namedPolicy{args[1], &d}, faultyPolicies(err)
+			file := app.CheckPolicy(e.cfg, account, args[1], content)
+			return inForce(now), namedPolicy{args[1], &file.Document}, reportPolicies(c.ErrOrStderr(), file)
 		}
 	}
 	if len(p.History(account)) == 0 {

@@ -76,7 +76,7 @@ func Decide(s Observation) Decision {
 	case !s.observed():
 		return Decision{Row: RowUnknown, action: actFail}
 	case s.Source.Presence == Present:
-		if s.Rules.Excludes(c.GetItem(), s.Source.Object.Size) {
+		if s.Rules.Excluded(c.GetItem(), policy.Content{Size: s.Source.Object.Size, Modified: s.Source.Object.Modified}) != "" {
 			return Decision{Row: RowExcluded, Result: "excluded"}
 		}
 		return s.sourcePresent()

@@ -95,55 +95,39 @@ func TestCanonicalYAML(t *testing.T) {
 	}
 }
 
-func TestReadFile(t *testing.T) {
-	stores := map[string][]Store{"acme": {{ID: "1"}, {ID: "2"}, {ID: "3", ReadOnly: true}}}
+// The caller may know the account; the document must not name another one.
+func TestReadFileOf(t *testing.T) {
+	stores := map[string][]Store{"acme": {{ID: "1"}, {ID: "2"}}, "bell": nil}
 	for name, tt := range map[string]struct {
-		file, account, content string
-		stores                 map[string][]Store
-		of                     string
+		account, file, content string
 		faults                 []string
 	}{
-		"old form":             {"p/acme-duplication-policy.json", "", to2, stores, "acme", nil},
-		"ours":                 {"acme-duplication-policy.yaml", "", "defaultPolicies: []", stores, "acme", nil},
-		"the caller knows":     {"p.yaml", "acme", to2, stores, "acme", nil},
-		"without stores":       {"acme-duplication-policy.yaml", "", to9, nil, "acme", nil},
-		"no account":           {"p.yaml", "", to2, stores, "", []string{"p.yaml: names no account: name the file"}},
-		"the name is a suffix": {"-duplication-policy.yaml", "", to2, stores, "", []string{"names no account"}},
-		"unknown account and key": {"acne-duplication-policy.json", "", "{\n\"defaultPolicys\": []}", stores, "acne", []string{
-			`acne-duplication-policy.json: the configuration has no account "acne"; did you mean acme?`,
-			`acne-duplication-policy.json:2: defaultPolicys: unknown key; did you mean defaultPolicies?`}},
-		"syntax and meaning": {"a/acme-duplication-policy.yaml", "",
-			"defaultPolicies:\n- {srcStoreId: 1, destStoreId: 3}\n- {srcStoreId: 1, destStoreId: 1}\nspacestoignore: []\n",
-			stores, "acme", []string{
-				`a/acme-duplication-policy.yaml:2: defaultPolicies[0].destStoreId: store "3" is read-only: its layout is plain`,
-				`a/acme-duplication-policy.yaml:3: defaultPolicies[1]: source and destination are the same store "1"`,
-				`a/acme-duplication-policy.yaml:4: spacestoignore: unknown key; did you mean spacesToIgnore?`}},
-		"too large": {"acme-duplication-policy.yaml", "", strings.Repeat(" ", maxFile+1), stores, "acme",
-			[]string{"has 1048577 bytes, more than 1048576"}},
+		"any name":            {"acme", "p/new.json", to2, nil},
+		"of its account":      {"acme", "p.yaml", "account: acme\nignore: [scratch]\n", nil},
+		"the name of another": {"acme", "bell-duplication-policy.json", to2, nil},
+		"of another account": {"acme", "p.yaml", "account: bell\ndefaultPolicys: []\n", []string{
+			`p.yaml:1:1: account: is "bell", and the document is one of account "acme"`,
+			`p.yaml:2:1: defaultPolicys: unknown key; did you mean defaultPolicies?`}},
+		"unknown": {"acne", "p.json", to2, []string{
+			`p.json: the configuration has no account "acne"; did you mean acme?`}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			of, d, err := ReadFile(tt.file, tt.account, []byte(tt.content), tt.stores)
-			if of != tt.of {
-				t.Errorf("account: got %q, want %q", of, tt.of)
+			f := ReadFileOf(tt.account, tt.file, []byte(tt.content), stores)
+			var got []string
+			for _, fault := range f.Faults {
+				got = append(got, fault.String())
 			}
-			var faults Faults
-			if err == nil {
-				want, err := Parse([]byte(tt.content))
-				if err != nil || !reflect.DeepEqual(d, want) {
-					t.Errorf("got %+v (%v), want %+v", d, err, want)
-				}
-			} else if !errors.As(err, &faults) {
-				t.Fatalf("error %T: %v", err, err)
-			}
-			if len(faults) != len(tt.faults) {
-				t.Fatalf("got %q, want %q", faults, tt.faults)
-			}
-			for i, f := range faults {
-				if !strings.Contains(f.String(), tt.faults[i]) {
-					t.Errorf("got %q, want %q", f, tt.faults[i])
-				}
+			if !slices.Equal(got, tt.faults) || f.Account != tt.account {
+				t.Errorf("account %q: got %q, want %q", f.Account, got, tt.faults)
 			}
 		})
+	}
+}
+
+func TestEqualDocuments(t *testing.T) {
+	a, b := mustParse(t, to2), mustParse(t, "account: acme\ndefaultPolicies: [{srcStoreId: 1, destStoreId: 2}]\n")
+	if !a.Equal(b) || !b.Equal(a) || a.Equal(mustParse(t, to23)) {
+		t.Errorf("got %t, %t, %t, want true, true, false", a.Equal(b), b.Equal(a), a.Equal(mustParse(t, to23)))
 	}
 }
 

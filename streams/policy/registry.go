@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -170,7 +169,7 @@ func (r revision) rules(space string) Rules {
 	if r.document == nil {
 		return Rules{Deletes: KeepCopy}
 	}
-	rules := r.document.rules(space)
+	rules := r.document.Rules(space)
 	if r.unread {
 		rules.Deletes = KeepCopy
 	}
@@ -245,7 +244,7 @@ func (b *Registry) Published(account, file string, d Document) (made, older bool
 		if digests = digests || r.file != ""; r.file == file {
 			return true, false
 		}
-		older = older || !digests && r.sent == "" && r.document != nil && reflect.DeepEqual(*r.document, d)
+		older = older || !digests && r.sent == "" && r.document != nil && r.document.Equal(d)
 	}
 	return false, older
 }
@@ -286,6 +285,9 @@ func (b *Registry) Settled(p *pb.Policy) (bool, error) {
 
 // Record returns the message that publishes a document as the revision after base.
 func Record(account string, base int64, d Document, by string, at time.Time) (*pb.Policy, error) {
+	if d.Account != "" && d.Account != account {
+		return nil, fmt.Errorf("the policy for account %q says that it is of account %q", account, d.Account)
+	}
 	content, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("encode policy of account %q: %w", account, err)

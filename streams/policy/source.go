@@ -1,53 +1,29 @@
 package policy
 
 import (
-	"errors"
-	"path"
-	"strings"
+	"fmt"
+	"reflect"
 )
 
-// AccountOf returns the account in the name of a file, ACCOUNT-duplication-policy.json or .yaml; false if the file has
-// no such name.
-func AccountOf(file string) (string, bool) {
-	base := path.Base(file)
-	for _, extension := range []string{".json", ".yaml"} {
-		if account, ok := strings.CutSuffix(base, infix+extension); ok && account != "" {
-			return account, true
+// ReadFileOf is ReadFile for a document of a known account, which neither the document nor the name of the file needs to
+// contain. A document that names another account has a fault.
+func ReadFileOf(account, name string, content []byte, accounts map[string][]Store) File {
+	f := ReadFile(documentNames(account)[1], content, accounts)
+	for _, faults := range []Faults{f.Faults, f.Warnings} {
+		for i := range faults {
+			faults[i].File = name
+			if own := f.Document.Account; faults[i].Key == keyAccount && own != "" && own != account {
+				faults[i].Reason = fmt.Sprintf("is %q, and the document is one of account %q", own, account)
+			}
 		}
 	}
-	return "", false
+	return f
 }
 
-// ReadFile parses and validates a file with the document of one account. If account is empty, it is the one in the name
-// of the file. accounts holds the configured stores by account; if it is nil, accounts and stores are not checked. The
-// error is Faults, with the name of the file.
-func ReadFile(file, account string, content []byte, accounts map[string][]Store) (of string, _ Document, _ error) {
-	f := folder{accounts: accounts}
-	if account == "" {
-		account, _ = AccountOf(file)
-	}
-	if account == "" {
-		f.fault("", file, documentFault(0, "names no account: name the file ACCOUNT%s.yaml or .json", infix))
-		return "", Document{}, f.Faults
-	}
-	reason := f.unknown(account)
-	if reason != "" {
-		f.fault(account, file, documentFault(0, "%s", reason))
-		f.accounts = nil // all of its stores are unknown
-	}
-	if len(content) > maxFile {
-		f.fault(account, file, documentFault(0, "has %d bytes, more than %d", len(content), maxFile))
-		return account, Document{}, f.Faults
-	}
-	d, err := f.document(account, content)
-	var faults Faults
-	if errors.As(err, &faults) {
-		f.fault(account, file, faults)
-	}
-	if len(f.Faults) > 0 {
-		return account, Document{}, f.Faults
-	}
-	return account, d, nil
+// Equal reports whether two documents of one account say the same. Only one of them may have the key account.
+func (d Document) Equal(other Document) bool {
+	d.Account, other.Account = "", ""
+	return reflect.DeepEqual(d, other)
 }
 
 // Listed returns the accounts of the folder's list of accounts; nil if the list has a fault.

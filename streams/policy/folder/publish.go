@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -85,7 +84,7 @@ func (p *Folder) publish(
 // policy.
 func (p *Folder) isActive(account string, doc policy.Document, f policy.RecordFaults) bool {
 	held, ok := p.deps.Registry.Document(account)
-	return ok && f.Unread == nil && f.Gap == nil && reflect.DeepEqual(held, doc)
+	return ok && f.Unread == nil && f.Gap == nil && held.Equal(doc)
 }
 
 // hasOpenGap reports whether a record after the newest revision of an account cannot be decoded, and no operator has
