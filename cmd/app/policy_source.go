@@ -87,8 +87,8 @@ func PolicyStore(
 	return &PolicySource{location, storeFiles{ctx, st, space, prefix}, stores.close}, nil
 }
 
-// storeFiles are the items below a prefix of a space as files. Directories have no entries: the files of a policy folder
-// are known by their names.
+// storeFiles are the items below a prefix of a space as files. Directories have no entries, since the files of a policy
+// folder are known by their names.
 type storeFiles struct {
 	ctx    context.Context // of the command that reads the files
 	store  storage.Store

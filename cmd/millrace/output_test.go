@@ -41,7 +41,8 @@ func TestEveryListHasForms(t *testing.T) {
 		"object show", "policy list", "policy history",
 		"pause", "pause list"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
-		"verify", "rebuild", "sweep start", "migrate", "health", "policy show", "policy set", "policy remove", "policy import"}
+		"verify", "rebuild", "sweep start", "migrate", "health",
+		"policy show", "policy set", "policy remove", "policy import"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident close",
 		"space back", "space gone", "store init", "workers", "policy check", "policy diff"}
 	for words, c := range leaves(newRoot()) {

@@ -22,9 +22,9 @@ func newPolicyCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check [--config FILE] DOCUMENT...",
 		Short: "Report all faults of policy documents; nothing is published",
-		Long: `Reads documents in both forms, and reports every fault with its file, line and column. The account is that of the key
-account, of the file name ACCOUNT-duplication-policy.json or .yaml, or of --account. With --config the account and the
-stores must be in the configuration. The command does not connect to stores and servers.
+		Long: `Reads documents in both forms, and reports every fault with its file, line and column. The account is that of
+the key account, of the file name ACCOUNT-duplication-policy.json or .yaml, or of --account. With --config the account
+and the stores must be in the configuration. The command does not connect to stores and servers.
 
 Exit codes: 0 no faults, 2 faults.`,
 		Args: func(c *cobra.Command, args []string) error {
@@ -109,9 +109,9 @@ func newPolicyImport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import DIR | s3://BUCKET/PREFIX | --store ACCOUNT/STORE SPACE/PREFIX",
 		Short: "Publish the policies of a folder, in the form of the DuraCloud Mill or in ours",
-		Long: `Reads duplication-accounts.json and, for each account in it, ACCOUNT-duplication-policy.json or .yaml. It publishes
-the documents that differ from the policies in force. Repeating the command has no effect. A document with a fault is
-refused, with its faults; the others are published.
+		Long: `Reads duplication-accounts.json and, for each account in it, ACCOUNT-duplication-policy.json or .yaml. It
+publishes the documents that differ from the policies in force. Repeating the command has no effect. A document with a
+fault is refused, with its faults; the others are published.
 
 An account that an earlier import from the same place published, and that is no longer in duplication-accounts.json, is
 named. With --prune its policy is withdrawn: the account is not copied any more, and its copies stay.

@@ -106,8 +106,8 @@ func newPolicySet() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "set ACCOUNT FILE",
 		Short: "Publish a policy",
-		Long: `Reads a document from FILE, or from stdin if FILE is -, and checks it with the configured stores. It is in force
-everywhere within a second after the command ends. A document that equals the one in force is not published.
+		Long: `Reads a document from FILE, or from stdin if FILE is -, and checks it with the configured stores. It is in
+force everywhere within a second after the command ends. A document that equals the one in force is not published.
 
 With --base N nothing is published if the current revision is not N: the command prints who published the current one
 and how the documents differ. Without --base the change is based on the revision that is current when the command
@@ -139,8 +139,8 @@ func newPolicyRemove() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "remove ACCOUNT --reason TEXT",
 		Short: "Remove the policy of an account: it is not copied any more",
-		Long: `Publishes a revision without a document. Waiting commands of the account end without effect, and existing copies
-stay and are checked further. 'millrace policy set' publishes a policy again.
+		Long: `Publishes a revision without a document. Waiting commands of the account end without effect, and existing
+copies stay and are checked further. 'millrace policy set' publishes a policy again.
 
 Exit codes: 0 fine, 1 error, 2 usage, 5 another revision was published after the base, 130 interrupted.`,
 		Args: exactly(1),

@@ -292,7 +292,8 @@ func TestRecordIsAFunction(t *testing.T) {
 	if _, err := Record("", 0, d, "me", at(1)); err == nil {
 		t.Error("a record without an account was made")
 	}
-	if r, err := Removal("acme", 3, "me", at(1)); err != nil || !r.GetRemoved() || r.GetId() == "" || r.GetId() == a.GetId() {
+	if r, err := Removal("acme", 3, "me", at(1)); err != nil || !r.GetRemoved() || r.GetId() == "" ||
+		r.GetId() == a.GetId() {
 		t.Errorf("removal: got %v (%v)", r, err)
 	}
 	if _, err := Removal("", 0, "me", at(1)); err == nil {

@@ -5,7 +5,7 @@ import (
 	"reflect"
 )
 
-// ReadFileOf is ReadFile for a document of a known account, which neither the document nor the name of the file needs to
+// ReadFileOf is ReadFile for a document of a known account, which neither the document nor the file's name needs to
 // contain. A document that names another account has a fault.
 func ReadFileOf(account, name string, content []byte, accounts map[string][]Store) File {
 	f := ReadFile(documentNames(account)[1], content, accounts)
