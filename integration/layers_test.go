@@ -61,6 +61,7 @@ func layers() []layer {
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{"streams/incident", "streams/space"}, []string{wire}},
 		{[]string{policy}, []string{wire, nearest, sizes}},
+		{[]string{"streams/policy/exclusion"}, []string{retry, policy}},
 		{[]string{"streams/policy/folder"}, []string{wire, retry, policy, "streams/incident"}},
 		{[]string{"streams/inventory"}, []string{wire, digest, tally}},
 		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent

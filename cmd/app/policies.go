@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -68,7 +69,7 @@ func applyTo(r *policy.Registry) func(key []byte, d *schemas.Delivery) error {
 func (a *App) newFolder(interval time.Duration) *folder.Folder {
 	return folder.New(folder.Config{Dir: a.cfg.Policies.Folder, Accounts: policyStores(a.cfg), Interval: interval},
 		folder.Deps{Registry: a.policyRegistry, Board: a.incidentBoard, Publisher: a.producer,
-			Unreadable: a.unreadablePolicies, Log: a.log})
+			Unreadable: a.unreadablePolicies, Lists: a.unreadLists, Log: a.log})
 }
 
 // unreadablePolicies returns the subjects of the incidents of the unreadable records of an account's policy.
@@ -79,6 +80,17 @@ func (a *App) unreadablePolicies(account string) (all []incident.Subject) {
 		}
 	}
 	return all
+}
+
+// unreadLists returns why this process could not read exclusion lists of an account's policy when it needed them; nil
+// if it could.
+func (a *App) unreadLists(account string) error {
+	doc, _ := a.policyRegistry.Document(account)
+	var all []error
+	for _, ref := range doc.ExcludeLists() {
+		all = append(all, a.lists.Failure(ref))
+	}
+	return errors.Join(all...)
 }
 
 // SetPolicy publishes a document for an account if it differs from the active one, and returns when

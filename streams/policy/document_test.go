@@ -104,7 +104,7 @@ func TestExcluded(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := r.Excluded(tt.item, Content{Size: tt.size}); got != tt.want {
+			if got, _ := r.Excluded(tt.item, Content{Size: tt.size}, nil); got != tt.want {
 				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
@@ -263,6 +263,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("an error that is not Faults: %v", err)
 		}
 		d.Validate(stores) // must not panic
-		d.Rules("a").Excluded("b", Content{Size: 1})
+		d.Rules("a").Excluded("b", Content{Size: 1}, nil)
 	})
 }

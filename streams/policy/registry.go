@@ -41,10 +41,11 @@ type RecordFaults struct {
 	Gap    error // a record after the newest revision cannot be decoded
 	Unread error // the document of the newest revision cannot be parsed
 	Stores error // the newest revision is in force, but this process, with the stores it knows, would not publish it
+	Lists  error // this process cannot read an exclusion list; a Registry does not set it
 }
 
 // Err returns all faults as one error; nil if there are none.
-func (f RecordFaults) Err() error { return errors.Join(f.Unread, f.Stores, f.Gap) }
+func (f RecordFaults) Err() error { return errors.Join(f.Unread, f.Stores, f.Lists, f.Gap) }
 
 // A revision is a record that was based on the previous revision.
 type revision struct {
