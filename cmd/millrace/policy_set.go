@@ -93,12 +93,14 @@ func refusedChange(w io.Writer, p *app.Policies, change app.PolicyChange, lost *
 		"--base %d publishes over it", precondition.Err, lost, change.Account, lost.Revision-1, now.Revision), err)
 }
 
-// canonical returns the canonical text of a document; empty for nil.
+// canonical returns the canonical text of a document without its account, which is known; empty for nil.
 func canonical(d *policy.Document) (string, error) {
 	if d == nil {
 		return "", nil
 	}
-	return d.YAML()
+	anonymous := *d
+	anonymous.Account = ""
+	return anonymous.YAML()
 }
 
 func newPolicySet() *cobra.Command {
