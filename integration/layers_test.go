@@ -39,13 +39,14 @@ func layers() []layer {
 		tally   = "internal/tally"
 		parts   = "internal/jsonpart"
 		denied  = "internal/denied"
+		sizes   = "internal/bytesize"
 		record  = "streams/storage/record" // between what is on record and what a store shows
 
 		kafkaClient = "streams/kafka/client"
 		kafkaCore   = "streams/kafka/internal/core"
 	)
 	return []layer{
-		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, denied,
+		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, denied, sizes,
 			"internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
@@ -59,7 +60,8 @@ func layers() []layer {
 		{[]string{"streams/storage/file"}, []string{wire, retry, storage, digest, denied}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{"streams/incident", "streams/space"}, []string{wire}},
-		{[]string{policy}, []string{wire, nearest}},
+		{[]string{policy}, []string{wire, nearest, sizes}},
+		{[]string{"streams/policy/exclusion"}, []string{retry, policy}},
 		{[]string{"streams/policy/folder"}, []string{wire, retry, policy, "streams/incident"}},
 		{[]string{"streams/inventory"}, []string{wire, digest, tally}},
 		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent
@@ -82,7 +84,7 @@ func layers() []layer {
 			[]string{wire, retry, kafkaClient, "streams/kafka/admin", "streams/kafka/embedded"}},
 		{[]string{kafkaParts}, []string{wire, retry, kafkaParts}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
-		{[]string{"cmd/config"}, []string{nearest, "cmd/precondition"}},
+		{[]string{"cmd/config"}, []string{nearest, sizes, "cmd/precondition"}},
 		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/precondition"}, nil},
 		{[]string{"cmd/statedir"}, []string{"streams/kafka/embedded", "sinks/clickhouse/embedded", "cmd/config",

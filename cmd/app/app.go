@@ -31,6 +31,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/policy/exclusion"
 	"github.com/millrace/millrace/streams/policy/folder"
 	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -84,6 +85,7 @@ type App struct {
 	events            *eventServer        // nil: ingest.listen is not set, or another process has role ingester
 	emits             *emit.Metrics       // nil: http.listen is not set, or nothing emits
 	folder            *folder.Folder
+	lists             *exclusion.Lists
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
 	republishInterval time.Duration // between checks for overwritten incidents; 0: the default of the Pool
 }
@@ -139,6 +141,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err := a.newActions(); err != nil {
 		return nil, err
 	}
+	a.lists = exclusion.New(exclusion.Config{})
 	a.folder = a.newFolder(0)
 	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
 	a.reader = read.NewReader(a.db, a.watermark, read.ReaderConfig{
@@ -150,6 +153,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 // Close closes the clients. Call it after Run has returned.
 func (a *App) Close() {
 	a.closeOutboxes()
+	if a.lists != nil {
+		a.lists.Close()
+	}
 	if a.admin != nil {
 		a.admin.Close()
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -46,12 +47,7 @@ func policyStores(cfg *config.Config) map[string][]policy.Store {
 
 // newPolicies makes the table of policies, which keeps the registry up to date.
 func (a *App) newPolicies() (err error) {
-	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
-		if p, ok := d.Body.(*pb.Policy); ok && a.policyRegistry.Apply(key, d.Timestamp, p) {
-			return nil
-		}
-		return kafka.ErrIgnored
-	})
+	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, applyTo(a.policyRegistry))
 	if err != nil {
 		return fmt.Errorf("make the policies table: %w", err)
 	}
@@ -59,11 +55,21 @@ func (a *App) newPolicies() (err error) {
 	return nil
 }
 
+// applyTo returns the function of a table that applies the records of the topic policies.
+func applyTo(r *policy.Registry) func(key []byte, d *schemas.Delivery) error {
+	return func(key []byte, d *schemas.Delivery) error {
+		if p, ok := d.Body.(*pb.Policy); ok && r.Apply(key, d.Timestamp, p) {
+			return nil
+		}
+		return kafka.ErrIgnored
+	}
+}
+
 // newFolder makes the policy folder. interval is the time between two reads; 0: the default.
 func (a *App) newFolder(interval time.Duration) *folder.Folder {
 	return folder.New(folder.Config{Dir: a.cfg.Policies.Folder, Accounts: policyStores(a.cfg), Interval: interval},
 		folder.Deps{Registry: a.policyRegistry, Board: a.incidentBoard, Publisher: a.producer,
-			Unreadable: a.unreadablePolicies, Log: a.log})
+			Unreadable: a.unreadablePolicies, Lists: a.unreadLists, Log: a.log})
 }
 
 // unreadablePolicies returns the subjects of the incidents of the unreadable records of an account's policy.
@@ -74,6 +80,17 @@ func (a *App) unreadablePolicies(account string) (all []incident.Subject) {
 		}
 	}
 	return all
+}
+
+// unreadLists returns why this process could not read exclusion lists of an account's policy when it needed them; nil
+// if it could.
+func (a *App) unreadLists(account string) error {
+	doc, _ := a.policyRegistry.Document(account)
+	var all []error
+	for _, ref := range doc.ExcludeLists() {
+		all = append(all, a.lists.Failure(ref))
+	}
+	return errors.Join(all...)
 }
 
 // SetPolicy publishes a document for an account if it differs from the active one, and returns when

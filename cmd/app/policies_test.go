@@ -71,7 +71,7 @@ func TestRefusedPolicyShowsInReadiness(t *testing.T) {
 	write("bell-duplication-policy.yaml", "# of bell\n"+to("7"))
 	a := s.run(schemas.RolePlanner)
 	file := filepath.Join(s.cfg.Policies.Folder, "bell-duplication-policy.yaml")
-	s.await("/readyz", 503, "policy refused: "+file+`:3: defaultPolicies[0].destStoreId: `+
+	s.await("/readyz", 503, "policy refused: "+file+`:3:21: defaultPolicies[0].destStoreId: `+
 		`unknown store \"7\"; the account has 1, 2`)
 	s.await("/startupz", 200)
 	s.await("/livez", 200)

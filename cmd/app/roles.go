@@ -128,7 +128,7 @@ func (a *App) decisions(pc kafka.PoolConfig) kafka.PoolConfig {
 func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
 		Large: int64(a.cfg.Duplication.LargeThreshold), WaitIntervals: a.cfg.Duplication.Wait,
-		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy},
+		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy, Lists: a.lists},
 		a.stores, a.policyRegistry, parkedRecords{records: a.reader})
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (a *App) copier() ([]part, error) {
 func (a *App) deleter() ([]part, error) {
 	d, err := deletion.New(deletion.Config{
 		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
-		OnHeld: a.deleteHeld, Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
+		OnHeld: a.deleteHeld, Lists: a.lists, Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
 		a.stores, a.policyRegistry, parkedRecords{a.reader, maxDeleteAge})
 	if err != nil {
 		return nil, err

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/internal/bytesize"
 )
 
 const day = 24 * time.Hour
@@ -14,55 +16,18 @@ const day = 24 * time.Hour
 // A Size is a number of bytes, written as 200MB or 5GiB.
 type Size int64
 
-type unit struct {
-	name string
-	size int64
-}
-
-// sizeUnits returns the units, largest first. String uses the first of two names of the same size.
-func sizeUnits() []unit {
-	return []unit{
-		{"TiB", 1 << 40}, {"TB", 1e12}, {"GiB", 1 << 30}, {"GB", 1e9}, {"MiB", 1 << 20}, {"MB", 1e6},
-		{"KiB", 1 << 10}, {"kB", 1e3}, {"KB", 1e3}, {"B", 1},
-	}
-}
-
 // String formats s in the largest unit of which it is a multiple.
-func (s Size) String() string {
-	for _, u := range sizeUnits() {
-		if s != 0 && int64(s)%u.size == 0 {
-			return strconv.FormatInt(int64(s)/u.size, 10) + u.name
-		}
-	}
-	return "0B"
-}
+func (s Size) String() string { return bytesize.Format(int64(s)) }
 
 var (
-	errSize     = errors.New("a number of bytes with a unit: 512KiB, 200MB, 5GiB")
+	errSize     = bytesize.ErrSyntax
 	errDuration = errors.New("a duration with units: 500ms, 30s, 5m, 2h, 90d, 1w or several of them, as in 1d12h")
 )
 
 func parseSize(text string) (Size, error) {
-	number, name := splitUnit(text)
-	n, err := strconv.ParseFloat(number, 64)
-	if err != nil || !plainNumber(number) {
-		return 0, errSize
-	}
-	name = strings.TrimSpace(name)
-	for _, u := range sizeUnits() {
-		if u.name != name {
-			continue
-		}
-		if bytes := n * float64(u.size); bytes == math.Trunc(bytes) && bytes < math.MaxInt64 {
-			return Size(bytes), nil
-		}
-	}
-	return 0, errSize
+	n, err := bytesize.Parse(text)
+	return Size(n), err
 }
-
-// plainNumber reports whether s has only digits and points. ParseFloat also accepts signs,
-// exponents and words.
-func plainNumber(s string) bool { return strings.Trim(s, "0123456789.") == "" }
 
 // splitUnit splits text after its leading digits and points.
 func splitUnit(text string) (number, rest string) {
@@ -71,6 +36,11 @@ func splitUnit(text string) (number, rest string) {
 		n = len(text)
 	}
 	return text[:n], text[n:]
+}
+
+type unit struct {
+	name string
+	size int64
 }
 
 func durationUnits() []unit {

@@ -101,7 +101,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition,
 	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
-		newIncident(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newSpace(),
+		newIncident(), newPolicy(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newSpace(),
 		newOutbox(), newImport(), newVerify(), newRebuild(), newHealth(), newBench(), newVersion())
 	return root
 }

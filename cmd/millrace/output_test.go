@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -37,12 +38,13 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 // the commands without -o are listed here. Lists have the forms table, json and ndjson.
 func TestEveryListHasForms(t *testing.T) {
 	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
-		"object show",
+		"object show", "policy list", "policy history",
 		"pause", "pause list"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
-		"verify", "rebuild", "sweep start", "migrate", "health"}
+		"verify", "rebuild", "sweep start", "migrate", "health",
+		"policy show", "policy set", "policy remove", "policy import"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident close",
-		"space back", "space gone", "store init", "workers"}
+		"space back", "space gone", "store init", "workers", "policy check", "policy diff"}
 	for words, c := range leaves(newRoot()) {
 		if noun, _, _ := strings.Cut(words, " "); noun == "bench" || noun == "resume" ||
 			noun == "pause" && !slices.Contains(lists, words) {
@@ -93,6 +95,8 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		events    []read.Event
 		causes    []*causeRow
 		letters   []letterRow
+		policies  []policyRow
+		revisions []revisionRow
 	)
 	for i := range n {
 		name := fmt.Sprintf("%d\x1b[31m\nx", i) // what others chose
@@ -103,6 +107,8 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		events = append(events, read.Event{Time: at, Kind: "change", What: name})
 		causes = append(causes, &causeRow{deadCause: deadCause{Error: name}, Open: 1, First: at, Last: at})
 		letters = append(letters, rowOf(&deadletter.Letter{ID: name, Time: at, Error: name}))
+		policies = append(policies, policyRowOf(app.PolicyInfo{Account: "a", Fault: errors.New(name)}))
+		revisions = append(revisions, revisionRow{Revision: 1, Time: at, By: name, Location: name, Reason: name})
 	}
 	return map[string]func(io.Writer, *output) error{
 		"stores":    func(w io.Writer, o *output) error { return showStores(w, o, stores) },
@@ -112,6 +118,8 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		"events":    func(w io.Writer, o *output) error { return printList(w, o, events, eventTable()) },
 		"causes":    func(w io.Writer, o *output) error { return printList(w, o, causes, causeTable()) },
 		"letters":   func(w io.Writer, o *output) error { return printList(w, o, letters, letterTable()) },
+		"policies":  func(w io.Writer, o *output) error { return printList(w, o, policies, policyTable()) },
+		"revisions": func(w io.Writer, o *output) error { return printList(w, o, revisions, revisionTable()) },
 	}
 }
 

@@ -125,6 +125,8 @@ func policyHistory() *table[*pb.Policy] {
 		text("reason", func(x r) string { return x.m.GetReason() }),
 	).added(
 		text("file_sha256", func(x r) string { return x.m.GetFileSha256() }),
+		lowCard("came_from", func(x r) string { return x.m.GetFrom() }),
+		text("location", func(x r) string { return x.m.GetLocation() }),
 	)
 }
 

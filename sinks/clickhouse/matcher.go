@@ -145,7 +145,7 @@ func (c *Matcher) Inconsistent() string {
 	case "admin_log":
 		return "sum = 0 AND (hash != 0 OR incident != '' OR seen != '')"
 	case "policy_history":
-		return "sum = 0 AND (hash != 0 OR file_sha256 != '')"
+		return "sum = 0 AND (hash != 0 OR file_sha256 != '' OR came_from != '' OR location != '')"
 	}
 	return "sum = 0 AND hash != 0"
 }

@@ -145,9 +145,10 @@ func TestRows(t *testing.T) {
 		},
 		schemas.Policies: {
 			&pb.Policy{Id: id1, Account: "acme", Base: 4, Document: `{"a": 1}`, Removed: true, By: "b", Reason: "r", Time: when,
-				FileSha256: "f"},
+				FileSha256: "f", From: "folder", Location: "policies"},
 			"policy_history_v",
-			`"account":"acme","base":4,"document":"{\"a\": 1}","removed":true,"by":"b","reason":"r","file_sha256":"f"}`,
+			`"account":"acme","base":4,"document":"{\"a\": 1}","removed":true,"by":"b","reason":"r","file_sha256":"f",` +
+				`"came_from":"folder","location":"policies"}`,
 		},
 		schemas.Admin: {
 			&pb.AdminAction{Id: id1, Time: when, Who: "ann", Action: "approve-repair", Account: "acme", Store: "1", Space: "s",

@@ -146,6 +146,8 @@ func TestAddedColumns(t *testing.T) {
 				&pb.Policy{Id: id2, Time: clickhousetest.At(0), Account: "acme", Base: 1, Document: "{}", By: "ann",
 					FileSha256: sha},
 				&pb.Policy{Id: schemas.ID("3"), Time: clickhousetest.At(0), Account: "acme", Base: 2, Document: "{}", By: "ann"},
+				&pb.Policy{Id: schemas.ID("4"), Time: clickhousetest.At(0), Account: "acme", Base: 3, Document: "{}", By: "ann",
+					From: "import", Location: "/srv/old"},
 			},
 			before: "account, document, by, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'policies', 7, 3, 0, " +
 				"'acme', '{}', 'ann', ?",
@@ -153,6 +155,9 @@ func TestAddedColumns(t *testing.T) {
 				"a file put into an earlier row":    "if(off = 0, '" + sha + "', file_sha256) AS file_sha256",
 				"a file put into a row without one": "if(off = 2, '" + sha + "', file_sha256) AS file_sha256",
 				"a file removed":                    "if(off = 1, '', file_sha256) AS file_sha256",
+				"an interface put into a row":       "if(off = 1, 'cli', came_from) AS came_from",
+				"an interface removed":              "if(off = 3, '', came_from) AS came_from",
+				"another location":                  "if(off = 3, '/srv/new', location) AS location",
 				"both hashes removed":               "if(off = 1, 0, hash) AS hash, if(off = 1, 0, sum) AS sum",
 			},
 		},

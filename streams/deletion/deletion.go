@@ -49,6 +49,8 @@ type Config struct {
 	// OnHeld reports that the delete of a copy waits for approval. It is called before the result is published; if it
 	// returns an error, the command is tried again. nil: nothing is reported.
 	OnHeld func(context.Context, schemas.Copy) error
+	// Lists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
+	Lists duplicate.Lists
 	// Worker, Host and Software identify the deleter in results.
 	Worker, Host, Software string
 }
@@ -64,7 +66,7 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	if c.Delay < 0 || c.Settle < 0 {
 		return nil, fmt.Errorf("deletion: delay of %s or settle of %s is negative", c.Delay, c.Settle)
 	}
-	observer, err := duplicate.NewObserver(stores, rules, records)
+	observer, err := duplicate.NewObserver(stores, rules, records, c.Lists)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +147,7 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 	if s.Source.Presence == duplicate.Present { // it was put back while the records were read
 		return w.endWithSource(s, "the source is present"), nil
 	}
-	e := ending{row: d.Row, result: d.Result, outcome: pb.Outcome_OUTCOME_NOTHING}
+	e := ending{row: d.Row, result: d.Result, detail: d.Detail, outcome: pb.Outcome_OUTCOME_NOTHING}
 	switch {
 	case d.Row == duplicate.RowBothAbsent:
 		if d.Announce {

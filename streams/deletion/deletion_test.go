@@ -217,6 +217,9 @@ func TestNotDeleted(t *testing.T) {
 		"the rule keeps now": {func(w *world, _ *pb.DeletionCommand) {
 			w.rules.Deletes = policy.KeepCopy
 		}, "C7b", "kept", nothing},
+		"a hold began": {func(w *world, _ *pb.DeletionCommand) {
+			w.rules.Holds = []policy.Hold{{Until: time.Now().Add(time.Hour), Reason: "a lawsuit"}}
+		}, "C7b", "held", nothing},
 		"not in the policy any more": {func(w *world, _ *pb.DeletionCommand) {
 			w.rules.Pairs = nil
 		}, "C12", "not-in-policy", nothing},

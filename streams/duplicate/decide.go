@@ -1,6 +1,7 @@
 package duplicate
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -20,6 +21,8 @@ const (
 	actFail
 	// actReadRecords reads the records of both sides afresh and decides again.
 	actReadRecords
+	// actReadLists reads the exclusion lists of the rules and decides again.
+	actReadLists
 	// actReadBytes computes the digests of a side from its bytes and decides again.
 	actReadBytes
 	// actWait returns an error of class wait. After the last interval the command ends with Result.
@@ -37,6 +40,8 @@ type Decision struct {
 	action action
 	// Result is the field result of the DuplicationResult if the command ends with this decision.
 	Result string
+	// Detail says more about Result; empty if it says all.
+	Detail string
 	// CheckSource and CheckDestination request a fixity check of that side.
 	CheckSource, CheckDestination bool
 	// ReadSource and ReadDestination select the sides that actReadBytes reads.
@@ -73,11 +78,13 @@ func Decide(s Observation) Decision {
 		return s.repair()
 	case !s.inPolicy():
 		return Decision{Row: RowNotInPolicy, Result: "not-in-policy"}
+	case len(s.lists) < len(s.Rules.ExcludeLists):
+		return Decision{Row: RowUnknown, action: actReadLists}
 	case !s.observed():
 		return Decision{Row: RowUnknown, action: actFail}
 	case s.Source.Presence == Present:
-		if s.Rules.Excludes(c.GetItem(), s.Source.Object.Size) {
-			return Decision{Row: RowExcluded, Result: "excluded"}
+		if d, ok := s.excluded(); ok {
+			return d
 		}
 		return s.sourcePresent()
 	case s.Destination.Presence == Present:
@@ -88,6 +95,37 @@ func Decide(s Observation) Decision {
 
 func (s Observation) inPolicy() bool {
 	return slices.Contains(s.Rules.Pairs, pairOf(s.Command))
+}
+
+// excluded decides C10: the rules exclude the source. If only its digests can say so, they are read from the bytes.
+func (s Observation) excluded() (Decision, bool) {
+	from := s.Source.Object
+	digests := from.Digests.Union(s.Source.Read)
+	if reported := s.reported(); !reported.empty() && reported.matches(s.Source) {
+		digests = digests.Union(reported.digests)
+	}
+	reason, certain := s.Rules.Excluded(s.Command.GetItem(),
+		policy.Content{Size: from.Size, Modified: from.Modified, Digests: digests}, s.lists)
+	switch {
+	case reason != "":
+		return Decision{Row: RowExcluded, Result: "excluded", Detail: reason}, true
+	case !certain && len(s.Source.Read) == 0:
+		return Decision{Row: RowNoDigest, action: actReadBytes, ReadSource: true}, true
+	case !certain:
+		return Decision{Row: RowUnknown, action: actFail}, true
+	}
+	return Decision{}, false
+}
+
+// resultHeld is the result of a command that would change a destination under a hold.
+const resultHeld = "held"
+
+// held returns the decision in place of d, which would change the destination. The sweep takes it up when the hold has
+// ended: a wait of years does not belong into the delay lanes.
+func (s Observation) held(d Decision) Decision {
+	h := s.Hold
+	return Decision{Row: d.Row, Result: resultHeld, Newer: d.Newer, Detail: fmt.Sprintf("hold of prefix %q until %s: %s",
+		h.Prefix, h.Until.UTC().Format(time.RFC3339), h.Reason)}
 }
 
 // pairOf returns the stores of a command.
@@ -264,7 +302,11 @@ func (s Observation) inSync(k expectation) Decision {
 	case !okSource || !okDestination:
 		return s.needRecords(RowUnknown)
 	case !s.Source.Object.PropertiesUnknown && !s.sameProperties(content):
-		return Decision{Row: RowPropertiesDiffer, action: actSetProperties, Result: "properties-set", Newer: k.newer}
+		d.Row, d.action, d.Result = RowPropertiesDiffer, actSetProperties, "properties-set"
+		if s.Hold != nil {
+			return s.held(d)
+		}
+		return d
 	case fromLost || toLost:
 		d.Row, d.Result, d.CheckSource, d.CheckDestination = RowPropertiesUnknown, "properties-unknown", fromLost, toLost
 	}
@@ -298,6 +340,8 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 	switch {
 	case over && s.Command.GetIfAbsent():
 		return s.notOverwritten(k)
+	case over && s.Hold != nil:
+		return s.held(Decision{Row: RowContentDiffers, Newer: k.newer})
 	case !ok:
 		return s.needRecords(RowUnknown)
 	case fromLost == digest.Incomparable && len(s.Source.Read) == 0:
@@ -399,6 +443,9 @@ func (s Observation) decideDelete(from *pb.Record, held time.Time) (Decision, bo
 	if s.Rules.Deletes == policy.KeepCopy || !deleted.After(s.Rules.Since) ||
 		!deleted.After(s.Rules.Added[pairOf(s.Command)]) {
 		return Decision{Row: RowDeleteHeld, Result: "kept"}, true
+	}
+	if s.Hold != nil {
+		return s.held(Decision{Row: RowDeleteHeld}), true
 	}
 	d := Decision{Row: RowSourceDeleted, action: actDelete, Result: "deletion-ordered", Deleted: deleted}
 	if s.Rules.Deletes != policy.Propagate || s.unconfirmed(from) {

@@ -177,13 +177,6 @@ func copyCases() map[string]decisionCase {
 			s.Command.Digests = digest.Set{digest.SHA1: "00ff"} // not computed here
 			s.Command.Size, s.Command.SizeUnknown, s.Source.Object.Size = 0, true, 0
 		}, Decision{Row: "C9", action: actReadRecords}},
-		"C10: by glob": {func(s *Observation) {
-			s.Rules.Exclude = []string{"*.jpg"}
-		}, Decision{Row: "C10", Result: "excluded"}},
-		"C10: by size": {func(s *Observation) {
-			s.Rules.MaxSize = 1
-			s.Source.Object.Size = 2
-		}, Decision{Row: "C10", Result: "excluded"}},
 		"C1: the source has no digest": {func(s *Observation) { s.Source = there("v1", "", 2); s.copied("d1", a) },
 			Decision{Row: "C1", action: actReadBytes, ReadSource: true}},
 		"C1: the destination has no digest": {func(s *Observation) { s.copied("d1", "") },

@@ -34,6 +34,8 @@ type Config struct {
 	NoCheck bool
 	// Large is the size in bytes from which checks have the class large; 0: a check has the class of its command.
 	Large int64
+	// Lists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
+	Lists Lists
 	// Worker, Host and Software identify the executor in results.
 	Worker, Host, Software string
 }
@@ -46,7 +48,7 @@ type Executor struct {
 
 // New returns an Executor.
 func New(c Config, stores Stores, rules Rules, records Records) (*Executor, error) {
-	observer, err := NewObserver(stores, rules, records)
+	observer, err := NewObserver(stores, rules, records, c.Lists)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +178,7 @@ func (w *execution) iterate(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, markStale(err)
 	}
-	if w.wrote() && (d.Row == RowInSync || d.Row == RowPropertiesUnknown || d.action == actWait ||
+	if w.wrote() && (d.Row == RowInSync || d.Row == RowPropertiesUnknown || d.action == actWait || d.Result == resultHeld ||
 		d.Row == RowPropertiesDiffer && w.end.Row == RowPropertiesDiffer) {
 		if d.AnnounceSource {
 			w.announceSource(s.Source)
@@ -242,6 +244,9 @@ func (w *execution) finishUnchanged(s Observation, d Decision) {
 		w.requestCheck(w.suspectTask(w.Copy, s))
 	}
 	w.announce(s, d)
+	if w.detail == "" {
+		w.detail = d.Detail
+	}
 	w.finish(d, outcome)
 }
 

@@ -56,6 +56,10 @@ type Observation struct {
 	Command             *pb.DuplicationCommand
 	Rules               policy.Rules
 	Source, Destination Side
+	// Hold is the hold of the item that is in force; nil if there is none.
+	Hold *policy.Hold
+	// lists are those of Rules.ExcludeLists, if they were read.
+	lists []*policy.List
 	// recordsState is that of both sides' records.
 	recordsState recordsState
 	// FoldCase: one of the stores ignores the case of property names.

@@ -36,20 +36,26 @@ type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
+// Lists returns the exclusion lists of rules, in order. An error is one of class unavailable.
+type Lists interface {
+	Lists(ctx context.Context, refs []policy.ExcludeList) ([]*policy.List, error)
+}
+
 // An Observer observes both sides of commands. It is safe for concurrent use.
 type Observer struct {
 	stores  Stores
 	rules   Rules
 	records Records
+	lists   Lists
 	markers storage.Markers
 }
 
-// NewObserver returns an Observer.
-func NewObserver(stores Stores, rules Rules, records Records) (*Observer, error) {
+// NewObserver returns an Observer. lists may be nil: then the commands of spaces with exclusion lists wait.
+func NewObserver(stores Stores, rules Rules, records Records, lists Lists) (*Observer, error) {
 	if stores == nil || rules == nil || records == nil {
 		return nil, errors.New("observer: stores, rules or records are missing")
 	}
-	return &Observer{stores: stores, rules: rules, records: records}, nil
+	return &Observer{stores: stores, rules: rules, records: records, lists: lists}, nil
 }
 
 // Sides are the source and the destination of one command, with the rules in force. The source's store is read-only.
@@ -58,6 +64,7 @@ type Sides struct {
 	SourceCopy, Copy   schemas.Copy
 	SourceStore, Store storage.Store
 	rules              policy.Rules
+	lists              []*policy.List // those of rules, once they were read
 	observer           *Observer
 }
 
@@ -87,7 +94,13 @@ func (sc *Sides) Class(o storage.Object, large int64) (pb.Priority, schemas.Topi
 	return sc.rules.Class(o.Size, large)
 }
 
-func (sc *Sides) observation() Observation { return Observation{Command: sc.Command, Rules: sc.rules} }
+func (sc *Sides) observation() Observation {
+	s := Observation{Command: sc.Command, Rules: sc.rules, lists: sc.lists}
+	if h, ok := sc.rules.Hold(sc.Command.GetItem(), time.Now()); ok {
+		s.Hold = &h
+	}
+	return s
+}
 
 // Observe stats both sides concurrently. A side that cannot be observed is Unknown and has the error.
 func (sc *Sides) Observe(ctx context.Context) Observation {
@@ -159,7 +172,7 @@ func (l *Observer) spaceMayBeAbsent(ctx context.Context, c schemas.Copy) error {
 	return nil
 }
 
-// Decide decides, and reads what the decision needs: fresh records, or bytes to compute digests. While records are read
+// Decide decides, and reads what the decision needs: exclusion lists, fresh records, or bytes to compute digests. While records are read
 // either side may change, so both are observed again and s is replaced. The error has the class of the side or record
 // that is unknown.
 func (sc *Sides) Decide(ctx context.Context, s *Observation) (Decision, error) {
@@ -168,6 +181,10 @@ func (sc *Sides) Decide(ctx context.Context, s *Observation) (Decision, error) {
 		switch d.action {
 		case actReadRecords:
 			if err := sc.readRecords(ctx, s); err != nil {
+				return d, err
+			}
+		case actReadLists:
+			if err := sc.readLists(ctx, s); err != nil {
 				return d, err
 			}
 		case actReadBytes:
@@ -180,6 +197,20 @@ func (sc *Sides) Decide(ctx context.Context, s *Observation) (Decision, error) {
 			return d, nil
 		}
 	}
+}
+
+// readLists reads the exclusion lists of the rules.
+func (sc *Sides) readLists(ctx context.Context, s *Observation) (err error) {
+	if sc.observer.lists == nil {
+		return retry.Unavailable(errors.New("this process reads no exclusion lists"))
+	}
+	if sc.lists, err = sc.observer.lists.Lists(ctx, sc.rules.ExcludeLists); err != nil {
+		return err
+	}
+	if s.lists = sc.lists; len(s.lists) != len(sc.rules.ExcludeLists) {
+		return retry.Unavailable(errors.New("some exclusion lists are missing"))
+	}
+	return nil
 }
 
 // readRecords reads the records of both sides, and then observes both sides again.

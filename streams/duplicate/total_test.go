@@ -5,6 +5,7 @@ import (
 	"maps"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,7 +22,7 @@ import (
 var may = map[Row][]action{
 	RowRepair:                   {actNothing, actFail, actReadRecords, actCopy},
 	RowNotInPolicy:              {actNothing},
-	RowUnknown:                  {actFail, actReadRecords},
+	RowUnknown:                  {actFail, actReadRecords, actReadLists},
 	RowExcluded:                 {actNothing},
 	RowNoDigest:                 {actReadBytes},
 	RowSourceSuspect:            {actNothing},
@@ -30,7 +31,7 @@ var may = map[Row][]action{
 	RowDestinationNotAsRecorded: {actNothing, actCopy},
 	RowInSync:                   {actNothing},
 	RowPropertiesUnknown:        {actNothing},
-	RowPropertiesDiffer:         {actSetProperties},
+	RowPropertiesDiffer:         {actNothing, actSetProperties},
 	RowContentDiffers:           {actNothing, actCopy, actWait},
 	RowSourceUnrecorded:         {actCopy},
 	RowDestinationAbsent:        {actCopy},
@@ -92,6 +93,15 @@ func everyObservation(yield func(Observation) bool) {
 		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Since = hour(5) },
 		func(s *Observation) { s.Rules.Pairs = nil },
 		func(s *Observation) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 },
+		func(s *Observation) { s.Rules.Start = hour(3) },
+		func(s *Observation) { s.Rules.ExcludeLists = make([]policy.ExcludeList, 1) },
+		func(s *Observation) { s.listed(digests("00000000000000000000000000000000")) },
+		func(s *Observation) { s.listed(digests(strings.Repeat("0", 64))) },
+		func(s *Observation) { s.Hold = &policy.Hold{Reason: "a lawsuit"} },
+		func(s *Observation) {
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+			s.Hold = &policy.Hold{Reason: "a lawsuit"}
+		},
 		func(s *Observation) { s.Rules.Deletes = policy.KeepCopy },
 		func(s *Observation) { s.Rules.Deletes = policy.Approve },
 		func(s *Observation) { s.bySweep(row(live, "v1", a, 2), row(none, "", "", 0)) },
@@ -158,15 +168,23 @@ func wrong(s Observation, d Decision) string {
 	unobserved := func(s Side) bool { return s.Presence != Present && s.Presence != Absent }
 	writes := d.action == actCopy || d.action == actSetProperties || d.action == actDelete
 	switch {
+	case s.Hold != nil && d.Row == RowBothAbsent && d.Announce:
+		return "takes a copy under a hold for deleted"
 	case !slices.Contains(may[d.Row], d.action):
 		return "the row has another action"
-	case (d.action == actFail || d.action == actReadRecords || d.action == actReadBytes) != (d.Result == ""):
+	case (d.action == actFail || d.action == actReadRecords || d.action == actReadLists || d.action == actReadBytes) != (d.Result == ""):
 		return "a command ends without a result, or goes on with one"
 	case (unobserved(s.Source) || unobserved(s.Destination)) &&
-		d.action != actFail && d.Row != RowNotInPolicy && !(repair && !s.inPolicy()):
+		d.action != actFail && d.action != actReadLists && d.Row != RowNotInPolicy && !(repair && !s.inPolicy()):
 		return "decides on a side that was not observed"
 	case writes && !s.inPolicy():
 		return "writes outside of the policy"
+	case writes && !repair && s.Hold != nil && s.Destination.Presence == Present:
+		return "changes a copy under a hold"
+	case writes && !repair && len(s.lists) < len(s.Rules.ExcludeLists):
+		return "writes without the exclusion lists"
+	case d.action == actCopy && !repair && s.Source.Object.Modified.Before(s.Rules.Start):
+		return "copies content that is too old"
 	case d.action == actReadRecords && s.recordsState != recordsUnread:
 		return "reads the records twice"
 	case d.action == actReadBytes && !(d.ReadSource && s.Source.Presence == Present && len(s.Source.Read) == 0 ||
@@ -313,6 +331,8 @@ func TestDecideEnds(t *testing.T) {
 			switch d.action {
 			case actReadRecords:
 				s.records(row(live, "v1", a, 2), row(none, "", "", 0))
+			case actReadLists:
+				s.listed(digests())
 			case actReadBytes:
 				if d.ReadSource {
 					s.Source.Read = md5of(a)

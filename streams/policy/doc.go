@@ -8,6 +8,7 @@
 package policy
 
 import (
+	"strings"
 	"time"
 )
 
@@ -24,8 +25,7 @@ type Deletes string
 const (
 	Propagate Deletes = "propagate" // delete the copy
 	KeepCopy  Deletes = "keep"      // keep the copy
-	// Approve keeps the copy, because approvals are not implemented. New documents must not contain it.
-	Approve Deletes = "approve"
+	Approve   Deletes = "approve"   // delete the copy after an operator has approved it
 )
 
 // Rules are the rules in force for one space.
@@ -38,6 +38,56 @@ type Rules struct {
 	// Added is when each of Pairs took effect. Deletes of a source before that time do not apply to the destination.
 	Added   map[Pair]time.Time
 	Exclude []string // globs on item ids
-	MaxSize int64    // largest size in bytes; 0 means no limit
-	Low     bool     // all commands, even those for changes, go to class low
+	// ExcludeLists are lists of items that are not copied. Loading them is the caller's work.
+	ExcludeLists []ExcludeList
+	MaxSize      int64     // largest size in bytes; 0 means no limit
+	MinSize      int64     // smallest size in bytes
+	Start        time.Time // contents that are older are not copied; zero: all are
+	Holds        []Hold
+	Brake        Brake
+	Low          bool // all commands, even those for changes, go to class low
+}
+
+// An ExcludeList is a list of items that are not copied, one per line. It is identified by its digest.
+type ExcludeList struct {
+	URL    string `json:"url"`    // https, or file
+	SHA256 string `json:"sha256"` // hex, lower case
+	Of     string `json:"of"`     // OfIDs or OfDigests
+}
+
+// What the lines of an ExcludeList are.
+const (
+	OfIDs     = "ids"
+	OfDigests = "digests" // MD5 or SHA-256, hex
+)
+
+// A Hold protects the copies of a space at all destinations.
+type Hold struct {
+	Prefix string    `json:"prefix,omitempty"` // of the held items; empty: all
+	Until  time.Time `json:"until,omitzero"`   // zero: for ever
+	Reason string    `json:"reason,omitempty"`
+}
+
+// Brake are the limits of deletes and rewrites of copies.
+type Brake struct{ Deletes, Rewrites Limits }
+
+// Limits are the limits of one brake. A zero field means the configured default.
+type Limits struct {
+	MaxShare float64 // of the copies of the space at a destination; at most 1
+	MaxCount int64
+}
+
+// Hold returns the hold in force for an item at the time now, the one that ends last; false if there is none.
+func (r Rules) Hold(item string, now time.Time) (Hold, bool) {
+	var held Hold
+	found := false
+	for _, h := range r.Holds {
+		if !strings.HasPrefix(item, h.Prefix) || !h.Until.IsZero() && !now.Before(h.Until) {
+			continue
+		}
+		if !found || !held.Until.IsZero() && (h.Until.IsZero() || h.Until.After(held.Until)) {
+			held, found = h, true
+		}
+	}
+	return held, found
 }

@@ -80,31 +80,32 @@ func TestRules(t *testing.T) {
 			if err := d.Validate(stores); err != nil {
 				t.Errorf("validate: %v", err)
 			}
-			if got := d.rules(tt.space); !reflect.DeepEqual(got, tt.want) {
+			if got := d.Rules(tt.space); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestExcludes(t *testing.T) {
-	r := mustParse(t, ours).rules("photos")
+func TestExcluded(t *testing.T) {
+	r := mustParse(t, ours).Rules("photos")
 	tests := map[string]struct {
 		item string
 		size int64
-		want bool
+		want string
 	}{
-		"plain":            {"a/b.jpg", 1000, false},
-		"too large":        {"a/b.jpg", 1001, true},
-		"glob":             {"a/b/c.tmp", 1, true},
-		"glob, first part": {"c.tmp", 1, true},
-		"below a folder":   {"thumbs/a/b", 1, true},
-		"not below it":     {"a/thumbs/b", 1, false},
+		"plain":            {"a/b.jpg", 1000, ""},
+		"too large":        {"a/b.jpg", 1001, "1001 bytes are more than maxSize 1kB"},
+		"size unknown":     {"a/b.jpg", -1, ""},
+		"glob":             {"a/b/c.tmp", 1, `exclude "**/*.tmp"`},
+		"glob, first part": {"c.tmp", 1, `exclude "**/*.tmp"`},
+		"below a folder":   {"thumbs/a/b", 1, `exclude "thumbs/**"`},
+		"not below it":     {"a/thumbs/b", 1, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if got := r.Excludes(tt.item, tt.size); got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
+			if got, _ := r.Excluded(tt.item, Content{Size: tt.size}, nil); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
 	}
@@ -118,43 +119,46 @@ func TestFaultsOfReading(t *testing.T) {
 		"empty":      {" \n", []string{"is empty"}},
 		"not UTF-8":  {"{\xff}", []string{"is not text in UTF-8"}},
 		"binary":     {"a\x00b", []string{"is not text in UTF-8"}},
-		"not closed": {"{\n\"spacesToIgnore\": [", []string{"line 2: unexpected end of JSON input"}},
+		"not closed": {"{\n\"spacesToIgnore\": [", []string{"line 2:19: unexpected end of JSON input"}},
 		"lone commas": {"{\"spacesToIgnore\": [\"a\",,]}",
-			[]string{"line 1: invalid character ',' looking for beginning of value"}},
+			[]string{"line 1:25: invalid character ',' looking for beginning of value"}},
 		"only commas": {"{\"spacesToIgnore\": [,]}",
-			[]string{"line 1: invalid character ',' looking for beginning of value"}},
-		"not object": {"[]", []string{"line 1: want an object, got a list"}},
+			[]string{"line 1:21: invalid character ',' looking for beginning of value"}},
+		"not object": {"[]", []string{"line 1:1: want an object, got a list"}},
 		"every fault at once": {`{
   "spacestoIgnore": [],
   "defaultPolicies": [
     {"srcStoreID": "1", "destStoreId": true},
     7
   ],
-  "spaces": {"photos": {"maxSize": "1", "exclude": "*.tmp"},
+  "spaces": {"photos": {"maxSize": "1 G", "exclude": "*.tmp"},
              "papers": {"maxSize": 1.5},
              "photos": {}}
 }`, []string{
-			`line 2: spacestoIgnore: unknown key; did you mean spacesToIgnore?`,
-			`line 4: defaultPolicies[0].srcStoreID: unknown key; did you mean srcStoreId?`,
-			`line 4: defaultPolicies[0].destStoreId: want text, got something else`,
-			`line 5: defaultPolicies[1]: want an object, got a number`,
-			`line 7: spaces.photos.maxSize: want a number, got text`,
-			`line 7: spaces.photos.exclude: want a list, got text`,
-			`line 8: spaces.papers.maxSize: want a whole number of 64 bits, got 1.5`,
-			`line 9: spaces.photos: is there twice, first in line 7`,
+			`line 2:3: spacestoIgnore: unknown key; did you mean spacesToIgnore?`,
+			`line 4:6: defaultPolicies[0].srcStoreID: unknown key; did you mean srcStoreId?`,
+			`line 4:40: defaultPolicies[0].destStoreId: want text, got something else`,
+			`line 5:5: defaultPolicies[1]: want an object, got a number`,
+			`line 7:36: spaces.photos.maxSize: want a number of bytes, with or without a unit, such as 5GiB; got "1 G"`,
+			`line 7:54: spaces.photos.exclude: want a list, got text`,
+			`line 8:36: spaces.papers.maxSize: want a whole number of 64 bits, got 1.5`,
+			`line 9:14: spaces.photos: is there twice, first in line 7`,
 		}},
 		"YAML": {"defaultPolicies:\n- src: 1\n  destStoreId: [2]\nspaces:\n  a b: 1\n  a b: 2\n  c: {colour: red}\n",
 			[]string{
-				`line 2: defaultPolicies[0].src: unknown key; known here: destStoreId, srcStoreId`,
-				`line 3: defaultPolicies[0].destStoreId: want text, got a list`,
-				`line 5: spaces."a b": want an object, got a number`,
-				`line 6: spaces."a b": is there twice, first in line 5`,
-				`line 7: spaces.c.colour: unknown key; known here: copies, deletes, exclude, maxSize, priority`,
+				`line 2:3: defaultPolicies[0].src: unknown key; known here: destStoreId, srcStoreId`,
+				`line 3:3: defaultPolicies[0].destStoreId: want text, got a list`,
+				`line 5:8: spaces."a b": want an object, got a number`,
+				`line 6:3: spaces."a b": is there twice, first in line 5`,
+				`line 7:7: spaces.c.colour: unknown key; known here: brake, copies, copy, deletes, exclude, excludeLists, ` +
+					`hold, maxSize, minSize, priority, start`,
 			}},
 		"YAML alias": {"spacesToIgnore: &a [x]\ndefaultPolicies: *a\n",
-			[]string{"line 1: anchors, aliases, merges and tags are not supported"}},
+			[]string{
+				"line 1:17: spacesToIgnore: anchors, aliases, merges and tags are not supported",
+				"line 2:18: defaultPolicies: anchors, aliases, merges and tags are not supported"}},
 		"YAML, two":     {"spacesToIgnore: []\n---\nspacesToIgnore: []\n", []string{"want one YAML document, got 2"}},
-		"nested deeply": {strings.Repeat("[", 40) + strings.Repeat("]", 40), []string{"line 1: is nested too deep"}},
+		"nested deeply": {strings.Repeat("[", 40) + strings.Repeat("]", 40), []string{"line 1:18: is nested too deep"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -191,8 +195,8 @@ func TestValidate(t *testing.T) {
 		`spaceDuplicationStorePolicies.d[1]: store "3" has two sources: "1" in [0], and "2"`,
 		`spaceDuplicationStorePolicies.d: the pairs form a cycle: 3 to 2 to 3`,
 		`spaceDuplicationStorePolicies.d: the pairs form a cycle: 1 to 3 to 2 to 1`,
-		`spaces.a.copies: is not implemented; name pairs instead`,
-		`spaces.a.deletes: want propagate or keep, got "never"`,
+		`spaces.a.copies: is not implemented; name the stores in copy instead`,
+		`spaces.a.deletes: want propagate, keep or approve, got "never"`,
 		`spaces.a.priority: want high or low, got "urgent"`,
 		`spaces.b.exclude[1]: malformed glob "["`,
 		`spaces.b.exclude[2]: malformed glob ""`,
@@ -201,7 +205,7 @@ func TestValidate(t *testing.T) {
 	if err := d.Validate(stores); err == nil || err.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%v", err, want)
 	}
-	if got := d.rules("a").Deletes; got != KeepCopy {
+	if got := d.Rules("a").Deletes; got != KeepCopy {
 		t.Errorf("rules of a word that is not known: got %q, want %q", got, KeepCopy)
 	}
 }
@@ -219,7 +223,7 @@ func document(t *rapid.T) Document {
 			return options{
 				Deletes: rapid.SampledFrom([]Deletes{"", Propagate, KeepCopy, Approve}).Draw(t, "deletes"),
 				Exclude: rapid.SliceOfN(rapid.StringN(1, 5, 20), 0, 2).Draw(t, "exclude"),
-				MaxSize: rapid.Int64().Draw(t, "size"), Priority: rapid.String().Draw(t, "priority"),
+				MaxSize: new(rapid.Int64().Draw(t, "size")), Priority: rapid.String().Draw(t, "priority"),
 			}
 		}), 0, 3).Draw(t, "options"),
 	}
@@ -259,19 +263,6 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("an error that is not Faults: %v", err)
 		}
 		d.Validate(stores) // must not panic
-		d.rules("a").Excludes("b", 1)
+		d.Rules("a").Excluded("b", Content{Size: 1}, nil)
 	})
-}
-
-// A document with the rule approve is invalid, because approvals are not implemented. A document in force keeps that
-// rule, which keeps all copies.
-func TestApprovalOfDeletesIsRefused(t *testing.T) {
-	d := mustParse(t, `{"spaces": {"photos": {"deletes": "approve"}}}`)
-	const want = "spaces.photos.deletes: approve is not implemented; keep the copies instead"
-	if err := d.Validate(stores); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	if got := d.rules("photos").Deletes; got != Approve {
-		t.Errorf("in force: got %q, want %q", got, Approve)
-	}
 }

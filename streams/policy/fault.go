@@ -13,21 +13,20 @@ import (
 type Fault struct {
 	Account string // empty if the fault is not in one account
 	File    string // name in the folder; empty for the folder itself or a document that is not from a folder
-	Line    int    // in File; 0 if there is no single line
+	Line    int    // in File, from 1; 0 if there is no single line
+	Column  int    // in Line, in characters from 1; 0 if it is unknown
 	Key     string // path in the document: defaultPolicies[0].destStoreId; empty for the whole document
 	Reason  string
 }
 
-// String returns FILE:LINE: KEY: REASON, without the unknown parts.
+// String returns FILE:LINE:COLUMN: KEY: REASON, without the unknown parts.
 func (f Fault) String() string {
 	var parts []string
 	switch {
-	case f.File != "" && f.Line > 0:
-		parts = append(parts, fmt.Sprintf("%s:%d", f.File, f.Line))
 	case f.File != "":
-		parts = append(parts, f.File)
+		parts = append(parts, f.File+f.position())
 	case f.Line > 0:
-		parts = append(parts, fmt.Sprintf("line %d", f.Line))
+		parts = append(parts, "line "+f.position()[1:])
 	}
 	if f.Key != "" {
 		parts = append(parts, f.Key)
@@ -35,13 +34,18 @@ func (f Fault) String() string {
 	return strings.Join(append(parts, f.Reason), ": ")
 }
 
-// Origin returns the origin of a fault in the folder with the path dir, FILE:LINE.
-func (f Fault) Origin(dir string) string {
-	origin := filepath.Join(dir, f.File)
+// Origin returns the origin of a fault in the folder with the path dir, FILE:LINE:COLUMN.
+func (f Fault) Origin(dir string) string { return filepath.Join(dir, f.File) + f.position() }
+
+// position returns :LINE:COLUMN, without the unknown parts.
+func (f Fault) position() (s string) {
 	if f.Line > 0 {
-		origin += ":" + strconv.Itoa(f.Line)
+		s = ":" + strconv.Itoa(f.Line)
+		if f.Column > 0 {
+			s += ":" + strconv.Itoa(f.Column)
+		}
 	}
-	return origin
+	return s
 }
 
 // Faults are all faults of one or more policies.
@@ -56,22 +60,27 @@ func (f Faults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-func (f *Faults) add(line int, key, format string, a ...any) {
-	*f = append(*f, Fault{Line: line, Key: key, Reason: fmt.Sprintf(format, a...)})
+// A place is a position in a file; zero if it is unknown.
+type place struct{ line, column int }
+
+func (f *Faults) add(at place, key, format string, a ...any) {
+	*f = append(*f, Fault{Line: at.line, Column: at.column, Key: key, Reason: fmt.Sprintf(format, a...)})
 }
 
-// err returns the faults ordered by line, or nil if there are none.
+// err returns the faults in the order of the file, or nil if there are none.
 func (f Faults) err() error {
 	if len(f) == 0 {
 		return nil
 	}
-	slices.SortStableFunc(f, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
+	slices.SortStableFunc(f, func(a, b Fault) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+	})
 	return f
 }
 
 // documentFault returns one fault of a document as a whole.
-func documentFault(line int, format string, a ...any) Faults {
+func documentFault(at place, format string, a ...any) Faults {
 	var f Faults
-	f.add(line, "", format, a...)
+	f.add(at, "", format, a...)
 	return f
 }

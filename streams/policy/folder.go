@@ -1,33 +1,19 @@
 package policy
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
-
-	"github.com/millrace/millrace/internal/nearest"
 )
 
 const (
 	accountsFile = "duplication-accounts.json" // a JSON array of the names of accounts
 	infix        = "-duplication-policy"       // of the name of a document, between account and extension
 
-	maxFile     = 1 << 20   // bytes of one file
-	maxDocument = 240 << 10 // bytes of one document as JSON, so that it fits into a message
+	maxFile = 1 << 20 // bytes of one file
 )
-
-// A Store is a configured store, as far as it matters for the validation of documents.
-type Store struct {
-	ID       string
-	ReadOnly bool   // cannot be a destination
-	Space    string // the only space of the store; empty if it may have any
-}
 
 // A Folder is the content of a policy folder.
 type Folder struct {
@@ -47,10 +33,10 @@ type Folder struct {
 func ReadFolder(fsys fs.FS, accounts map[string][]Store) Folder {
 	f := folder{Folder{Documents: map[string]Document{}, Sums: map[string]string{}}, fsys, accounts}
 	if _, err := fs.Stat(fsys, "."); err != nil {
-		f.fault("", "", documentFault(0, "read the folder: %v", reasonOf(err)))
+		f.fault("", "", documentFault(place{}, "read the folder: %v", reasonOf(err)))
 		return f.Folder
 	}
-	names, lines, faults := f.list()
+	names, places, faults := f.list()
 	if faults != nil {
 		f.fault("", accountsFile, faults)
 		return f.Folder
@@ -60,7 +46,7 @@ func ReadFolder(fsys fs.FS, accounts map[string][]Store) Folder {
 			continue
 		}
 		if reason := f.unknown(account); reason != "" {
-			f.fault(account, accountsFile, documentFault(lines[i], "%s", reason))
+			f.fault(account, accountsFile, documentFault(places[i], "%s", reason))
 			continue
 		}
 		f.account(account)
@@ -83,26 +69,25 @@ func (f *folder) fault(account, file string, faults Faults) {
 	}
 }
 
-// list reads the list of accounts, with their lines.
-func (f *folder) list() (names []string, lines []int, faults Faults) {
+// list reads the list of accounts, with their places.
+func (f *folder) list() (names []string, places []place, faults Faults) {
 	b, err := f.file(accountsFile)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil, documentFault(0, `is missing: it lists the accounts that have a policy here, such as ["acme"]`)
+		return nil, nil, documentFault(place{}, `is missing: it lists the accounts that have a policy here, such as ["acme"]`)
 	case err != nil:
-		return nil, nil, documentFault(0, "%v", err)
+		return nil, nil, documentFault(place{}, "%v", err)
 	}
-	root, err := read(b)
-	if err != nil {
-		errors.As(err, &faults)
+	root, faults := read(b)
+	if faults != nil {
 		return nil, nil, faults
 	}
-	r := reader{lines: map[string]int{}}
+	r := reader{places: map[string]place{}}
 	names = r.texts(root, "")
 	for i := range names {
-		lines = append(lines, r.lines[index("", i)])
+		places = append(places, r.places[index("", i)])
 	}
-	return names, lines, r.faults
+	return names, places, r.faults
 }
 
 // unknown returns the reason why an account in the list cannot have a document; empty if it can.
@@ -110,14 +95,7 @@ func (f *folder) unknown(account string) string {
 	if account == "" || !fs.ValidPath(account+infix) || strings.Contains(account, "/") {
 		return fmt.Sprintf("%q is not a name of an account", account)
 	}
-	if _, ok := f.accounts[account]; ok || f.accounts == nil {
-		return ""
-	}
-	reason := fmt.Sprintf("the configuration has no account %q", account)
-	if meant := nearest.Of(account, slices.Collect(maps.Keys(f.accounts))); meant != "" {
-		reason += "; did you mean " + meant + "?"
-	}
-	return reason
+	return unknownAccount(account, f.accounts)
 }
 
 // account reads the document of an account.
@@ -130,107 +108,31 @@ func (f *folder) account(account string) {
 			continue
 		}
 		if err != nil {
-			f.fault(account, name, documentFault(0, "%v", err))
+			f.fault(account, name, documentFault(place{}, "%v", err))
 			return
 		}
 		found, content = append(found, name), b
 	}
 	switch len(found) {
 	case 0:
-		f.fault(account, documentNames(account)[0], documentFault(0, "is missing, as is %s: %s names account %q",
+		f.fault(account, documentNames(account)[0], documentFault(place{}, "is missing, as is %s: %s names account %q",
 			documentNames(account)[1], accountsFile, account))
 		return
 	case 2:
 		f.fault(account, found[1],
-			documentFault(0, "is a second document of account %q, beside %s: remove one of them", account, found[0]))
+			documentFault(place{}, "is a second document of account %q, beside %s: remove one of them", account, found[0]))
 		return
 	}
-	d, err := f.document(account, content)
-	if err != nil {
-		var faults Faults
-		errors.As(err, &faults)
-		f.fault(account, found[0], faults)
+	file := ReadFile(found[0], content, f.accounts)
+	if file.Faults != nil {
+		f.Faults = append(f.Faults, file.Faults...)
 		return
 	}
-	sum := sha256.Sum256(content)
-	f.Documents[account], f.Sums[account] = d, hex.EncodeToString(sum[:])
+	f.Documents[account], f.Sums[account] = file.Document, file.Sum
 }
 
 func documentNames(account string) [2]string {
 	return [2]string{account + infix + ".json", account + infix + ".yaml"}
-}
-
-// document parses and validates a document. The error is Faults: those of parsing, and those of validation outside of
-// the parts that could not be parsed.
-func (f *folder) document(account string, content []byte) (Document, error) {
-	var faults Faults
-	d, lines, err := parse(content)
-	if errors.As(err, &faults) && lines == nil {
-		return d, faults
-	}
-	if f.accounts != nil {
-		for _, fault := range d.faultsFor(f.accounts[account]) {
-			if !slices.ContainsFunc(faults, func(known Fault) bool { return overlap(known.Key, fault.Key) }) {
-				fault.Line = lineOf(lines, fault.Key)
-				faults = append(faults, fault)
-			}
-		}
-	}
-	if b, err := json.Marshal(d); err != nil || len(b) > maxDocument {
-		faults.add(0, "", "has %d bytes as JSON, more than %d", len(b), maxDocument)
-	}
-	return d, faults.err()
-}
-
-// overlap reports whether two paths are equal or one contains the other.
-func overlap(a, b string) bool {
-	if len(a) > len(b) {
-		a, b = b, a
-	}
-	return strings.HasPrefix(b, a) && (len(a) == len(b) || a == "" || b[len(a)] == '.' || b[len(a)] == '[')
-}
-
-// faultsFor returns the faults of a document for an account with these stores.
-func (d Document) faultsFor(stores []Store) (faults Faults) {
-	ids := make([]string, len(stores))
-	for i, s := range stores {
-		ids[i] = s.ID
-	}
-	errors.As(d.Validate(ids), &faults)
-	return append(faults, d.unusablePairs(stores)...)
-}
-
-// unusablePairs returns a fault for each pair with a read-only destination, or with a source that lacks the space.
-func (d Document) unusablePairs(stores []Store) (faults Faults) {
-	check := func(path, space string, pairs []Pair) {
-		for i, p := range pairs {
-			for _, s := range stores {
-				switch {
-				case s.ID == p.Destination && s.ReadOnly:
-					faults.add(0, index(path, i)+".destStoreId", "store %q is read-only: its layout is plain", s.ID)
-				case s.ID == p.Source && space != "" && s.Space != "" && s.Space != space:
-					faults.add(0, index(path, i)+".srcStoreId", "store %q has no space %q: its only space is %q",
-						s.ID, space, s.Space)
-				}
-			}
-		}
-	}
-	for _, space := range slices.Sorted(maps.Keys(d.Spaces)) {
-		check(below(keySpaces, space), space, d.Spaces[space])
-	}
-	check(keyDefault, "", d.Default)
-	return faults
-}
-
-// lineOf returns the line of a path, or of the innermost object or list around it; 0 if none is known.
-func lineOf(lines map[string]int, path string) int {
-	for path != "" {
-		if line, ok := lines[path]; ok {
-			return line
-		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
-	}
-	return 0
 }
 
 // file reads a file of the folder. It does not open other things, such as a pipe, on which it could block.
@@ -264,7 +166,7 @@ func reasonOf(err error) error {
 func (f *folder) unread(accounts []string) {
 	entries, err := fs.ReadDir(f.fsys, ".")
 	if err != nil {
-		f.fault("", "", documentFault(0, "list the folder: %v", reasonOf(err)))
+		f.fault("", "", documentFault(place{}, "list the folder: %v", reasonOf(err)))
 		return
 	}
 	known := map[string]bool{}

@@ -48,20 +48,20 @@ func TestReadFolder(t *testing.T) {
 	}
 	const list = "duplication-accounts.json:"
 	faults := strings.Join([]string{
-		`bad-duplication-policy.json:2: x: unknown key; known here: defaultPolicies, spaceDuplicationStorePolicies, ` +
-			`spaces, spacesToIgnore`,
-		`bad-duplication-policy.json:4: defaultPolicies[0].srcStoreID: unknown key; did you mean srcStoreId?`,
-		`bad-duplication-policy.json:5: defaultPolicies[1].destStoreId: unknown store "9"; the account has 1, 2, 3`,
+		`bad-duplication-policy.json:2:1: x: unknown key; known here: account, defaultPolicies, defaults, ignore, ` +
+			`spaceDuplicationStorePolicies, spaces, spacesToIgnore`,
+		`bad-duplication-policy.json:4:2: defaultPolicies[0].srcStoreID: unknown key; did you mean srcStoreId?`,
+		`bad-duplication-policy.json:5:21: defaultPolicies[1].destStoreId: unknown store "9"; the account has 1, 2, 3`,
 		`none-duplication-policy.json: is missing, as is none-duplication-policy.yaml: duplication-accounts.json names ` +
 			`account "none"`,
 		`both-duplication-policy.yaml: is a second document of account "both", beside both-duplication-policy.json: ` +
 			`remove one of them`,
-		list + `2: "../up" is not a name of an account`,
+		list + `2:33: "../up" is not a name of an account`,
 		`dir-duplication-policy.json: is a directory, not a file`,
-		list + `3: the configuration has no account "acmee"; did you mean acme?`,
+		list + `3:8: the configuration has no account "acmee"; did you mean acme?`,
 		fmt.Sprintf(`large-duplication-policy.json: has %d bytes as JSON, more than %d`,
 			maxDocument+len(`{"spacesToIgnore":[""]}`), maxDocument),
-		list + `3: "" is not a name of an account`,
+		list + `3:26: "" is not a name of an account`,
 	}, "\n")
 	if got.Faults.Error() != faults {
 		t.Errorf("got:\n%v\nwant:\n%v", got.Faults, faults)
@@ -82,7 +82,7 @@ func TestReadFolderForm(t *testing.T) {
 	if want := map[string]Document{"acme": mustParse(t, to9)}; !reflect.DeepEqual(got.Documents, want) {
 		t.Errorf("got %+v, want %+v", got.Documents, want)
 	}
-	if want := `b-duplication-policy.json:1: spaces: want an object, got a number`; got.Faults.Error() != want {
+	if want := `b-duplication-policy.json:1:12: spaces: want an object, got a number`; got.Faults.Error() != want {
 		t.Errorf("got %v, want %s", got.Faults, want)
 	}
 }
@@ -95,9 +95,9 @@ func TestUnusablePairs(t *testing.T) {
 			"defaultPolicies:\n- {srcStoreId: 2, destStoreId: 1}\nspaceDuplicationStorePolicies:\n" +
 				"  films: [{srcStoreId: 1, destStoreId: 2}]\n  photos: [{srcStoreId: 1, destStoreId: 2}]\n"),
 	}, map[string][]Store{"acme": {{ID: "1", ReadOnly: true, Space: "photos"}, {ID: "2"}}})
-	want := "acme-duplication-policy.yaml:2: defaultPolicies[0].destStoreId: store \"1\" is read-only: its layout " +
+	want := "acme-duplication-policy.yaml:2:19: defaultPolicies[0].destStoreId: store \"1\" is read-only: its layout " +
 		"is plain\n" +
-		"acme-duplication-policy.yaml:4: spaceDuplicationStorePolicies.films[0].srcStoreId: store \"1\" has no space " +
+		"acme-duplication-policy.yaml:4:12: spaceDuplicationStorePolicies.films[0].srcStoreId: store \"1\" has no space " +
 		"\"films\": its only space is \"photos\""
 	if got.Faults.Error() != want {
 		t.Errorf("got:\n%v\nwant:\n%v", got.Faults, want)
@@ -108,9 +108,9 @@ func TestUnusablePairs(t *testing.T) {
 func TestUnreadableFolder(t *testing.T) {
 	tests := map[string]struct{ list, want string }{
 		"empty":      {"", "duplication-accounts.json: is empty"},
-		"not closed": {"[\"a\",\n", "duplication-accounts.json:2: unexpected end of JSON input"},
-		"not a list": {"{}", "duplication-accounts.json:1: want a list, got an object"},
-		"not names":  {"[\"a\",\n{}]", "duplication-accounts.json:2: [1]: want text, got an object"},
+		"not closed": {"[\"a\",\n", "duplication-accounts.json:1:6: unexpected end of JSON input"},
+		"not a list": {"{}", "duplication-accounts.json:1:1: want a list, got an object"},
+		"not names":  {"[\"a\",\n{}]", "duplication-accounts.json:2:1: [1]: want text, got an object"},
 		"extra commas": {"[\"a\",]",
 			"a-duplication-policy.json: is missing, as is a-duplication-policy.yaml: duplication-accounts.json names " +
 				"account \"a\""},

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -32,8 +31,9 @@ type Registry struct {
 type history struct {
 	revisions []revision // revision n is revisions[n-1]
 	// gap is the time of the first record after the newest revision that cannot be decoded; zero if there is none.
-	gap    time.Time
-	faults RecordFaults
+	gap     time.Time
+	faults  RecordFaults
+	entries []Entry // of all records, in the order of the topic
 }
 
 // RecordFaults are the faults of the newest records of one account. An error is nil if it does not apply.
@@ -41,15 +41,17 @@ type RecordFaults struct {
 	Gap    error // a record after the newest revision cannot be decoded
 	Unread error // the document of the newest revision cannot be parsed
 	Stores error // the newest revision is in force, but this process, with the stores it knows, would not publish it
+	Lists  error // this process cannot read an exclusion list; a Registry does not set it
 }
 
 // Err returns all faults as one error; nil if there are none.
-func (f RecordFaults) Err() error { return errors.Join(f.Unread, f.Stores, f.Gap) }
+func (f RecordFaults) Err() error { return errors.Join(f.Unread, f.Stores, f.Lists, f.Gap) }
 
 // A revision is a record that was based on the previous revision.
 type revision struct {
 	id, by string
 	file   string    // digest of the file in a policy folder that it was read from; empty if it is from elsewhere
+	sent   string    // the interface that it was published with; empty in records of older programs
 	time   time.Time // not before the time of the previous revision
 	// document is in force from time on; nil if none is. from is the revision that it belongs to.
 	document *Document
@@ -80,15 +82,16 @@ func (b *Registry) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	current := b.accounts[account]
 	if current == nil {
 		current = &history{}
+		b.accounts[account] = current
 	}
 	if p.GetBase() != int64(len(current.revisions)) {
+		current.entries = append(current.entries, entryOf(p, at, nil))
 		return false
 	}
-	b.accounts[account] = current
 	last := current.newest()
 	next := revision{
-		id: p.GetId(), by: p.GetBy(), file: p.GetFileSha256(), time: at, from: p.GetBase() + 1,
-		afterGap: !current.gap.IsZero(),
+		id: p.GetId(), by: p.GetBy(), file: p.GetFileSha256(), sent: p.GetFrom(), time: at,
+		from: p.GetBase() + 1, afterGap: !current.gap.IsZero(),
 	}
 	if next.time.Before(last.time) {
 		next.time = last.time // the clocks of brokers differ
@@ -106,7 +109,9 @@ func (b *Registry) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 			}
 		}
 	}
-	current.revisions = append(current.revisions, next)
+	entry := entryOf(p, at, &next)
+	entry.Fault = current.faults.Unread
+	current.revisions, current.entries = append(current.revisions, next), append(current.entries, entry)
 	return true
 }
 
@@ -125,6 +130,7 @@ func (b *Registry) Unreadable(key []byte, at time.Time, cause error) {
 	if p.gap.IsZero() {
 		p.gap = at
 	}
+	p.entries = append(p.entries, Entry{State: EntryUndecodable, Time: at, Fault: cause})
 	p.faults.Gap = fmt.Errorf(
 		"a record after revision %d cannot be decoded, and deletes are kept until the next revision: %w",
 		len(p.revisions), cause)
@@ -164,7 +170,7 @@ func (r revision) rules(space string) Rules {
 	if r.document == nil {
 		return Rules{Deletes: KeepCopy}
 	}
-	rules := r.document.rules(space)
+	rules := r.document.Rules(space)
 	if r.unread {
 		rules.Deletes = KeepCopy
 	}
@@ -224,8 +230,9 @@ func (b *Registry) Faults(account string) RecordFaults {
 }
 
 // Published reports whether a file of a policy folder has been published as a revision of the account. file is the
-// digest of the file, and d its document. Older programs did not record digests: if only a revision before the first
-// one with a digest has the document d, made is false and older is true, since the revision may be from another file.
+// digest of the file, and d its document. Older programs recorded neither digests nor interfaces: if only such a
+// revision before the first one with a digest has the document d, made is false and older is true, since the revision
+// may be from another file.
 func (b *Registry) Published(account, file string, d Document) (made, older bool) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -238,7 +245,7 @@ func (b *Registry) Published(account, file string, d Document) (made, older bool
 		if digests = digests || r.file != ""; r.file == file {
 			return true, false
 		}
-		older = older || !digests && r.document != nil && reflect.DeepEqual(*r.document, d)
+		older = older || !digests && r.sent == "" && r.document != nil && r.document.Equal(d)
 	}
 	return false, older
 }
@@ -279,15 +286,27 @@ func (b *Registry) Settled(p *pb.Policy) (bool, error) {
 
 // Record returns the message that publishes a document as the revision after base.
 func Record(account string, base int64, d Document, by string, at time.Time) (*pb.Policy, error) {
-	if account == "" {
-		return nil, errors.New("name the account of a policy")
+	if d.Account != "" && d.Account != account {
+		return nil, fmt.Errorf("the policy for account %q says that it is of account %q", account, d.Account)
 	}
 	content, err := json.Marshal(d)
 	if err != nil {
 		return nil, fmt.Errorf("encode policy of account %q: %w", account, err)
 	}
-	p := &pb.Policy{Account: account, Base: base, Document: string(content), By: by, Time: timestamppb.New(at)}
-	p.Id = schemas.ID("policy", account, strconv.FormatInt(base, 10), p.Document, by,
-		strconv.FormatInt(at.UnixMilli(), 10))
+	return withID(&pb.Policy{Account: account, Base: base, Document: string(content), By: by, Time: timestamppb.New(at)})
+}
+
+// Removal returns the message that removes the policy of an account as the revision after base.
+func Removal(account string, base int64, by string, at time.Time) (*pb.Policy, error) {
+	return withID(&pb.Policy{Account: account, Base: base, Removed: true, By: by, Time: timestamppb.New(at)})
+}
+
+// withID sets the id of a message.
+func withID(p *pb.Policy) (*pb.Policy, error) {
+	if p.Account == "" {
+		return nil, errors.New("name the account of a policy")
+	}
+	p.Id = schemas.ID("policy", p.Account, strconv.FormatInt(p.Base, 10), p.Document, p.By,
+		strconv.FormatInt(p.Time.AsTime().UnixMilli(), 10))
 	return p, nil
 }

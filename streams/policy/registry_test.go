@@ -292,6 +292,13 @@ func TestRecordIsAFunction(t *testing.T) {
 	if _, err := Record("", 0, d, "me", at(1)); err == nil {
 		t.Error("a record without an account was made")
 	}
+	if r, err := Removal("acme", 3, "me", at(1)); err != nil || !r.GetRemoved() || r.GetId() == "" ||
+		r.GetId() == a.GetId() {
+		t.Errorf("removal: got %v (%v)", r, err)
+	}
+	if _, err := Removal("", 0, "me", at(1)); err == nil {
+		t.Error("a removal without an account was made")
+	}
 }
 
 // A file of a folder has been published if a revision has its digest. Revisions before the first digest come from older
@@ -306,12 +313,14 @@ func TestPublished(t *testing.T) {
 		records     []*pb.Policy
 		made, older bool
 	}{
-		"nothing is":                             {nil, false, false},
-		"the newest":                             {[]*pb.Policy{of(0, to2, "f")}, true, false},
-		"an older one":                           {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "g")}, true, false},
-		"before an operator's":                   {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "")}, true, false},
-		"other bytes":                            {[]*pb.Policy{of(0, to2, "g")}, false, false},
-		"an operator's":                          {[]*pb.Policy{of(0, to23, "g"), of(1, to2, "")}, false, false},
+		"nothing is":           {nil, false, false},
+		"the newest":           {[]*pb.Policy{of(0, to2, "f")}, true, false},
+		"an older one":         {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "g")}, true, false},
+		"before an operator's": {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "")}, true, false},
+		"other bytes":          {[]*pb.Policy{of(0, to2, "g")}, false, false},
+		"an operator's":        {[]*pb.Policy{of(0, to23, "g"), of(1, to2, "")}, false, false},
+		"the same by an operator before": {[]*pb.Policy{{Id: "r", Account: "acme", Document: to2, From: FromCLI},
+			of(1, to23, "")}, false, false},
 		"by an older program":                    {[]*pb.Policy{of(0, to2, ""), of(1, to23, "")}, false, true},
 		"by an older program, and another since": {[]*pb.Policy{of(0, to2, ""), of(1, to23, "g")}, false, true},
 		"by an older program, and again since":   {[]*pb.Policy{of(0, to2, ""), of(1, to2, "f")}, true, false},

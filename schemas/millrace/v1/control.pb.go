@@ -36,7 +36,11 @@ type Policy struct {
 	Reason   string                 `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
 	Time     *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=time,proto3" json:"time,omitempty"`
 	// SHA-256, in hex, of the file that the document was read from; empty if it does not come from a policy folder.
-	FileSha256    string `protobuf:"bytes,9,opt,name=file_sha256,json=fileSha256,proto3" json:"file_sha256,omitempty"`
+	FileSha256 string `protobuf:"bytes,9,opt,name=file_sha256,json=fileSha256,proto3" json:"file_sha256,omitempty"`
+	// The interface that was used: cli, folder, import.
+	From string `protobuf:"bytes,10,opt,name=from,proto3" json:"from,omitempty"`
+	// The path or URL of the folder that the document was read from; empty if it does not come from one.
+	Location      string `protobuf:"bytes,11,opt,name=location,proto3" json:"location,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -130,6 +134,20 @@ func (x *Policy) GetTime() *timestamppb.Timestamp {
 func (x *Policy) GetFileSha256() string {
 	if x != nil {
 		return x.FileSha256
+	}
+	return ""
+}
+
+func (x *Policy) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *Policy) GetLocation() string {
+	if x != nil {
+		return x.Location
 	}
 	return ""
 }
@@ -762,7 +780,7 @@ var File_millrace_v1_control_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_control_proto_rawDesc = "" +
 	"\n" +
-	"\x19millrace/v1/control.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf5\x01\n" +
+	"\x19millrace/v1/control.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa5\x02\n" +
 	"\x06Policy\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x12\n" +
@@ -773,7 +791,10 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"\x06reason\x18\a \x01(\tR\x06reason\x12.\n" +
 	"\x04time\x18\b \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1f\n" +
 	"\vfile_sha256\x18\t \x01(\tR\n" +
-	"fileSha256\"\xaf\x02\n" +
+	"fileSha256\x12\x12\n" +
+	"\x04from\x18\n" +
+	" \x01(\tR\x04from\x12\x1a\n" +
+	"\blocation\x18\v \x01(\tR\blocation\"\xaf\x02\n" +
 	"\aControl\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x18\n" +

@@ -58,6 +58,7 @@ func (r *reporter) accounts() []string {
 func (r *reporter) report(ctx context.Context, account string) error {
 	revision := r.deps.Registry.Revision(account) // read first, so that a newer fault is reported again
 	faults := r.recordFaults(account)
+	faults.Lists = r.deps.Lists(account)
 	if len(r.config.Accounts[account]) == 0 {
 		faults.Stores = nil // the stores of the account are unknown here
 	}

@@ -1,6 +1,7 @@
 package folder
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 
@@ -75,4 +76,20 @@ func TestFaultOfAnAccountThatLeft(t *testing.T) {
 			t.Errorf("incident %s is open", about.Key())
 		}
 	})
+}
+
+// An exclusion list that this process cannot read opens the incident of its policy. Reading it closes the incident.
+func TestUnreadableListIsAnIncident(t *testing.T) {
+	p := (&site{t: t}).process("")
+	faults := newReporter(p.Folder)
+	for _, err := range []error{nil, errors.New("404 Not Found"), nil} {
+		p.unread = err
+		if err := faults.report(t.Context(), "acme"); err != nil {
+			t.Fatal(err)
+		}
+		p.incident(incident.PolicyRefused, err != nil)
+	}
+	if refused := p.Refused(); len(refused) > 0 {
+		t.Errorf("refused: got %q, since a process with such a list is ready", refused)
+	}
 }

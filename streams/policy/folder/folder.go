@@ -44,7 +44,9 @@ type Deps struct {
 	Publisher schemas.Publisher
 	// Unreadable returns the subjects of the incidents of the records of an account's policy that cannot be decoded.
 	Unreadable func(account string) []incident.Subject
-	Log        *slog.Logger
+	// Lists returns why this process could not read exclusion lists of an account's policy.
+	Lists func(account string) error
+	Log   *slog.Logger
 }
 
 // A Folder publishes the changed documents of the configured folder. A refused document is not published until it is

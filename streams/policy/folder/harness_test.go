@@ -87,6 +87,7 @@ type process struct {
 	registry *policy.Registry
 	board    *incident.Board
 	log      logtest.Lines
+	unread   error // of exclusion lists
 }
 
 func (p *process) receive(r record) {
@@ -124,7 +125,7 @@ func (s *site) late(dir string, accounts map[string][]policy.Store) *process {
 	})
 	p.board = incident.NewBoard(s, slog.New(slog.DiscardHandler))
 	p.Folder = New(Config{Dir: dir, Accounts: accounts}, Deps{Registry: p.registry, Board: p.board, Publisher: s,
-		Unreadable: func(string) []incident.Subject { return nil }, Log: p.log.Log()})
+		Unreadable: func(string) []incident.Subject { return nil }, Lists: func(string) error { return p.unread }, Log: p.log.Log()})
 	return p
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -55,7 +54,9 @@ func (p *Folder) publish(
 		if err != nil {
 			return fmt.Errorf("encode the policy of %s: %w", account, err)
 		}
-		rec.FileSha256 = sums[account]
+		if sums[account] != "" {
+			rec.FileSha256, rec.From, rec.Location = sums[account], policy.FromFolder, p.config.Dir
+		}
 		records, msgs = append(records, rec), append(msgs, schemas.Message{Topic: schemas.Policies, Body: rec})
 	}
 	if err := p.deps.Publisher.Publish(ctx, msgs...); err != nil {
@@ -83,7 +84,7 @@ func (p *Folder) publish(
 // policy.
 func (p *Folder) isActive(account string, doc policy.Document, f policy.RecordFaults) bool {
 	held, ok := p.deps.Registry.Document(account)
-	return ok && f.Unread == nil && f.Gap == nil && reflect.DeepEqual(held, doc)
+	return ok && f.Unread == nil && f.Gap == nil && held.Equal(doc)
 }
 
 // hasOpenGap reports whether a record after the newest revision of an account cannot be decoded, and no operator has

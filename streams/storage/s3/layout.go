@@ -78,7 +78,7 @@ func (l layout) space(name string) (bucket, prefix string, err error) {
 	if l.bucket != "" {
 		return l.bucket, l.prefix + escape(name) + "/", nil
 	}
-	if name == controlBucket || !isBucket(l.bucketPrefix+name) {
+	if name == controlBucket && l.bucketPrefix != "" || !isBucket(l.bucketPrefix+name) {
 		return "", "", retry.Permanent(fmt.Errorf("space %q: %q cannot be the name of a bucket: %w",
 			name, l.bucketPrefix+name, storage.ErrName))
 	}

@@ -42,7 +42,7 @@ type Config struct {
 	Endpoint string // https://host[:port]; use http only on the same machine
 	Region   string // [us-east-1, or the region in the endpoint's name]
 	// Bucket holds all spaces, each below Prefix and its name. Without it each space is a bucket, named BucketPrefix
-	// followed by the name of the space.
+	// followed by the name of the space. A read-only store needs neither: then it has all buckets.
 	Bucket, Prefix string
 	BucketPrefix   string
 	// PathStyle puts the bucket into the path instead of the host name.
@@ -113,7 +113,7 @@ func (c *Config) check() (*url.URL, error) {
 	switch {
 	case c.Bucket != "" && c.BucketPrefix != "":
 		errs = append(errs, errors.New("bucket and bucket_prefix exclude each other"))
-	case c.Bucket == "" && c.BucketPrefix == "":
+	case c.Bucket == "" && c.BucketPrefix == "" && !c.ReadOnly:
 		errs = append(errs, errors.New("want a bucket or a bucket_prefix"))
 	case c.Bucket == "" && c.Prefix != "":
 		errs = append(errs, errors.New("prefix needs a bucket"))
