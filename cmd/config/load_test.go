@@ -275,7 +275,7 @@ func TestPrintLoadRoundTrip(t *testing.T) {
 		{ID: "b", Stores: []Store{Store{ID: "1", Root: "/c"}.withDefaults()}},
 	}
 	want.Fixity.Settle = 36*time.Hour + 1500*time.Millisecond
-	want.Deletes.Delay = 14 * day
+	want.Deletes = Deletes{Delay: 14 * day, MaxShare: 0.025, MaxCount: 7}
 	for name, origins := range map[string]*Origins{
 		"plain":        nil,
 		"with origins": {map[string]string{"accounts": "c.yaml:1", "log.level": "MILLRACE_LOG__LEVEL"}},
