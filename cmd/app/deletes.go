@@ -76,7 +76,7 @@ func (a *App) newDeleteLists() (*deleteLists, error) {
 
 // limitsFor returns the limits of the brake for a space with the given rules.
 func (a *App) limitsFor(_ policy.Rules) deletion.Limits {
-	// The limits of a policy's own belong here.
+	// rules.Brake.Deletes goes here: a field that is not 0 replaces the one of the configuration.
 	return deletion.Limits{MaxShare: float64(a.cfg.Deletes.MaxShare), MaxCount: int64(a.cfg.Deletes.MaxCount)}
 }
 
