@@ -179,14 +179,6 @@ func (b *Board) WasClosed(s Subject) bool {
 	return i != nil && closed(i)
 }
 
-// Opened returns when the incident about s was opened; zero if there is none.
-func (b *Board) Opened(s Subject) time.Time {
-	if at := b.get(s.Key()).GetOpened(); at != nil {
-		return at.AsTime()
-	}
-	return time.Time{}
-}
-
 // IsOpen reports whether the incident about s is open.
 func (b *Board) IsOpen(s Subject) bool {
 	i := b.get(s.Key())
