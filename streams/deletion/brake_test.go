@@ -204,7 +204,7 @@ func TestBrakeStopsAtTheLimit(t *testing.T) {
 	done, stopped := 0, 0
 	for range 16 {
 		wg.Go(func() {
-			for range 200 {
+			for range 625 {
 				reached, err := b.take(t.Context(), photos)
 				mu.Lock()
 				switch {
@@ -220,7 +220,7 @@ func TestBrakeStopsAtTheLimit(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if done != 1000 || stopped != 2200 {
+	if done != 1000 || stopped != 9000 {
 		t.Errorf("%d done, %d stopped", done, stopped)
 	}
 	if n := len(p.checkpoints); n > 25 {
