@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/streams/incident"
 )
 
-// A space with more deletes than the brake allows: exactly the limit is done, the rest is on one list, which an operator
-// approves. Deletes after the approval are on another list.
+// A space with more deletes than the brake allows: exactly the limit is done, the rest is on one list, which an
+// operator approves. Deletes after the approval are on another list.
 func TestBrakeAndLists(t *testing.T) {
 	const limit, first, later = 20, 60, 5
 	s := newSite(t)
@@ -121,7 +121,8 @@ func TestBrakeAndLists(t *testing.T) {
 // The incident of a list is opened at once, and one for each list.
 func TestHeldDeletesOpenAnIncident(t *testing.T) {
 	var p published
-	l := &deleteLists{app: &App{incidentBoard: incident.NewBoard(&p, slog.New(slog.DiscardHandler))}, lists: map[incident.Subject]*listTimes{}}
+	a := &App{incidentBoard: incident.NewBoard(&p, slog.New(slog.DiscardHandler))}
+	l := &deleteLists{app: a, lists: map[incident.Subject]*listTimes{}}
 	space := schemas.Copy{Account: "acme", Store: "2", Space: "photos"}
 	for _, list := range []string{"brake-1", "approval-1", "brake-1"} {
 		if err := l.held(t.Context(), space, list, "a cause"); err != nil {

@@ -25,8 +25,8 @@ func newIncidentShow() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "show KEY",
 		Short: "Show the deletes that wait for approval",
-		Long: `Lists the items of an open incident deletes-held: when the source was deleted, since when the delete waits and why,
-and the result of the delete once it was approved. The items are in the order of their ids; --after continues a list.
+		Long: `Lists the items of an open incident deletes-held: when the source was deleted, since when the delete waits and
+why, and the result of the delete once it was approved. The items are in the order of their ids; --after continues a list.
 
 Of an incident of another kind it lists the steps.`,
 		Args: exactly(1),

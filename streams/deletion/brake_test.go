@@ -41,7 +41,8 @@ func TestBrake(t *testing.T) {
 		"the share when 30 days began": {usage{month: 59, hourLive: 140, monthLive: 200}, usual, 1, withinLimits},
 		"a list waits":                 {usage{hourLive: 1e6, monthLive: 1e6, listed: true}, usual, 0, listOpen},
 		"no share, no list":            {usage{listed: true}, Limits{1, math.MaxInt64}, 0, listOpen},
-		"all may go":                   {usage{hour: 1e9, month: 1e12}, Limits{1, math.MaxInt64}, math.MaxInt64 - 1e12, withinLimits},
+		"all may go": {usage{hour: 1e9, month: 1e12}, Limits{1, math.MaxInt64},
+			math.MaxInt64 - 1e12, withinLimits},
 		"no share": {
 			usage{hour: 10, month: 10, hourLive: 5000, monthLive: 5000}, Limits{0, 1000}, 0, hourShare},
 		"a share that is no binary fraction": {usage{hour: 28, month: 28, hourLive: 100, monthLive: 100}, Limits{0.29, 1000},
@@ -455,7 +456,8 @@ func TestBrakeLists(t *testing.T) {
 	put(held{ReasonBrake, "limit"})
 	put(held{ReasonBrake, "limit"})
 	put(held{ReasonApproval, "rule"})
-	if lists[0] != lists[1] || lists[1] == lists[2] || ReasonOf(lists[0]) != ReasonBrake || ReasonOf(lists[2]) != ReasonApproval {
+	if lists[0] != lists[1] || lists[1] == lists[2] || ReasonOf(lists[0]) != ReasonBrake ||
+		ReasonOf(lists[2]) != ReasonApproval {
 		t.Fatalf("lists %q", lists)
 	}
 	at = at.Add(2 * time.Hour)

@@ -92,7 +92,8 @@ func (e *Deleter) order(ctx context.Context, c *pb.DeletionCommand, attempt int)
 	}
 	end.detail = fmt.Sprintf("%d deletes", approved)
 	if later > 0 {
-		end.detail += fmt.Sprintf("; %d that were put on the list after the decision are ordered without approval", later)
+		end.detail += fmt.Sprintf("; %d that were put on the list after the decision are ordered without approval",
+			later)
 	}
 	return w.messages(end), nil
 }
@@ -103,7 +104,8 @@ func listedCommand(order *pb.DeletionCommand, l Listed) *pb.DeletionCommand {
 	return &pb.DeletionCommand{
 		Id:      schemas.ID("listed", list, account, destination, order.GetSpace(), l.Item),
 		Account: account, Space: order.GetSpace(), Item: l.Item,
-		SourceStore: l.SourceStore, DestinationStore: destination, Command: list, Cause: list, Deleted: timestamppb.New(l.Deleted), Reason: l.Reason, Time: order.GetTime(),
+		SourceStore: l.SourceStore, DestinationStore: destination, Command: list, Cause: list,
+		Deleted: timestamppb.New(l.Deleted), Reason: l.Reason, Time: order.GetTime(),
 		Approved: order.GetApproved(), List: list,
 	}
 }

@@ -48,13 +48,15 @@ func TestApprovedDelete(t *testing.T) {
 		prepare func(*world)
 		result  string
 	}{
-		"passes the brake":             {func(w *world) { w.topic.limits = Limits{} }, "deleted"},
-		"passes the rule":              {func(w *world) { w.rules.Deletes = policy.Approve }, "deleted"},
-		"was a guess":                  {func(w *world) { w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP }, "deleted"},
-		"the rule is keep now":         {func(w *world) { w.rules.Deletes = policy.KeepCopy }, "kept"},
-		"the source is back":           {func(w *world) { w.put("1", "new") }, "not-deleted"},
-		"the copy is newer":            {func(w *world) { w.rows["2"].SourceTime = stamp(5) }, "kept-newer"},
-		"the source is on record":      {func(w *world) { w.rows["1"] = &pb.Record{State: live, Time: stamp(5)} }, "not-deleted"},
+		"passes the brake":     {func(w *world) { w.topic.limits = Limits{} }, "deleted"},
+		"passes the rule":      {func(w *world) { w.rules.Deletes = policy.Approve }, "deleted"},
+		"was a guess":          {func(w *world) { w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP }, "deleted"},
+		"the rule is keep now": {func(w *world) { w.rules.Deletes = policy.KeepCopy }, "kept"},
+		"the source is back":   {func(w *world) { w.put("1", "new") }, "not-deleted"},
+		"the copy is newer":    {func(w *world) { w.rows["2"].SourceTime = stamp(5) }, "kept-newer"},
+		"the source is on record": {func(w *world) {
+			w.rows["1"] = &pb.Record{State: live, Time: stamp(5)}
+		}, "not-deleted"},
 		"the source was deleted again": {func(w *world) { w.rows["1"].Time = stamp(5) }, "awaiting-approval"},
 	} {
 		t.Run(name, func(t *testing.T) {

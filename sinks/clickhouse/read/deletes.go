@@ -39,12 +39,12 @@ func DeletesSince(
 // UnlistedDeletes selects, as a list, the deletes that waited for approval before there were lists.
 const UnlistedDeletes = "unlisted"
 
-// heldDeletes selects, for SQL, the rows of a space and a list: those of deletes that were put on it (held), and those of
-// deletes that were ordered from it, whose cause is the list (ended). The arguments are those of heldArgs.
+// heldDeletes selects, for SQL, the rows of a space and a list: those of deletes that were put on it (held), and those
+// of deletes that were ordered from it, whose cause is the list (ended). The arguments are those of heldArgs.
 const heldDeletes = "WITH list = ? AND result = 'awaiting-approval' AS held, cause = ? AS ended "
 
-const fromHeld = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND destination_store = ? AND item != ''" +
-	" AND (held OR ended)"
+const fromHeld = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND destination_store = ?" +
+	" AND item != '' AND (held OR ended)"
 
 func heldArgs(list string) []any {
 	if list == UnlistedDeletes {
