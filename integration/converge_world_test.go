@@ -203,6 +203,7 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = 2*time.Second, time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
 	cfg.Roles.Drain = 2 * time.Second
+	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000 // clients delete most of what they write
 	w.file = filepath.Join(dir, "millrace.yaml")
 	write := func(name string) {
 		var text bytes.Buffer

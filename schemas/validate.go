@@ -67,8 +67,9 @@ func missing(b Body) *fault {
 			text("source_store", b.GetSourceStore()), text("destination_store", b.GetDestinationStore()),
 			required{"reason", b.GetReason() != 0})
 	case *pb.DeletionCommand:
-		return requireFields(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()),
-			text("source_store", b.GetSourceStore()), text("destination_store", b.GetDestinationStore()))
+		source := required{"source_store", b.GetSourceStore() != "" || b.GetApproveList() != ""}
+		return requireFields(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()), source,
+			text("destination_store", b.GetDestinationStore()))
 	case *pb.DuplicationResult:
 		return requireFields(b.GetId(), text("command", b.GetCommand()), text("account", b.GetAccount()),
 			required{"outcome", b.GetOutcome() != 0}, timestamp("finished", b.GetFinished()))

@@ -2,14 +2,138 @@ package app
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
-	"slices"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 )
+
+// A space with more deletes than the brake allows: exactly the limit is done, the rest is on one list, which an
+// operator approves. Deletes after the approval are on another list.
+func TestBrakeAndLists(t *testing.T) {
+	const limit, first, later = 20, 60, 5
+	s := newSite(t)
+	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
+	s.cfg.ClickHouse.Database = "deletes_" + schemas.NewID()
+	clickhousetest.Make(t, s.cfg.ClickHouse.Database)
+	s.cfg.Deletes.MaxShare, s.cfg.Deletes.MaxCount = 1, limit
+	s.cfg.Sink.Age = 50 * time.Millisecond
+	s.hasSpace(0)
+	s.hasSpace(1)
+	a := s.run(schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer)
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, s.said.String())
+		}
+	}
+	must(a.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{Id: schemas.NewID(),
+		Account: "acme", Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`, By: "ann",
+		Time: timestamppb.Now()}}))
+	path := func(item string) string { return filepath.Join(s.cfg.Accounts[0].Stores[1].Root, "photos", item) }
+	remove := func(from, to int) { // the source is deleted, the copy is there
+		var put, all []schemas.Message
+		for n := from; n < to; n++ {
+			item := fmt.Sprintf("item-%03d", n)
+			must(os.WriteFile(path(item), []byte(item), 0o600))
+			written := time.Now().Add(-time.Hour)
+			must(os.Chtimes(path(item), written, written))
+			for _, store := range []string{"1", "2"} {
+				c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: store, Space: "photos", Item: item, Version: "v",
+					Size: int64(len(item)), Time: timestamppb.New(written), Origin: pb.Origin_ORIGIN_CLIENT}
+				c.Id = schemas.ChangeID(c)
+				put = append(put, schemas.Message{Topic: schemas.Changes, Body: c})
+			}
+			gone := &pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: item, Version: "v",
+				Time: timestamppb.Now(), Origin: pb.Origin_ORIGIN_CLIENT}
+			gone.Id = schemas.ChangeID(gone)
+			put = append(put, schemas.Message{Topic: schemas.Changes, Body: gone})
+			all = append(all, schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
+				Id: schemas.ID("delete", item), Account: "acme", Space: "photos", Item: item, SourceStore: "1",
+				DestinationStore: "2", Deleted: gone.GetTime(), Command: schemas.ID("c", item), Time: gone.GetTime()}})
+		}
+		must(a.producer.Publish(ctx, put...))
+		must(a.producer.Publish(ctx, all...))
+	}
+	left := func() int {
+		files, err := filepath.Glob(path("item-*"))
+		must(err)
+		return len(files)
+	}
+	open := func() (all []*pb.Incident) {
+		got, err := read.OpenIncidents(ctx, a.DB(), "acme")
+		must(err)
+		for _, i := range got {
+			if i.GetKind() == incident.DeletesHeld {
+				all = append(all, i)
+			}
+		}
+		return all
+	}
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(100 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("not in time: %s; %d files, incidents %v\n%s", what, left(), open(), s.said.String())
+			}
+		}
+	}
+	items := func(i *pb.Incident) uint64 {
+		q := QueryOfList(i)
+		p, err := read.ProgressOfList(ctx, a.DB(), q.Space, q.List)
+		must(err)
+		return p.Items
+	}
+	time.Sleep(time.Second) // the policy is in force when the source is deleted
+	remove(0, first)
+	until("the list", func() bool { return len(open()) == 1 && items(open()[0]) == first-limit })
+	if n := left(); n != first-limit {
+		t.Fatalf("%d copies left, want %d", n, first-limit)
+	}
+	held := open()[0]
+	until("the count", func() bool {
+		steps := open()[0].GetSteps()
+		return strings.HasPrefix(steps[len(steps)-1].GetDetail(), fmt.Sprintf("%d deletes wait", first-limit))
+	})
+	if _, n, err := a.ApproveDeletes(ctx, held, Actor{Who: "ann"}); err != nil || n != first-limit {
+		t.Fatalf("approved %d: %v", n, err)
+	}
+	until("the deletes of the list", func() bool { return left() == 0 && len(open()) == 0 })
+	remove(first, first+later) // the limit of the hour is still reached
+	until("the next list", func() bool { return len(open()) == 1 && items(open()[0]) == later })
+	if next := open()[0]; left() != later || next.GetSubject() == held.GetSubject() {
+		t.Errorf("%d copies left, list %s after %s", left(), next.GetSubject(), held.GetSubject())
+	}
+}
+
+// The incident of a list is opened at once, and one for each list.
+func TestHeldDeletesOpenAnIncident(t *testing.T) {
+	var p published
+	a := &App{incidentBoard: incident.NewBoard(&p, slog.New(slog.DiscardHandler))}
+	l := &deleteLists{app: a, lists: map[incident.Subject]*listTimes{}}
+	space := schemas.Copy{Account: "acme", Store: "2", Space: "photos"}
+	for _, list := range []string{"brake-1", "approval-1", "brake-1"} {
+		if err := l.held(t.Context(), space, list, "a cause"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := "acme/2/photos//deletes-held/brake-1 acme/2/photos//deletes-held/approval-1"
+	if got := strings.Join(p.keys, " "); got != want {
+		t.Errorf("published %q, want %q", got, want)
+	}
+}
 
 // published collects the keys of incidents.
 type published struct{ keys []string }
@@ -19,23 +143,4 @@ func (p *published) Publish(_ context.Context, msgs ...schemas.Message) error {
 		p.keys = append(p.keys, schemas.IncidentKey(m.Body.(*pb.Incident)))
 	}
 	return nil
-}
-
-// All deletes of a space that wait for approval have one incident.
-func TestHeldDeletesAreOneIncident(t *testing.T) {
-	var p published
-	a := &App{incidentBoard: incident.NewBoard(&p, slog.New(slog.DiscardHandler))}
-	for _, c := range []schemas.Copy{
-		{Account: "acme", Store: "2", Space: "photos", Item: "a"},
-		{Account: "acme", Store: "2", Space: "photos", Item: "b"},
-		{Account: "acme", Store: "3", Space: "photos", Item: "a"},
-		{Account: "acme", Store: "2", Space: "photos", Item: "a"},
-	} {
-		if err := a.deleteHeld(t.Context(), c); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if want := []string{"acme/2/photos//deletes-held", "acme/3/photos//deletes-held"}; !slices.Equal(p.keys, want) {
-		t.Errorf("published %q, want %q", p.keys, want)
-	}
 }

@@ -3,12 +3,14 @@ package app
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/steward"
@@ -91,6 +93,30 @@ func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (acti
 	}
 	done := by.action(steward.ActionApprove, i)
 	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+}
+
+// ApproveDeletes publishes an operator's approval of the deletes that are on the list of an incident deletes-held, and
+// returns the id of the action and the number of these deletes. Those that are put on the list later are not approved.
+func (a *App) ApproveDeletes(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
+	q := QueryOfList(i)
+	p, err := read.ProgressOfList(ctx, a.db, q.Space, q.List)
+	switch {
+	case err != nil:
+		return "", 0, err
+	case p.Items == 0:
+		return "", 0, fmt.Errorf("%w: incident %s: no delete of its list is on record yet: is role sink running?",
+			precondition.Err, schemas.IncidentKey(i))
+	}
+	done := by.action(steward.ActionApproveDeletes, i)
+	done.After = p.Last.Format(time.RFC3339Nano)
+	return done.GetId(), p.Items, a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+}
+
+// QueryOfList returns the query for the list of an incident deletes-held.
+func QueryOfList(i *pb.Incident) read.ListQuery {
+	space, list := listOf(incident.Subject{
+		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Name: i.GetSubject()})
+	return read.ListQuery{Space: space, List: list}
 }
 
 // CloseIncident closes an open incident for an operator. The steward closes an incident of an item

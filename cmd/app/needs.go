@@ -26,6 +26,8 @@ func (n needs) table(topic schemas.Topic) bool {
 		return n.policies
 	case schemas.Incidents:
 		return n.incidents
+	case schemas.Checkpoints: // what is lost is counted, or done, again
+		return false
 	}
 	return true
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/streams/deletion"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/fixity"
-	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/retry"
@@ -150,27 +149,30 @@ func (a *App) copier() ([]part, error) {
 }
 
 func (a *App) deleter() ([]part, error) {
+	lists, err := a.newDeleteLists()
+	if err != nil {
+		return nil, err
+	}
 	d, err := deletion.New(deletion.Config{
 		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
-		OnHeld: a.deleteHeld, Lists: a.lists, Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
+		Brake: lists.brake, Lists: lists, ExcludeLists: a.lists,
+		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
 		a.stores, a.policyRegistry, parkedRecords{a.reader, maxDeleteAge})
 	if err != nil {
 		return nil, err
 	}
 	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Deleter, kafka.PoolConfig{Role: schemas.RoleDeleter,
-		Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true, Describe: deletionWork}), d.Handle)
+		Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true, Describe: deletionWork,
+		// It knows what the owner before it has counted and reserved.
+		Prepare: lists.checkpoints.CatchUp}), d.Handle)
 	if err != nil {
 		return nil, err
 	}
-	return []part{afterTables("deleter", p.Run, a.policies, a.actions)}, nil
-}
-
-// deleteHeld opens the incident of a destination space with deletes that wait for approval: one for
-// all deletes. It names the last item, and is updated at most once a minute.
-func (a *App) deleteHeld(ctx context.Context, c schemas.Copy) error {
-	about := incident.Subject{Account: c.Account, Store: c.Store, Space: c.Space, Kind: incident.DeletesHeld}
-	return a.incidentBoard.Open(ctx, about,
-		fmt.Sprintf("deletes of the source wait for approval, and the copies are kept; the last is of item %q", c.Item))
+	return []part{
+		{"brake", lists.checkpoints.Run},
+		afterTables("deleter", p.Run, a.policies, a.actions, a.incidents, lists.checkpoints),
+		afterTables("held deletes", lists.report, a.incidents),
+	}, nil
 }
 
 // deletionWork describes a delete. Records are partitioned by destination, so one process has all

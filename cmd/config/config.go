@@ -322,6 +322,12 @@ type Fixity struct {
 type Deletes struct {
 	// How long a copy is kept after its source was deleted.
 	Delay time.Duration `key:"delay"`
+	// The share of a space's copies at a destination that may be deleted within an hour without approval. Three times
+	// that may be deleted within 30 days. It counts from the tenth delete on. 100% is no limit.
+	MaxShare Share `key:"max_share"`
+	// The number of a space's copies at a destination that may be deleted within an hour without approval. Three times
+	// that may be deleted within 30 days.
+	MaxCount int `key:"max_count"`
 }
 
 // MaxDrain is the largest value of roles.drain.
@@ -516,6 +522,7 @@ func Default() Config {
 			Recheck:   []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour},
 			FreshWait: 30 * time.Second, AfterCopy: true,
 		},
+		Deletes: Deletes{MaxShare: 0.1, MaxCount: 1000},
 		Roles: Roles{
 			Copier:   Role{Workers: 16, Reserved: 2, Large: 2, Window: 8192, Bytes: 64 << 20},
 			Checker:  Role{Workers: 8, Reserved: 1, Large: 2, Window: 8192, Bytes: 64 << 20},

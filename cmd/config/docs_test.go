@@ -35,6 +35,7 @@ with its file and line or its variable.
 | variable | the path in upper case, with '__' for each dot: 'MILLRACE_KAFKA__TOPIC_PREFIX' sets 'kafka.topic_prefix' |
 | list in a variable | values separated by commas; tables in JSON: '[{"name": "5m", "delay": "5m"}]' |
 | duration | a number with a unit: '500ms', '30s', '5m', '2h', '90d', '1w', '1d12h' |
+| share | a percentage: '10%', '2.5%' |
 | size | a number with a unit: '512KiB', '200MB', '5GiB' |
 | secret | a reference, resolved when it is used: 'env:NAME', 'file:PATH', 'exec:COMMAND'; printed as '***' |
 
@@ -158,6 +159,8 @@ func typeName(t reflect.Type) string {
 	switch t {
 	case reflect.TypeFor[time.Duration]():
 		return "duration"
+	case reflect.TypeFor[Share]():
+		return "share"
 	case reflect.TypeFor[Size]():
 		return "size"
 	case reflect.TypeFor[Secret]():

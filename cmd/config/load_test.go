@@ -265,6 +265,21 @@ func TestLoadEnv(t *testing.T) {
 	}
 }
 
+func TestShare(t *testing.T) {
+	for text, want := range map[string]Share{"0%": 0, "2.5%": 0.025, "10%": 0.1, "100%": 1} {
+		c, _, err := Load(Sources{Env: []string{"MILLRACE_DELETES__MAX_SHARE=" + text}})
+		if err != nil || c.Deletes.MaxShare != want || want.String() != text {
+			t.Errorf("%s: got %v, %v", text, c, err)
+		}
+	}
+	for _, text := range []string{"", "10", "0.1", "-1%", "101%", "ten%", "1e1%", "%"} {
+		if _, _, err := Load(Sources{Env: []string{"MILLRACE_DELETES__MAX_SHARE=" + text}}); err == nil ||
+			!strings.Contains(err.Error(), "10%, 2.5%") {
+			t.Errorf("%q: got %v", text, err)
+		}
+	}
+}
+
 func TestPrintLoadRoundTrip(t *testing.T) {
 	want := Default()
 	want.Accounts = []Account{
@@ -275,7 +290,7 @@ func TestPrintLoadRoundTrip(t *testing.T) {
 		{ID: "b", Stores: []Store{Store{ID: "1", Root: "/c"}.withDefaults()}},
 	}
 	want.Fixity.Settle = 36*time.Hour + 1500*time.Millisecond
-	want.Deletes.Delay = 14 * day
+	want.Deletes = Deletes{Delay: 14 * day, MaxShare: 0.025, MaxCount: 7}
 	for name, origins := range map[string]*Origins{
 		"plain":        nil,
 		"with origins": {map[string]string{"accounts": "c.yaml:1", "log.level": "MILLRACE_LOG__LEVEL"}},

@@ -85,6 +85,8 @@ func valueText(v reflect.Value) string {
 		return formatDuration(v)
 	case Size:
 		return v.String()
+	case Share:
+		return v.String()
 	case Secret:
 		return strconv.Quote(v.String())
 	case string:

@@ -219,6 +219,10 @@ func (d decoder) scalar(v any, into reflect.Value) error {
 		got, err := parseSize(text)
 		*p = got
 		return err
+	case *Share:
+		got, err := parseShare(text)
+		*p = got
+		return err
 	case *Secret:
 		got, err := parseSecret(text)
 		if !isText {

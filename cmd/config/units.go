@@ -16,11 +16,27 @@ const day = 24 * time.Hour
 // A Size is a number of bytes, written as 200MB or 5GiB.
 type Size int64
 
+// A Share is a part of a whole, written as 10% or 2.5%.
+type Share float64
+
+// String formats s as a percentage.
+func (s Share) String() string { return strconv.FormatFloat(float64(s)*100, 'g', 12, 64) + "%" }
+
+func parseShare(text string) (Share, error) {
+	number, percent := strings.CutSuffix(strings.TrimSpace(text), "%")
+	n, err := strconv.ParseFloat(number, 64)
+	if err != nil || !percent || !plainNumber(number) || n > 100 {
+		return 0, errShare
+	}
+	return Share(n / 100), nil
+}
+
 // String formats s in the largest unit of which it is a multiple.
 func (s Size) String() string { return bytesize.Format(int64(s)) }
 
 var (
 	errSize     = bytesize.ErrSyntax
+	errShare    = errors.New("a share of 0% to 100%: 10%, 2.5%")
 	errDuration = errors.New("a duration with units: 500ms, 30s, 5m, 2h, 90d, 1w or several of them, as in 1d12h")
 )
 
@@ -42,6 +58,10 @@ type unit struct {
 	name string
 	size int64
 }
+
+// plainNumber reports whether s has only digits and points. ParseFloat also accepts signs,
+// exponents and words.
+func plainNumber(s string) bool { return strings.Trim(s, "0123456789.") == "" }
 
 func durationUnits() []unit {
 	return []unit{

@@ -49,6 +49,7 @@ func validate(c *Config, fault report) {
 	increasing("fixity.recheck", f.Recheck, fault)
 	positive("fixity.fresh_wait", f.FreshWait, fault)
 	notNegative("deletes.delay", c.Deletes.Delay, fault)
+	between("deletes.max_count", c.Deletes.MaxCount, 1_000_000_000_000, fault)
 	validateRoles(&c.Roles, fault)
 	if c.Trim.Every != 0 {
 		atLeast("trim.every", c.Trim.Every, time.Minute, fault)

@@ -17,11 +17,12 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
 )
 
 func newIncident() *cobra.Command {
 	return noun("incident", "List, approve and close incidents",
-		newIncidentList(), newIncidentApprove(), newIncidentClose())
+		newIncidentList(), newIncidentShow(), newIncidentApprove(), newIncidentClose())
 }
 
 func newIncidentList() *cobra.Command {
@@ -159,8 +160,11 @@ func newIncidentApprove() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "approve KEY",
-		Short: "Approve the repair of an incident",
+		Short: "Approve the repair of an incident, or a list of deletes",
 		Long: `Publishes the approval of a repair. The roles steward, copier and checker carry it out.
+
+Of an incident deletes-held it approves the deletes that are on its list now. The roles steward and deleter carry them
+out, if the sources are still deleted and were not deleted again later. Later deletes come to another list.
 
 With --wait the command ends when the incident is closed, when the repair has failed, or when the steward does not
 order a repair, for example because there is no good copy. With --state all roles run in this command until then.
@@ -170,19 +174,19 @@ that has no repair, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				incident, err := requireOpenIncident(ctx, a, args[0])
+				open, err := requireOpenIncident(ctx, a, args[0])
 				if err != nil {
 					return err
 				}
-				action, err := a.ApproveRepair(ctx, incident, app.Actor{Who: currentUser(), Reason: reason, From: "cli"})
+				by := app.Actor{Who: currentUser(), Reason: reason, From: "cli"}
+				action, how, err := approve(ctx, a, open, by)
 				if err != nil {
 					return err
 				}
-				how := "the steward will order the repair"
 				switch {
 				case wait:
 					how = "the incident is closed"
-					if err := f.awaitRepair(c, e, a, incident, action); err != nil {
+					if err := f.awaitRepair(c, e, a, open, action); err != nil {
 						return err
 					}
 				case e.state != nil:
@@ -197,6 +201,16 @@ that has no repair, 130 interrupted.`,
 	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the incident is closed, or its repair has failed")
 	return c
+}
+
+// approve publishes an approval. It returns the id of the action, and what follows.
+func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (action, how string, err error) {
+	if i.GetKind() != incident.DeletesHeld {
+		action, err = a.ApproveRepair(ctx, i, by)
+		return action, "the steward will order the repair", err
+	}
+	action, n, err := a.ApproveDeletes(ctx, i, by)
+	return action, fmt.Sprintf("the deleter will do the %d deletes that are on the list", n), err
 }
 
 func newIncidentClose() *cobra.Command {
@@ -218,23 +232,23 @@ exists. An incident of an unreadable record stays closed, and the record is skip
 				return fmt.Errorf("%w: --reason is missing: it is recorded", usage.Err)
 			}
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				incident, err := requireOpenIncident(ctx, a, args[0])
+				open, err := requireOpenIncident(ctx, a, args[0])
 				if err != nil {
 					return err
 				}
 				by := app.Actor{Who: currentUser(), Reason: reason, From: "cli"}
-				if err := a.CloseIncident(ctx, incident, by); err != nil {
+				if err := a.CloseIncident(ctx, open, by); err != nil {
 					return err
 				}
 				how := "closed"
 				switch {
-				case incident.GetItem() == "":
+				case open.GetItem() == "":
 				case e.state != nil:
 					how = f.laterWithState("it is closed")
 				default:
 					how = "the steward will close it"
 				}
-				_, err = fmt.Fprintf(c.OutOrStdout(), "close %s: %s\n", schemas.IncidentKey(incident), how)
+				_, err = fmt.Fprintf(c.OutOrStdout(), "close %s: %s\n", schemas.IncidentKey(open), how)
 				return err
 			})
 		},
@@ -290,6 +304,9 @@ func (f *engineFlags) awaitRepair(
 ) error {
 	key, open := schemas.IncidentKey(approved), ""
 	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
+	if approved.GetKind() == incident.DeletesHeld {
+		by = []schemas.Role{schemas.RoleSteward, schemas.RoleDeleter, schemas.RoleSink}
+	}
 	err := e.withRoles(c, a, *f, app.Roles(), func(ctx context.Context, w *waiter) error {
 		return w.until(ctx, "repairs", by, func(ctx context.Context) (app.Progress, error) {
 			i, err := openIncident(ctx, a, key)

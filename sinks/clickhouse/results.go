@@ -39,6 +39,8 @@ func duplicationLog() *table[*pb.DuplicationResult] {
 		lowCard("host", func(x r) string { return x.m.GetHost() }),
 		lowCard("software", func(x r) string { return x.m.GetSoftware() }),
 		text("incident", func(x r) string { return x.m.GetIncident() }),
+	).added(
+		text("list", func(x r) string { return x.m.GetList() }),
 	)
 }
 

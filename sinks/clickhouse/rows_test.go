@@ -65,6 +65,7 @@ func TestRows(t *testing.T) {
 				Bytes:   5, Digests: map[string]string{"md5": md5}, Started: later, Finished: when, Attempt: 2,
 				ErrorClass: "transient", Error: "e",
 				Detail: "d", ChangeTime: later, Newer: true, Worker: "w", Host: "h", Software: "sw", Incident: "in",
+				List: "li",
 			},
 			"duplication_log_v",
 			`"command":"` + id2 + `","cause":"c","account":"acme","space":"s","item":"i","source_store":"1",` +
@@ -73,7 +74,7 @@ func TestRows(t *testing.T) {
 				`"digests":{"md5":"` + md5 + `"},"started":"2026-03-04 05:06:07.891",` +
 				`"attempt":2,"error_class":"transient","error":"e","detail":"d","change_time":"2026-03-04 05:06:07.891",` +
 				`"newer":true,"worker":"w","host":"h",` +
-				`"software":"sw","incident":"in"}`,
+				`"software":"sw","incident":"in","list":"li"}`,
 		},
 		schemas.FixityResults: {
 			&pb.FixityResult{

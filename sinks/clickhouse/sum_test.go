@@ -139,6 +139,21 @@ func TestAddedColumns(t *testing.T) {
 				"an earlier column of an earlier row":    "if(off = 0, 'eve', who) AS who",
 			},
 		},
+		"duplication_log": {
+			topic: schemas.DuplicationResults, added: "0100_duplication_log_list",
+			records: []schemas.Body{
+				&pb.DuplicationResult{Id: id1, Finished: clickhousetest.At(0), Command: "c", Account: "acme",
+					Outcome: pb.Outcome_OUTCOME_HANDED_ON},
+				&pb.DuplicationResult{Id: id2, Finished: clickhousetest.At(0), Command: "c", Account: "acme",
+					Outcome: pb.Outcome_OUTCOME_HANDED_ON, List: "brake-1"},
+			},
+			before: "command, account, outcome, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), " +
+				"'duplication.results', 7, 3, 0, 'c', 'acme', 'handed_on', ?",
+			damage: map[string]string{
+				"a list put into an earlier row": "if(off = 0, 'brake-1', list) AS list",
+				"a list removed":                 "if(off = 1, '', list) AS list",
+			},
+		},
 		"policy_history": {
 			topic: schemas.Policies, added: "0080_policy_history_file",
 			records: []schemas.Body{

@@ -46,11 +46,12 @@ type Config struct {
 	// take effect after it returned an error, or after its process lost the command; Settle is longer than such a process
 	// keeps a command.
 	Settle time.Duration
-	// OnHeld reports that the delete of a copy waits for approval. It is called before the result is published; if it
-	// returns an error, the command is tried again. nil: nothing is reported.
-	OnHeld func(context.Context, schemas.Copy) error
-	// Lists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
-	Lists duplicate.Lists
+	// Brake limits the deletes, and holds those that need approval. Required.
+	Brake *Brake
+	// Lists reads and reports lists that are approved. Required.
+	Lists Lists
+	// ExcludeLists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
+	ExcludeLists duplicate.Lists
 	// Worker, Host and Software identify the deleter in results.
 	Worker, Host, Software string
 }
@@ -66,7 +67,10 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	if c.Delay < 0 || c.Settle < 0 {
 		return nil, fmt.Errorf("deletion: delay of %s or settle of %s is negative", c.Delay, c.Settle)
 	}
-	observer, err := duplicate.NewObserver(stores, rules, records, c.Lists)
+	if c.Brake == nil || c.Lists == nil {
+		return nil, errors.New("deletion: brake or lists are missing")
+	}
+	observer, err := duplicate.NewObserver(stores, rules, records, c.ExcludeLists)
 	if err != nil {
 		return nil, err
 	}
@@ -74,11 +78,15 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 }
 
 // Handle executes the DeletionCommand in d: it deletes one copy if both sides and the records still allow it. It
-// returns the Change of the copy, a command to copy the source if that is back, and the result, in this order.
+// returns the Change of the copy, a command to copy the source if that is back, and the result, in this order. The
+// result of a delete that waits for approval is published when Handle returns.
 func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DeletionCommand)
 	if !ok {
 		return nil, retry.Permanent(fmt.Errorf("deletion: message is a %T, not a DeletionCommand", d.Body))
+	}
+	if c.GetItem() == "" && c.GetApproveList() != "" && c.GetSpace() != "" {
+		return e.order(ctx, c, d.Attempt)
 	}
 	if c.GetSpace() == "" || c.GetItem() == "" {
 		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space or item is empty", c.GetId()))
@@ -133,6 +141,8 @@ type ending struct {
 	digests        digest.Set
 	change         *pb.Change
 	copy           *schemas.Message // the command to observe both sides again
+	list           string           // on which the delete waits, or that was approved and has it
+	deleted        time.Time        // when the source was deleted, if that is not the time of the command
 }
 
 func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
@@ -158,29 +168,80 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 		e.result, e.detail, e.outcome = "not-deleted", d.Result, pb.Outcome_OUTCOME_HANDED_ON
 		e.copy = w.copyCommand(storage.Object{})
 	case d.Deleted.IsZero():
-	case d.NeedsApproval || w.command.GetNeedsApproval():
-		if err := w.reportHeld(ctx); err != nil {
-			return nil, err
-		}
-		e.result, e.outcome = "awaiting-approval", pb.Outcome_OUTCOME_HANDED_ON
+	case w.isApproved(d.Deleted):
+		return w.deleteIfAbsent(ctx, s.Destination.Object, d.Deleted)
+	case w.command.GetList() != "", d.NeedsApproval, w.command.GetNeedsApproval():
+		return nil, w.hold(ctx, d, held{ReasonApproval, w.approvalCause(d)})
 	default:
-		if err := w.stillAbsent(ctx); err != nil {
-			return nil, err
-		}
-		return w.delete(ctx, s.Destination.Object, d.Deleted)
+		return w.deleteWithinLimits(ctx, s.Destination.Object, d)
 	}
 	return w.messages(e), nil
 }
 
-// reportHeld reports that the delete waits for approval.
-func (w *execution) reportHeld(ctx context.Context) error {
-	if w.cfg.OnHeld == nil {
-		return nil
+// isApproved reports whether the delete of the source at a time is the one of an approved list.
+func (w *execution) isApproved(deleted time.Time) bool {
+	return w.command.GetList() != "" && !deleted.Truncate(time.Millisecond).After(w.command.GetDeleted().AsTime())
+}
+
+// approvalCause returns why a delete needs approval.
+func (w *execution) approvalCause(d duplicate.Decision) string {
+	switch {
+	case w.command.GetList() != "":
+		return "the source was deleted again after the delete that was approved"
+	case d.NeedsApproval:
+		return "the policy has deletes: approve, or no client reported the deletes"
 	}
-	if err := w.cfg.OnHeld(ctx, w.sides.Copy); err != nil {
-		return fmt.Errorf("report that the delete of %s waits for approval: %w", w.sides.Copy, err)
+	return "the deletes were marked as needing approval when they were ordered"
+}
+
+// hold ends the execution with a delete that waits for approval on a list.
+func (w *execution) hold(ctx context.Context, d duplicate.Decision, why held) error {
+	return w.cfg.Brake.hold(ctx, w.sides.Copy, why, func(ctx context.Context, list string) error {
+		return w.cfg.Brake.deps.Publisher.Publish(ctx, w.messages(ending{
+			row: d.Row, result: "awaiting-approval", outcome: pb.Outcome_OUTCOME_HANDED_ON, detail: why.cause,
+			list: list, deleted: d.Deleted,
+		})...)
+	})
+}
+
+// maxBrakeWait is how long a delete may wait for the brake without another observation.
+const maxBrakeWait = time.Second
+
+// deleteWithinLimits deletes the version seen of the copy if the brake allows it, and otherwise holds the delete.
+func (w *execution) deleteWithinLimits(
+	ctx context.Context, seen storage.Object, d duplicate.Decision,
+) ([]schemas.Message, error) {
+	b, asked := w.cfg.Brake, time.Now()
+	reached, err := b.take(ctx, w.sides.Copy)
+	switch {
+	case err != nil:
+		return nil, err
+	case reached != withinLimits:
+		return nil, w.hold(ctx, d, held{ReasonBrake, "the brake: " + string(reached)})
+	case time.Since(asked) > maxBrakeWait: // the records may be old
+		err = fmt.Errorf("%w: the brake took %s", storage.ErrChanged, time.Since(asked).Round(time.Millisecond))
 	}
-	return nil
+	var out []schemas.Message
+	if err == nil {
+		out, err = w.deleteIfAbsent(ctx, seen, d.Deleted)
+	}
+	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, errNotTried) {
+		b.giveBack(w.sides.Copy) // nothing was deleted
+	}
+	return out, err
+}
+
+// errNotTried marks errors before a delete was tried.
+var errNotTried = errors.New("nothing was deleted")
+
+// deleteIfAbsent deletes the version seen of the copy if the source is still absent.
+func (w *execution) deleteIfAbsent(
+	ctx context.Context, seen storage.Object, deleted time.Time,
+) ([]schemas.Message, error) {
+	if err := w.stillAbsent(ctx); err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotTried, err)
+	}
+	return w.delete(ctx, seen, deleted)
 }
 
 // endWithSource ends the execution without a delete if the source is present.
@@ -249,6 +310,9 @@ func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt t
 		row: duplicate.RowSourceDeleted, result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
 		digests: deleted.Object.Digests, change: record.Seal(change),
 	}
+	if w.isApproved(deletedAt) {
+		e.list = w.command.GetList()
+	}
 	if e.copy = w.putBack(w.observeAfter(ctx), timestamppb.New(deletedAt)); e.copy != nil {
 		e.detail = "the source may have been put back"
 	}
@@ -297,13 +361,17 @@ func (w *execution) messages(e ending) []schemas.Message {
 	if e.copy != nil {
 		out = append(out, *e.copy)
 	}
+	deleted := c.GetDeleted()
+	if !e.deleted.IsZero() {
+		deleted = timestamppb.New(e.deleted)
+	}
 	return append(out, schemas.Message{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
 		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCommand(),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(e.row), Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
 		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt),
-		ChangeTime: c.GetDeleted(),
-		Worker:     w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
+		ChangeTime: deleted, List: e.list,
+		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}})
 }

@@ -44,6 +44,7 @@ type world struct {
 	rows    map[string]*pb.Record // by store
 	err     error
 	deleter *Deleter
+	topic   *topic // of its brake and lists
 	seen    storage.Object
 	hooks   []func(store, method string) // called before each call of a store
 	orders  int                          // commands to copy in the last run
@@ -61,7 +62,7 @@ func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecor
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, mem: map[string]*mem.Store{}, faulty: map[string]*storagetest.Faulty{},
+	w := &world{t: t, topic: newTopic(), mem: map[string]*mem.Store{}, faulty: map[string]*storagetest.Faulty{},
 		rules: policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(1)}}
 	for _, id := range []string{"1", "2"} {
 		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(3) }})
@@ -83,7 +84,7 @@ func newWorld(t *testing.T) *world {
 			SourceVersion: "v1"},
 	}
 	var err error
-	w.deleter, err = New(Config{Settle: time.Hour, Worker: "w", Host: "h", Software: "s"}, w, w, w)
+	w.deleter, err = New(w.config(Config{Settle: time.Hour, Worker: "w", Host: "h", Software: "s"}), w, w, w)
 	w.must(err)
 	return w
 }
@@ -128,8 +129,11 @@ func (w *world) run(c *pb.DeletionCommand) ([]*pb.Change, *pb.DuplicationResult,
 		}
 		return nil, nil, err
 	}
-	var changes []*pb.Change
 	w.orders = 0
+	if len(out) == 0 { // the result was published before
+		return nil, w.topic.results[len(w.topic.results)-1], nil
+	}
+	var changes []*pb.Change
 	for _, m := range out[:len(out)-1] {
 		if _, ok := m.Body.(*pb.DuplicationCommand); ok {
 			w.orders++
@@ -330,7 +334,7 @@ func TestDeleteIsOfTheVersionSeen(t *testing.T) {
 func TestDelay(t *testing.T) {
 	w := newWorld(t)
 	var err error
-	w.deleter, err = New(Config{Delay: time.Hour}, w, w, w)
+	w.deleter, err = New(w.config(Config{Delay: time.Hour}), w, w, w)
 	w.must(err)
 	c := order()
 	at := time.Now().Add(-time.Minute)
@@ -356,12 +360,14 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("%s: got %v, %v", name, out, err)
 		}
 	}
-	for _, c := range []Config{{Delay: -1}, {Settle: -1}} {
+	for name, c := range map[string]Config{
+		"a negative delay": w.config(Config{Delay: -1}), "a negative settle": w.config(Config{Settle: -1}), "no brake": {},
+	} {
 		if _, err := New(c, w, w, w); err == nil {
-			t.Errorf("a negative time is accepted: %+v", c)
+			t.Errorf("%s is accepted", name)
 		}
 	}
-	if _, err := New(Config{}, w, w, nil); err == nil {
+	if _, err := New(w.config(Config{}), w, w, nil); err == nil {
 		t.Error("no records are accepted")
 	}
 }
@@ -384,25 +390,18 @@ func TestHeldDeleteIsReported(t *testing.T) {
 			w := newWorld(t)
 			c := order()
 			tt.prepare(w, c)
-			var reported []schemas.Copy
-			var fails error
-			var err error
-			w.deleter, err = New(Config{OnHeld: func(_ context.Context, of schemas.Copy) error {
-				reported = append(reported, of)
-				return fails
-			}}, w, w, w)
-			w.must(err)
-			if fails = errors.New("no answer"); tt.held {
-				if _, _, err := w.run(c); retry.ClassOf(err) != retry.Transient || err == nil {
+			if w.topic.failHeld = errors.New("no answer"); tt.held {
+				if _, _, err := w.run(c); retry.ClassOf(err) != retry.Transient || err == nil || len(w.topic.results) > 0 {
 					t.Errorf("not reported: got %v", err)
 				}
 			}
-			reported, fails = nil, nil
+			w.topic.opened, w.topic.failHeld = nil, nil
 			_, r, err := w.run(c)
 			w.must(err)
-			if tt.held != (r.GetResult() == "awaiting-approval") || tt.held != (len(reported) == 1) ||
-				tt.held && reported[0] != (schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}) {
-				t.Errorf("got %v, reported %v", r, reported)
+			if tt.held != (r.GetResult() == "awaiting-approval") || tt.held != (len(w.topic.opened) == 1) ||
+				tt.held != (r.GetList() != "") ||
+				tt.held && (w.topic.opened[0] != r.GetList()+": "+r.GetDetail() || ReasonOf(r.GetList()) != ReasonApproval) {
+				t.Errorf("got %v, reported %v", r, w.topic.opened)
 			}
 			if tt.held {
 				w.present(true)

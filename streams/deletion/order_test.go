@@ -138,7 +138,7 @@ func TestSourceThatComesBackIsCopiedAgain(t *testing.T) {
 						}
 					})
 					var err error
-					w.deleter, err = New(Config{}, stores(w), w, w)
+					w.deleter, err = New(w.config(Config{}), stores(w), w, w)
 					w.must(err)
 					out := w.handle()
 					if f.lost {
@@ -271,7 +271,7 @@ func TestClassOfTheCopyCommand(t *testing.T) {
 			w := newWorld(t)
 			w.rules.Low = tt.low
 			var err error
-			w.deleter, err = New(Config{Large: tt.large}, w, w, w)
+			w.deleter, err = New(w.config(Config{Large: tt.large}), w, w, w)
 			w.must(err)
 			w.on("2", "Delete", func() {
 				w.put("1", "hello")
@@ -391,7 +391,7 @@ func TestSourceThatIsBackBeforeTheDelete(t *testing.T) {
 	w.must(w.mem["1"].DeleteSpace(t.Context(), "photos")) // so that records are read
 	observations := 0
 	var err error
-	w.deleter, err = New(Config{}, w, w,
+	w.deleter, err = New(w.config(Config{}), w, w,
 		byCopy(func(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 			if len(copies) == 2 {
 				return w.Fresh(ctx, copies)

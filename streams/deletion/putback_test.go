@@ -81,7 +81,7 @@ func TestPutBackWhileADeleteIsExecuted(t *testing.T) {
 		"before the first observation": func(_ *world, back func()) { back() },
 		"while the records are read": func(w *world, back func()) {
 			var err error
-			w.deleter, err = New(Config{}, w, w, records(func(ctx context.Context) ([]*pb.CopyRecord, error) {
+			w.deleter, err = New(w.config(Config{}), w, w, records(func(ctx context.Context) ([]*pb.CopyRecord, error) {
 				rows, err := w.Fresh(ctx, []schemas.Copy{{Store: "1"}, {Store: "2"}}) // as before the hooks
 				back()
 				return rows, err
@@ -191,7 +191,7 @@ func TestPutBackBesideACopier(t *testing.T) {
 		return []*pb.CopyRecord{{Manifest: row, Audit: row}, copyRow}, nil // the DELETE of the copy is not on record yet
 	}))
 	w.must(err)
-	w.deleter, err = New(Config{}, w, w, records(func(context.Context) ([]*pb.CopyRecord, error) {
+	w.deleter, err = New(w.config(Config{}), w, w, records(func(context.Context) ([]*pb.CopyRecord, error) {
 		return []*pb.CopyRecord{tombstone, copyRow}, nil
 	}))
 	w.must(err)

@@ -24,9 +24,11 @@ const (
 
 // The steps that a Board adds.
 const (
-	stepOpened = "opened"
-	stepSeen   = "seen-again"
-	stepClosed = "closed"
+	stepOpened   = "opened"
+	stepSeen     = "seen-again"
+	stepReminder = "reminder"
+	stepApproved = "approved"
+	stepClosed   = "closed"
 )
 
 // ErrOtherIncident reports that the open incident of a key is not the one that the decision of an operator names.
@@ -112,6 +114,69 @@ func (b *Board) closeIf(ctx context.Context, key, id string, step *pb.IncidentSt
 		i.State, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, i.GetUpdated()
 		return i
 	})
+}
+
+// Update sets the detail of the incident about s, in place of the latest one that Update has set since the last other
+// step. It does nothing if the incident is not open.
+func (b *Board) Update(ctx context.Context, s Subject, detail string) error {
+	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
+		last := lastStep(i)
+		if closed(i) || last.GetDetail() == detail {
+			return nil
+		}
+		i = withStep(i, now, &pb.IncidentStep{Action: stepSeen, Detail: detail})
+		if last.GetAction() == stepSeen {
+			i.StepCount--
+			i.Steps = slices.Delete(i.Steps, len(i.Steps)-2, len(i.Steps)-1)
+		}
+		return i
+	})
+}
+
+// Remind adds a reminder to the incident about s if it is open and has waited for so long since it was opened, approved
+// or last reminded of.
+func (b *Board) Remind(ctx context.Context, s Subject, after time.Duration, detail string) error {
+	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
+		if closed(i) || now.Sub(lastNotice(i)) < after {
+			return nil
+		}
+		return withStep(i, now, &pb.IncidentStep{Action: stepReminder, Detail: detail})
+	})
+}
+
+// lastNotice returns when an incident was opened, approved or last reminded of.
+func lastNotice(i *pb.Incident) time.Time {
+	for _, s := range slices.Backward(i.GetSteps()) {
+		switch s.GetAction() {
+		case stepOpened, stepReminder, stepApproved:
+			return s.GetTime().AsTime()
+		}
+	}
+	return i.GetOpened().AsTime()
+}
+
+// Approve records that what an operator approved about s is being done. ref is the id of his action. It does nothing if
+// the incident is not open, or that is recorded.
+func (b *Board) Approve(ctx context.Context, s Subject, by, ref string) error {
+	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
+		if closed(i) || slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == ref }) {
+			return nil
+		}
+		i = withStep(i, now, &pb.IncidentStep{Action: stepApproved, By: by, Ref: ref})
+		i.State = pb.IncidentState_INCIDENT_STATE_REPAIRING
+		return i
+	})
+}
+
+// IsApproved reports whether the incident about s is open, and what an operator approved is being done.
+func (b *Board) IsApproved(s Subject) bool {
+	return b.get(s.Key()).GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
+}
+
+// WasClosed reports whether the incident about s was opened before and is closed.
+func (b *Board) WasClosed(s Subject) bool {
+	i := b.get(s.Key())
+	return i != nil && closed(i)
 }
 
 // IsOpen reports whether the incident about s is open.
@@ -203,11 +268,14 @@ func closed(i *pb.Incident) bool {
 	return i == nil || i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED
 }
 
-func lastDetail(i *pb.Incident) string {
+func lastDetail(i *pb.Incident) string { return lastStep(i).GetDetail() }
+
+// lastStep returns the latest step of i; nil if there is none.
+func lastStep(i *pb.Incident) *pb.IncidentStep {
 	if n := len(i.GetSteps()); n > 0 {
-		return i.GetSteps()[n-1].GetDetail()
+		return i.GetSteps()[n-1]
 	}
-	return ""
+	return nil
 }
 
 func subjectOf(i *pb.Incident) Subject {

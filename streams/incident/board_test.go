@@ -355,3 +355,59 @@ func TestOpenGivesUp(t *testing.T) {
 		t.Errorf("Open = %v", err)
 	}
 }
+
+// The count of a list is one step, a reminder is due once in a while, and an approval is recorded once.
+func TestListOfDeletes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var p pubFunc = func(context.Context, ...schemas.Message) error { return nil }
+		b := NewBoard(p, slog.New(slog.DiscardHandler))
+		s := Subject{Account: "acme", Store: "2", Space: "photos", Kind: DeletesHeld, Name: "brake-1"}
+		do := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		want := func(state pb.IncidentState, steps ...string) {
+			t.Helper()
+			i := b.get(s.Key())
+			var got []string
+			for _, step := range i.GetSteps() {
+				got = append(got, step.GetAction()+" "+step.GetDetail())
+			}
+			if !slices.Equal(got, steps) || i.GetState() != state || int(i.GetStepCount()) != len(steps) {
+				t.Fatalf("got %v %q of %d, want %v %q", i.GetState(), got, i.GetStepCount(), state, steps)
+			}
+		}
+		do(b.Update(t.Context(), s, "1")) // not open
+		if b.WasClosed(s) || b.IsApproved(s) {
+			t.Error("an incident that never was is closed or approved")
+		}
+		do(b.Open(t.Context(), s, "why"))
+		for _, n := range []string{"1", "2", "2", "3"} {
+			time.Sleep(time.Second)
+			do(b.Update(t.Context(), s, n))
+			do(b.Remind(t.Context(), s, 24*time.Hour, "n"))
+		}
+		want(pb.IncidentState_INCIDENT_STATE_OPEN, "opened why", "seen-again 3")
+		time.Sleep(24 * time.Hour)
+		do(b.Remind(t.Context(), s, 24*time.Hour, "n"))
+		do(b.Remind(t.Context(), s, 24*time.Hour, "n"))
+		do(b.Update(t.Context(), s, "4"))
+		do(b.Approve(t.Context(), s, "ann", "action"))
+		do(b.Approve(t.Context(), s, "ann", "action"))
+		want(pb.IncidentState_INCIDENT_STATE_REPAIRING,
+			"opened why", "seen-again 3", "reminder n", "seen-again 4", "approved ")
+		if !b.IsApproved(s) {
+			t.Error("not approved")
+		}
+		do(b.Close(t.Context(), s, "done"))
+		if !b.WasClosed(s) || b.IsApproved(s) {
+			t.Error("not closed")
+		}
+	})
+}
+
+type pubFunc func(context.Context, ...schemas.Message) error
+
+func (f pubFunc) Publish(ctx context.Context, m ...schemas.Message) error { return f(ctx, m...) }

@@ -21,7 +21,7 @@ const (
 	BatchUnreadable  = "batch-unreadable"  // Name: reader, blank, topic/partition@offset
 	PolicyRefused    = "policy-refused"    // Account
 	PolicyDiverged   = "policy-diverged"   // Account
-	DeletesHeld      = "deletes-held"      // Account, Store, Space of the copies that are not deleted
+	DeletesHeld      = "deletes-held"      // Account, Store, Space of the copies that are not deleted; Name: a list
 )
 
 // noAccount is the account on the wire of incidents without an account.

@@ -2,6 +2,8 @@ package steward
 
 import (
 	"context"
+	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -13,12 +15,41 @@ import (
 const (
 	ActionApprove = "approve-repair"
 	ActionClose   = "close-incident"
+	// ActionApproveDeletes approves a list of deletes. The subject of the incident is the list, and After is the time up
+	// to which the operator saw it, as RFC 3339.
+	ActionApproveDeletes = "approve-deletes"
 )
+
+// unlistedDeletes is the list of an incident of held deletes without a subject; see deletion.UnlistedDeletes.
+const unlistedDeletes = "unlisted"
+
+// approveDeletes hands the approval of a list of deletes to the deleter of the destination, which knows the list.
+func (s *Steward) approveDeletes(a *pb.AdminAction) []schemas.Message {
+	list := unlistedDeletes
+	if parts := strings.Split(a.GetTarget(), "/"); len(parts) > 5 {
+		list = parts[5] // account, store, space, item, kind, subject
+	}
+	until, err := time.Parse(time.RFC3339Nano, a.GetAfter())
+	if err != nil {
+		s.log.Warn("ignore approval of deletes: it does not say until when", "target", a.GetTarget(), "who", a.GetWho(),
+			"action", a.GetId(), "err", err)
+		return nil
+	}
+	return []schemas.Message{{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
+		Id: schemas.ID("approve-deletes", a.GetId()), Account: a.GetAccount(), Space: a.GetSpace(),
+		DestinationStore: a.GetStore(), ApproveList: list, Cause: a.GetId(), Command: a.GetId(), Approved: a.GetWho(),
+		Time: timestamppb.New(until),
+	}}}
+}
 
 // action approves a repair or closes an incident on behalf of an operator. It has an effect only if the incident and
 // its copy have not changed since the operator decided.
 func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
-	if a.GetAction() != ActionApprove && a.GetAction() != ActionClose {
+	switch a.GetAction() {
+	case ActionApproveDeletes:
+		return s.approveDeletes(a), nil
+	case ActionApprove, ActionClose:
+	default:
 		return nil, nil
 	}
 	i := s.table.get(a.GetTarget())

@@ -159,6 +159,7 @@ func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	}
 	cfg.Accounts = []settings.Account{account}
 	cfg.Outbox.Dir = filepath.Join(s.Dir, "outbox")
+	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000 // all items of a space are deleted
 	if err := state.SaveConfig(&cfg); err != nil {
 		return nil, err
 	}

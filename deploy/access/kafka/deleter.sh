@@ -37,7 +37,9 @@ acl --operation Read \
 acl --operation Write \
 	--topic "${PREFIX}backlog.deleter" \
 	--topic "${PREFIX}changes" \
+	--topic "${PREFIX}checkpoints" \
 	--topic "${PREFIX}dead" \
+	--topic "${PREFIX}deletions" \
 	--topic "${PREFIX}duplication.high" \
 	--topic "${PREFIX}duplication.large" \
 	--topic "${PREFIX}duplication.low" \

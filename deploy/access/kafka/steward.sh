@@ -43,6 +43,7 @@ acl --operation Read \
 # publishes
 acl --operation Write \
 	--topic "${PREFIX}dead" \
+	--topic "${PREFIX}deletions" \
 	--topic "${PREFIX}duplication.high" \
 	--topic "${PREFIX}duplication.large" \
 	--topic "${PREFIX}fixity.high" \

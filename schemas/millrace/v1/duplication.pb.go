@@ -467,7 +467,7 @@ type DeletionCommand struct {
 	Item             string                 `protobuf:"bytes,4,opt,name=item,proto3" json:"item,omitempty"`
 	SourceStore      string                 `protobuf:"bytes,5,opt,name=source_store,json=sourceStore,proto3" json:"source_store,omitempty"`
 	DestinationStore string                 `protobuf:"bytes,6,opt,name=destination_store,json=destinationStore,proto3" json:"destination_store,omitempty"`
-	// The id of the duplication command that caused this command.
+	// The id of the duplication command that caused this command, or the list that ordered it.
 	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
 	Cause   string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
 	// When the source was deleted, by the clock of the source store.
@@ -478,8 +478,12 @@ type DeletionCommand struct {
 	Reason         DuplicationReason      `protobuf:"varint,12,opt,name=reason,proto3,enum=millrace.v1.DuplicationReason" json:"reason,omitempty"`
 	PolicyRevision int64                  `protobuf:"varint,13,opt,name=policy_revision,json=policyRevision,proto3" json:"policy_revision,omitempty"`
 	Time           *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=time,proto3" json:"time,omitempty"`
-	// Who approved the correction that caused the duplication command.
-	Approved      string `protobuf:"bytes,15,opt,name=approved,proto3" json:"approved,omitempty"`
+	// Who approved the list, or the correction that caused the duplication command.
+	Approved string `protobuf:"bytes,15,opt,name=approved,proto3" json:"approved,omitempty"`
+	// The approved list that has this delete. Deletes of the item that are later than deleted are not approved.
+	List string `protobuf:"bytes,16,opt,name=list,proto3" json:"list,omitempty"`
+	// Set in a command without an item: orders the deletes of this list that were on it at time.
+	ApproveList   string `protobuf:"bytes,17,opt,name=approve_list,json=approveList,proto3" json:"approve_list,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -619,6 +623,20 @@ func (x *DeletionCommand) GetApproved() string {
 	return ""
 }
 
+func (x *DeletionCommand) GetList() string {
+	if x != nil {
+		return x.List
+	}
+	return ""
+}
+
+func (x *DeletionCommand) GetApproveList() string {
+	if x != nil {
+		return x.ApproveList
+	}
+	return ""
+}
+
 // DuplicationResult is the result of one execution of a command.
 type DuplicationResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -654,7 +672,9 @@ type DuplicationResult struct {
 	Host     string `protobuf:"bytes,24,opt,name=host,proto3" json:"host,omitempty"`
 	Software string `protobuf:"bytes,25,opt,name=software,proto3" json:"software,omitempty"`
 	// For repairs: the key of the incident.
-	Incident      string `protobuf:"bytes,26,opt,name=incident,proto3" json:"incident,omitempty"`
+	Incident string `protobuf:"bytes,26,opt,name=incident,proto3" json:"incident,omitempty"`
+	// The list on which a delete waits for approval, or that was approved and had the delete.
+	List          string `protobuf:"bytes,27,opt,name=list,proto3" json:"list,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -871,6 +891,13 @@ func (x *DuplicationResult) GetIncident() string {
 	return ""
 }
 
+func (x *DuplicationResult) GetList() string {
+	if x != nil {
+		return x.List
+	}
+	return ""
+}
+
 var File_millrace_v1_duplication_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_duplication_proto_rawDesc = "" +
@@ -916,7 +943,7 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x06number\x18\x05 \x01(\x05R\x06number\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa8\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x04\n" +
 	"\x0fDeletionCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -933,7 +960,9 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x06reason\x18\f \x01(\x0e2\x1e.millrace.v1.DuplicationReasonR\x06reason\x12'\n" +
 	"\x0fpolicy_revision\x18\r \x01(\x03R\x0epolicyRevision\x12.\n" +
 	"\x04time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
-	"\bapproved\x18\x0f \x01(\tR\bapproved\"\xaa\a\n" +
+	"\bapproved\x18\x0f \x01(\tR\bapproved\x12\x12\n" +
+	"\x04list\x18\x10 \x01(\tR\x04list\x12!\n" +
+	"\fapprove_list\x18\x11 \x01(\tR\vapproveList\"\xbe\a\n" +
 	"\x11DuplicationResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acommand\x18\x02 \x01(\tR\acommand\x12\x14\n" +
@@ -963,7 +992,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x06worker\x18\x17 \x01(\tR\x06worker\x12\x12\n" +
 	"\x04host\x18\x18 \x01(\tR\x04host\x12\x1a\n" +
 	"\bsoftware\x18\x19 \x01(\tR\bsoftware\x12\x1a\n" +
-	"\bincident\x18\x1a \x01(\tR\bincident\x1a:\n" +
+	"\bincident\x18\x1a \x01(\tR\bincident\x12\x12\n" +
+	"\x04list\x18\x1b \x01(\tR\x04list\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xb2\x01\n" +

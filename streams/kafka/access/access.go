@@ -80,7 +80,6 @@ func Logins() []schemas.Role {
 // planned are writers of the catalogue that do not write yet.
 var planned = map[schemas.Role][]schemas.Topic{
 	schemas.RoleSweeper: {schemas.Changes, schemas.DuplicationLow, schemas.DuplicationLarge, schemas.Reports},
-	schemas.RoleDeleter: {schemas.Checkpoints},
 }
 
 // Rights returns the rights that one login needs for all of these, sorted: roles of a process, or another login.

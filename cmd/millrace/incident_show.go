@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
+)
+
+// showPage is the number of items of a list that are read at once.
+const showPage = 10_000
+
+func newIncidentShow() *cobra.Command {
+	var (
+		f     engineFlags
+		after string
+		limit int
+		o     *output
+	)
+	c := &cobra.Command{
+		Use:   "show KEY",
+		Short: "Show the deletes that wait for approval",
+		Long: `Lists the items of an open incident deletes-held: when the source was deleted, since when the delete waits and
+why, and the result of the delete once it was approved. The items are in the order of their ids; --after continues a list.
+
+Of an incident of another kind it lists the steps.`,
+		Args: exactly(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+				i, err := requireOpenIncident(ctx, a, args[0])
+				if err != nil {
+					return err
+				}
+				if i.GetKind() != incident.DeletesHeld {
+					rows := []stepRow{}
+					for _, s := range i.GetSteps() {
+						rows = append(rows, stepRow{s.GetTime().AsTime(), s.GetAction(), s.GetBy(), s.GetDetail(), s.GetRef()})
+					}
+					return printList(c.OutOrStdout(), o, rows, stepTable())
+				}
+				q := app.QueryOfList(i)
+				q.After = after
+				return printHeld(ctx, c, a.DB(), o, q, limit)
+			})
+		},
+	}
+	f.register(c)
+	c.Flags().StringVar(&after, "after", "", "only items after this `ITEM`")
+	c.Flags().IntVar(&limit, "limit", 0, "at most `N` items; 0: all")
+	o = listFlag(c)
+	return c
+}
+
+// printHeld prints the items of a list, page by page.
+func printHeld(ctx context.Context, c *cobra.Command, db *clickhouse.DB, o *output, q read.ListQuery, limit int) error {
+	l := list[heldRow]{w: c.OutOrStdout(), form: o.form, table: heldTable()}
+	for left := limit; limit == 0 || left > 0; {
+		if q.Limit = showPage; limit > 0 {
+			q.Limit = min(left, showPage)
+		}
+		page, err := read.ListedDeletes(ctx, db, q)
+		if err != nil {
+			return err
+		}
+		rows := make([]heldRow, len(page))
+		for i, d := range page {
+			rows[i] = heldRow{d.Item, d.SourceStore, d.Deleted, d.Listed, d.Detail, d.Result}
+		}
+		if err := l.print(rows); err != nil {
+			return err
+		}
+		if len(page) < q.Limit {
+			break
+		}
+		left -= len(page)
+		q.After = page[len(page)-1].Item
+	}
+	return l.end()
+}
+
+// A heldRow is a delete on a list.
+type heldRow struct {
+	Item    string    `json:"item"`
+	Source  string    `json:"source_store"`
+	Deleted time.Time `json:"deleted"`
+	Listed  time.Time `json:"waits_since"`
+	Cause   string    `json:"cause"`
+	Result  string    `json:"result"` // after the approval; empty: none yet
+}
+
+func heldTable() table[heldRow] {
+	return table[heldRow]{"ITEM\tSOURCE DELETED\tWAITS SINCE\tCAUSE\tRESULT", func(r heldRow) []string {
+		return []string{r.Item, stamp(&r.Deleted), stamp(&r.Listed), r.Cause, r.Result}
+	}}
+}
+
+// A stepRow is a step of an incident.
+type stepRow struct {
+	Time   time.Time `json:"time"`
+	Action string    `json:"action"`
+	By     string    `json:"by"`
+	Detail string    `json:"detail"`
+	Ref    string    `json:"ref"`
+}
+
+func stepTable() table[stepRow] {
+	return table[stepRow]{"TIME\tSTEP\tBY\tDETAIL", func(r stepRow) []string {
+		return []string{stamp(&r.Time), r.Action, r.By, r.Detail}
+	}}
+}

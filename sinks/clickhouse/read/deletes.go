@@ -1,0 +1,143 @@
+package read
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// LiveCopies counts the live copies of a space of a store. space is a copy without an item.
+func LiveCopies(ctx context.Context, db *clickhouse.DB, space schemas.Copy) (int64, error) {
+	return db.Count(ctx, "count the live copies of a space",
+		"SELECT count() AS n FROM (SELECT max(content.ver) AS written, max(deleted.ver) AS gone FROM {db}.copy_state"+
+			" WHERE account = ? AND store = ? AND space = ? GROUP BY account, store, space, item HAVING written > gone)"+
+			aggregateInOrder, space.Account, space.Store, space.Space)
+}
+
+// DeleteCount is the number of deletes that a deleter executed without an approved list in five minutes.
+type DeleteCount struct {
+	At    time.Time `ch:"at"` // their begin
+	Count uint64    `ch:"deletes"`
+}
+
+// DeletesSince counts the deletes in a space of a store since a time, oldest first. A copy that was absent when its
+// deleter came counts as deleted by it: a deleter that was killed may have deleted it.
+func DeletesSince(
+	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time,
+) ([]DeleteCount, error) {
+	return clickhouse.Query[DeleteCount](ctx, db, "count the deletes in a space",
+		"SELECT toDateTime64(toStartOfFiveMinutes(ts), 3, 'UTC') AS at, uniqExact(command) AS deletes"+
+			" FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND destination_store = ? AND item != ''"+
+			" AND list = '' AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"+
+			" AND (result = 'deleted' OR result = 'gone' AND position(worker, '/deleter/') > 0)"+
+			" GROUP BY at ORDER BY at", space.Account, space.Space, space.Store, since.UnixMilli())
+}
+
+// UnlistedDeletes selects, as a list, the deletes that waited for approval before there were lists.
+const UnlistedDeletes = "unlisted"
+
+// heldDeletes selects, for SQL, the rows of a space and a list: those of deletes that were put on it (held), and those
+// of deletes that were ordered from it, whose cause is the list (ended). The arguments are those of heldArgs.
+const heldDeletes = "WITH list = ? AND result = 'awaiting-approval' AS held, cause = ? AS ended "
+
+const fromHeld = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND destination_store = ?" +
+	" AND item != '' AND (held OR ended)"
+
+func heldArgs(list string) []any {
+	if list == UnlistedDeletes {
+		return []any{"", list}
+	}
+	return []any{list, list}
+}
+
+// A ListQuery selects deletes on a list.
+type ListQuery struct {
+	Space schemas.Copy // without an item
+	List  string
+	Until time.Time // deletes that were put on the list later are not approved; zero: none is
+	After string    // only items after this one
+	// Waiting selects those without a result since they were approved.
+	Waiting bool
+	Limit   int
+}
+
+// A ListedDelete is an item whose delete is, or was, on a list.
+type ListedDelete struct {
+	Item        string
+	SourceStore string
+	Deleted     time.Time // of the source: the newest until ListQuery.Until, or else the newest
+	Listed      time.Time // when it was first put on the list
+	Approved    bool      // it was put on the list until ListQuery.Until
+	Reason      pb.DuplicationReason
+	Detail      string // why it waits
+	Result      string // of the delete after the approval; empty: none yet
+}
+
+// ListedDeletes returns deletes on a list, in the order of items.
+func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]ListedDelete, error) {
+	type row struct {
+		Item     string    `ch:"item"`
+		Source   string    `ch:"source"`
+		Deleted  time.Time `ch:"deleted"`
+		Listed   time.Time `ch:"listed"`
+		Approved bool      `ch:"approved"`
+		Reason   string    `ch:"why"`
+		Detail   string    `ch:"about"`
+		Result   string    `ch:"outcome_of_it"`
+	}
+	until := q.Until.UnixMilli()
+	if q.Until.IsZero() {
+		until = 0
+	}
+	having := " HAVING max(held)"
+	if q.Waiting {
+		having += " AND NOT max(ended)"
+	}
+	args := append(heldArgs(q.List), until, q.Space.Account, q.Space.Space, q.Space.Store, q.After, q.Limit)
+	rows, err := clickhouse.Query[row](ctx, db, "list the deletes that wait for approval",
+		heldDeletes+", held AND toUnixTimestamp64Milli(ts) <= ? AS seen, (seen, ts) AS turn"+
+			" SELECT item, argMaxIf(source_store::String, turn, held) AS source,"+
+			" argMaxIf(assumeNotNull(change_time), turn, held) AS deleted, minIf(ts, held) AS listed,"+
+			" toBool(max(seen)) AS approved, argMaxIf(reason::String, turn, held) AS why,"+
+			" argMaxIf(detail, turn, held) AS about, argMaxIf(result::String, ts, ended) AS outcome_of_it"+
+			fromHeld+" AND item > ? GROUP BY item"+having+" ORDER BY item LIMIT ?", args...)
+	all := make([]ListedDelete, len(rows))
+	for i, r := range rows {
+		all[i] = ListedDelete{r.Item, r.Source, r.Deleted, r.Listed, r.Approved,
+			pb.DuplicationReason(enumValue(pb.DuplicationReason_value, "DUPLICATION_REASON_", r.Reason)), r.Detail, r.Result}
+	}
+	return all, err
+}
+
+// ListProgress counts the deletes of a list.
+type ListProgress struct {
+	Items   uint64
+	Ended   uint64    // with a result since the approval
+	Deleted uint64    // with the result deleted since then
+	First   time.Time // when the first and the last were put on the list
+	Last    time.Time
+}
+
+// ProgressOfList counts the deletes of a list. space is a copy without an item.
+func ProgressOfList(
+	ctx context.Context, db *clickhouse.DB, space schemas.Copy, list string,
+) (p ListProgress, err error) {
+	type row struct {
+		Items   uint64    `ch:"items"`
+		Ended   uint64    `ch:"over"`
+		Deleted uint64    `ch:"gone"`
+		First   time.Time `ch:"first"`
+		Last    time.Time `ch:"last"`
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "count the deletes that wait for approval",
+		heldDeletes+"SELECT uniqExactIf(item, held) AS items, uniqExactIf(item, ended) AS over,"+
+			" uniqExactIf(item, ended AND result = 'deleted') AS gone, minIf(ts, held) AS first, maxIf(ts, held) AS last"+
+			fromHeld, append(heldArgs(list), space.Account, space.Space, space.Store)...)
+	if err == nil && len(rows) > 0 {
+		p = ListProgress(rows[0])
+	}
+	return p, err
+}
