@@ -423,9 +423,10 @@ func suggest(word string, words ...string) string {
 }
 
 // Warnings returns what is valid at the time now, and probably not meant. They have no places.
-func (d Document) Warnings(now time.Time) Faults { return d.warnings(now).faults }
+func (d Document) Warnings(now time.Time) Faults { return d.warnings(now, nil).faults }
 
-func (d Document) warnings(now time.Time) (v validator) {
+func (d Document) warnings(now time.Time, names map[string]string) validator {
+	v := validator{names: names}
 	warn := func(path string, o options) {
 		for i, h := range o.Holds {
 			if !h.Until.IsZero() && !now.Before(h.Until) {
