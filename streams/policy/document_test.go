@@ -286,7 +286,8 @@ func TestDocumentsSurviveTheirRecord(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{older, ours, complete, "{}", "a: [b\nspaces: {}\n", "{\"spaces\": {\"a\": {\"hold\": [{", "[,]", "a: &b [1]", "\"", "{\"a\":\"\\", "- - - x", "? a\n: b",
+	for _, seed := range []string{older, ours, complete, "{}", "a: [b\nspaces: {}\n",
+		"{\"spaces\": {\"a\": {\"hold\": [{", "[,]", "a: &b [1]", "\"", "{\"a\":\"\\", "- - - x", "? a\n: b",
 		"a: |\n  x\n"} {
 		f.Add([]byte(seed))
 	}

@@ -187,7 +187,8 @@ spaces:
 			`19:10: spaces.photos.excludeLists[1].url: the URL has a password; policies can be read by all roles`,
 			`19:44: spaces.photos.excludeLists[1].sha256: want the SHA-256 of the list as 64 hex digits, got "12"`,
 			`20:9: spaces.photos.excludeLists[2].sha256: want the SHA-256 of the list as 64 hex digits, got ""`,
-			`20:10: spaces.photos.excludeLists[2].url: want an absolute path, as in file:///srv/lists/list.txt, got "file://lists/a"`,
+			`20:10: spaces.photos.excludeLists[2].url: want an absolute path, as in file:///srv/lists/list.txt, ` +
+				`got "file://lists/a"`,
 			`20:9: spaces.photos.excludeLists[2].of: want ids or digests, got ""`,
 			`22:9: spaces.photos.hold[0]: until is missing`,
 			`22:9: spaces.photos.hold[0]: reason is missing`,
@@ -223,7 +224,8 @@ spaces:
 			`12:31: defaults.brake.deletes.maxShare: want a number, got text`,
 			`14:7: spaces.a.copy: has no stores; to copy nothing, add the space to ignore`,
 			`14:24: spaces.a.start: want a date such as 2026-01-31, or a time such as 2026-01-31T12:00:00Z, got "2026-02-30"`,
-			`14:51: spaces.a.hold[0].until: want a date such as 2026-01-31, or a time such as 2026-01-31T12:00:00Z, got "0001-01-01"`,
+			`14:51: spaces.a.hold[0].until: want a date such as 2026-01-31, or a time such as 2026-01-31T12:00:00Z, ` +
+				`got "0001-01-01"`,
 			`15:7: spaces.b.copy: want a list, got an object`,
 		}},
 		"both forms": {`{"account": "acme", "defaultPolicies": [], "defaults": {"copy": [{"from": "1", "to": "9"}]},
