@@ -407,7 +407,7 @@ func urlFault(text string) string {
 
 func (v *validator) limits(path string, l brakeLimits) {
 	if l.MaxShare != nil && !validShare(*l.MaxShare) {
-		v.add(path+".maxShare", "want a share above 0 and at most 1, such as 0.1, got %v", *l.MaxShare)
+		v.add(path+".maxShare", "want a share above 0 and at most 1, such as 10%% or 0.1, got %v", *l.MaxShare)
 	}
 	if l.MaxCount != nil && *l.MaxCount < 1 {
 		v.add(path+".maxCount", "want 1 or more, got %d; to approve each delete, write deletes: approve", *l.MaxCount)

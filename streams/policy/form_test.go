@@ -16,7 +16,7 @@ defaults:
   exclude: ["**/*.tmp"]
   maxSize: 5GiB
   brake:
-    deletes: {maxShare: 0.05, maxCount: 500}
+    deletes: {maxShare: 5%, maxCount: 500}
   hold:
     - {until: 2035-01-01, reason: of all spaces}
 ignore: [scratch]
@@ -193,9 +193,9 @@ spaces:
 			`22:9: spaces.photos.hold[0]: until is missing`,
 			`22:9: spaces.photos.hold[0]: reason is missing`,
 			`23:9: spaces.photos.hold[1]: reason is missing`,
-			`25:17: spaces.photos.brake.deletes.maxShare: want a share above 0 and at most 1, such as 0.1, got 1.5`,
+			`25:17: spaces.photos.brake.deletes.maxShare: want a share above 0 and at most 1, such as 10% or 0.1, got 1.5`,
 			`25:32: spaces.photos.brake.deletes.maxCount: want 1 or more, got 0; to approve each delete, write deletes: approve`,
-			`26:18: spaces.photos.brake.rewrites.maxShare: want a share above 0 and at most 1, such as 0.1, got 0`,
+			`26:18: spaces.photos.brake.rewrites.maxShare: want a share above 0 and at most 1, such as 10% or 0.1, got 0`,
 		}},
 		"of form, and of meaning beside it": {`account: acme
 defaults:
@@ -208,7 +208,7 @@ defaults:
   maxsize: 1
   start: 31.1.2026
   minSize: 1 G
-  brake: {deletes: {maxShare: 10%}}
+  brake: {deletes: {maxShare: ten%}}
 spaces:
   a: {copy: [], start: 2026-02-30, hold: [{until: 0001-01-01, reason: x}]}
   b: {copy: {from: 1, to: 2}}
@@ -221,7 +221,7 @@ spaces:
 			`9:3: defaults.maxsize: unknown key; did you mean maxSize?`,
 			`10:10: defaults.start: want a date such as 2026-01-31, or a time such as 2026-01-31T12:00:00Z, got "31.1.2026"`,
 			`11:12: defaults.minSize: want a number of bytes, with or without a unit, such as 5GiB; got "1 G"`,
-			`12:31: defaults.brake.deletes.maxShare: want a number, got text`,
+			`12:31: defaults.brake.deletes.maxShare: want a share such as 10% or 0.1, got "ten%"`,
 			`14:7: spaces.a.copy: has no stores; to copy nothing, add the space to ignore`,
 			`14:24: spaces.a.start: want a date such as 2026-01-31, or a time such as 2026-01-31T12:00:00Z, got "2026-02-30"`,
 			`14:51: spaces.a.hold[0].until: want a date such as 2026-01-31, or a time such as 2026-01-31T12:00:00Z, ` +
