@@ -407,7 +407,7 @@ func urlFault(text string) string {
 
 func (v *validator) limits(path string, l brakeLimits) {
 	if l.MaxShare != nil && !validShare(*l.MaxShare) {
-		v.add(path+".maxShare", "want a share above 0 and at most 1, such as 0.1, got %v", *l.MaxShare)
+		v.add(path+".maxShare", "want a share above 0 and at most 1, such as 10%% or 0.1, got %v", *l.MaxShare)
 	}
 	if l.MaxCount != nil && *l.MaxCount < 1 {
 		v.add(path+".maxCount", "want 1 or more, got %d; to approve each delete, write deletes: approve", *l.MaxCount)
@@ -423,9 +423,10 @@ func suggest(word string, words ...string) string {
 }
 
 // Warnings returns what is valid at the time now, and probably not meant. They have no places.
-func (d Document) Warnings(now time.Time) Faults { return d.warnings(now).faults }
+func (d Document) Warnings(now time.Time) Faults { return d.warnings(now, nil).faults }
 
-func (d Document) warnings(now time.Time) (v validator) {
+func (d Document) warnings(now time.Time, names map[string]string) validator {
+	v := validator{names: names}
 	warn := func(path string, o options) {
 		for i, h := range o.Holds {
 			if !h.Until.IsZero() && !now.Before(h.Until) {

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
@@ -215,17 +216,45 @@ func document(t *rapid.T) Document {
 	pairs := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Pair { return Pair{store.Draw(t, "s"), store.Draw(t, "d")} }),
 		0, 3)
 	space := rapid.StringN(1, 8, 30)
-	return Document{
+	d := Document{
+		Account: rapid.SampledFrom([]string{"", "acme", "ä b"}).Draw(t, "account"),
 		Spaces:  rapid.MapOfN(space, pairs, 0, 3).Draw(t, "spaces"),
 		Default: pairs.Draw(t, "default"),
 		Ignore:  rapid.SliceOfN(space, 0, 3).Draw(t, "ignore"),
-		Options: rapid.MapOfN(space, rapid.Custom(func(t *rapid.T) options {
-			return options{
-				Deletes: rapid.SampledFrom([]Deletes{"", Propagate, KeepCopy, Approve}).Draw(t, "deletes"),
-				Exclude: rapid.SliceOfN(rapid.StringN(1, 5, 20), 0, 2).Draw(t, "exclude"),
-				MaxSize: new(rapid.Int64().Draw(t, "size")), Priority: rapid.String().Draw(t, "priority"),
-			}
-		}), 0, 3).Draw(t, "options"),
+		Options: rapid.MapOfN(space, rapid.Custom(someOptions), 0, 3).Draw(t, "options"),
+	}
+	if rapid.Bool().Draw(t, "with defaults") {
+		d.Defaults = new(someOptions(t))
+	}
+	return d
+}
+
+func someOptions(t *rapid.T) options {
+	size, words := rapid.Ptr(rapid.Int64(), true), rapid.StringN(1, 5, 20)
+	times := rapid.Custom(func(t *rapid.T) time.Time {
+		if rapid.Bool().Draw(t, "none") {
+			return time.Time{}
+		}
+		return time.Unix(rapid.Int64Range(-2e9, 2e11).Draw(t, "time"), rapid.Int64Range(0, 999_999_999).Draw(t, "ns")).UTC()
+	})
+	// Not a number is no JSON.
+	limits := rapid.Custom(func(t *rapid.T) brakeLimits {
+		return brakeLimits{rapid.Ptr(rapid.Float64(), true).Draw(t, "share"), size.Draw(t, "count")}
+	})
+	list := rapid.Custom(func(t *rapid.T) ExcludeList {
+		return ExcludeList{words.Draw(t, "url"), rapid.StringMatching("[0-9a-f]{0,64}").Draw(t, "sum"), words.Draw(t, "of")}
+	})
+	hold := rapid.Custom(func(t *rapid.T) Hold {
+		return Hold{words.Draw(t, "prefix"), times.Draw(t, "until"), words.Draw(t, "reason")}
+	})
+	return options{
+		Deletes: rapid.SampledFrom([]Deletes{"", Propagate, KeepCopy, Approve}).Draw(t, "deletes"),
+		Exclude: rapid.SliceOfN(words, 0, 2).Draw(t, "exclude"), ExcludeLists: rapid.SliceOfN(list, 0, 2).Draw(t, "lists"),
+		MaxSize: size.Draw(t, "max"), MinSize: size.Draw(t, "min"), Priority: rapid.String().Draw(t, "priority"),
+		Start: times.Draw(t, "start"), Holds: rapid.SliceOfN(hold, 0, 2).Draw(t, "holds"),
+		Brake: rapid.Ptr(rapid.Custom(func(t *rapid.T) brake {
+			return brake{limits.Draw(t, "deletes"), limits.Draw(t, "rewrites")}
+		}), true).Draw(t, "brake"),
 	}
 }
 
@@ -248,11 +277,17 @@ func TestDocumentsSurviveTheirRecord(t *testing.T) {
 		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("%s: got %+v, %v\nwant %+v", record, got, err, want)
 		}
+		for space := range want.Options {
+			if !reflect.DeepEqual(got.Rules(space), want.Rules(space)) {
+				t.Fatalf("%s: other rules of %q", record, space)
+			}
+		}
 	})
 }
 
 func FuzzParse(f *testing.F) {
-	for _, seed := range []string{older, ours, "{}", "[,]", "a: &b [1]", "\"", "{\"a\":\"\\", "- - - x", "? a\n: b",
+	for _, seed := range []string{older, ours, complete, "{}", "a: [b\nspaces: {}\n",
+		"{\"spaces\": {\"a\": {\"hold\": [{", "[,]", "a: &b [1]", "\"", "{\"a\":\"\\", "- - - x", "? a\n: b",
 		"a: |\n  x\n"} {
 		f.Add([]byte(seed))
 	}
@@ -264,5 +299,19 @@ func FuzzParse(f *testing.F) {
 		}
 		d.Validate(stores) // must not panic
 		d.Rules("a").Excluded("b", Content{Size: 1}, nil)
+		file := ReadFile("acme-duplication-policy.yaml", b, accounts("acme"))
+		if err != nil && len(file.Faults) == 0 {
+			t.Errorf("%v, and the file has no fault", err)
+		}
+		if err != nil {
+			return
+		}
+		record, err := json.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := Parse(record); err != nil || !reflect.DeepEqual(again, d) {
+			t.Errorf("%s: got %+v, %v, want %+v", record, again, err, d)
+		}
 	})
 }

@@ -64,13 +64,13 @@ func ReadFile(name string, content []byte, accounts map[string][]Store) File {
 	if b, err := json.Marshal(p.document); err != nil || len(b) > maxDocument {
 		p.faults.add(place{}, "", "has %d bytes as JSON, more than %d", len(b), maxDocument)
 	}
-	_ = p.faults.err() // sorts them
 	f.Faults, p.faults = p.faults, nil
 	known = f.Faults
-	v := p.document.warnings(time.Now())
+	v := p.document.warnings(time.Now(), p.names)
 	add(v.faults)
 	f.Warnings = p.faults
 	for _, faults := range []Faults{f.Faults, f.Warnings} {
+		_ = faults.err() // sorts them
 		for i := range faults {
 			faults[i].Account, faults[i].File = f.Account, name
 		}

@@ -65,20 +65,22 @@ func TestReadList(t *testing.T) {
 // A list that is not the one of the policy, or that has a line which cannot be meant, excludes nothing and allows
 // nothing.
 func TestReadListFaults(t *testing.T) {
+	const malformed = "malformed list: "
 	long := strings.Repeat("x", maxListLine)
 	tests := map[string]struct {
 		text, sum string
 		of, want  string
 	}{
-		"another content": {"a\n", "b\n", OfIDs, "its SHA-256 is 87428fc522803d31065e7bce3cf03fe475096631e5e07bbd7a0fde60c4cf25c7, " +
+		"another content": {"a\n", "b\n", OfIDs, "its SHA-256 is " +
+			"87428fc522803d31065e7bce3cf03fe475096631e5e07bbd7a0fde60c4cf25c7, " +
 			"and the policy names 0263829989b6fd954f72baaf2fc64bc2e2f01d692d4de72986ea808f6e99813f"},
-		"a page of an error, longer than a line": {"<html>" + long, "a\n", OfIDs, "its SHA-256 is "},
-		"long line":                              {"a\n" + long + "x\n", "", OfIDs, "malformed list: line 2 has more than 1024 bytes"},
-		"very long line":                         {strings.Repeat(long, 100), "", OfIDs, "malformed list: line 1 has more than 1024 bytes"},
-		"no digest":                              {"\nfile.txt\n", "", OfDigests, "malformed list: line 2 is no MD5 or SHA-256 in hex"},
-		"of another algorithm":                   {strings.Repeat("a", 40), "", OfDigests, "malformed list: line 1 is no MD5"},
-		"of the length of digests":               {strings.Repeat("x", 32), "", OfDigests, "malformed list: line 1 is no MD5"},
-		"too many lines":                         {strings.Repeat("a\n", maxListLines+1), "", OfIDs, "malformed list: it has more than 1000000"},
+		"a page of an error":       {"<html>" + long, "a\n", OfIDs, "its SHA-256 is "},
+		"long line":                {"a\n" + long + "x\n", "", OfIDs, malformed + "line 2 has more than 1024 bytes"},
+		"very long line":           {strings.Repeat(long, 100), "", OfIDs, malformed + "line 1 has more than 1024 bytes"},
+		"no digest":                {"\nfile.txt\n", "", OfDigests, malformed + "line 2 is no MD5 or SHA-256 in hex"},
+		"of another algorithm":     {strings.Repeat("a", 40), "", OfDigests, malformed + "line 1 is no MD5"},
+		"of the length of digests": {strings.Repeat("x", 32), "", OfDigests, malformed + "line 1 is no MD5"},
+		"too many lines":           {strings.Repeat("a\n", maxListLines+1), "", OfIDs, malformed + "it has more"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

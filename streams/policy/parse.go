@@ -3,6 +3,7 @@ package policy
 import (
 	"fmt"
 	"maps"
+	"math"
 	"regexp"
 	"slices"
 	"strconv"
@@ -374,12 +375,21 @@ func (r *reader) size(n *node, path string) *int64 {
 	return &v
 }
 
+// share reads a share: 10%, or 0.1. Documents are encoded with the latter.
 func (r *reader) share(n *node, path string) *float64 {
-	v, err := strconv.ParseFloat(n.text, 64)
-	if n.kind != number {
+	digits, percent := n.text, false
+	if n.kind == text {
+		digits, percent = strings.CutSuffix(n.text, "%")
+	}
+	v, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
+	switch {
+	case n.kind != text && n.kind != number:
 		r.wrong(n, path, number)
-	} else if err != nil {
-		r.faults.add(n.place, path, "want a share such as 0.1, got %s", n.text)
+	case err != nil || n.kind == text && !percent || math.IsNaN(v) || math.IsInf(v, 0):
+		r.faults.add(n.place, path, "want a share such as 10%% or 0.1, got %q", n.text)
+		v = 0
+	case percent:
+		v /= 100
 	}
 	return &v
 }

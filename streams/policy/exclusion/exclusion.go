@@ -5,6 +5,7 @@
 package exclusion
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,16 +83,8 @@ func New(c Config) *Lists {
 		return nil
 	}
 	c.Client = &client
-	for d, value := range map[*time.Duration]time.Duration{
-		&c.Timeout: 10 * time.Minute, &c.Patience: 2 * time.Second, &c.Retry: 30 * time.Second,
-	} {
-		if *d == 0 {
-			*d = value
-		}
-	}
-	if c.Memory == 0 {
-		c.Memory = 256 << 20
-	}
+	c.Timeout, c.Patience = cmp.Or(c.Timeout, 10*time.Minute), cmp.Or(c.Patience, 2*time.Second)
+	c.Retry, c.Memory = cmp.Or(c.Retry, 30*time.Second), cmp.Or(c.Memory, 256<<20)
 	l := &Lists{cfg: c, all: map[policy.ExcludeList]*entry{}}
 	l.ctx, l.close = context.WithCancel(context.Background())
 	return l

@@ -147,8 +147,8 @@ func TestUnreadableLists(t *testing.T) {
 	}
 }
 
-// After a failure the list is fetched again, but not for each command. A policy that names another SHA-256 names another
-// list.
+// After a failure the list is fetched again, but not for each command. A policy that names another SHA-256 names
+// another list.
 func TestListsAreFetchedAgain(t *testing.T) {
 	s := serve(t, map[string]string{})
 	l := newLists(t, Config{Client: s.Client(), Retry: time.Hour})
