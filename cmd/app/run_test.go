@@ -274,7 +274,8 @@ func TestCheckRightsOfANewCluster(t *testing.T) {
 			[]string{"level=INFO", "skip the check of Kafka rights on groups", "the brokers are preparing their offsets topic",
 				"groups=[millrace.delayer]"}},
 		"another failure": {kerr.UnknownServerError,
-			[]string{"level=WARN", "skip the check of Kafka rights on groups", "groups=[millrace.delayer]", "UNKNOWN_SERVER_ERROR"}},
+			[]string{"level=WARN", "skip the check of Kafka rights on groups", "groups=[millrace.delayer]",
+				"UNKNOWN_SERVER_ERROR"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, err := kfake.NewCluster(kfake.NumBrokers(1))
