@@ -81,7 +81,7 @@ func layers() []layer {
 		{[]string{"streams/kafka"},
 			[]string{wire, retry, kafkaClient, kafkaCore, "streams/kafka/metrics/...", "streams/kafka/schedule"}},
 		{[]string{"streams/kafka/kafkatest"},
-			[]string{wire, retry, kafkaClient, "streams/kafka/admin", "streams/kafka/embedded"}},
+			[]string{wire, retry, kafkaClient, "streams/kafka/access", "streams/kafka/admin", "streams/kafka/embedded"}},
 		{[]string{kafkaParts}, []string{wire, retry, kafkaParts}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
 		{[]string{"cmd/config"}, []string{nearest, sizes, "cmd/precondition"}},

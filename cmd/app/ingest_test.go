@@ -273,8 +273,8 @@ func TestIngestKafkaAway(t *testing.T) {
 	}
 }
 
-// An address that is taken, or a token that is not set, prevents the start: no part runs, and the exit code is that of a
-// precondition. Afterwards the address is free.
+// An address that is taken, or a token that is not set, prevents the start: no part runs, and the exit code is that of
+// a precondition. Afterwards the address is free.
 func TestIngestRefusedAtStart(t *testing.T) {
 	for name, tt := range map[string]struct {
 		spoil func(t *testing.T, s *site)

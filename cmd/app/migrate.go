@@ -140,8 +140,8 @@ func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
 	return begun, nil
 }
 
-// asPrecondition wraps errors that an operator must resolve before a retry with precondition.Err. It is for commands, and
-// for what is checked before parts run.
+// asPrecondition wraps errors that an operator must resolve before a retry with precondition.Err. It is for commands,
+// and for what is checked before parts run.
 func asPrecondition(err error) error {
 	if needsOperator(err) {
 		return fmt.Errorf("%w: %w", precondition.Err, err)

@@ -132,11 +132,12 @@ func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 	if err := w.checkRights(ctx, roles); err != nil {
 		return err
 	}
-	if err := w.ensureTopics(ctx, roles...); err != nil && ctx.Err() == nil {
-		return err
-	}
+	err := w.ensureTopics(ctx, roles...)
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // a stop is no failure
+	}
+	if err != nil {
+		return err
 	}
 	return w.events.open(ctx) // last: connections wait until the parts run
 }

@@ -14,13 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kfake"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/logtest"
@@ -28,6 +21,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/access"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -267,34 +261,20 @@ func TestRunningPartIsNoPrecondition(t *testing.T) {
 // On a new cluster the rights on groups cannot be asked for: that is no warning, and says what was not checked.
 func TestCheckRightsOfANewCluster(t *testing.T) {
 	for name, tt := range map[string]struct {
-		code *kerr.Error // the answer to a request for a coordinator
-		want []string    // in the log
+		preparing bool
+		want      []string // in the log
 	}{
-		"the offsets topic is prepared": {kerr.CoordinatorNotAvailable,
+		"the offsets topic is prepared": {true,
 			[]string{"level=INFO", "skip the check of Kafka rights on groups", "the brokers are preparing their offsets topic",
 				"groups=[millrace.delayer]"}},
-		"another failure": {kerr.UnknownServerError,
-			[]string{"level=WARN", "skip the check of Kafka rights on groups", "groups=[millrace.delayer]", "UNKNOWN_SERVER_ERROR"}},
+		"another failure": {false,
+			[]string{"level=WARN", "skip the check of Kafka rights on groups", "groups=[millrace.delayer]",
+				"UNKNOWN_SERVER_ERROR"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, err := kfake.NewCluster(kfake.NumBrokers(1))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			c.ControlKey(int16(kmsg.FindCoordinator), func(req kmsg.Request) (kmsg.Response, error, bool) {
-				c.KeepControl()
-				resp := req.ResponseKind().(*kmsg.FindCoordinatorResponse)
-				for _, key := range req.(*kmsg.FindCoordinatorRequest).CoordinatorKeys {
-					resp.Coordinators = append(resp.Coordinators,
-						kmsg.FindCoordinatorResponseCoordinator{Key: key, ErrorCode: tt.code.Code})
-				}
-				return resp, nil, true
-			})
 			var said logtest.Lines
 			cfg := config.Default()
-			w := appRun{App: &App{log: said.Log(), cfg: &cfg,
-				kafka: client.Config{Brokers: c.ListenAddrs(), Prefix: "millrace."}}}
+			w := appRun{App: &App{log: said.Log(), cfg: &cfg, kafka: kafkatest.WithoutCoordinators(t, tt.preparing)}}
 			if err := w.checkRights(t.Context(), []schemas.Role{schemas.RoleDelayer}); err != nil {
 				t.Fatal(err)
 			}
@@ -309,38 +289,9 @@ func TestCheckRightsOfANewCluster(t *testing.T) {
 
 // A role that is started before millrace migrate says to run it, with a login that has the rights of the role only.
 func TestRunBeforeMigrate(t *testing.T) {
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(),
-		kfake.Superuser("PLAIN", "root", "p"), kfake.User("PLAIN", "planner", "p"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	root := plain.Auth{User: "root", Pass: "p"}
-	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(root.AsMechanism()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cl.Close)
-	for _, r := range access.Rights(client.Config{Prefix: "millrace."}, schemas.RolePlanner) {
-		op, err := kmsg.ParseACLOperation(r.Operation)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := kadm.NewACLs().Allow("User:planner").AllowHosts("*").Operations(op)
-		if b.ResourcePatternType(kadm.ACLPatternLiteral); r.Prefixed {
-			b.ResourcePatternType(kadm.ACLPatternPrefixed)
-		}
-		if r.Resource == access.Topic {
-			b.Topics(r.Name)
-		} else {
-			b.Groups(r.Name)
-		}
-		if _, err := kadm.NewClient(cl).CreateACLs(t.Context(), b); err != nil {
-			t.Fatal(err)
-		}
-	}
 	s := newSite(t)
-	s.cfg.Kafka.Brokers = c.ListenAddrs()
+	s.cfg.Kafka.Brokers = kafkatest.WithRights(t, "planner", "p",
+		access.Rights(client.Config{Prefix: "millrace."}, schemas.RolePlanner))
 	s.cfg.Kafka.TopicPrefix = "millrace."
 	t.Setenv("PLANNER", "p")
 	secret, _, err := config.Load(config.Sources{Env: []string{"MILLRACE_CLICKHOUSE__PASSWORD=env:PLANNER"}})

@@ -70,14 +70,17 @@ type status struct {
 	Reasons []string `json:"reasons"`
 }
 
+// no sets what, a field of v, to false and adds the reason.
+func (v *status) no(what *bool, format string, args ...any) {
+	*what = false
+	v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
+}
+
 // evaluate returns the status for a snapshot. A condition that a new process would find too, such
 // as an unavailable engine, does not make this one not live.
 func evaluate(s snapshot) status {
 	v := status{Live: true, Ready: true, Reasons: []string{}}
-	no := func(what *bool, format string, args ...any) {
-		*what = false
-		v.Reasons = append(v.Reasons, fmt.Sprintf(format, args...))
-	}
+	no := v.no
 	known := !s.collected.IsZero() && s.now.Sub(s.collected) < s.maxAge
 	if !known {
 		no(&v.Ready, "the state of the engines is not known")
@@ -107,7 +110,15 @@ func evaluate(s snapshot) status {
 		}
 		no(&v.Ready, "record cannot be read: %s", record)
 	}
-	joined := true
+	joined := evaluateRoles(s, known, &v)
+	v.Ready, v.Started = v.Ready && v.Live, known && joined
+	return v
+}
+
+// evaluateRoles adds to v what the roles of a snapshot say. It reports whether all have joined their groups, or read
+// the checkpoints. known: the state of the engines is known.
+func evaluateRoles(s snapshot, known bool, v *status) bool {
+	no, joined := v.no, true
 	for _, d := range s.roles {
 		if d.Stuck > 0 {
 			no(&v.Live, "role %s: %d tasks have not ended after they were cancelled", d.Role, d.Stuck)
@@ -139,8 +150,7 @@ func evaluate(s snapshot) status {
 			no(&v.Live, "role %s: its sweep has made no progress for %v", d.Role, idle)
 		}
 	}
-	v.Ready, v.Started = v.Ready && v.Live, known && joined
-	return v
+	return joined
 }
 
 // describeEngineError returns the kind of an engine's error as text.

@@ -88,10 +88,11 @@ func TestExplainWithin(t *testing.T) {
 		"the directory":            {dir, at(dir), true},
 		"relative":                 {relative, at(filepath.Join(relative, "kafka")), true},
 		"relative name, elsewhere": {dir, at("kafka"), false},
-		"program of an engine":     {dir, &fs.PathError{Op: "fork/exec", Path: "/opt/clickhouse", Err: fs.ErrPermission}, false},
-		"its name is a prefix":     {dir, at(dir + "-2"), false},
-		"no file":                  {dir, fmt.Errorf("listen tcp: %w", fs.ErrPermission), false},
-		"another error":            {dir, &fs.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}, false},
+		"program of an engine": {dir,
+			&fs.PathError{Op: "fork/exec", Path: "/opt/clickhouse", Err: fs.ErrPermission}, false},
+		"its name is a prefix": {dir, at(dir + "-2"), false},
+		"no file":              {dir, fmt.Errorf("listen tcp: %w", fs.ErrPermission), false},
+		"another error":        {dir, &fs.PathError{Op: "open", Path: dir, Err: fs.ErrNotExist}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := explainWithin(tt.dir, fmt.Errorf("start: %w", tt.err))

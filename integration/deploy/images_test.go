@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// The image holds the static binary, certificate authorities and licences, runs as a user that is not root, and has labels.
+// The image holds the static binary, certificate authorities and licences, runs as a user that is not root, and has
+// labels.
 func TestImage(t *testing.T) {
 	need.Images(t)
 	if out := mustRun(t, nil, "docker", "run", "--rm", "millrace:dev", "version"); !strings.HasPrefix(out, "millrace ") {

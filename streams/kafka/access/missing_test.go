@@ -181,7 +181,8 @@ func TestRightsThatAreNotNeeded(t *testing.T) {
 	}
 }
 
-// The sweeper describes the groups of all roles: in one request to each broker, after one that finds their coordinators.
+// The sweeper describes the groups of all roles: in one request to each broker, after one that finds their
+// coordinators.
 func TestCheckRequests(t *testing.T) {
 	t.Parallel()
 	for _, brokers := range []int{1, 3} {

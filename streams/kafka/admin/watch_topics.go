@@ -17,11 +17,11 @@ import (
 )
 
 // WatchTopics returns an error when a topic of the catalogue is deleted, even if it is recreated, and with the ingester
-// among roles when a foreign topic is. The logins of other roles may not list foreign topics. Clients do not
-// recover from that: they read nothing of a recreated topic, and report no error for a deleted one. A topic
-// counts as deleted if it is missing in two listings in a row. It is added to Config.Deleted before WatchTopics
-// returns, and so before tasks are drained. Topics that the login may not describe are not watched, which is logged once.
-// WatchTopics returns nil when ctx is done.
+// among roles when a foreign topic is. The logins of other roles may not list foreign topics. Clients do not recover
+// from that: they read nothing of a recreated topic, and report no error for a deleted one. A topic counts as deleted
+// if it is missing in two listings in a row. It is added to Config.Deleted before WatchTopics returns, and so before
+// tasks are drained. Topics that the login may not describe are not watched, which is logged once. WatchTopics returns
+// nil when ctx is done.
 func (a *Admin) WatchTopics(ctx context.Context, roles ...schemas.Role) error {
 	names := a.catalogueNames()
 	if slices.Contains(roles, schemas.RoleIngester) {
@@ -99,8 +99,8 @@ func detectDeleted(
 	return errors.Join(errs...)
 }
 
-// logRefused logs the topics that the login may not describe any more, and those that it may describe again. refused are
-// those of the last listing, which it updates.
+// logRefused logs the topics that the login may not describe any more, and those that it may describe again. refused
+// are those of the last listing, which it updates.
 func logRefused(log *slog.Logger, refused map[string]bool, now kadm.TopicDetails) {
 	var lost, back []string
 	for _, t := range now.Sorted() {

@@ -118,7 +118,8 @@ func TestReadingLeavesPageCacheAlone(t *testing.T) {
 	}
 }
 
-// A kernel or a sandbox that refuses cachestat, as systemd's did before it knew the call, keeps no file from being read.
+// A kernel or a sandbox that refuses cachestat, as systemd's did before it knew the call, keeps no file from being
+// read.
 func TestReadWithoutCachestat(t *testing.T) {
 	const size = 3 * largeFile
 	s := store(t, Config{Root: t.TempDir()})
