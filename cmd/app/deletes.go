@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -74,10 +75,14 @@ func (a *App) newDeleteLists() (*deleteLists, error) {
 	return l, err
 }
 
-// limitsFor returns the limits of the brake for a space with the given rules.
-func (a *App) limitsFor(_ policy.Rules) deletion.Limits {
-	// rules.Brake.Deletes goes here: a field that is not 0 replaces the one of the configuration.
-	return deletion.Limits{MaxShare: float64(a.cfg.Deletes.MaxShare), MaxCount: int64(a.cfg.Deletes.MaxCount)}
+// limitsFor returns the limits of the brake for a space with the given rules: those of the rules, or else the
+// configured ones.
+func (a *App) limitsFor(rules policy.Rules) deletion.Limits {
+	own := rules.Brake.Deletes
+	return deletion.Limits{
+		MaxShare: cmp.Or(own.MaxShare, float64(a.cfg.Deletes.MaxShare)),
+		MaxCount: cmp.Or(own.MaxCount, int64(a.cfg.Deletes.MaxCount)),
+	}
 }
 
 // listSubject returns the subject of the incident of a list.
