@@ -66,7 +66,8 @@ const describeGroups = 5
 
 // Check returns a *MissingError with those of rights that the brokers say the login lacks. Any other error means that
 // some rights could not be checked: those on groups if it is a *GroupsUncheckedError, otherwise all. Topics that do not
-// exist are not checked, nor is anything by brokers that report no operations; brokers without an authorizer report all.
+// exist are not checked, nor is anything by brokers that report no operations; brokers without an authorizer report
+// all.
 func Check(ctx context.Context, cfg client.Config, rights []Right) error {
 	versions := kversion.Stable()
 	versions.SetMaxKeyVersion(int16(kmsg.DescribeGroups), describeGroups)
