@@ -38,7 +38,7 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 // the commands without -o are listed here. Lists have the forms table, json and ndjson.
 func TestEveryListHasForms(t *testing.T) {
 	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
-		"object show", "policy list", "policy history",
+		"incident show", "object show", "policy list", "policy history",
 		"pause", "pause list"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
 		"verify", "rebuild", "sweep start", "migrate", "health",
