@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -60,6 +61,13 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{viewer, "object show acme/s/a", 0, "add (client)", none, "", ""},
 		{viewer, "incident list", 0, "acme/2/s/a", none, "", ""},
 		{viewer, "incident list --pending", 0, "", none, "", ""},
+		{viewer, "incident show {incident}", 0, "opened", none, "", ""},
+		{viewer, "policy list", 0, "acme", readAll, lacks + "Describe on topic millrace.policies", ""},
+		{viewer, "policy show acme", 0, "acme", none, "", ""},
+		{viewer, "policy history acme", 0, "", none, "", ""},
+		{viewer, "policy diff acme {policy}", 3, "", none, "", ""},
+		{viewer, "policy check {policy}", 0, "no faults", none, "", ""},
+		{viewer, "policy import {policies} --dry-run", 0, "acme", none, "", ""},
 		{viewer, "pause list", 0, "", readAll, lacks + "Describe on topic millrace.control", ""},
 		{viewer, "dead list", 0, "ingester", readAll, lacks + "Describe on topic millrace.", ""},
 		{viewer, "dead list --each", 0, "ingester", none, "", ""},
@@ -72,6 +80,10 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{operator, "store init acme/2", 0, "", none, "", ""},
 		{operator, "store probe acme/2", 0, "", none, "", ""},
 		{operator, "store upgrade acme/2", 0, "", none, "", ""},
+		{operator, "policy set acme {policy} --reason test", 0, "revision", write(schemas.Policies),
+			lacks + "Write on topic millrace.policies", ""},
+		{operator, "policy import {policies}", 0, "revision", write(schemas.Policies),
+			lacks + "Write on topic millrace.policies", ""},
 		{operator, "pause role sweeper --reason test", 0, "paused", write(schemas.Controls),
 			lacks + "Write on topic millrace.control", ""},
 		{operator, "resume role sweeper --reason test", 0, "", write(schemas.Controls),
@@ -102,6 +114,8 @@ func accessCommands(cfg client.Config) []accessCommand {
 			lacks + "Write on topic millrace.changes", ""},
 		{operator, "dead discard {planner} --reason test", 0, "discarded 1", write(schemas.Admin),
 			lacks + "Write on topic millrace.admin", ""},
+		{operator, "policy remove acme --reason test", 0, "revision", write(schemas.Policies),
+			lacks + "Write on topic millrace.policies", ""},
 		{operator, "rebuild", 0, "", none, "", "sink"},
 		{operator, "rebuild --accept-loss --reason test", 0, "accepted: 0", none, "", "sink"},
 		{migrate, "migrate --dry-run", 0, "", none, "", ""},
@@ -209,6 +223,16 @@ func (w *restricted) words(t *testing.T) map[string]func(t *testing.T) string {
 			return key
 		},
 	}
+	const document = `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}], "spacesToIgnore": ["%s"]}`
+	made["policy"] = file("acme-duplication-policy.json", fmt.Appendf(nil, document, "a"))
+	folder := t.TempDir()
+	for name, text := range map[string]string{"duplication-accounts.json": `["acme"]`,
+		"acme-duplication-policy.json": fmt.Sprintf(document, "b")} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made["policies"] = func(*testing.T) string { return folder }
 	for _, role := range []schemas.Role{schemas.RoleIngester, schemas.RolePlanner, schemas.RoleState} {
 		made[string(role)] = func(t *testing.T) string { return w.letter(t, role) }
 	}

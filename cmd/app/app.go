@@ -141,7 +141,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	if err := a.newActions(); err != nil {
 		return nil, err
 	}
-	a.lists = exclusion.New(exclusion.Config{})
+	a.lists = exclusion.New(ctx, exclusion.Config{})
 	a.folder = a.newFolder(0)
 	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
 	a.reader = read.NewReader(a.db, a.watermark, read.ReaderConfig{

@@ -26,7 +26,8 @@ func newIncidentShow() *cobra.Command {
 		Use:   "show KEY",
 		Short: "Show the deletes that wait for approval",
 		Long: `Lists the items of an open incident deletes-held: when the source was deleted, since when the delete waits and
-why, and the result of the delete once it was approved. The items are in the order of their ids; --after continues a list.
+why, and the result of the delete once it was approved. The items are in the order of their ids; --after continues a
+list.
 
 Of an incident of another kind it lists the steps.`,
 		Args: exactly(1),
@@ -45,7 +46,8 @@ Of an incident of another kind it lists the steps.`,
 				}
 				q := app.QueryOfList(i)
 				q.After = after
-				return printHeld(ctx, c, a.DB(), o, q, limit)
+				l := list[heldRow]{w: c.OutOrStdout(), form: o.form, table: heldTable()}
+				return printHeld(ctx, a.DB(), l, q, limit)
 			})
 		},
 	}
@@ -56,9 +58,8 @@ Of an incident of another kind it lists the steps.`,
 	return c
 }
 
-// printHeld prints the items of a list, page by page.
-func printHeld(ctx context.Context, c *cobra.Command, db *clickhouse.DB, o *output, q read.ListQuery, limit int) error {
-	l := list[heldRow]{w: c.OutOrStdout(), form: o.form, table: heldTable()}
+// printHeld prints the items of a list of deletes with l, page by page.
+func printHeld(ctx context.Context, db *clickhouse.DB, l list[heldRow], q read.ListQuery, limit int) error {
 	for left := limit; limit == 0 || left > 0; {
 		if q.Limit = showPage; limit > 0 {
 			q.Limit = min(left, showPage)

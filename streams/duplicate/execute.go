@@ -178,8 +178,8 @@ func (w *execution) iterate(ctx context.Context) (done bool, err error) {
 	if err != nil {
 		return false, markStale(err)
 	}
-	if w.wrote() && (d.Row == RowInSync || d.Row == RowPropertiesUnknown || d.action == actWait || d.Result == resultHeld ||
-		d.Row == RowPropertiesDiffer && w.end.Row == RowPropertiesDiffer) {
+	if w.wrote() && (d.Row == RowInSync || d.Row == RowPropertiesUnknown || d.action == actWait ||
+		d.Result == resultHeld || d.Row == RowPropertiesDiffer && w.end.Row == RowPropertiesDiffer) {
 		if d.AnnounceSource {
 			w.announceSource(s.Source)
 		}

@@ -172,9 +172,9 @@ func (l *Observer) spaceMayBeAbsent(ctx context.Context, c schemas.Copy) error {
 	return nil
 }
 
-// Decide decides, and reads what the decision needs: exclusion lists, fresh records, or bytes to compute digests. While records are read
-// either side may change, so both are observed again and s is replaced. The error has the class of the side or record
-// that is unknown.
+// Decide decides, and reads what the decision needs: exclusion lists, fresh records, or bytes to compute digests. While
+// records are read either side may change, so both are observed again and s is replaced. The error has the class of the
+// side or record that is unknown.
 func (sc *Sides) Decide(ctx context.Context, s *Observation) (Decision, error) {
 	for {
 		d := Decide(*s)

@@ -172,7 +172,7 @@ func wrong(s Observation, d Decision) string {
 		return "takes a copy under a hold for deleted"
 	case !slices.Contains(may[d.Row], d.action):
 		return "the row has another action"
-	case (d.action == actFail || d.action == actReadRecords || d.action == actReadLists || d.action == actReadBytes) != (d.Result == ""):
+	case slices.Contains([]action{actFail, actReadRecords, actReadLists, actReadBytes}, d.action) != (d.Result == ""):
 		return "a command ends without a result, or goes on with one"
 	case (unobserved(s.Source) || unobserved(s.Destination)) &&
 		d.action != actFail && d.action != actReadLists && d.Row != RowNotInPolicy && !(repair && !s.inPolicy()):

@@ -58,9 +58,7 @@ func parse(b []byte) parsed {
 	return p
 }
 
-// name returns the path in the file of a path in the encoded Document.
-func (p parsed) name(path string) string { return nameOf(p.names, path) }
-
+// nameOf returns the path in the file of a path in the encoded Document.
 func nameOf(names map[string]string, path string) string {
 	for outer := path; outer != ""; outer = around(outer) {
 		if name, ok := names[outer]; ok {

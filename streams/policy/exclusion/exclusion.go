@@ -67,8 +67,8 @@ func (e *entry) isDone() bool {
 	}
 }
 
-// New returns Lists. Close ends their work.
-func New(c Config) *Lists {
+// New returns Lists. Close ends their work, not ctx.
+func New(ctx context.Context, c Config) *Lists {
 	if c.Client == nil {
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.DisableCompression = true // the SHA-256 is that of the file
@@ -86,7 +86,7 @@ func New(c Config) *Lists {
 	c.Timeout, c.Patience = cmp.Or(c.Timeout, 10*time.Minute), cmp.Or(c.Patience, 2*time.Second)
 	c.Retry, c.Memory = cmp.Or(c.Retry, 30*time.Second), cmp.Or(c.Memory, 256<<20)
 	l := &Lists{cfg: c, all: map[policy.ExcludeList]*entry{}}
-	l.ctx, l.close = context.WithCancel(context.Background())
+	l.ctx, l.close = context.WithCancel(context.WithoutCancel(ctx))
 	return l
 }
 

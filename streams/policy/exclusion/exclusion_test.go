@@ -68,7 +68,7 @@ func newLists(t *testing.T, c Config) *Lists {
 	if c.Patience == 0 {
 		c.Patience = time.Minute
 	}
-	l := New(c)
+	l := New(t.Context(), c)
 	t.Cleanup(l.Close)
 	return l
 }
