@@ -32,6 +32,7 @@ func TestBrakeAndLists(t *testing.T) {
 	s.hasSpace(0)
 	s.hasSpace(1)
 	a := s.run(schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer)
+	s.await("/startupz", 200) // the topics exist
 	ctx := t.Context()
 	must := func(err error) {
 		t.Helper()
@@ -96,7 +97,11 @@ func TestBrakeAndLists(t *testing.T) {
 		must(err)
 		return p.Items
 	}
-	time.Sleep(time.Second) // the policy is in force when the source is deleted
+	until("the policy", func() bool { // is in force when the source is deleted
+		rules, _ := a.policyRegistry.Rules("acme", "photos")
+		return rules.Revision == 1
+	})
+	time.Sleep(10 * time.Millisecond) // so that its start is in the past
 	remove(0, first)
 	until("the list", func() bool { return len(open()) == 1 && items(open()[0]) == first-limit })
 	if n := left(); n != first-limit {
