@@ -81,7 +81,7 @@ func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.E
 		return
 	}
 	key := schemas.IncidentKey(i)
-	d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: verb == "close", Reason: w.reason(i.GetId())}
+	d := decisionOn(i, w.reason(i.GetId()), verb == "close")
 	limit, cancel := context.WithTimeout(ctx, decideLimit)
 	defer cancel()
 	if err := w.runUntilOK(limit, "incident", verb, key, "--reason", d.Reason); err != nil {
@@ -96,6 +96,11 @@ func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.E
 	w.start(t, e.Target)
 }
 
+// decisionOn returns the decision of an operator about an incident.
+func decisionOn(i *pb.Incident, reason string, closes bool) converge.Decision {
+	return converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Subject: i.GetSubject(), Closes: closes, Reason: reason}
+}
+
 // closeHeld closes the incidents of deletes that wait for approval because of guesses.
 func (w *convergeWorld) closeHeld(t *testing.T) {
 	t.Helper()
@@ -105,7 +110,7 @@ func (w *convergeWorld) closeHeld(t *testing.T) {
 	}
 	for _, i := range all {
 		if i.GetKind() == incident.DeletesHeld {
-			d := converge.Decision{Copy: copyAt(i), Kind: i.GetKind(), Closes: true, Reason: w.reason(i.GetId())}
+			d := decisionOn(i, w.reason(i.GetId()), true)
 			w.want(t, 0, "", "incident", "close", schemas.IncidentKey(i), "--reason", d.Reason)
 			w.model.RecordDecision(d)
 		}

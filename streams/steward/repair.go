@@ -52,6 +52,9 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	default:
 		return nil, nil
 	}
+	if parts := strings.Split(a.GetTarget(), "/"); len(parts) > 4 && parts[3] == "" {
+		return nil, nil // the steward has no incidents without an item: the command closes them
+	}
 	i := s.table.get(a.GetTarget())
 	if i != nil {
 		defer s.lock(schemas.CopyOf(i))()

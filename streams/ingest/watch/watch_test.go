@@ -161,12 +161,17 @@ func (w *tree) until(what string, done func() bool) {
 	}
 }
 
+// awaitLog waits for text in what was logged since the text of the last call.
 func (w *tree) awaitLog(text string) {
 	w.t.Helper()
-	w.until("says "+text, func() bool { return strings.Contains(w.logs.String(), text) })
-	w.mu.Lock()
-	w.logs.Reset()
-	w.mu.Unlock()
+	w.until("says "+text, func() bool {
+		_, rest, found := strings.Cut(w.logs.String(), text)
+		if found { // under the lock: what is logged from now on is for the next call
+			w.logs.Reset()
+			w.logs.WriteString(rest)
+		}
+		return found
+	})
 }
 
 // awaitChanges waits until exactly these Changes were published since the last call, in any order.
@@ -174,12 +179,12 @@ func (w *tree) awaitChanges(want ...string) {
 	w.t.Helper()
 	slices.Sort(want)
 	w.until(fmt.Sprintf("publishes %.1000q", want), func() bool {
-		got := slices.Sorted(slices.Values(w.changes))
-		return slices.Equal(got, want)
+		if !slices.Equal(slices.Sorted(slices.Values(w.changes)), want) {
+			return false
+		}
+		w.changes = nil
+		return true
 	})
-	w.mu.Lock()
-	w.changes = nil
-	w.mu.Unlock()
 }
 
 // has reports whether all wanted Changes were published. The caller holds mu.
