@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/cmd/config"
 	clickhouse "github.com/millrace/millrace/sinks/clickhouse/embedded"
@@ -157,5 +158,7 @@ func (d *Dir) Close(ctx context.Context) error {
 		defer cancel()
 		errs = append(errs, d.engine.Close(ctx))
 	}
-	return errors.Join(append(errs, d.lock.Close())...)
+	// A child process that is just being started may still have a copy of the lock's descriptor, so closing alone
+	// does not always unlock.
+	return errors.Join(append(errs, unix.Flock(int(d.lock.Fd()), unix.LOCK_UN), d.lock.Close())...)
 }

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
 )
@@ -41,6 +43,30 @@ func TestOneHolder(t *testing.T) {
 	}
 	if err := again.Close(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// A process that is being started holds copies of all descriptors until it runs its program.
+func TestUnlockedWhileAProcessStarts(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	first, err := open(t, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inherited, err := unix.Dup(int(first.lock.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(inherited)
+	if err := first.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again, err := open(t, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Close(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -95,7 +95,9 @@ func (d *directory) close() (err error) {
 		err = d.self.Close()
 	}
 	if d.lock != nil {
-		err = errors.Join(err, d.lock.Close())
+		// A child process that is just being started may still have a copy of the lock's descriptor, so closing
+		// alone does not always unlock.
+		err = errors.Join(err, flock(d.lock, unix.LOCK_UN), d.lock.Close())
 	}
 	return err
 }

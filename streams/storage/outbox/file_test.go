@@ -167,6 +167,9 @@ func TestFileOwners(t *testing.T) {
 		t.Errorf("another store's: %v", err)
 	}
 	must(t, f.Claim("acme/1"))
+	inherited, err := unix.Dup(int(f.dir.lock.Fd())) // as a process has while it is being started
+	must(t, err)
+	defer unix.Close(inherited)
 	must(t, f.Close())
 	// Another process has it open.
 	flock := exec.CommandContext(t.Context(), "flock", "-n", filepath.Join(dir, lockName), "sh", "-c", "echo; read x")
