@@ -59,7 +59,8 @@ flaky: $(TESTRUN) ## packages again and again beside busy loops, for FLAKY=30m; 
 	$(TESTRUN) flaky bin/flaky $(FLAKY) $(PACKAGES)
 
 # The tests of real servers, and whole every package that has tests of this level, without the race detector.
-# INTEGRATION=short is what CI runs, at most eight minutes; package need says what belongs to it.
+# INTEGRATION=short is what CI runs, some twelve minutes: of these packages only the tests of this level. Package need
+# says what belongs to it.
 INTEGRATION ?= full
 .PHONY: integration
 integration: servers $(DEPLOY)/nfpm $(TESTRUN) ## real Kafka, ClickHouse, S3, kills, many rows; INTEGRATION=short; wants a JDK and Maven, or Docker
@@ -70,8 +71,8 @@ soak: export MILLRACE_SOAK = 1
 soak: servers $(DEPLOY)/nfpm $(TESTRUN) ## the same for longer
 	$(call REAL,full,180m)
 
-REAL = packages=$$($(TESTRUN) levels $(1)); MILLRACE_INTEGRATION=$(if $(filter short,$(1)),short,1) $(STATIC) \
-	$(TESTRUN) run bin/integration.json -vet=off -count=1 -parallel 4 -timeout $(2) $$packages -rapid.nofailfile
+REAL = tests=$$($(TESTRUN) levels $(1)); MILLRACE_INTEGRATION=$(if $(filter short,$(1)),short,1) $(STATIC) \
+	$(TESTRUN) run bin/integration.json -vet=off -count=1 -parallel 4 -timeout $(2) $$tests -rapid.nofailfile
 
 .PHONY: soak-sink
 soak-sink: $(TESTRUN) ## 60 SIGKILLs of sink and ClickHouse over 300,000 records, and verify; the other faults of sinks with more
@@ -162,10 +163,10 @@ image: sbom bin/libchdb bin/decorator ## images millrace, millrace-standalone an
 	deploy/image.sh $(VERSION) $(TAG)
 
 .PHONY: e2e
-e2e: image servers packages ## compose and the images over a Docker Engine, with an upgrade, stops and kills
+e2e: image packages bin/peers/versitygw ## compose and the images over a Docker Engine, with an upgrade, stops and kills
 	deploy/local/images.sh
 	docker compose version >/dev/null 2>&1 || $(MAKE) $(TOOLS)/docker-compose
-	MILLRACE_IMAGES=1 $(STATIC) go test -vet=off -count=1 -timeout 40m -v ./integration/deploy
+	MILLRACE_IMAGES=1 $(STATIC) go test -vet=off -count=1 -timeout 60m -v ./integration/deploy
 
 # Where docker has no plugin compose.
 $(TOOLS)/docker-compose: tools/compose/go.mod tools/compose/go.sum

@@ -59,16 +59,29 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{viewer, "store list", 0, "acme", none, "", ""},
 		{viewer, "store check", 0, "ok", none, "", ""},
 		{viewer, "object show acme/s/a", 0, "add (client)", none, "", ""},
+		{viewer, "space list acme", 0, "acme/s", none, "", ""},
+		{viewer, "space show acme/s", 0, "exists", none, "", ""},
+		{viewer, "object versions acme/s/a", 0, "add (client)", none, "", ""},
 		{viewer, "incident list", 0, "acme/2/s/a", none, "", ""},
 		{viewer, "incident list --pending", 0, "", none, "", ""},
 		{viewer, "incident show {incident}", 0, "opened", none, "", ""},
+		{viewer, "account list", 0, "acme", none, "", ""},
+		{viewer, "account show acme", 0, "acme", none, "", ""},
 		{viewer, "policy list", 0, "acme", readAll, lacks + "Describe on topic millrace.policies", ""},
 		{viewer, "policy show acme", 0, "acme", none, "", ""},
 		{viewer, "policy history acme", 0, "", none, "", ""},
 		{viewer, "policy diff acme {policy}", 3, "", none, "", ""},
 		{viewer, "policy check {policy}", 0, "no faults", none, "", ""},
+		{viewer, "policy plan --account acme {policy}", 0, "DESTINATION", group(schemas.RoleState),
+			lacks + "Describe on group millrace.state", ""},
+		{viewer, "policy unmanaged", 0, "STORE", none, "", ""},
 		{viewer, "policy import {policies} --dry-run", 0, "acme", none, "", ""},
 		{viewer, "pause list", 0, "", readAll, lacks + "Describe on topic millrace.control", ""},
+		{viewer, "sweep list", 0, "fixity", readAll, lacks + "Describe on topic millrace.", ""},
+		{viewer, "sweep status", 0, "SWEEP", none, "", ""},
+		{viewer, "sweep report", 0, "KIND", none, "", ""},
+		{viewer, "job list", 0, "NAME", none, "", ""},
+		{viewer, "job history", 0, "NAME", none, "", ""},
 		{viewer, "dead list", 0, "ingester", readAll, lacks + "Describe on topic millrace.", ""},
 		{viewer, "dead list --each", 0, "ingester", none, "", ""},
 		{viewer, "dead show {ingester}", 0, "foreign:bucket-events", none, "", ""},
@@ -84,9 +97,20 @@ func accessCommands(cfg client.Config) []accessCommand {
 			lacks + "Write on topic millrace.policies", ""},
 		{operator, "policy import {policies}", 0, "revision", write(schemas.Policies),
 			lacks + "Write on topic millrace.policies", ""},
+		{operator, "account set {account} --reason test", 0, "revision 1", write(schemas.Accounts),
+			lacks + "Write on topic millrace.accounts", ""},
+		{viewer, "account history bell", 0, "test", none, "", ""},
+		{viewer, "account diff bell", 3, "bell", none, "", ""},
+		{operator, "account remove bell --reason test", 0, "revision 2", none, "", ""},
+		{operator, "object dry-run acme/s/a --from 1 --to 2", 0, "WOULD BE", none, "", ""},
+		{operator, "incident refuse {incident} --reason test", 5, "only a list", none, "", ""},
 		{operator, "pause role sweeper --reason test", 0, "paused", write(schemas.Controls),
 			lacks + "Write on topic millrace.control", ""},
 		{operator, "resume role sweeper --reason test", 0, "", write(schemas.Controls),
+			lacks + "Write on topic millrace.control", ""},
+		{operator, "sweep pause reconcile --reason test", 0, "paused", write(schemas.Controls),
+			lacks + "Write on topic millrace.control", ""},
+		{operator, "sweep resume reconcile", 0, "resumed", write(schemas.Controls),
 			lacks + "Write on topic millrace.control", ""},
 		{operator, "workers copier 3", 0, "", write(schemas.Controls), lacks + "Write on topic millrace.control", ""},
 		{operator, "workers copier default", 0, "", none, "", ""},
@@ -99,6 +123,7 @@ func accessCommands(cfg client.Config) []accessCommand {
 			lacks + "Write on topic millrace.admin", ""},
 		{operator, "incident close {incident} --reason test", 0, "the steward will close it", write(schemas.Admin),
 			lacks + "Write on topic millrace.admin", ""},
+		{operator, "object restore acme/s/ --prefix --at 0s --reason test", 0, "already", none, "", ""},
 		{operator, "space gone acme/2/none --reason test", 0, "gone", write(schemas.Admin),
 			lacks + "Write on topic millrace.admin", ""},
 		{operator, "space back acme/2/none --reason test", 0, "expected", none, "", ""},
@@ -126,7 +151,7 @@ func accessCommands(cfg client.Config) []accessCommand {
 // TestLeastPrivilegeOfCommands runs every command with the login of operators, viewers or migrate, while each role runs
 // with its own. A command without a right that it needs says which.
 func TestLeastPrivilegeOfCommands(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	commands := configCommands(t)
 	w := newRestricted(t, harness.Options{}, "classic")
 	w.prepare(t)
@@ -233,6 +258,8 @@ func (w *restricted) words(t *testing.T) map[string]func(t *testing.T) string {
 		}
 	}
 	made["policies"] = func(*testing.T) string { return folder }
+	made["account"] = file("bell.yaml", fmt.Appendf(nil, "id: bell\nstores:\n- {id: \"1\", driver: file, root: %s}\n",
+		t.TempDir()))
 	for _, role := range []schemas.Role{schemas.RoleIngester, schemas.RolePlanner, schemas.RoleState} {
 		made[string(role)] = func(t *testing.T) string { return w.letter(t, role) }
 	}

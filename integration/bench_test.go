@@ -57,9 +57,38 @@ func TestBenchSink(t *testing.T) {
 	}
 }
 
+// TestBenchDuplicate runs all figures of the area duplicate, without the peer. It checks their form, not their values.
+func TestBenchDuplicate(t *testing.T) {
+	need.Full(t)
+	rows := figures(t, "duplicate", "--peers", t.TempDir())
+	if len(rows) != 4 {
+		t.Errorf("%d rows, want 4", len(rows))
+	}
+	for _, r := range rows {
+		if r.Value <= 0 {
+			t.Errorf("%s: %v", r.Name, r.Value)
+		}
+	}
+}
+
+// TestBenchSweep runs all figures of the sweeps, without the peer. It checks their form, not their values: those that
+// are wrong, as a round that finds other differences than there are, make the run fail.
+func TestBenchSweep(t *testing.T) {
+	need.Full(t)
+	rows := figures(t, "sweep", "--peers", t.TempDir())
+	if len(rows) != 11 {
+		t.Errorf("%d rows, want 11", len(rows))
+	}
+	for _, r := range rows {
+		if r.Value <= 0 {
+			t.Errorf("%s: %v", r.Name, r.Value)
+		}
+	}
+}
+
 // TestBenchMain runs the main job with the real roles and checks that its deletes and copies are recorded.
 func TestBenchMain(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	mainRows(t, 5, "^(main job|deletes|copies)")
 }
 

@@ -203,7 +203,8 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = 2*time.Second, time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
 	cfg.Roles.Drain = 2 * time.Second
-	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000 // clients delete most of what they write
+	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000   // clients delete most of what they write
+	cfg.Replaced.MaxShare, cfg.Replaced.MaxCount = 1, 1_000_000 // and rewrite it
 	w.file = filepath.Join(dir, "millrace.yaml")
 	write := func(name string) {
 		var text bytes.Buffer

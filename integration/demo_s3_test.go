@@ -41,6 +41,7 @@ func TestS3Demo(t *testing.T) {
 // TestS3DemoServerDies checks that the demo ends with an error if its S3 server dies, and that it can continue with the
 // same state and stores.
 func TestS3DemoServerDies(t *testing.T) {
+	need.Full(t)
 	program := s3Server(t)
 	dir, state := tree(t, 60), filepath.Join(t.TempDir(), "state")
 	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, "--stores", "s3",

@@ -19,6 +19,7 @@ import (
 type summary struct {
 	OK       bool
 	Items    int
+	Adopted  int
 	Missed   []string
 	Skipped  []struct{ Path, Reason string }
 	Findings []struct {
@@ -61,8 +62,8 @@ func wantAll(t *testing.T, code int, s summary, stderr string, items int) {
 	if code != 0 || !s.OK {
 		t.Fatalf("exit code %d, ok %v, missed %q\n%s", code, s.OK, s.Missed, stderr)
 	}
-	if s.Items != items {
-		t.Errorf("%d items, want %d", s.Items, items)
+	if s.Items != items || s.Adopted != 1 {
+		t.Errorf("%d items and %d adopted, want %d and 1", s.Items, s.Adopted, items)
 	}
 	if len(s.Findings) != 5 || len(s.Stores) != 3 {
 		t.Fatalf("%d findings of %d stores, want 5 of 3", len(s.Findings), len(s.Stores))
@@ -73,8 +74,9 @@ func wantAll(t *testing.T, code int, s summary, stderr string, items int) {
 		}
 	}
 	for _, st := range s.Stores {
-		if st.Items != int64(items-1) || st.Verified != int64(items-1) || st.Deleted != 1 {
-			t.Errorf("store %s: %+v, want %d items and as many verified, 1 deleted", st.Store, st, items-1)
+		// One was deleted, and one adopted.
+		if st.Items != int64(items) || st.Verified != int64(items) || st.Deleted != 1 {
+			t.Errorf("store %s: %+v, want %d items and as many verified, 1 deleted", st.Store, st, items)
 		}
 	}
 }

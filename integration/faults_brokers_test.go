@@ -90,6 +90,7 @@ func TestBrokerFaults(t *testing.T) {
 // TestProduceRefused checks that nothing is committed while the brokers refuse outputs because too few replicas are in
 // sync, and that nothing is lost afterwards. In make soak this lasts longer than the timeout of a publish.
 func TestProduceRefused(t *testing.T) {
+	need.Full(t)
 	c := harness.Kafka(t, harness.Options{})
 	c.Breakable(t)
 	cfg := faultConfig(c, "refused")

@@ -31,7 +31,8 @@ type setup struct {
 	engine *engine
 }
 
-func newSetup(t *testing.T) *setup {
+// newSetup returns a setup with three file stores, unless edits change its configuration.
+func newSetup(t *testing.T, edits ...func(*config.Config)) *setup {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	state, err := statedir.Open(t.Context(), statedir.Config{Dir: t.TempDir(), WithoutEngine: true})
@@ -62,6 +63,9 @@ func newSetup(t *testing.T) *setup {
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = time.Millisecond, time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
 	state.Configure(&cfg)
 	p := &setup{file: filepath.Join(dir, "millrace.yaml"), engine: newEngine(t, dir)}
 	cfg.ClickHouse.Addresses = []string{p.engine.server.Addr()}

@@ -34,13 +34,15 @@ func layers() []layer {
 		digest  = "streams/digest"
 		child   = "streams/child"
 		policy  = "streams/policy"
-		need    = "internal/need"
-		nearest = "internal/nearest"
-		tally   = "internal/tally"
-		parts   = "internal/jsonpart"
-		denied  = "internal/denied"
-		sizes   = "internal/bytesize"
-		record  = "streams/storage/record" // between what is on record and what a store shows
+		// documents by compare-and-set, of policies and accounts
+		revision = "streams/revision"
+		need     = "internal/need"
+		nearest  = "internal/nearest"
+		tally    = "internal/tally"
+		parts    = "internal/jsonpart"
+		denied   = "internal/denied"
+		sizes    = "internal/bytesize"
+		record   = "streams/storage/record" // between what is on record and what a store shows
 
 		kafkaClient = "streams/kafka/client"
 		kafkaCore   = "streams/kafka/internal/core"
@@ -60,14 +62,22 @@ func layers() []layer {
 		{[]string{"streams/storage/file"}, []string{wire, retry, storage, digest, denied}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{"streams/incident", "streams/space"}, []string{wire}},
-		{[]string{policy}, []string{wire, nearest, sizes}},
+		{[]string{"streams/restore"}, []string{wire, storage, digest, record}},
+		{[]string{revision}, []string{wire}},
+		{[]string{policy}, []string{wire, nearest, sizes, revision}},
 		{[]string{"streams/policy/exclusion"}, []string{retry, policy}},
+		{[]string{"streams/policy/preview"}, []string{digest, policy}},
 		{[]string{"streams/policy/folder"}, []string{wire, retry, policy, "streams/incident"}},
 		{[]string{"streams/inventory"}, []string{wire, digest, tally}},
 		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent
-		{[]string{"streams/deletion"}, []string{wire, retry, storage, digest, policy, record, "streams/duplicate"}},
-		{[]string{"streams/duplicate", "streams/fixity", "streams/steward", "streams/sweep"},
+		{[]string{"streams/brake/..."}, []string{wire, retry, "streams/brake"}},
+		{[]string{"streams/deletion"}, []string{wire, retry, storage, digest, policy, record, "streams/brake/...",
+			"streams/duplicate"}},
+		{[]string{"streams/duplicate"}, []string{wire, retry, storage, digest, policy, record, "streams/brake/..."}},
+		{[]string{"streams/fixity", "streams/steward", "streams/sweep"},
 			[]string{wire, retry, storage, digest, policy, record}},
+		{[]string{"streams/sweep/merge", "streams/schedule"}, nil},
+		{[]string{"streams/sweep/..."}, []string{wire, retry, storage, digest, policy, record, "streams/sweep/..."}},
 		{[]string{"streams/ingest/..."}, []string{wire, retry, storage, digest, record, parts, "streams/ingest/..."}},
 		{[]string{"sinks/clickhouse/clickhousetest"}, []string{wire, retry, child, need, tally, "sinks/clickhouse/..."}},
 		// The parts of the Kafka runtime, from those that the others use to those that use them.
@@ -84,7 +94,7 @@ func layers() []layer {
 			[]string{wire, retry, kafkaClient, "streams/kafka/access", "streams/kafka/admin", "streams/kafka/embedded"}},
 		{[]string{kafkaParts}, []string{wire, retry, kafkaParts}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
-		{[]string{"cmd/config"}, []string{nearest, sizes, "cmd/precondition"}},
+		{[]string{"cmd/config"}, []string{nearest, sizes, "cmd/precondition", "streams/schedule"}},
 		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
 		{[]string{"cmd/precondition"}, nil},
 		{[]string{"cmd/statedir"}, []string{"streams/kafka/embedded", "sinks/clickhouse/embedded", "cmd/config",

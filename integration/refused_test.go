@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/logtest"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/child"
 )
 
@@ -21,6 +22,7 @@ import (
 // other settings than those configured are refused too, and topics with fewer replicas are logged.
 func TestTooFewReplicas(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("small.")
 	program := binaries(t)
@@ -58,7 +60,7 @@ func TestTooFewReplicas(t *testing.T) {
 		kafka, want string
 		code        int
 	}{
-		{defaults, "kafka.replication is 3 and kafka.min_insync 2, but the cluster has 1 broker, and 35 topics " +
+		{defaults, "kafka.replication is 3 and kafka.min_insync 2, but the cluster has 1 broker, and 36 topics " +
 			"must be created: start the other brokers, or set kafka.replication to 1 and kafka.min_insync to 1", 5},
 		{one, "msg=stopped", 0},
 		{defaults, "min.insync.replicas is 1, want at least 2 (kafka.min_insync)", 5},

@@ -81,7 +81,7 @@ func (m *memoryLoop) Rules(string, string) (policy.Rules, bool) {
 	return policy.Rules{Pairs: []policy.Pair{{Source: "1", Destination: "2"}}, Deletes: policy.Propagate}, true
 }
 
-func (m *memoryLoop) RepairMode(string, string) steward.Mode { return steward.Auto }
+func (m *memoryLoop) RepairMode(string, string, time.Time) steward.Mode { return steward.Auto }
 
 func (m *memoryLoop) Others(_, _, store string) []string {
 	return slices.DeleteFunc([]string{"1", "2"}, func(s string) bool { return s == store })

@@ -217,6 +217,7 @@ func TestS3OutboxFull(t *testing.T) {
 // TestS3KafkaUnavailable makes Kafka unavailable, for a minute in the full form. Mutations continue, and their changes
 // are published later in the order of each item.
 func TestS3KafkaUnavailable(t *testing.T) {
+	need.Full(t)
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
@@ -192,11 +193,15 @@ func (x *notifications) run(t *testing.T) {
 		a.Close()
 	})
 	harness.Eventually(t, time.Minute, "wait for the ingester", func(ctx context.Context) error {
-		conn, err := new(net.Dialer).DialContext(ctx, "tcp", x.listen)
+		r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+x.listen, http.NoBody)
 		if err != nil {
 			return err
 		}
-		return conn.Close()
+		resp, err := http.DefaultClient.Do(r) // any response will do
+		if err != nil {
+			return err
+		}
+		return resp.Body.Close()
 	})
 }
 

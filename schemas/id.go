@@ -52,6 +52,12 @@ func ChangeID(c *pb.Change) string {
 	return ID(append(parts, strconv.FormatInt(c.GetTime().AsTime().UnixMilli(), 10))...)
 }
 
+// RestoreID returns the id of a restore order: a hash of its cause and of the copy that gets its content back. One list
+// or action orders each copy once.
+func RestoreID(c *pb.DuplicationCommand) string {
+	return ID("restore", c.GetCause(), c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem())
+}
+
 // Completes is a key in the evidence of a correction. It marks a correction that only adds digests to a content on
 // record without any. The value is the id of the Change that reported the content.
 const Completes = "completes"

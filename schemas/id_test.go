@@ -106,6 +106,9 @@ func TestKeysAndIDsAreInjective(t *testing.T) {
 	need.Check(t, func(t *rapid.T) {
 		a, b := parts.Draw(t, "a"), parts.Draw(t, "b")
 		same := slices.Equal(a, b)
+		if got := schemas.SplitKey(schemas.Key(a...)); !slices.Equal(got, a) {
+			t.Errorf("the parts of the key of %q are %q", a, got)
+		}
 		if got := schemas.Key(a...) == schemas.Key(b...); got != same {
 			t.Errorf("keys %q and %q of %q and %q", schemas.Key(a...), schemas.Key(b...), a, b)
 		}

@@ -1,5 +1,7 @@
 package schemas
 
+import "strings"
+
 // Key joins parts with slashes. It escapes each part, so that different lists of parts have different keys.
 func Key(parts ...string) string {
 	var stack [256]byte
@@ -22,6 +24,15 @@ func Key(parts ...string) string {
 		b = append(b, p[from:]...)
 	}
 	return string(b)
+}
+
+// SplitKey returns the parts of a Key.
+func SplitKey(key string) []string {
+	parts := strings.Split(key, "/")
+	for i, p := range parts {
+		parts[i] = strings.ReplaceAll(strings.ReplaceAll(p, "%2F", "/"), "%25", "%")
+	}
+	return parts
 }
 
 // ItemKey returns the partition key of all messages about one item. It does not depend on the store.

@@ -28,6 +28,7 @@ const (
 	Jobs               Topic = "jobs"
 	Dead               Topic = "dead"
 	Policies           Topic = "policies"
+	Accounts           Topic = "accounts"
 	Controls           Topic = "control"
 	Checkpoints        Topic = "checkpoints"
 	Admin              Topic = "admin"
@@ -193,11 +194,11 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleIngester, RoleCopier, RoleDeleter, RoleChecker, RoleSweeper, RoleAPI),
 			roles(RolePlanner, RoleSink, RoleState)),
 		entry(DuplicationHigh, Trim, command, item, itemKey[*pb.DuplicationCommand],
-			roles(RolePlanner, RoleSteward, RoleDeleter, RoleAPI), roles(RoleCopier)),
+			roles(RolePlanner, RoleSteward, RoleDeleter, RoleCopier, RoleAPI), roles(RoleCopier)),
 		class(Low, entry(DuplicationLow, Trim, command, item, itemKey[*pb.DuplicationCommand],
-			roles(RolePlanner, RoleDeleter, RoleSweeper), roles(RoleCopier))),
+			roles(RolePlanner, RoleDeleter, RoleCopier, RoleSweeper), roles(RoleCopier))),
 		class(Large, entry(DuplicationLarge, Trim, command, item, itemKey[*pb.DuplicationCommand],
-			roles(RolePlanner, RoleSteward, RoleDeleter, RoleSweeper), roles(RoleCopier))),
+			roles(RolePlanner, RoleSteward, RoleDeleter, RoleCopier, RoleSweeper), roles(RoleCopier))),
 		entry(Deletions, Trim, func() *pb.DeletionCommand { return new(pb.DeletionCommand) }, "account/destination",
 			func(c *pb.DeletionCommand) string { return Key(c.GetAccount(), c.GetDestinationStore()) },
 			roles(RoleCopier, RoleSteward, RoleDeleter), roles(RoleDeleter)),
@@ -212,8 +213,7 @@ func Catalogue(lanes ...string) []Entry {
 		entry(FixityResults, Trim, func() *pb.FixityResult { return new(pb.FixityResult) }, item,
 			itemKey[*pb.FixityResult], roles(RoleChecker), roles(RoleSteward, RoleSink, RoleState)),
 		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) },
-			"account/store/space/item/kind[/subject]",
-			IncidentKey, observers(), roles(RoleSink))),
+			"account/store/space/item/kind[/subject]", IncidentKey, observers(), roles(RoleSink))),
 		entry(Reports, Trim, func() *pb.Report { return new(pb.Report) }, "account/store/space",
 			func(r *pb.Report) string { return Key(r.GetAccount(), r.GetStore(), r.GetSpace()) },
 			roles(RoleSweeper), roles(RoleSink)),
@@ -221,14 +221,15 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleSweeper), roles(RoleSink)),
 		// A revision takes effect at the timestamp of its record, so the broker sets the timestamp.
 		appendTime(fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account",
-			(*pb.Policy).GetAccount,
-			roles(RoleAPI), roles(RoleSink)))),
+			(*pb.Policy).GetAccount, roles(RoleAPI), roles(RoleSink)))),
+		appendTime(fixed(entry(Accounts, Keep, func() *pb.Account { return new(pb.Account) }, "account",
+			(*pb.Account).GetAccount, roles(RoleAPI), roles(RoleSink)))),
 		fixed(entry(Controls, Compact, func() *pb.Control { return new(pb.Control) }, "role/store/account/sweep",
 			func(c *pb.Control) string { return Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()) },
 			roles(RoleAPI), nil)),
 		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/split",
 			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetSplit()) },
-			roles(RoleSweeper, RoleDeleter), nil)),
+			roles(RoleSweeper, RoleCopier, RoleDeleter), nil)),
 		// The removal of a space takes effect at the timestamp of its record, so the broker sets the timestamp.
 		appendTime(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
 			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink))),

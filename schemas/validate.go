@@ -63,11 +63,16 @@ func missing(b Body) *fault {
 	case *pb.Change:
 		return missingInChange(b)
 	case *pb.DuplicationCommand:
-		return requireFields(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()),
+		f := requireFields(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()),
 			text("source_store", b.GetSourceStore()), text("destination_store", b.GetDestinationStore()),
 			required{"reason", b.GetReason() != 0})
+		if f == nil {
+			f = missingInRestore(b)
+		}
+		return f
 	case *pb.DeletionCommand:
-		source := required{"source_store", b.GetSourceStore() != "" || b.GetApproveList() != ""}
+		source := required{"source_store", b.GetSourceStore() != "" || b.GetApproveList() != "" ||
+			b.GetRefuseList() != ""}
 		return requireFields(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()), source,
 			text("destination_store", b.GetDestinationStore()))
 	case *pb.DuplicationResult:
@@ -89,6 +94,9 @@ func missing(b Body) *fault {
 	case *pb.Policy:
 		return requireFields(b.GetId(), text("account", b.GetAccount()),
 			required{"document", b.GetRemoved() || b.GetDocument() != ""})
+	case *pb.Account:
+		return requireFields(b.GetId(), text("account", b.GetAccount()),
+			required{"document", b.GetRemoved() || b.GetDocument() != ""})
 	case *pb.Control:
 		return requireFields(b.GetId())
 	case *pb.Checkpoint:
@@ -98,6 +106,33 @@ func missing(b Body) *fault {
 			timestamp("time", b.GetTime()))
 	}
 	return &fault{reason: fmt.Sprintf("%T is not a message of millrace", b)}
+}
+
+// missingInRestore checks the restore order of a command: only commands of that reason have one.
+func missingInRestore(c *pb.DuplicationCommand) *fault {
+	order := c.GetRestore()
+	switch ordered := c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_RESTORE; {
+	case !ordered && order != nil:
+		return &fault{"restore", "is set, but the reason is " + c.GetReason().String()}
+	case !ordered:
+		return nil
+	case order == nil:
+		return &fault{"restore", "is missing"}
+	case c.GetItem() == "":
+		return &fault{"item", "is missing"}
+	case c.GetApproved() == "":
+		return &fault{"approved", "is missing"}
+	case len(order.GetDigests()) == 0:
+		return &fault{"restore.digests", "is missing"}
+	case len(order.GetSources()) == 0:
+		return &fault{"restore.sources", "is missing"}
+	}
+	for _, s := range order.GetSources() {
+		if s.GetStore() == "" {
+			return &fault{"restore.sources.store", "is missing"}
+		}
+	}
+	return nil
 }
 
 func missingInChange(c *pb.Change) *fault {

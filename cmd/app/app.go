@@ -52,11 +52,14 @@ const StopGrace = 15 * time.Second
 type Options struct {
 	Log   *slog.Logger
 	Drain time.Duration // overrides roles.drain; 0: roles.drain
+	// Configured is the configuration as it was read, if that of Open has the accounts in force; nil: it is the same.
+	Configured *config.Config
 }
 
 // An App holds the parts of one process, made from its configuration.
 type App struct {
 	cfg            *config.Config
+	configured     *config.Config // cfg as it was read, without the accounts of the topic
 	log            *slog.Logger
 	drain          time.Duration
 	kafka          client.Config
@@ -64,20 +67,25 @@ type App struct {
 	stores         *Stores
 	slots          *schedule.Slots
 	policyRegistry *policy.Registry
-	reader         *read.Reader
-	registry       *prometheus.Registry // nil: http.listen is not set
-	lagMetrics     *admin.LagMetrics
-	tracing        *tracing // nil: no spans
-	producer       *kafka.Producer
-	admin          *admin.Admin
-	watermark      *admin.Watermark
-	policies       *kafka.Table
-	controls       *client.Controls
-	incidentBoard  *incident.Board
+	// accountRegistry has the accounts of the topic; with those of configured it determines the stores.
+	accountRegistry *accountRegistry
+	reader          *read.Reader
+	registry        *prometheus.Registry // nil: http.listen is not set
+	lagMetrics      *admin.LagMetrics
+	tracing         *tracing // nil: no spans
+	producer        *kafka.Producer
+	admin           *admin.Admin
+	watermark       *admin.Watermark
+	policies        *kafka.Table
+	accounts        *kafka.Table
+	controls        *client.Controls
+	incidentBoard   *incident.Board
 	// incidents is the table of the topic incidents. It passes its records to all of onIncident, which
 	// must be complete before the table runs.
 	incidents         *kafka.Table
 	onIncident        []func(key []byte, i *pb.Incident)
+	onPolicy          []func() // called after each change of a policy; complete before the table policies runs
+	spaceHolds        *spaceHolds
 	goneSpaces        space.Gone
 	actions           *kafka.Table        // of the topic admin: the actions of operators that roles use
 	unreadable        *client.Unreadables // unreadable records of this process's tables
@@ -86,6 +94,7 @@ type App struct {
 	emits             *emit.Metrics       // nil: http.listen is not set, or nothing emits
 	folder            *folder.Folder
 	lists             *exclusion.Lists
+	deleteLists       *deleteLists  // nil: no role uses it
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
 	republishInterval time.Duration // between checks for overwritten incidents; 0: the default of the Pool
 }
@@ -93,7 +102,8 @@ type App struct {
 // Open makes the parts that cfg requires. Nothing runs before Run.
 func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error) {
 	log := o.Log
-	a := &App{cfg: cfg, log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain), commitTimeout: kafka.CommitTimeout}
+	a := &App{cfg: cfg, configured: cmp.Or(o.Configured, cfg), log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain),
+		commitTimeout: kafka.CommitTimeout}
 	defer func() {
 		if err != nil {
 			a.Close()
@@ -131,6 +141,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	}
 	if a.admin, err = admin.New(a.kafka); err != nil {
 		return nil, fmt.Errorf("make the admin client: %w", err)
+	}
+	if err := a.newAccounts(); err != nil {
+		return nil, err
 	}
 	if err := a.newPolicies(); err != nil {
 		return nil, err
@@ -206,7 +219,7 @@ func (a *App) topicOptions(roles ...schemas.Role) admin.TopicOptions {
 		Partitions: int32(k.Partitions), Replication: int16(k.Replication), MinInSync: k.MinInSync, Roles: roles}
 }
 
-// Stores returns the stores of the configuration.
+// Stores returns the stores in force.
 func (a *App) Stores() *Stores { return a.stores }
 
 // DB returns the ClickHouse database.

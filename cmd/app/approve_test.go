@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -46,6 +47,7 @@ func TestApproveRepairRefuses(t *testing.T) {
 // The record in the topic, from which the steward decides, and the row in the table, which the
 // operator has read, give the same Seen.
 func TestSeenIsTheSameInTheTable(t *testing.T) {
+	need.Integration(t)
 	v := newVerified(t)
 	modified := timestamppb.New(time.Date(2026, 3, 4, 5, 6, 7, 891234567, time.UTC))
 	md5 := map[string]string{"md5": oneMD5}

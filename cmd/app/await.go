@@ -100,9 +100,10 @@ func (a *App) RunWhile(ctx context.Context, roles []schemas.Role, do func(contex
 type Standstill struct {
 	Unserved []schemas.Role // roles that no process runs
 	Paused   []Scope        // pauses that affect the roles
+	Inactive []string       // accounts whose work waits
 }
 
-// Standstill returns the roles that no process runs, and the pauses that affect roles.
+// Standstill returns the roles that no process runs, the pauses that affect roles, and the inactive accounts.
 func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standstill, err error) {
 	ctx, cancel := context.WithTimeout(ctx, standstillTimeout)
 	defer cancel()
@@ -114,6 +115,7 @@ func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standsti
 		slices.Sort(s.Unserved)
 		s.Unserved = slices.Compact(s.Unserved)
 	}
+	s.Inactive = a.stores.inactive()
 	err = a.withControls(ctx, func(_ context.Context, k *client.Controls) error {
 		for _, c := range k.Active() {
 			if p := ScopeOf(c); c.GetPaused() && concerns(p, roles) {

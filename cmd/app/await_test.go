@@ -154,7 +154,7 @@ func TestHandled(t *testing.T) {
 func TestStandstill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
-		a := &App{kafka: b.Config()}
+		a := &App{kafka: b.Config(), stores: new(Stores)}
 		var err error
 		if a.admin, err = admin.New(a.kafka); err != nil {
 			t.Fatal(err)

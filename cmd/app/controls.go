@@ -16,7 +16,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
-	"github.com/millrace/millrace/streams/sweep"
 )
 
 // A Scope selects the work that a pause affects. An empty field matches everything; a piece with a
@@ -191,8 +190,8 @@ func (c *Controls) check(p Scope) error {
 	if p.Role != "" && !slices.Contains(roles, p.Role) {
 		return &UnknownNameError{"role", string(p.Role), names(roles)}
 	}
-	if p.Sweep != "" && p.Sweep != sweep.FixitySweep {
-		return &UnknownNameError{"sweep", p.Sweep, []string{sweep.FixitySweep}}
+	if p.Sweep != "" && !slices.Contains(Sweeps(), p.Sweep) {
+		return &UnknownNameError{"sweep", p.Sweep, Sweeps()}
 	}
 	var accounts, stores []string
 	for _, a := range c.cfg.Accounts {
@@ -255,13 +254,13 @@ func waitForControls(ctx context.Context, c *client.Controls) error {
 	}
 }
 
-// afterControls delays p until the pauses and the open incidents have been read.
+// afterControls delays p until the pauses, the accounts and the open incidents have been read.
 func (a *App) afterControls(p part) part {
 	return part{p.name, func(ctx context.Context) error {
 		if err := waitForControls(ctx, a.controls); err != nil {
 			return err
 		}
-		if err := ready(ctx, a.incidents); err != nil {
+		if err := ready(ctx, a.accounts, a.incidents); err != nil {
 			return err
 		}
 		return p.run(ctx)

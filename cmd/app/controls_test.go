@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
-	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/sweep"
 )
@@ -209,7 +208,9 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &App{kafka: b.Config(), controls: k, producer: c.producer, log: slog.New(slog.DiscardHandler)}
+	a := &App{cfg: c.cfg, kafka: b.Config(), controls: k, producer: c.producer, log: slog.New(slog.DiscardHandler),
+		stores: &Stores{}}
+	a.stores.current.Store(&storeSet{byKey: map[string]store{schemas.Key("acme", "disk"): {}}})
 	if runs {
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -233,13 +234,19 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 	})
 	start := time.Now()
 	round := func() (result sweep.Result, err error) {
-		err = a.withControls(t.Context(), func(ctx context.Context, k *client.Controls) error {
-			s := sweep.NewSweeper(sweep.SweeperConfig{Page: 1}, sweep.SweeperDeps{
-				Due: due, Publisher: a.producer, Checkpoints: a.checkpoints, Log: a.log, Paused: pausesSweep(k),
-				Lag:     func(context.Context) (int64, error) { return 0, nil },
-				Checked: func(context.Context, string, string, string) (bool, error) { return true, nil },
-			})
-			result, err = s.Sweep(ctx, sweep.Request{Account: "acme", Store: "disk", Begun: start})
+		rounds := sweep.FixityRounds{Due: due, Page: 1,
+			Lag:     func(context.Context) (int64, error) { return 0, nil },
+			Checked: func(context.Context, string, string, string) (bool, error) { return true, nil }}
+		m, err := rounds.Split(sweep.Request{Account: "acme", Store: "disk", Begun: start})
+		if err != nil {
+			return result, err
+		}
+		err = a.inCommand(t.Context(), func(ctx context.Context, w sweeping) error {
+			m.Blocked = a.sweepBlocked(w.controls, sweep.FixitySweep, StoreName{"acme", "disk"})
+			results, err := w.Rounds(ctx, []sweep.Split{m})
+			if len(results) > 0 {
+				result = results[0]
+			}
 			return err
 		})
 		return result, err

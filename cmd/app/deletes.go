@@ -3,14 +3,17 @@ package app
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/deletion"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
@@ -31,10 +34,12 @@ const (
 	orderedAtOnce = 1000
 )
 
-// deleteLists connects the brake on deletes and its lists with the topics, the tables and the incidents.
+// deleteLists connects the brakes on deletes and on rewrites, and their lists, with the topics, the tables and the
+// incidents. The copier uses the brake on rewrites, and the deleter orders the lists of both.
 type deleteLists struct {
 	app         *App
-	brake       *deletion.Brake
+	brake       *brake.Brake
+	rewrites    *brake.Brake
 	checkpoints *kafka.Table
 	results     *admin.Watermark // of duplication.results
 
@@ -42,65 +47,115 @@ type deleteLists struct {
 	lists map[incident.Subject]*listTimes // guarded by mu
 }
 
-// listTimes says when the deletes of a list are to be counted.
+// listTimes says when what is on a list is to be counted.
 type listTimes struct {
 	grew, counted time.Time
+	items         uint64 // at the last count
 }
 
 var _ deletion.Lists = (*deleteLists)(nil)
 
+// heldLists returns the lists of this process, and at the first call their parts.
+func (a *App) heldLists() (*deleteLists, []part, error) {
+	if a.deleteLists != nil {
+		return a.deleteLists, nil, nil
+	}
+	l, err := a.newDeleteLists()
+	if err != nil {
+		return nil, nil, err
+	}
+	a.deleteLists = l
+	return l, []part{{"brake", l.checkpoints.Run}}, nil
+}
+
 func (a *App) newDeleteLists() (*deleteLists, error) {
 	l := &deleteLists{app: a, lists: map[incident.Subject]*listTimes{}}
-	ledger := deletion.NewLedger()
+	deletes, rewrites := brake.NewLedger(brake.Deletes), brake.NewLedger(brake.Rewrites)
 	var err error
 	l.checkpoints, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) error {
 		c, _ := d.Body.(*pb.Checkpoint) // nil for a tombstone
-		return ledger.Apply(key, c)
+		return errors.Join(deletes.Apply(key, c), rewrites.Apply(key, c))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the table of checkpoints: %w", err)
 	}
-	l.checkpoints.OnUnreadable(func(key []byte, _ time.Time, _ error) { ledger.Unreadable(key) })
+	l.checkpoints.OnUnreadable(func(key []byte, _ time.Time, _ error) {
+		deletes.Unreadable(key)
+		rewrites.Unreadable(key)
+	})
 	l.results = a.admin.NewWatermark(schemas.DuplicationResults, map[schemas.Role][]schemas.Topic{
 		schemas.RoleSink: {schemas.DuplicationResults}})
-	l.brake, err = deletion.NewBrake(deletion.BrakeDeps{
-		Ledger: ledger, CatchUp: l.checkpoints.CatchUp, Publisher: a.producer, Live: l.live, History: l.history,
-		Limits: func(account, space string) deletion.Limits {
-			rules, _ := a.policyRegistry.Rules(account, space)
-			return a.limitsFor(rules)
-		},
-		Closed: func(space schemas.Copy, list string) bool { return a.incidentBoard.WasClosed(listSubject(space, list)) },
-		OnHeld: l.held, Park: kafka.Park,
-	})
+	deps := brake.Deps{
+		Ledger: deletes, CatchUp: l.checkpoints.CatchUp, Publisher: a.producer, Live: l.live,
+		History: l.history(read.DeletesSince), Limits: a.limitsFor(brake.Deletes),
+		Closed:  func(space schemas.Copy, list string) bool { return a.incidentBoard.WasClosed(listSubject(space, list)) },
+		Refused: l.refused, OnHeld: l.held, Park: kafka.Park,
+	}
+	if l.brake, err = brake.New(deps); err != nil {
+		return nil, err
+	}
+	deps.Ledger, deps.History, deps.Limits = rewrites, l.history(read.RewritesSince), a.limitsFor(brake.Rewrites)
+	l.rewrites, err = brake.New(deps)
 	return l, err
 }
 
-// limitsFor returns the limits of the brake for a space with the given rules: those of the rules, or else the
-// configured ones.
-func (a *App) limitsFor(rules policy.Rules) deletion.Limits {
-	own := rules.Brake.Deletes
-	return deletion.Limits{
-		MaxShare: cmp.Or(own.MaxShare, float64(a.cfg.Deletes.MaxShare)),
-		MaxCount: cmp.Or(own.MaxCount, int64(a.cfg.Deletes.MaxCount)),
+// limitsFor returns the limits of a brake: those of the rules of a space, or else the configured ones.
+func (a *App) limitsFor(k brake.Kind) func(account, space string) brake.Limits {
+	return func(account, space string) brake.Limits {
+		rules, _ := a.policyRegistry.Rules(account, space)
+		return brakeLimits(k, a.cfg, rules)
 	}
+}
+
+func brakeLimits(k brake.Kind, cfg *config.Config, rules policy.Rules) brake.Limits {
+	own, share, count := rules.Brake.Deletes, cfg.Deletes.MaxShare, cfg.Deletes.MaxCount
+	if k == brake.Rewrites {
+		own, share, count = rules.Brake.Rewrites, cfg.Replaced.MaxShare, cfg.Replaced.MaxCount
+	}
+	return brake.Limits{MaxShare: cmp.Or(own.MaxShare, float64(share)), MaxCount: cmp.Or(own.MaxCount, int64(count))}
 }
 
 // listSubject returns the subject of the incident of a list.
 func listSubject(space schemas.Copy, list string) incident.Subject {
 	s := incident.Subject{Account: space.Account, Store: space.Store, Space: space.Space, Kind: incident.DeletesHeld}
-	if list != deletion.UnlistedDeletes {
+	if brake.ReasonOf(list) == brake.ReasonRewrites {
+		s.Kind = incident.RewritesHeld
+	}
+	if list != brake.UnlistedDeletes {
 		s.Name = list
 	}
 	return s
+}
+
+// HasList reports whether incidents of a kind are about a list of what waits for approval.
+func HasList(kind string) bool { return kind == incident.DeletesHeld || kind == incident.RewritesHeld }
+
+// heldKind returns what is on a list.
+func heldKind(list string) brake.Kind {
+	if brake.ReasonOf(list) == brake.ReasonRewrites {
+		return brake.Rewrites
+	}
+	return brake.Deletes
 }
 
 // listOf returns the space and the name of the list that an incident is about.
 func listOf(s incident.Subject) (schemas.Copy, string) {
 	list := s.Name
 	if list == "" {
-		list = deletion.UnlistedDeletes
+		list = brake.UnlistedDeletes
 	}
 	return schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space}, list
+}
+
+// refused returns the lists of a space whose refusal is being carried out.
+func (l *deleteLists) refused(space schemas.Copy) (lists []string) {
+	for _, s := range l.app.incidentBoard.RefusedIn(space.Account, space.Store, space.Space) {
+		if HasList(s.Kind) {
+			_, list := listOf(s)
+			lists = append(lists, list)
+		}
+	}
+	return lists
 }
 
 // held opens the incident of a list, if it is not open.
@@ -117,7 +172,8 @@ func (l *deleteLists) held(ctx context.Context, space schemas.Copy, list, cause 
 	if l.app.incidentBoard.IsOpen(about) {
 		return nil
 	}
-	return l.app.incidentBoard.Open(ctx, about, "deletes wait for approval, and the copies are kept: "+cause)
+	return l.app.incidentBoard.Open(ctx, about,
+		fmt.Sprintf("%s wait for approval, and the copies are kept: %s", heldKind(list), cause))
 }
 
 // fresh calls do for tables that have everything that was published before the call, of the topics of marks. The task
@@ -163,20 +219,24 @@ func (l *deleteLists) live(ctx context.Context, space schemas.Copy) (n int64, er
 	return n, err
 }
 
-func (l *deleteLists) history(ctx context.Context, space schemas.Copy, since time.Time) (deletion.History, error) {
-	var h deletion.History
-	err := l.fresh(ctx, func(ctx context.Context) (err error) {
-		if h.Live, err = read.LiveCopies(ctx, l.app.db, space); err != nil {
+// history returns brake.Deps.History of what a query counts.
+func (l *deleteLists) history(
+	count func(context.Context, *clickhouse.DB, schemas.Copy, time.Time) ([]read.DeleteCount, error),
+) func(context.Context, schemas.Copy, time.Time) (brake.History, error) {
+	return func(ctx context.Context, space schemas.Copy, since time.Time) (h brake.History, err error) {
+		err = l.fresh(ctx, func(ctx context.Context) (err error) {
+			if h.Live, err = read.LiveCopies(ctx, l.app.db, space); err != nil {
+				return err
+			}
+			counts, err := count(ctx, l.app.db, space, since)
+			h.Executed = nil
+			for _, c := range counts {
+				h.Executed = append(h.Executed, brake.Executed{At: c.At, Count: int64(c.Count)})
+			}
 			return err
-		}
-		counts, err := read.DeletesSince(ctx, l.app.db, space, since)
-		h.Deletes = nil
-		for _, c := range counts {
-			h.Deletes = append(h.Deletes, deletion.Executed{At: c.At, Count: int64(c.Count)})
-		}
-		return err
-	}, l.app.watermark, l.results)
-	return h, err
+		}, l.app.watermark, l.results)
+		return h, err
+	}
 }
 
 // Waiting implements deletion.Lists.
@@ -187,7 +247,8 @@ func (l *deleteLists) Waiting(ctx context.Context, p deletion.ListPage) (page []
 		page = nil
 		for _, r := range rows {
 			page = append(page, deletion.Listed{
-				Item: r.Item, SourceStore: r.SourceStore, Deleted: r.Deleted, Approved: r.Approved, Reason: r.Reason})
+				Item: r.Item, SourceStore: r.SourceStore, Deleted: r.Deleted, Approved: r.Approved, Reason: r.Reason,
+				Changed: r.Deleted, Version: r.Version, Digests: r.Digests})
 		}
 		return err
 	}
@@ -197,13 +258,21 @@ func (l *deleteLists) Waiting(ctx context.Context, p deletion.ListPage) (page []
 	return page, get(ctx)
 }
 
-// Ordered implements deletion.Lists.
-func (l *deleteLists) Ordered(ctx context.Context, space schemas.Copy, list string, by deletion.Approval) error {
-	return l.app.incidentBoard.Approve(ctx, listSubject(space, list), by.Who, by.Action)
+// Decide implements deletion.Lists.
+func (l *deleteLists) Decide(
+	ctx context.Context, space schemas.Copy, list string, by deletion.Decision,
+) (bool, error) {
+	return l.app.incidentBoard.Decide(ctx, listSubject(space, list),
+		incident.Decision{By: by.Who, Ref: by.Action, Reason: by.Why, Refused: by.Refused})
 }
 
-// report counts the deletes of the open lists, reminds of them, and closes the incident of a list whose deletes all
-// have a result, until ctx is done.
+// Ordered implements deletion.Lists.
+func (l *deleteLists) Ordered(ctx context.Context, space schemas.Copy, list, detail string) error {
+	return l.app.incidentBoard.Ordered(ctx, listSubject(space, list), detail)
+}
+
+// report counts what is on the open lists, reminds of it, and closes the incident of a list of which all has a result,
+// until ctx is done.
 func (l *deleteLists) report(ctx context.Context) error {
 	t := time.NewTicker(countInterval)
 	defer t.Stop()
@@ -213,15 +282,16 @@ func (l *deleteLists) report(ctx context.Context) error {
 			return nil
 		case <-t.C:
 		}
-		for _, about := range l.app.incidentBoard.OpenOf(incident.DeletesHeld) {
+		board := l.app.incidentBoard
+		for _, about := range append(board.OpenOf(incident.DeletesHeld), board.OpenOf(incident.RewritesHeld)...) {
 			if err := l.reportList(ctx, about); err != nil && ctx.Err() == nil {
-				l.app.log.Warn("count the deletes of a list that wait for approval", "incident", about.Key(), "err", err)
+				l.app.log.Warn("count what waits for approval on a list", "incident", about.Key(), "err", err)
 			}
 		}
 	}
 }
 
-// due reports whether the deletes of a list are to be counted now.
+// due reports whether what is on a list is to be counted now.
 func (l *deleteLists) due(about incident.Subject) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +301,8 @@ func (l *deleteLists) due(about incident.Subject) bool {
 		l.lists[about] = t
 	}
 	now := time.Now()
-	if !l.app.incidentBoard.IsApproved(about) && now.Sub(t.grew) > growingFor && now.Sub(t.counted) < recountInterval {
+	phase, _ := l.app.incidentBoard.PhaseOf(about)
+	if phase == incident.Undecided && now.Sub(t.grew) > growingFor && now.Sub(t.counted) < recountInterval {
 		return false
 	}
 	t.counted = now
@@ -245,15 +316,19 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.app.cfg.Fixity.FreshWait)
 	defer cancel()
-	approved := board.IsApproved(about) // before the count
+	phase, refused := board.PhaseOf(about) // before the count
 	space, list := listOf(about)
 	p, err := read.ProgressOfList(ctx, l.app.db, space, list)
 	if err != nil {
 		return err
 	}
-	detail := describeList(p, approved)
+	l.counted(about, p.Items)
+	detail := describeList(heldKind(list), p, phase != incident.Undecided)
+	if refused {
+		detail = describeRefused(p)
+	}
 	switch {
-	case approved && p.Ended >= p.Items: // all were in the table when they were ordered
+	case phase == incident.Ordered && p.Ended >= p.Items: // all were in the table when they were ordered
 		return board.Close(ctx, about, detail)
 	case p.Items == 0: // not in the table yet
 		return nil
@@ -264,11 +339,29 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	return board.Remind(ctx, about, reminderInterval, detail)
 }
 
-// describeList says how many deletes are on a list.
-func describeList(p read.ListProgress, approved bool) string {
-	if approved {
-		return fmt.Sprintf("%d of %d deletes have ended, %d copies were deleted", p.Ended, p.Items, p.Deleted)
+// counted records how much is on a list. One that has grown, by any process, is counted again soon.
+func (l *deleteLists) counted(about incident.Subject, items uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if t := l.lists[about]; t.items != items {
+		t.items, t.grew = items, time.Now()
 	}
-	return fmt.Sprintf("%d deletes wait for approval, the first since %s",
-		p.Items-min(p.Items, p.Ended), p.First.UTC().Format(time.RFC3339))
+}
+
+// describeList says how much is on a list.
+func describeList(k brake.Kind, p read.ListProgress, approved bool) string {
+	if approved {
+		done := "deleted"
+		if k == brake.Rewrites {
+			done = "replaced"
+		}
+		return fmt.Sprintf("%d of %d %s have ended, %d copies were %s", p.Ended, p.Items, k, p.Done, done)
+	}
+	return fmt.Sprintf("%d %s wait for approval, the first since %s",
+		p.Items-min(p.Items, p.Ended), k, p.First.UTC().Format(time.RFC3339))
+}
+
+// describeRefused says how far the restores of a refused list are.
+func describeRefused(p read.ListProgress) string {
+	return fmt.Sprintf("%d of %d restores have ended, %d items are back", p.Ended, p.Items, p.Restored)
 }

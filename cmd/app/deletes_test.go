@@ -83,41 +83,29 @@ func TestBrakeAndLists(t *testing.T) {
 		}
 		return all
 	}
-	until := func(what string, ok func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !ok(); time.Sleep(100 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("not in time: %s; %d files, incidents %v\n%s", what, left(), open(), s.said.String())
-			}
-		}
-	}
 	items := func(i *pb.Incident) uint64 {
 		q := QueryOfList(i)
 		p, err := read.ProgressOfList(ctx, a.DB(), q.Space, q.List)
 		must(err)
 		return p.Items
 	}
-	until("the policy", func() bool { // is in force when the source is deleted
-		rules, _ := a.policyRegistry.Rules("acme", "photos")
-		return rules.Revision == 1
-	})
-	time.Sleep(10 * time.Millisecond) // so that its start is in the past
+	s.inForce(a, "acme", "2")
 	remove(0, first)
-	until("the list", func() bool { return len(open()) == 1 && items(open()[0]) == first-limit })
+	s.untilTrue("the list", func() bool { return len(open()) == 1 && items(open()[0]) == first-limit })
 	if n := left(); n != first-limit {
 		t.Fatalf("%d copies left, want %d", n, first-limit)
 	}
 	held := open()[0]
-	until("the count", func() bool {
+	s.untilTrue("the count", func() bool {
 		steps := open()[0].GetSteps()
 		return strings.HasPrefix(steps[len(steps)-1].GetDetail(), fmt.Sprintf("%d deletes wait", first-limit))
 	})
-	if _, n, err := a.ApproveDeletes(ctx, held, Actor{Who: "ann"}); err != nil || n != first-limit {
+	if _, n, err := a.ApproveList(ctx, held, Actor{Who: "ann"}); err != nil || n != first-limit {
 		t.Fatalf("approved %d: %v", n, err)
 	}
-	until("the deletes of the list", func() bool { return left() == 0 && len(open()) == 0 })
+	s.untilTrue("the deletes of the list", func() bool { return left() == 0 && len(open()) == 0 })
 	remove(first, first+later) // the limit of the hour is still reached
-	until("the next list", func() bool { return len(open()) == 1 && items(open()[0]) == later })
+	s.untilTrue("the next list", func() bool { return len(open()) == 1 && items(open()[0]) == later })
 	if next := open()[0]; left() != later || next.GetSubject() == held.GetSubject() {
 		t.Errorf("%d copies left, list %s after %s", left(), next.GetSubject(), held.GetSubject())
 	}

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,49 +12,81 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// expireLogInterval is the time between two log lines about the progress in a store.
-const expireLogInterval = 30 * time.Second
+const (
+	// expireLogInterval is the time between two log lines about the progress in a store.
+	expireLogInterval = 30 * time.Second
+	// incidentsTimeout bounds the wait for the newest incidents before a store is cleaned up.
+	incidentsTimeout = 30 * time.Second
+	// loggedHolds is the number of incidents that a log line names as reasons why bytes do not expire.
+	loggedHolds = 5
+)
 
 // expirer returns the work of one cleanup: it cleans up the stores, one after the other, except the
 // paused ones. Several processes can do so concurrently.
 func (a *App) expirer() func(context.Context) {
-	m := newExpireMetrics(a.registry, a.stores)
-	return func(ctx context.Context) {
-		for _, n := range a.stores.storeNames() {
-			if ctx.Err() == nil && !a.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
-				a.expire(ctx, n, m)
-			}
+	e := &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores), incidents: a.readIncidents}
+	return e.all
+}
+
+// readIncidents returns when the incidents that were open at the time of the call have been read.
+func (a *App) readIncidents(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, incidentsTimeout)
+	defer cancel()
+	return a.incidents.CatchUp(ctx)
+}
+
+// An expiry cleans up stores. What is kept of a space stays while an incident of the space is open, and if it is
+// unknown whether one is.
+type expiry struct {
+	app       *App
+	metrics   *expireMetrics
+	incidents func(context.Context) error // reads the open incidents into App.spaceHolds
+}
+
+func (e *expiry) all(ctx context.Context) {
+	for _, n := range e.app.stores.storeNames() {
+		if ctx.Err() == nil && !e.app.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
+			e.expire(ctx, n)
 		}
 	}
 }
 
 // expire removes the expired content of one store.
-func (a *App) expire(ctx context.Context, n StoreName, m *expireMetrics) {
-	a.runJob(ctx, schemas.Key("expire", n.Account, n.Store), func(id string) (map[string]int64, error) {
-		log := a.log.With("account", n.Account, "store", n.Store, "job", id)
-		done, is, err := a.expireStore(ctx, n, func(sum storage.Expired) {
+func (e *expiry) expire(ctx context.Context, n StoreName) {
+	e.app.runJob(ctx, schemas.Key("expire", n.Account, n.Store), func(id string) (map[string]int64, error) {
+		log := e.app.log.With("account", n.Account, "store", n.Store, "job", id)
+		done, is, err := e.expireStore(ctx, n, func(sum storage.Expired) {
 			log.Info("remove expired content", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
-		}, m)
+		})
+		if is && ctx.Err() == nil {
+			e.metrics.held(n, done.Held)
+		}
+		if done.Held > 0 {
+			log.Info("retain expired content of spaces with open incidents", "held", done.Held,
+				"incidents", e.app.spaceHolds.reasons(n.Account, loggedHolds))
+		}
 		switch {
 		case ctx.Err() != nil, !is && err == nil:
 			return nil, err
 		case err != nil:
-			m.failed(n)
+			e.metrics.failed(n)
 			log.Warn("remove expired content: continue in the next run",
 				"uploads", done.Uploads, "kept", done.Retained, "err", err)
-		case done != storage.Expired{}:
+		case done != storage.Expired{Held: done.Held}:
 			log.Info("removed expired content", "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
 		}
-		return map[string]int64{"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes}, err
+		return map[string]int64{
+			"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes, "held": done.Held,
+		}, err
 	})
 }
 
 // expireStore cleans up a store if its marker can be read. It calls progress periodically with the
 // total so far. is reports whether the store has anything to clean up.
-func (a *App) expireStore(
-	ctx context.Context, n StoreName, progress func(storage.Expired), m *expireMetrics,
+func (e *expiry) expireStore(
+	ctx context.Context, n StoreName, progress func(storage.Expired),
 ) (done storage.Expired, is bool, err error) {
-	st := a.stores.of(n)
+	st := e.app.stores.of(n)
 	if st.cfg.Layout == "plain" { // read only
 		return done, false, nil
 	}
@@ -69,11 +102,17 @@ func (a *App) expireStore(
 		return done, false, nil
 	}
 	o, sum, last := storage.ExpireOptions{Shared: st.cfg.ExternalWrites == "expected"}, storage.Expired{}, time.Now()
-	if keep := a.cfg.Replaced.Keep; keep > 0 {
-		o.RetainedBefore = time.Now().Add(-keep)
+	var unknown error // the open incidents are: only uploads are removed
+	if keep := e.app.cfg.Replaced.Keep; keep > 0 {
+		if unknown = e.incidents(ctx); unknown == nil {
+			o.RetainedBefore = time.Now().Add(-keep)
+		} else {
+			unknown = fmt.Errorf("keep what has expired: read the open incidents: %w", unknown)
+		}
 	}
+	o.Hold = func(space string) bool { return e.app.spaceHolds.holds(n.Account, space) }
 	o.Each = func(more storage.Expired) {
-		m.removed(n, more)
+		e.metrics.removed(n, more)
 		sum.Add(storage.ExpireOptions{}, more)
 		if now := time.Now(); now.Sub(last) >= expireLogInterval {
 			last = now
@@ -81,12 +120,15 @@ func (a *App) expireStore(
 		}
 	}
 	done, err = t.Expire(ctx, o)
-	return done, true, err
+	return done, true, errors.Join(err, unknown)
 }
 
 // expireMetrics counts the objects and bytes removed from the configured stores. A nil *expireMetrics
 // counts nothing.
-type expireMetrics struct{ things, bytes, failures *prometheus.CounterVec }
+type expireMetrics struct {
+	things, bytes, failures *prometheus.CounterVec
+	retained                *prometheus.GaugeVec
+}
 
 func newExpireMetrics(reg *prometheus.Registry, stores *Stores) *expireMetrics {
 	if reg == nil {
@@ -100,6 +142,9 @@ func newExpireMetrics(reg *prometheus.Registry, stores *Stores) *expireMetrics {
 		counter("removed_total", "Incomplete uploads, and replaced items after their retention, that were removed.", "what"),
 		counter("removed_bytes_total", "Replaced bytes that were removed from a store after their retention."),
 		counter("failures_total", "Cleanups of a store that failed."),
+		prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "millrace", Subsystem: "expire", Name: "held_objects",
+			Help: "Replaced items that the last cleanup left after their retention, because of open incidents.",
+		}, []string{"account", "store"}),
 	}
 	for _, n := range stores.storeNames() {
 		for _, kind := range []string{"uploads", "kept"} {
@@ -107,8 +152,9 @@ func newExpireMetrics(reg *prometheus.Registry, stores *Stores) *expireMetrics {
 		}
 		m.bytes.WithLabelValues(n.Account, n.Store)
 		m.failures.WithLabelValues(n.Account, n.Store)
+		m.retained.WithLabelValues(n.Account, n.Store)
 	}
-	reg.MustRegister(m.things, m.bytes, m.failures)
+	reg.MustRegister(m.things, m.bytes, m.failures, m.retained)
 	return m
 }
 
@@ -124,5 +170,11 @@ func (m *expireMetrics) removed(n StoreName, t storage.Expired) {
 func (m *expireMetrics) failed(n StoreName) {
 	if m != nil {
 		m.failures.WithLabelValues(n.Account, n.Store).Inc()
+	}
+}
+
+func (m *expireMetrics) held(n StoreName, objects int64) {
+	if m != nil {
+		m.retained.WithLabelValues(n.Account, n.Store).Set(float64(objects))
 	}
 }

@@ -57,7 +57,9 @@ func TestExpirer(t *testing.T) {
 			}
 			return len(all)
 		}
-		expirer := a.periodic("expirer", a.cfg.Expire.Every, a.expirer())
+		a.spaceHolds = newSpaceHolds()
+		e := &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores), incidents: known}
+		expirer := a.periodic("expirer", a.cfg.Expire.Every, e.all)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		time.Sleep(2 * 24 * time.Hour)
@@ -134,5 +136,91 @@ func wantExpireMetrics(t *testing.T, a *App) {
 	if sums["millrace_expire_removed_total"] != 3 || sums["millrace_expire_removed_bytes_total"] != 24 ||
 		sums["millrace_expire_failures_total"] == 0 {
 		t.Errorf("metrics: %v, want 3 things of 24 bytes removed, and failures", sums)
+	}
+}
+
+// known is the incidents function of an expiry whose incidents have been read.
+func known(context.Context) error { return nil }
+
+// What is kept of a space stays while an incident of the space is open in any store, and while the open incidents are
+// unknown. What is kept of other spaces and accounts expires.
+func TestExpiryGuard(t *testing.T) {
+	t.Parallel()
+	open := func(account, store, space, item, kind string) *pb.Incident {
+		return &pb.Incident{Id: "i", Account: account, Store: store, Space: space, Item: item, Kind: kind,
+			State: pb.IncidentState_INCIDENT_STATE_OPEN}
+	}
+	closed := open("acme", "b", "s", "a", "content-corrupt")
+	closed.State = pb.IncidentState_INCIDENT_STATE_CLOSED
+	inWork := open("acme", "b", "s", "a", "content-corrupt")
+	inWork.State = pb.IncidentState_INCIDENT_STATE_REPAIRING
+	for name, tt := range map[string]struct {
+		incidents  []*pb.Incident
+		unreadable string
+		unknown    error
+		remaining  int // of the two kept objects, in the spaces s and other
+	}{
+		"no incident":                {remaining: 0},
+		"of a copy":                  {incidents: []*pb.Incident{open("acme", "b", "s", "x", "replaced")}, remaining: 1},
+		"of a copy in another store": {incidents: []*pb.Incident{open("acme", "a", "s", "x", "replaced")}, remaining: 1},
+		"of a store that is no more": {incidents: []*pb.Incident{open("acme", "z", "s", "x", "replaced")}, remaining: 1},
+		"of a list":                  {incidents: []*pb.Incident{open("acme", "b", "s", "", "deletes-held")}, remaining: 1},
+		"of the space":               {incidents: []*pb.Incident{open("acme", "b", "s", "", "space-missing")}, remaining: 1},
+		"being repaired":             {incidents: []*pb.Incident{inWork}, remaining: 1},
+		"closed":                     {incidents: []*pb.Incident{inWork, closed}, remaining: 0},
+		"of another account":         {incidents: []*pb.Incident{open("zoo", "a", "s", "", "deletes-held")}, remaining: 0},
+		"of a policy":                {incidents: []*pb.Incident{open("acme", "", "", "", "policy-diverged")}, remaining: 0},
+		"tables lack records":        {incidents: []*pb.Incident{open("-", "", "", "", "records-behind")}, remaining: 2},
+		"a record cannot be read":    {unreadable: "acme/b/s/x/replaced", remaining: 2},
+		"a later record can be read": {unreadable: "acme/b/s/a/content-corrupt", incidents: []*pb.Incident{closed},
+			remaining: 0},
+		"the incidents are not known": {unknown: context.DeadlineExceeded, remaining: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := trimming(t, kafkatest.New(t, kafkatest.Options{Partitions: 1}), 0)
+			a.cfg.Replaced.Keep = time.Nanosecond
+			a.stores, a.registry, a.spaceHolds = openTestStores(t, t.TempDir()), health.NewRegistry(), newSpaceHolds()
+			n := StoreName{"acme", "b"}
+			st := a.stores.of(n)
+			for _, space := range []string{"s", "other"} {
+				if err := st.CreateSpace(t.Context(), storage.Space{Name: space}); err != nil {
+					t.Fatal(err)
+				}
+				for range 2 {
+					if _, err := st.Put(t.Context(), space, "a", strings.NewReader("x"),
+						storage.PutOptions{Size: 1, KeepReplaced: true}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if tt.unreadable != "" {
+				a.spaceHolds.Unreadable([]byte(tt.unreadable), time.Now(), nil)
+			}
+			for _, i := range tt.incidents {
+				a.spaceHolds.Apply([]byte(schemas.IncidentKey(i)), i)
+			}
+			e := &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores),
+				incidents: func(context.Context) error { return tt.unknown }}
+			e.expire(t.Context(), n)
+			remaining := 0
+			for _, space := range []string{"s", "other"} {
+				for _, err := range storage.ListKept(t.Context(), st, space, []string{"a"}) {
+					if remaining++; err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if remaining != tt.remaining {
+				t.Errorf("%d objects are kept, want %d; held because of %q", remaining, tt.remaining,
+					a.spaceHolds.reasons("acme", 10))
+			}
+			for _, i := range tt.incidents {
+				a.spaceHolds.Apply([]byte(schemas.IncidentKey(i)), nil) // a tombstone
+			}
+			if a.spaceHolds.holds("acme", "s") != (tt.unreadable != "" && len(tt.incidents) == 0) {
+				t.Error("the space is held after its incidents were removed")
+			}
+		})
 	}
 }

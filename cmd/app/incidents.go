@@ -3,7 +3,6 @@ package app
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -19,7 +18,8 @@ import (
 // newIncidents makes the incident board and the table that feeds it.
 func (a *App) newIncidents() (err error) {
 	a.incidentBoard = incident.NewBoard(a.producer, a.log)
-	a.onIncident = append(a.onIncident, a.incidentBoard.Apply)
+	a.spaceHolds = newSpaceHolds()
+	a.onIncident = append(a.onIncident, a.incidentBoard.Apply, a.spaceHolds.Apply)
 	a.incidents, err = kafka.NewTable(a.kafka, schemas.Incidents, incidentsTo(func(key []byte, i *pb.Incident) {
 		for _, apply := range a.onIncident {
 			apply(key, i)
@@ -28,6 +28,7 @@ func (a *App) newIncidents() (err error) {
 	if err != nil {
 		return fmt.Errorf("make the incidents table: %w", err)
 	}
+	a.incidents.OnUnreadable(a.spaceHolds.Unreadable)
 	return nil
 }
 
@@ -87,7 +88,7 @@ func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (acti
 	switch {
 	case !steward.Repairable(i.GetKind()):
 		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", precondition.Err, key, i.GetKind())
-	case a.stores.RepairMode(i.GetAccount(), i.GetStore()) == steward.Off:
+	case a.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime()) == steward.Off:
 		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s",
 			precondition.Err, key, i.GetAccount(), i.GetStore())
 	}
@@ -95,24 +96,16 @@ func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (acti
 	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
 }
 
-// ApproveDeletes publishes an operator's approval of the deletes that are on the list of an incident deletes-held, and
-// returns the id of the action and the number of these deletes. Those that are put on the list later are not approved.
-func (a *App) ApproveDeletes(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
-	q := QueryOfList(i)
-	p, err := read.ProgressOfList(ctx, a.db, q.Space, q.List)
-	switch {
-	case err != nil:
-		return "", 0, err
-	case p.Items == 0:
-		return "", 0, fmt.Errorf("%w: incident %s: no delete of its list is on record yet: is role sink running?",
-			precondition.Err, schemas.IncidentKey(i))
+// ApproveList publishes an operator's approval of the deletes, or rewrites, that are on the list of an incident, and
+// returns the id of the action and their number. Those that are put on the list later are not approved.
+func (a *App) ApproveList(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
+	if i.GetKind() == incident.RewritesHeld {
+		return a.decideList(ctx, i, by, steward.ActionApproveRewrites)
 	}
-	done := by.action(steward.ActionApproveDeletes, i)
-	done.After = p.Last.Format(time.RFC3339Nano)
-	return done.GetId(), p.Items, a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+	return a.decideList(ctx, i, by, steward.ActionApproveDeletes)
 }
 
-// QueryOfList returns the query for the list of an incident deletes-held.
+// QueryOfList returns the query for the list of an incident.
 func QueryOfList(i *pb.Incident) read.ListQuery {
 	space, list := listOf(incident.Subject{
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Name: i.GetSubject()})

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
@@ -23,9 +25,10 @@ import (
 
 // Timeouts of the HTTP server for events. Sizes and publishing are bounded for each request.
 const (
-	ingestRead  = 45 * time.Second
-	ingestWrite = time.Minute
-	ingestStop  = 10 * time.Second
+	ingestConnect = 5 * time.Second
+	ingestRead    = 45 * time.Second
+	ingestWrite   = time.Minute
+	ingestStop    = 15 * time.Second // more than a request may wait for memory and for Kafka
 )
 
 // ingester handles notifications and, if configured, accepts events over HTTP and watches
@@ -35,7 +38,7 @@ func (a *App) ingester() ([]part, error) {
 	if a.registry != nil {
 		m = ingest.NewMetrics(a.registry)
 	}
-	h, err := hint.NewHandler(a.stores, newBucketResolver(a.cfg), m.Hints("notification"))
+	h, err := hint.NewHandler(a.stores, newBucketResolver(a.cfg, a.stores), m.Hints("notification"))
 	if err != nil {
 		return nil, err
 	}
@@ -63,19 +66,49 @@ func (a *App) ingester() ([]part, error) {
 		a.events = &eventServer{app: a, metrics: m}
 		parts = append(parts, part{"ingest", a.events.run})
 	}
-	for _, n := range a.stores.storeNames() {
-		c := a.stores.of(n).cfg
-		if !c.Watch {
-			continue
-		}
-		w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: itemPathFunc(c)},
-			a.stores, a.producer, m.Hints("watch"), a.log)
-		if err != nil {
-			return nil, err
-		}
-		parts = append(parts, part{"watch " + n.Account + "/" + n.Store, w.Run})
+	return append(parts, part{"watch", func(ctx context.Context) error { return a.watchDirectories(ctx, m) }}), nil
+}
+
+// watchDirectories watches the directories of stores with watch. A store that is added or changed is watched from then
+// on.
+func (a *App) watchDirectories(ctx context.Context, m *ingest.Metrics) error {
+	g, ctx := errgroup.WithContext(ctx)
+	type watched struct {
+		cfg  config.Store
+		stop context.CancelFunc
 	}
-	return parts, nil
+	running := map[StoreName]watched{}
+	g.Go(func() error {
+		for ctx.Err() == nil {
+			changed := a.stores.change()
+			for n, w := range running {
+				if c := a.stores.of(n).cfg; !c.Watch || !alike(c, w.cfg) {
+					w.stop()
+					delete(running, n)
+				}
+			}
+			for _, n := range a.stores.storeNames() {
+				c := a.stores.of(n).cfg
+				if _, is := running[n]; is || !c.Watch {
+					continue
+				}
+				w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: itemPathFunc(c)},
+					a.stores, a.producer, m.Hints("watch"), a.log)
+				if err != nil {
+					return fmt.Errorf("watch %s/%s: %w", n.Account, n.Store, err)
+				}
+				watching, stop := context.WithCancel(ctx)
+				running[n] = watched{c, stop}
+				g.Go(func() error { return w.Run(watching) })
+			}
+			select {
+			case <-ctx.Done():
+			case <-changed:
+			}
+		}
+		return nil
+	})
+	return g.Wait()
 }
 
 // warnMissingTopics logs the configured notification topics that do not exist. Other systems create
@@ -123,13 +156,26 @@ func (s *eventServer) open(ctx context.Context) error {
 	return nil
 }
 
-// run serves until ctx is done. Requests in progress may then end.
+// run serves until ctx is done. Requests in progress may then end. It connects the producer meanwhile, and not at the
+// first event, because some clients wait for a few seconds only and never send an event again.
 func (s *eventServer) run(ctx context.Context) error {
-	return serveOn(ctx, s.listener, &http.Server{
-		Handler: s.handler, ReadHeaderTimeout: serveHeader, ReadTimeout: ingestRead, WriteTimeout: ingestWrite,
-		IdleTimeout: serveIdle, MaxHeaderBytes: 16 << 10,
-		ErrorLog: slog.NewLogLogger(s.app.log.Handler(), slog.LevelDebug),
-	}, ingestStop)
+	var g errgroup.Group
+	g.Go(func() error {
+		ctx, cancel := context.WithTimeout(ctx, ingestConnect)
+		defer cancel()
+		if err := s.app.producer.Connect(ctx); err != nil {
+			s.app.log.Debug("connect producer of events", "err", err) // each publish tries again
+		}
+		return nil
+	})
+	g.Go(func() error {
+		return serveOn(ctx, s.listener, &http.Server{
+			Handler: s.handler, ReadHeaderTimeout: serveHeader, ReadTimeout: ingestRead, WriteTimeout: ingestWrite,
+			IdleTimeout: serveIdle, MaxHeaderBytes: 16 << 10,
+			ErrorLog: slog.NewLogLogger(s.app.log.Handler(), slog.LevelDebug),
+		}, ingestStop)
+	})
+	return g.Wait()
 }
 
 // close closes the listener, also if run was not called.
@@ -153,18 +199,18 @@ func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
 }
 
 // HasStore implements ingest.Stores.
-func (s *Stores) HasStore(account, id string) bool { return slices.Contains(s.accounts[account], id) }
+func (s *Stores) HasStore(account, id string) bool { return slices.Contains(s.IDs(account), id) }
 
 // A bucketResolver maps a bucket and key to stores and items.
 type bucketResolver struct {
-	cfg    *config.Config
+	stores *Stores
 	topics map[schemas.Topic]StoreName // of notifications; empty fields: any
 }
 
 var _ hint.Resolver = (*bucketResolver)(nil)
 
-func newBucketResolver(cfg *config.Config) *bucketResolver {
-	p := &bucketResolver{cfg, map[schemas.Topic]StoreName{}}
+func newBucketResolver(cfg *config.Config, stores *Stores) *bucketResolver {
+	p := &bucketResolver{stores, map[schemas.Topic]StoreName{}}
 	for _, n := range cfg.Ingest.Notifications {
 		p.topics[schemas.Foreign(n.Topic)] = StoreName{n.Account, n.Store}
 	}
@@ -181,19 +227,14 @@ func (p *bucketResolver) Resolve(topic schemas.Topic, bucket, key string) (all [
 	if !ok {
 		return nil, false
 	}
-	for _, a := range p.cfg.Accounts {
-		if target.Account != "" && target.Account != a.ID {
+	for _, n := range p.stores.storeNames() {
+		if target.Account != "" && target.Account != n.Account || target.Store != "" && target.Store != n.Store {
 			continue
 		}
-		for _, s := range a.Stores {
-			if target.Store != "" && target.Store != s.ID {
-				continue
-			}
-			space, item, is, mine := itemInBucket(s, target.Store != "", bucket, key)
-			known = known || mine
-			if is {
-				all = append(all, schemas.Copy{Account: a.ID, Store: s.ID, Space: space, Item: item})
-			}
+		space, item, is, mine := itemInBucket(p.stores.of(n).cfg, target.Store != "", bucket, key)
+		known = known || mine
+		if is {
+			all = append(all, schemas.Copy{Account: n.Account, Store: n.Store, Space: space, Item: item})
 		}
 	}
 	return all, known

@@ -180,7 +180,11 @@ func TestBucketResolver(t *testing.T) {
 	}}
 	cfg.Ingest.Notifications = []config.Notification{{Topic: "all"}, {Topic: "one", Account: "acme", Store: "2"},
 		{Topic: "account", Account: "acme"}}
-	p := newBucketResolver(cfg)
+	stores, err := newStores(cfg, new(logtest.Lines).Log())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newBucketResolver(cfg, stores)
 	for name, tt := range map[string]struct {
 		topic schemas.Topic
 		want  string // empty: nobody's
@@ -239,7 +243,11 @@ func TestIngestKafkaAway(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer out.Close()
-				stores := &Stores{accounts: map[string][]string{"acme": {"1"}}}
+				stores, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
+					Stores: []config.Store{{ID: "1", Driver: "file", Root: "/a"}}}}}, new(logtest.Lines).Log())
+				if err != nil {
+					t.Fatal(err)
+				}
 				h, err := ingest.New(ingest.Config{}, out, stores, nil, new(logtest.Lines).Log())
 				if err != nil {
 					t.Fatal(err)

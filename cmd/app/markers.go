@@ -36,8 +36,9 @@ func CheckStores(ctx context.Context, cfg *config.Config, log *slog.Logger) erro
 
 // checkAtStart reads all markers once, so that the breakers of unavailable stores are open before
 // the first task. Its error reports only stores that have the marker of another store or belong to
-// another user, since waiting does not help there.
-func (s *Stores) checkAtStart(run context.Context) error {
+// another user, since waiting does not help there. It calls inForce for such stores, and does not report those that the
+// accounts in force do not have in this place: the topic of accounts is not read yet.
+func (s *Stores) checkAtStart(run context.Context, inForce func(context.Context) []config.Account) error {
 	ctx, cancel := context.WithTimeout(run, startCheckTimeout)
 	defer cancel()
 	names := s.storeNames()
@@ -60,14 +61,61 @@ func (s *Stores) checkAtStart(run context.Context) error {
 		})
 	}
 	wg.Wait()
+	if errors.Join(errs...) == nil {
+		return nil
+	}
+	accounts := inForce(run)
+	for i, n := range names {
+		if errs[i] != nil && !hasPlace(accounts, n, s.of(n).cfg.Place()) {
+			s.log.Warn("ignore store of the configuration: the topic of accounts has another document",
+				"account", n.Account, "store", n.Store, "err", errs[i])
+			errs[i] = nil
+		}
+	}
 	return precondition.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil }))
 }
 
-// run probes each unavailable store until it answers: at startup, and whenever its breaker opens.
+// hasPlace reports whether accounts have a store in a place.
+func hasPlace(accounts []config.Account, n StoreName, place string) bool {
+	return slices.ContainsFunc(accounts, func(a config.Account) bool {
+		return a.ID == n.Account && slices.ContainsFunc(a.Stores, func(c config.Store) bool {
+			return c.ID == n.Store && c.Place() == place
+		})
+	})
+}
+
+// run probes each unavailable store until it answers: at startup, when it is added, and whenever its
+// breaker opens. It also reads the topic of accounts again for stores that are unknown.
 func (s *Stores) run(ctx context.Context) error {
 	var wg sync.WaitGroup
-	for _, n := range s.storeNames() {
-		wg.Go(func() { s.of(n).Watch(ctx, s.of(n).lazy.Opened) })
+	wg.Go(func() { s.readForUnknown(ctx) })
+	watched := map[*limit.Store]context.CancelFunc{}
+	for ctx.Err() == nil {
+		s.mu.Lock()
+		changed, in := s.changed, s.current.Load()
+		s.mu.Unlock()
+		present := map[*limit.Store]bool{}
+		for _, st := range in.byKey {
+			present[st.Store] = true
+			if watched[st.Store] == nil {
+				watch, cancel := context.WithCancel(ctx)
+				watched[st.Store] = cancel
+				wg.Go(func() { st.Watch(watch, st.lazy.Opened) })
+			}
+		}
+		for st, cancel := range watched {
+			if !present[st] {
+				cancel()
+				delete(watched, st)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		}
+	}
+	for _, cancel := range watched {
+		cancel()
 	}
 	wg.Wait()
 	return nil
@@ -75,11 +123,12 @@ func (s *Stores) run(ctx context.Context) error {
 
 // metrics returns the metrics of the breakers and throttles.
 func (s *Stores) metrics() prometheus.Collector {
-	var all []*limit.Store
-	for _, n := range s.storeNames() {
-		all = append(all, s.of(n).Store)
-	}
-	return limit.NewMetrics(all, func(account, store string) int { return s.waiting.Count(schemas.Key(account, store)) })
+	return limit.NewMetrics(func() (all []*limit.Store) {
+		for _, st := range s.current.Load().byKey {
+			all = append(all, st.Store)
+		}
+		return all
+	}, func(account, store string) int { return s.waiting.Count(schemas.Key(account, store)) })
 }
 
 // checkMarkers reads the markers of all stores for a command. An unmounted root must not look like
@@ -87,12 +136,9 @@ func (s *Stores) metrics() prometheus.Collector {
 // store in use.
 func (s *Stores) checkMarkers(ctx context.Context) error {
 	var errs []error
-	for account, ids := range s.accounts {
-		for _, id := range ids {
-			if err := s.byKey[schemas.Key(account, id)].lazy.Marker(ctx); err != nil {
-				n := StoreName{account, id}
-				errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", account, id, err, s.remedyFor(n, err)))
-			}
+	for _, n := range s.storeNames() {
+		if err := s.of(n).lazy.Marker(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("store %s/%s: %w: %s", n.Account, n.Store, err, s.remedyFor(n, err)))
 		}
 	}
 	return precondition.Join(errs)

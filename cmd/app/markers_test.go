@@ -42,7 +42,7 @@ func TestStoresAreLookedFor(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.checkAtStart(ctx); err != nil {
+		if err := s.checkAtStart(ctx, nil); err != nil {
 			t.Fatal(err)
 		}
 		if want := []string{"acme/1 closed", "acme/2 open", "acme/3 open"}; !slices.Equal(states(s), want) {
@@ -123,10 +123,16 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = s.checkAtStart(t.Context())
+	inForce := s.accounts["acme"].Account
+	accounts := func(context.Context) []config.Account { return []config.Account{inForce} }
+	err = s.checkAtStart(t.Context(), accounts)
 	if !errors.Is(err, precondition.Err) || !errors.Is(err, storage.ErrWrongMarker) ||
 		!strings.Contains(err.Error(), "store acme/1") || strings.Contains(err.Error(), "acme/2:") {
 		t.Errorf("got %v, want what is wrong with acme/1", err)
+	}
+	inForce.Stores = inForce.Stores[1:]
+	if err := s.checkAtStart(t.Context(), accounts); err != nil {
+		t.Errorf("acme/1 is removed in the topic: %v", err)
 	}
 	if err := s.checkMarkers(t.Context()); !errors.Is(err, precondition.Err) ||
 		!strings.Contains(err.Error(), "store acme/2") {

@@ -75,6 +75,7 @@ func TestMigrateRestoredDatabaseWithoutPositions(t *testing.T) {
 // A migration records once that the tables have positions, whichever version created them.
 func TestMigrateDatabaseWithUnrecordedPositions(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	r.work(0, 3)
 	for range 2 {

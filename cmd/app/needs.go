@@ -24,6 +24,8 @@ func (n needs) table(topic schemas.Topic) bool {
 	switch topic {
 	case schemas.Policies:
 		return n.policies
+	case schemas.Accounts:
+		return n.stores || n.policies
 	case schemas.Incidents:
 		return n.incidents
 	case schemas.Checkpoints: // what is lost is counted, or done, again
@@ -45,7 +47,7 @@ func readsClickHouse(role schemas.Role) bool {
 // touchesStores reports whether a role reads or writes in stores.
 func touchesStores(role schemas.Role) bool {
 	switch role {
-	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker:
+	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSweeper:
 		return true
 	}
 	return false

@@ -11,7 +11,7 @@ func TestNeeds(t *testing.T) {
 	for role, want := range map[schemas.Role]needs{
 		schemas.RolePlanner: {policies: true}, schemas.RoleDelayer: {},
 		schemas.RoleSteward: {clickhouse: true, policies: true, incidents: true}, schemas.RoleSweeper: {clickhouse: true,
-			policies: true},
+			stores: true, policies: true},
 		schemas.RoleSink: {clickhouse: true}, schemas.RoleIngester: {stores: true}, schemas.RoleChecker: {clickhouse: true,
 			stores: true},
 		schemas.RoleCopier:  {clickhouse: true, stores: true, policies: true},

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -144,43 +143,19 @@ func TestObserved(t *testing.T) {
 		stopped <- supervise(ctx, log, 20*time.Second, part{"planner", g.Run}, part{"health", h.Run},
 			part{"http", func(ctx context.Context) error { return serve(ctx, l, h.Handler(reg), log) }})
 	}()
-	await := func(path string, code int, holds ...string) {
-		t.Helper()
-		url, end := "http://"+l.Addr().String()+path, time.Now().Add(20*time.Second)
-		tick := time.NewTicker(50 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			resp, err := http.Get(url)
-			if err != nil {
-				t.Fatal(err)
-			}
-			body, err := io.ReadAll(resp.Body)
-			resp.Body.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
-			missing := slices.DeleteFunc(slices.Clone(holds), func(s string) bool { return strings.Contains(string(body), s) })
-			if resp.StatusCode == code && len(missing) == 0 {
-				return
-			}
-			if time.Now().After(end) {
-				t.Fatalf("%s: got %d without %q: %s", path, resp.StatusCode, missing, body)
-			}
-			<-tick.C
-		}
-	}
-	await("/startupz", 200)
-	await("/readyz", 200, `"role": "planner"`, `"partitions": 4`)
+	s := &site{t: t, url: "http://" + l.Addr().String()}
+	s.await("/startupz", 200)
+	s.await("/readyz", 200, `"role": "planner"`, `"partitions": 4`)
 	b.Send(item("a"), item("b"))
-	await("/metrics", 200, `millrace_kafka_messages_total{class="high",disposition="done",role="planner"} 2`,
+	s.await("/metrics", 200, `millrace_kafka_messages_total{class="high",disposition="done",role="planner"} 2`,
 		`millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 0`,
 		`millrace_kafka_client_connects_total{client="planner.high",`, `millrace_kafka_client_connects_total{client="admin",`)
 	b.Send(item("hangs"))
-	await("/livez", 503, "role planner: 1 messages are due, and nothing was done for ")
-	await("/metrics", 200, `millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 1`,
+	s.await("/livez", 503, "role planner: 1 messages are due, and nothing was done for ")
+	s.await("/metrics", 200, `millrace_kafka_lag_records{class="high",role="planner",topic="changes"} 1`,
 		`millrace_kafka_working_tasks{class="high",role="planner"} 1`)
 	close(hang)
-	await("/livez", 200)
+	s.await("/livez", 200)
 	cancel()
 	if err := <-stopped; err != nil {
 		t.Error(err)

@@ -22,7 +22,7 @@ import (
 func CheckPolicies(cfg *config.Config, accounts bool, dir string) (policy.Folder, config.Faults) {
 	var stores map[string][]policy.Store
 	if accounts {
-		stores = policyStores(cfg)
+		stores = policyStores(cfg.Accounts)
 	}
 	f := policy.ReadFolder(os.DirFS(dir), stores)
 	var faults config.Faults
@@ -33,9 +33,9 @@ func CheckPolicies(cfg *config.Config, accounts bool, dir string) (policy.Folder
 }
 
 // policyStores returns the stores of each account, with the settings on which policies depend.
-func policyStores(cfg *config.Config) map[string][]policy.Store {
+func policyStores(all []config.Account) map[string][]policy.Store {
 	accounts := map[string][]policy.Store{}
-	for _, a := range cfg.Accounts {
+	for _, a := range all {
 		stores := []policy.Store{}
 		for _, s := range a.Stores {
 			stores = append(stores, policy.Store{ID: s.ID, ReadOnly: s.Layout == "plain", Space: s.Space})
@@ -45,9 +45,27 @@ func policyStores(cfg *config.Config) map[string][]policy.Store {
 	return accounts
 }
 
+// forPolicies is policyStores for the accounts in force.
+func (s *Stores) forPolicies() map[string][]policy.Store {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var all []config.Account
+	for _, a := range s.accounts {
+		all = append(all, a.Account)
+	}
+	return policyStores(all)
+}
+
 // newPolicies makes the table of policies, which keeps the registry up to date.
 func (a *App) newPolicies() (err error) {
-	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, applyTo(a.policyRegistry))
+	apply := applyTo(a.policyRegistry)
+	a.policies, err = kafka.NewTable(a.kafka, schemas.Policies, func(key []byte, d *schemas.Delivery) error {
+		err := apply(key, d)
+		for _, f := range a.onPolicy {
+			f()
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("make the policies table: %w", err)
 	}
@@ -67,7 +85,7 @@ func applyTo(r *policy.Registry) func(key []byte, d *schemas.Delivery) error {
 
 // newFolder makes the policy folder. interval is the time between two reads; 0: the default.
 func (a *App) newFolder(interval time.Duration) *folder.Folder {
-	return folder.New(folder.Config{Dir: a.cfg.Policies.Folder, Accounts: policyStores(a.cfg), Interval: interval},
+	return folder.New(folder.Config{Dir: a.cfg.Policies.Folder, Accounts: a.stores.forPolicies, Interval: interval},
 		folder.Deps{Registry: a.policyRegistry, Board: a.incidentBoard, Publisher: a.producer,
 			Unreadable: a.unreadablePolicies, Lists: a.unreadLists, Log: a.log})
 }

@@ -49,13 +49,17 @@ func (s *site) withPolicies() (write func(name, content string)) {
 	}
 }
 
-// inForce waits until the active policy of an account copies store 1 to a store.
+// inForce waits until the active policy of an account copies store 1 to a store, and deletes that are dated now are
+// newer than its rule for deletes.
 func (s *site) inForce(a *App, account, store string) {
 	s.t.Helper()
 	s.until(func() error {
 		rules, _ := a.policyRegistry.Rules(account, "photos")
 		if len(rules.Pairs) != 1 || rules.Pairs[0].Destination != store {
 			return fmt.Errorf("in force for %s: %+v, want store %s", account, rules.Pairs, store)
+		}
+		if time.Since(rules.Since) < time.Millisecond { // times of records are in ms
+			return fmt.Errorf("in force for %s since %v", account, rules.Since)
 		}
 		return nil
 	})

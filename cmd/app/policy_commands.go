@@ -14,7 +14,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
-	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/revision"
 )
 
 // Policies reads and publishes the policies of accounts. It needs only Kafka. Running processes follow a published
@@ -54,24 +54,18 @@ func WithPolicies(
 
 // stores returns the ids of the configured stores of an account.
 func (p *Policies) stores(account string) (ids []string) {
-	for _, s := range policyStores(p.cfg)[account] {
+	for _, s := range policyStores(p.cfg.Accounts)[account] {
 		ids = append(ids, s.ID)
 	}
 	return ids
 }
 
 // A PolicyInfo is the policy of an account.
-type PolicyInfo struct {
-	Account  string
-	Revision int64 // the current one; 0 if there is none
-	Active   *policy.Entry
-	Newest   *policy.Entry // of the current revision; nil if there is none
-	Fault    error         // of the newest records, or of the configuration
-}
+type PolicyInfo = DocumentInfo[policy.Document]
 
 // Accounts returns the accounts that are configured or have records, sorted.
 func (p *Policies) Accounts() []string {
-	all := slices.Collect(maps.Keys(policyStores(p.cfg)))
+	all := slices.Collect(maps.Keys(policyStores(p.cfg.Accounts)))
 	all = append(all, p.registry.Accounts()...)
 	slices.Sort(all)
 	return slices.Compact(all)
@@ -80,18 +74,11 @@ func (p *Policies) Accounts() []string {
 // Info returns the policy of an account.
 func (p *Policies) Info(account string) PolicyInfo {
 	faults := p.registry.Faults(account)
-	if _, ok := policyStores(p.cfg)[account]; !ok {
+	if _, ok := policyStores(p.cfg.Accounts)[account]; !ok {
 		faults.Stores = errors.New("the configuration does not have the account")
 	}
-	info := PolicyInfo{Account: account, Revision: p.registry.Revision(account), Fault: faults.Err()}
-	if e, ok := p.registry.Active(account); ok {
-		info.Active = &e
-	}
-	for _, e := range p.registry.History(account) {
-		if e.Revision > 0 {
-			info.Newest = &e
-		}
-	}
+	info := documentInfo(p.registry.Registry, account)
+	info.Fault = faults.Err()
 	return info
 }
 
@@ -103,16 +90,13 @@ func (p *Policies) History(account string) []policy.Entry { return p.registry.Hi
 func CheckPolicy(cfg *config.Config, account, file string, content []byte) policy.File {
 	var stores map[string][]policy.Store
 	if cfg != nil {
-		stores = policyStores(cfg)
+		stores = policyStores(cfg.Accounts)
 	}
 	if account == "" {
 		return policy.ReadFile(file, content, stores)
 	}
 	return policy.ReadFileOf(account, file, content, stores)
 }
-
-// AnyBase as the base of a PolicyChange is the revision that is current when the change is made.
-const AnyBase = -1
 
 // A PolicyChange replaces or removes the policy of an account.
 type PolicyChange struct {
@@ -125,37 +109,15 @@ type PolicyChange struct {
 
 // Publish publishes a change unless it changes nothing, and returns when it is in force, with the current revision. A
 // *policy.LostError reports that another revision was published after the base.
-func (p *Policies) Publish(ctx context.Context, c PolicyChange) (revision int64, changed bool, err error) {
-	revision = p.registry.Revision(c.Account) // read first, so that a later revision is not overwritten
-	if p.isCurrent(c) {
-		return revision, false, nil
-	}
-	if c.Base == AnyBase {
-		c.Base = revision
-	}
-	if err := p.checkBase(c, revision); err != nil {
-		return revision, false, err
-	}
-	rec, err := c.record(time.Now().UTC())
-	if err != nil {
-		return revision, false, err
-	}
-	if err := p.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: rec}); err != nil {
-		return revision, false, fmt.Errorf("publish the policy of %s: the result is unknown; repeating it is safe: %w",
-			c.Account, err)
-	}
-	for {
-		settled, err := p.registry.Settled(rec)
-		switch now := p.registry.Revision(c.Account); {
-		case settled && err != nil && p.isCurrent(c):
-			return now, false, nil // the other writer published the same
-		case settled:
-			return now, err == nil, err
-		}
-		if err := retry.Sleep(ctx, 10*time.Millisecond); err != nil {
-			return revision, false, err
-		}
-	}
+func (p *Policies) Publish(ctx context.Context, c PolicyChange) (current int64, changed bool, err error) {
+	return publication[policy.Document]{
+		registry: p.registry.Registry, producer: p.producer, topic: schemas.Policies, noun: "policy", account: c.Account,
+		base: c.Base, same: func() bool { return p.isCurrent(c) },
+		record: func(base int64, at time.Time) (revision.Record, error) {
+			c.Base = base
+			return c.record(at)
+		},
+	}.publish(ctx)
 }
 
 // isCurrent reports whether a change changes nothing.
@@ -168,22 +130,6 @@ func (p *Policies) isCurrent(c PolicyChange) bool {
 		return !ok
 	}
 	return ok && d.Equal(*c.Document)
-}
-
-// checkBase returns an error if the base of a change is not the current revision.
-func (p *Policies) checkBase(c PolicyChange, revision int64) error {
-	if c.Base > revision || c.Base < 0 {
-		return fmt.Errorf("policy of account %q: there is no revision %d; the current one is %d", c.Account, c.Base, revision)
-	}
-	if c.Base == revision {
-		return nil
-	}
-	for _, e := range p.registry.History(c.Account) {
-		if e.Revision == c.Base+1 {
-			return &policy.LostError{Account: c.Account, Revision: e.Revision, By: e.By, Time: e.Time}
-		}
-	}
-	return nil // not reached: the history has every revision
 }
 
 // record returns the message of a change.

@@ -46,7 +46,7 @@ type ImportOptions struct {
 // Import publishes the documents of a source that differ from the policies in force. A faulty document does not affect
 // the other accounts. The error is policy.Faults if the list of accounts cannot be read: nothing is published then.
 func (p *Policies) Import(ctx context.Context, from *PolicySource, o ImportOptions) (*PolicyImport, error) {
-	f := policy.ReadFolder(from.files, policyStores(p.cfg))
+	f := policy.ReadFolder(from.files, policyStores(p.cfg.Accounts))
 	listed := f.Listed()
 	if listed == nil {
 		return nil, f.Faults

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -164,6 +165,7 @@ func (lateSink) Mark(context.Context, []schemas.Progress) error { return nil }
 // without further records the sink would not read the position again.
 func TestRebuildWaitsForCommits(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	r := newRestored(t)
 	r.work(0, 20)
 	r.empty("audit_log", "copy_state")
@@ -200,6 +202,7 @@ func TestRebuildWaitsForCommits(t *testing.T) {
 // offsets.
 func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	act := func(n int) {
 		for i := range n {
@@ -247,6 +250,7 @@ func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 // Dead letters have two tables, and one position: both tables are filled.
 func TestRebuildOfDeadLetters(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	r.work(0, 2)
 	rows := func(after string) (all []int64) {
@@ -282,6 +286,7 @@ func TestRebuildOfDeadLetters(t *testing.T) {
 // dead_letters lacks them too.
 func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	command, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: &pb.DuplicationCommand{
 		Id: schemas.ID("command"), Account: "acme", Space: "maps", Item: "i", SourceStore: "1", DestinationStore: "2",
@@ -338,6 +343,7 @@ func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 // A table that cannot be filled does not block the others.
 func TestRebuildOfWhatCanBeRead(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	r.b.Send(schemas.Message{Topic: schemas.Admin,
 		Body: &pb.AdminAction{Id: schemas.NewID(), Who: "ann", Action: "test", Time: timestamppb.Now()}})
@@ -356,6 +362,7 @@ func TestRebuildOfWhatCanBeRead(t *testing.T) {
 // finding until an operator accepts it.
 func TestRebuildWithoutKafka(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	r.work(0, 20)
 	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
@@ -466,6 +473,7 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 // An accepted loss that grows, or is found again, is a finding again.
 func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	r.work(0, 20)
 	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
@@ -502,6 +510,7 @@ func TestLossThatGrowsAfterItWasAccepted(t *testing.T) {
 // A state from a log with missing rows is incomplete, and the missing part is lost.
 func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	r.work(0, 20) // a change that is a dead letter among them
 	for _, topic := range []schemas.Topic{schemas.Changes, schemas.FixityResults} {
@@ -530,6 +539,7 @@ func TestRebuildOfTheStateFromALogThatLacksRows(t *testing.T) {
 // Rebuild returns a loss until it is accepted.
 func TestRebuildReturnsWhatIsLostUntilItIsAccepted(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	r := newRestored(t)
 	r.work(0, 4)
 	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {
@@ -553,6 +563,7 @@ func TestRebuildReturnsWhatIsLostUntilItIsAccepted(t *testing.T) {
 // rebuild is killed.
 func TestRebuildWhileKafkaRemovesRecords(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	r := newRestored(t)
 	r.work(0, 20)
 	for id, next := range r.b.Committed(schemas.RoleSink, schemas.FixityResults) {

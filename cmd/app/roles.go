@@ -125,9 +125,14 @@ func (a *App) decisions(pc kafka.PoolConfig) kafka.PoolConfig {
 }
 
 func (a *App) copier() ([]part, error) {
+	lists, parts, err := a.heldLists()
+	if err != nil {
+		return nil, err
+	}
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
 		Large: int64(a.cfg.Duplication.LargeThreshold), WaitIntervals: a.cfg.Duplication.Wait,
-		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy, Lists: a.lists},
+		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy, Lists: a.lists,
+		Brake: lists.rewrites, Restores: restores{a}},
 		a.stores, a.policyRegistry, parkedRecords{records: a.reader})
 	if err != nil {
 		return nil, err
@@ -136,26 +141,32 @@ func (a *App) copier() ([]part, error) {
 		Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge},
 		Describe: func(b schemas.Body) kafka.Work {
 			c := b.(*pb.DuplicationCommand)
-			return kafka.Work{
+			w := kafka.Work{
 				Key:     schemas.Key(c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem()),
 				Account: c.GetAccount(), Stores: [2]string{c.GetSourceStore(), c.GetDestinationStore()},
 				Bytes: c.GetSize(),
 			}
+			if len(c.GetRestore().GetSources()) > 1 { // if one is unavailable, another is tried
+				w.Stores = [2]string{c.GetDestinationStore()}
+			}
+			return w
 		}}), e.Handle)
 	if err != nil {
 		return nil, err
 	}
-	return []part{afterTables("copier", p.Run, a.policies, a.actions)}, nil
+	return append(parts,
+		afterTables("rewrites", lists.rewrites.Run, lists.checkpoints),
+		afterTables("copier", p.Run, a.policies, a.actions, a.incidents, lists.checkpoints)), nil
 }
 
 func (a *App) deleter() ([]part, error) {
-	lists, err := a.newDeleteLists()
+	lists, parts, err := a.heldLists()
 	if err != nil {
 		return nil, err
 	}
 	d, err := deletion.New(deletion.Config{
 		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
-		Brake: lists.brake, Lists: lists, ExcludeLists: a.lists,
+		Brake: lists.brake, Rewrites: lists.rewrites, Lists: lists, ExcludeLists: a.lists,
 		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
 		a.stores, a.policyRegistry, parkedRecords{a.reader, maxDeleteAge})
 	if err != nil {
@@ -168,11 +179,9 @@ func (a *App) deleter() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{
-		{"brake", lists.checkpoints.Run},
+	return append(parts,
 		afterTables("deleter", p.Run, a.policies, a.actions, a.incidents, lists.checkpoints),
-		afterTables("held deletes", lists.report, a.incidents),
-	}, nil
+		afterTables("held lists", lists.report, a.incidents)), nil
 }
 
 // deletionWork describes a delete. Records are partitioned by destination, so one process has all

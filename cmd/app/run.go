@@ -125,7 +125,7 @@ func (w appRun) prepare(ctx context.Context, roles []schemas.Role) error {
 		}
 	}
 	if w.needs.stores {
-		if err := w.stores.checkAtStart(ctx); err != nil {
+		if err := w.stores.checkAtStart(ctx, w.accountsInForce); err != nil {
 			return err
 		}
 	}
@@ -170,7 +170,8 @@ func (w appRun) checkRights(run context.Context, roles []schemas.Role) error {
 
 // parts returns the parts of the roles, and those that they use.
 func (w appRun) parts(roles []schemas.Role) ([]part, error) {
-	parts := []part{{"controls", w.controls.Run}, {"policies", w.policies.Run}, {"incidents", w.incidents.Run},
+	parts := []part{{"controls", w.controls.Run}, {"accounts", w.accounts.Run}, {"policies", w.policies.Run},
+		{"incidents", w.incidents.Run},
 		{"unreadable records", w.watchUnreadable}, {"topics", func(ctx context.Context) error {
 			return w.admin.WatchTopics(ctx, roles...)
 		}},
@@ -184,10 +185,10 @@ func (w appRun) parts(roles []schemas.Role) ([]part, error) {
 		parts = append(parts, part{"stores", w.stores.run})
 	}
 	if w.needs.policies {
-		parts = append(parts, afterTables("policy faults", w.folder.ReportFaults, w.policies, w.incidents))
+		parts = append(parts, afterTables("policy faults", w.folder.ReportFaults, w.accounts, w.policies, w.incidents))
 	}
 	if w.cfg.Policies.Folder != "" {
-		parts = append(parts, afterTables("policy folder", w.folder.Run, w.policies, w.incidents))
+		parts = append(parts, afterTables("policy folder", w.folder.Run, w.accounts, w.policies, w.incidents))
 	}
 	if w.health != nil {
 		parts = append(parts, part{"health", w.health.Run})

@@ -136,9 +136,27 @@ func (s *site) await(path string, code int, holds ...string) {
 	})
 }
 
+// until waits until done returns nil. After a minute the test fails with its error.
 func (s *site) until(done func() error) {
 	s.t.Helper()
-	end, tick := time.Now().Add(30*time.Second), time.NewTicker(50*time.Millisecond)
+	s.within(time.Minute, done)
+}
+
+// untilTrue waits until ok returns true. After a minute the test fails with what it has waited for.
+func (s *site) untilTrue(what string, ok func() bool) {
+	s.t.Helper()
+	s.until(func() error {
+		if !ok() {
+			return fmt.Errorf("not in time: %s", what)
+		}
+		return nil
+	})
+}
+
+// within is until with another limit.
+func (s *site) within(limit time.Duration, done func() error) {
+	s.t.Helper()
+	end, tick := time.Now().Add(limit), time.NewTicker(50*time.Millisecond)
 	defer tick.Stop()
 	for {
 		err := done()

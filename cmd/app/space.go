@@ -19,16 +19,21 @@ import (
 
 // newActions makes the table of the admin actions that roles use.
 func (a *App) newActions() (err error) {
-	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(_ []byte, d *schemas.Delivery) error {
-		if action, ok := d.Body.(*pb.AdminAction); ok {
-			a.goneSpaces.Apply(d.Partition, d.Timestamp, action)
-		}
-		return nil
-	})
+	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, actionsTo(&a.goneSpaces))
 	if err != nil {
 		return fmt.Errorf("make the table of actions: %w", err)
 	}
 	return nil
+}
+
+// actionsTo returns a table function that applies the actions of operators to gone.
+func actionsTo(gone *space.Gone) func([]byte, *schemas.Delivery) error {
+	return func(_ []byte, d *schemas.Delivery) error {
+		if action, ok := d.Body.(*pb.AdminAction); ok {
+			gone.Apply(d.Partition, d.Timestamp, action)
+		}
+		return nil
+	}
 }
 
 // spaceIncidents keeps the incidents of missing spaces on the board.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
@@ -41,6 +40,7 @@ type StoreInfo struct {
 	Primary  bool       `json:"primary"`
 	Read     string     `json:"read"`
 	Repair   string     `json:"repair"`
+	Source   string     `json:"source"` // where its account comes from: configuration, or revision N of the topic
 	State    StoreState `json:"state,omitempty"`
 	Error    string     `json:"error,omitempty"`
 	Remedy   string     `json:"remedy,omitempty"` // for the operator
@@ -61,9 +61,13 @@ const storeCheckTimeout = 30 * time.Second
 // ListStores returns the stores of the configuration. It does not access them.
 func ListStores(cfg *config.Config) (all []StoreInfo) {
 	for _, a := range cfg.Accounts {
+		source := "configuration"
+		if a.Revision > 0 {
+			source = fmt.Sprintf("revision %d", a.Revision)
+		}
 		for _, c := range a.Stores {
 			all = append(all, StoreInfo{Account: a.ID, Store: c.ID, Driver: c.Driver, Location: locationOf(c),
-				Primary: c.Primary, Read: c.Read, Repair: c.Repair})
+				Primary: c.Primary, Read: c.Read, Repair: c.Repair, Source: source})
 		}
 	}
 	return all
@@ -165,7 +169,7 @@ func RequireStore(cfg *config.Config, name StoreName) error {
 func (s *Stores) observe(ctx context.Context, v *StoreInfo, look func(storage.Store, context.Context) error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, storeCheckTimeout, fmt.Errorf("no answer within %v", storeCheckTimeout))
 	defer cancel()
-	m := s.byKey[schemas.Key(v.Account, v.Store)].lazy
+	m := s.of(StoreName{v.Account, v.Store}).lazy
 	type result struct {
 		d    storage.Store
 		open bool

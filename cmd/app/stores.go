@@ -7,6 +7,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/health"
@@ -22,15 +25,30 @@ import (
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
-// Stores are the stores of the configuration. The methods implement the interfaces of the
-// processors.
+// Stores are the stores of the accounts. They change at run time: each account is replaced at once, and tasks that run
+// go on with the store that they began with. The methods implement the interfaces of the processors.
 type Stores struct {
 	log      *slog.Logger
-	byKey    map[string]store // by schemas.Key(account, id)
-	accounts map[string][]string
-	limits   map[string]config.Limits // by account
 	policies *policy.Registry
 	waiting  *client.UnavailableCounts // counts messages that wait for unavailable stores; nil: not counted
+	// catchUp waits until all accounts that were published before the call are in force; nil: there is no topic.
+	catchUp func(context.Context) error
+
+	current atomic.Pointer[storeSet]
+
+	mu       sync.Mutex              // guards the fields below, and changes of current
+	accounts map[string]accountState // in force
+	changed  chan struct{}           // closed at the next change of current
+	unknown  map[string]bool         // stores that tasks name and no account has: whether the topic was read since
+	asked    chan struct{}           // a store was added to unknown
+	replaced map[*lazy.Store]bool    // not closed yet, since a task may use them
+}
+
+// A storeSet has the stores at one time. It is immutable.
+type storeSet struct {
+	byKey    map[string]store    // by schemas.Key(account, id)
+	accounts map[string][]string // ids by account, the primary first
+	limits   map[string]config.Limits
 }
 
 // A StoreName names one store of one account.
@@ -41,34 +59,32 @@ type store struct {
 	lazy         *lazy.Store
 	breaker      *limit.Breaker
 	cfg          config.Store
+	since        since
+	fault        string // why this process does not use it; empty if it does
 }
 
 // newStores makes every store of cfg. It opens none: a store is opened at its first use.
 func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
-	s := &Stores{log: log, byKey: map[string]store{}, accounts: map[string][]string{}, limits: map[string]config.Limits{}}
+	s := &Stores{log: log, accounts: map[string]accountState{}, changed: make(chan struct{}),
+		unknown: map[string]bool{}, asked: make(chan struct{}, 1), replaced: map[*lazy.Store]bool{}}
+	s.current.Store(&storeSet{})
 	var errs []error
 	for _, a := range cfg.Accounts {
-		s.limits[a.ID] = a.Limits
 		for _, c := range a.Stores {
-			open, err := driver(a.ID, c, log)
-			if err != nil {
-				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
+			if a.Unusable[c.ID] != "" {
 				continue
 			}
-			onDemand := lazy.New(c.Driver, open)
-			b := limit.NewBreaker(limit.Config{Account: a.ID, Store: c.ID, Log: log})
-			t := limit.NewThrottle(limit.Rates{
-				Concurrency: c.Requests.AtOnce, RequestsPerSecond: float64(c.Requests.PerSecond),
-				BytesPerSecond: float64(c.Requests.BytesPerSecond),
-			}, log.With("account", a.ID, "store", c.ID))
-			s.byKey[schemas.Key(a.ID, c.ID)] = store{limit.New(onDemand, b, t), onDemand, b, c}
-			s.accounts[a.ID] = append(s.accounts[a.ID], c.ID)
+			if _, err := driver(a.ID, c, log); err != nil {
+				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
+			}
 		}
-		// The primary first: good copies are searched in this order.
-		slices.SortStableFunc(s.accounts[a.ID], func(x, y string) int {
-			return primaryFirst(s.byKey[schemas.Key(a.ID, x)].cfg) - primaryFirst(s.byKey[schemas.Key(a.ID, y)].cfg)
-		})
+		faults := map[string]error{}
+		for id, why := range a.Unusable {
+			faults[id] = errors.New(why)
+		}
+		s.accounts[a.ID] = accountState{Account: a, faults: faults}
 	}
+	s.rebuild()
 	return s, precondition.Join(errs)
 }
 
@@ -82,36 +98,45 @@ func primaryFirst(c config.Store) int {
 // close closes the drivers that have resources.
 func (s *Stores) close() error {
 	var errs []error
-	for _, st := range s.byKey {
+	for _, st := range s.current.Load().byKey {
 		errs = append(errs, st.lazy.Close())
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.replaced {
+		errs = append(errs, l.Close())
 	}
 	return errors.Join(errs...)
 }
 
 // storeNames returns all stores, by account and in the order of IDs.
 func (s *Stores) storeNames() (all []StoreName) {
-	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
-		for _, id := range s.accounts[account] {
+	in := s.current.Load()
+	for _, account := range slices.Sorted(maps.Keys(in.accounts)) {
+		for _, id := range in.accounts[account] {
 			all = append(all, StoreName{account, id})
 		}
 	}
 	return all
 }
 
-func (s *Stores) of(n StoreName) store { return s.byKey[schemas.Key(n.Account, n.Store)] }
+// of returns a store; the zero value if there is none.
+func (s *Stores) of(n StoreName) store {
+	return s.current.Load().byKey[schemas.Key(n.Account, n.Store)]
+}
 
 // Store returns an account's store.
 func (s *Stores) Store(account, id string) (storage.Store, bool) {
-	st, ok := s.byKey[schemas.Key(account, id)]
+	st, ok := s.current.Load().byKey[schemas.Key(account, id)]
 	if !ok {
 		return nil, false
 	}
 	return st.Store, true
 }
 
-// configured returns a store. The error wraps precondition.Err if the configuration does not have it.
+// configured returns a store. The error wraps precondition.Err if there is none.
 func (s *Stores) configured(n StoreName) (store, error) {
-	st, ok := s.byKey[schemas.Key(n.Account, n.Store)]
+	st, ok := s.current.Load().byKey[schemas.Key(n.Account, n.Store)]
 	if !ok {
 		return st, missingStore(n)
 	}
@@ -123,18 +148,19 @@ func missingStore(n StoreName) error {
 }
 
 // Admit returns nil if a task may use a store now. Otherwise it returns the error, of class
-// unavailable, that the task's first request would get. It admits tasks of unknown stores: their
-// handlers report the error.
+// unavailable, that the task's first request would get. It admits tasks of unknown stores, whose
+// handlers report the error, but only when the topic of accounts was read: the store may have been
+// added right before the task was published.
 func (s *Stores) Admit(account, id string) error {
-	if st, ok := s.byKey[schemas.Key(account, id)]; ok {
+	if st, ok := s.current.Load().byKey[schemas.Key(account, id)]; ok {
 		return st.breaker.Admit()
 	}
-	return nil
+	return s.admitUnknown(account, id)
 }
 
 // Path returns the path of an item in a store that keeps items in files.
 func (s *Stores) Path(ctx context.Context, name StoreName, space, item string) (string, error) {
-	st, ok := s.byKey[schemas.Key(name.Account, name.Store)]
+	st, ok := s.current.Load().byKey[schemas.Key(name.Account, name.Store)]
 	if !ok {
 		return "", fmt.Errorf("no store %s/%s", name.Account, name.Store)
 	}
@@ -143,9 +169,9 @@ func (s *Stores) Path(ctx context.Context, name StoreName, space, item string) (
 
 // limit returns the configured limits of a store or, if id is empty, of an account.
 func (s *Stores) limit(account, id string) schedule.Limit {
-	l := s.limits[account]
+	l := s.current.Load().limits[account]
 	if id != "" {
-		l = s.byKey[schemas.Key(account, id)].cfg.Limits
+		l = s.of(StoreName{account, id}).cfg.Limits
 	}
 	return schedule.Limit{
 		Tasks: l.Tasks, TasksPerSecond: float64(l.TasksPerSecond), BytesPerSecond: float64(l.BytesPerSecond),
@@ -155,34 +181,42 @@ func (s *Stores) limit(account, id string) schedule.Limit {
 // Breakers returns the state of every store, by account and in the order of IDs.
 func (s *Stores) Breakers() []health.Store {
 	var all []health.Store
-	for _, account := range slices.Sorted(maps.Keys(s.accounts)) {
-		for _, id := range s.accounts[account] {
-			key := schemas.Key(account, id)
-			state, since, cause := s.byKey[key].breaker.State()
-			all = append(all, health.Store{
-				Account: account, Store: id, State: state, Since: since, Cause: cause, Waiting: s.waiting.Count(key),
-			})
+	for _, n := range s.storeNames() {
+		st, ok := s.current.Load().byKey[schemas.Key(n.Account, n.Store)]
+		if !ok {
+			continue // it was removed meanwhile
 		}
+		state, since, cause := st.breaker.State()
+		all = append(all, health.Store{Account: n.Account, Store: n.Store, State: state, Since: since, Cause: cause,
+			Waiting: s.waiting.Count(schemas.Key(n.Account, n.Store))})
 	}
 	return all
 }
 
 // IDs returns the ids of an account's stores, the primary first.
-func (s *Stores) IDs(account string) []string { return s.accounts[account] }
+func (s *Stores) IDs(account string) []string { return s.current.Load().accounts[account] }
 
 // Settings returns the fixity settings of a store.
 func (s *Stores) Settings(account, id string) fixity.StoreSettings {
-	c := s.byKey[schemas.Key(account, id)].cfg
-	set := fixity.StoreSettings{NeverRead: c.Read == "never", ExternalWrites: c.ExternalWrites == "expected"}
+	st := s.of(StoreName{account, id})
+	c := st.cfg
+	set := fixity.StoreSettings{NeverRead: c.Read == "never", NeverReadSince: st.since.read,
+		ExternalWrites: c.ExternalWrites == "expected", ExternalWritesSince: st.since.externalWrites}
 	if c.Read == "sampled" {
 		set.SamplePercent = c.SamplePercent
 	}
 	return set
 }
 
-// RepairMode returns the repair mode of a store.
-func (s *Stores) RepairMode(account, id string) steward.Mode {
-	return steward.Mode(s.byKey[schemas.Key(account, id)].cfg.Repair)
+// RepairMode returns the repair mode of a store for a fault that was found at a time. Mode Auto holds only for faults
+// that were found after it came into force; the others are approved.
+func (s *Stores) RepairMode(account, id string, found time.Time) steward.Mode {
+	st := s.of(StoreName{account, id})
+	mode := steward.Mode(st.cfg.Repair)
+	if mode == steward.Auto && found.Before(st.since.repair) {
+		return steward.Approve
+	}
+	return mode
 }
 
 // Others returns the stores other than id that should have the space according to the policy, the
@@ -193,7 +227,7 @@ func (s *Stores) Others(account, space, id string) []string {
 		return nil
 	}
 	var others []string
-	for _, candidate := range s.accounts[account] {
+	for _, candidate := range s.current.Load().accounts[account] {
 		if candidate != id && slices.ContainsFunc(rules.Pairs, func(p policy.Pair) bool {
 			return p.Source == candidate || p.Destination == candidate
 		}) {

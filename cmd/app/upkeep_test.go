@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -233,6 +234,7 @@ func TestTrimmerIsPaused(t *testing.T) {
 // unavailable, those of the whole topic.
 func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	r := newRestored(t)
 	r.work(0, 20)
 	r.b.ReplaceMembers(schemas.RoleSteward, schemas.FixityResults, map[int32]int64{0: 20}) // the other reader

@@ -218,8 +218,8 @@ func TestVerifyEveryTopic(t *testing.T) {
 	}
 	want := map[string]int64{"changes audit_log": 0, "duplication.results duplication_log": 0,
 		"fixity.results bit_log": 0, "incidents incidents": rows["incidents incidents"],
-		"reports reports": 0, "jobs job_log": 1, "policies policy_history": 0, "admin admin_log": 0, "dead dead_letters": 0,
-		"dead duplication_log": 0}
+		"reports reports": 0, "jobs job_log": 1, "policies policy_history": 0, "accounts account_history": 0,
+		"admin admin_log": 0, "dead dead_letters": 0, "dead duplication_log": 0}
 	if !reflect.DeepEqual(rows, want) || rows["incidents incidents"] < 1 {
 		t.Errorf("got %v, want %v", rows, want)
 	}

@@ -6,12 +6,19 @@
 // when they are used and never printed.
 package config
 
-import "time"
+import (
+	"strconv"
+	"time"
+
+	"github.com/millrace/millrace/streams/schedule"
+)
 
 // Config holds all settings.
 type Config struct {
 	// The tenants and their stores.
 	Accounts []Account `key:"accounts"`
+	// Documents of accounts that are published at run time.
+	AccountTopic AccountTopic `key:"account_topic"`
 	// Which spaces are copied from which store to which.
 	Policies Policies `key:"policies"`
 	// The Kafka cluster. standalone and demo start a broker of their own, with one replica and two
@@ -25,6 +32,10 @@ type Config struct {
 	Duplication Duplication `key:"duplication"`
 	// How copies are checked.
 	Fixity Fixity `key:"fixity"`
+	// What holds for all sweeps.
+	Sweep Sweep `key:"sweep"`
+	// How the listings of stores are compared with the records.
+	Reconcile Reconcile `key:"reconcile"`
 	// How deletes are applied to copies.
 	Deletes Deletes `key:"deletes"`
 	// Workers, limits and retries of each role.
@@ -64,7 +75,31 @@ type Account struct {
 	Stores []Store `key:"stores"`
 	// Limits of the tasks of all its stores together, in one process.
 	Limits Limits `key:"limits"`
+	// Whether its work is done. If false, its work waits, as if the account were paused, and nothing
+	// is lost. Default: true.
+	Active Active `key:"active"`
+
+	// Revision is that of the topic accounts which the account is from; 0: it is from a configuration. It is no setting.
+	Revision int64 `key:""`
+	// Unusable are why stores of the topic accounts are not used, by their ids. It is no setting.
+	Unusable map[string]string `key:""`
 }
+
+// AccountTopic configures which documents of the topic accounts a process accepts.
+type AccountTopic struct {
+	// Whether secrets of documents may be exec:COMMAND. If true, whoever may write to the topic can
+	// run commands in this process. If false, a store with such a secret is unavailable in it.
+	AllowExec bool `key:"allow_exec"`
+}
+
+// Active is a setting whose zero value means true.
+type Active uint8
+
+// Inactive is the value of Active that means false.
+const Inactive Active = 1
+
+// String returns true or false.
+func (a Active) String() string { return strconv.FormatBool(a != Inactive) }
 
 // Limits bound the tasks of one process; zero is no limit. Each process applies its limits by
 // itself, so with several processes divide them.
@@ -318,6 +353,33 @@ type Fixity struct {
 	AfterCopy bool `key:"after_copy"`
 }
 
+// Sweep configures the sweeps, which find what events missed.
+type Sweep struct {
+	// The share of the copies of a space that a listing of the store may lack. If it lacks more, and the space has 100
+	// copies or more, or if it lacks all, nothing is concluded from what it lacks, and the incident listing-incomplete
+	// opens.
+	MaxMissing Share `key:"max_missing"`
+	// When a round of fixity checks begins over a store. It requests checks of the copies that are due by
+	// fixity.period.
+	Fixity schedule.Schedule `key:"fixity"`
+	// When a round begins over each space in a store that compares its listing with the records.
+	Reconcile schedule.Schedule `key:"reconcile"`
+	// When a round begins over each space of a pair of stores that compares the two.
+	Duplication schedule.Schedule `key:"duplication"`
+	// The number of records in the topics to which a sweep publishes that their roles have not handled yet. Above it,
+	// the sweep waits until half of them are left.
+	MaxBacklog int `key:"max_backlog"`
+	// The number of pages of all sweeps at which a process works at the same time.
+	Workers int `key:"workers"`
+}
+
+// Reconcile configures the sweep that compares the listings of stores with the records.
+type Reconcile struct {
+	// How long an item that no event has reported must stay unchanged before it is taken in. Objects of S3 appear
+	// whole, and are taken in at once.
+	Settle time.Duration `key:"settle"`
+}
+
 // Deletes configures how deletes are applied to copies.
 type Deletes struct {
 	// How long a copy is kept after its source was deleted.
@@ -455,6 +517,12 @@ type Trim struct {
 type Replaced struct {
 	// How long replaced and deleted bytes are kept in the store; 1d or more; 0 is forever.
 	Keep time.Duration `key:"keep"`
+	// The share of a space's copies at a destination that may be replaced with other content within an hour without
+	// approval. Three times that may be replaced within 30 days. It counts from the tenth on. 100% is no limit.
+	MaxShare Share `key:"max_share"`
+	// The number of a space's copies at a destination that may be replaced with other content within an hour without
+	// approval. Three times that may be replaced within 30 days.
+	MaxCount int `key:"max_count"`
 }
 
 // Expire configures the cleanup of stores by the sweeper: it aborts multipart uploads that are older
@@ -522,7 +590,13 @@ func Default() Config {
 			Recheck:   []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour},
 			FreshWait: 30 * time.Second, AfterCopy: true,
 		},
-		Deletes: Deletes{MaxShare: 0.1, MaxCount: 1000},
+		Sweep: Sweep{
+			MaxMissing: 0.1, MaxBacklog: 10_000, Workers: 4,
+			Fixity: schedule.MustParse("every 1h"), Reconcile: schedule.MustParse("every 1d"),
+			Duplication: schedule.MustParse("every 1d"),
+		},
+		Reconcile: Reconcile{Settle: time.Minute},
+		Deletes:   Deletes{MaxShare: 0.1, MaxCount: 1000},
 		Roles: Roles{
 			Copier:   Role{Workers: 16, Reserved: 2, Large: 2, Window: 8192, Bytes: 64 << 20},
 			Checker:  Role{Workers: 8, Reserved: 1, Large: 2, Window: 8192, Bytes: 64 << 20},
@@ -534,7 +608,7 @@ func Default() Config {
 		Outbox:   Outbox{Limit: 1 << 30},
 		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, PartsPerSecond: 4, Memory: 20 << 20},
 		Trim:     Trim{Every: time.Hour, Keep: 14 * day},
-		Replaced: Replaced{Keep: 30 * day},
+		Replaced: Replaced{Keep: 30 * day, MaxShare: 0.1, MaxCount: 1000},
 		Expire:   Expire{Every: 6 * time.Hour},
 		Health:   Health{StallAfter: 5 * time.Minute},
 		Trace:    Trace{Percent: 100},

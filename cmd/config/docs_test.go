@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 var update = flag.Bool("update", false, "write docs/configuration.md")
@@ -35,9 +37,30 @@ with its file and line or its variable.
 | variable | the path in upper case, with '__' for each dot: 'MILLRACE_KAFKA__TOPIC_PREFIX' sets 'kafka.topic_prefix' |
 | list in a variable | values separated by commas; tables in JSON: '[{"name": "5m", "delay": "5m"}]' |
 | duration | a number with a unit: '500ms', '30s', '5m', '2h', '90d', '1w', '1d12h' |
+| schedule | 'off', 'every 20m', 'cron 0 3 * * mon-fri': see [Schedules](#schedules) |
 | share | a percentage: '10%', '2.5%' |
 | size | a number with a unit: '512KiB', '200MB', '5GiB' |
 | secret | a reference, resolved when it is used: 'env:NAME', 'file:PATH', 'exec:COMMAND'; printed as '***' |
+
+## Schedules
+
+'off' is never; a round that is unfinished then stays so. Otherwise a schedule has these parts, on
+one line:
+
+- 'every PERIOD': a period after the start of the last round. It is a duration of which a month
+  ('mo'), a week or a day is one of the calendar. A round that was missed begins late, and once.
+- Or 'cron MINUTE HOUR DAY MONTH WEEKDAY', with lists, ranges, steps and names of three letters; 0
+  and 7 are Sunday. If both fields of days are restricted, either suffices.
+- 'start HH:MM', after 'every' and whole days, weeks or months: the time of day.
+- 'window HH:MM-HH:MM': work begins and goes on only in this part of the day, which may include
+  midnight. Several are possible. What is at work when a window ends is completed: one page.
+- 'zone NAME': the time zone of all these times, UTC by default.
+
+For example 'every 1w start 20:00 window 22:00-06:00 zone Europe/Zurich', or 'cron 0 3 * * mon-fri'.
+A round never begins before the last one has ended. One that ends later than the next is due is
+logged: *sweep overran its period*.
+
+## Settings
 
 `
 
@@ -163,6 +186,8 @@ func typeName(t reflect.Type) string {
 		return "share"
 	case reflect.TypeFor[Size]():
 		return "size"
+	case reflect.TypeFor[schedule.Schedule]():
+		return "schedule"
 	case reflect.TypeFor[Secret]():
 		return "secret"
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 )
@@ -30,16 +31,21 @@ func (f Fault) String() string {
 	return b.String() + f.Reason
 }
 
-// Faults are all errors in a configuration.
+// Faults are all errors in a configuration, or in a document that is validated like a part of it.
 type Faults []Fault
 
-// Error lists the faults, one per line.
-func (f Faults) Error() string {
+// Error lists the faults, one per line, as those of the configuration.
+func (f Faults) Error() string { return f.in("the configuration") }
+
+// InDocument returns the faults as those of a document.
+func (f Faults) InDocument() error { return errors.New(f.in("the document")) }
+
+func (f Faults) in(what string) string {
 	var b strings.Builder
 	if len(f) == 1 {
-		b.WriteString("1 fault in the configuration:")
+		fmt.Fprintf(&b, "1 fault in %s:", what)
 	} else {
-		fmt.Fprintf(&b, "%d faults in the configuration:", len(f))
+		fmt.Fprintf(&b, "%d faults in %s:", len(f), what)
 	}
 	for _, fault := range f {
 		b.WriteString("\n  " + fault.String())

@@ -176,7 +176,7 @@ type fileParser struct {
 
 // Unmarshal returns the valid settings of a file. It adds the faults to the loader.
 func (p fileParser) Unmarshal(data []byte) (map[string]any, error) {
-	values, lines, f := parseYAML(data)
+	values, positions, f := parseYAML(data)
 	if f != nil {
 		f.Origin = p.name + f.Origin
 		p.loader.faults = append(p.loader.faults, *f)
@@ -184,12 +184,14 @@ func (p fileParser) Unmarshal(data []byte) (map[string]any, error) {
 	}
 	before := len(p.loader.faults)
 	p.loader.check(values, decoder{origin: func(path string) string {
-		if line, ok := lines[path]; ok {
-			return p.name + ":" + strconv.Itoa(line)
+		if at, ok := positions[path]; ok {
+			return p.name + ":" + strconv.Itoa(at.line)
 		}
 		return p.name
 	}})
-	slices.SortStableFunc(p.loader.faults[before:], func(a, b Fault) int { return lines[a.Key] - lines[b.Key] })
+	slices.SortStableFunc(p.loader.faults[before:], func(a, b Fault) int {
+		return positions[a.Key].line - positions[b.Key].line
+	})
 	return values, nil
 }
 

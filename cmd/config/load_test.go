@@ -9,6 +9,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+	_ "time/tzdata" // the tests do not depend on the zones of the machine
+
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 // load reads the text of a file, with variables.
@@ -50,14 +53,15 @@ func TestLoadNothing(t *testing.T) {
 func TestLoadLayers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := twoStores + "kafka:\n  topic_prefix: from-file.\n  partitions: 3\n  tls: {enabled: true}\nfixity: " +
-		"{recheck: [1s, 2s]}\n"
+		"{recheck: [1s, 2s]}\nsweep: {reconcile: off}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	got, origins, err := Load(Sources{
 		File: file,
 		Env: []string{"MILLRACE_KAFKA__PARTITIONS=4", "MILLRACE_KAFKA__BROKERS=a:1, b:2", "MILLRACE_FIXITY__AFTER_COPY=false",
-			"MILLRACE_SINK__BYTES=2MiB", `MILLRACE_DELAY__LANES=[{"name":"1s","delay":"1s"}]`,
+			"MILLRACE_SINK__BYTES=2MiB", "MILLRACE_SWEEP__FIXITY=cron 0,30 3 * * *",
+			`MILLRACE_DELAY__LANES=[{"name":"1s","delay":"1s"}]`,
 			"MILLRACE_CLICKHOUSE__PASSWORD=env:CH"},
 		Flags: map[string]any{"state.dir": "/state", "kafka.topic_prefix": "from-flag."},
 	})
@@ -74,6 +78,7 @@ func TestLoadLayers(t *testing.T) {
 	want.Kafka.TopicPrefix, want.Kafka.Partitions, want.Kafka.Brokers = "from-flag.", 4, []string{"a:1", "b:2"}
 	want.Kafka.TLS.Enabled = true
 	want.Fixity.Recheck, want.Fixity.AfterCopy = []time.Duration{time.Second, 2 * time.Second}, false
+	want.Sweep.Fixity, want.Sweep.Reconcile = schedule.MustParse("cron 0,30 3 * * *"), schedule.Schedule{}
 	want.Sink.Bytes, want.State.Dir = 2<<20, "/state"
 	want.Delay.Lanes = []Lane{{"1s", time.Second}}
 	want.ClickHouse.Password = Secret{"env:CH"}
@@ -290,6 +295,8 @@ func TestPrintLoadRoundTrip(t *testing.T) {
 		{ID: "b", Stores: []Store{Store{ID: "1", Root: "/c"}.withDefaults()}},
 	}
 	want.Fixity.Settle = 36*time.Hour + 1500*time.Millisecond
+	want.Sweep.Fixity = schedule.MustParse("cron 0,30 3 * * mon-fri window 22:00-06:00 zone Europe/Zurich")
+	want.Sweep.Reconcile = schedule.Schedule{} // off, unlike the default
 	want.Deletes = Deletes{Delay: 14 * day, MaxShare: 0.025, MaxCount: 7}
 	for name, origins := range map[string]*Origins{
 		"plain":        nil,

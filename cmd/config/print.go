@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 // Print writes every setting as YAML, each with its origin as a comment if origins is not nil. Load
@@ -87,6 +89,10 @@ func valueText(v reflect.Value) string {
 		return v.String()
 	case Share:
 		return v.String()
+	case Active:
+		return v.String()
+	case schedule.Schedule:
+		return strconv.Quote(v.String())
 	case Secret:
 		return strconv.Quote(v.String())
 	case string:

@@ -83,6 +83,9 @@ func (s Secret) Resolve(ctx context.Context) (string, error) {
 	return value, nil
 }
 
+// isCommand reports whether the value is the output of a command.
+func (s Secret) isCommand() bool { return strings.HasPrefix(s.reference, "exec:") }
+
 // name returns the reference without the arguments of a command, which may be secret.
 func (s Secret) name() string {
 	if command, ok := strings.CutPrefix(s.reference, "exec:"); ok {

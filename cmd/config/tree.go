@@ -12,15 +12,18 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/nearest"
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 var errNoList = errors.New("it is not a list in JSON")
 
-// fieldsOf returns the fields of a table, in the order of the struct.
+// fieldsOf returns the fields of a table that are settings, in the order of the struct.
 func fieldsOf(t reflect.Type) []reflect.StructField {
 	fields := make([]reflect.StructField, 0, t.NumField())
 	for i := range t.NumField() {
-		fields = append(fields, t.Field(i))
+		if f := t.Field(i); keyOf(f) != "" {
+			fields = append(fields, f)
+		}
 	}
 	return fields
 }
@@ -29,7 +32,7 @@ func keyOf(f reflect.StructField) string { return f.Tag.Get("key") }
 
 // isTable reports whether t is a table: a struct with named settings.
 func isTable(t reflect.Type) bool {
-	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Secret]()
+	return t.Kind() == reflect.Struct && t != reflect.TypeFor[Secret]() && t != reflect.TypeFor[schedule.Schedule]()
 }
 
 func isTables(t reflect.Type) bool { return t.Kind() == reflect.Slice && isTable(t.Elem()) }
@@ -68,13 +71,16 @@ func typeAt(path string) (reflect.Type, bool) {
 	return t, true
 }
 
-// treeOf converts a table to nested maps. The values keep their Go types; zero values are left out.
+// treeOf converts a table to nested maps. The values keep their Go types, except for schedules, whose fields koanf
+// would not copy; zero values are left out.
 func treeOf(v reflect.Value) map[string]any {
 	m := map[string]any{}
 	for _, f := range fieldsOf(v.Type()) {
 		switch value := v.FieldByIndex(f.Index); {
 		case isTable(f.Type):
 			m[keyOf(f)] = treeOf(value)
+		case f.Type == reflect.TypeFor[schedule.Schedule]():
+			m[keyOf(f)] = value.Interface().(schedule.Schedule).String()
 		case !value.IsZero():
 			m[keyOf(f)] = value.Interface()
 		}
@@ -230,6 +236,8 @@ func (d decoder) scalar(v any, into reflect.Value) error {
 		}
 		*p = got
 		return err
+	case *schedule.Schedule:
+		return p.UnmarshalText([]byte(fmt.Sprint(v)))
 	case *bool:
 		b, ok := v.(bool)
 		if d.text && isText {
@@ -237,6 +245,13 @@ func (d decoder) scalar(v any, into reflect.Value) error {
 		}
 		*p = b
 		return wantTypeUnless(ok, into.Type())
+	case *Active:
+		var on bool
+		err := d.scalar(v, reflect.ValueOf(&on).Elem())
+		if *p = 0; !on {
+			*p = Inactive
+		}
+		return err
 	case *int:
 		n, ok := integer(v)
 		if d.text && isText {

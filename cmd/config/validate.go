@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 var (
@@ -48,8 +50,11 @@ func validate(c *Config, fault report) {
 	notNegative("fixity.settle", f.Settle, fault)
 	increasing("fixity.recheck", f.Recheck, fault)
 	positive("fixity.fresh_wait", f.FreshWait, fault)
+	validateSweep(c.Sweep, fault)
+	notNegative("reconcile.settle", c.Reconcile.Settle, fault)
 	notNegative("deletes.delay", c.Deletes.Delay, fault)
 	between("deletes.max_count", c.Deletes.MaxCount, 1_000_000_000_000, fault)
+	between("replaced.max_count", c.Replaced.MaxCount, 1_000_000_000_000, fault)
 	validateRoles(&c.Roles, fault)
 	if c.Trim.Every != 0 {
 		atLeast("trim.every", c.Trim.Every, time.Minute, fault)
@@ -72,6 +77,18 @@ func validate(c *Config, fault report) {
 	if c.Sink.Memory < 4<<20 || c.Sink.Memory > 16<<30 {
 		fault("sink.memory", c.Sink.Memory, "want 4MiB to 16GiB")
 	}
+}
+
+func validateSweep(s Sweep, fault report) {
+	for key, is := range map[string]schedule.Schedule{
+		"sweep.fixity": s.Fixity, "sweep.reconcile": s.Reconcile, "sweep.duplication": s.Duplication,
+	} {
+		if is.ShorterThan(time.Minute) { // what is due is looked for once a minute
+			fault(key, is, "want a period of 1m or more")
+		}
+	}
+	between("sweep.max_backlog", s.MaxBacklog, 1_000_000_000, fault)
+	between("sweep.workers", s.Workers, 256, fault)
 }
 
 func validateRoles(r *Roles, fault report) {
@@ -227,6 +244,7 @@ func validateLocation(at string, s Store, roots map[string]string, fault report)
 		}
 		return
 	}
+	validateBucket(at, s, roots, fault)
 	if s.Root != "" {
 		fault(at+".root", s.Root, "is for driver file")
 	}
@@ -239,6 +257,18 @@ func validateLocation(at string, s Store, roots map[string]string, fault report)
 	} else if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 		fault(at+".endpoint", s.Endpoint, "want https://host[:port], without a path: the bucket is a setting of its own")
 	}
+	if c := s.Credentials; c.FromEnvironment && !c.AccessKey.IsZero() {
+		fault(at+".credentials.from_environment", true, "want keys or the environment's, not both")
+	} else if c.AccessKey.IsZero() != c.SecretKey.IsZero() {
+		fault(at+".credentials", nil, "want both access_key and secret_key, or none")
+	}
+	if s.KMSKey != "" && s.Encryption != "aws:kms" {
+		fault(at+".kms_key", s.KMSKey, "is for encryption aws:kms")
+	}
+}
+
+// validateBucket checks the buckets of a store, and that no two stores share keys.
+func validateBucket(at string, s Store, roots map[string]string, fault report) {
 	switch {
 	case s.Bucket == "" && s.BucketPrefix == "":
 		fault(at+".bucket", nil, "is missing: want a bucket for all spaces, or bucket_prefix for a bucket for each")
@@ -253,19 +283,14 @@ func validateLocation(at string, s Store, roots map[string]string, fault report)
 	case s.Bucket == "" && s.Prefix != "":
 		fault(at+".prefix", s.Prefix, "is for stores with bucket")
 	}
-	if c := s.Credentials; c.FromEnvironment && !c.AccessKey.IsZero() {
-		fault(at+".credentials.from_environment", true, "want keys or the environment's, not both")
-	} else if c.AccessKey.IsZero() != c.SecretKey.IsZero() {
-		fault(at+".credentials", nil, "want both access_key and secret_key, or none")
-	}
-	if s.KMSKey != "" && s.Encryption != "aws:kms" {
-		fault(at+".kms_key", s.KMSKey, "is for encryption aws:kms")
-	}
-	root := fmt.Sprintf("s3:%s/%s/%s/",
-		strings.TrimSuffix(s.Endpoint, "/"), s.Bucket+s.BucketPrefix, strings.Trim(s.Prefix, "/"))
+	root := s.Place()
 	for other, path := range roots {
-		if strings.HasPrefix(other, "s3:") && (strings.HasPrefix(root, other) || strings.HasPrefix(other, root)) {
-			fault(at+".bucket", s.Bucket, "is the same location as "+path+": stores must not share keys")
+		if overlaps(root, other) {
+			key, value := at+".bucket", s.Bucket
+			if s.Bucket == "" {
+				key, value = at+".bucket_prefix", s.BucketPrefix
+			}
+			fault(key, value, "is the same location as "+path+": stores must not share keys")
 			return
 		}
 	}
@@ -285,15 +310,37 @@ func validateRoot(at, root string, roots map[string]string, fault report) {
 	}
 	root = filepath.Clean(root)
 	for other, path := range roots {
-		if strings.HasPrefix(other, "s3:") {
-			continue
-		}
-		if root == other || within(root, other) || within(other, root) {
+		if overlaps(root, other) {
 			fault(at, root, "is the same location as "+path+": stores must not share a directory")
 			return
 		}
 	}
 	roots[root] = at
+}
+
+// Place returns where a store keeps its items: the path of a directory, s3:ENDPOINT/BUCKET/PREFIX/ or, for a bucket for
+// each space, s3:ENDPOINT/BUCKET_PREFIX, with which the places of these buckets begin.
+func (s Store) Place() string {
+	if s.Driver != "s3" {
+		return filepath.Clean(s.Root)
+	}
+	place := "s3:" + strings.TrimSuffix(s.Endpoint, "/") + "/"
+	if s.Bucket == "" {
+		return place + s.BucketPrefix
+	}
+	place += s.Bucket + "/"
+	if prefix := strings.Trim(s.Prefix, "/"); prefix != "" {
+		place += prefix + "/"
+	}
+	return place
+}
+
+// overlaps reports whether one of two places is the other one or inside it.
+func overlaps(a, b string) bool {
+	if in := strings.HasPrefix(a, "s3:"); in || strings.HasPrefix(b, "s3:") {
+		return in && strings.HasPrefix(b, "s3:") && (strings.HasPrefix(a, b) || strings.HasPrefix(b, a))
+	}
+	return a == b || within(a, b) || within(b, a)
 }
 
 func within(path, parent string) bool {

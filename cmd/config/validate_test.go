@@ -39,11 +39,33 @@ func TestValidate(t *testing.T) {
 		"health: {stall_after: 1ns}":                              "health.stall_after = 1ns: want 1s or more",
 		"health: {stall_after: 0s}":                               "health.stall_after = 0s: want 1s or more",
 		"health: {stall_after: 1s}":                               "",
-		"trim: {every: 1ns}":                                      "trim.every = 1ns: want 1m or more",
-		"trim: {every: -1h}":                                      "trim.every = -1h: want 1m or more",
-		"trim: {every: 0s}":                                       "",
-		"trim: {every: 1m}":                                       "",
-		"roles: {stall: 1ns}":                                     "roles.stall = 1ns: want 1s or more",
+		"sweep: {fixity: off}":                                    "",
+		"sweep: {fixity: every 1m}":                               "",
+		"sweep: {fixity: every 59s}":                              "sweep.fixity = every 59s: want a period of 1m or more",
+		"sweep: {reconcile: every 1s window 22:00-06:00}": "sweep.reconcile = every 1s window 22:00-06:00: " +
+			"want a period of 1m or more",
+		"sweep: {duplication: every 30s}": "sweep.duplication = every 30s: " +
+			"want a period of 1m or more",
+		"sweep: {duplication: cron * * * * *}":                                        "",
+		"sweep: {fixity: every 1w start 20:00 window 22:00-06:00 zone Europe/Zurich}": "",
+		"sweep: {fixity: 20m}": "sweep.fixity = 20m: " +
+			`want off, every and a period, or cron and five fields at column 1, got "20m"`,
+		"sweep: {fixity: every 1M}": "sweep.fixity = every 1M: " +
+			`want a period of at least 1s, such as 20m, 12h, 60d, 1w or 1mo, at column 7, got "1M"`,
+		"sweep: {fixity: every 1d zone Mars}": "sweep.fixity = every 1d zone Mars: " +
+			`want a time zone such as UTC or Europe/Zurich at column 15, got "Mars"`,
+		"sweep: {fixity: 60}":          "sweep.fixity = 60: want off, every and a period",
+		"sweep: {fixity: {every: 1h}}": "sweep.fixity = map[every:1h]: want off, every and a period",
+		"sweep: {max_backlog: 0}":      "sweep.max_backlog = 0: want 1 to 1000000000",
+		"sweep: {max_backlog: 1}":      "",
+		"sweep: {workers: 0}":          "sweep.workers = 0: want 1 to 256",
+		"sweep: {workers: 257}":        "sweep.workers = 257: want 1 to 256",
+		"reconcile: {every: 1d}":       "reconcile.every: unknown setting",
+		"trim: {every: 1ns}":           "trim.every = 1ns: want 1m or more",
+		"trim: {every: -1h}":           "trim.every = -1h: want 1m or more",
+		"trim: {every: 0s}":            "",
+		"trim: {every: 1m}":            "",
+		"roles: {stall: 1ns}":          "roles.stall = 1ns: want 1s or more",
 		"roles: {deleter: {reserved: 2}}": "roles.deleter.reserved = 2: " +
 			"deletes have no class low",
 		"roles: {deleter: {large: 2}}": "roles.deleter.large = 2: " +

@@ -9,9 +9,12 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// parseYAML parses one document. It returns its values, and the line of every key and list entry by
+// A position is a place in a YAML document; both count from 1.
+type position struct{ line, column int }
+
+// parseYAML parses one document. It returns its values, and the position of every key and list entry by
 // path. The Origin of the fault is only the line, as ":12".
-func parseYAML(data []byte) (map[string]any, map[string]int, *Fault) {
+func parseYAML(data []byte) (map[string]any, map[string]position, *Fault) {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		return nil, nil, yamlFault(err)
@@ -37,9 +40,9 @@ func parseYAML(data []byte) (map[string]any, map[string]int, *Fault) {
 	if !ok {
 		return nil, nil, &Fault{Reason: "want a table of settings", Origin: at(body)}
 	}
-	lines := map[string]int{}
-	recordLines(body, "", lines)
-	return values, lines, nil
+	positions := map[string]position{}
+	recordPositions(body, "", positions)
+	return values, positions, nil
 }
 
 func yamlFault(err error) *Fault {
@@ -52,28 +55,33 @@ func yamlFault(err error) *Fault {
 
 func at(n ast.Node) string { return ":" + strconv.Itoa(n.GetToken().Position.Line) }
 
-// recordLines records the line of each key and list entry. For an alias or merge key it is the line
+// recordPositions records the position of each key and list entry. For an alias or merge key it is that
 // of the reference.
-func recordLines(n ast.Node, path string, lines map[string]int) {
+func recordPositions(n ast.Node, path string, all map[string]position) {
 	switch n := n.(type) {
 	case *ast.MappingNode:
 		for _, v := range n.Values {
-			recordLines(v, path, lines)
+			recordPositions(v, path, all)
 		}
 	case *ast.MappingValueNode:
 		at := n.Key.GetToken().Value
 		if path != "" {
 			at = path + "." + at
 		}
-		lines[at] = n.Key.GetToken().Position.Line
-		recordLines(n.Value, at, lines)
+		all[at] = positionOf(n.Key)
+		recordPositions(n.Value, at, all)
 	case *ast.SequenceNode:
 		for i, v := range n.Values {
 			at := path + "[" + strconv.Itoa(i) + "]"
-			lines[at] = v.GetToken().Position.Line
-			recordLines(v, at, lines)
+			all[at] = positionOf(v)
+			recordPositions(v, at, all)
 		}
 	case *ast.AnchorNode:
-		recordLines(n.Value, path, lines)
+		recordPositions(n.Value, path, all)
 	}
+}
+
+func positionOf(n ast.Node) position {
+	p := n.GetToken().Position
+	return position{p.Line, p.Column}
 }

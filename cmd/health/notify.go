@@ -119,7 +119,7 @@ func statusLine(s status, ending bool) string {
 		line += ": " + strings.Join(strings.Fields(s.Reasons[0]), " ")
 	}
 	if more := len(s.Reasons) - 1; more > 0 {
-		line += fmt.Sprintf(" (and %d more reasons)", more)
+		line += fmt.Sprintf(" (and %d more)", more)
 	}
 	return plain(line)
 }

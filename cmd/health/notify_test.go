@@ -31,7 +31,7 @@ func TestNotices(t *testing.T) {
 		"no news":               {sent: notices{ready: true, status: "ready"}, status: started},
 		"started once, and not ready now": {sent: notices{ready: true, status: "ready"},
 			status: status{Live: true, Started: true, Reasons: []string{"kafka is unavailable:\n x", "another"}},
-			want:   "STATUS=not ready: kafka is unavailable: x (and 1 more reasons)"},
+			want:   "STATUS=not ready: kafka is unavailable: x (and 1 more)"},
 		"the watchdog is due": {sent: notices{watchdog: watchdog, ready: true, status: "ready", live: now.Add(-watchdog)},
 			status: started, want: "WATCHDOG=1"},
 		"the watchdog is not due": {

@@ -31,6 +31,15 @@ read benchmarks use (--rows).`, bench.Sink},
 		{"storage", "Benchmark the stores and the outbox", `An S3 server in memory, then a real one, then local files.
 Server and client are processes on this machine; ours and the peer's run in turns. It takes about seven minutes.`,
 			bench.Storage},
+		{"duplicate", "Benchmark the plan of a policy, copies and deletes", `ClickHouse generates the copies on record of
+which a policy is planned (--rows). Items are copied between two stores of an S3 server in memory, ours and the peer's
+in turns. All roles run for the delay of copies, and for deletes at the limit of the brake. It takes about eight
+minutes.`,
+			bench.Duplicate},
+		{"sweep", "Benchmark the sweeps", `Listings are generated, or those of two file stores. ClickHouse generates the
+records that a listing is compared with, and those of which fixity tasks are selected (--rows). All roles run for the
+import of unknown files; an in-memory broker and slow consumers for the backlog. It takes more than ten minutes.`,
+			bench.Sweep},
 		{"main", "Benchmark the main job", `All roles run with an embedded broker and an embedded ClickHouse, as in
 'millrace demo'. Files are stored, copied twice, checked and recorded; then copies are deleted; then an import is
 copied; then the latency of changes is measured. It takes about eight minutes.`, bench.Main},
@@ -92,7 +101,10 @@ func (f *flags) command(name, short, long string, of ...area) *cobra.Command {
 		"`DIR` with the programs of the peers and S3 servers (default: peers, next to this program)")
 	for _, a := range of {
 		switch a.name {
-		case "sink":
+		case "sink", "duplicate", "sweep":
+			if s.Lookup("rows") != nil {
+				continue
+			}
 			s.IntVar(&f.cfg.Filled, "rows", 0,
 				"fill the tables of the read benchmarks with `N` rows: a multiple of 1,000, at least 10,000 "+
 					"(default: 10 million)")

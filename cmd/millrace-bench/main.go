@@ -77,6 +77,7 @@ configure it.
 	for _, a := range areas() {
 		root.AddCommand(newArea(a))
 	}
-	root.AddCommand(newBroker(), newSide(), newSinkSide(), newStorageSide(), newRolesSide(), newObjects())
+	root.AddCommand(newBroker(), newSide(), newSinkSide(), newStorageSide(), newRolesSide(), newSweepSide(),
+		newObjects())
 	return root
 }

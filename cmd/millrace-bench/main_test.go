@@ -40,6 +40,7 @@ func TestUsage(t *testing.T) {
 		"a sink without a database": {"sinkside", exitUsage, "--broker, --clickhouse, --database and --records are required"},
 		"a job without items": {"rolesside --do delete --dir d", exitUsage,
 			"or --do delete or import with --items and --window"},
+		"a round without items": {"sweepside --do pairs --space s", exitUsage, "--space, --items and --differing"},
 		"no completion": {"completion bash", exitUsage,
 			`millrace bench: "completion" is not a command of 'millrace bench'`},
 		"no arguments":    {"", exitFine, "Exit codes: 0 all benchmarks ran"},

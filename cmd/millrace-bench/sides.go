@@ -104,10 +104,26 @@ func newRolesSide() *cobra.Command {
 	var side bench.RolesSide
 	c := hidden("rolesside", "Run all roles for one job and print the time it took",
 		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
-	c.Flags().StringVar(&side.Do, "do", "", "store, change, delete or import")
+	c.Flags().StringVar(&side.Do, "do", "", "store, change, delete, import or adopt")
 	c.Flags().StringVar(&side.Dir, "dir", "", "empty `DIR` for state, stores and output")
 	c.Flags().StringVar(&side.Files, "files", "", "store the files below `DIR`")
-	c.Flags().IntVar(&side.Items, "items", 0, "change, delete or import `N` items")
+	c.Flags().IntVar(&side.Items, "items", 0, "change, delete, import or adopt `N` items")
+	c.Flags().IntVar(&side.Limit, "limit", 0, "set deletes.max_count to `N`")
 	c.Flags().DurationVar(&side.Window, "window", 0, "count deletes or copies for this `DURATION`")
+	return c
+}
+
+func newSweepSide() *cobra.Command {
+	var side bench.SweepSide
+	c := hidden("sweepside", "Run one round of a sweep and print the time it took",
+		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
+	c.Flags().StringVar(&side.Do, "do", "", "pairs or reconcile")
+	c.Flags().StringVar(&side.Root, "root", "", "`DIR` with two file stores, instead of generated listings")
+	c.Flags().StringVar(&side.Space, "space", "", "`NAME` of a space")
+	c.Flags().StringVar(&side.ClickHouse, "clickhouse", "", "`HOST:PORT` of a ClickHouse")
+	c.Flags().StringVar(&side.Database, "database", "", "`NAME` of a filled database")
+	c.Flags().IntVar(&side.Items, "items", 0, "compare `N` items")
+	c.Flags().IntVar(&side.Differing, "differing", 0, "expect `N` differences")
+	c.Flags().StringVar(&side.Profile, "profile", "", "write a CPU profile to `FILE`")
 	return c
 }

@@ -74,6 +74,7 @@ func (g *gauge) Write(p []byte) (int, error) {
 // Long lists of dead letters are printed in batches and are complete; causes beyond the maximum are
 // counted together.
 func TestManyDeadLetters(t *testing.T) {
+	need.Full(t)
 	n := need.Amount(12_000, 100_000, 300_000)
 	d := manyLetters(t, n)
 	const bound = 80 << 20 // with the errors of sortedLetters, and what was read ahead

@@ -23,7 +23,8 @@ func newDemo() *cobra.Command {
   1. writes the files of DIR to the first store (DIR is only read; default: the sources of Go),
   2. waits until every file has a verified copy in the other two stores,
   3. damages some copies bypassing millrace,
-  4. shows that a sweep finds the damage, and that the copies are repaired from good ones.
+  4. shows that a sweep finds the damage, and that the copies are repaired from good ones,
+  5. puts a file into the first store without a report, and shows that it is found and copied.
 
 -o is the form of the summary; json prints it as one object on the last line.
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,12 +29,13 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
-// A cluster is the Kafka and the ClickHouse that commands use.
+// A cluster is the Kafka, the ClickHouse and the S3 server that commands use.
 type cluster struct {
-	kafka, clickhouse string            // addresses
-	values            map[string]string // of words that commands contain, such as KEY
+	kafka, clickhouse, s3 string            // addresses
+	values                map[string]string // of words that commands contain, such as KEY
 }
 
 // A page runs the commands of one document in a directory of its own, which has the files of testdata/documents. The
@@ -61,7 +63,7 @@ func newPage(t *testing.T, c *cluster) *page {
 	}}
 	maps.Copy(p.env, c.values)
 	p.replace = strings.NewReplacer("/srv/archive", p.path("archive"), "/mnt/copies", p.path("copies"),
-		"localhost:9092", c.kafka, "localhost:9000", c.clickhouse, ":8080", ":"+port)
+		"localhost:9092", c.kafka, "localhost:9000", c.clickhouse, "localhost:7070", c.s3, ":8080", ":"+port)
 	millrace, err := exec.LookPath("millrace")
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +148,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		run++
 		t.Run(name, func(t *testing.T) {
-			p := newPage(t, &cluster{kafka: "127.0.0.1:1", clickhouse: "127.0.0.1:1"})
+			p := newPage(t, &cluster{kafka: "127.0.0.1:1", clickhouse: "127.0.0.1:1", s3: "127.0.0.1:1"})
 			p.run(t, p.script(t, all[name], ""))
 		})
 	}
@@ -165,9 +167,13 @@ func TestDocumentedCommandsWithCluster(t *testing.T) {
 	all := readBlocks(t)
 	const first = "docs/first-steps.md" // it prepares its cluster itself
 	t.Run(first, func(t *testing.T) {
-		p := newPage(t, newCluster(t))
+		c := newCluster(t)
+		bucket := newBucket(t, "acme-archive")
+		c.s3 = strings.TrimPrefix(bucket, "http://")
+		p := newPage(t, c)
 		p.run(t, p.script(t, all[first], "", markCluster)+
-			"until cmp archive/photos/1.jpg copies/photos/1.jpg; do sleep 0.1; done\n")
+			"until cmp archive/photos/1.jpg copies/photos/1.jpg; do sleep 0.1; done\n"+
+			"until command curl -s "+bucket+"/acme-archive/photos/1.jpg | cmp archive/photos/1.jpg -; do sleep 0.1; done\n")
 	})
 	c := newCluster(t)
 	c.prepare(t)
@@ -207,6 +213,26 @@ func newCluster(t *testing.T) *cluster {
 	cfg := config.Default()
 	state.Configure(&cfg)
 	return &cluster{kafka: cfg.Kafka.Brokers[0], clickhouse: cfg.ClickHouse.Addresses[0], values: map[string]string{}}
+}
+
+// newBucket starts an S3 server with a bucket, and returns its URL.
+func newBucket(t *testing.T, name string) string {
+	t.Helper()
+	s := s3test.New(s3test.Options{})
+	t.Cleanup(s.Close)
+	create, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL()+"/"+name, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.DefaultClient.Do(create)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Fatalf("create bucket %s: %s", name, response.Status)
+	}
+	return s.URL()
 }
 
 // execute runs the statements of a block, which are separated by empty lines.

@@ -31,7 +31,8 @@ func (f *engineFlags) register(c *cobra.Command) {
 
 // engines are the configuration and the resources that the command must close.
 type engines struct {
-	cfg     *config.Config
+	cfg     *config.Config    // its accounts are those in force after useTopicAccounts
+	read    *config.Config    // cfg as it was read
 	log     *slog.Logger      // writes to display, so that it does not disturb progress bars
 	display *progress.Display // shows the progress of the command
 	state   *statedir.Dir     // nil if --config was given
@@ -49,7 +50,7 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without stated
 			return nil, err
 		}
 		display := progress.New(stderr)
-		return &engines{cfg: cfg, log: newLog(cfg, display), display: display}, nil
+		return &engines{cfg: cfg, read: cfg, log: newLog(cfg, display), display: display}, nil
 	case f.config != "":
 		return nil, fmt.Errorf("%w: --config and --state exclude each other here", usage.Err)
 	}
@@ -71,7 +72,17 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without stated
 		return nil, errors.Join(err, state.Close(ctx))
 	}
 	state.Configure(cfg)
-	return &engines{cfg: cfg, log: log, display: display, state: state}, nil
+	return &engines{cfg: cfg, read: cfg, log: log, display: display, state: state}, nil
+}
+
+// useTopicAccounts replaces the accounts of the configuration by those in force. If Kafka cannot be asked, those of the
+// configuration stay, with a warning.
+func (e *engines) useTopicAccounts(ctx context.Context) {
+	cfg, err := app.EffectiveConfig(ctx, e.cfg, e.log)
+	if err != nil {
+		e.log.Warn("use the accounts of the configuration: those of the topic are unknown", "err", err)
+	}
+	e.cfg = cfg
 }
 
 // Close stops the engines that open started.
@@ -93,7 +104,8 @@ func (f *engineFlags) withApp(
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	a, err := app.Open(ctx, e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
+	e.useTopicAccounts(ctx)
+	a, err := e.openApp(ctx)
 	if err != nil {
 		return err
 	}
@@ -101,20 +113,36 @@ func (f *engineFlags) withApp(
 	return do(ctx, a, e)
 }
 
+// openApp makes an App. Settings that it changes at run time hold from their revisions on, as in other processes.
+func (e *engines) openApp(ctx context.Context) (*app.App, error) {
+	return app.Open(ctx, e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain, Configured: e.read})
+}
+
 // withDB calls do with the ClickHouse database. It needs no Kafka.
 func (f *engineFlags) withDB(c *cobra.Command, do func(ctx context.Context, db *clickhouse.DB) error) (err error) {
+	return f.withTables(c, statedir.Config{WithoutBroker: true},
+		func(ctx context.Context, _ *engines, db *clickhouse.DB) error { return do(ctx, db) })
+}
+
+// withTables is withDB with the configuration and, unless it is without Kafka, the accounts in force.
+func (f *engineFlags) withTables(
+	c *cobra.Command, without statedir.Config, do func(ctx context.Context, e *engines, db *clickhouse.DB) error,
+) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutBroker: true})
+	e, err := f.open(ctx, c.ErrOrStderr(), without)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	if !without.WithoutBroker {
+		e.useTopicAccounts(ctx)
+	}
 	db, err := app.OpenDB(ctx, e.cfg, e.log)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
-	return do(ctx, db)
+	return do(ctx, e, db)
 }
 
 // loadConfig reads a configuration. Its faults are usage errors.

@@ -188,11 +188,11 @@ func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
 	var e *engines
 	if f.config != "" || f.state != "" {
 		// Open before reading the listings, which may take long.
-		without := statedir.Config{WithoutEngine: !f.wait, WithoutBroker: f.dryRun}
-		if e, err = f.open(ctx, c.ErrOrStderr(), without); err != nil {
+		if e, err = f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutEngine: !f.wait}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, e.Close(ctx)) }()
+		e.useTopicAccounts(ctx)
 		if err := app.RequireStore(e.cfg, app.StoreName{Account: f.target.Account, Store: f.target.Store}); err != nil {
 			return err
 		}

@@ -21,8 +21,8 @@ import (
 )
 
 func newIncident() *cobra.Command {
-	return noun("incident", "List, approve and close incidents",
-		newIncidentList(), newIncidentShow(), newIncidentApprove(), newIncidentClose())
+	return noun("incident", "List, approve, refuse and close incidents",
+		newIncidentList(), newIncidentShow(), newIncidentApprove(), newIncidentRefuse(), newIncidentClose())
 }
 
 func newIncidentList() *cobra.Command {
@@ -30,30 +30,40 @@ func newIncidentList() *cobra.Command {
 		f       engineFlags
 		account string
 		pending bool
+		all     bool
 		o       *output
 	)
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List open incidents, or checks that may become incidents",
-		Long: `Lists the open incidents of copies, tables, spaces, policies and records.
+		Long: `Lists the open incidents of copies, tables, spaces, policies and records, the oldest first.
+
+With --all it lists closed incidents too. Several of them may have the same key.
 
 With --pending it lists the copies with a check of the last 35 days that is not concluded yet: the preliminary
 verdict, since when, and the time of the next check. An incident is opened only when a check is concluded.`,
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if pending && all {
+				return fmt.Errorf("%w: --pending and --all exclude each other", usage.Err)
+			}
 			if pending {
 				return listPending(c, f, o, account)
 			}
-			var open []*pb.Incident
+			list := read.OpenIncidents
+			if all {
+				list = read.Incidents
+			}
+			var incidents []*pb.Incident
 			err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
-				open, err = read.OpenIncidents(ctx, db, account)
+				incidents, err = list(ctx, db, account)
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			rows := make([]incidentRow, 0, len(open))
-			for _, i := range open {
+			rows := make([]incidentRow, 0, len(incidents))
+			for _, i := range incidents {
 				rows = append(rows, incidentOf(i))
 			}
 			return printList(c.OutOrStdout(), o, rows, incidentTable())
@@ -62,6 +72,7 @@ verdict, since when, and the time of the next check. An incident is opened only 
 	f.register(c)
 	c.Flags().StringVar(&account, "account", "", "only of this `ACCOUNT`")
 	c.Flags().BoolVar(&pending, "pending", false, "list copies with checks that are not concluded yet")
+	c.Flags().BoolVar(&all, "all", false, "list closed incidents too")
 	o = listFlag(c)
 	return c
 }
@@ -119,6 +130,7 @@ type incidentRow struct {
 	Row     int32      `json:"row"`
 	Opened  *time.Time `json:"opened"`
 	Updated *time.Time `json:"updated"`
+	Closed  *time.Time `json:"closed"` // null: it is open
 	Repairs int32      `json:"repairs"`
 	Last    string     `json:"last_step"` // with its detail
 }
@@ -127,8 +139,8 @@ func incidentOf(i *pb.Incident) incidentRow {
 	return incidentRow{
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
 		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: incidentState(i.GetState()), Row: i.GetRow(),
-		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Repairs: i.GetRepairs(),
-		Last: lastStep(i),
+		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Closed: timeOf(i.GetClosed()),
+		Repairs: i.GetRepairs(), Last: lastStep(i),
 	}
 }
 
@@ -160,11 +172,14 @@ func newIncidentApprove() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "approve KEY",
-		Short: "Approve the repair of an incident, or a list of deletes",
+		Short: "Approve the repair of an incident, or a list of deletes or rewrites",
 		Long: `Publishes the approval of a repair. The roles steward, copier and checker carry it out.
 
 Of an incident deletes-held it approves the deletes that are on its list now. The roles steward and deleter carry them
 out, if the sources are still deleted and were not deleted again later. Later deletes come to another list.
+
+Of an incident rewrites-held it approves the contents that are on its list now. The roles steward, deleter and copier
+carry them out. A later content comes to another list.
 
 With --wait the command ends when the incident is closed, when the repair has failed, or when the steward does not
 order a repair, for example because there is no good copy. With --state all roles run in this command until then.
@@ -205,11 +220,14 @@ that has no repair, 130 interrupted.`,
 
 // approve publishes an approval. It returns the id of the action, and what follows.
 func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (action, how string, err error) {
-	if i.GetKind() != incident.DeletesHeld {
+	if !app.HasList(i.GetKind()) {
 		action, err = a.ApproveRepair(ctx, i, by)
 		return action, "the steward will order the repair", err
 	}
-	action, n, err := a.ApproveDeletes(ctx, i, by)
+	action, n, err := a.ApproveList(ctx, i, by)
+	if i.GetKind() == incident.RewritesHeld {
+		return action, fmt.Sprintf("the copier will do the %d rewrites that are on the list", n), err
+	}
 	return action, fmt.Sprintf("the deleter will do the %d deletes that are on the list", n), err
 }
 
@@ -304,8 +322,8 @@ func (f *engineFlags) awaitRepair(
 ) error {
 	key, open := schemas.IncidentKey(approved), ""
 	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
-	if approved.GetKind() == incident.DeletesHeld {
-		by = []schemas.Role{schemas.RoleSteward, schemas.RoleDeleter, schemas.RoleSink}
+	if app.HasList(approved.GetKind()) {
+		by = []schemas.Role{schemas.RoleSteward, schemas.RoleDeleter, schemas.RoleCopier, schemas.RoleSink}
 	}
 	err := e.withRoles(c, a, *f, app.Roles(), func(ctx context.Context, w *waiter) error {
 		return w.until(ctx, "repairs", by, func(ctx context.Context) (app.Progress, error) {

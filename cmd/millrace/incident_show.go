@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -9,7 +10,6 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/incident"
 )
 
 // showPage is the number of items of a list that are read at once.
@@ -24,20 +24,26 @@ func newIncidentShow() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "show KEY",
-		Short: "Show the deletes that wait for approval",
-		Long: `Lists the items of an open incident deletes-held: when the source was deleted, since when the delete waits and
-why, and the result of the delete once it was approved. The items are in the order of their ids; --after continues a
-list.
+		Short: "Show the deletes or rewrites that wait for approval",
+		Long: `Lists the items of an incident deletes-held or rewrites-held: when the source was deleted or changed, since
+when the delete or rewrite waits and why, and its result, or that of the restore, once the list was approved or
+refused. The items are in the order of their ids; --after continues a list.
 
 Of an incident of another kind it lists the steps.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				i, err := requireOpenIncident(ctx, a, args[0])
+				i, err := openIncident(ctx, a, args[0])
+				if err == nil && i == nil {
+					i = app.ListOfKey(args[0]) // its items are on record after it was closed
+				}
+				if err == nil && i == nil {
+					i, err = requireOpenIncident(ctx, a, args[0])
+				}
 				if err != nil {
 					return err
 				}
-				if i.GetKind() != incident.DeletesHeld {
+				if !app.HasList(i.GetKind()) {
 					rows := []stepRow{}
 					for _, s := range i.GetSteps() {
 						rows = append(rows, stepRow{s.GetTime().AsTime(), s.GetAction(), s.GetBy(), s.GetDetail(), s.GetRef()})
@@ -58,7 +64,7 @@ Of an incident of another kind it lists the steps.`,
 	return c
 }
 
-// printHeld prints the items of a list of deletes with l, page by page.
+// printHeld prints the items of a list of deletes or rewrites with l, page by page.
 func printHeld(ctx context.Context, db *clickhouse.DB, l list[heldRow], q read.ListQuery, limit int) error {
 	for left := limit; limit == 0 || left > 0; {
 		if q.Limit = showPage; limit > 0 {
@@ -70,7 +76,7 @@ func printHeld(ctx context.Context, db *clickhouse.DB, l list[heldRow], q read.L
 		}
 		rows := make([]heldRow, len(page))
 		for i, d := range page {
-			rows[i] = heldRow{d.Item, d.SourceStore, d.Deleted, d.Listed, d.Detail, d.Result}
+			rows[i] = heldRow{d.Item, d.SourceStore, d.Deleted, d.Listed, d.Version, d.Detail, d.Result, d.Why}
 		}
 		if err := l.print(rows); err != nil {
 			return err
@@ -84,19 +90,22 @@ func printHeld(ctx context.Context, db *clickhouse.DB, l list[heldRow], q read.L
 	return l.end()
 }
 
-// A heldRow is a delete on a list.
+// A heldRow is a delete, or a rewrite, on a list.
 type heldRow struct {
-	Item    string    `json:"item"`
+	Item    string    `json:"item"` // empty: the space itself
 	Source  string    `json:"source_store"`
-	Deleted time.Time `json:"deleted"`
+	Deleted time.Time `json:"deleted"` // of a rewrite: when the source was changed
 	Listed  time.Time `json:"waits_since"`
+	Version string    `json:"source_version,omitempty"` // of a rewrite
 	Cause   string    `json:"cause"`
-	Result  string    `json:"result"` // after the approval; empty: none yet
+	Result  string    `json:"result"` // after the decision; empty: none yet
+	Why     string    `json:"why"`    // the detail of the result
 }
 
 func heldTable() table[heldRow] {
-	return table[heldRow]{"ITEM\tSOURCE DELETED\tWAITS SINCE\tCAUSE\tRESULT", func(r heldRow) []string {
-		return []string{r.Item, stamp(&r.Deleted), stamp(&r.Listed), r.Cause, r.Result}
+	return table[heldRow]{"ITEM\tSOURCE CHANGED\tWAITS SINCE\tCAUSE\tRESULT\tWHY", func(r heldRow) []string {
+		return []string{
+			cmp.Or(r.Item, "(the space)"), stamp(&r.Deleted), stamp(&r.Listed), r.Cause, r.Result, r.Why}
 	}}
 }
 

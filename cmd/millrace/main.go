@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // for schedules with a time zone; the image has no zones
 
 	"github.com/spf13/cobra"
 
@@ -101,7 +102,8 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition,
 	root.SuggestionsMinimumDistance = 2
 	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
-		newIncident(), newPolicy(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newStore(), newSpace(),
+		newIncident(), newAccount(), newPolicy(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newJob(),
+		newStore(), newSpace(),
 		newOutbox(), newImport(), newVerify(), newRebuild(), newHealth(), newBench(), newVersion())
 	return root
 }

@@ -14,7 +14,8 @@ import (
 )
 
 func newObject() *cobra.Command {
-	return noun("object", "Show items", newObjectShow())
+	return noun("object", "Show and restore items", newObjectShow(), newObjectVersions(), newObjectRestore(),
+		newObjectDryRun())
 }
 
 func newObjectShow() *cobra.Command {
@@ -27,9 +28,9 @@ func newObjectShow() *cobra.Command {
 		Short: "Print the history of an item in all stores, oldest first",
 		Args:  exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			parts := strings.SplitN(args[0], "/", 3) // an item may contain slashes
-			if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
-				return fmt.Errorf("%w: %q is not ACCOUNT/SPACE/ITEM", usage.Err, args[0])
+			parts, err := itemName(args[0])
+			if err != nil {
+				return err
 			}
 			return showObject(c, f, parts, o)
 		},
@@ -37,6 +38,15 @@ func newObjectShow() *cobra.Command {
 	f.register(c)
 	o = listFlag(c)
 	return c
+}
+
+// itemName parses ACCOUNT/SPACE/ITEM. An item may contain slashes.
+func itemName(arg string) (parts []string, err error) {
+	parts = strings.SplitN(arg, "/", 3)
+	if len(parts) != 3 || parts[0] == "" || parts[1] == "" || parts[2] == "" {
+		return nil, fmt.Errorf("%w: %q is not ACCOUNT/SPACE/ITEM", usage.Err, arg)
+	}
+	return parts, nil
 }
 
 func showObject(c *cobra.Command, f engineFlags, parts []string, o *output) error {

@@ -38,13 +38,17 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 // the commands without -o are listed here. Lists have the forms table, json and ndjson.
 func TestEveryListHasForms(t *testing.T) {
 	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
-		"incident show", "object show", "policy list", "policy history",
-		"pause", "pause list"}
+		"incident show", "object show", "object versions", "object dry-run", "space list", "space show",
+		"policy list", "policy history", "policy plan", "policy unmanaged", "account list", "account history",
+		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
 		"verify", "rebuild", "sweep start", "migrate", "health",
-		"policy show", "policy set", "policy remove", "policy import"}
-	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident close",
-		"space back", "space gone", "store init", "workers", "policy check", "policy diff"}
+		"policy show", "policy set", "policy remove", "policy import", "object restore",
+		"account show", "account set", "account remove"}
+	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident refuse",
+		"incident close",
+		"space back", "space gone", "store init", "workers", "sweep pause", "sweep resume",
+		"policy check", "policy diff", "account diff"}
 	for words, c := range leaves(newRoot()) {
 		if noun, _, _ := strings.Cut(words, " "); noun == "bench" || noun == "resume" ||
 			noun == "pause" && !slices.Contains(lists, words) {
@@ -97,6 +101,9 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		letters   []letterRow
 		policies  []policyRow
 		revisions []revisionRow
+		splits    []splitRow
+		reports   []reportRow
+		jobs      []jobRow
 	)
 	for i := range n {
 		name := fmt.Sprintf("%d\x1b[31m\nx", i) // what others chose
@@ -108,6 +115,9 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		causes = append(causes, &causeRow{deadCause: deadCause{Error: name}, Open: 1, First: at, Last: at})
 		letters = append(letters, rowOf(&deadletter.Letter{ID: name, Time: at, Error: name}))
 		policies = append(policies, policyRowOf(app.PolicyInfo{Account: "a", Fault: errors.New(name)}))
+		splits = append(splits, splitRowOf(app.SplitStatus{Account: "a", Space: name, Started: at, Error: name}))
+		reports = append(reports, reportRowOf(read.RoundReport{Account: "a", Space: name, Detail: name}))
+		jobs = append(jobs, jobRowOf(read.Iteration{Name: name, Counts: map[string]int64{name: 1}}))
 		revisions = append(revisions, revisionRow{Revision: 1, Time: at, By: name, Location: name, Reason: name})
 	}
 	return map[string]func(io.Writer, *output) error{
@@ -119,6 +129,9 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		"causes":    func(w io.Writer, o *output) error { return printList(w, o, causes, causeTable()) },
 		"letters":   func(w io.Writer, o *output) error { return printList(w, o, letters, letterTable()) },
 		"policies":  func(w io.Writer, o *output) error { return printList(w, o, policies, policyTable()) },
+		"splits":    func(w io.Writer, o *output) error { return printList(w, o, splits, splitTable()) },
+		"reports":   func(w io.Writer, o *output) error { return printList(w, o, reports, reportTable()) },
+		"jobs":      func(w io.Writer, o *output) error { return printList(w, o, jobs, jobTable()) },
 		"revisions": func(w io.Writer, o *output) error { return printList(w, o, revisions, revisionTable()) },
 	}
 }

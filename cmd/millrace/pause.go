@@ -46,10 +46,15 @@ func scopes() []scopeArgs {
 			}
 			return p, err
 		}},
-		{"sweep NAME", "a sweep; its published tasks continue", func(w []string) (app.Scope, error) {
-			return app.Scope{Sweep: w[0]}, nil
-		}},
+		sweepScope("sweep NAME"),
 	}
+}
+
+// sweepScope is the form of arguments that selects a sweep.
+func sweepScope(use string) scopeArgs {
+	return scopeArgs{use, "a sweep; its published tasks continue", func(w []string) (app.Scope, error) {
+		return app.Scope{Sweep: w[0]}, nil
+	}}
 }
 
 // accountStore splits ACCOUNT/STORE.
@@ -320,6 +325,7 @@ func (f *engineFlags) withControls(
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	e.useTopicAccounts(ctx)
 	ctl, err := app.OpenControls(ctx, e.cfg, e.log)
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -15,12 +14,13 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/revision"
 )
 
 func newPolicy() *cobra.Command {
 	return noun("policy", "List, check, change and import the policies of accounts",
 		newPolicyList(), newPolicyShow(), newPolicyHistory(), newPolicyDiff(), newPolicySet(), newPolicyRemove(),
-		newPolicyCheck(), newPolicyImport())
+		newPolicyCheck(), newPolicyImport(), newPolicyPlan(), newPolicyUnmanaged())
 }
 
 // withPolicies calls do with the policies. They need no ClickHouse. An unknown account is a usage error.
@@ -33,16 +33,21 @@ func (f *engineFlags) withPolicies(
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+	e.useTopicAccounts(ctx)
 	return app.WithPolicies(ctx, e.cfg, e.log, func(ctx context.Context, p *app.Policies) error { return do(ctx, p, e) })
 }
 
 // unknownAccount returns the error for an account without records.
-func unknownAccount(p *app.Policies, account string) error {
+func unknownAccount[D revised](p documents[D], account string) error {
 	known := p.Accounts()
 	for _, k := range known {
-		if k == account {
-			return fmt.Errorf("account %s has no policy: millrace policy set %s FILE", account, account)
+		if k != account {
+			continue
 		}
+		if nounOf[D]() == "account" {
+			return fmt.Errorf("account %s is that of the configuration and has no revisions: millrace account set FILE", account)
+		}
+		return fmt.Errorf("account %s has no policy: millrace policy set %s FILE", account, account)
 	}
 	return fmt.Errorf("%w: there is no account %q%s", usage.Err, account, suggestion(account, known))
 }
@@ -99,7 +104,7 @@ type policyRow struct {
 	Faults   []string   `json:"faults"`
 }
 
-func policyRowOf(i app.PolicyInfo) policyRow {
+func policyRowOf[D any](i app.DocumentInfo[D]) policyRow {
 	r := policyRow{Account: i.Account, State: policyNone, Revision: i.Revision, Faults: faultLines(i.Fault)}
 	if e := i.Newest; e != nil {
 		r.Since, r.By, r.From, r.Location, r.Reason = &e.Time, e.By, e.From, e.Location, e.Reason
@@ -107,7 +112,7 @@ func policyRowOf(i app.PolicyInfo) policyRow {
 	switch {
 	case i.Active != nil:
 		r.State = policyActive
-	case i.Newest != nil && i.Newest.State == policy.EntryRemoval:
+	case i.Newest != nil && i.Newest.State == revision.EntryRemoval:
 		r.State = policyRemoved
 	}
 	return r
@@ -129,77 +134,63 @@ func policyTable() table[policyRow] {
 	}}
 }
 
-// formYAML is the canonical form of a document.
-const formYAML = "yaml"
+// A revised document has revisions, and a canonical form.
+type revised interface{ YAML() (string, error) }
 
-func newPolicyShow() *cobra.Command {
-	var (
-		f        engineFlags
-		revision int64
-		o        *output
-	)
-	c := &cobra.Command{
-		Use:   "show ACCOUNT",
-		Short: "Print the policy in force, or a revision, with who published it, when and why",
-		Long: `Prints the policy in force in its canonical form, which 'millrace policy set' reads. With --revision it prints
-the document of that revision.
-
-In the output as json, revision is the current one, or that of --revision. It is the --base of a change.`,
-		Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withPolicies(c, func(_ context.Context, p *app.Policies, _ *engines) error {
-				v, err := viewPolicy(p, args[0], revision, c.Flags().Changed("revision"))
-				if err != nil {
-					return err
-				}
-				if o.form == formJSON {
-					return writeJSON(c.OutOrStdout(), v)
-				}
-				return v.print(c.OutOrStdout())
-			})
-		},
+// nounOf returns the noun of the commands for documents: policy or account.
+func nounOf[D revised]() string {
+	if _, is := any(*new(D)).(policy.Document); is {
+		return "policy"
 	}
-	f.register(c)
-	c.Flags().Int64Var(&revision, "revision", 0, "print revision `N`, not the one in force")
-	o = outputFlag(c, formYAML, formJSON)
-	return c
+	return "account"
 }
 
-// A policyView is the document of an account, with its revision.
-type policyView struct {
+// documents are the documents of accounts in one topic.
+type documents[D revised] interface {
+	Accounts() []string
+	Info(account string) app.DocumentInfo[D]
+	History(account string) []revision.Entry[D]
+}
+
+// A documentView is the document of an account, with its revision.
+type documentView[D revised] struct {
 	policyRow
-	Document *policy.Document `json:"document"` // null if none is in force
+	Document *D `json:"document"` // null if none is in force
+	// Status is how far the copies of a policy are; absent with --document and --revision, and if it is unknown.
+	// StatusError says why it is unknown.
+	Status      *app.PolicyStatus `json:"status,omitempty"`
+	StatusError string            `json:"status_error,omitempty"`
 	// of is the revision of the document. It is not that of the row while newer ones cannot be parsed.
 	of int64
 }
 
-// viewPolicy returns the policy in force or, if given is true, a revision.
-func viewPolicy(p *app.Policies, account string, revision int64, given bool) (*policyView, error) {
+// viewDocument returns the document in force or, if given is true, a revision.
+func viewDocument[D revised](p documents[D], account string, n int64, given bool) (*documentView[D], error) {
 	info := p.Info(account)
 	if info.Newest == nil && info.Fault == nil || len(p.History(account)) == 0 {
 		return nil, unknownAccount(p, account)
 	}
 	if !given {
-		v := &policyView{policyRow: policyRowOf(info)}
+		v := &documentView[D]{policyRow: policyRowOf(info)}
 		if info.Active != nil {
 			v.Document, v.of = info.Active.Document, info.Active.Revision
 		}
 		return v, nil
 	}
-	e, err := requireRevision(p, account, revision)
+	e, err := requireRevision(p, account, n)
 	if err != nil {
 		return nil, err
 	}
-	v := &policyView{Document: e.Document, of: revision}
-	v.policyRow = policyRowOf(app.PolicyInfo{Account: account, Revision: revision, Newest: e, Fault: e.Fault})
+	v := &documentView[D]{Document: e.Document, of: n}
+	v.policyRow = policyRowOf(app.DocumentInfo[D]{Account: account, Revision: n, Newest: e, Fault: e.Fault})
 	v.State = revisionState(info, *e)
 	return v, nil
 }
 
 // requireRevision returns a revision of an account. An unknown one is a usage error.
-func requireRevision(p *app.Policies, account string, revision int64) (*policy.Entry, error) {
+func requireRevision[D revised](p documents[D], account string, n int64) (*revision.Entry[D], error) {
 	for _, e := range p.History(account) {
-		if e.Revision == revision && revision > 0 {
+		if e.Revision == n && n > 0 {
 			return &e, nil
 		}
 	}
@@ -207,52 +198,20 @@ func requireRevision(p *app.Policies, account string, revision int64) (*policy.E
 	if current == 0 {
 		return nil, unknownAccount(p, account)
 	}
-	return nil, fmt.Errorf("%w: account %s has no revision %d: there are 1 to %d", usage.Err, account, revision, current)
+	return nil, fmt.Errorf("%w: account %s has no revision %d: there are 1 to %d", usage.Err, account, n, current)
 }
 
 // revisionState returns the state of a record of an account.
-func revisionState(i app.PolicyInfo, e policy.Entry) string {
+func revisionState[D any](i app.DocumentInfo[D], e revision.Entry[D]) string {
 	switch {
-	case e.State == policy.EntryRemoval:
+	case e.State == revision.EntryRemoval:
 		return policyRemoved
-	case e.State != policy.EntryRevision:
+	case e.State != revision.EntryRevision:
 		return string(e.State)
 	case i.Active != nil && i.Active.Revision == e.Revision:
 		return policyActive
 	}
 	return policyReplaced
-}
-
-// print prints the view as YAML, with comments on the revision.
-func (v *policyView) print(w io.Writer) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# account %s, revision %d, %s", v.Account, v.Revision, v.State)
-	if v.Since != nil {
-		fmt.Fprintf(&b, " since %s", stamp(v.Since))
-	}
-	b.WriteString("\n")
-	for _, line := range []struct{ name, text string }{
-		{"by", v.By}, {"from", strings.TrimSpace(v.From + " " + v.Location)}, {"reason", v.Reason},
-		{"fault", strings.Join(v.Faults, "; ")},
-	} {
-		if line.text != "" {
-			fmt.Fprintf(&b, "# %s: %s\n", line.name, oneLine(line.text))
-		}
-	}
-	if v.Document == nil {
-		b.WriteString("# no document\n")
-	} else {
-		if v.of != v.Revision {
-			fmt.Fprintf(&b, "# the document is that of revision %d\n", v.of)
-		}
-		text, err := v.Document.YAML()
-		if err != nil {
-			return err
-		}
-		b.WriteString(text)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 // oneLine returns text without line breaks and other control characters.
@@ -288,12 +247,7 @@ func newPolicyHistory() *cobra.Command {
 				if len(entries) == 0 {
 					return unknownAccount(p, args[0])
 				}
-				rows := make([]revisionRow, len(entries))
-				for i, e := range entries {
-					rows[i] = revisionRow{e.Revision, revisionState(p.Info(args[0]), e), e.Base, e.Time, e.By, e.From, e.Location,
-						e.Reason, faultLines(e.Fault)}
-				}
-				return printList(c.OutOrStdout(), o, rows, revisionTable())
+				return printList(c.OutOrStdout(), o, revisionRows(p.Info(args[0]), entries), revisionTable())
 			})
 		},
 	}
@@ -313,6 +267,16 @@ type revisionRow struct {
 	Location string    `json:"location"`
 	Reason   string    `json:"reason"`
 	Faults   []string  `json:"faults"`
+}
+
+// revisionRows returns the records of an account as rows.
+func revisionRows[D any](info app.DocumentInfo[D], entries []revision.Entry[D]) []revisionRow {
+	rows := make([]revisionRow, len(entries))
+	for i, e := range entries {
+		rows[i] = revisionRow{e.Revision, revisionState(info, e), e.Base, e.Time, e.By, e.From, e.Location,
+			e.Reason, faultLines(e.Fault)}
+	}
+	return rows
 }
 
 // revisionTable returns the table of the records of a policy.

@@ -56,7 +56,7 @@ func checkPolicies(c *cobra.Command, cfg *config.Config, account string, names [
 		accounts []string
 	)
 	for _, name := range names {
-		content, err := readPolicyFile(c, name)
+		content, err := readDocument(c, name)
 		if err != nil {
 			return err
 		}
@@ -111,7 +111,8 @@ func newPolicyImport() *cobra.Command {
 		Short: "Publish the policies of a folder, in the form of the DuraCloud Mill or in ours",
 		Long: `Reads duplication-accounts.json and, for each account in it, ACCOUNT-duplication-policy.json or .yaml. It
 publishes the documents that differ from the policies in force. Repeating the command has no effect. A document with a
-fault is refused, with its faults; the others are published.
+fault is refused, with its faults; the others are published. 'millrace policy plan' reports beforehand what a document
+would do.
 
 An account that an earlier import from the same place published, and that is no longer in duplication-accounts.json, is
 named. With --prune its policy is withdrawn: the account is not copied any more, and its copies stay.

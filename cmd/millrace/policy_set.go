@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/revision"
 )
 
 // changeFlags are the flags of commands that publish a policy.
@@ -42,23 +43,30 @@ type policyResult struct {
 
 // publish publishes a change, and prints the result. done says what was done, and same that it changes nothing.
 func (f *changeFlags) publish(ctx context.Context, c *cobra.Command, p *app.Policies, change app.PolicyChange) error {
-	change.Base, change.By = app.AnyBase, app.Actor{Who: currentUser(), Reason: f.reason, From: policy.FromCLI}
-	if c.Flags().Changed("base") {
-		change.Base = f.base
-	}
-	revision, changed, err := p.Publish(ctx, change)
-	var lost *policy.LostError
-	if errors.As(err, &lost) {
-		return refusedChange(c.ErrOrStderr(), p, change, lost)
-	}
+	change.Base, change.By = f.revised(c)
+	n, changed, err := p.Publish(ctx, change)
 	if err != nil {
-		return err
+		return refusedChange(c.ErrOrStderr(), p, change.Account, change.Document, err)
 	}
-	r := policyResult{change.Account, revision, changed}
+	r := policyResult{change.Account, n, changed}
+	return f.print(c, r, r.text(change.Document == nil))
+}
+
+// revised returns the base of a change, and who makes it.
+func (f *changeFlags) revised(c *cobra.Command) (base int64, by app.Actor) {
+	base = app.AnyBase
+	if c.Flags().Changed("base") {
+		base = f.base
+	}
+	return base, app.Actor{Who: currentUser(), Reason: f.reason, From: revision.FromCLI}
+}
+
+// print prints the result of a change.
+func (f *changeFlags) print(c *cobra.Command, r policyResult, text string) error {
 	if f.output.form == formJSON {
 		return writeJSON(c.OutOrStdout(), r)
 	}
-	_, err = fmt.Fprintln(c.OutOrStdout(), r.text(change.Document == nil))
+	_, err := fmt.Fprintln(c.OutOrStdout(), text)
 	return err
 }
 
@@ -74,10 +82,15 @@ func (r policyResult) text(removal bool) string {
 	return fmt.Sprintf("policy of account %s: revision %d is in force", r.Account, r.Revision)
 }
 
-// refusedChange prints how a change that was not published differs from the policy in force, and returns its error.
-func refusedChange(w io.Writer, p *app.Policies, change app.PolicyChange, lost *policy.LostError) error {
-	now := p.Info(change.Account)
-	mine, err := canonical(change.Document)
+// refusedChange returns the error of a change that was not published. If another writer was first, it prints how the
+// change differs from the document in force.
+func refusedChange[D revised](w io.Writer, p documents[D], account string, mine *D, err error) error {
+	var lost *revision.LostError
+	if !errors.As(err, &lost) {
+		return err
+	}
+	now := p.Info(account)
+	text, err := canonical(mine)
 	if err != nil {
 		return err
 	}
@@ -88,19 +101,22 @@ func refusedChange(w io.Writer, p *app.Policies, change app.PolicyChange, lost *
 		}
 	}
 	_, err = w.Write(diff.Diff(fmt.Sprintf("revision %d, in force", now.Revision), []byte(held), "not published",
-		[]byte(mine)))
-	return errors.Join(fmt.Errorf("%w: %w; 'millrace policy diff %s %d' prints what has changed since, and "+
-		"--base %d publishes over it", precondition.Err, lost, change.Account, lost.Revision-1, now.Revision), err)
+		[]byte(text)))
+	return errors.Join(fmt.Errorf("%w: %w; 'millrace %s diff %s %d' prints what has changed since, and "+
+		"--base %d publishes over it", precondition.Err, lost, nounOf[D](), account, lost.Revision-1, now.Revision), err)
 }
 
-// canonical returns the canonical text of a document without its account, which is known; empty for nil.
-func canonical(d *policy.Document) (string, error) {
+// canonical returns the canonical text of a document, that of a policy without its account, which is known; empty for
+// nil.
+func canonical[D revised](d *D) (string, error) {
 	if d == nil {
 		return "", nil
 	}
-	anonymous := *d
-	anonymous.Account = ""
-	return anonymous.YAML()
+	if p, is := any(*d).(policy.Document); is {
+		p.Account = ""
+		return p.YAML()
+	}
+	return (*d).YAML()
 }
 
 func newPolicySet() *cobra.Command {
@@ -110,6 +126,7 @@ func newPolicySet() *cobra.Command {
 		Short: "Publish a policy",
 		Long: `Reads a document from FILE, or from stdin if FILE is -, and checks it with the configured stores. It is in
 force everywhere within a second after the command ends. A document that equals the one in force is not published.
+'millrace policy plan' reports beforehand what it would do.
 
 With --base N nothing is published if the current revision is not N: the command prints who published the current one
 and how the documents differ. Without --base the change is based on the revision that is current when the command
@@ -119,7 +136,7 @@ Exit codes: 0 fine, 1 error, 2 usage or faults in the document, 5 another revisi
 130 interrupted.`,
 		Args: exactly(2),
 		RunE: func(c *cobra.Command, args []string) error {
-			content, err := readPolicyFile(c, args[1])
+			content, err := readDocument(c, args[1])
 			if err != nil {
 				return err
 			}
@@ -162,17 +179,25 @@ Exit codes: 0 fine, 1 error, 2 usage, 5 another revision was published after the
 	return c
 }
 
-// readPolicyFile reads a file, or stdin if its name is -. An unreadable one is a usage error.
-func readPolicyFile(c *cobra.Command, name string) (content []byte, err error) {
+// readDocument reads a file, or stdin if its name is -. An unreadable one is a usage error.
+func readDocument(c *cobra.Command, name string) (content []byte, err error) {
 	if name == "-" {
 		content, err = io.ReadAll(c.InOrStdin())
 	} else {
 		content, err = os.ReadFile(name)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: read the policy: %w", usage.Err, err)
+		return nil, fmt.Errorf("%w: read the document: %w", usage.Err, err)
 	}
 	return content, nil
+}
+
+// diffArgs accepts an account, and at most two revisions or a file.
+func diffArgs(c *cobra.Command, args []string) error {
+	if len(args) < 1 || len(args) > 3 {
+		return exactly(1)(c, args)
+	}
+	return nil
 }
 
 func newPolicyDiff() *cobra.Command {
@@ -188,19 +213,21 @@ func newPolicyDiff() *cobra.Command {
   diff ACCOUNT FILE the policy in force and a file (- is stdin)
 
 Exit codes: 0 they are equal, 1 error, 2 usage or faults in the file, 3 they differ, 130 interrupted.`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) < 1 || len(args) > 3 {
-				return exactly(1)(c, args)
-			}
-			return nil
-		},
+		Args: diffArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withPolicies(c, func(_ context.Context, p *app.Policies, e *engines) error {
-				before, after, err := comparedPolicies(c, p, e, args)
+				before, after, err := compared(p, args, func(name string) (*policy.Document, error) {
+					content, err := readDocument(c, name)
+					if err != nil {
+						return nil, err
+					}
+					file := app.CheckPolicy(e.cfg, args[0], name, content)
+					return &file.Document, reportPolicies(c.ErrOrStderr(), file)
+				})
 				if err != nil {
 					return err
 				}
-				return comparePolicies(c.OutOrStdout(), before, after)
+				return compare(c.OutOrStdout(), before, after)
 			})
 		},
 	}
@@ -208,14 +235,14 @@ Exit codes: 0 they are equal, 1 error, 2 usage or faults in the file, 3 they dif
 	return c
 }
 
-// A namedPolicy is a document to compare.
-type namedPolicy struct {
+// A namedDocument is a document to compare.
+type namedDocument[D revised] struct {
 	name     string
-	document *policy.Document // nil: none
+	document *D // nil: none
 }
 
-// comparePolicies prints the difference of two documents. The error wraps errFindings if they differ.
-func comparePolicies(w io.Writer, before, after namedPolicy) error {
+// compare prints the difference of two documents. The error wraps errFindings if they differ.
+func compare[D revised](w io.Writer, before, after namedDocument[D]) error {
 	old, err := canonical(before.document)
 	if err != nil {
 		return err
@@ -230,19 +257,15 @@ func comparePolicies(w io.Writer, before, after namedPolicy) error {
 	return fmt.Errorf("%w: %s and %s differ", errFindings, before.name, after.name)
 }
 
-// comparedPolicies returns the documents that the arguments of diff name.
-func comparedPolicies(
-	c *cobra.Command, p *app.Policies, e *engines, args []string,
-) (before, after namedPolicy, err error) {
+// compared returns the documents that the arguments of diff name. read reads the document of a file.
+func compared[D revised](
+	p documents[D], args []string, read func(name string) (*D, error),
+) (before, after namedDocument[D], err error) {
 	account, now := args[0], p.Info(args[0])
 	if len(args) == 2 {
 		if _, err := strconv.ParseInt(args[1], 10, 64); err != nil {
-			content, err := readPolicyFile(c, args[1])
-			if err != nil {
-				return before, after, err
-			}
-			file := app.CheckPolicy(e.cfg, account, args[1], content)
-			return inForce(now), namedPolicy{args[1], &file.Document}, reportPolicies(c.ErrOrStderr(), file)
+			d, err := read(args[1])
+			return inForce(now), namedDocument[D]{args[1], d}, err
 		}
 	}
 	if len(p.History(account)) == 0 {
@@ -265,26 +288,26 @@ func comparedPolicies(
 }
 
 // inForce returns the document in force.
-func inForce(i app.PolicyInfo) namedPolicy {
-	n := namedPolicy{name: "no policy in force"}
+func inForce[D revised](i app.DocumentInfo[D]) namedDocument[D] {
+	n := namedDocument[D]{name: "no " + nounOf[D]() + " in force"}
 	if i.Active != nil {
-		n = namedPolicy{fmt.Sprintf("revision %d, in force", i.Active.Revision), i.Active.Document}
+		n = namedDocument[D]{fmt.Sprintf("revision %d, in force", i.Active.Revision), i.Active.Document}
 	}
 	return n
 }
 
 // revisionOf returns the document of a revision. If named is false, revision 0 is the empty state before the first one.
-func revisionOf(p *app.Policies, account string, revision int64, named bool) (namedPolicy, error) {
-	name := fmt.Sprintf("revision %d", revision)
-	if revision == 0 && !named {
-		return namedPolicy{name: name}, nil
+func revisionOf[D revised](p documents[D], account string, n int64, named bool) (namedDocument[D], error) {
+	name := fmt.Sprintf("revision %d", n)
+	if n == 0 && !named {
+		return namedDocument[D]{name: name}, nil
 	}
-	e, err := requireRevision(p, account, revision)
+	e, err := requireRevision(p, account, n)
 	if err != nil {
-		return namedPolicy{}, err
+		return namedDocument[D]{}, err
 	}
 	if e.Fault != nil {
-		return namedPolicy{}, e.Fault
+		return namedDocument[D]{}, e.Fault
 	}
-	return namedPolicy{name, e.Document}, nil
+	return namedDocument[D]{name, e.Document}, nil
 }

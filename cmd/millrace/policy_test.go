@@ -34,7 +34,7 @@ log: {level: warn}
 	}{
 		{"set acme " + demo, "revision 1 is in force"},
 		{"import " + examples + "duracloud", "acme: published: revision 2"},
-		{"show -o json acme", `"revision": 2`},
+		{"show --document -o json acme", `"revision": 2`},
 		{"set acme " + examples + "acme-two-stores.yaml --base 2", "revision 3 is in force"},
 	} {
 		var out, stderr bytes.Buffer

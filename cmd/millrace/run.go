@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
@@ -121,6 +122,16 @@ func newStandalone() *cobra.Command {
 	return c
 }
 
+// checkInForce checks the stores of the accounts in force: the topic of accounts may have removed those of cfg.
+func checkInForce(ctx context.Context, cfg config.Config, state *statedir.Dir, log *slog.Logger) error {
+	state.Configure(&cfg)
+	inForce, err := app.EffectiveConfig(ctx, &cfg, log)
+	if err != nil {
+		return err
+	}
+	return app.CheckStores(ctx, inForce, log)
+}
+
 func standalone(c *cobra.Command, file, dir string) (err error) {
 	ctx, stderr := c.Context(), c.ErrOrStderr()
 	if dir != "" {
@@ -146,8 +157,9 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 	}
 	log := newLog(cfg, stderr)
 	defer logStop(ctx, log)()
-	if err := app.CheckStores(ctx, cfg, log); err != nil {
-		return err
+	unusable := app.CheckStores(ctx, cfg, log)
+	if unusable != nil && !statedir.Is(dir) {
+		return unusable
 	}
 	fmt.Fprint(stderr, banner)
 	state, err := statedir.Open(ctx, statedir.Config{Dir: dir, Log: log, Progress: stderr})
@@ -155,6 +167,11 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, state.Close(ctx)) }()
+	if unusable != nil {
+		if err := checkInForce(ctx, *cfg, state, log); err != nil {
+			return err
+		}
+	}
 	if err := state.SaveConfig(cfg); err != nil {
 		return err
 	}

@@ -12,7 +12,8 @@ import (
 )
 
 func newSpace() *cobra.Command {
-	return noun("space", "Decide about missing spaces", newSpaceGone(), newSpaceBack())
+	return noun("space", "List spaces, and decide about missing ones",
+		newSpaceList(), newSpaceShow(), newSpaceGone(), newSpaceBack())
 }
 
 func newSpaceGone() *cobra.Command {

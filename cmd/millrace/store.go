@@ -19,19 +19,24 @@ func newStore() *cobra.Command {
 }
 
 func newStoreInit() *cobra.Command {
-	var file string
+	var file, document string
 	c := &cobra.Command{
 		Use:   "init ACCOUNT/STORE",
 		Short: "Initialise a store: write the marker with its id",
 		Long: `Writes the store's marker. millrace treats an item as absent only while it can read the marker, so that an
-unmounted disk does not look like a store that lost everything. Run it once, when the store is mounted.`,
+unmounted disk does not look like a store that lost everything. Run it once, when the store is mounted.
+
+With --document it initialises a store of a document that is not published yet (millrace account set).`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			names, err := storeNames(args)
 			if err != nil {
 				return err
 			}
-			cfg, err := storeConfig(file)
+			cfg, err := storeConfig(c, file)
+			if err == nil && document != "" {
+				cfg, err = withDocument(c, cfg, document)
+			}
 			if err != nil {
 				return err
 			}
@@ -44,6 +49,7 @@ unmounted disk does not look like a store that lost everything. Run it once, whe
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
+	c.Flags().StringVar(&document, "document", "", "`FILE` with the document of the account, which is not published yet")
 	return c
 }
 
@@ -54,10 +60,13 @@ func newStoreList() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "list --config FILE",
-		Short: "List the configured stores without accessing them",
-		Args:  usage.NoArgs,
+		Short: "List the stores in force without accessing them",
+		Long: `Lists the stores of the configuration and of the topic accounts. SOURCE is where the account of a store comes
+from: the configuration, or a revision of the topic (millrace account list). If Kafka does not answer, it is a warning,
+and the stores are those of the configuration.`,
+		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := storeConfig(file)
+			cfg, err := storeConfig(c, file)
 			if err != nil {
 				return err
 			}
@@ -92,7 +101,7 @@ Exit codes: 0 all are ok, 2 usage, 3 one is not, 5 the configuration has no such
 			if err != nil {
 				return err
 			}
-			cfg, err := storeConfig(file)
+			cfg, err := storeConfig(c, file)
 			if err != nil {
 				return err
 			}
@@ -131,7 +140,7 @@ Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no s
 			if err != nil {
 				return err
 			}
-			cfg, err := storeConfig(file)
+			cfg, err := storeConfig(c, file)
 			if err != nil {
 				return err
 			}
@@ -171,11 +180,31 @@ func storeNames(args []string) (names []app.StoreName, err error) {
 	return names, nil
 }
 
-func storeConfig(file string) (*config.Config, error) {
+// storeConfig loads a configuration, with the accounts in force. If Kafka does not answer, those of the file stay.
+func storeConfig(c *cobra.Command, file string) (*config.Config, error) {
 	if file == "" {
 		return nil, fmt.Errorf("%w: name a configuration with --config FILE", usage.Err)
 	}
-	return loadConfig(file)
+	cfg, err := loadConfig(file)
+	if err != nil {
+		return nil, err
+	}
+	e := engines{cfg: cfg, log: slog.New(slog.NewTextHandler(c.ErrOrStderr(), nil))}
+	e.useTopicAccounts(c.Context())
+	return e.cfg, nil
+}
+
+// withDocument returns cfg with the account of a document.
+func withDocument(c *cobra.Command, cfg *config.Config, name string) (*config.Config, error) {
+	content, err := readDocument(c, name)
+	if err != nil {
+		return nil, err
+	}
+	next, faults := app.WithDocument(cfg, name, content)
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("%w: %w", usage.Err, faults.InDocument())
+	}
+	return next, nil
 }
 
 // notOK returns an error that names the stores that are not ok; nil if all are.
@@ -211,12 +240,13 @@ func showStores(w io.Writer, o *output, views []app.StoreInfo) error {
 
 // storeTable returns the table of stores.
 func storeTable() table[app.StoreInfo] {
-	return table[app.StoreInfo]{"STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tLOCATION", func(v app.StoreInfo) []string {
+	const head = "STORE\tSTATE\tDRIVER\tPRIMARY\tREAD\tREPAIR\tLOCATION\tSOURCE"
+	return table[app.StoreInfo]{head, func(v app.StoreInfo) []string {
 		primary := ""
 		if v.Primary {
 			primary = "primary"
 		}
-		return []string{v.Account + "/" + v.Store, string(v.State), v.Driver, primary, v.Read, v.Repair, v.Location}
+		return []string{v.Account + "/" + v.Store, string(v.State), v.Driver, primary, v.Read, v.Repair, v.Location, v.Source}
 	}}
 }
 

@@ -35,7 +35,7 @@ has no such layout.`,
 			if err != nil {
 				return err
 			}
-			cfg, err := storeConfig(config)
+			cfg, err := storeConfig(c, config)
 			if err != nil {
 				return err
 			}

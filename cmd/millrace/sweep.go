@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,23 +21,36 @@ import (
 )
 
 func newSweep() *cobra.Command {
-	return noun("sweep", "Start sweeps", newSweepStart())
+	return noun("sweep", "Start, follow and pause sweeps", newSweepStart(), newSweepList(), newSweepStatus(),
+		newSweepReport(), newPauseOne(sweepScope("pause NAME")), newResumeOne(sweepScope("resume NAME")))
 }
 
 // sweepFlags are the flags of sweep start.
 type sweepFlags struct {
 	engineFlags
 	account, store, space string
-	all, wait             bool
+	all, full, wait       bool
 	output                *output
 }
 
 func newSweepStart() *cobra.Command {
 	var f sweepFlags
 	c := &cobra.Command{
-		Use:   "start fixity",
-		Short: "Request checks of all copies that are due",
-		Long: `Requests a check of every copy that is due. The checker makes the checks, and the sink records the results;
+		Use:   "start fixity|reconcile|duplication",
+		Short: "Request checks, or compare the stores with what is on record, or with each other",
+		Long: `With duplication: compares the listings of each space in the two stores of each pair of the policies, without a
+request for any item. What is missing at the destination, or differs in size, is copied as after a change; what only the
+destination has is looked at. Copies of the same size count as equal unless both listings have digests; with --full the
+copier compares every item.
+
+With reconcile: compares the listing of each space in each store with the manifest. An item that no
+event has reported is adopted: it is on record from then on, and copied as the policy says. With driver file it must
+stay unchanged for reconcile.settle. An item that differs from what is on record is checked, and so is one that is
+missing in two rounds in a row. Nothing is deleted or replaced without approval. A round that was interrupted goes on
+where it stopped. With --wait the command ends when what it found is planned, copied, checked and on record. This is how
+a store that existed before millrace is taken in.
+
+With fixity: requests a check of every copy that is due. The checker makes the checks, and the sink records the results;
 with --state all roles except the sweeper run in this command. While more than 10,000 tasks wait for checkers, no
 further checks are requested.
 
@@ -49,22 +61,36 @@ fixity.min_interval ago is skipped.
 With --wait the command ends when the result of every check is recorded. It prints how many copies passed, failed,
 were skipped, or have lost their properties (metadata-damaged).
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy failed its check or lost its properties, 5 precondition,
-130 interrupted: the next sweep of the store resumes the round, except one with --all.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 findings: with --wait a copy failed its check or lost its properties, or a
+listing lacks too many copies to conclude anything, 5 precondition, 130 interrupted: the next sweep of the store resumes
+the round, except one with --all.`,
 		Args: func(c *cobra.Command, args []string) error {
-			if len(args) != 1 || args[0] != "fixity" {
-				return fmt.Errorf("%w: name a sweep; there is one: fixity", usage.Err)
+			if len(args) != 1 || !slices.Contains(app.Sweeps(), args[0]) {
+				return fmt.Errorf("%w: name a sweep: one of %s", usage.Err, strings.Join(app.Sweeps(), ", "))
+			}
+			switch {
+			case f.all && args[0] != sweep.FixitySweep:
+				return fmt.Errorf("%w: --all is of sweep start fixity", usage.Err)
+			case f.full && args[0] != app.DuplicationSweep:
+				return fmt.Errorf("%w: --full is of sweep start duplication", usage.Err)
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
+		RunE: func(c *cobra.Command, args []string) error {
+			if args[0] != sweep.FixitySweep {
+				return f.compare(c, args[0])
+			}
+			return f.run(c)
+		},
 	}
 	f.register(c)
 	c.Flags().StringVar(&f.account, "account", "", "only of this `ACCOUNT`")
 	c.Flags().StringVar(&f.store, "store", "", "only of the store of this `ID`")
 	c.Flags().StringVar(&f.space, "space", "", "only of this `SPACE`")
-	c.Flags().BoolVar(&f.all, "all", false, "check every copy, also if its last pass is not older than fixity.period")
-	c.Flags().BoolVar(&f.wait, "wait", false, "wait until the result of every check is recorded")
+	c.Flags().BoolVar(&f.all, "all", false,
+		"fixity: check every copy, also if its last pass is not older than fixity.period")
+	c.Flags().BoolVar(&f.full, "full", false, "duplication: let the copier compare every item")
+	c.Flags().BoolVar(&f.wait, "wait", false, "wait until the results of what was requested are recorded")
 	f.output = outputFlag(c, formText, formJSON)
 	return c
 }
@@ -124,7 +150,7 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 				continue
 			}
 			o := sweep.Request{
-				Account: acc.ID, Store: st.ID, Space: f.space, Begun: time.Now().UTC().Truncate(time.Millisecond),
+				Account: acc.ID, Store: st.ID, Space: f.space, Begun: begun(),
 				All: f.all, Period: e.cfg.Fixity.Period, OnRequested: asked,
 			}
 			round, err := a.SweepFixity(ctx, o)

@@ -53,7 +53,7 @@ func (e *engines) withRoles(c *cobra.Command, a *app.App, f engineFlags, roles [
 // waitHandled waits until roles have handled the present records of their topics, and ClickHouse
 // has the results.
 func (e *engines) waitHandled(c *cobra.Command, f engineFlags, roles ...schemas.Role) (err error) {
-	a, err := app.Open(c.Context(), e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
+	a, err := e.openApp(c.Context())
 	if err != nil {
 		return err
 	}
@@ -181,6 +181,10 @@ func (w *waiter) stallReasons(ctx context.Context, roles []schemas.Role, pollErr
 	}
 	for _, p := range s.Paused {
 		reasons = append(reasons, fmt.Sprintf("paused: %s ('millrace resume %s' ends it)", p, p))
+	}
+	for _, account := range s.Inactive {
+		reasons = append(reasons, fmt.Sprintf(
+			"account %s is inactive, and its work waits ('millrace account set' with active: true ends it)", account))
 	}
 	if len(reasons) == 0 {
 		reasons = append(reasons, join(roles)+" run: see their log, and 'millrace dead list' for messages that failed")

@@ -51,6 +51,10 @@ func TestWaiterReportsAStandstill(t *testing.T) {
 			flags: engineFlags{config: "m.yaml"}, why: app.Standstill{Paused: []app.Scope{{Role: schemas.RoleChecker}}},
 			want: waits + "paused: role checker ('millrace resume role checker' ends it)\n",
 		},
+		"an account is inactive": {
+			flags: engineFlags{config: "m.yaml"}, why: app.Standstill{Inactive: []string{"acme"}},
+			want: waits + "account acme is inactive, and its work waits ('millrace account set' with active: true ends it)\n",
+		},
 		"all run": {
 			flags: engineFlags{config: "m.yaml"},
 			want:  waits + "checker,sink run: see their log, and 'millrace dead list' for messages that failed\n",

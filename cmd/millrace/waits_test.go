@@ -182,7 +182,7 @@ func TestSweepWaits(t *testing.T) {
 // A sweep that is interrupted while no check can run prints the remaining work; the next one
 // completes it.
 func TestInterruptedSweep(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	k := newKept(t)
 	quiet := new(bytes.Buffer)
 	k.run(t.Context(), exitOK, quiet, "pause", "role", "checker", "--reason", "test")
@@ -234,10 +234,10 @@ func TestCommandsWait(t *testing.T) {
 		t.Errorf("got %+v, want a failed check", r)
 	}
 	var open []incidentRow
-	incidents := func() []incidentRow {
+	incidents := func(flags ...string) []incidentRow {
 		t.Helper()
 		open = nil
-		out := k.run(t.Context(), exitOK, quiet, "incident", "list", "-o", "json")
+		out := k.run(t.Context(), exitOK, quiet, append([]string{"incident", "list", "-o", "json"}, flags...)...)
 		if err := json.Unmarshal([]byte(out), &open); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -250,6 +250,10 @@ func TestCommandsWait(t *testing.T) {
 	k.run(t.Context(), exitOK, quiet, "incident", "approve", found[0].Key, "--reason", "test", "--wait")
 	if left := incidents(); len(left) != 0 {
 		t.Errorf("still open after the repair: %+v", left)
+	}
+	if all := incidents("--all"); len(all) != 1 || all[0].ID != found[0].ID || all[0].State != "closed" ||
+		all[0].Closed == nil || found[0].Closed != nil {
+		t.Errorf("open and closed are %+v, want %s as closed", all, found[0].ID)
 	}
 	content, err := os.ReadFile(filepath.Join(k.path("2"), "maps", "item-1"))
 	if err != nil || string(content) != "content 1" {

@@ -38,11 +38,11 @@ if [ ! -e $work/changed ]; then
 fi
 
 echo "waiting for the copies in store 3"
-for _ in $(seq 300); do
+for _ in $(seq 600); do
 	[ "$(find $copies -type f 2>/dev/null | wc -l)" -lt $files ] || break
 	sleep 1
 done
-[ "$(find $copies -type f | wc -l)" = $files ] || { echo "store 3 does not have all copies after 5 min" >&2; exit 1; }
+[ "$(find $copies -type f | wc -l)" = $files ] || { echo "store 3 does not have all copies after 10 min" >&2; exit 1; }
 [ -e $work/changed ] || check
 
 echo "changing one byte of $damaged"

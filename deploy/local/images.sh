@@ -4,9 +4,9 @@
 #   deploy/local/images.sh        all of them
 #   deploy/local/images.sh base   only millrace-local/debian
 #
-# The base is made with debootstrap, as root, from a Debian mirror (MIRROR; default: debootstrap's). The brokers are
-# made of this machine's Java and of Kafka's jars from Maven, the S3 server is bin/peers/versitygw of "make servers".
-# An image that exists is kept.
+# The tests of the packages run in Debian with systemd and rpm. The base is made with debootstrap, as root, from a
+# Debian mirror (MIRROR; default: debootstrap's). The brokers are made of this machine's Java and of Kafka's jars from
+# Maven, the S3 server is bin/peers/versitygw of "make servers". An image that exists is kept.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$PWD/dist/local
@@ -28,6 +28,18 @@ if ! exists "$base"; then
 	tar -C "$root" -c . | docker import - "$base"
 fi
 [ "${1:-}" != base ] || exit 0
+
+systemd=millrace-local/systemd:bookworm
+if ! exists "$systemd"; then
+	echo "$systemd"
+	docker build --quiet --tag "$systemd" - <<-END
+		FROM $base
+		RUN apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+		    apt-get install -q -y --no-install-recommends systemd dbus rpm && rm -rf /var/lib/apt/lists/*
+		CMD ["/lib/systemd/systemd"]
+		STOPSIGNAL SIGRTMIN+3
+	END
+fi
 
 harness=integration/harness
 sum=$(cat "$harness"/jars.sha256 "$harness"/image/* deploy/local/kafka.sh | sha256sum | head -c 12)

@@ -4,8 +4,8 @@
 set -e
 running=no
 if [ -d "${SYSTEMD_DIR:-/run/systemd/system}" ]; then
-	systemctl daemon-reload
-	up=$(systemctl list-units --no-legend --state=active,activating,reloading 'millrace@*.service')
+	systemctl daemon-reload || true
+	up=$(systemctl list-units --no-legend --state=active,activating,reloading 'millrace@*.service' || true)
 	[ -z "$up" ] || running=yes
 fi
 conf=/etc/millrace/millrace.yaml

@@ -3,7 +3,7 @@
 set -e
 case "$1" in
 remove | 0)
-	[ ! -d "${SYSTEMD_DIR:-/run/systemd/system}" ] || systemctl daemon-reload
+	[ ! -d "${SYSTEMD_DIR:-/run/systemd/system}" ] || systemctl daemon-reload || true
 	;;
 purge)
 	rm -rf "${DPKG_ROOT:-}/etc/millrace"

@@ -18,7 +18,7 @@ import (
 // run runs a program in the root of the repository and returns its output and exit code.
 func run(t *testing.T, env []string, name string, args ...string) (string, int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	c := exec.CommandContext(ctx, name, args...)
 	c.Dir, c.Env = root, append(os.Environ(), env...)
@@ -29,6 +29,14 @@ func run(t *testing.T, env []string, name string, args ...string) (string, int) 
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out.String())
 	}
 	return out.String(), c.ProcessState.ExitCode()
+}
+
+// command is run for what follows a test, whose context has ended.
+func command(env []string, name string, args ...string) (string, error) {
+	c := exec.Command(name, args...)
+	c.Dir, c.Env = root, append(os.Environ(), env...)
+	out, err := c.CombinedOutput()
+	return string(out), err
 }
 
 // mustRun is run for a program that must end with code 0.
@@ -44,10 +52,11 @@ func mustRun(t *testing.T, env []string, name string, args ...string) string {
 // A project is a running compose.yaml with an environment of its own, with locally built images where no registry can
 // be reached.
 type project struct {
-	name string
-	args []string // of docker compose
-	env  []string
-	port string // of health and metrics of the process with the role ingester
+	name    string
+	secrets string   // the file of setup.sh
+	args    []string // of docker compose
+	env     []string
+	port    string // of health and metrics of the process with the role ingester
 }
 
 // newProject writes the environment of a project of the given size. Its containers and volumes are removed at the end
@@ -56,7 +65,7 @@ func newProject(t *testing.T, size string) *project {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "env")
 	mustRun(t, nil, "deploy/compose/setup.sh", size, file)
-	p := &project{name: fmt.Sprintf("millrace-e2e-%d", os.Getpid())}
+	p := &project{name: fmt.Sprintf("millrace-e2e-%d", os.Getpid()), secrets: file}
 	p.args = []string{"--project-name", p.name, "--env-file", file, "-f", "deploy/compose.yaml"}
 	if os.Getenv("PUBLIC_IMAGES") == "" {
 		p.args = append(p.args, "-f", "deploy/compose.local.yaml")
@@ -66,13 +75,11 @@ func newProject(t *testing.T, size string) *project {
 	t.Cleanup(func() {
 		// The context of the test has ended.
 		last := func(args ...string) string {
-			c := exec.Command("bash", "-c", compose(append(p.args, args...)))
-			c.Dir, c.Env = root, append(os.Environ(), p.env...)
-			out, err := c.CombinedOutput()
+			out, err := command(p.env, "bash", "-c", compose(append(p.args, args...)))
 			if err != nil {
 				t.Errorf("docker compose %v: %v\n%s", args, err, out)
 			}
-			return string(out)
+			return out
 		}
 		if t.Failed() {
 			t.Logf("logs:\n%s", last("logs", "--tail", "60"))
@@ -127,7 +134,7 @@ func (p *project) container(service string) string { return p.name + "-" + servi
 // ended waits until the container of a service has ended with code 0, after the restarts that the file allows.
 func (p *project) ended(t *testing.T, service string) {
 	t.Helper()
-	eventually(t, 5*time.Minute, func() string {
+	eventually(t, func() string {
 		out, _ := run(t, nil, "docker", "inspect", "--format", "{{.State.Status}} {{.State.ExitCode}}", p.container(service))
 		if out = strings.TrimSpace(out); out == "exited 0" {
 			return ""
@@ -144,16 +151,19 @@ func (p *project) metric(t *testing.T, line string) bool {
 	return code == 0
 }
 
-// eventually repeats check until it returns "", for at most limit. It fails the test with its last result.
-func eventually(t *testing.T, limit time.Duration, check func() string) {
+// patience bounds what takes a minute, also on a machine with much other work.
+const patience = 10 * time.Minute
+
+// eventually repeats check until it returns "", for at most patience. It fails the test with its last result.
+func eventually(t *testing.T, check func() string) {
 	t.Helper()
-	for end := time.Now().Add(limit); ; pause(t, time.Second) {
+	for end := time.Now().Add(patience); ; pause(t, time.Second) {
 		last := check()
 		if last == "" {
 			return
 		}
 		if time.Now().After(end) {
-			t.Fatalf("after %v: %s", limit, last)
+			t.Fatalf("after %v: %s", patience, last)
 		}
 	}
 }

@@ -184,8 +184,14 @@ func (b *containerBroker) kill(ctx context.Context) error {
 	return err
 }
 
-func (b *containerBroker) freeze(ctx context.Context) error {
-	_, err := b.docker.ContainerPause(ctx, b.c.GetContainerID(), dockerclient.ContainerPauseOptions{})
+// freeze tries several times: a kernel under load may not freeze all threads in time, and then thaws those that it has.
+func (b *containerBroker) freeze(ctx context.Context) (err error) {
+	for range 5 {
+		_, err = b.docker.ContainerPause(ctx, b.c.GetContainerID(), dockerclient.ContainerPauseOptions{})
+		if err == nil {
+			return nil
+		}
+	}
 	return err
 }
 

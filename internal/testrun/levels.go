@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io"
 	"os"
 	"os/exec"
@@ -22,7 +25,8 @@ type pkg struct {
 	TestImports, XTestImports          []string
 }
 
-// printLevels prints the packages that have tests of a level.
+// printLevels prints the arguments of "go test" for the tests of a level: the packages that have tests of it and, for
+// the short level, the names of the tests. The other tests of these packages run in "make test".
 func printLevels(ctx context.Context, level string, w io.Writer) error {
 	calls := map[string]*regexp.Regexp{
 		"short": regexp.MustCompile(`\bneed\.Integration\(`),
@@ -39,7 +43,18 @@ func printLevels(ctx context.Context, level string, w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(w, strings.Join(found, "\n"))
+	var args []string
+	if level == "short" {
+		names, err := testNames(found, calls)
+		if err != nil {
+			return err
+		}
+		args = append(args, "-run=^("+strings.Join(names, "|")+")$")
+	}
+	for _, p := range found {
+		args = append(args, p.ImportPath)
+	}
+	_, err = fmt.Fprintln(w, strings.Join(args, "\n"))
 	return err
 }
 
@@ -65,10 +80,18 @@ func list(ctx context.Context, patterns ...string) ([]pkg, error) {
 	}
 }
 
+// A levelPkg is a package with tests of a level. If suite is true, it imports a shared suite that calls package need,
+// so any of its tests may be of the level.
+type levelPkg struct {
+	pkg
+	suite bool
+}
+
 // levels returns the packages with tests that match calls, and the packages with tests that import a matching non-test
 // package, which is a shared suite. Package need itself is excluded.
-func levels(packages []pkg, calls *regexp.Regexp) ([]string, error) {
-	var found, suites []string
+func levels(packages []pkg, calls *regexp.Regexp) ([]levelPkg, error) {
+	var suites []string
+	matches := map[string]bool{}
 	for _, p := range packages {
 		if strings.HasSuffix(p.ImportPath, "/internal/need") {
 			continue
@@ -77,26 +100,27 @@ func levels(packages []pkg, calls *regexp.Regexp) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		tests, err := anyMatches(p.Dir, append(slices.Clone(p.TestGoFiles), p.XTestGoFiles...), calls)
-		if err != nil {
-			return nil, err
-		}
 		if suite {
 			suites = append(suites, p.ImportPath)
 		}
-		if tests {
-			found = append(found, p.ImportPath)
+		if matches[p.ImportPath], err = anyMatches(p.Dir, p.tests(), calls); err != nil {
+			return nil, err
 		}
 	}
+	var found []levelPkg
 	for _, p := range packages {
-		imports := append(slices.Clone(p.TestImports), p.XTestImports...)
-		if slices.ContainsFunc(imports, func(i string) bool { return slices.Contains(suites, i) }) {
-			found = append(found, p.ImportPath)
+		suite := slices.ContainsFunc(slices.Concat(p.TestImports, p.XTestImports),
+			func(i string) bool { return slices.Contains(suites, i) })
+		if suite || matches[p.ImportPath] {
+			found = append(found, levelPkg{p, suite})
 		}
 	}
-	slices.Sort(found)
-	return slices.Compact(found), nil
+	slices.SortFunc(found, func(a, b levelPkg) int { return strings.Compare(a.ImportPath, b.ImportPath) })
+	return found, nil
 }
+
+// tests returns the names of the package's test files.
+func (p *pkg) tests() []string { return slices.Concat(p.TestGoFiles, p.XTestGoFiles) }
 
 func anyMatches(dir string, files []string, calls *regexp.Regexp) (bool, error) {
 	for _, name := range files {
@@ -109,4 +133,35 @@ func anyMatches(dir string, files []string, calls *regexp.Regexp) (bool, error) 
 		}
 	}
 	return false, nil
+}
+
+// testNames returns the names of the tests that match calls, and of all tests of packages that use a suite. A call
+// outside a test is an error in the other packages: the tests that make it would be missed.
+func testNames(packages []levelPkg, calls *regexp.Regexp) ([]string, error) {
+	var names []string
+	for _, p := range packages {
+		for _, name := range p.tests() {
+			path := filepath.Join(p.Dir, name)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return nil, err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			for _, d := range file.Decls {
+				matches := calls.Match(text[d.Pos()-file.FileStart : d.End()-file.FileStart])
+				f, ok := d.(*ast.FuncDecl)
+				switch test := ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test"); {
+				case test && (matches || p.suite):
+					names = append(names, f.Name.Name)
+				case !test && matches && !p.suite:
+					return nil, fmt.Errorf("%s: call %s in the test itself, not in what it calls", path, calls)
+				}
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }

@@ -2,7 +2,7 @@
 //
 //	testrun run LOG ARGUMENT...        run go test with these arguments and write its events to LOG
 //	testrun slow LOG                   list the slowest tests and packages of the run in LOG
-//	testrun levels LEVEL               list the packages that "make integration" runs at LEVEL: short or full
+//	testrun levels LEVEL               print the packages, and for short the tests, that "make integration" runs
 //	testrun flaky DIR FOR PACKAGE...   run packages repeatedly for the duration FOR
 //
 // The exit code is that of go test, 1 if a test failed under flaky, and 2 for any other error.

@@ -116,20 +116,42 @@ func TestSpans(t *testing.T) {
 
 func TestLevels(t *testing.T) {
 	dir := t.TempDir()
-	for name, text := range map[string]string{"call.go": "need.Full" + "(t)", "other.go": "need.Missing" + "(t)"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+	const head = "package p\n\n"
+	for name, body := range map[string]string{
+		"suite.go": "func Start(t testing.TB) { need.Full" + "(t) }",
+		"call_test.go": "func TestCall(t *testing.T) {\n\tt.Run(``, func(t *testing.T) { need.Full" + "(t) })\n}\n\n" +
+			"func TestQuick() {}",
+		"other_test.go": "func TestOther(t *testing.T) { need.Missing" + "(t) }\n\nfunc TestOther2(t *testing.T) {}\n\n" +
+			"func other() {}",
+		"helper_test.go": "func TestHelped(t *testing.T) { helper(t) }\n\nfunc helper(t *testing.T) { need.Full" + "(t) }",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(head+body), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	got, err := levels([]pkg{
-		{ImportPath: "m/internal/need", Dir: dir, GoFiles: []string{"call.go"}},
-		{ImportPath: "m/suite", Dir: dir, GoFiles: []string{"call.go"}},
-		{ImportPath: "m/runs-the-suite", Dir: dir, TestGoFiles: []string{"other.go"}, XTestImports: []string{"m/suite"}},
-		{ImportPath: "m/calls", Dir: dir, TestGoFiles: []string{"call.go"}, TestImports: []string{"m/suite"}},
-		{ImportPath: "m/neither", Dir: dir, GoFiles: []string{"other.go"}, TestImports: []string{"m/internal/need"}},
-	}, regexp.MustCompile(`need\.Full\(`))
-	if want := []string{"m/calls", "m/runs-the-suite"}; err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, %v, want %v", got, err, want)
+	calls := regexp.MustCompile(`need\.Full\(`)
+	packages := []pkg{
+		{ImportPath: "m/internal/need", Dir: dir, GoFiles: []string{"suite.go"}},
+		{ImportPath: "m/suite", Dir: dir, GoFiles: []string{"suite.go"}},
+		{ImportPath: "m/runs-the-suite", Dir: dir, TestGoFiles: []string{"other_test.go"}, XTestImports: []string{"m/suite"}},
+		{ImportPath: "m/calls", Dir: dir, TestGoFiles: []string{"call_test.go"}, TestImports: []string{"m/internal/need"}},
+		{ImportPath: "m/neither", Dir: dir, GoFiles: []string{"other_test.go"}, TestImports: []string{"m/internal/need"}},
+	}
+	found, err := levels(packages, calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []levelPkg{{packages[3], false}, {packages[2], true}}; !reflect.DeepEqual(found, want) {
+		t.Errorf("got %v, want %v", found, want)
+	}
+	names, err := testNames(found, calls)
+	if want := []string{"TestCall", "TestOther", "TestOther2"}; err != nil || !reflect.DeepEqual(names, want) {
+		t.Errorf("got %v, %v, want %v", names, err, want)
+	}
+	helped := pkg{ImportPath: "m/helped", Dir: dir, TestGoFiles: []string{"helper_test.go"}}
+	_, err = testNames([]levelPkg{{helped, false}}, calls)
+	if err == nil || !strings.Contains(err.Error(), "helper_test.go") {
+		t.Errorf("got %v, want an error of helper_test.go", err)
 	}
 }
 
@@ -232,7 +254,7 @@ func TestRun(t *testing.T) {
 
 // An interrupt ends a test that ignores it, too.
 func TestInterrupt(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	module(t)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan int, 1)
@@ -304,7 +326,7 @@ func (s *stopper) Write(p []byte) (int, error) {
 
 // What fails is printed with the command that repeats it; a stop is clean, and a later call goes on counting.
 func TestFlaky(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	t.Setenv("GORACE", "atexit_sleep_ms=0")
 	t.Setenv("CGO_ENABLED", "1") // which the race detector needs
 	module(t)

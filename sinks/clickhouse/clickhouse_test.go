@@ -63,7 +63,7 @@ func TestRowMatchers(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("compared are %v, want %v", got, want)
 	}
-	if n := len(slices.Collect(maps.Keys(got))); n != 9 {
+	if n := len(slices.Collect(maps.Keys(got))); n != 10 {
 		t.Errorf("%d topics", n)
 	}
 }

@@ -95,7 +95,7 @@ func reports() *table[*pb.Report] {
 		int64Map("counts", func(x r) map[string]int64 { return x.m.GetCounts() }),
 		flag("complete", func(x r) bool { return x.m.GetComplete() }),
 		text("detail", func(x r) string { return x.m.GetDetail() }),
-	)
+	).added(lowCard("destination_store", func(x r) string { return x.m.GetDestinationStore() }))
 }
 
 // jobLog is the table job_log: the iterations of sweeps and schedules.
@@ -127,6 +127,22 @@ func policyHistory() *table[*pb.Policy] {
 		text("file_sha256", func(x r) string { return x.m.GetFileSha256() }),
 		lowCard("came_from", func(x r) string { return x.m.GetFrom() }),
 		text("location", func(x r) string { return x.m.GetLocation() }),
+	)
+}
+
+// accountHistory is the table account_history: every revision of the document of every account.
+func accountHistory() *table[*pb.Account] {
+	type r = row[*pb.Account]
+	return newTable("account_history",
+		func(x r) string { return x.m.GetId() },
+		func(x r) *timestamppb.Timestamp { return x.m.GetTime() },
+		lowCard("account", func(x r) string { return x.m.GetAccount() }),
+		int64s("base", func(x r) int64 { return x.m.GetBase() }),
+		text("document", func(x r) string { return x.m.GetDocument() }),
+		flag("removed", func(x r) bool { return x.m.GetRemoved() }),
+		text("by", func(x r) string { return x.m.GetBy() }),
+		text("reason", func(x r) string { return x.m.GetReason() }),
+		lowCard("came_from", func(x r) string { return x.m.GetFrom() }),
 	)
 }
 

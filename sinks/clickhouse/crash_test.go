@@ -25,6 +25,7 @@ import (
 // Nothing is lost, and the views show nothing twice.
 func TestEngineKilled(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	cfg := embedded.Config{Dir: clickhousetest.Dir(t), Binary: clickhousetest.Binary(t)}
 	const size = 500
 	batches, kills := need.Amount(10, 40, 400), need.Amount(1, 6, 60)

@@ -109,9 +109,9 @@ func (c Config) withDefaults() (Config, error) {
 type DB struct {
 	cfg   Config
 	log   *slog.Logger
-	conn  driver.Conn      // of the User
-	reads driver.Conn      // of the Reader; the same as conn if there is none
-	idle  chan *insertConn // idle connections of inserts
+	conn  driver.Conn     // of the User
+	reads driver.Conn     // of the Reader; the same as conn if there is none
+	idle  chan *blockConn // of inserts
 	slots chan struct{}
 	// answered is the index of the address that answered last.
 	lastAnswered atomic.Int32
@@ -130,7 +130,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 	}
 	db := &DB{
 		cfg: cfg, log: log,
-		idle: make(chan *insertConn, connections), slots: make(chan struct{}, connections),
+		idle: make(chan *blockConn, connections), slots: make(chan struct{}, connections),
 	}
 	if db.conn, err = ch.Open(db.options(cfg.WriterLogin())); err != nil {
 		return nil, fmt.Errorf("configure ClickHouse: %w", err)
@@ -148,12 +148,10 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 // database that does not exist yet is an error, and that error kills libchdb.
 func (db *DB) options(as Login) *ch.Options {
 	c := db.cfg
-	settings := completeResults()
-	settings["send_logs_level"] = "none"
+	settings := c.querySettings()
 	if as == c.WriterLogin() {
 		settings["async_insert"] = 0
 	}
-	maps.Copy(settings, c.onCluster())
 	return &ch.Options{
 		Addr: c.Addresses, Auth: ch.Auth{Username: as.User, Password: as.Password},
 		// Enough time to try every address.
@@ -163,6 +161,14 @@ func (db *DB) options(as Login) *ch.Options {
 		ClientInfo: ch.ClientInfo{Products: []struct{ Name, Version string }{{"millrace", "1"}}},
 		Settings:   settings,
 	}
+}
+
+// querySettings returns the settings of every query.
+func (c Config) querySettings() ch.Settings {
+	settings := completeResults()
+	settings["send_logs_level"] = "none"
+	maps.Copy(settings, c.onCluster())
+	return settings
 }
 
 // completeResults are settings of every statement. If a profile had other values, the server could return a part of

@@ -34,6 +34,7 @@ type subject struct {
 	account, space, item, source, destination, cause string
 	reason                                           pb.DuplicationReason
 	changed                                          *timestamppb.Timestamp
+	dryRun                                           bool
 }
 
 // readDead reads the headers of a dead letter. It leaves out headers that it cannot parse: every dead letter is
@@ -95,10 +96,10 @@ func subjectOf(body schemas.Body) subject {
 	switch m := body.(type) {
 	case *pb.DuplicationCommand:
 		return subject{m.GetAccount(), m.GetSpace(), m.GetItem(), m.GetSourceStore(), m.GetDestinationStore(), m.GetCause(),
-			m.GetReason(), m.GetChangeTime()}
-	case *pb.DeletionCommand:
-		return subject{m.GetAccount(), m.GetSpace(), m.GetItem(), m.GetSourceStore(), m.GetDestinationStore(), m.GetCause(),
-			m.GetReason(), nil}
+			m.GetReason(), m.GetChangeTime(), m.GetDryRun()}
+	case *pb.DeletionCommand: // its result has the command that ordered the delete as its cause
+		return subject{m.GetAccount(), m.GetSpace(), m.GetItem(), m.GetSourceStore(), m.GetDestinationStore(),
+			m.GetCommand(), m.GetReason(), nil, m.GetDryRun()}
 	case interface {
 		GetAccount() string
 		GetSpace() string
@@ -117,13 +118,17 @@ func (l deadLetter) isCommand() bool {
 
 // result returns the duplication result with which a dead command ends.
 func (l deadLetter) result(d *schemas.Delivery) *pb.DuplicationResult {
-	return &pb.DuplicationResult{
+	r := &pb.DuplicationResult{
 		Id: l.duplication, Command: l.message, Cause: l.subject.cause, Account: l.subject.account,
 		Space: l.subject.space, Item: l.subject.item, SourceStore: l.subject.source, DestinationStore: l.subject.destination,
 		Reason: l.subject.reason, Decision: "dead", Result: "dead", Outcome: pb.Outcome_OUTCOME_FAILED,
 		Finished: timestamppb.New(d.Timestamp), Attempt: int32(l.attempts), ErrorClass: l.class, Error: l.err,
 		ChangeTime: l.subject.changed,
 	}
+	if l.subject.dryRun {
+		r.Result, r.WouldBe = "dry-run", r.Result
+	}
+	return r
 }
 
 // deadLetters is the table dead_letters.

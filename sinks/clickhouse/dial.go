@@ -121,8 +121,8 @@ func (db *DB) dialStrategy(ctx context.Context, _ int, o *ch.Options, dial ch.Di
 	return r, err
 }
 
-// dial connects to the first address that answers, for inserts.
-func (db *DB) dial(ctx context.Context, as Login) (w *insertConn, err error) {
+// dial connects to the first address that answers, for blocks.
+func (db *DB) dial(ctx context.Context, as Login) (w *blockConn, err error) {
 	err = db.tryAddresses(ctx, func(ctx context.Context, addr string) (err error) {
 		w, err = db.dialAddress(ctx, addr, as)
 		return err
@@ -130,13 +130,13 @@ func (db *DB) dial(ctx context.Context, as Login) (w *insertConn, err error) {
 	return w, err
 }
 
-func (db *DB) dialAddress(ctx context.Context, addr string, as Login) (*insertConn, error) {
+func (db *DB) dialAddress(ctx context.Context, addr string, as Login) (*blockConn, error) {
 	conn, err := db.cfg.connect(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
 	buf := new(proto.Buffer)
-	w := &insertConn{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
+	w := &blockConn{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
 	defer w.bindContext(ctx)()
 	server, err := w.hello(as)
 	if err == nil && !db.cfg.AllowOlder {
@@ -165,7 +165,7 @@ func checkRelease(server proto.ServerHello) error {
 // tlsAlert is the first byte of the response of a TLS server to a client that does not use TLS.
 const tlsAlert = 21
 
-func (w *insertConn) hello(as Login) (server proto.ServerHello, err error) {
+func (w *blockConn) hello(as Login) (server proto.ServerHello, err error) {
 	w.out.ChainBuffer(proto.ClientHello{
 		Name: "millrace", Major: 1, ProtocolVersion: revision,
 		User: as.User, Password: as.Password,
@@ -191,7 +191,7 @@ func (w *insertConn) hello(as Login) (server proto.ServerHello, err error) {
 }
 
 // bindContext makes reads and writes fail once ctx is done, until the caller calls stop.
-func (w *insertConn) bindContext(ctx context.Context) (stop func()) {
+func (w *blockConn) bindContext(ctx context.Context) (stop func()) {
 	w.conn.SetDeadline(time.Time{})
 	ended := make(chan struct{})
 	off := context.AfterFunc(ctx, func() {

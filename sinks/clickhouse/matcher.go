@@ -40,6 +40,7 @@ func Matchers() map[schemas.Topic][]Matcher {
 		schemas.Reports:            {rowMatcherOf(reports())},
 		schemas.Jobs:               {rowMatcherOf(jobLog())},
 		schemas.Policies:           {rowMatcherOf(policyHistory())},
+		schemas.Accounts:           {rowMatcherOf(accountHistory())},
 		schemas.Admin:              {rowMatcherOf(adminLog())},
 		schemas.Dead: {
 			{Table: letters.name, RowBinary: letters.rowBinary(), Identify: func(d *schemas.Delivery) (RowKey, bool, error) {

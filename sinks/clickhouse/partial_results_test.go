@@ -10,6 +10,7 @@ import (
 	"github.com/ClickHouse/ch-go/proto"
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
@@ -58,6 +59,7 @@ func limitErrors() []int32 {
 // A user with such a profile gets complete results or errors.
 func TestPartialResultsProfile(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	var profiles, users strings.Builder
 	for name, settings := range partialProfiles() {
 		fmt.Fprintf(&profiles, "<%s>%s</%[1]s>", name, settings)

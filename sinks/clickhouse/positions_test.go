@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -518,6 +519,7 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 // A read of tables with gaps is unknown, even if the gaps are filled by the end of the read.
 func TestFreshWhileTablesAreFilled(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	db := clickhousetest.Open(t)
 	all := clickhousetest.Changes(4)
 	newProcess(t, db, 7, 0).mark(4)

@@ -41,6 +41,8 @@ func duplicationLog() *table[*pb.DuplicationResult] {
 		text("incident", func(x r) string { return x.m.GetIncident() }),
 	).added(
 		text("list", func(x r) string { return x.m.GetList() }),
+		text("source_version", func(x r) string { return x.m.GetSourceVersion() }),
+		lowCard("would_be", func(x r) string { return x.m.GetWouldBe() }),
 	)
 }
 

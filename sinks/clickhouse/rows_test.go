@@ -1,6 +1,7 @@
 package clickhouse_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func TestRows(t *testing.T) {
 				Bytes:   5, Digests: map[string]string{"md5": md5}, Started: later, Finished: when, Attempt: 2,
 				ErrorClass: "transient", Error: "e",
 				Detail: "d", ChangeTime: later, Newer: true, Worker: "w", Host: "h", Software: "sw", Incident: "in",
-				List: "li",
+				List: "li", SourceVersion: "sv", WouldBe: "wb",
 			},
 			"duplication_log_v",
 			`"command":"` + id2 + `","cause":"c","account":"acme","space":"s","item":"i","source_store":"1",` +
@@ -74,7 +75,7 @@ func TestRows(t *testing.T) {
 				`"digests":{"md5":"` + md5 + `"},"started":"2026-03-04 05:06:07.891",` +
 				`"attempt":2,"error_class":"transient","error":"e","detail":"d","change_time":"2026-03-04 05:06:07.891",` +
 				`"newer":true,"worker":"w","host":"h",` +
-				`"software":"sw","incident":"in","list":"li"}`,
+				`"software":"sw","incident":"in","list":"li","source_version":"sv","would_be":"wb"}`,
 		},
 		schemas.FixityResults: {
 			&pb.FixityResult{
@@ -135,10 +136,11 @@ func TestRows(t *testing.T) {
 		schemas.Reports: {
 			&pb.Report{Id: id1, Kind: "fixity", Account: "acme", Store: "1", Space: "s", Round: "r", Started: later,
 				Finished: when,
-				Counts:   map[string]int64{"listed": 1 << 40, "failed": -1}, Complete: true, Detail: "d"},
+				Counts:   map[string]int64{"listed": 1 << 40, "failed": -1}, Complete: true, Detail: "d",
+				DestinationStore: "2"},
 			"reports_v",
 			`"kind":"fixity","account":"acme","store":"1","space":"s","round":"r","started":"2026-03-04 05:06:07.891",` +
-				`"counts":{"failed":-1,"listed":1099511627776},"complete":true,"detail":"d"}`,
+				`"counts":{"failed":-1,"listed":1099511627776},"complete":true,"detail":"d","destination_store":"2"}`,
 		},
 		schemas.Jobs: {
 			&pb.Job{Id: id1, Name: "n", Started: when, Finished: later, Counts: map[string]int64{"a": 1}, Error: "e"},
@@ -150,6 +152,12 @@ func TestRows(t *testing.T) {
 			"policy_history_v",
 			`"account":"acme","base":4,"document":"{\"a\": 1}","removed":true,"by":"b","reason":"r","file_sha256":"f",` +
 				`"came_from":"folder","location":"policies"}`,
+		},
+		schemas.Accounts: {
+			&pb.Account{Id: id1, Account: "acme", Base: 4, Document: `{"a": 1}`, Removed: true, By: "b", Reason: "r", Time: when,
+				From: "cli"},
+			"account_history_v",
+			`"account":"acme","base":4,"document":"{\"a\": 1}","removed":true,"by":"b","reason":"r","came_from":"cli"}`,
 		},
 		schemas.Admin: {
 			&pb.AdminAction{Id: id1, Time: when, Who: "ann", Action: "approve-repair", Account: "acme", Store: "1", Space: "s",
@@ -207,6 +215,13 @@ func TestDeadLetters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	dry, err := schemas.Encode(schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
+		Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1", DestinationStore: "2", DryRun: true,
+		Command: "co",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	trail := func(topic string) []schemas.Header {
 		return []schemas.Header{
 			{Key: schemas.HeaderOriginTopic, Value: []byte(topic)}, {Key: schemas.HeaderOriginPartition, Value: []byte("5")},
@@ -227,6 +242,7 @@ func TestDeadLetters(t *testing.T) {
 		letter(0, append(rec.Headers, trail("duplication.high")...), rec.Value),
 		letter(1, trail("changes"), []byte("\x00garbage\xff")),
 		letter(2, nil, nil),
+		letter(3, append(dry.Headers, trail("deletions")...), dry.Value),
 	}
 	for range 2 { // twice, as after a restart
 		if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
@@ -238,8 +254,8 @@ func TestDeadLetters(t *testing.T) {
 			" ' ', role, ' ', class, ' ', error, ' ', toString(attempts), toString(waits), toString(unavailable), ' ', message,"+
 			" ' ', account, '/', space, '/', item, ' ', hex(value), ' ',"+
 			" toString(length(header.name))) FROM {db}.dead_letters_v ORDER BY off")
-	if err != nil || len(got) != 3 {
-		t.Fatalf("got %q, %v, want three letters", got, err)
+	if err != nil || len(got) != 4 {
+		t.Fatalf("got %q, %v, want four letters", got, err)
 	}
 	checkSum(t, db, "dead_letters")
 	if want := "1 changes/5@77 copier permanent no such store � 234  // 0067617262616765FF 11"; got[1] != want {
@@ -248,12 +264,13 @@ func TestDeadLetters(t *testing.T) {
 	if want := "2 /-1@-1    000  //  0"; got[2] != want {
 		t.Errorf("the letter is %q, want %q", got[2], want)
 	}
-	row := clickhousetest.Value(t, db,
+	rows, err := clickhousetest.Strings(t.Context(), db,
 		"SELECT concat(command, ' ', cause, ' ', account, '/', space, '/', item, ' ', source_store,"+
-			" destination_store, ' ', reason, ' ', decision,"+
-			" ' ', outcome, ' ', error_class, ' ', toString(attempt), ' ', toString(assumeNotNull(change_time)))"+
-			" FROM {db}.duplication_log_v")
-	if want := id2 + " c acme/s/i 12 change dead failed permanent 2 2026-03-04 05:06:07.891"; row != want {
-		t.Errorf("the command's row is %q, want %q", row, want)
+			" destination_store, ' ', reason, ' ', decision, ' ', result, ' ', would_be,"+
+			" ' ', outcome, ' ', error_class, ' ', toString(attempt), ' ', ifNull(toString(change_time), ''))"+
+			" FROM {db}.duplication_log_v ORDER BY off")
+	if want := []string{id2 + " c acme/s/i 12 change dead dead  failed permanent 2 2026-03-04 05:06:07.891",
+		id1 + " co acme/s/i 12  dead dry-run dead failed permanent 2 "}; err != nil || !slices.Equal(rows, want) {
+		t.Errorf("the rows of commands are %q, %v, want %q", rows, err, want)
 	}
 }

@@ -178,6 +178,14 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return liveCopies(ctx, db, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "p03/10"})
 		},
+		"items": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			all := map[string][]read.StoredCopy{}
+			err := read.EachItem(ctx, db, "acme", func(space, item string, copies []read.StoredCopy) error {
+				all[space+"/"+item] = slices.Clone(copies)
+				return nil
+			})
+			return all, err
+		},
 		"due": func(ctx context.Context, db *clickhouse.DB) (any, error) { return due(ctx, db, schemas.DueCursor{}) },
 		"due, next page": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			first, err := due(ctx, db, schemas.DueCursor{})

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -145,6 +146,7 @@ func TestReusedOffsetIsInserted(t *testing.T) {
 
 func TestFifteenYearsInOneBatch(t *testing.T) {
 	t.Parallel()
+	need.Full(t)
 	db := clickhousetest.Open(t)
 	var all []schemas.Body
 	for month := range 180 {

@@ -146,12 +146,20 @@ func TestAddedColumns(t *testing.T) {
 					Outcome: pb.Outcome_OUTCOME_HANDED_ON},
 				&pb.DuplicationResult{Id: id2, Finished: clickhousetest.At(0), Command: "c", Account: "acme",
 					Outcome: pb.Outcome_OUTCOME_HANDED_ON, List: "brake-1"},
+				&pb.DuplicationResult{Id: schemas.ID("3"), Finished: clickhousetest.At(0), Command: "c", Account: "acme",
+					Outcome: pb.Outcome_OUTCOME_HANDED_ON, List: "rewrites-1", SourceVersion: "v2"},
+				&pb.DuplicationResult{Id: schemas.ID("4"), Finished: clickhousetest.At(0), Command: "c", Account: "acme",
+					Outcome: pb.Outcome_OUTCOME_NOTHING, Result: "dry-run", WouldBe: "copied"},
 			},
 			before: "command, account, outcome, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), " +
 				"'duplication.results', 7, 3, 0, 'c', 'acme', 'handed_on', ?",
 			damage: map[string]string{
 				"a list put into an earlier row": "if(off = 0, 'brake-1', list) AS list",
 				"a list removed":                 "if(off = 1, '', list) AS list",
+				"a version put into a row":       "if(off = 1, 'v1', source_version) AS source_version",
+				"a version removed":              "if(off = 2, '', source_version) AS source_version",
+				"a dry run taken for a fact":     "if(off = 3, '', would_be) AS would_be",
+				"a fact taken for a dry run":     "if(off = 1, 'copied', would_be) AS would_be",
 			},
 		},
 		"policy_history": {
@@ -174,6 +182,21 @@ func TestAddedColumns(t *testing.T) {
 				"an interface removed":              "if(off = 3, '', came_from) AS came_from",
 				"another location":                  "if(off = 3, '/srv/new', location) AS location",
 				"both hashes removed":               "if(off = 1, 0, hash) AS hash, if(off = 1, 0, sum) AS sum",
+			},
+		},
+		"reports": {
+			topic: schemas.Reports, added: "0140_reports_destination",
+			records: []schemas.Body{
+				&pb.Report{Id: id1, Finished: clickhousetest.At(0), Kind: "fixity", Account: "acme", Store: "1"},
+				&pb.Report{Id: id2, Finished: clickhousetest.At(0), Kind: "pair", Account: "acme", Store: "1",
+					DestinationStore: "2"},
+			},
+			before: "kind, account, store, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'reports', 7, 3, 0, " +
+				"'fixity', 'acme', '1', ?",
+			damage: map[string]string{
+				"a destination put into an earlier row": "if(off = 0, '2', destination_store) AS destination_store",
+				"a destination removed":                 "if(off = 1, '', destination_store) AS destination_store",
+				"another destination":                   "if(off = 1, '3', destination_store) AS destination_store",
 			},
 		},
 		"audit_log": {

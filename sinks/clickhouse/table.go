@@ -242,6 +242,7 @@ func topicTables() map[schemas.Topic][]topicTable {
 		schemas.Reports:            {topicTableOf(reports())},
 		schemas.Jobs:               {topicTableOf(jobLog())},
 		schemas.Policies:           {topicTableOf(policyHistory())},
+		schemas.Accounts:           {topicTableOf(accountHistory())},
 		schemas.Admin:              {topicTableOf(adminLog())},
 		schemas.Dead:               deadTopicTables(),
 	}

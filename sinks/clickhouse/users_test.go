@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
@@ -67,6 +68,7 @@ func users(t *testing.T, of map[string][]string) string {
 // The embedded engine checks users, passwords, profiles and grants as a server does.
 func TestUsers(t *testing.T) {
 	t.Parallel()
+	need.Integration(t)
 	migrateGrants, sinkGrants, readerGrants := grantsOf(t, "migrate"), grantsOf(t, "sink"), grantsOf(t, "reader")
 	server := clickhousetest.Start(t, embedded.Config{Users: users(t, map[string][]string{
 		"owner":   migrateGrants,
@@ -122,12 +124,13 @@ func TestUsers(t *testing.T) {
 		"a reader who may set nothing": {"sink", "strict",
 			"user strict may not even set a time limit (readonly = 1 in its profile): give it readonly = 2", ""},
 		"a reader who sees nothing": {"sink", "blind", "user blind lacks", ""},
-		"a reader who sees part":    {"sink", "part", "user part lacks these grants: SELECT ON millrace.admin_log, ", ""},
+		"a reader who sees part": {"sink", "part",
+			"user part lacks these grants: SELECT ON millrace.account_history, ", ""},
 		"a writer who may only read": {"reader", "", "",
 			"user reader lacks these grants: INSERT ON millrace.* (such as GRANT INSERT ON millrace.* TO reader)"},
 		"a writer with a read-only profile": {"limited", "", "", "user limited may only read on this server"},
 		"a writer of two tables": {"half", "reader", "",
-			"user half lacks these grants: INSERT ON millrace.admin_log, INSERT ON millrace.bit_log, "},
+			"user half lacks these grants: INSERT ON millrace.account_history, INSERT ON millrace.admin_log, "},
 		"a writer who sees nothing": {"blind", "reader", "",
 			"user blind lacks these grants: INSERT ON millrace.*, SELECT ON millrace.*"},
 	} {

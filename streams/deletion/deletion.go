@@ -19,6 +19,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/retry"
@@ -47,7 +48,9 @@ type Config struct {
 	// keeps a command.
 	Settle time.Duration
 	// Brake limits the deletes, and holds those that need approval. Required.
-	Brake *Brake
+	Brake *brake.Brake
+	// Rewrites is the brake on rewrites, whose approved lists the deleter orders too. nil: they are not ordered.
+	Rewrites *brake.Brake
 	// Lists reads and reports lists that are approved. Required.
 	Lists Lists
 	// ExcludeLists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
@@ -60,6 +63,8 @@ type Config struct {
 type Deleter struct {
 	cfg      Config
 	observer *duplicate.Observer
+	rules    duplicate.Rules
+	records  duplicate.Records
 }
 
 // New returns a Deleter.
@@ -74,34 +79,45 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	if err != nil {
 		return nil, err
 	}
-	return &Deleter{c, observer}, nil
+	return &Deleter{c, observer, rules, records}, nil
 }
 
-// Handle executes the DeletionCommand in d: it deletes one copy if both sides and the records still allow it. It
-// returns the Change of the copy, a command to copy the source if that is back, and the result, in this order. The
-// result of a delete that waits for approval is published when Handle returns.
+// Handle executes the DeletionCommand in d: it deletes one copy, or the space of a command without an item, if both
+// sides and the records still allow it. It returns the Change of the copy, a command to copy the source if that is
+// back, and the result, in this order. The result of a delete that waits for approval is published when Handle returns.
 func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DeletionCommand)
 	if !ok {
 		return nil, retry.Permanent(fmt.Errorf("deletion: message is a %T, not a DeletionCommand", d.Body))
 	}
-	if c.GetItem() == "" && c.GetApproveList() != "" && c.GetSpace() != "" {
+	switch {
+	case c.GetItem() != "" || c.GetSpace() == "" || c.GetDryRun():
+	case c.GetApproveList() != "":
 		return e.order(ctx, c, d.Attempt)
+	case c.GetRefuseList() != "":
+		return e.refuse(ctx, c, d.Attempt)
 	}
-	if c.GetSpace() == "" || c.GetItem() == "" {
-		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space or item is empty", c.GetId()))
+	if c.GetSpace() == "" {
+		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space is empty", c.GetId()))
 	}
 	w := &execution{cfg: e.cfg, command: c, attempt: d.Attempt, started: time.Now()}
-	if due := c.GetDeleted().AsTime().Add(e.cfg.Delay); e.cfg.Delay > 0 && time.Now().Before(due) {
+	if due := c.GetDeleted().AsTime().Add(e.cfg.Delay); e.cfg.Delay > 0 && time.Now().Before(due) && !c.GetDryRun() {
 		return nil, retry.Wait(fmt.Errorf("delete no sooner than %s after the source", e.cfg.Delay), due)
 	}
 	var err error
 	if w.sides, err = e.observer.Sides(w.observeCommand()); err != nil {
 		return nil, err
 	}
+	if c.GetDryRun() {
+		return w.dryRun(ctx)
+	}
+	iterate := w.iterate
+	if c.GetItem() == "" {
+		iterate = w.iterateSpace
+	}
 	for range maxIterations {
 		var out []schemas.Message
-		if out, err = w.iterate(ctx); err == nil {
+		if out, err = iterate(ctx); err == nil {
 			return out, nil
 		}
 		if !errors.Is(err, storage.ErrChanged) && !errors.Is(err, storage.ErrNotFound) {
@@ -119,6 +135,8 @@ type execution struct {
 	attempt    int
 	started    time.Time
 	lastDelete time.Time // the latest delete of the source for which a delete of the copy was tried
+
+	spaceDeleted bool // a delete of the space was tried and may have taken effect
 }
 
 // observeCommand returns the command to observe the item with. It reports no delete, so that only a fresh tombstone
@@ -157,25 +175,40 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 	if s.Source.Presence == duplicate.Present { // it was put back while the records were read
 		return w.endWithSource(s, "the source is present"), nil
 	}
-	e := ending{row: d.Row, result: d.Result, detail: d.Detail, outcome: pb.Outcome_OUTCOME_NOTHING}
-	switch {
-	case d.Row == duplicate.RowBothAbsent:
-		if d.Announce {
-			e.change = w.sides.DeleteChange(s, d)
-		}
-	case d.Row == duplicate.RowSourceMissing, d.Row == duplicate.RowAllCopiesMissing:
-		// No delete is proved. The command that led here has ended, so a new one waits for the source and reports it.
-		e.result, e.detail, e.outcome = "not-deleted", d.Result, pb.Outcome_OUTCOME_HANDED_ON
+	switch e, ok := withoutDelete(d); {
+	case ok && d.Row == duplicate.RowBothAbsent && d.Announce:
+		e.change = w.sides.DeleteChange(s, d)
+		return w.messages(e), nil
+	case ok && e.outcome == pb.Outcome_OUTCOME_HANDED_ON:
+		// The command that led here has ended, so a new one waits for the source and reports it.
 		e.copy = w.copyCommand(storage.Object{})
-	case d.Deleted.IsZero():
+		return w.messages(e), nil
+	case ok:
+		return w.messages(e), nil
 	case w.isApproved(d.Deleted):
 		return w.deleteIfAbsent(ctx, s.Destination.Object, d.Deleted)
-	case w.command.GetList() != "", d.NeedsApproval, w.command.GetNeedsApproval():
-		return nil, w.hold(ctx, d, held{ReasonApproval, w.approvalCause(d)})
-	default:
-		return w.deleteWithinLimits(ctx, s.Destination.Object, d)
+	case w.needsApproval(d):
+		return nil, w.hold(ctx, d, brake.Held{Reason: brake.ReasonApproval, Cause: w.approvalCause(d)})
 	}
-	return w.messages(e), nil
+	return w.deleteWithinLimits(ctx, s.Destination.Object, d)
+}
+
+// withoutDelete returns the ending of a decision that allows no delete; false if d allows one.
+func withoutDelete(d duplicate.Decision) (ending, bool) {
+	e := ending{row: d.Row, result: d.Result, detail: d.Detail, outcome: pb.Outcome_OUTCOME_NOTHING}
+	switch d.Row {
+	case duplicate.RowBothAbsent:
+		return e, true
+	case duplicate.RowSourceMissing, duplicate.RowAllCopiesMissing: // no delete is proved
+		e.result, e.detail, e.outcome = "not-deleted", d.Result, pb.Outcome_OUTCOME_HANDED_ON
+		return e, true
+	}
+	return e, d.Deleted.IsZero()
+}
+
+// needsApproval reports whether a delete that is on no approved list needs approval.
+func (w *execution) needsApproval(d duplicate.Decision) bool {
+	return w.command.GetList() != "" || d.NeedsApproval || w.command.GetNeedsApproval()
 }
 
 // isApproved reports whether the delete of the source at a time is the one of an approved list.
@@ -195,10 +228,10 @@ func (w *execution) approvalCause(d duplicate.Decision) string {
 }
 
 // hold ends the execution with a delete that waits for approval on a list.
-func (w *execution) hold(ctx context.Context, d duplicate.Decision, why held) error {
-	return w.cfg.Brake.hold(ctx, w.sides.Copy, why, func(ctx context.Context, list string) error {
-		return w.cfg.Brake.deps.Publisher.Publish(ctx, w.messages(ending{
-			row: d.Row, result: "awaiting-approval", outcome: pb.Outcome_OUTCOME_HANDED_ON, detail: why.cause,
+func (w *execution) hold(ctx context.Context, d duplicate.Decision, why brake.Held) error {
+	return w.cfg.Brake.Hold(ctx, w.sides.Copy, why, func(ctx context.Context, list string) error {
+		return w.cfg.Brake.Publish(ctx, w.messages(ending{
+			row: d.Row, result: "awaiting-approval", outcome: pb.Outcome_OUTCOME_HANDED_ON, detail: why.Cause,
 			list: list, deleted: d.Deleted,
 		})...)
 	})
@@ -211,24 +244,33 @@ const maxBrakeWait = time.Second
 func (w *execution) deleteWithinLimits(
 	ctx context.Context, seen storage.Object, d duplicate.Decision,
 ) ([]schemas.Message, error) {
-	b, asked := w.cfg.Brake, time.Now()
-	reached, err := b.take(ctx, w.sides.Copy)
-	switch {
-	case err != nil:
+	if permitted, err := w.permit(ctx, d); !permitted {
 		return nil, err
-	case reached != withinLimits:
-		return nil, w.hold(ctx, d, held{ReasonBrake, "the brake: " + string(reached)})
-	case time.Since(asked) > maxBrakeWait: // the records may be old
-		err = fmt.Errorf("%w: the brake took %s", storage.ErrChanged, time.Since(asked).Round(time.Millisecond))
 	}
-	var out []schemas.Message
-	if err == nil {
-		out, err = w.deleteIfAbsent(ctx, seen, d.Deleted)
-	}
+	out, err := w.deleteIfAbsent(ctx, seen, d.Deleted)
 	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, errNotTried) {
-		b.giveBack(w.sides.Copy) // nothing was deleted
+		w.cfg.Brake.GiveBack(w.sides.Copy) // nothing was deleted
 	}
 	return out, err
+}
+
+// permit takes a permit of the brake. If there is none, it holds the delete, which ends the execution.
+func (w *execution) permit(ctx context.Context, d duplicate.Decision) (bool, error) {
+	b, asked := w.cfg.Brake, time.Now()
+	if err := b.Refused(w.sides.Copy, w.command.GetCause()); err != nil {
+		return false, err
+	}
+	reached, err := b.Take(ctx, w.sides.Copy)
+	switch {
+	case err != nil:
+		return false, err
+	case reached != "":
+		return false, w.hold(ctx, d, brake.Held{Reason: brake.ReasonBrake, Cause: "the brake: " + reached})
+	case time.Since(asked) > maxBrakeWait: // the records may be old
+		b.GiveBack(w.sides.Copy)
+		return false, fmt.Errorf("%w: the brake took %s", storage.ErrChanged, time.Since(asked).Round(time.Millisecond))
+	}
+	return true, nil
 }
 
 // errNotTried marks errors before a delete was tried.
@@ -365,7 +407,7 @@ func (w *execution) messages(e ending) []schemas.Message {
 	if !e.deleted.IsZero() {
 		deleted = timestamppb.New(e.deleted)
 	}
-	return append(out, schemas.Message{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
+	r := &pb.DuplicationResult{
 		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCommand(),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
@@ -373,5 +415,9 @@ func (w *execution) messages(e ending) []schemas.Message {
 		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt),
 		ChangeTime: deleted, List: e.list,
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
-	}})
+	}
+	if c.GetDryRun() {
+		r.Result, r.WouldBe = duplicate.ResultDryRun, r.Result
+	}
+	return append(out, schemas.Message{Topic: schemas.DuplicationResults, Body: r})
 }

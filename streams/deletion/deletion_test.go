@@ -12,6 +12,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
+	"github.com/millrace/millrace/streams/brake/braketest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -42,9 +44,11 @@ type world struct {
 	faulty  map[string]*storagetest.Faulty
 	rules   policy.Rules
 	rows    map[string]*pb.Record // by store
+	spaces  map[string]*pb.Record // audit records of the space, by store; nil: as rows
 	err     error
 	deleter *Deleter
-	topic   *topic // of its brake and lists
+	topic   *braketest.Topic
+	lists   *lists
 	seen    storage.Object
 	hooks   []func(store, method string) // called before each call of a store
 	orders  int                          // commands to copy in the last run
@@ -55,6 +59,10 @@ func (w *world) Rules(string, string) (policy.Rules, bool) { return w.rules, tru
 func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	var records []*pb.CopyRecord
 	for _, c := range copies {
+		if c.Item == "" && w.spaces != nil {
+			records = append(records, &pb.CopyRecord{Manifest: w.rows[c.Store], Audit: w.spaces[c.Store]})
+			continue
+		}
 		records = append(records, &pb.CopyRecord{Manifest: w.rows[c.Store], Audit: w.rows[c.Store]})
 	}
 	return records, w.err
@@ -62,8 +70,9 @@ func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecor
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, topic: newTopic(), mem: map[string]*mem.Store{}, faulty: map[string]*storagetest.Faulty{},
-		rules: policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(1)}}
+	w := &world{t: t, topic: braketest.New(brake.Deletes), lists: new(lists), mem: map[string]*mem.Store{},
+		faulty: map[string]*storagetest.Faulty{},
+		rules:  policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(1)}}
 	for _, id := range []string{"1", "2"} {
 		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(3) }})
 		w.must(err)
@@ -131,7 +140,7 @@ func (w *world) run(c *pb.DeletionCommand) ([]*pb.Change, *pb.DuplicationResult,
 	}
 	w.orders = 0
 	if len(out) == 0 { // the result was published before
-		return nil, w.topic.results[len(w.topic.results)-1], nil
+		return nil, w.results()[len(w.results())-1], nil
 	}
 	var changes []*pb.Change
 	for _, m := range out[:len(out)-1] {
@@ -164,7 +173,7 @@ func TestDelete(t *testing.T) {
 	changes, result, err := w.run(order())
 	w.must(err)
 	w.present(false)
-	if kept := w.mem["2"].Kept(); len(kept) != 1 || string(kept[0].Bytes) != "hello" {
+	if kept := w.mem["2"].AllKept(); len(kept) != 1 || string(kept[0].Bytes) != "hello" {
 		t.Errorf("kept: %v", kept)
 	}
 	want := &pb.DuplicationResult{
@@ -241,6 +250,7 @@ func TestNotDeleted(t *testing.T) {
 			w := newWorld(t)
 			c := order()
 			tt.prepare(w, c)
+			w.dryRun(c, tt.row, tt.result)
 			changes, r, err := w.run(c)
 			w.must(err)
 			if r.GetDecision() != tt.row || r.GetResult() != tt.result || r.GetOutcome() != tt.outcome || len(changes) > 0 {
@@ -352,10 +362,10 @@ func TestDelay(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	w := newWorld(t)
-	noItem, unknown := order(), order()
-	noItem.Item, unknown.DestinationStore = "", "9"
+	noSpace, unknown := order(), order()
+	noSpace.Space, unknown.DestinationStore = "", "9"
 	w.rules.Pairs = append(w.rules.Pairs, policy.Pair{Source: "1", Destination: "9"})
-	for name, body := range map[string]schemas.Body{"item": noItem, "store": unknown, "message": &pb.Change{}} {
+	for name, body := range map[string]schemas.Body{"space": noSpace, "store": unknown, "message": &pb.Change{}} {
 		if out, err := w.deleter.Handle(t.Context(), &schemas.Delivery{Body: body}); out != nil || !retry.IsPermanent(err) {
 			t.Errorf("%s: got %v, %v", name, out, err)
 		}
@@ -390,18 +400,19 @@ func TestHeldDeleteIsReported(t *testing.T) {
 			w := newWorld(t)
 			c := order()
 			tt.prepare(w, c)
-			if w.topic.failHeld = errors.New("no answer"); tt.held {
-				if _, _, err := w.run(c); retry.ClassOf(err) != retry.Transient || err == nil || len(w.topic.results) > 0 {
+			if w.topic.FailHeld = errors.New("no answer"); tt.held {
+				if _, _, err := w.run(c); retry.ClassOf(err) != retry.Transient || err == nil || len(w.results()) > 0 {
 					t.Errorf("not reported: got %v", err)
 				}
 			}
-			w.topic.opened, w.topic.failHeld = nil, nil
+			w.topic.Held, w.topic.FailHeld = nil, nil
 			_, r, err := w.run(c)
 			w.must(err)
-			if tt.held != (r.GetResult() == "awaiting-approval") || tt.held != (len(w.topic.opened) == 1) ||
+			if tt.held != (r.GetResult() == "awaiting-approval") || tt.held != (len(w.topic.Held) == 1) ||
 				tt.held != (r.GetList() != "") ||
-				tt.held && (w.topic.opened[0] != r.GetList()+": "+r.GetDetail() || ReasonOf(r.GetList()) != ReasonApproval) {
-				t.Errorf("got %v, reported %v", r, w.topic.opened)
+				tt.held && (w.topic.Held[0] != r.GetList()+": "+r.GetDetail() ||
+					brake.ReasonOf(r.GetList()) != brake.ReasonApproval) {
+				t.Errorf("got %v, reported %v", r, w.topic.Held)
 			}
 			if tt.held {
 				w.present(true)

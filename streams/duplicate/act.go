@@ -11,7 +11,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/digest"
-	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -30,7 +29,7 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 	if d.ReadTwice && len(s.Source.Read) == 0 {
 		first, err := readDigests(ctx, w.SourceStore, w.SourceCopy, s.Source.Object.Version, nil)
 		if err != nil {
-			return false, err
+			return false, fmt.Errorf("%w: %w", errNotWritten, err)
 		}
 		if first.Compare(s.Source.digests()) == digest.Disagree {
 			return w.sourceMismatch(s, d, fmt.Errorf("%w: the store reports %v, the bytes have %v",
@@ -94,15 +93,18 @@ func (w *execution) createSpace(ctx context.Context, space storage.Space) error 
 	if err != nil {
 		return fmt.Errorf("create space %q in store %s: %w", space.Name, w.Copy.Store, err)
 	}
-	w.emit(schemas.Changes, w.spaceChange(space))
+	w.emit(schemas.Changes, w.spaceChange(pb.Op_OP_CREATE_SPACE, space))
 	return nil
 }
+
+// errNotWritten marks errors of the source before a write was tried.
+var errNotWritten = errors.New("nothing was written")
 
 // stream copies one version of the source. The destination verifies the digests.
 func (w *execution) stream(ctx context.Context, version string, o storage.PutOptions) (storage.Object, error) {
 	r, _, err := w.SourceStore.Open(ctx, w.SourceCopy.Space, w.SourceCopy.Item, version)
 	if err != nil {
-		return storage.Object{}, fmt.Errorf("open %s: %w", w.SourceCopy, err)
+		return storage.Object{}, fmt.Errorf("%w: open %s: %w", errNotWritten, w.SourceCopy, err)
 	}
 	defer r.Close() // only read from
 	if at, ok := w.locateSource(ctx, version, o.Size); ok {
@@ -171,16 +173,15 @@ func (w *execution) recordCopy(s Observation, d Decision, put storage.Object) {
 func (w *execution) setProperties(ctx context.Context, s Observation, d Decision) (done bool, err error) {
 	if !w.Store.Capabilities().SetProperties {
 		d.Expected = supported(s.Destination.digests())
-		return w.copy(ctx, s, d)
+		if done, err = w.copy(ctx, s, d); errors.Is(err, storage.ErrUnsupported) { // such as an archived source
+			return w.deferProperties(d), nil
+		}
+		return done, err
 	}
 	o, err := w.Store.SetProperties(ctx, w.Copy.Space, w.Copy.Item, s.Source.Object.Properties,
 		storage.Condition{Version: s.Destination.Object.Version})
 	if errors.Is(err, storage.ErrUnsupported) {
-		if !w.wrote() { // else the result is that of the copy
-			d.Result = "properties-deferred"
-			w.finish(d, pb.Outcome_OUTCOME_NOTHING)
-		}
-		return true, nil
+		return w.deferProperties(d), nil
 	}
 	if err != nil {
 		return false, fmt.Errorf("set properties of %s: %w", w.Copy, err)
@@ -199,78 +200,11 @@ func (w *execution) setProperties(ctx context.Context, s Observation, d Decision
 	return false, nil
 }
 
-// executeSpace executes a command about a space.
-func (w *execution) executeSpace(ctx context.Context) error {
-	s := w.observeSpaces(ctx)
-	d := decideSpace(s)
-	switch d.action {
-	case actFail:
-		err := errors.Join(s.Source.Err, s.Destination.Err)
-		if err == nil {
-			err = retry.Unavailable(errors.New("it is unknown whether the space exists"))
-		}
-		return fmt.Errorf("decide row %s of space %q: %w", d.Row, w.Copy.Space, err)
-	case actCreateSpace:
-		if err := w.observer.confirmMarker(ctx, w.Copy, w.Store, time.Now().Add(-markerAge)); err != nil {
-			return err
-		}
-		if err := w.createSpace(ctx, s.Source.Space); err != nil {
-			return err
-		}
-		w.finish(d, pb.Outcome_OUTCOME_DONE)
-	default:
+// deferProperties ends the command if the store cannot set the properties now.
+func (w *execution) deferProperties(d Decision) (done bool) {
+	if !w.wrote() { // else the result is that of the copy
+		d.Result = "properties-deferred"
 		w.finish(d, pb.Outcome_OUTCOME_NOTHING)
 	}
-	return nil
-}
-
-func (w *execution) observeSpaces(ctx context.Context) spaceObservation {
-	s := spaceObservation{Command: w.Command, Rules: w.rules}
-	if w.Store == nil {
-		return s
-	}
-	s.FoldCase = w.SourceStore.Capabilities().FoldsPropertyCase || w.Store.Capabilities().FoldsPropertyCase
-	s.Source = w.observer.observeSpace(ctx, w.SourceCopy, w.SourceStore)
-	s.Destination = w.observer.observeSpace(ctx, w.Copy, w.Store)
-	if s.Source.Presence == Absent && s.Destination.Presence == Present {
-		s.Destination.Items = Absent
-		for _, err := range w.Store.List(ctx, w.Copy.Space, "") {
-			s.Destination.Items = Present
-			if err != nil {
-				s.Destination.Items, s.Destination.Err = Unknown, fmt.Errorf("list space %q: %w", w.Copy.Space, err)
-			}
-			break
-		}
-	}
-	return s
-}
-
-// observeSpace is observeSide and confirmSpaceAbsent for a space.
-func (l *Observer) observeSpace(ctx context.Context, c schemas.Copy, store storage.Store) spaceSide {
-	side := l.statSpace(ctx, c, store)
-	if side.Presence != Absent {
-		return side
-	}
-	err := l.spaceMayBeAbsent(ctx, c)
-	if err == nil {
-		return side
-	}
-	if side = l.statSpace(ctx, c, store); side.Presence == Absent {
-		return spaceSide{Err: err}
-	}
-	return side
-}
-
-func (l *Observer) statSpace(ctx context.Context, c schemas.Copy, store storage.Store) spaceSide {
-	space, err := store.StatSpace(ctx, c.Space)
-	if err == nil {
-		return spaceSide{Presence: Present, Space: space}
-	}
-	if !errors.Is(err, storage.ErrNoSpace) {
-		return spaceSide{Err: fmt.Errorf("stat space %q in store %s: %w", c.Space, c.Store, err)}
-	}
-	if err := l.confirmMarker(ctx, c, store, time.Now()); err != nil {
-		return spaceSide{Err: fmt.Errorf("confirm that space %q is absent: %w", c.Space, err)}
-	}
-	return spaceSide{Presence: Absent}
+	return true
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
@@ -14,7 +15,7 @@ import (
 // An action is the operation that a Decision asks for.
 type action int
 
-// The actions. Only actCopy, actSetProperties and actCreateSpace change a store.
+// The actions. Only actCopy, actSetProperties, actCreateSpace and actSetSpace change a store.
 const (
 	actNothing action = iota
 	// actFail ends the execution with the error of the side or record that is unknown.
@@ -32,6 +33,12 @@ const (
 	// actDelete publishes a DeletionCommand for the deleter that owns the destination.
 	actDelete
 	actCreateSpace
+	// actReadProof reads whether the audit log proves the content of a restore order, and decides again.
+	actReadProof
+	// actNextSource looks at the next source of a restore order and decides again.
+	actNextSource
+	// actSetSpace sets the properties and the ACL of the destination's space.
+	actSetSpace
 )
 
 // A Decision is a row of the tables in docs/decisions-duplication.md, with the parameters of its action.
@@ -117,8 +124,11 @@ func (s Observation) excluded() (Decision, bool) {
 	return Decision{}, false
 }
 
-// resultHeld is the result of a command that would change a destination under a hold.
-const resultHeld = "held"
+// The results of a command that would change a destination under a hold, and of a rewrite that the brake held.
+const (
+	resultHeld             = "held"
+	resultAwaitingApproval = "awaiting-approval"
+)
 
 // held returns the decision in place of d, which would change the destination. The sweep takes it up when the hold has
 // ended: a wait of years does not belong into the delay lanes.
@@ -222,8 +232,12 @@ func (s Observation) sourcePresent() Decision {
 	case !k.current && !k.none:
 		return waitForSource()
 	}
+	if bySweep(s.Command) && k.unreported && s.isChained() {
+		return Decision{Row: RowOrphan, Result: "orphan", Detail: "the source is itself a destination, and only a sweep or " +
+			"a check has found the item there"}
+	}
 	lost := false
-	if s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_SWEEP {
+	if bySweep(s.Command) {
 		row, ok := s.destinationRow()
 		if !ok {
 			return s.needRecords(RowUnknown)
@@ -243,6 +257,12 @@ func (s Observation) sourcePresent() Decision {
 	}
 	d.CheckSource = d.CheckSource || s.returned()
 	return d
+}
+
+// isChained reports whether the source is itself the destination of a pair.
+func (s Observation) isChained() bool {
+	from := s.Command.GetSourceStore()
+	return slices.ContainsFunc(s.Rules.Pairs, func(p policy.Pair) bool { return p.Destination == from })
 }
 
 // resurrected decides C4r: the source is present although its row is a tombstone that is not older. Unless a client
@@ -337,9 +357,19 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 	over := s.Destination.Presence == Present
 	fromLost, ok := s.Source.lostProperties(k.digests.Union(s.Source.digests()))
 	d.CheckSource = fromLost == digest.Agree
+	ofProperties := reportsProperties(s.Command)
+	if over && ofProperties {
+		row, ok := s.sourceRow()
+		if !ok {
+			return s.needRecords(RowUnknown)
+		}
+		k.unreported = !isLive(row) || unreported(row) || !contentOf(row).matches(s.Source)
+	}
 	switch {
-	case over && s.Command.GetIfAbsent():
-		return s.notOverwritten(k)
+	case over && (s.Command.GetIfAbsent() || k.unreported && (bySweep(s.Command) || ofProperties)):
+		return s.notOverwritten(k) // the content may have been adopted since the sweep made its command
+	case over && s.destinationFound():
+		return copyDiffers(k)
 	case over && s.Hold != nil:
 		return s.held(Decision{Row: RowContentDiffers, Newer: k.newer})
 	case !ok:
@@ -378,6 +408,11 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 	return d
 }
 
+// bySweep reports whether the sweep that compares stores made a command.
+func bySweep(c *pb.DuplicationCommand) bool {
+	return c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_SWEEP
+}
+
 // notOverwritten decides C4 of a command that overwrites nothing. If a client has reported the source's content, the
 // command of that change copies it. Otherwise the command waits, since that change or its command may be on its way.
 func (s Observation) notOverwritten(k expectation) Decision {
@@ -392,7 +427,22 @@ func (s Observation) notOverwritten(k expectation) Decision {
 	case !reported && s.Command.GetCarriedDelete() != nil: // a client put it back a moment ago
 		return waitForSource()
 	}
+	return copyDiffers(k)
+}
+
+// copyDiffers decides C4 if only an operator may have the copy overwritten.
+func copyDiffers(k expectation) Decision {
 	return Decision{Row: RowContentDiffers, action: actWait, Result: "copy-differs", Newer: k.newer}
+}
+
+// destinationFound reports whether the command is a sweep's and only a sweep or a check has reported what the
+// destination holds: another program has written it there.
+func (s Observation) destinationFound() bool {
+	if !bySweep(s.Command) {
+		return false
+	}
+	row, _ := s.destinationRow() // known: C4d needs it
+	return isLive(row) && unreported(row)
 }
 
 // destinationOnly decides if only the destination is present: C6, C7, C7b, C7c, C7d.
@@ -430,35 +480,42 @@ func (s Observation) decideDelete(from *pb.Record, held time.Time) (Decision, bo
 	// Rows are merged in the order of the log, so a tombstone that is as old as the content came after it. The order of
 	// the command's own delete and the content is unknown.
 	newer := reported && deleted.After(held)
+	// A sweep or a check dates its tombstone at its look, so it may hide an older delete that a client reported.
+	fact := newer && reportsDelete(s.Command)
 	if isTombstone(from) {
 		at := from.GetTime().AsTime()
 		newer = newer || !at.Before(held)
-		if !reported || at.After(deleted) {
+		if !reported || at.After(deleted) && !(fact && unreported(from)) {
 			deleted = at
 		}
 	}
 	if !newer {
 		return Decision{Row: RowDestinationNewer, Result: "kept-newer"}, true
 	}
-	if s.Rules.Deletes == policy.KeepCopy || !deleted.After(s.Rules.Since) ||
-		!deleted.After(s.Rules.Added[pairOf(s.Command)]) {
+	if s.Rules.DeletesOf(pairOf(s.Command), deleted) == policy.KeepCopy {
 		return Decision{Row: RowDeleteHeld, Result: "kept"}, true
 	}
 	if s.Hold != nil {
 		return s.held(Decision{Row: RowDeleteHeld}), true
 	}
 	d := Decision{Row: RowSourceDeleted, action: actDelete, Result: "deletion-ordered", Deleted: deleted}
-	if s.Rules.Deletes != policy.Propagate || s.unconfirmed(from) {
+	if s.Rules.Deletes != policy.Propagate || !fact && s.unconfirmed(from) {
 		d.Row, d.NeedsApproval = RowDeleteHeld, true
 	}
 	return d, true
 }
 
 // sourceTime returns the time of the source content that the destination holds. If neither the manifest nor the store
-// nor the command has it for this object, the content is taken to be as new as the object itself.
+// nor the command has it for this object, the content is taken to be as new as the object itself. So is one that was
+// restored after its delete.
 func (s Observation) sourceTime(to *pb.Record) time.Time {
-	if isLive(to) && contentOf(to).matches(s.Destination) && to.GetSourceTime() != nil {
-		return to.GetSourceTime().AsTime()
+	if isLive(to) && contentOf(to).matches(s.Destination) {
+		switch {
+		case to.GetSourceTime() != nil:
+			return to.GetSourceTime().AsTime()
+		case to.GetOrigin() == pb.Origin_ORIGIN_REPAIR:
+			return s.Destination.modified()
+		}
 	}
 	if o := s.original(); o != (storage.Original{}) {
 		return o.Modified
@@ -480,9 +537,12 @@ func (s Observation) unconfirmed(from *pb.Record) bool {
 		(s.Command.GetIfAbsent() && s.Command.GetCarriedDelete() == nil || unreported(from))
 }
 
-// approvedDelete returns who approved the delete that a command is about. The approval of a correction of content does
-// not count.
+// approvedDelete returns who approved the delete that a command is about. The approval of a correction of content, or
+// of a rewrite, does not count.
 func approvedDelete(c *pb.DuplicationCommand) string {
+	if brake.ReasonOf(c.GetList()) == brake.ReasonRewrites {
+		return ""
+	}
 	switch c.GetCauseOp() {
 	case pb.Op_OP_DELETE, pb.Op_OP_UNSPECIFIED:
 		return c.GetApproved()

@@ -6,7 +6,6 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/policy"
-	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 )
 
@@ -99,54 +98,6 @@ func TestDecideRepairs(t *testing.T) {
 				tt.observe(s)
 			}))
 			if !reflect.DeepEqual(got, tt.want) {
-				t.Errorf("got  %+v\nwant %+v", got, tt.want)
-			}
-		})
-	}
-}
-
-// A spaceCase is a case of the space table, named as a decisionCase.
-type spaceCase struct {
-	observation spaceObservation
-	want        Decision
-}
-
-func spaceCases() map[string]spaceCase {
-	about := storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}, ACL: map[string]string{"all": "r"}}
-	present, absent := spaceSide{Presence: Present, Space: about}, spaceSide{Presence: Absent}
-	plain := spaceSide{Presence: Present, Space: storage.Space{Name: "photos"}}
-	holding := func(p Presence) spaceSide { return spaceSide{Presence: Present, Items: p} }
-	command := &pb.DuplicationCommand{Account: "acme", Space: "photos", SourceStore: "1", DestinationStore: "2"}
-	rules := policy.Rules{Pairs: []policy.Pair{pair}}
-	return map[string]spaceCase{
-		"S0: no space id": {spaceObservation{Command: &pb.DuplicationCommand{}, Rules: rules},
-			Decision{Row: "S0", action: actFail, Result: "no-space-id"}},
-		"C12: not in the policy": {spaceObservation{Command: command}, Decision{Row: "C12", Result: "not-in-policy"}},
-		"S5: source unknown": {spaceObservation{command, rules, spaceSide{}, absent, false},
-			Decision{Row: "S5", action: actFail}},
-		"S5: destination unknown": {spaceObservation{command, rules, present, spaceSide{}, false},
-			Decision{Row: "S5", action: actFail}},
-		"S5: whether it holds items": {spaceObservation{command, rules, absent, holding(Unknown), false},
-			Decision{Row: "S5", action: actFail}},
-		"S1: create": {spaceObservation{command, rules, present, absent, false},
-			Decision{Row: "S1", action: actCreateSpace, Result: "created"}},
-		"S1b: alike": {spaceObservation{command, rules, present, present, false},
-			Decision{Row: "S1b", Result: "in-sync"}},
-		"S1b: not alike": {spaceObservation{command, rules, present, plain, false},
-			Decision{Row: "S1b", Result: "not-acted"}},
-		"S2: deleted, and empty": {spaceObservation{command, rules, absent, holding(Absent), false},
-			Decision{Row: "S2", Result: "not-acted"}},
-		"S3: deleted, with items yet": {spaceObservation{command, rules, absent, holding(Present), false},
-			Decision{Row: "S3", Result: "not-empty"}},
-		"S4: neither": {spaceObservation{command, rules, absent, absent, false},
-			Decision{Row: "S4", Result: "gone"}},
-	}
-}
-
-func TestDecideSpace(t *testing.T) {
-	for name, tt := range spaceCases() {
-		t.Run(name, func(t *testing.T) {
-			if got := decideSpace(tt.observation); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
 		})

@@ -123,6 +123,15 @@ func (s *Observation) bySweep(source, destination *pb.Record) {
 	s.Command.SourceRecord, s.Command.DestinationRecord = source, destination
 }
 
+// chained makes the source a destination.
+func (s *Observation) chained() { s.Rules.Pairs = []policy.Pair{{Source: "0", Destination: "1"}, pair} }
+
+// adopted makes a row one that only a sweep has reported.
+func adopted(r *pb.Record) *pb.Record {
+	r.Origin = pb.Origin_ORIGIN_SWEEP
+	return r
+}
+
 func (s *Observation) copied(version, md5 string) { s.Destination = there(version, md5, 3) }
 
 // lost is deleted, with the copy absent too.
@@ -159,6 +168,8 @@ type decisionCase struct {
 func copyCases() map[string]decisionCase {
 	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"By": "me"}}
 	folded := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	orphan := Decision{Row: "C7c", Result: "orphan",
+		Detail: "the source is itself a destination, and only a sweep or a check has found the item there"}
 	return map[string]decisionCase{
 		"C12: the pair is not in the policy": {func(s *Observation) { s.Rules.Pairs = nil; s.Source = Side{} },
 			Decision{Row: "C12", Result: "not-in-policy"}},
@@ -270,6 +281,46 @@ func copyCases() map[string]decisionCase {
 			s.copied("d1", b)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
+		"C7c: adopted in the middle of a chain": {func(s *Observation) {
+			s.chained()
+			s.bySweep(adopted(row(live, "v1", a, 2)), row(none, "", "", 0))
+			s.Command.IfAbsent = true
+		}, orphan},
+		"C7c: found by a check in the middle of a chain": {func(s *Observation) {
+			s.chained()
+			s.bySweep(row(live, "v1", a, 2), row(none, "", "", 0))
+			s.Command.SourceRecord.Origin = pb.Origin_ORIGIN_FIXITY
+		}, orphan},
+		"C7c: on no record in the middle of a chain": {func(s *Observation) {
+			s.chained()
+			s.bySweep(nil, nil)
+			s.records(row(none, "", "", 0), row(none, "", "", 0))
+		}, orphan},
+		"C7c: adopted in the middle of a chain, and the destination has it": {func(s *Observation) {
+			s.chained()
+			s.bySweep(adopted(row(live, "v1", a, 2)), row(live, "d1", a, 3))
+			s.copied("d1", a)
+		}, orphan},
+		"C7c: adopted in the middle of a chain, and the destination has other content": {func(s *Observation) {
+			s.chained()
+			s.bySweep(adopted(row(live, "v1", a, 2)), row(live, "d1", b, 3))
+			s.copied("d1", b)
+		}, orphan},
+		"C5: of a sweep, copied into the middle of a chain": {func(s *Observation) {
+			s.chained()
+			s.bySweep(row(live, "v1", a, 2), row(none, "", "", 0))
+			s.Command.SourceRecord.Origin = pb.Origin_ORIGIN_DUPLICATION
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: of a sweep, adopted at the start of a chain": {func(s *Observation) {
+			s.Rules.Pairs = []policy.Pair{pair, {Source: "2", Destination: "3"}}
+			s.bySweep(adopted(row(live, "v1", a, 2)), row(none, "", "", 0))
+			s.Command.IfAbsent = true
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: adopted in the middle of a chain, and approved": {func(s *Observation) {
+			s.chained()
+			s.Command.Approved = "me"
+			s.records(adopted(row(live, "v1", a, 2)), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C4d: was lost": {func(s *Observation) {
 			s.bySweep(nil, nil)
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
@@ -523,6 +574,67 @@ func copyCases() map[string]decisionCase {
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_FIXITY
 		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
+		"C4: of a sweep: the content was adopted since": {func(s *Observation) {
+			s.copied("d1", b)
+			s.bySweep(adopted(row(live, "v1", a, 2)), row(live, "d1", b, 1))
+			s.records(adopted(row(live, "v1", a, 2)), row(live, "d1", b, 1))
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
+		"C4: of a sweep: only a sweep has reported what the destination holds": {func(s *Observation) {
+			s.bySweep(row(live, "v1", a, 2), adopted(row(live, "d2", b, 4)))
+			s.Destination = there("d2", b, 4)
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
+		"C4: of a sweep: the destination is on record as a copy": {func(s *Observation) {
+			s.bySweep(row(live, "v1", a, 2), row(live, "d1", b, 3))
+			s.copied("d1", b)
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: a client's change, over what only a sweep has reported": {func(s *Observation) {
+			s.copied("d1", b)
+			s.records(row(live, "v1", a, 2), adopted(row(live, "d1", b, 3)))
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C2: of a sweep: only a sweep has reported what the destination holds": {func(s *Observation) {
+			s.bySweep(row(live, "v1", a, 2), adopted(row(live, "d1", a, 3)))
+			s.copied("d1", a)
+		}, Decision{Row: "C2", Result: "in-sync"}},
+		"C9: whether a client has reported the content, not only its properties, needs the record": {func(s *Observation) {
+			s.setCause(pb.Op_OP_SET_PROPERTIES, "v1", a, 2)
+			s.copied("d1", b)
+		}, Decision{Row: "C9", action: actReadRecords}},
+		"C4: a client set properties of content that it had reported": {func(s *Observation) {
+			s.setCause(pb.Op_OP_SET_PROPERTIES, "v1", a, 2)
+			s.copied("d1", b)
+			s.records(row(live, "v1", a, 2), row(live, "d1", b, 1))
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: a client set properties of content that only a sweep has reported": {func(s *Observation) {
+			s.setCause(pb.Op_OP_SET_PROPERTIES, "v1", a, 2)
+			s.copied("d1", b)
+			s.records(adopted(row(live, "v1", a, 2)), row(live, "d1", b, 1))
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
+		"C4: a client set properties of content that only a sweep has reported, and names no version": {func(s *Observation) {
+			s.setCause(pb.Op_OP_SET_PROPERTIES, "", "", 4)
+			s.copied("d1", b)
+			s.records(adopted(row(live, "v1", a, 2)), row(live, "d1", b, 1))
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
+		"C4: a client set properties of content that is not on record": {func(s *Observation) {
+			s.setCause(pb.Op_OP_SET_PROPERTIES, "v1", a, 2)
+			s.copied("d1", b)
+			s.records(row(live, "v0", b, 1), row(live, "d1", b, 1))
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
+		"C4: properties of content that only a sweep has reported, approved": {func(s *Observation) {
+			s.setCause(pb.Op_OP_SET_PROPERTIES, "v1", a, 2)
+			s.Command.Approved = "me"
+			s.copied("d1", b)
+			s.records(adopted(row(live, "v1", a, 2)), row(live, "d1", b, 1))
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C5: a client set properties of content that only a sweep has reported": {func(s *Observation) {
+			s.setCause(pb.Op_OP_SET_PROPERTIES, "v1", a, 2)
+			s.records(adopted(row(live, "v1", a, 2)), row(none, "", "", 0))
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C3: a client set properties of content that only a sweep has reported": {func(s *Observation) {
+			s.setCause(pb.Op_OP_SET_PROPERTIES, "v1", a, 2)
+			s.copied("d1", a)
+			s.Source.Object.Properties = image
+			s.records(adopted(row(live, "v1", a, 2)), row(live, "d1", a, 3))
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
 		"C4w: if_absent: the source was put back, and that is not on record": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
@@ -697,6 +809,34 @@ func deleteCases() map[string]decisionCase {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Rules.Added = map[policy.Pair]time.Time{pair: hour(5)}
 		}, kept},
+		"C7: a client's delete, reported after a sweep had found it": {func(s *Observation) {
+			s.deleted(adopted(row(tomb, "", "", 5)))
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, ordered("C7", 4, false)},
+		"C7: a client's delete of what a sweep had adopted": {func(s *Observation) {
+			s.deleted(adopted(row(live, "v1", a, 2)))
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, ordered("C7", 4, false)},
+		"C7b: a client's delete before the content of the copy, and a later one that a sweep found": {func(s *Observation) {
+			s.deleted(adopted(row(tomb, "", "", 5)))
+			s.Destination.Record.Manifest.SourceTime = stamp(4)
+			s.setCause(pb.Op_OP_DELETE, "v0", a, 3)
+		}, ordered("C7b", 5, true)},
+		"C7b: a client's delete before the rule, and a later one that a sweep found": {func(s *Observation) {
+			s.deleted(adopted(row(tomb, "", "", 6)))
+			s.Rules.Since = hour(5)
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, kept},
+		"C7b: a client's delete, reported after a sweep had found it, and approve": {func(s *Observation) {
+			s.deleted(adopted(row(tomb, "", "", 5)))
+			s.Rules.Deletes = policy.Approve
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, ordered("C7b", 4, true)},
+		"C7b: a delete that a sweep reports": {func(s *Observation) {
+			s.deleted(adopted(row(tomb, "", "", 4)))
+			s.setCause(pb.Op_OP_DELETE, "", "", 4)
+			s.Command.IfAbsent = true
+		}, ordered("C7b", 4, true)},
 		"C7b: only a sweep says so": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
@@ -741,6 +881,10 @@ func deleteCases() map[string]decisionCase {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
 		}, unexplained},
+		"C8: a client's delete, reported after a sweep had found it": {func(s *Observation) {
+			s.lost(adopted(row(tomb, "", "", 5)))
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
+		}, gone(4)},
 		"C8: the command comes from a guess": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent = true

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -36,6 +37,10 @@ type Config struct {
 	Large int64
 	// Lists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
 	Lists Lists
+	// Restores says what restore orders may write; nil: they wait.
+	Restores Restores
+	// Brake limits rewrites: copies over a copy with other content. nil: no limit.
+	Brake *brake.Brake
 	// Worker, Host and Software identify the executor in results.
 	Worker, Host, Software string
 }
@@ -66,7 +71,7 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 }
 
 // Handle executes the DuplicationCommand in d. It returns the Changes of its writes, the tasks that follow, and the
-// result, in this order.
+// result, in this order. The result of a rewrite that waits for approval is published when Handle returns.
 func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DuplicationCommand)
 	if !ok {
@@ -82,15 +87,19 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 	w := &execution{Sides: sides, cfg: e.cfg, delivery: d, started: time.Now()}
 	next, _ := d.Successor.(*pb.DuplicationCommand)
 	switch {
+	case c.GetDryRun():
+		err = w.dryRun(ctx)
 	case c.GetItem() == "":
 		err = w.executeSpace(ctx)
+	case c.GetRestore() != nil:
+		err = w.executeRestore(ctx)
 	case next.GetItem() != "" && supersedes(next, c) && !w.isOnlyReport(ctx, next):
 		w.detail = "command " + next.GetId()
 		w.finish(Decision{Row: RowSuperseded, Result: "superseded"}, pb.Outcome_OUTCOME_NOTHING)
 	default:
 		err = w.executeItem(ctx)
 	}
-	if err != nil {
+	if err != nil || w.published {
 		return nil, err
 	}
 	return w.messages(), nil
@@ -99,10 +108,11 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 // supersedes reports whether the execution of next includes all that one of c would do: it has the same item, rights
 // and priority, and observes the item later.
 func supersedes(next, c *pb.DuplicationCommand) bool {
-	return next.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_REPAIR && next.GetReason() == c.GetReason() &&
+	return !next.GetDryRun() && next.GetRestore() == nil &&
+		next.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_REPAIR && next.GetReason() == c.GetReason() &&
 		next.GetAccount() == c.GetAccount() && next.GetSpace() == c.GetSpace() && next.GetItem() == c.GetItem() &&
 		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
-		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() &&
+		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetList() == c.GetList() &&
 		next.GetPriority() == c.GetPriority() &&
 		c.GetCarriedDelete() == nil && next.GetCarriedDelete() == nil && (reportedByClient(next) || !reportedByClient(c))
 }
@@ -140,6 +150,14 @@ type execution struct {
 	bytes              int64
 	digests            digest.Set
 	misreads           int // readings of the source that did not match the expected digests
+	// records are those of the copies that a restore order names, read afresh.
+	records map[schemas.Copy]*pb.CopyRecord
+	// Of a rewrite that waits for approval, or was approved. cause is that of the result, if it is not the command's.
+	// published: the result is published already.
+	list, sourceVersion, cause string
+	published                  bool
+
+	space storage.Space // the destination's, after a write
 }
 
 func (w *execution) wrote() bool { return w.record != nil }
@@ -220,7 +238,10 @@ func (w *execution) act(ctx context.Context, s Observation, d Decision) (done bo
 	case actWait:
 		return w.wait(s, d)
 	case actCopy:
-		return w.copy(ctx, s, d)
+		if err := w.awaitChunks(ctx, s, d); err != nil {
+			return false, err
+		}
+		return w.copyWithinLimits(ctx, s, d)
 	case actSetProperties:
 		return w.setProperties(ctx, s, d)
 	case actDelete:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -60,7 +61,9 @@ func TestFaultsAreNeverFacts(t *testing.T) {
 		"put: not persisted": {"2", fault("Put", nil), retry.Transient, false},
 		"put: mid-stream": {"2", storagetest.Fault{Method: "Put", Mid: true, After: 2}, retry.Transient,
 			false},
-		"put: persisted":        {"2", storagetest.Fault{Method: "Put", Applied: true}, retry.Transient, true},
+		"put: persisted": {"2", storagetest.Fault{Method: "Put", Applied: true}, retry.Transient, true},
+		"put: the store is full": {"2", fault("Put", retry.Unavailable(syscall.ENOSPC)), retry.ClassUnavailable,
+			false},
 		"put: refused for good": {"2", fault("Put", retry.Permanent(storage.ErrName)), retry.ClassPermanent, false},
 	}
 	for name, tt := range tests {
@@ -254,7 +257,7 @@ func TestDestinationChangesUnderTheCopy(t *testing.T) {
 		w.once("2", "Put", func() { w.added("2", "else") })
 		w.mustRun(c).ends("C4", "copied", done, 1, 1)
 		w.holds("2", "one")
-		if kept := w.mem["2"].Kept(); len(kept) != 1 || string(kept[0].Bytes) != "else" {
+		if kept := w.mem["2"].AllKept(); len(kept) != 1 || string(kept[0].Bytes) != "else" {
 			t.Errorf("kept: %v", kept)
 		}
 	})

@@ -52,6 +52,8 @@ type journal struct {
 	err   error
 	// meanwhile is called while records are read; nil: no call.
 	meanwhile func()
+	// spaces has the audit records of spaces. Their manifests are in rows.
+	spaces spaceRecords
 	// unchecked: no live content has passed a check yet.
 	unchecked bool
 }
@@ -70,6 +72,10 @@ func (j *journal) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 		if r == nil {
 			r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
 		}
+		if c.Item == "" {
+			records = append(records, &pb.CopyRecord{Manifest: r, Audit: j.spaces.of(c)})
+			continue
+		}
 		k := &pb.CopyRecord{Manifest: r, Audit: r}
 		if isLive(r) && !j.unchecked {
 			k.LastPass = r.GetTime()
@@ -83,6 +89,10 @@ func (j *journal) add(c *pb.Change) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	at := schemas.CopyOf(c)
+	if at.Item == "" {
+		j.spaces.add(c)
+		return
+	}
 	if old := j.rows[at]; old != nil && old.GetTime().AsTime().After(c.GetTime().AsTime()) {
 		return
 	}
@@ -116,7 +126,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, mem: map[string]*mem.Store{}, faulty: map[string]*storagetest.Faulty{},
 		rules:   policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(-1000)},
-		journal: &journal{rows: map[schemas.Copy]*pb.Record{}}}
+		journal: &journal{rows: map[schemas.Copy]*pb.Record{}, spaces: spaceRecords{}}}
 	for i, id := range []string{"1", "2"} {
 		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(9 + i) }}) // their clocks differ by an hour
 		if err != nil {
@@ -191,6 +201,13 @@ func manual() *pb.DuplicationCommand {
 		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_MANUAL}
 }
 
+// swept returns a command of the duplication sweep without records.
+func swept() *pb.DuplicationCommand {
+	c := manual()
+	c.Id, c.Reason = schemas.ID("sweep", "round"), pb.DuplicationReason_DUPLICATION_REASON_SWEEP
+	return c
+}
+
 // repair returns the steward's command after a failed check of store 2.
 func (w *world) repair(expected digest.Set) *pb.DuplicationCommand {
 	c := manual()
@@ -231,7 +248,8 @@ func (w *world) mustRun(c *pb.DuplicationCommand) did {
 // crash executes a command and publishes nothing.
 func (w *world) crash(c *pb.DuplicationCommand, waits int) (did, error) {
 	w.t.Helper()
-	return w.waited(c, map[string]int{"source-newer": waits, "source-missing": waits, "copy-differs": waits})
+	return w.waited(c, map[string]int{"source-newer": waits, "source-missing": waits, "copy-differs": waits,
+		waitNotEmpty: waits})
 }
 
 // waited is crash for a command with these numbers of waits, by cause.

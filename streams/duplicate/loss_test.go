@@ -8,6 +8,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -192,4 +193,95 @@ func TestRotIsNotCopiedIfRecordsWereLost(t *testing.T) {
 		t.Errorf("records unknown: got %v", err)
 	}
 	w.holds("2", "hello")
+}
+
+// An item that was adopted in the middle of a chain 0 → 1 → 2 is copied no further, by a sweep either.
+func TestAdoptedInTheMiddleOfAChain(t *testing.T) {
+	w := newWorld(t)
+	w.rules.Pairs = []policy.Pair{{Source: "0", Destination: "1"}, pair}
+	c := record.Content(at("1"), w.put("1", "planted"))
+	c.Origin = pb.Origin_ORIGIN_SWEEP
+	w.journal.add(record.Seal(c))
+	command := swept()
+	command.IfAbsent = true
+	w.mustRun(command).ends("C7c", "orphan", nothing, 0, 0)
+	if o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg"); !errors.Is(err, storage.ErrNotFound) &&
+		!errors.Is(err, storage.ErrNoSpace) {
+		t.Errorf("store 2 has %v, %v", o, err)
+	}
+}
+
+// A sweep overwrites nothing that another program wrote to a destination, whether that is on record by now or not.
+func TestReplacedAtTheDestination(t *testing.T) {
+	for name, found := range map[string]bool{"found by a sweep": true, "not found yet": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.mustRun(command(w.added("1", "hello")))
+			c := record.Content(at("2"), w.put("2", "written by another program"))
+			c.Op, c.Origin, c.Time = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_SWEEP, stamp(11)
+			if found {
+				w.journal.add(record.Seal(c))
+			}
+			got, err := w.run(swept(), len(intervals))
+			w.must(err)
+			if found {
+				got.ends("C4", "copy-differs", nothing, 0, 0)
+			} else {
+				got.ends("C4d", "destination-suspect", handedOn, 0, 1)
+			}
+			w.holds("2", "written by another program")
+		})
+	}
+}
+
+// A client that sets properties of an item that another program has replaced does not report its content, so the copy
+// is not overwritten.
+func TestPropertiesOfContentThatNoClientReported(t *testing.T) {
+	for name, found := range map[string]bool{"found by a sweep": true, "not found yet": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.mustRun(command(w.added("1", "hello")))
+			c := record.Content(at("1"), w.put("1", "encrypted by a worm"))
+			c.Op, c.Origin, c.Time = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_SWEEP, stamp(11)
+			if found {
+				w.journal.add(record.Seal(c))
+			}
+			o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "text/plain"},
+				storage.Condition{})
+			w.must(err)
+			set := record.Content(at("1"), o)
+			set.Op, set.Time = pb.Op_OP_SET_PROPERTIES, stamp(12)
+			got, err := w.run(command(w.reported(set)), len(intervals))
+			w.must(err)
+			got.ends("C4", "copy-differs", nothing, 0, 0)
+			w.holds("2", "hello")
+		})
+	}
+}
+
+// A client's delete that is reported late, under the tombstone of a sweep that had found it, is a fact.
+func TestDeleteIsReportedAfterASweepFoundIt(t *testing.T) {
+	prepare := func(t *testing.T) (*world, *pb.DuplicationCommand) {
+		w := newWorld(t)
+		w.mustRun(command(w.added("1", "hello")))
+		late := record.Delete(at("1"), w.remove("1"))
+		late.Time = stamp(11)
+		guess := record.Delete(at("1"), storage.Deleted{})
+		guess.Time, guess.Origin = stamp(12), pb.Origin_ORIGIN_SWEEP
+		w.journal.add(record.Seal(guess))
+		return w, command(w.reported(late))
+	}
+	t.Run("the copy is there", func(t *testing.T) {
+		w, c := prepare(t)
+		got := w.mustRun(c)
+		got.ends("C7", "deletion-ordered", handedOn, 0, 0)
+		if len(got.orders) != 1 || got.orders[0].GetNeedsApproval() || !got.orders[0].GetDeleted().AsTime().Equal(hour(11)) {
+			t.Errorf("orders: %v", got.orders)
+		}
+	})
+	t.Run("the copy is gone", func(t *testing.T) {
+		w, c := prepare(t)
+		w.remove("2")
+		w.mustRun(c).ends("C8", "gone", nothing, 1, 0)
+	})
 }

@@ -1,6 +1,7 @@
 package duplicate
 
 import (
+	"cmp"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -16,20 +17,24 @@ const agent = "copier"
 
 // messages returns all messages of the execution. The result is the last.
 func (w *execution) messages() []schemas.Message {
-	if w.task != nil && (!w.cfg.NoCheck || w.end.Row == RowRepair) {
+	if w.task != nil && (!w.cfg.NoCheck || w.end.Row == RowRepair || w.end.Row == RowRestore) {
 		w.requestCheck(w.task)
 	}
 	c := w.Command
-	w.emit(schemas.DuplicationResults, &pb.DuplicationResult{
-		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCause(),
+	r := &pb.DuplicationResult{
+		Id: schemas.NewID(), Command: c.GetId(), Cause: cmp.Or(w.cause, c.GetCause()),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(w.end.Row), Result: w.end.Result, Outcome: w.outcome, Newer: w.end.Newer,
 		Bytes: w.bytes, Digests: w.digests, Detail: w.detail,
 		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.delivery.Attempt),
-		ChangeTime: c.GetChangeTime(), Incident: c.GetRepair().GetIncident(),
+		ChangeTime: c.GetChangeTime(), Incident: c.GetRepair().GetIncident(), List: w.list, SourceVersion: w.sourceVersion,
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
-	})
+	}
+	if c.GetDryRun() {
+		r.Result, r.WouldBe = ResultDryRun, r.Result
+	}
+	w.emit(schemas.DuplicationResults, r)
 	return w.out
 }
 
@@ -112,19 +117,6 @@ func (w *execution) propertiesChange(o storage.Object) *pb.Change {
 	c.Op = pb.Op_OP_SET_PROPERTIES
 	c.Digests, c.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
 	c.Time = later(c.GetTime(), later(w.Command.GetChangeTime(), w.Command.GetTime()))
-	return w.seal(c, w.origin())
-}
-
-func (w *execution) spaceChange(space storage.Space) *pb.Change {
-	c := &pb.Change{
-		Op: pb.Op_OP_CREATE_SPACE, Account: w.Copy.Account, Store: w.Copy.Store, Space: space.Name,
-		Properties: space.Properties, Acl: space.ACL,
-		// Stores do not date spaces. The command's time is the same in every execution, and so is the id of the Change.
-		Time: later(w.Command.GetChangeTime(), w.Command.GetTime()),
-	}
-	if c.Time == nil {
-		c.Time = record.Time(w.delivery.Timestamp)
-	}
 	return w.seal(c, w.origin())
 }
 
@@ -222,5 +214,6 @@ func (w *execution) deletionCommand(s Observation, d Decision) *pb.DeletionComma
 		Command: c.GetId(), Cause: c.GetCause(), Deleted: timestamppb.New(d.Deleted.Truncate(time.Millisecond)),
 		Destination: record.Identity(s.Destination.Object), NeedsApproval: d.NeedsApproval,
 		Reason: c.GetReason(), PolicyRevision: s.Rules.Revision, Time: c.GetTime(), Approved: approvedDelete(c),
+		DryRun: c.GetDryRun(),
 	}
 }

@@ -183,6 +183,12 @@ func reportedByClient(c *pb.DuplicationCommand) bool {
 	return false
 }
 
+// reportsProperties reports whether a change of properties caused the command. It names the content that had them set,
+// but nobody has reported that content by it.
+func reportsProperties(c *pb.DuplicationCommand) bool {
+	return c.GetCauseOp() == pb.Op_OP_SET_PROPERTIES && c.GetApproved() == ""
+}
+
 // original returns the source content that the destination was copied from: as its store reports, or as the command
 // does if their digests agree; zero if it is not known.
 func (s Observation) original() storage.Original {
@@ -210,6 +216,13 @@ func (s Observation) sameVersionDiffers() bool {
 func (s Observation) reportedDelete() (time.Time, bool) {
 	c := s.Command
 	return c.GetChangeTime().AsTime(), c.GetCauseOp() == pb.Op_OP_DELETE && c.GetChangeTime() != nil
+}
+
+// reportsDelete reports whether a client's delete, or the one of a copier along a chain, caused the command: not a
+// finding of a sweep or a check.
+func reportsDelete(c *pb.DuplicationCommand) bool {
+	return c.GetCauseOp() == pb.Op_OP_DELETE && c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_CHANGE &&
+		!c.GetIfAbsent() && c.GetApproved() == ""
 }
 
 // supported returns the digests of v by algorithms that this program computes.

@@ -31,7 +31,7 @@ type Rules interface {
 
 // Records reads the records of copies. Fresh returns one for each copy, in order, that includes all that was published
 // before the call. It takes seconds; after an error nothing is known. The record of a copy without an item is about its
-// space: its manifest has state NONE if the space may be absent.
+// space: its manifest has state NONE if the space may be absent, and its audit record is that of SpaceSide.
 type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }

@@ -184,7 +184,7 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 			r.GetState() != live {
 			t.Errorf("on record: %v, want version %s", r, o.Version)
 		}
-		if kept := w.mem["2"].Kept(); len(kept) > 0 {
+		if kept := w.mem["2"].AllKept(); len(kept) > 0 {
 			t.Errorf("kept: %+v", kept)
 		}
 	}
@@ -220,6 +220,13 @@ func TestPropertiesWithTheBytes(t *testing.T) {
 		}
 		w.mustRun(c).ends("C3", "properties-set", done, 1, 1)
 		carried(w)
+	})
+	t.Run("the source is archived", func(t *testing.T) { // and restore is off
+		w, c := prepare(t)
+		w.faulty["1"].Script(storagetest.Fault{Method: "Open", Times: -1, Err: retry.Permanent(storage.ErrUnsupported)})
+		w.mustRun(c).ends("C3", "properties-deferred", nothing, 0, 0)
+		w.faulty["1"].Heal()
+		w.mustRun(c).ends("C3", "properties-set", done, 1, 1)
 	})
 	t.Run("the source rotted", func(t *testing.T) {
 		w, c := prepare(t)

@@ -21,7 +21,7 @@ func TestRepair(t *testing.T) {
 	}
 	moot := func(t *testing.T, w *world, c *pb.DuplicationCommand, held string) {
 		t.Helper()
-		puts := len(w.mem["2"].Kept())
+		puts := len(w.mem["2"].AllKept())
 		got := w.mustRun(c)
 		got.ends("C0", "repair-moot", handedOn, 0, 1)
 		for _, tasks := range got.tasks {
@@ -29,7 +29,7 @@ func TestRepair(t *testing.T) {
 				t.Errorf("task: %v", tasks[0])
 			}
 		}
-		if len(w.mem["2"].Kept()) != puts {
+		if len(w.mem["2"].AllKept()) != puts {
 			t.Error("something was replaced")
 		}
 		w.holds("2", held)
@@ -41,7 +41,7 @@ func TestRepair(t *testing.T) {
 		got := w.mustRun(c)
 		got.ends("C0", "repaired", done, 1, 1)
 		w.holds("2", "hello")
-		if kept := w.mem["2"].Kept(); len(kept) != 1 || string(kept[0].Bytes) != "hellO" {
+		if kept := w.mem["2"].AllKept(); len(kept) != 1 || string(kept[0].Bytes) != "hellO" {
 			t.Errorf("kept: %v", kept)
 		}
 		if got.changes[0].GetOrigin() != pb.Origin_ORIGIN_REPAIR || got.result.GetIncident() != "incident" {

@@ -11,6 +11,7 @@ const (
 	RowSuperseded Row = "superseded"
 
 	RowRepair                   Row = "C0"
+	RowRestore                  Row = "C0r"
 	RowNotInPolicy              Row = "C12"
 	RowUnknown                  Row = "C9"
 	RowExcluded                 Row = "C10"
@@ -26,7 +27,7 @@ const (
 	RowSourceUnrecorded         Row = "C4n"
 	RowDestinationAbsent        Row = "C5"
 	RowSourceMissing            Row = "C6"
-	RowOrphan                   Row = "C7c"
+	RowOrphan                   Row = "C7c" // of the middle of a chain: after RowSourceNewer
 	RowDestinationNewer         Row = "C7d"
 	RowDeleteHeld               Row = "C7b"
 	RowSourceDeleted            Row = "C7"

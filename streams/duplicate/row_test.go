@@ -56,6 +56,9 @@ func rowResults(t *testing.T) map[Row]map[string]bool {
 	for name, tt := range repairCases() {
 		add("C0: "+name, tt.want)
 	}
+	for name, tt := range restoreCases() {
+		add("C0r: "+name, tt.want)
+	}
 	for name, tt := range spaceCases() {
 		add(name, tt.want)
 	}

@@ -41,6 +41,8 @@ func TestSuperseded(t *testing.T) {
 		"the last is to copy again what a deletion took": {func(c, l *pb.DuplicationCommand) {
 			c.IfAbsent, l.IfAbsent, l.CarriedDelete = true, true, stamp(4)
 		}, false},
+		"a dry run":                   {func(_, l *pb.DuplicationCommand) { l.DryRun = true }, false},
+		"after a dry run":             {func(c, _ *pb.DuplicationCommand) { c.DryRun = true }, false},
 		"properties, after a content": {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_SET_PROPERTIES }, false},
 	}
 	for name, tt := range tests {

@@ -64,14 +64,15 @@ func everyObservation(yield func(Observation) bool) {
 		from(there("d1", b, 6), "v1", 2), there("d1", a, 6))
 	sourceRows := []*pb.Record{nil, row(none, "", "", 0), row(live, "v1", a, 2), row(live, "v1", "", 2),
 		row(live, "v2", b, 3), row(tomb, "v1", a, 1), row(tomb, "v1", a, 4)}
-	guess, adopted := row(tomb, "v1", a, 4), row(live, "v1", b, 2)
-	guess.Origin, adopted.Origin = pb.Origin_ORIGIN_SWEEP, pb.Origin_ORIGIN_FIXITY
-	sourceRows = append(sourceRows, guess, adopted, unsized(row(live, "", "", 2)), typed(row(live, "v1", a, 2)),
-		of(typed(row(live, "v1", a, 2)), "v0", md5of(b)), of(typed(row(live, "v1", "", 2)), "v0", nil))
+	checked := row(live, "v1", b, 2)
+	checked.Origin = pb.Origin_ORIGIN_FIXITY
+	sourceRows = append(sourceRows, adopted(row(tomb, "v1", a, 4)), checked, unsized(row(live, "", "", 2)),
+		typed(row(live, "v1", a, 2)), of(typed(row(live, "v1", a, 2)), "v0", md5of(b)),
+		of(typed(row(live, "v1", "", 2)), "v0", nil))
 	made := row(live, "d1", a, 3)
 	made.SourceTime = stamp(2)
 	destinationRows := []*pb.Record{nil, row(none, "", "", 0), made, row(live, "d1", b, 3), row(tomb, "d1", a, 4),
-		row(live, "d1", a, 5),
+		row(live, "d1", a, 5), adopted(row(live, "d1", b, 3)),
 		unsized(row(live, "", "", 3)), typed(row(live, "d1", a, 3)), of(typed(row(live, "d1", a, 3)), "d0", md5of(b))}
 	causes := []func(*Observation){
 		func(s *Observation) {},
@@ -80,6 +81,7 @@ func everyObservation(yield func(Observation) bool) {
 			s.setCause(pb.Op_OP_ADD, "", "", 2)
 			s.Command.Size, s.Command.SizeUnknown = 0, true
 		},
+		func(s *Observation) { s.setCause(pb.Op_OP_SET_PROPERTIES, "v1", a, 2) },
 		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4) },
 		func(s *Observation) {
 			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
@@ -106,6 +108,7 @@ func everyObservation(yield func(Observation) bool) {
 		func(s *Observation) { s.Rules.Deletes = policy.Approve },
 		func(s *Observation) { s.bySweep(row(live, "v1", a, 2), row(none, "", "", 0)) },
 		func(s *Observation) { s.bySweep(row(tomb, "v1", a, 4), made) },
+		func(s *Observation) { s.bySweep(nil, nil); s.chained() },
 		func(s *Observation) {
 			s.Command.Reason, s.Rules.Pairs = pb.DuplicationReason_DUPLICATION_REASON_REPAIR, nil
 			s.Command.Repair = &pb.RepairOrder{Digests: md5of(a), Failed: record.Identity(object("d1", b, 3))}
@@ -248,6 +251,13 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 		return "copies a source that is under its tombstone"
 	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && s.foundOnly():
 		return "overwrites a copy of the same version because of a check"
+	case bySweep(s.Command) && s.Rules.Pairs[0].Destination == s.Command.GetSourceStore() && s.foundOnly():
+		return "copies an orphan further along a chain"
+	case over && bySweep(s.Command) && s.Destination.Record.GetManifest().GetOrigin() == pb.Origin_ORIGIN_SWEEP:
+		return "overwrites what another program wrote, because of a sweep"
+	case over && s.Command.GetCauseOp() == pb.Op_OP_SET_PROPERTIES &&
+		(!isLive(s.Source.Record.GetManifest()) || s.Source.Record.GetManifest().GetOrigin() == pb.Origin_ORIGIN_FIXITY):
+		return "overwrites with content that no client has reported, because of properties"
 	case len(d.Expected) == 0 && !d.Reference || len(d.Expected) > 0 && d.Reference:
 		return "copies without digests, or makes a second reference"
 	case over && d.Reference && !d.ReadTwice:
@@ -287,7 +297,7 @@ func wrongGone(s Observation, d Decision) string {
 		return "announces a delete of a copy that is present or already recorded as deleted"
 	case from.GetState() != tomb && !reported || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
 		return "announces a delete without proof"
-	case !(reported && s.Command.GetApproved() != "") &&
+	case !(reported && (s.Command.GetApproved() != "" || s.byClient(held.AsTime()))) &&
 		(s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
 		return "takes an unconfirmed delete for a fact"
 	case d.Deleted.Before(held.AsTime()):
@@ -296,6 +306,11 @@ func wrongGone(s Observation, d Decision) string {
 		return "announces a delete that the rule does not propagate"
 	}
 	return ""
+}
+
+// byClient reports whether a client's delete that is later than the content caused the command.
+func (s Observation) byClient(content time.Time) bool {
+	return !s.Command.GetIfAbsent() && s.Command.GetChangeTime().AsTime().After(content)
 }
 
 func wrongDelete(s Observation, d Decision) string {
@@ -315,7 +330,7 @@ func wrongDelete(s Observation, d Decision) string {
 	case s.Rules.Deletes == policy.Approve && !d.NeedsApproval:
 		return "deletes without approval"
 	case tombstone.GetOrigin() == pb.Origin_ORIGIN_SWEEP && !d.NeedsApproval &&
-		!(reported && s.Command.GetApproved() != ""):
+		!(reported && (s.Command.GetApproved() != "" || s.byClient(hour(2)))):
 		return "carries out an unconfirmed delete"
 	case d.Deleted.Before(hour(2)) || d.Deleted.After(hour(4).Add(time.Second)):
 		return "deletes at an odd time"

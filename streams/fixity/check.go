@@ -95,7 +95,9 @@ func (k *check) collect(ctx context.Context, next requirement) error {
 
 // judge makes the verdict on the evidence and concludes from it.
 func (k *check) judge() {
-	v := Judge(k.evidence, k.settings)
+	settings := k.settings
+	settings.ExternalWrites = settings.ExternalWrites && !k.object.Modified.Before(settings.ExternalWritesSince)
+	v := Judge(k.evidence, settings)
 	if v.Row == RowUnknown && k.cause != "" {
 		v.Detail = k.cause
 	}

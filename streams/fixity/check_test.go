@@ -63,6 +63,10 @@ func TestFindings(t *testing.T) {
 			w.settings.ExternalWrites = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(rot))
 		}, 10, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
+		"rewritten before others were expected to write": {func(w *world) {
+			w.mem.Rewrite(at.Space, at.Item, []byte(rot))
+			w.settings.ExternalWrites, w.settings.ExternalWritesSince = true, time.Now().Add(time.Hour)
+		}, 13, undecided, fail},
 		"not reported": {func(w *world) {
 			w.record = nothing()
 		}, 9, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},

@@ -20,12 +20,16 @@ import (
 type StoreSettings struct {
 	// NeverRead: checks do not read bytes of the store.
 	NeverRead bool
+	// NeverReadSince is when NeverRead came into force. What a check found before is still re-checked by reading.
+	NeverReadSince time.Time
 	// SamplePercent is the share of the copies, in percent, that checks of sweeps read in one Config.Period; 0
 	// reads all. The sample is a function of the copy and the number of the period: within 100/SamplePercent periods each
 	// copy is read once. Checks for other reasons always read.
 	SamplePercent int
 	// ExternalWrites: programs other than millrace's clients are expected to write to the store.
 	ExternalWrites bool
+	// ExternalWritesSince is when ExternalWrites came into force. It does not hold for objects that were written before.
+	ExternalWritesSince time.Time
 	// Digests are the algorithms computed for all bytes that are read, besides those on record; nil: MD5 and SHA-256.
 	Digests []string
 }

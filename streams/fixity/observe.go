@@ -22,13 +22,19 @@ func (k *check) observe(ctx context.Context) error {
 	return nil
 }
 
+// neverRead reports whether the bytes are not to be read, whatever the reason of the check.
+func (k *check) neverRead() bool {
+	before := k.task.GetRecheck() > 0 && k.task.GetFirst().AsTime().Before(k.settings.NeverReadSince)
+	return k.settings.NeverRead && !before
+}
+
 // observeStore stats the object, reads its bytes, and stats it again.
 func (k *check) observeStore(ctx context.Context) error {
 	first, there, err := k.stat(ctx)
 	if err != nil {
 		return err
 	}
-	if k.settings.NeverRead || !k.isRead() {
+	if k.neverRead() || !k.isRead() {
 		k.evidence.Content = Evidence{State: pb.EvidenceState_EVIDENCE_STATE_UNREAD}
 	} else if there == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN {
 		k.evidence.Content = Evidence{State: there}

@@ -40,6 +40,30 @@ func TestRecheckTask(t *testing.T) {
 	})
 }
 
+// The bytes of a store that is not to be read any more are still read to re-check what was found before.
+func TestRecheckOfAFindingBeforeNeverRead(t *testing.T) {
+	for name, later := range map[string]time.Duration{"set after the finding": time.Hour, "set before it": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.mem.Lose(at.Space, at.Item)
+				next := w.handle(task(w.record)).again
+				w.put(good)
+				w.record = w.now()
+				w.settings.NeverRead, w.settings.NeverReadSince = true, time.Now().Add(later)
+				time.Sleep(2 * time.Hour)
+				read := w.handle(next).result.GetContent().GetState() == pb.EvidenceState_EVIDENCE_STATE_DIGESTS
+				if read != (later > 0) {
+					t.Errorf("read: %t", read)
+				}
+				first := w.handle(task(w.record)).result.GetContent().GetState()
+				if first != pb.EvidenceState_EVIDENCE_STATE_UNREAD {
+					t.Errorf("the first check has %v", first)
+				}
+			})
+		})
+	}
+}
+
 // A record may be long; the part that a task carries is not.
 func TestRecheckTaskOfLongProperties(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {

@@ -28,6 +28,8 @@ const (
 	stepSeen     = "seen-again"
 	stepReminder = "reminder"
 	stepApproved = "approved"
+	stepRefused  = "refused"
+	stepOrdered  = "ordered"
 	stepClosed   = "closed"
 )
 
@@ -44,6 +46,8 @@ type Board struct {
 
 	mu    sync.RWMutex
 	known map[string]*pb.Incident // newest record of each key, closed ones included; guarded by mu, never modified
+	// refused has the keys of incidents whose refusal is being carried out; guarded by mu.
+	refused map[string]bool
 }
 
 // NewBoard returns a Board without incidents. The caller must apply all records that the topic holds at the start
@@ -51,6 +55,7 @@ type Board struct {
 func NewBoard(pub schemas.Publisher, log *slog.Logger) *Board {
 	return &Board{
 		pub: pub, log: log.With("part", "incidents"), publishing: make(chan struct{}, 1), known: map[string]*pb.Incident{},
+		refused: map[string]bool{},
 	}
 }
 
@@ -62,11 +67,16 @@ func (b *Board) Apply(key []byte, i *pb.Incident) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	held := b.known[string(key)]
-	switch {
-	case i == nil:
-		delete(b.known, string(key))
-	case held.GetId() != i.GetId() || held.GetStepCount() <= i.GetStepCount(): // otherwise the record is older
+	if i != nil && held.GetId() == i.GetId() && held.GetStepCount() > i.GetStepCount() { // the record is older
+		return
+	}
+	delete(b.known, string(key))
+	delete(b.refused, string(key))
+	if i != nil {
 		b.known[string(key)] = i
+	}
+	if decisionOf(i).GetAction() == stepRefused {
+		b.refused[string(key)] = true
 	}
 }
 
@@ -120,14 +130,13 @@ func (b *Board) closeIf(ctx context.Context, key, id string, step *pb.IncidentSt
 // step. It does nothing if the incident is not open.
 func (b *Board) Update(ctx context.Context, s Subject, detail string) error {
 	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
-		last := lastStep(i)
-		if closed(i) || last.GetDetail() == detail {
+		if closed(i) || lastDetail(i) == detail {
 			return nil
 		}
 		i = withStep(i, now, &pb.IncidentStep{Action: stepSeen, Detail: detail})
-		if last.GetAction() == stepSeen {
+		if last := len(i.GetSteps()) - 2; last >= 0 && i.GetSteps()[last].GetAction() == stepSeen {
 			i.StepCount--
-			i.Steps = slices.Delete(i.Steps, len(i.Steps)-2, len(i.Steps)-1)
+			i.Steps = slices.Delete(i.Steps, last, last+1)
 		}
 		return i
 	})
@@ -148,29 +157,11 @@ func (b *Board) Remind(ctx context.Context, s Subject, after time.Duration, deta
 func lastNotice(i *pb.Incident) time.Time {
 	for _, s := range slices.Backward(i.GetSteps()) {
 		switch s.GetAction() {
-		case stepOpened, stepReminder, stepApproved:
+		case stepOpened, stepReminder, stepApproved, stepRefused:
 			return s.GetTime().AsTime()
 		}
 	}
 	return i.GetOpened().AsTime()
-}
-
-// Approve records that what an operator approved about s is being done. ref is the id of his action. It does nothing if
-// the incident is not open, or that is recorded.
-func (b *Board) Approve(ctx context.Context, s Subject, by, ref string) error {
-	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
-		if closed(i) || slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == ref }) {
-			return nil
-		}
-		i = withStep(i, now, &pb.IncidentStep{Action: stepApproved, By: by, Ref: ref})
-		i.State = pb.IncidentState_INCIDENT_STATE_REPAIRING
-		return i
-	})
-}
-
-// IsApproved reports whether the incident about s is open, and what an operator approved is being done.
-func (b *Board) IsApproved(s Subject) bool {
-	return b.get(s.Key()).GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
 }
 
 // WasClosed reports whether the incident about s was opened before and is closed.
@@ -255,6 +246,7 @@ func reopened(last *pb.Incident, s Subject, now time.Time) *pb.Incident {
 func withStep(i *pb.Incident, now time.Time, step *pb.IncidentStep) *pb.Incident {
 	i = proto.CloneOf(i)
 	i.Updated = timestamppb.New(now)
+	repeatDecision(i)
 	step = proto.CloneOf(step)
 	step.Time = i.Updated
 	i.StepCount++
@@ -268,14 +260,12 @@ func closed(i *pb.Incident) bool {
 	return i == nil || i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED
 }
 
-func lastDetail(i *pb.Incident) string { return lastStep(i).GetDetail() }
-
-// lastStep returns the latest step of i; nil if there is none.
-func lastStep(i *pb.Incident) *pb.IncidentStep {
+// lastDetail returns the detail of the latest step of i; empty if there is none.
+func lastDetail(i *pb.Incident) string {
 	if n := len(i.GetSteps()); n > 0 {
-		return i.GetSteps()[n-1]
+		return i.GetSteps()[n-1].GetDetail()
 	}
-	return nil
+	return ""
 }
 
 func subjectOf(i *pb.Incident) Subject {

@@ -15,13 +15,16 @@ import (
 
 // The kinds of incidents, and the fields of Subject that each one uses.
 const (
-	RecordsBehind    = "records-behind"    // Name: a table of ClickHouse
-	SpaceMissing     = "space-missing"     // Account, Store, Space
-	RecordUnreadable = "record-unreadable" // Name: topic/partition@offset
-	BatchUnreadable  = "batch-unreadable"  // Name: reader, blank, topic/partition@offset
-	PolicyRefused    = "policy-refused"    // Account
-	PolicyDiverged   = "policy-diverged"   // Account
-	DeletesHeld      = "deletes-held"      // Account, Store, Space of the copies that are not deleted; Name: a list
+	RecordsBehind = "records-behind" // Name: a table of ClickHouse
+	SpaceMissing  = "space-missing"  // Account, Store, Space
+	// ListingIncomplete: a listing lacks too much of a space. Account, Store, Space
+	ListingIncomplete = "listing-incomplete"
+	RecordUnreadable  = "record-unreadable" // Name: topic/partition@offset
+	BatchUnreadable   = "batch-unreadable"  // Name: reader, blank, topic/partition@offset
+	PolicyRefused     = "policy-refused"    // Account
+	PolicyDiverged    = "policy-diverged"   // Account
+	DeletesHeld       = "deletes-held"      // Account, Store, Space of the copies that are not deleted; Name: a list
+	RewritesHeld      = "rewrites-held"     // Account, Store, Space of the copies that are not replaced; Name: a list
 )
 
 // noAccount is the account on the wire of incidents without an account.

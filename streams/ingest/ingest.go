@@ -154,6 +154,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, handle func(requ
 	if p != nil {
 		return p
 	}
+	// A client that disconnects does not stop the publishing: versitygw waits for three seconds and never sends a
+	// notification again.
+	r = r.WithContext(context.WithoutCancel(r.Context()))
 	weight := h.weight(len(body))
 	ctx, cancel := context.WithTimeout(r.Context(), h.cfg.memoryTimeout)
 	defer cancel()

@@ -242,6 +242,53 @@ func TestPublishFaults(t *testing.T) {
 	}
 }
 
+// A request whose client disconnects while Kafka is slow is published all the same: some clients never repeat one.
+func TestClientThatDisconnects(t *testing.T) {
+	for path, body := range map[string]string{
+		pathChanges:       string(asJSON(t, change("a"))),
+		pathNotifications: notification("photos", "a"),
+	} {
+		t.Run(path, func(t *testing.T) {
+			out := &topic{wait: make(chan struct{})}
+			h := handler(t, out, nil)
+			handled := make(chan struct{})
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				defer close(handled)
+				go func() { // once the server has seen that the client is gone
+					<-r.Context().Done()
+					close(out.wait)
+				}()
+				h.ServeHTTP(w, r)
+			}))
+			defer s.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+path, strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Authorization", "Bearer "+secret)
+			r.Header.Set("Content-Type", typeJSON)
+			go func() {
+				for len(h.slots) == 0 { // until it is in
+					runtime.Gosched()
+				}
+				cancel()
+			}()
+			if resp, err := http.DefaultClient.Do(r); err == nil {
+				resp.Body.Close()
+				t.Fatalf("got %d, want no answer", resp.StatusCode)
+			}
+			<-handled
+			out.mu.Lock()
+			defer out.mu.Unlock()
+			if len(out.msgs) != 1 {
+				t.Errorf("published %d messages, want 1", len(out.msgs))
+			}
+		})
+	}
+}
+
 func TestLimits(t *testing.T) {
 	big := strings.Repeat(" ", 3000)
 	many := "[" + strings.Repeat("{},", 5) + "{}]"

@@ -234,7 +234,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 		}, 1, 2 * time.Second},
 		"the session is lost": {func(_ *testing.T, w *world) { w.b.Fence(schemas.RoleCopier) }, 3, 20 * time.Second},
 	}
-	step := time.Duration(need.Amount(2000, 500, 100)) * time.Millisecond
+	step := time.Duration(need.Amount(4000, 500, 100)) * time.Millisecond
 	for at := 500 * time.Millisecond; at < 12*time.Second; at += step {
 		tests["killed after "+at.String()] = struct {
 			disturb func(t *testing.T, w *world)

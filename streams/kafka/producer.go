@@ -26,8 +26,8 @@ type Producer struct {
 	router *core.Router
 }
 
-// NewProducer returns a Producer whose messages have this source. It connects at the first Publish. The caller
-// must call Close.
+// NewProducer returns a Producer whose messages have this source. It connects at the first call of Connect or
+// Publish. The caller must call Close.
 func NewProducer(cfg client.Config, source string) (*Producer, error) {
 	opts, err := cfg.Options("producer", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
@@ -40,6 +40,12 @@ func NewProducer(cfg client.Config, source string) (*Producer, error) {
 	r := core.NewRouter(cfg, "", 0)
 	r.Source = source
 	return &Producer{cl: cl, router: r}, nil
+}
+
+// Connect connects and gets the producer's id, for which the first Publish would wait otherwise.
+func (p *Producer) Connect(ctx context.Context) error {
+	_, _, err := p.cl.ProducerID(ctx)
+	return err
 }
 
 // Publish publishes msgs and waits until the brokers have acknowledged all of them. Messages with a due time go

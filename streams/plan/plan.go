@@ -22,6 +22,9 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	if byExecutor(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
 		return nil // an executor wrote it, and no pair copies it further
 	}
+	if c.GetOrigin() == pb.Origin_ORIGIN_SWEEP && c.GetApproved() == "" && isDestination(rules, c.GetStore()) {
+		return nil // no event reported it: it is on record, and copied no further
+	}
 	if isPlanned(rules, c) {
 		return nil
 	}

@@ -73,12 +73,18 @@ func (p *Planner) Handle(_ context.Context, d *schemas.Delivery) ([]schemas.Mess
 			size = 0 // no bytes are read
 		}
 		var topic schemas.Topic
-		command.Priority, topic = rules.Class(size, p.large)
+		of := rules
+		of.Low = rules.Low || isSlow(c.GetOrigin())
+		command.Priority, topic = of.Class(size, p.large)
 		command.Time = timestamppb.New(d.Timestamp)
 		out = append(out, schemas.Message{Topic: topic, Body: command})
 	}
 	return out, nil
 }
+
+// isSlow reports whether the changes of an origin come in large numbers: their commands must not delay those of
+// clients.
+func isSlow(o pb.Origin) bool { return o == pb.Origin_ORIGIN_SWEEP || o == pb.Origin_ORIGIN_IMPORT }
 
 // check returns an error that names the first field of c that is out of range at the time now.
 func check(c *pb.Change, now time.Time) error {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/revision"
 )
 
 // The history of an account has every record: also those that are ignored, unreadable or undecodable.
@@ -43,9 +44,9 @@ func TestHistory(t *testing.T) {
 	want := []Entry{
 		{State: EntryRevision, Revision: 1, Time: at(0), By: "ann", From: FromImport, Location: "/srv/old", Reason: "moved",
 			Document: &d},
-		{State: EntryIgnored, Time: at(1), By: "me"},
-		{State: EntryUndecodable, Time: at(2)},
-		{State: EntryUnreadable, Revision: 2, Base: 1, Time: at(3)},
+		{State: revision.EntryIgnored, Time: at(1), By: "me"},
+		{State: revision.EntryUndecodable, Time: at(2)},
+		{State: revision.EntryUnreadable, Revision: 2, Base: 1, Time: at(3)},
 		{State: EntryRevision, Revision: 3, Base: 2, Time: at(4), By: "me", Document: &d},
 		{State: EntryRemoval, Revision: 4, Base: 3, Time: at(5), By: "eve", From: FromCLI},
 	}

@@ -272,8 +272,8 @@ func TestSettled(t *testing.T) {
 	}
 	settled, err := b.Settled(mine)
 	var lost *LostError
-	if want := (LostError{Account: "acme", Revision: 1, By: "someone", Time: at(1)}); !settled ||
-		!errors.As(err, &lost) || *lost != want {
+	want := LostError{Noun: "policy of account", Account: "acme", Revision: 1, By: "someone", Time: at(1)}
+	if !settled || !errors.As(err, &lost) || *lost != want {
 		t.Errorf("the second: got %v, %+v, want %+v", settled, lost, want)
 	}
 	if settled, err := b.Settled(record(t, 2, to2)); settled || err != nil {

@@ -186,7 +186,7 @@ func (s *Steward) applyMode(ctx context.Context, i *pb.Incident, c cause) error 
 	if !Repairable(i.GetKind()) {
 		return nil
 	}
-	mode := s.stores.RepairMode(i.GetAccount(), i.GetStore())
+	mode := s.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime())
 	if mode == Auto && i.GetKind() == kindReplaced {
 		mode = Approve
 	}

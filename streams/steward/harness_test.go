@@ -43,7 +43,7 @@ type harness struct {
 	tasks   []*pb.FixityTask            // published
 }
 
-func (w *harness) RepairMode(_, store string) Mode { return w.modes[store] }
+func (w *harness) RepairMode(_, store string, _ time.Time) Mode { return w.modes[store] }
 
 func (w *harness) Others(_, _, store string) []string {
 	return slices.DeleteFunc([]string{"1", "2", "3"}, func(s string) bool { return s == store })

@@ -36,7 +36,7 @@ const (
 	kindReplaced   = "replaced"
 	kindUncaptured = "not-captured"
 	kindBack       = "resurrected"  // present under a tombstone
-	kindDiffers    = "copy-differs" // from its source, but no client has reported the content of the source
+	kindDiffers    = "copy-differs" // from its source, but no client has reported the content of one of them
 	kindMetadata   = "metadata-damaged"
 )
 

@@ -18,20 +18,22 @@ const (
 	// ActionApproveDeletes approves a list of deletes. The subject of the incident is the list, and After is the time up
 	// to which the operator saw it, as RFC 3339.
 	ActionApproveDeletes = "approve-deletes"
+	// ActionApproveRewrites does the same for a list of rewrites.
+	ActionApproveRewrites = "approve-rewrites"
 )
 
-// unlistedDeletes is the list of an incident of held deletes without a subject; see deletion.UnlistedDeletes.
+// unlistedDeletes is the list of an incident of held deletes without a subject; see brake.UnlistedDeletes.
 const unlistedDeletes = "unlisted"
 
-// approveDeletes hands the approval of a list of deletes to the deleter of the destination, which knows the list.
-func (s *Steward) approveDeletes(a *pb.AdminAction) []schemas.Message {
+// approveList hands the approval of a list to the deleter of the destination, which knows the list.
+func (s *Steward) approveList(a *pb.AdminAction) []schemas.Message {
 	list := unlistedDeletes
 	if parts := strings.Split(a.GetTarget(), "/"); len(parts) > 5 {
 		list = parts[5] // account, store, space, item, kind, subject
 	}
 	until, err := time.Parse(time.RFC3339Nano, a.GetAfter())
 	if err != nil {
-		s.log.Warn("ignore approval of deletes: it does not say until when", "target", a.GetTarget(), "who", a.GetWho(),
+		s.log.Warn("ignore approval of a list: it does not say until when", "target", a.GetTarget(), "who", a.GetWho(),
 			"action", a.GetId(), "err", err)
 		return nil
 	}
@@ -46,8 +48,10 @@ func (s *Steward) approveDeletes(a *pb.AdminAction) []schemas.Message {
 // its copy have not changed since the operator decided.
 func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
 	switch a.GetAction() {
-	case ActionApproveDeletes:
-		return s.approveDeletes(a), nil
+	case ActionApproveDeletes, ActionApproveRewrites:
+		return s.approveList(a), nil
+	case ActionRefuse:
+		return s.refuseList(a), nil
 	case ActionApprove, ActionClose:
 	default:
 		return nil, nil
@@ -87,7 +91,7 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	case !Repairable(i.GetKind()):
 		log.Warn("ignore approval of a repair: incidents of this kind cannot be repaired", "kind", i.GetKind())
 		return nil, nil
-	case s.stores.RepairMode(i.GetAccount(), i.GetStore()) == Off:
+	case s.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime()) == Off:
 		log.Warn("ignore approval of a repair: repair is off for the store", "store", i.GetStore())
 		return nil, nil
 	}
@@ -102,6 +106,9 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 // duplication handles the result of a duplication command: the result of a repair, or that of an executor that found a
 // copy missing, resurrected or different from its source.
 func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
+	if r.GetWouldBe() != "" { // nothing happened
+		return nil
+	}
 	if r.GetIncident() != "" {
 		return s.repaired(r)
 	}

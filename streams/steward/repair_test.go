@@ -553,3 +553,42 @@ func TestApproveDeletes(t *testing.T) {
 		})
 	}
 }
+
+// A dry run is no fact, whatever it would have ended with, and whichever incident its command names.
+func TestDryRunChangesNoIncident(t *testing.T) {
+	w := newHarness(t)
+	w.handle(w.result(2))
+	dry := w.repairResult(w.orders[0], "dry-run")
+	for _, result := range []string{"repaired", "repair-moot", "source-missing", "all-copies-missing", "resurrected",
+		"copy-differs", "in-sync", "copied", "deleted", "was-lost", "gone-unexplained", "gone", "dead"} {
+		for _, incident := range []string{dry.GetIncident(), ""} {
+			for _, word := range []string{"dry-run", result} {
+				r := proto.CloneOf(dry)
+				r.Id, r.Result, r.WouldBe, r.Incident = schemas.NewID(), word, result, incident
+				if out := w.handle(r); len(out) > 0 {
+					t.Errorf("dry run that would be %s: %v", result, out)
+				}
+			}
+		}
+	}
+	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
+}
+
+// A store is flipped to external_writes: expected while its copies have findings: what is found from then on has an
+// incident of its own, the earlier one waits for its decision, and nothing is repaired without one. A check that passes
+// closes both.
+func TestStoreFlippedToExpectedWrites(t *testing.T) {
+	w := newHarness(t)
+	w.handle(w.result(13))
+	for range 2 {
+		w.handle(w.result(10, func(f *pb.FixityResult) { f.Finding = "not-captured-update" }))
+	}
+	w.checkIncident("replaced", awaiting, "opened", "approval-asked")
+	w.checkIncident("not-captured-update", open, "opened", "seen-again")
+	if len(w.orders) > 0 {
+		t.Errorf("ordered %v", w.orders)
+	}
+	w.handle(w.result(1)) // the update was recorded, or the copy was put right
+	w.checkIncident("replaced", shut, "opened", "approval-asked", "closed")
+	w.checkIncident("not-captured-update", shut, "opened", "seen-again", "closed")
+}

@@ -34,9 +34,10 @@ const (
 
 // Stores provides information about stores.
 type Stores interface {
-	// RepairMode returns the mode of a store: the configured one, else Auto for secondaries and Approve for primaries.
-	// Any other value counts as Off.
-	RepairMode(account, store string) Mode
+	// RepairMode returns the mode of a store for faults that were found at a time: the configured one, else Auto for
+	// secondaries and Approve for primaries. Any other value counts as Off. Mode Auto does not hold for faults that were
+	// found before it was configured.
+	RepairMode(account, store string, found time.Time) Mode
 	// Others returns the other stores that should hold the space, the primary first.
 	Others(account, space, store string) []string
 }

@@ -71,7 +71,10 @@ type ExpireOptions struct {
 	RetainedBefore time.Time // remove bytes replaced or deleted before; zero: none
 	// Shared: other programs write to the store too, so data that may be theirs is left.
 	Shared bool
-	// Each, if not nil, is called for each removal.
+	// Hold, if not nil, reports whether bytes kept of a space stay, whatever their age. It is called for each of them
+	// that would be removed; space is "" if it is unknown.
+	Hold func(space string) bool
+	// Each, if not nil, is called for each removal and for each object that Hold retains.
 	Each func(Expired)
 }
 
@@ -80,11 +83,16 @@ type Expired struct {
 	Uploads  int64 // incomplete uploads
 	Retained int64 // replaced or deleted objects
 	Bytes    int64 // of Retained
+	Held     int64 // old enough, and left because of ExpireOptions.Hold
 }
 
-// Add adds a removal and calls o.Each.
+// Holds reports whether bytes kept of a space stay; "" is an unknown space.
+func (o ExpireOptions) Holds(space string) bool { return o.Hold != nil && o.Hold(space) }
+
+// Add adds a removal, or an object that is held, and calls o.Each.
 func (t *Expired) Add(o ExpireOptions, more Expired) {
 	t.Uploads, t.Retained, t.Bytes = t.Uploads+more.Uploads, t.Retained+more.Retained, t.Bytes+more.Bytes
+	t.Held += more.Held
 	if o.Each != nil {
 		o.Each(more)
 	}

@@ -15,6 +15,7 @@ type readOnly struct{ s Store }
 var (
 	_ Store   = readOnly{}
 	_ Locator = readOnly{}
+	_ Keeper  = readOnly{}
 )
 
 func (r readOnly) Capabilities() Capabilities {
@@ -72,6 +73,18 @@ func (r readOnly) WriteMarker(context.Context) error { return refuse("write", "m
 
 func (r readOnly) Locate(ctx context.Context, ref Ref) (Location, error) {
 	return Locate(ctx, r.s, ref)
+}
+
+func (r readOnly) Kept(ctx context.Context, space string, items []string) iter.Seq2[Kept, error] {
+	return ListKept(ctx, r.s, space, items)
+}
+
+func (r readOnly) StatKept(ctx context.Context, ref KeptRef) (Kept, error) {
+	return StatKept(ctx, r.s, ref)
+}
+
+func (r readOnly) OpenKept(ctx context.Context, ref KeptRef) (io.ReadCloser, Kept, error) {
+	return OpenKept(ctx, r.s, ref)
 }
 
 func refuse(verb, name string) error {

@@ -64,6 +64,9 @@ type Space struct {
 	Name       string
 	Properties map[string]string
 	ACL        map[string]string // grantee to rights
+	// PropertiesUnknown: the store has no record of the properties and the ACL, because it was lost, or another program
+	// made the space. Both are then empty, which does not mean that the space has none. CreateSpace and SetSpace keep it.
+	PropertiesUnknown bool
 }
 
 // Properties are a user's metadata of an item.
@@ -146,7 +149,7 @@ type DeleteOptions struct {
 // Deleted is the result of a Delete: the removed Object, and the time by the store's clock.
 type Deleted struct {
 	Object Object
-	Time   time.Time
+	Time   time.Time // not before Object.Modified
 }
 
 // Capabilities describe what a store can do.

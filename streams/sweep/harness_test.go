@@ -137,19 +137,31 @@ func (w *harness) config() FixityConfig {
 	return FixityConfig{Account: "acme", Store: "2", Period: 24 * time.Hour, Page: 2, Large: 100}
 }
 
+// rounds runs a round of a split from a checkpoint.
+func (w *harness) rounds(ctx context.Context, m Split, from *pb.Checkpoint) (Result, error) {
+	w.t.Helper()
+	s, err := NewSweeper(SweeperConfig{Config: Config{Retry: retry.Policy{Attempts: 3, Wait: time.Millisecond}}},
+		SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler), CatchUp: func(context.Context) error { return nil },
+			Checkpoint: func(string, string) *pb.Checkpoint { return from }})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	m.Lag, m.Start = w.Lag, start
+	m.FirstRound = func(context.Context, func(string, string) *pb.Checkpoint) (bool, error) { return w.baseline, nil }
+	results, err := s.Rounds(ctx, []Split{m})
+	if len(results) == 0 {
+		return Result{}, err
+	}
+	return results[0], err
+}
+
 func (w *harness) run(c FixityConfig, from *pb.Checkpoint) (Result, error) {
 	w.t.Helper()
 	pages, err := Fixity(w, c)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	r, err := New(Config{Retry: retry.Policy{Attempts: 3, Wait: time.Millisecond}},
-		Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return r.Run(w.t.Context(), Split{Sweep: "fixity", Name: c.Split(), Pages: pages, Start: start,
-		Baseline: w.baseline, Checkpoint: from})
+	return w.rounds(w.t.Context(), Split{Sweep: "fixity", Name: c.Split(), Pages: pages}, from)
 }
 
 // fill records seven copies; five of them are due.

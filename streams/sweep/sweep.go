@@ -1,9 +1,9 @@
 // Package sweep implements resumable loops that find work that events missed. A Sweep is a function from a cursor to a
-// page of messages and the next cursor. A Runner publishes the pages, saves checkpoints and limits the rate.
+// page of messages and the next cursor. A Sweeper publishes the pages, saves checkpoints and limits the rate.
 //
 // An interrupted round continues from its checkpoint. The messages of a page are acknowledged before its checkpoint is
 // saved, so that at most one page is published twice, with the same ids. An error never ends a page or a round as if it
-// were complete. A Sweeper runs the rounds of the fixity sweep.
+// were complete. The rounds of many splits run side by side, a page of each in turn.
 package sweep
 
 import (
@@ -29,6 +29,8 @@ type Round struct {
 	Started time.Time
 	// Baseline reports that the round is the first one of its split. It does not change when a round is resumed.
 	Baseline bool
+	// Previous is Page.Next of the last page of the round before; nil if there is none.
+	Previous []byte
 }
 
 // A Page is the result of a sweep between two cursors.
@@ -36,7 +38,9 @@ type Page struct {
 	Messages []schemas.Message
 	// Counts are the numbers of findings. The sweep defines the keys.
 	Counts map[string]int64
-	// Next is the cursor of the next page. It is not used if Last is set.
+	// Emitted is the number of Messages that ask for work, or report a finding.
+	Emitted int64
+	// Next is the cursor of the next page. That of the last page is Round.Previous of the next round.
 	Next []byte
 	Last bool
 }
@@ -45,32 +49,57 @@ type Page struct {
 // messages with the same ids.
 type Sweep func(ctx context.Context, round Round, cursor []byte) (Page, error)
 
-// A Split is the part of the input that one Run processes.
+// A Split is the part of the input of which one round is a complete pass.
 type Split struct {
 	// Sweep and Name are the names of the sweep and of the split. They are the key of the checkpoint.
 	Sweep, Name string
-	Pages       Sweep
+	// Account is the account whose turn it is when a page of the split is at work.
+	Account string
+	Pages   Sweep
+	// Lag returns the number of unread records in the topics that the sweep publishes to.
+	Lag func(context.Context) (int64, error)
 	// Start is the start time of a new round. It identifies the round.
 	Start time.Time
-	// Baseline is Round.Baseline of a new round.
-	Baseline bool
-	// Checkpoint is the newest checkpoint of the split; nil if there is none. If its round is unfinished, Run continues
-	// that round and does not begin a new one.
-	Checkpoint *pb.Checkpoint
+	// Report returns the report of a round that has ended; nil: there is none.
+	Report func(Result) *pb.Report
+
+	// Due reports whether a new round is due at a time after the round of the last checkpoint, which has finished or is
+	// nil. It is required for a Kind.
+	Due func(last *pb.Checkpoint, now time.Time) bool
+	// Next returns when the round after one is due that began at started; the zero time: never. A round that ends later
+	// is logged. nil: none is.
+	Next func(started time.Time) time.Time
+	// Blocked returns why no page may be worked on now, ErrPaused for a pause and ErrNotNow if the time is over; nil: none
+	// is ever blocked.
+	Blocked func(context.Context) error
+	// FirstRound sets Baseline of a new round, if it is not nil. checkpoint returns the newest checkpoint of a split.
+	FirstRound func(ctx context.Context, checkpoint func(sweep, split string) *pb.Checkpoint) (bool, error)
+	// Anew: an unfinished round with another start is not continued.
+	Anew bool
+	// OnEmitted is called with the number of messages after each page; nil: not called.
+	OnEmitted func(n int64)
+}
+
+func (m *Split) blocked(ctx context.Context) error {
+	if m.Blocked == nil {
+		return nil
+	}
+	return m.Blocked(ctx)
 }
 
 // A Result is the result of a round, including all its runs.
 type Result struct {
 	Round
+	Split    string // its name
 	Finished time.Time
 	Emitted  int64
 	Counts   map[string]int64
 }
 
-// Config holds the settings of a Runner. Zero values are replaced by those of Defaults.
+// Config holds the settings of the rounds. Zero values are replaced by those of Defaults.
 type Config struct {
-	// MaxBacklog is the consumer lag, in records, above which the Runner stops publishing until the lag has fallen to
-	// half of it.
+	// MaxBacklog is the consumer lag, in records, above which a round stops publishing until the lag has fallen to
+	// half of it. The rounds of a process exceed it by a tenth at most.
 	MaxBacklog int64
 	// Poll is the interval of reading a lag that is too high.
 	Poll time.Duration
@@ -88,27 +117,25 @@ func Defaults() Config {
 	}
 }
 
-// Deps are the dependencies of a Runner. All are required.
-type Deps struct {
-	Publisher schemas.Publisher
-	// Lag returns the number of unread records in the topics that sweeps publish to.
-	Lag func(context.Context) (int64, error)
-	Log *slog.Logger
+// A runner publishes the pages of rounds. It is safe for concurrent use.
+type runner struct {
+	config    Config
+	publisher schemas.Publisher
+	log       *slog.Logger
+	// emitting is held by the run that reads the lag and publishes, so that the next one reads a lag that includes it.
+	emitting chan struct{}
+	// wait waits, and lets other pages work meanwhile.
+	wait func(context.Context, time.Duration) error
 }
 
-// A Runner runs rounds. It is safe for concurrent use.
-type Runner struct {
-	config Config
-	deps   Deps
-}
-
-// New returns a Runner.
-func New(c Config, d Deps) (*Runner, error) {
+func newRunner(
+	c Config, publisher schemas.Publisher, log *slog.Logger, wait func(context.Context, time.Duration) error,
+) (*runner, error) {
 	switch {
 	case c.MaxBacklog < 0 || c.Poll < 0 || c.Pause < 0:
 		return nil, errors.New("sweep: max backlog, poll or pause is negative")
-	case d.Publisher == nil || d.Lag == nil || d.Log == nil:
-		return nil, errors.New("sweep: publisher, lag or log are missing")
+	case publisher == nil || log == nil:
+		return nil, errors.New("sweep: publisher or log are missing")
 	}
 	values := Defaults()
 	if c.MaxBacklog == 0 {
@@ -120,95 +147,78 @@ func New(c Config, d Deps) (*Runner, error) {
 	if c.Retry == (retry.Policy{}) {
 		c.Retry = values.Retry
 	}
-	return &Runner{config: c, deps: d}, nil
+	return &runner{c, publisher, log, make(chan struct{}, 1), wait}, nil
 }
 
-// Run runs the round of a split to its end and returns its result. After an error, the next Run continues from the
-// newest checkpoint.
-func (r *Runner) Run(ctx context.Context, m Split) (Result, error) {
-	if m.Sweep == "" || m.Name == "" || m.Pages == nil || m.Start.IsZero() {
-		return Result{}, errors.New("sweep: split has no sweep, name, pages or start")
-	}
-	run := newRun(r, m)
-	log := r.deps.Log.With("sweep", m.Sweep, "split", m.Name, "round", run.summary.ID)
-	log.Info("begin round", "resumed", run.resumed)
-	err := run.pages(ctx)
-	if err == nil {
-		err = run.end(ctx, nil)
-	} else if ctx.Err() == nil {
-		err = errors.Join(err, run.end(ctx, err))
-	}
-	if err != nil {
-		return run.summary, fmt.Errorf("sweep %s over %s: %w", m.Sweep, m.Name, err)
-	}
-	log.Info("end round", "emitted", run.summary.Emitted)
-	return run.summary, nil
-}
-
-// A run is the state of one Run.
+// A run is a round of a split that this process works on.
 type run struct {
-	*Runner
+	*runner
 	split   Split
 	cursor  []byte
 	summary Result
-	resumed bool
+	fresh   bool  // the round has no checkpoint
+	full    bool  // the lag was above its bound, and has not fallen to half of it
+	room    int64 // how many messages the newest lag leaves room for
 }
 
-func newRun(r *Runner, m Split) *run {
-	n := &run{Runner: r, split: m}
-	n.summary.Counts = map[string]int64{}
-	if c := m.Checkpoint; c != nil && c.GetFinished() == nil && c.GetSweep() == m.Sweep && c.GetSplit() == m.Name {
-		n.resumed = true
-		n.cursor = c.GetCursor()
-		n.summary = resultOf(c)
-		return n
+// begin continues the round of the newest checkpoint c of a split, or begins a new one if that has finished or c is
+// nil.
+func (r *runner) begin(m Split, c *pb.Checkpoint, baseline bool) (*run, error) {
+	if m.Sweep == "" || m.Name == "" || m.Pages == nil || m.Lag == nil || m.Start.IsZero() {
+		return nil, errors.New("sweep: split has no sweep, name, pages, lag or start")
 	}
-	start := m.Start.UTC()
-	id := schemas.ID("round", m.Sweep, m.Name, start.Format(time.RFC3339Nano))
-	n.summary.Round = Round{ID: id, Started: start, Baseline: m.Baseline}
-	return n
+	own := *r
+	n := &run{runner: &own, split: m}
+	resumed := c != nil && c.GetFinished() == nil
+	if n.fresh = !resumed; resumed {
+		n.cursor, n.summary = c.GetCursor(), resultOf(c)
+	} else {
+		start := m.Start.UTC()
+		id := schemas.ID("round", m.Sweep, m.Name, start.Format(time.RFC3339Nano))
+		n.summary.Split, n.summary.Counts = m.Name, map[string]int64{}
+		n.summary.Round = Round{ID: id, Started: start, Baseline: baseline, Previous: c.GetCursor()}
+	}
+	n.log = r.log.With("sweep", m.Sweep, "split", m.Name, "round", n.summary.ID)
+	n.log.Info("begin round", "resumed", resumed)
+	return n, nil
 }
 
-// pages processes pages until the last one.
-func (r *run) pages(ctx context.Context) error {
-	if !r.resumed {
+// step publishes the next page, and saves the checkpoint after it. done reports whether the round has ended.
+func (r *run) step(ctx context.Context) (done bool, err error) {
+	if r.fresh {
 		if err := r.publish(ctx, r.checkpoint()); err != nil { // so that this round continues after a crash
-			return err
+			return false, err
 		}
+		r.fresh = false
 	}
-	for first := true; ; first = false {
-		if !first {
-			if err := retry.Sleep(ctx, r.config.Pause); err != nil {
-				return err
-			}
-		}
-		if err := r.waitForBacklog(ctx); err != nil {
-			return err
-		}
-		page, err := r.page(ctx)
-		if err != nil {
-			return err
-		}
-		if len(page.Messages) > 0 {
-			if err := r.publish(ctx, page.Messages...); err != nil {
-				return err
-			}
-		}
-		for k, n := range page.Counts {
-			r.summary.Counts[k] += n
-			r.summary.Emitted += n
-		}
-		if page.Last {
-			return nil
-		}
-		if bytes.Equal(page.Next, r.cursor) {
-			return errors.New("page does not advance the cursor")
-		}
-		r.cursor = page.Next
-		if err := r.publish(ctx, r.checkpoint()); err != nil {
-			return err
-		}
+	page, err := r.page(ctx)
+	if err != nil {
+		return false, err
 	}
+	if err := r.emit(ctx, page.Messages); err != nil {
+		return false, err
+	}
+	for k, n := range page.Counts {
+		r.summary.Counts[k] += n
+	}
+	r.summary.Emitted += page.Emitted
+	if !page.Last && bytes.Equal(page.Next, r.cursor) {
+		return false, errors.New("page does not advance the cursor")
+	}
+	if r.cursor = page.Next; page.Last {
+		return true, r.end(ctx)
+	}
+	return false, r.publish(ctx, r.checkpoint())
+}
+
+// failed reports that a run has failed with err, unless it was cancelled, and returns the error of the round.
+func (r *run) failed(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		job := r.job("failed", string(r.cursor), time.Now().UTC().Format(time.RFC3339Nano))
+		job.Error = err.Error()
+		err = errors.Join(err, r.publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}))
+	}
+	return fmt.Errorf("sweep %s over %s: %w", r.split.Sweep, r.split.Name, err)
 }
 
 func (r *run) page(ctx context.Context) (Page, error) {
@@ -224,11 +234,44 @@ func (r *run) page(ctx context.Context) (Page, error) {
 }
 
 func (r *run) publish(ctx context.Context, messages ...schemas.Message) error {
-	err := r.try(ctx, "publish", func() error { return r.deps.Publisher.Publish(ctx, messages...) })
+	err := r.try(ctx, "publish", func() error { return r.publisher.Publish(ctx, messages...) })
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
 	return nil
+}
+
+// emit publishes the messages of a page, as many at once as the bound of the lag leaves room for, and waits in between
+// while the lag is too high.
+func (r *run) emit(ctx context.Context, messages []schemas.Message) error {
+	for len(messages) > 0 {
+		n, err := r.emitSome(ctx, messages)
+		if err != nil {
+			return err
+		}
+		if messages = messages[n:]; n > 0 {
+			continue
+		}
+		if err := r.wait(ctx, r.config.Poll); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// emitSome publishes the first n of messages, none if the lag is too high.
+func (r *run) emitSome(ctx context.Context, messages []schemas.Message) (n int, err error) {
+	select {
+	case r.emitting <- struct{}{}:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	defer func() { <-r.emitting }()
+	if full, err := r.backlog(ctx); full || err != nil {
+		return 0, err
+	}
+	n = int(min(r.room, int64(len(messages))))
+	return n, r.publish(ctx, messages[:n]...)
 }
 
 // try calls do until it succeeds or the retries are used up. The end of each call is progress (retry.Alive).
@@ -237,31 +280,28 @@ func (r *run) try(ctx context.Context, what string, do func() error) error {
 		defer retry.Alive(ctx)
 		return do()
 	}, func(attempt int, wait time.Duration, err error) {
-		r.deps.Log.Warn("retry sweep", "sweep", r.split.Sweep, "split", r.split.Name,
-			"what", what, "attempt", attempt, "retry_after", wait, "err", err)
+		r.log.Warn("retry sweep", "what", what, "attempt", attempt, "retry_after", wait, "err", err)
 	})
 	return err
 }
 
-// waitForBacklog waits until the lag is at most MaxBacklog. If it is higher, it waits until the lag is at most half of
-// it.
-func (r *run) waitForBacklog(ctx context.Context) error {
-	for bound := r.config.MaxBacklog; ; bound = r.config.MaxBacklog / 2 {
-		var lag int64
-		err := r.try(ctx, "lag", func() (err error) {
-			lag, err = r.deps.Lag(ctx)
-			return err
-		})
-		if err != nil {
-			return fmt.Errorf("read the lag: %w", err)
-		}
-		if lag <= bound {
-			return nil
-		}
-		if err := retry.Sleep(ctx, r.config.Poll); err != nil {
-			return err
-		}
+// backlog reports whether the lag is too high: above MaxBacklog, or since then not at half of it.
+func (r *run) backlog(ctx context.Context) (full bool, err error) {
+	var lag int64
+	err = r.try(ctx, "lag", func() (err error) {
+		lag, err = r.split.Lag(ctx)
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("read the lag: %w", err)
 	}
+	bound := r.config.MaxBacklog
+	if r.full {
+		bound /= 2
+	}
+	r.full = lag > bound
+	r.room = max(1, r.config.MaxBacklog+r.config.MaxBacklog/10-lag)
+	return r.full, nil
 }
 
 // checkpoint returns the checkpoint message for the current cursor.
@@ -269,36 +309,54 @@ func (r *run) checkpoint() schemas.Message {
 	return schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
 		Id:    schemas.ID("checkpoint", r.split.Sweep, r.split.Name, r.summary.ID, string(r.cursor)),
 		Sweep: r.split.Sweep, Split: r.split.Name, Round: r.summary.ID, Cursor: r.cursor,
-		Started: timestamppb.New(r.summary.Started), Counts: maps.Clone(r.summary.Counts), Time: timestamppb.Now(),
-		Baseline: r.summary.Baseline,
+		Started: timestamppb.New(r.summary.Started), Counts: maps.Clone(r.summary.Counts), Emitted: r.summary.Emitted,
+		Time: timestamppb.Now(), Baseline: r.summary.Baseline, Previous: r.summary.Previous,
 	}}
 }
 
-// end publishes the end of the run and, if failure is nil, of the round.
-func (r *run) end(ctx context.Context, failure error) error {
+// end publishes the end of the round, with its report.
+func (r *run) end(ctx context.Context) error {
 	now := timestamppb.Now()
-	name := r.split.Sweep + "/" + r.split.Name
-	job := &pb.Job{
-		Id: schemas.ID("job", name, r.summary.ID, "done"), Name: name,
-		Started: timestamppb.New(r.summary.Started), Finished: now, Counts: maps.Clone(r.summary.Counts),
-	}
-	if failure != nil {
-		job.Id = schemas.ID("job", name, r.summary.ID, "failed", string(r.cursor))
-		job.Error = failure.Error()
-		return r.publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job})
-	}
 	r.summary.Finished = now.AsTime()
-	last := r.checkpoint()
+	job := r.job("done")
+	job.Finished = now
+	messages := []schemas.Message{{Topic: schemas.Jobs, Body: job}}
+	if r.split.Report != nil {
+		messages = append(messages, schemas.Message{Topic: schemas.Reports, Body: r.split.Report(r.summary)})
+	}
+	if err := r.publish(ctx, messages...); err != nil {
+		return err
+	}
+	last := r.checkpoint() // alone, and last: the reports of a round that has ended are published
 	c := last.Body.(*pb.Checkpoint)
 	c.Id, c.Finished = schemas.ID("checkpoint", r.split.Sweep, r.split.Name, r.summary.ID, "end"), now
-	return r.publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}, last)
+	if err := r.publish(ctx, last); err != nil {
+		return err
+	}
+	r.log.Info("end round", "emitted", r.summary.Emitted, "counts", r.summary.Counts)
+	if r.split.Next != nil {
+		if next := r.split.Next(r.summary.Started); !next.IsZero() && next.Before(r.summary.Finished) {
+			r.log.Warn("sweep overran its period", "finished", r.summary.Finished, "next", next)
+		}
+	}
+	return nil
+}
+
+// job returns the record of the run, with an id that depends on how it ended.
+func (r *run) job(end ...string) *pb.Job {
+	name := r.split.Sweep + "/" + r.split.Name
+	return &pb.Job{
+		Id: schemas.ID(append([]string{"job", name, r.summary.ID}, end...)...), Name: name,
+		Started: timestamppb.New(r.summary.Started), Finished: timestamppb.Now(), Counts: maps.Clone(r.summary.Counts),
+	}
 }
 
 // resultOf returns the result until a checkpoint.
 func resultOf(c *pb.Checkpoint) Result {
 	r := Result{
-		Round:   Round{ID: c.GetRound(), Started: c.GetStarted().AsTime(), Baseline: c.GetBaseline()},
-		Emitted: total(c.GetCounts()), Counts: map[string]int64{},
+		Round: Round{ID: c.GetRound(), Started: c.GetStarted().AsTime(), Baseline: c.GetBaseline(),
+			Previous: c.GetPrevious()},
+		Split: c.GetSplit(), Emitted: c.GetEmitted(), Counts: map[string]int64{},
 	}
 	maps.Copy(r.Counts, c.GetCounts())
 	if c.GetFinished() != nil {

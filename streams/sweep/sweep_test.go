@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -53,7 +54,8 @@ func TestRound(t *testing.T) {
 		kinds = append(kinds, fmt.Sprintf("%s×%d", call[0].Topic, len(call)))
 	}
 	wantKinds := []string{
-		"checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×1", "jobs×2",
+		"checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×1", "jobs×1",
+		"checkpoints×1",
 	}
 	if !slices.Equal(kinds, wantKinds) {
 		t.Errorf("published %v, want %v", kinds, wantKinds)
@@ -191,7 +193,7 @@ func TestDemand(t *testing.T) {
 // the same round, every copy once or, of one page, twice with the same id.
 func TestInterrupted(t *testing.T) {
 	dead := retry.Permanent(errors.New("killed"))
-	for n := 1; n <= 7; n++ {
+	for n := 1; n <= 8; n++ {
 		for _, persisted := range []bool{false, true} {
 			t.Run(fmt.Sprintf("publish %d, persisted %v", n, persisted), func(t *testing.T) {
 				w := newHarness(t)
@@ -236,7 +238,7 @@ func TestInterrupted(t *testing.T) {
 					}
 					ids[item] = task.GetId()
 				}
-				finishedAlready := n == 7 && persisted // the whole round: it begins again by the same name
+				finishedAlready := n == 8 && persisted // the whole round: it begins again by the same name
 				if len(ids) != 5 || twice > 2 && !finishedAlready {
 					t.Errorf("%d copies emitted, %d twice", len(ids), twice)
 				}
@@ -319,6 +321,67 @@ func TestBackpressure(t *testing.T) {
 	}
 }
 
+// What several rounds have emitted, and what is not handled, exceeds the bound by a tenth at most, whatever the size of
+// their pages.
+func TestBacklogIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const bound, splits, size = 100, 8, 70
+		var mu sync.Mutex
+		out, most, total := 0, 0, 0
+		consume := func(ctx context.Context) {
+			for retry.Sleep(ctx, 10*time.Millisecond) == nil {
+				mu.Lock()
+				out = max(out-1, 0)
+				mu.Unlock()
+			}
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go consume(ctx)
+		w := newWorld(t)
+		s := w.process("1", func(c *SweeperConfig, d *SweeperDeps) {
+			c.MaxBacklog, c.Workers = bound, 4
+			d.Publisher = publish(func(_ context.Context, messages ...schemas.Message) error {
+				if messages[0].Topic == schemas.FixityLow {
+					time.Sleep(time.Millisecond)
+					mu.Lock()
+					out, total = out+len(messages), total+len(messages)
+					most = max(most, out)
+					mu.Unlock()
+				}
+				return nil
+			})
+		})
+		var all []Split
+		for i := range splits {
+			m := w.split(fmt.Sprint("acme/", i), 3)
+			m.Lag = func(context.Context) (int64, error) {
+				mu.Lock()
+				defer mu.Unlock()
+				return int64(out), nil
+			}
+			one := m.Pages
+			m.Pages = func(ctx context.Context, r Round, cursor []byte) (Page, error) {
+				p, err := one(ctx, r, cursor)
+				p.Messages = slices.Repeat(p.Messages, size)
+				return p, err
+			}
+			all = append(all, m)
+		}
+		_, err := s.Rounds(ctx, all)
+		cancel()
+		if err != nil || total != splits*3*size || most > bound+bound/10 {
+			t.Errorf("emitted %d, %d at once: %v", total, most, err)
+		}
+	})
+}
+
+// publish is a Publisher.
+type publish func(context.Context, ...schemas.Message) error
+
+func (f publish) Publish(ctx context.Context, messages ...schemas.Message) error {
+	return f(ctx, messages...)
+}
+
 func TestCancelledWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newHarness(t)
@@ -328,14 +391,10 @@ func TestCancelledWhileWaiting(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := New(Config{}, Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
 		reason := errors.New("shutdown")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, reason)
 		defer cancel()
-		_, err = r.Run(ctx, Split{Sweep: "fixity", Name: "m", Pages: pages, Start: start})
+		_, err = w.rounds(ctx, Split{Sweep: "fixity", Name: "m", Pages: pages}, nil)
 		if !errors.Is(err, reason) || len(of[*pb.FixityTask](w)) != 0 || len(of[*pb.Job](w)) != 0 {
 			t.Errorf("got %v; published %v", err, w.published)
 		}
@@ -350,27 +409,20 @@ func TestCursorsThatAreNone(t *testing.T) {
 	if _, err := w.run(w.config(), broken); err == nil {
 		t.Error("a broken cursor is taken for a beginning")
 	}
-	elsewhere := &pb.Checkpoint{Sweep: "fixity", Split: "acme/3", Round: "r", Cursor: []byte("{")}
-	if s, err := w.run(w.config(), elsewhere); err != nil || s.ID == "r" {
-		t.Errorf("another split's checkpoint: %+v, %v", s, err)
-	}
-	r, err := New(Config{}, Deps{Publisher: w, Lag: w.Lag, Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
 	stuck := func(_ context.Context, _ Round, cursor []byte) (Page, error) { return Page{Next: cursor}, nil }
-	if _, err := r.Run(t.Context(), Split{Sweep: "s", Name: "m", Pages: stuck, Start: start}); err == nil {
+	if _, err := w.rounds(t.Context(), Split{Sweep: "s", Name: "m", Pages: stuck}, nil); err == nil {
 		t.Error("a page that does not advance the cursor is not an error")
 	}
 }
 
 func TestNew(t *testing.T) {
 	w := newHarness(t)
-	d := Deps{Publisher: w, Lag: w.Lag, Log: slog.Default()}
-	if _, err := New(Config{Poll: -1}, d); err == nil {
+	d := SweeperDeps{Publisher: w, Log: slog.Default(), CatchUp: func(context.Context) error { return nil },
+		Checkpoint: func(string, string) *pb.Checkpoint { return nil }}
+	if _, err := NewSweeper(SweeperConfig{Config: Config{Poll: -1}}, d); err == nil {
 		t.Error("a negative poll is taken")
 	}
-	if _, err := New(Config{}, Deps{}); err == nil {
+	if _, err := NewSweeper(SweeperConfig{}, SweeperDeps{}); err == nil {
 		t.Error("no deps, no error")
 	}
 	for name, change := range map[string]func(*FixityConfig){
@@ -382,5 +434,23 @@ func TestNew(t *testing.T) {
 		if _, err := Fixity(w, c); err == nil {
 			t.Errorf("a fault in %s is taken", name)
 		}
+	}
+}
+
+// A sweep that counts what it has compared says how many messages it has emitted, also in a round that was resumed.
+func TestEmittedBesideOtherCounts(t *testing.T) {
+	w := newHarness(t)
+	pages := func(_ context.Context, _ Round, cursor []byte) (Page, error) {
+		return Page{Counts: map[string]int64{"equal": 1000}, Emitted: 2, Next: append(cursor, 'a'), Last: cursor != nil}, nil
+	}
+	m := Split{Sweep: "pairs", Name: "a", Pages: pages}
+	got, err := w.rounds(t.Context(), m, nil)
+	if err != nil || got.Emitted != 4 || got.Counts["equal"] != 2000 {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	resumed := of[*pb.Checkpoint](w)[1]
+	got, err = w.rounds(t.Context(), m, resumed)
+	if err != nil || got.Emitted != 4 {
+		t.Errorf("resumed: got %+v, %v", got, err)
 	}
 }

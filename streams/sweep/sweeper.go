@@ -3,247 +3,333 @@ package sweep
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
 	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 )
 
-const (
-	// FixitySweep is the name of the periodic fixity sweep.
-	FixitySweep = "fixity"
-	// demandSweep is the name of fixity rounds that an operator requests.
-	demandSweep = "fixity.demand"
-	// fixityPage is the default number of copies per page.
-	fixityPage = 1000
+// ErrPaused reports that a round stopped because of a pause. It resumes later.
+var ErrPaused = errors.New("the sweep is paused, or its account is inactive: " +
+	"see 'millrace pause list' and 'millrace account list'")
 
-	// roundInterval is the time between the starts of two rounds over a store, and lookInterval the interval at which Run
-	// checks whether rounds are due.
-	roundInterval = time.Hour
-	lookInterval  = 5 * time.Minute
+// ErrNotNow reports that a round stopped because the time for it is over. It goes on later: this is no failure, and not
+// logged.
+var ErrNotNow = errors.New("the sweep is not to work now")
+
+var (
+	errLost    = errors.New("another process owns the split now")
+	errStalled = errors.New("the page makes no progress")
 )
 
-// ErrPaused reports that a round stopped because of a pause. It resumes later.
-var ErrPaused = errors.New("the sweep is paused: see 'millrace pause list'")
+// A Kind returns the splits of one kind of sweep that exist now. The start of their rounds is set by the Sweeper.
+type Kind func(context.Context) ([]Split, error)
 
-// A Request selects the copies of a fixity round.
-type Request struct {
-	Account, Store string
-	Space          string // empty: all
-	// Begun identifies the round. A round with the same time resumes where it stopped.
-	Begun time.Time
-	// All checks every copy regardless of its last pass. Such rounds have a checkpoint of their own, beside the periodic
-	// ones, and resume only with the same Begun.
-	All bool
-	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
-	Period time.Duration
-	// OnRequested is called with the number of checks after each publication; nil: not called.
-	OnRequested func(n int64)
-}
-
-// Checkpoints holds the newest checkpoint of every split of every sweep, by the key of its record.
-type Checkpoints map[string]*pb.Checkpoint
-
-// of returns the checkpoint of a sweep over the split of c; nil if it never ran.
-func (k Checkpoints) of(sweep string, c FixityConfig) *pb.Checkpoint {
-	return k[schemas.Key(sweep, c.Split())]
-}
-
-// SweeperConfig holds the settings of a Sweeper.
+// SweeperConfig holds the settings of a Sweeper. Zero values take the defaults in brackets.
 type SweeperConfig struct {
-	// Large is the smallest size in bytes of items of class large; 0 means that none are.
-	Large int64
-	// Page is the number of copies per page; 0: 1000.
-	Page int
+	Config
+	Workers int           // pages at work at once [4]
+	Look    time.Duration // the interval at which Run checks which rounds are due [1 min]
+	// Stall is how long a page may run without a call of retry.Alive before it is cancelled [10 min].
+	Stall time.Duration
+	// Held is the number of items that pages may hold in memory while they wait [100,000].
+	Held int64
 }
 
-// SweeperDeps are the dependencies of a Sweeper. All but Looking are required.
+func (c SweeperConfig) defaults() SweeperConfig {
+	set := func(d *time.Duration, to time.Duration) {
+		if *d == 0 {
+			*d = to
+		}
+	}
+	set(&c.Look, time.Minute)
+	set(&c.Stall, 10*time.Minute)
+	if c.Workers == 0 {
+		c.Workers = 4
+	}
+	if c.Held == 0 {
+		c.Held = 100_000
+	}
+	return c
+}
+
+// SweeperDeps are the dependencies of a Sweeper. All but Owns and Looking are required.
 type SweeperDeps struct {
-	Due       Due
 	Publisher schemas.Publisher
-	// Lag returns the number of unread records in the topics of fixity tasks.
-	Lag func(context.Context) (int64, error)
-	// Checkpoints reads the topic checkpoints to its end.
-	Checkpoints func(context.Context) (Checkpoints, error)
-	// Checked reports whether a round has checked copies of a store, or of one space of it.
-	Checked func(ctx context.Context, account, store, space string) (bool, error)
-	// Paused reports whether the fixity sweep is paused for a store.
-	Paused func(account, store string) bool
-	// Looking is called with 1 when Run begins to look for due rounds, and to run them, and with -1 when it waits for the
-	// next look; nil: not called. In between, retry.Alive reports progress.
+	// Checkpoint returns the newest checkpoint of a split; nil if there is none. CatchUp returns when it knows those that
+	// were published before the call.
+	Checkpoint func(sweep, split string) *pb.Checkpoint
+	CatchUp    func(context.Context) error
+	// Owns reports whether this process runs the rounds of a split; nil: it runs all. If ownership moves during a page,
+	// the page is published twice at most.
+	Owns func(sweep, split string) bool
+	// Looking is called with 1 when Run begins to look for due rounds or to work on a page, and with -1 when that ends;
+	// nil: not called. In between, retry.Alive reports progress.
 	Looking func(delta int)
 	Log     *slog.Logger
 }
 
-// A Sweeper runs the rounds of the fixity sweep: on request, and periodically over all stores.
+// A Sweeper runs the rounds of many splits: periodically those that are due, or once those of a request. Splits of an
+// account take turns, page by page, and so do accounts, so that none waits for the end of a large one.
 type Sweeper struct {
 	config SweeperConfig
 	deps   SweeperDeps
+	runner *runner
+	held   *semaphore.Weighted
+
+	mu     sync.Mutex // guards the fields below
+	active map[string]bool
+	failed map[string]failure
+}
+
+// A failure says how often the rounds of a split have failed in a row, and when the next attempt is due.
+type failure struct {
+	times int
+	next  time.Time
 }
 
 // NewSweeper returns a Sweeper.
-func NewSweeper(c SweeperConfig, d SweeperDeps) *Sweeper {
-	if c.Page == 0 {
-		c.Page = fixityPage
+func NewSweeper(c SweeperConfig, d SweeperDeps) (*Sweeper, error) {
+	c = c.defaults()
+	if d.Checkpoint == nil || d.CatchUp == nil {
+		return nil, errors.New("sweep: the checkpoints are missing")
+	}
+	s := &Sweeper{config: c, held: semaphore.NewWeighted(c.Held), active: map[string]bool{}, failed: map[string]failure{}}
+	var err error
+	if s.runner, err = newRunner(c.Config, d.Publisher, d.Log, s.yieldSlot); err != nil {
+		return nil, err
 	}
 	if d.Looking == nil {
 		d.Looking = func(int) { /* nobody asks */ }
 	}
-	return &Sweeper{c, d}
+	if d.Owns == nil {
+		d.Owns = func(string, string) bool { return true }
+	}
+	s.deps = d
+	return s, nil
 }
 
-// Run runs a round over each of stores, in turn, if the last one started an hour ago or did not finish, until ctx is
-// done. It sets Begun itself. A receive from changed means that a pause may have ended.
-func (s *Sweeper) Run(ctx context.Context, stores []Request, changed <-chan struct{}) error {
-	look := time.NewTicker(lookInterval)
-	defer look.Stop()
-	for ctx.Err() == nil {
-		s.deps.Looking(1)
-		s.look(ctx, stores)
-		s.deps.Looking(-1)
-		select {
-		case <-ctx.Done():
-		case <-look.C:
-		case <-changed:
+// Run runs the rounds that are due, until ctx is done. A receive from changed means that others may be due now, as
+// after a pause or a change of a policy.
+func (s *Sweeper) Run(ctx context.Context, kinds []Kind, changed <-chan struct{}) error {
+	due, looks := make(chan []*active), sync.WaitGroup{}
+	defer looks.Wait()
+	looks.Go(func() {
+		ticker := time.NewTicker(s.config.Look)
+		defer ticker.Stop()
+		for ctx.Err() == nil {
+			s.deps.Looking(1)
+			found := s.look(ctx, kinds)
+			s.deps.Looking(-1)
+			select {
+			case <-ctx.Done():
+				return
+			case due <- found:
+			}
+			select {
+			case <-ctx.Done():
+			case <-ticker.C:
+			case <-changed:
+			}
 		}
+	})
+	newEngine(s).run(ctx, due)
+	return nil
+}
+
+// Rounds runs one round of each split to its end. It returns the results of those that have ended, and the errors of
+// the others.
+func (s *Sweeper) Rounds(ctx context.Context, splits []Split) (results []Result, err error) {
+	if err := s.deps.CatchUp(ctx); err != nil {
+		return nil, err
+	}
+	var started []*active
+	results = make([]Result, len(splits))
+	for i, m := range splits {
+		started = append(started, &active{split: m, ended: func(r Result, e error) {
+			results[i] = r
+			err = errors.Join(err, e)
+		}})
+	}
+	due := make(chan []*active, 1)
+	due <- started
+	close(due)
+	newEngine(s).run(ctx, due)
+	all := results[:0]
+	for _, r := range results {
+		if !r.Finished.IsZero() {
+			all = append(all, r)
+		}
+	}
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	return all, err
+}
+
+// look returns the splits whose rounds are due or unfinished, and not at work.
+func (s *Sweeper) look(ctx context.Context, kinds []Kind) (found []*active) {
+	if err := s.deps.CatchUp(ctx); err != nil {
+		if ctx.Err() == nil {
+			s.deps.Log.Error("read the checkpoints of sweeps", "err", err)
+		}
+		return nil
+	}
+	retry.Alive(ctx)
+	for _, kind := range kinds {
+		splits, err := kind(ctx)
+		if err != nil && ctx.Err() == nil {
+			s.deps.Log.Error("list what sweeps compare", "err", err)
+		}
+		retry.Alive(ctx)
+		now := time.Now().UTC().Truncate(time.Millisecond)
+		for _, m := range splits {
+			if m.Start = now; s.isDue(ctx, m) {
+				found = append(found, s.activate(ctx, m))
+			}
+		}
+	}
+	return found
+}
+
+// isDue reports whether a round of a split is to begin, or to go on, in this process.
+func (s *Sweeper) isDue(ctx context.Context, m Split) bool {
+	key := schemas.Key(m.Sweep, m.Name)
+	s.mu.Lock()
+	skip := s.active[key] || m.Start.Before(s.failed[key].next)
+	s.mu.Unlock()
+	if skip || !s.deps.Owns(m.Sweep, m.Name) {
+		return false
+	}
+	last := s.deps.Checkpoint(m.Sweep, m.Name)
+	if last == nil || last.GetFinished() != nil {
+		if !m.Due(last, m.Start) {
+			return false
+		}
+	}
+	return m.blocked(ctx) == nil
+}
+
+// activate returns the active split of m. Its next round is found by a later look.
+func (s *Sweeper) activate(ctx context.Context, m Split) *active {
+	key := schemas.Key(m.Sweep, m.Name)
+	s.mu.Lock()
+	s.active[key] = true
+	s.mu.Unlock()
+	return &active{split: m, ended: func(_ Result, err error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.active, key)
+		log := s.deps.Log.With("sweep", m.Sweep, "split", m.Name)
+		switch {
+		case err == nil:
+			delete(s.failed, key)
+		case ctx.Err() != nil, errors.Is(err, errLost), errors.Is(err, ErrNotNow):
+		case errors.Is(err, ErrPaused):
+			log.Info("pause sweep")
+		default:
+			f := s.failed[key]
+			wait := failureWait.Backoff(f.times)
+			f.times++
+			f.next = time.Now().Add(wait)
+			s.failed[key] = f
+			log.Error("run sweep", "err", err, "failures", f.times, "retry_after", wait)
+		}
+	}}
+}
+
+// failureWait is the wait before the next attempt of a round that has failed.
+var failureWait = retry.Policy{Wait: time.Minute, MaxWait: time.Hour}
+
+type slotKey struct{}
+
+// errNoRoom says that the pages that wait hold too many items. The page is read again later.
+var errNoRoom = errors.New("the pages that wait hold too many items")
+
+// noRoomWait is the wait before a page is read again for which there was no room.
+const noRoomWait = 5 * time.Second
+
+// Settle waits for d, during which the page of ctx holds n items in memory. Other pages work meanwhile. If the pages
+// that wait hold too many items it returns an error at once, after which the page is read again later.
+func (s *Sweeper) Settle(ctx context.Context, d time.Duration, n int) error {
+	weight := max(1, min(int64(n), s.config.Held))
+	if !s.held.TryAcquire(weight) {
+		return retry.Unavailable(errNoRoom)
+	}
+	defer s.held.Release(weight)
+	return s.yieldSlot(ctx, d)
+}
+
+// yieldSlot waits for d, and lets other pages work meanwhile.
+func (s *Sweeper) yieldSlot(ctx context.Context, d time.Duration) error {
+	if slot, ok := ctx.Value(slotKey{}).(*slot); ok {
+		slot.release()
+		defer slot.acquire()
+	}
+	const step = time.Minute
+	for ; d > 0; d -= step {
+		if err := retry.Sleep(ctx, min(d, step)); err != nil {
+			return err
+		}
+		retry.Alive(ctx)
 	}
 	return nil
 }
 
-// look runs the rounds that are due. The next look resumes those that stopped. It reads the checkpoints once, and again
-// after each round, because others may have swept the next stores meanwhile.
-func (s *Sweeper) look(ctx context.Context, stores []Request) {
-	var known Checkpoints
-	for _, r := range stores {
-		if known == nil {
-			var err error
-			if known, err = s.deps.Checkpoints(ctx); err != nil {
-				if ctx.Err() == nil {
-					s.deps.Log.Error("run sweep", "err", err)
-				}
-				return
-			}
-			retry.Alive(ctx)
-		}
-		r.Begun = time.Now().UTC().Truncate(time.Millisecond)
-		last := known.of(FixitySweep, FixityConfig{Account: r.Account, Store: r.Store, Space: r.Space})
-		if last.GetFinished() != nil && r.Begun.Sub(last.GetStarted().AsTime()) < roundInterval {
-			continue
-		}
-		_, err := s.sweep(ctx, r, known)
-		known = nil
-		switch {
-		case err == nil || ctx.Err() != nil:
-		case errors.Is(err, ErrPaused):
-			s.deps.Log.Info("pause sweep", "account", r.Account, "store", r.Store)
-		default:
-			s.deps.Log.Error("run sweep", "account", r.Account, "store", r.Store, "err", err)
-		}
-	}
-}
-
-// Sweep runs one round to its end: it publishes a task for every copy that is due. If the sweep is paused, it starts no
-// further page and returns ErrPaused.
-func (s *Sweeper) Sweep(ctx context.Context, r Request) (Result, error) {
-	known, err := s.deps.Checkpoints(ctx)
-	if err != nil {
-		return Result{}, err
-	}
-	return s.sweep(ctx, r, known)
-}
-
-func (s *Sweeper) sweep(ctx context.Context, r Request, known Checkpoints) (Result, error) {
-	c := FixityConfig{Account: r.Account, Store: r.Store, Space: r.Space, Period: r.Period, Demand: r.All,
-		Large: s.config.Large, Page: s.config.Page}
-	name, other := FixitySweep, demandSweep
-	if r.All {
-		name, other, c.Period = demandSweep, FixitySweep, 0
-	}
-	last := known.of(name, c)
-	same := last.GetStarted().AsTime().Equal(r.Begun)
+// begin begins or resumes the round of an active split.
+func (s *Sweeper) begin(ctx context.Context, a *active) (done bool, err error) {
+	m := a.split
+	last := s.deps.Checkpoint(m.Sweep, m.Name)
+	same := last.GetStarted().AsTime().Equal(m.Start)
 	if last.GetFinished() != nil && same {
-		return resultOf(last), nil
+		a.result = resultOf(last)
+		return true, nil
 	}
-	baseline, err := s.isBaseline(ctx, c, last, known.of(other, c))
-	if err != nil {
-		return Result{}, err
-	}
-	if r.All && !same {
+	if m.Anew && !same && last.GetFinished() == nil {
 		last = nil
 	}
-	pages, err := Fixity(s.deps.Due, c)
-	if err != nil {
-		return Result{}, err
-	}
-	return s.run(ctx, r, Split{Sweep: name, Name: c.Split(), Pages: pages, Start: r.Begun, Baseline: baseline,
-		Checkpoint: last})
-}
-
-// isBaseline reports whether no round has checked these copies before: neither kind of rounds has a checkpoint, except
-// an empty one, and no check of a round is recorded. So the loss of a checkpoint does not cause a second baseline.
-func (s *Sweeper) isBaseline(ctx context.Context, c FixityConfig, last, other *pb.Checkpoint) (bool, error) {
-	if !empty(last) || !empty(other) {
-		return false, nil
-	}
-	checked, err := s.deps.Checked(ctx, c.Account, c.Store, c.Space)
-	return !checked, err
-}
-
-// empty reports whether a checkpoint is nil or of a finished round without tasks. Such a round does not count as the
-// first one.
-func empty(c *pb.Checkpoint) bool {
-	return c == nil || c.GetFinished() != nil && total(c.GetCounts()) == 0
-}
-
-// run runs m until its end or a pause.
-func (s *Sweeper) run(ctx context.Context, r Request, m Split) (Result, error) {
-	runner, err := New(Defaults(),
-		Deps{Publisher: counter{s.deps.Publisher, r.OnRequested}, Lag: s.deps.Lag, Log: s.deps.Log})
-	if err != nil {
-		return Result{}, err
-	}
-	ctx, stop := context.WithCancelCause(ctx) // distinguishes a pause from a failure
-	defer stop(nil)
-	checkPause := func() error {
-		if s.deps.Paused(r.Account, r.Store) {
-			stop(ErrPaused)
-		}
-		return context.Cause(ctx)
-	}
-	if err := checkPause(); err != nil {
-		return Result{}, err
-	}
-	pages := m.Pages
-	m.Pages = func(ctx context.Context, round Round, cursor []byte) (Page, error) {
-		if err := checkPause(); err != nil {
-			return Page{}, err
-		}
-		return pages(ctx, round, cursor)
-	}
-	return runner.Run(ctx, m)
-}
-
-// A counter is a publisher that reports the number of tasks it has published.
-type counter struct {
-	schemas.Publisher
-	onRequested func(n int64)
-}
-
-// Publish implements schemas.Publisher.
-func (c counter) Publish(ctx context.Context, messages ...schemas.Message) error {
-	if err := c.Publisher.Publish(ctx, messages...); err != nil {
-		return err
-	}
-	var n int64
-	for _, m := range messages {
-		if m.Topic == schemas.FixityLow || m.Topic == schemas.FixityLarge {
-			n++
+	baseline := false
+	if m.FirstRound != nil && (last == nil || last.GetFinished() != nil) {
+		if baseline, err = m.FirstRound(ctx, s.deps.Checkpoint); err != nil {
+			return false, fmt.Errorf("find out whether it is the first round of %s: %w", m.Name, err)
 		}
 	}
-	if n > 0 && c.onRequested != nil {
-		c.onRequested(n)
+	a.run, err = s.runner.begin(m, last, baseline)
+	return false, err
+}
+
+// page works on the next page of an active split. wait is how long the split waits before the next page.
+func (s *Sweeper) page(ctx context.Context, a *active) (done bool, wait time.Duration, err error) {
+	if !s.deps.Owns(a.split.Sweep, a.split.Name) {
+		return false, 0, errLost
 	}
-	return nil
+	if err := a.split.blocked(ctx); err != nil {
+		return false, 0, err
+	}
+	if a.run == nil {
+		if done, err := s.begin(ctx, a); done || err != nil {
+			return done, 0, err
+		}
+	}
+	full, err := a.run.backlog(ctx)
+	if full && err == nil {
+		return false, s.runner.config.Poll, nil
+	}
+	if err == nil {
+		before := a.run.summary.Emitted
+		done, err = a.run.step(ctx)
+		if n := a.run.summary.Emitted - before; n > 0 && a.split.OnEmitted != nil {
+			a.split.OnEmitted(n)
+		}
+	}
+	if errors.Is(err, errNoRoom) {
+		return false, noRoomWait, nil
+	}
+	return done, s.runner.config.Pause, err
 }

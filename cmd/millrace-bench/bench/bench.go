@@ -1,5 +1,5 @@
-// Package bench measures the stream runtime, the sink, the stores and the main job, and compares the results with
-// targets and with other programs.
+// Package bench measures the stream runtime, the sink, the stores, the sweeps and the main job, and compares the
+// results with targets and with other programs.
 //
 // Every value in a row is measured; if a measurement fails, the run fails. The row of a peer that is not installed
 // stays in the table without a peer value. Components are configured as the roles configure them. The value of a row is
@@ -86,9 +86,10 @@ type runner struct {
 	amounts       amounts
 	prefilled     *testClickHouse // created by the first figure that needs it
 	compared      map[string]comparison
-	realServer    *server     // an S3 server on disk, created by the first figure that needs it
-	listing       *sideResult // the result of the listing benchmark; nil until it has run
-	sinkPeakBytes int64       // peak memory of the role sink's process; 0 until it has run
+	realServer    *server              // an S3 server on disk, created by the first figure that needs it
+	listing       *sideResult          // the result of the listing benchmark; nil until it has run
+	sinkPeakBytes int64                // peak memory of the role sink's process; 0 until it has run
+	swept         map[string]sweptKind // the comparisons that have run
 }
 
 // amounts sets the size of each benchmark.
@@ -120,6 +121,11 @@ type amounts struct {
 	deleted       int           // items to delete at the destination
 	imported      int           // items to import
 	changed       int           // changes with measured time until their copies are checked
+	compared      int           // items of a generated listing
+	comparedFiles int           // files in each of two stores that are compared
+	adopted       int           // files that no record has
+	selected      int           // fixity tasks
+	outstanding   int           // commands that sweeps emit to slow consumers
 	window        time.Duration // how long deletes and copies are counted
 	callTime      time.Duration // how long a call is repeated
 }
@@ -132,6 +138,7 @@ func full() amounts {
 		objects: 20_000, diskObjects: 3_000, largeItems: 64, largeSize: largeBytes, hugeItems: 4, hugeSize: 1 << 30,
 		mixedItems: 48, emitted: 100_000, listed: 1_000_000,
 		local: 10_000, written: 5_000, deleted: 10_000, imported: 12_000, changed: 3_000, window: time.Minute,
+		compared: 1_000_000, comparedFiles: 100_000, adopted: 100_000, selected: 100_000, outstanding: 80_000,
 		callTime: 500 * time.Millisecond,
 	}
 }
@@ -146,5 +153,6 @@ func quick() amounts {
 		objects: 100, diskObjects: 50, largeItems: 2, largeSize: 17 << 20, hugeItems: 1, hugeSize: 33 << 20, mixedItems: 9,
 		emitted: 1_000, listed: 3_500,
 		local: 100, written: 100, deleted: 50, imported: 50, changed: 50, window: 3 * time.Second, callTime: time.Millisecond,
+		compared: 2_000, comparedFiles: 1_000, adopted: 200, selected: 2_000, outstanding: 1_600,
 	}
 }

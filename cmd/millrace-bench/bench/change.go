@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -38,8 +39,17 @@ func (j *job) change(ctx context.Context) (res sideResult, err error) {
 	if _, err := j.putChanges(ctx, b, 0, changeRate); err != nil {
 		return res, err
 	}
+	since := time.Now()
 	took, err := j.putChanges(ctx, b, changeRate, j.Items)
-	return sideResult{Records: int64(len(took)), Seconds: percentile(took, 99)}, err
+	if err != nil {
+		return res, err
+	}
+	delays, err := read.PairDelays(ctx, j.app.DB(), mainAccount, since)
+	for _, d := range delays {
+		res.Copied = max(res.Copied, d.P99)
+	}
+	res.Records, res.Seconds = int64(len(took)), percentile(took, 99)
+	return res, err
 }
 
 // putChanges stores n items, the first with the number first, and returns the latencies of their copies in seconds.

@@ -29,6 +29,8 @@ type sideResult struct {
 	Records int64   `json:"records"`
 	Seconds float64 `json:"seconds"`
 	Bytes   int64   `json:"bytes,omitempty"` // peak memory of the process
+	// Copied is the p99 time in seconds from a Change to the end of its copy, as the log of results has it.
+	Copied float64 `json:"copied,omitempty"`
 }
 
 func (r sideResult) rate() float64 { return float64(r.Records) / r.Seconds }

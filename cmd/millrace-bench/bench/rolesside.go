@@ -33,15 +33,16 @@ import (
 // RolesSide is the job of one child process in the main job's figures. It runs the roles with an embedded broker and an
 // embedded ClickHouse, as millrace demo does, and reports the time for one job.
 type RolesSide struct {
-	Do     string        // store, change, delete or import
+	Do     string        // store, change, delete, import or adopt
 	Dir    string        // an empty directory for the state and the stores
 	Files  string        // directory of the files to store; only for store
 	Items  int           // number of items; for the other jobs
 	Window time.Duration // how long deletes or copies are counted; for delete and import
+	Limit  int           // deletes.max_count; 0: more than there are items
 }
 
 var errRolesSide = errors.New(
-	"--dir is required, and --do store with --files, --do change with --items, " +
+	"--dir is required, and --do store with --files, --do change or adopt with --items, " +
 		"or --do delete or import with --items and --window")
 
 func (s RolesSide) check() error {
@@ -49,7 +50,7 @@ func (s RolesSide) check() error {
 	switch s.Do {
 	case "store":
 		complete = s.Files != ""
-	case "change":
+	case "change", "adopt":
 		complete = s.Items > 0
 	case "delete", "import":
 		complete = s.Items > 0 && s.Window > 0
@@ -68,9 +69,12 @@ const (
 	expectedFile = "item-0000000"
 )
 
-// policies returns the policy of each job: two copies for store and change, one otherwise.
+// policies returns the policy of each job: two copies for store and change, none for adopt, one otherwise.
 func (s RolesSide) policies() string {
-	if s.Do == "store" || s.Do == "change" {
+	switch s.Do {
+	case "adopt":
+		return `{}`
+	case "store", "change":
 		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`
 	}
 	return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`
@@ -159,7 +163,14 @@ func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	}
 	cfg.Accounts = []settings.Account{account}
 	cfg.Outbox.Dir = filepath.Join(s.Dir, "outbox")
-	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000 // all items of a space are deleted
+	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000   // all items of a space are deleted
+	cfg.Replaced.MaxShare, cfg.Replaced.MaxCount = 1, 1_000_000 // what is measured rewrites whole spaces
+	if s.Limit > 0 {
+		cfg.Deletes.MaxCount = s.Limit
+	}
+	if s.Do == "adopt" {
+		cfg.Reconcile.Settle = adoptSettle
+	}
 	if err := state.SaveConfig(&cfg); err != nil {
 		return nil, err
 	}
@@ -212,6 +223,8 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 		return j.delete(ctx)
 	case "import":
 		return j.imported(ctx)
+	case "adopt":
+		return j.adopt(ctx)
 	}
 	return j.store(ctx)
 }
@@ -298,6 +311,56 @@ func (j *job) imported(ctx context.Context) (res sideResult, err error) {
 	}
 	return j.countRecorded(ctx, func(ctx context.Context) error { return producer.Publish(ctx, changes...) },
 		func(n copyCounts) uint64 { return n.Live })
+}
+
+// adoptSettle is reconcile.settle of the job adopt.
+const adoptSettle = 500 * time.Millisecond
+
+// adopt writes files into the first store without a report, and returns when a reconcile round has found all and each
+// is recorded.
+func (j *job) adopt(ctx context.Context) (res sideResult, err error) {
+	if err := fillFiles(filepath.Join(j.Dir, "store-"+primary, space), j.Items, nil); err != nil {
+		return res, err
+	}
+	if err := j.app.CatchUp(ctx); err != nil { // the record of the space
+		return res, err
+	}
+	start := time.Now()
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		rounds, err := j.app.SweepReconcile(gctx, app.ReconcileRequest{
+			Account: mainAccount, Store: primary, Space: space, Begun: start.UTC().Truncate(time.Millisecond),
+		})
+		if err == nil && (len(rounds) != 1 || rounds[0].Emitted != int64(j.Items)) {
+			err = fmt.Errorf("the sweep adopted other than %d files: %v", j.Items, rounds)
+		}
+		return err
+	})
+	group.Go(func() error {
+		_, err := j.waitRecorded(gctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Live) })
+		res = sideResult{Records: int64(j.Items), Seconds: time.Since(start).Seconds()}
+		return err
+	})
+	return res, group.Wait()
+}
+
+// fillFiles writes n files of up to 6 bytes below dir, 1,000 per directory. The first file of each directory has the
+// content first.
+func fillFiles(dir string, n int, first []byte) error {
+	for i := range n {
+		of := filepath.Join(dir, fmt.Sprintf("dir%03d", i/1000))
+		content := []byte("content")[:i%7]
+		if i%1000 == 0 {
+			content = first
+			if err := os.MkdirAll(of, 0o777); err != nil {
+				return fmt.Errorf("make a directory of files: %w", err)
+			}
+		}
+		if err := os.WriteFile(filepath.Join(of, item(i)), content, 0o666); err != nil {
+			return fmt.Errorf("write a file: %w", err)
+		}
+	}
+	return nil
 }
 
 // copyCounts counts the copies in one store by state.

@@ -376,7 +376,8 @@ func (s *server) env() []string {
 	return []string{accessVariable + "=" + s.access, secretVariable + "=" + s.secret}
 }
 
-// runMeasured runs a program until it exits and returns its cost and its standard output.
+// runMeasured runs a program until it exits and returns its cost and its standard output, also if the program exits
+// with an error.
 func runMeasured(ctx context.Context, env []string, program string, args ...string) (u cost, out []byte, err error) {
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -385,12 +386,14 @@ func runMeasured(ctx context.Context, env []string, program string, args ...stri
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	start := time.Now()
-	if err := runChild(cmd); err != nil {
-		return u, nil, fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(stderr.String()))
+	if err = runChild(cmd); err != nil {
+		err = fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(stderr.String()))
 	}
-	took := time.Since(start)
-	return cost{took.Seconds(),
-		(cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds()}, stdout.Bytes(), nil
+	u.seconds = time.Since(start).Seconds()
+	if p := cmd.ProcessState; p != nil {
+		u.cpu = (p.UserTime() + p.SystemTime()).Seconds()
+	}
+	return u, stdout.Bytes(), err
 }
 
 // runChild runs a child process until it exits. A terminal's Ctrl-C does not reach the child; the end of its context

@@ -17,6 +17,7 @@ const (
 	stepDamage
 	stepSweep
 	stepRepair
+	stepAdopt
 	stepDone
 )
 

@@ -282,6 +282,7 @@ func (d *demo) configure(state *statedir.Dir) (*config.Config, error) {
 	}
 	cfg.Fixity.MinInterval = time.Millisecond
 	cfg.Fixity.Settle = 500 * time.Millisecond
+	cfg.Reconcile.Settle = 500 * time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
 	cfg.Duplication.Wait = []time.Duration{500 * time.Millisecond, time.Second, 5 * time.Second}
 	cfg.Outbox.Dir = state.Path("outbox")
@@ -329,6 +330,7 @@ func (d *demo) steps(ctx context.Context) (*result, error) {
 		do   func(context.Context) error
 	}{
 		{stepWrite, d.write}, {stepCopy, d.waitCopied}, {stepDamage, d.damage}, {stepSweep, d.sweep}, {stepRepair, d.repair},
+		{stepAdopt, d.adopt},
 	} {
 		if d.checkpoint.Step > s.step {
 			continue

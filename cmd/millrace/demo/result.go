@@ -27,6 +27,8 @@ type result struct {
 	Skipped  []skip    `json:"skipped,omitempty"`
 	Stores   []counts  `json:"stores"`
 	Findings []finding `json:"findings"`
+	// Adopted is the number of files that no event had reported and that now have a copy in every store.
+	Adopted int `json:"adopted"`
 	// Seconds is the time from the first write to the last first check, over all runs.
 	Seconds   float64 `json:"seconds"`
 	ItemRate  float64 `json:"items_per_second"`
@@ -36,6 +38,7 @@ type result struct {
 	BytesRead int64   `json:"bytes_checked"`
 
 	timeline   []read.Event
+	adopted    string // the name of that file
 	checkpoint *checkpoint
 	kept       bool
 }
@@ -53,7 +56,7 @@ type counts struct {
 func (d *demo) result(ctx context.Context, short *shortfall) (*result, error) {
 	r := &result{
 		Dir: d.checkpoint.Dir, State: d.cfg.State, Skipped: d.checkpoint.Skipped, Seconds: d.checkpoint.Spent,
-		checkpoint: d.checkpoint, kept: d.cfg.Keep,
+		checkpoint: d.checkpoint, kept: d.cfg.Keep, adopted: d.unreported(),
 	}
 	if short != nil {
 		r.Missed = append(r.Missed, short.what)
@@ -101,10 +104,17 @@ func (d *demo) measure(ctx context.Context, r *result) error {
 	if err != nil {
 		return err
 	}
+	if n, err := d.countAdopted(ctx); err != nil {
+		return err
+	} else if n == int64(len(stores)) {
+		r.Adopted = 1
+	} else {
+		r.Missed = append(r.Missed, fmt.Sprintf("%s: adopted in %d of %d stores", d.unreported(), n, len(stores)))
+	}
 	for _, c := range list {
 		r.Stores = append(r.Stores,
 			counts{c.Store, d.driver(c.Store), int64(c.Live), int64(c.Verified), int64(c.Tombstones), c.Bytes})
-		if want := uint64(r.Items - 1); c.Live != want || c.Verified != want || c.Tombstones != 1 {
+		if want := uint64(r.Items - 1 + r.Adopted); c.Live != want || c.Verified != want || c.Tombstones != 1 {
 			r.Missed = append(r.Missed, fmt.Sprintf("store %s: %d items, %d verified, %d deleted; expected %d, %d, 1",
 				c.Store, c.Live, c.Verified, c.Tombstones, want, want))
 		}
@@ -180,6 +190,10 @@ func (r *result) page(b *strings.Builder) {
 		fmt.Fprintf(tw, "  store %s\t%s\t%s\t%s\t%s\t%s\n", f.Store, f.Harm, row, f.Finding, end, f.Item)
 	}
 	tw.Flush()
+	if r.Adopted > 0 {
+		fmt.Fprintf(b, "\nA file that another program put into store %s was found, copied and checked: %s\n",
+			primary, r.adopted)
+	}
 	r.next(b)
 }
 

@@ -23,6 +23,13 @@ acl --operation DescribeConfigs --resource-pattern-type prefixed \
 acl --operation Write --resource-pattern-type prefixed \
 	--topic "${PREFIX}delay."
 
+# keeps the topic in memory
+acl --operation Read \
+	--topic "${PREFIX}accounts" \
+	--topic "${PREFIX}control" \
+	--topic "${PREFIX}incidents" \
+	--topic "${PREFIX}policies"
+
 # knows the spaces that are gone
 acl --operation Read \
 	--topic "${PREFIX}admin"
@@ -42,8 +49,12 @@ acl --operation Write \
 	--topic "${PREFIX}backlog.copier" \
 	--topic "${PREFIX}backlog.copier.low" \
 	--topic "${PREFIX}changes" \
+	--topic "${PREFIX}checkpoints" \
 	--topic "${PREFIX}dead" \
 	--topic "${PREFIX}deletions" \
+	--topic "${PREFIX}duplication.high" \
+	--topic "${PREFIX}duplication.large" \
+	--topic "${PREFIX}duplication.low" \
 	--topic "${PREFIX}duplication.results" \
 	--topic "${PREFIX}fixity.high" \
 	--topic "${PREFIX}fixity.large" \
@@ -53,12 +64,6 @@ acl --operation Write \
 # restores offsets that the brokers have expired
 acl --operation Read \
 	--topic "${PREFIX}checkpoints"
-
-# keeps the topic in memory
-acl --operation Read \
-	--topic "${PREFIX}control" \
-	--topic "${PREFIX}incidents" \
-	--topic "${PREFIX}policies"
 
 # its consumer group
 acl --operation Read \

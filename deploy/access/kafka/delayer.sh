@@ -27,6 +27,13 @@ acl --operation Read --resource-pattern-type prefixed \
 acl --operation Write --resource-pattern-type prefixed \
 	--topic "${PREFIX}delay."
 
+# keeps the topic in memory
+acl --operation Read \
+	--topic "${PREFIX}accounts" \
+	--topic "${PREFIX}control" \
+	--topic "${PREFIX}incidents" \
+	--topic "${PREFIX}policies"
+
 # publishes
 acl --operation Write \
 	--topic "${PREFIX}again.checker" \
@@ -43,12 +50,6 @@ acl --operation Write \
 # restores offsets that the brokers have expired
 acl --operation Read \
 	--topic "${PREFIX}checkpoints"
-
-# keeps the topic in memory
-acl --operation Read \
-	--topic "${PREFIX}control" \
-	--topic "${PREFIX}incidents" \
-	--topic "${PREFIX}policies"
 
 # its consumer group
 acl --operation Read \

@@ -23,6 +23,13 @@ acl --operation DescribeConfigs --resource-pattern-type prefixed \
 acl --operation Write --resource-pattern-type prefixed \
 	--topic "${PREFIX}delay."
 
+# keeps the topic in memory
+acl --operation Read \
+	--topic "${PREFIX}accounts" \
+	--topic "${PREFIX}control" \
+	--topic "${PREFIX}incidents" \
+	--topic "${PREFIX}policies"
+
 # handles its messages
 acl --operation Read \
 	--topic "${PREFIX}again.ingester"
@@ -37,12 +44,6 @@ acl --operation Write \
 # restores offsets that the brokers have expired
 acl --operation Read \
 	--topic "${PREFIX}checkpoints"
-
-# keeps the topic in memory
-acl --operation Read \
-	--topic "${PREFIX}control" \
-	--topic "${PREFIX}incidents" \
-	--topic "${PREFIX}policies"
 
 # its consumer group
 acl --operation Read \

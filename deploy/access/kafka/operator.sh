@@ -17,6 +17,7 @@ acl --operation Read --resource-pattern-type prefixed \
 
 # publishes
 acl --operation Write \
+	--topic "${PREFIX}accounts" \
 	--topic "${PREFIX}admin" \
 	--topic "${PREFIX}again.checker" \
 	--topic "${PREFIX}again.checker.large" \
@@ -30,21 +31,21 @@ acl --operation Write \
 	--topic "${PREFIX}checkpoints" \
 	--topic "${PREFIX}control" \
 	--topic "${PREFIX}duplication.high" \
+	--topic "${PREFIX}duplication.large" \
+	--topic "${PREFIX}duplication.low" \
 	--topic "${PREFIX}fixity.high" \
 	--topic "${PREFIX}fixity.large" \
 	--topic "${PREFIX}fixity.low" \
 	--topic "${PREFIX}incidents" \
 	--topic "${PREFIX}jobs" \
-	--topic "${PREFIX}policies"
+	--topic "${PREFIX}policies" \
+	--topic "${PREFIX}reports"
 
 # redrives dead letters
 acl --operation Write \
 	--topic "${PREFIX}deletions" \
-	--topic "${PREFIX}duplication.large" \
-	--topic "${PREFIX}duplication.low" \
 	--topic "${PREFIX}duplication.results" \
-	--topic "${PREFIX}fixity.results" \
-	--topic "${PREFIX}reports"
+	--topic "${PREFIX}fixity.results"
 
 # waits for the roles
 acl --operation Describe --resource-pattern-type prefixed \

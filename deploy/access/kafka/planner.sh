@@ -23,6 +23,13 @@ acl --operation DescribeConfigs --resource-pattern-type prefixed \
 acl --operation Write --resource-pattern-type prefixed \
 	--topic "${PREFIX}delay."
 
+# keeps the topic in memory
+acl --operation Read \
+	--topic "${PREFIX}accounts" \
+	--topic "${PREFIX}control" \
+	--topic "${PREFIX}incidents" \
+	--topic "${PREFIX}policies"
+
 # handles its messages
 acl --operation Read \
 	--topic "${PREFIX}again.planner" \
@@ -31,12 +38,6 @@ acl --operation Read \
 # restores offsets that the brokers have expired
 acl --operation Read \
 	--topic "${PREFIX}checkpoints"
-
-# keeps the topic in memory
-acl --operation Read \
-	--topic "${PREFIX}control" \
-	--topic "${PREFIX}incidents" \
-	--topic "${PREFIX}policies"
 
 # publishes
 acl --operation Write \

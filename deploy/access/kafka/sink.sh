@@ -19,6 +19,13 @@ acl --operation Describe --resource-pattern-type prefixed \
 acl --operation DescribeConfigs --resource-pattern-type prefixed \
 	--topic "${PREFIX}"
 
+# keeps the topic in memory
+acl --operation Read \
+	--topic "${PREFIX}accounts" \
+	--topic "${PREFIX}control" \
+	--topic "${PREFIX}incidents" \
+	--topic "${PREFIX}policies"
+
 # handles its messages
 acl --operation Read \
 	--topic "${PREFIX}admin" \
@@ -38,12 +45,6 @@ acl --operation Write \
 # restores offsets that the brokers have expired
 acl --operation Read \
 	--topic "${PREFIX}checkpoints"
-
-# keeps the topic in memory
-acl --operation Read \
-	--topic "${PREFIX}control" \
-	--topic "${PREFIX}incidents" \
-	--topic "${PREFIX}policies"
 
 # its consumer group
 acl --operation Read \

@@ -23,6 +23,13 @@ acl --operation DescribeConfigs --resource-pattern-type prefixed \
 acl --operation Delete --resource-pattern-type prefixed \
 	--topic "${PREFIX}delay."
 
+# keeps the topic in memory
+acl --operation Read \
+	--topic "${PREFIX}accounts" \
+	--topic "${PREFIX}control" \
+	--topic "${PREFIX}incidents" \
+	--topic "${PREFIX}policies"
+
 # knows the spaces that are gone
 acl --operation Read \
 	--topic "${PREFIX}admin"
@@ -54,23 +61,21 @@ acl --operation Delete \
 	--topic "${PREFIX}jobs" \
 	--topic "${PREFIX}reports"
 
-# restores offsets that the brokers have expired
-acl --operation Read \
-	--topic "${PREFIX}checkpoints"
-
 # publishes
 acl --operation Write \
+	--topic "${PREFIX}changes" \
 	--topic "${PREFIX}checkpoints" \
+	--topic "${PREFIX}duplication.large" \
+	--topic "${PREFIX}duplication.low" \
 	--topic "${PREFIX}fixity.large" \
 	--topic "${PREFIX}fixity.low" \
 	--topic "${PREFIX}incidents" \
-	--topic "${PREFIX}jobs"
+	--topic "${PREFIX}jobs" \
+	--topic "${PREFIX}reports"
 
-# keeps the topic in memory
+# restores offsets that the brokers have expired
 acl --operation Read \
-	--topic "${PREFIX}control" \
-	--topic "${PREFIX}incidents" \
-	--topic "${PREFIX}policies"
+	--topic "${PREFIX}checkpoints"
 
 # finds the age of records with timestamps of the future
 acl --operation Read \
@@ -104,6 +109,10 @@ acl --operation Describe \
 acl --operation Describe \
 	--group "${PREFIX}sink" \
 	--group "${PREFIX}state"
+
+# owns the splits of sweeps
+acl --operation Read \
+	--group "${PREFIX}sweeper"
 
 # the topics of ingest.notifications, separated by spaces
 for topic in ${NOTIFICATIONS:-}; do

@@ -292,7 +292,11 @@ type Checkpoint struct {
 	Counts    map[string]int64       `protobuf:"bytes,9,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	Time      *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
 	// The round is the first one of its (store, space): it establishes the baseline.
-	Baseline      bool `protobuf:"varint,11,opt,name=baseline,proto3" json:"baseline,omitempty"`
+	Baseline bool `protobuf:"varint,11,opt,name=baseline,proto3" json:"baseline,omitempty"`
+	// The messages of the round so far that ask for work, or report a finding.
+	Emitted int64 `protobuf:"varint,12,opt,name=emitted,proto3" json:"emitted,omitempty"`
+	// The cursor at the end of the round before.
+	Previous      []byte `protobuf:"bytes,13,opt,name=previous,proto3" json:"previous,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -404,22 +408,39 @@ func (x *Checkpoint) GetBaseline() bool {
 	return false
 }
 
-// Report is the result of a round of one (store, space).
+func (x *Checkpoint) GetEmitted() int64 {
+	if x != nil {
+		return x.Emitted
+	}
+	return 0
+}
+
+func (x *Checkpoint) GetPrevious() []byte {
+	if x != nil {
+		return x.Previous
+	}
+	return nil
+}
+
+// Report is the result of a round of one (store, space) or, of kind pair, of one (space, source, destination).
 type Report struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Kind          string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
-	Account       string                 `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
-	Store         string                 `protobuf:"bytes,4,opt,name=store,proto3" json:"store,omitempty"`
-	Space         string                 `protobuf:"bytes,5,opt,name=space,proto3" json:"space,omitempty"`
-	Round         string                 `protobuf:"bytes,6,opt,name=round,proto3" json:"round,omitempty"`
-	Started       *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started,proto3" json:"started,omitempty"`
-	Finished      *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=finished,proto3" json:"finished,omitempty"`
-	Counts        map[string]int64       `protobuf:"bytes,9,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	Complete      bool                   `protobuf:"varint,10,opt,name=complete,proto3" json:"complete,omitempty"`
-	Detail        string                 `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Kind    string                 `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	Account string                 `protobuf:"bytes,3,opt,name=account,proto3" json:"account,omitempty"`
+	// Of a pair, the source.
+	Store    string                 `protobuf:"bytes,4,opt,name=store,proto3" json:"store,omitempty"`
+	Space    string                 `protobuf:"bytes,5,opt,name=space,proto3" json:"space,omitempty"`
+	Round    string                 `protobuf:"bytes,6,opt,name=round,proto3" json:"round,omitempty"`
+	Started  *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=started,proto3" json:"started,omitempty"`
+	Finished *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=finished,proto3" json:"finished,omitempty"`
+	Counts   map[string]int64       `protobuf:"bytes,9,rep,name=counts,proto3" json:"counts,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	Complete bool                   `protobuf:"varint,10,opt,name=complete,proto3" json:"complete,omitempty"`
+	Detail   string                 `protobuf:"bytes,11,opt,name=detail,proto3" json:"detail,omitempty"`
+	// The destination of a pair; empty in other reports.
+	DestinationStore string `protobuf:"bytes,12,opt,name=destination_store,json=destinationStore,proto3" json:"destination_store,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Report) Reset() {
@@ -525,6 +546,13 @@ func (x *Report) GetComplete() bool {
 func (x *Report) GetDetail() string {
 	if x != nil {
 		return x.Detail
+	}
+	return ""
+}
+
+func (x *Report) GetDestinationStore() string {
+	if x != nil {
+		return x.DestinationStore
 	}
 	return ""
 }
@@ -807,7 +835,7 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12.\n" +
 	"\x04time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
-	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\xe3\x03\n" +
+	"\x05until\x18\v \x01(\v2\x1a.google.protobuf.TimestampR\x05until\"\x99\x04\n" +
 	"\n" +
 	"Checkpoint\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x14\n" +
@@ -822,10 +850,12 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"\x06counts\x18\t \x03(\v2#.millrace.v1.Checkpoint.CountsEntryR\x06counts\x12.\n" +
 	"\x04time\x18\n" +
 	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
-	"\bbaseline\x18\v \x01(\bR\bbaseline\x1a9\n" +
+	"\bbaseline\x18\v \x01(\bR\bbaseline\x12\x18\n" +
+	"\aemitted\x18\f \x01(\x03R\aemitted\x12\x1a\n" +
+	"\bprevious\x18\r \x01(\fR\bprevious\x1a9\n" +
 	"\vCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x9e\x03\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\xcb\x03\n" +
 	"\x06Report\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x18\n" +
@@ -838,7 +868,8 @@ const file_millrace_v1_control_proto_rawDesc = "" +
 	"\x06counts\x18\t \x03(\v2\x1f.millrace.v1.Report.CountsEntryR\x06counts\x12\x1a\n" +
 	"\bcomplete\x18\n" +
 	" \x01(\bR\bcomplete\x12\x16\n" +
-	"\x06detail\x18\v \x01(\tR\x06detail\x1a9\n" +
+	"\x06detail\x18\v \x01(\tR\x06detail\x12+\n" +
+	"\x11destination_store\x18\f \x01(\tR\x10destinationStore\x1a9\n" +
 	"\vCountsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"\x9e\x02\n" +

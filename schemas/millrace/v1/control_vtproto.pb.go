@@ -90,6 +90,7 @@ func (m *Checkpoint) CloneVT() *Checkpoint {
 	r.NextStart = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.NextStart).CloneVT())
 	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
 	r.Baseline = m.Baseline
+	r.Emitted = m.Emitted
 	if rhs := m.Cursor; rhs != nil {
 		tmpBytes := make([]byte, len(rhs))
 		copy(tmpBytes, rhs)
@@ -101,6 +102,11 @@ func (m *Checkpoint) CloneVT() *Checkpoint {
 			tmpContainer[k] = v
 		}
 		r.Counts = tmpContainer
+	}
+	if rhs := m.Previous; rhs != nil {
+		tmpBytes := make([]byte, len(rhs))
+		copy(tmpBytes, rhs)
+		r.Previous = tmpBytes
 	}
 	if len(m.unknownFields) > 0 {
 		r.unknownFields = make([]byte, len(m.unknownFields))
@@ -128,6 +134,7 @@ func (m *Report) CloneVT() *Report {
 	r.Finished = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Finished).CloneVT())
 	r.Complete = m.Complete
 	r.Detail = m.Detail
+	r.DestinationStore = m.DestinationStore
 	if rhs := m.Counts; rhs != nil {
 		tmpContainer := make(map[string]int64, len(rhs))
 		for k, v := range rhs {
@@ -466,6 +473,18 @@ func (m *Checkpoint) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Previous) > 0 {
+		i -= len(m.Previous)
+		copy(dAtA[i:], m.Previous)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Previous)))
+		i--
+		dAtA[i] = 0x6a
+	}
+	if m.Emitted != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Emitted))
+		i--
+		dAtA[i] = 0x60
+	}
 	if m.Baseline {
 		i--
 		if m.Baseline {
@@ -600,6 +619,13 @@ func (m *Report) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if len(m.DestinationStore) > 0 {
+		i -= len(m.DestinationStore)
+		copy(dAtA[i:], m.DestinationStore)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.DestinationStore)))
+		i--
+		dAtA[i] = 0x62
 	}
 	if len(m.Detail) > 0 {
 		i -= len(m.Detail)
@@ -1089,6 +1115,13 @@ func (m *Checkpoint) SizeVT() (n int) {
 	if m.Baseline {
 		n += 2
 	}
+	if m.Emitted != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Emitted))
+	}
+	l = len(m.Previous)
+	if l > 0 {
+		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1143,6 +1176,10 @@ func (m *Report) SizeVT() (n int) {
 		n += 2
 	}
 	l = len(m.Detail)
+	if l > 0 {
+		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	l = len(m.DestinationStore)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
@@ -2571,6 +2608,56 @@ func (m *Checkpoint) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.Baseline = bool(v != 0)
+		case 12:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Emitted", wireType)
+			}
+			m.Emitted = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Emitted |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 13:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Previous", wireType)
+			}
+			var byteLen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				byteLen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if byteLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + byteLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.Previous = dAtA[iNdEx:postIndex]
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3082,6 +3169,42 @@ func (m *Report) UnmarshalVTUnsafe(dAtA []byte) error {
 				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
 			}
 			m.Detail = stringValue
+			iNdEx = postIndex
+		case 12:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field DestinationStore", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.DestinationStore = stringValue
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

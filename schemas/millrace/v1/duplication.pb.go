@@ -31,6 +31,8 @@ const (
 	DuplicationReason_DUPLICATION_REASON_SWEEP       DuplicationReason = 2
 	DuplicationReason_DUPLICATION_REASON_REPAIR      DuplicationReason = 3
 	DuplicationReason_DUPLICATION_REASON_MANUAL      DuplicationReason = 4
+	// Brings back content that was deleted or replaced; see RestoreOrder.
+	DuplicationReason_DUPLICATION_REASON_RESTORE DuplicationReason = 5
 )
 
 // Enum value maps for DuplicationReason.
@@ -41,6 +43,7 @@ var (
 		2: "DUPLICATION_REASON_SWEEP",
 		3: "DUPLICATION_REASON_REPAIR",
 		4: "DUPLICATION_REASON_MANUAL",
+		5: "DUPLICATION_REASON_RESTORE",
 	}
 	DuplicationReason_value = map[string]int32{
 		"DUPLICATION_REASON_UNSPECIFIED": 0,
@@ -48,6 +51,7 @@ var (
 		"DUPLICATION_REASON_SWEEP":       2,
 		"DUPLICATION_REASON_REPAIR":      3,
 		"DUPLICATION_REASON_MANUAL":      4,
+		"DUPLICATION_REASON_RESTORE":     5,
 	}
 )
 
@@ -174,7 +178,16 @@ type DuplicationCommand struct {
 	// delete that led to the deletion. A tombstone that is not newer does not contradict a source that exists.
 	CarriedDelete *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=carried_delete,json=carriedDelete,proto3" json:"carried_delete,omitempty"`
 	// The causing change did not report the size.
-	SizeUnknown   bool `protobuf:"varint,24,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
+	SizeUnknown bool `protobuf:"varint,24,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
+	// Set if, and only if, reason is DUPLICATION_REASON_RESTORE. Then destination_store is the store that gets the
+	// content back, source_store the store of the first source, approved the operator who ordered it, and cause the list
+	// or the action that it belongs to.
+	Restore *RestoreOrder `protobuf:"bytes,25,opt,name=restore,proto3" json:"restore,omitempty"`
+	// The approved list that ordered this command. Only a rewrite with the content of change_version and digests is
+	// approved.
+	List string `protobuf:"bytes,32,opt,name=list,proto3" json:"list,omitempty"`
+	// Decide and report only: no store, no record and no other message changes.
+	DryRun        bool `protobuf:"varint,30,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +390,27 @@ func (x *DuplicationCommand) GetSizeUnknown() bool {
 	return false
 }
 
+func (x *DuplicationCommand) GetRestore() *RestoreOrder {
+	if x != nil {
+		return x.Restore
+	}
+	return nil
+}
+
+func (x *DuplicationCommand) GetList() string {
+	if x != nil {
+		return x.List
+	}
+	return ""
+}
+
+func (x *DuplicationCommand) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
 // RepairOrder holds the preconditions of a repair.
 type RepairOrder struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -458,15 +492,181 @@ func (x *RepairOrder) GetNumber() int32 {
 	return 0
 }
 
+// RestoreOrder orders that a store gets back content of an item that was deleted or replaced, with the properties that
+// the store of the bytes has for it. Its conditions are those of the moment of the decision: if something else is there
+// now, nothing is written.
+type RestoreOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The digests of the content. It is written only if the audit log has them for the item, verified against bytes.
+	Digests map[string]string `protobuf:"bytes,1,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Bytes; 0 if size_unknown is set.
+	Size        int64 `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	SizeUnknown bool  `protobuf:"varint,3,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
+	// Where the bytes may be read, in the order in which they are tried. At least one.
+	Sources []*RestoreSource `protobuf:"bytes,4,rep,name=sources,proto3" json:"sources,omitempty"`
+	// The object that the content replaces. Unset: nothing is there.
+	Replaces *Identity `protobuf:"bytes,5,opt,name=replaces,proto3" json:"replaces,omitempty"`
+	// If replaces is unset: when the item was deleted, by the clock of the store. A later tombstone is another delete.
+	// Unset: no tombstone is on record, so that the item was lost.
+	Deleted *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// The id of the list that was refused; empty if no list was.
+	List string `protobuf:"bytes,7,opt,name=list,proto3" json:"list,omitempty"`
+	// The reason that the operator gave.
+	Why           string `protobuf:"bytes,8,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreOrder) Reset() {
+	*x = RestoreOrder{}
+	mi := &file_millrace_v1_duplication_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreOrder) ProtoMessage() {}
+
+func (x *RestoreOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_duplication_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreOrder.ProtoReflect.Descriptor instead.
+func (*RestoreOrder) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_duplication_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *RestoreOrder) GetDigests() map[string]string {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+func (x *RestoreOrder) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *RestoreOrder) GetSizeUnknown() bool {
+	if x != nil {
+		return x.SizeUnknown
+	}
+	return false
+}
+
+func (x *RestoreOrder) GetSources() []*RestoreSource {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *RestoreOrder) GetReplaces() *Identity {
+	if x != nil {
+		return x.Replaces
+	}
+	return nil
+}
+
+func (x *RestoreOrder) GetDeleted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Deleted
+	}
+	return nil
+}
+
+func (x *RestoreOrder) GetList() string {
+	if x != nil {
+		return x.List
+	}
+	return ""
+}
+
+func (x *RestoreOrder) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// RestoreSource is a place with bytes of an item.
+type RestoreSource struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Store string                 `protobuf:"bytes,1,opt,name=store,proto3" json:"store,omitempty"`
+	// The kept version of the item in that store; empty: the copy that is there now.
+	Kept          string `protobuf:"bytes,2,opt,name=kept,proto3" json:"kept,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestoreSource) Reset() {
+	*x = RestoreSource{}
+	mi := &file_millrace_v1_duplication_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestoreSource) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestoreSource) ProtoMessage() {}
+
+func (x *RestoreSource) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_duplication_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestoreSource.ProtoReflect.Descriptor instead.
+func (*RestoreSource) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_duplication_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *RestoreSource) GetStore() string {
+	if x != nil {
+		return x.Store
+	}
+	return ""
+}
+
+func (x *RestoreSource) GetKept() string {
+	if x != nil {
+		return x.Kept
+	}
+	return ""
+}
+
 // DeletionCommand requests a second examination of one copy, by the deleter of the destination, before it is deleted.
 type DeletionCommand struct {
-	state            protoimpl.MessageState `protogen:"open.v1"`
-	Id               string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
-	Account          string                 `protobuf:"bytes,2,opt,name=account,proto3" json:"account,omitempty"`
-	Space            string                 `protobuf:"bytes,3,opt,name=space,proto3" json:"space,omitempty"`
-	Item             string                 `protobuf:"bytes,4,opt,name=item,proto3" json:"item,omitempty"`
-	SourceStore      string                 `protobuf:"bytes,5,opt,name=source_store,json=sourceStore,proto3" json:"source_store,omitempty"`
-	DestinationStore string                 `protobuf:"bytes,6,opt,name=destination_store,json=destinationStore,proto3" json:"destination_store,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Id      string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	Account string                 `protobuf:"bytes,2,opt,name=account,proto3" json:"account,omitempty"`
+	Space   string                 `protobuf:"bytes,3,opt,name=space,proto3" json:"space,omitempty"`
+	// Empty for a command about the space itself.
+	Item             string `protobuf:"bytes,4,opt,name=item,proto3" json:"item,omitempty"`
+	SourceStore      string `protobuf:"bytes,5,opt,name=source_store,json=sourceStore,proto3" json:"source_store,omitempty"`
+	DestinationStore string `protobuf:"bytes,6,opt,name=destination_store,json=destinationStore,proto3" json:"destination_store,omitempty"`
 	// The id of the duplication command that caused this command, or the list that ordered it.
 	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
 	Cause   string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
@@ -482,15 +682,21 @@ type DeletionCommand struct {
 	Approved string `protobuf:"bytes,15,opt,name=approved,proto3" json:"approved,omitempty"`
 	// The approved list that has this delete. Deletes of the item that are later than deleted are not approved.
 	List string `protobuf:"bytes,16,opt,name=list,proto3" json:"list,omitempty"`
-	// Set in a command without an item: orders the deletes of this list that were on it at time.
-	ApproveList   string `protobuf:"bytes,17,opt,name=approve_list,json=approveList,proto3" json:"approve_list,omitempty"`
+	// Set in a command without an item: orders the deletes, or the rewrites, of this list that were on it at time.
+	ApproveList string `protobuf:"bytes,17,opt,name=approve_list,json=approveList,proto3" json:"approve_list,omitempty"`
+	// Set in a command without an item: the sources of what was on this list at time are to be restored.
+	RefuseList string `protobuf:"bytes,18,opt,name=refuse_list,json=refuseList,proto3" json:"refuse_list,omitempty"`
+	// The reason that the operator gave, of a list that is refused.
+	Why string `protobuf:"bytes,19,opt,name=why,proto3" json:"why,omitempty"`
+	// As in DuplicationCommand. The brake counts nothing.
+	DryRun        bool `protobuf:"varint,22,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DeletionCommand) Reset() {
 	*x = DeletionCommand{}
-	mi := &file_millrace_v1_duplication_proto_msgTypes[2]
+	mi := &file_millrace_v1_duplication_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -502,7 +708,7 @@ func (x *DeletionCommand) String() string {
 func (*DeletionCommand) ProtoMessage() {}
 
 func (x *DeletionCommand) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_duplication_proto_msgTypes[2]
+	mi := &file_millrace_v1_duplication_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -515,7 +721,7 @@ func (x *DeletionCommand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeletionCommand.ProtoReflect.Descriptor instead.
 func (*DeletionCommand) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_duplication_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_duplication_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *DeletionCommand) GetId() string {
@@ -637,6 +843,27 @@ func (x *DeletionCommand) GetApproveList() string {
 	return ""
 }
 
+func (x *DeletionCommand) GetRefuseList() string {
+	if x != nil {
+		return x.RefuseList
+	}
+	return ""
+}
+
+func (x *DeletionCommand) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *DeletionCommand) GetDryRun() bool {
+	if x != nil {
+		return x.DryRun
+	}
+	return false
+}
+
 // DuplicationResult is the result of one execution of a command.
 type DuplicationResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -673,15 +900,20 @@ type DuplicationResult struct {
 	Software string `protobuf:"bytes,25,opt,name=software,proto3" json:"software,omitempty"`
 	// For repairs: the key of the incident.
 	Incident string `protobuf:"bytes,26,opt,name=incident,proto3" json:"incident,omitempty"`
-	// The list on which a delete waits for approval, or that was approved and had the delete.
-	List          string `protobuf:"bytes,27,opt,name=list,proto3" json:"list,omitempty"`
+	// The list on which a delete or a rewrite waits for approval, or that was approved and had it.
+	List string `protobuf:"bytes,27,opt,name=list,proto3" json:"list,omitempty"`
+	// The version of the source's content, for a rewrite that waits for approval; digests are those known of it.
+	SourceVersion string `protobuf:"bytes,28,opt,name=source_version,json=sourceVersion,proto3" json:"source_version,omitempty"`
+	// Set if this was a dry run, in which nothing changed: what result would have been without it. Then result is
+	// dry-run.
+	WouldBe       string `protobuf:"bytes,34,opt,name=would_be,json=wouldBe,proto3" json:"would_be,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DuplicationResult) Reset() {
 	*x = DuplicationResult{}
-	mi := &file_millrace_v1_duplication_proto_msgTypes[3]
+	mi := &file_millrace_v1_duplication_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -693,7 +925,7 @@ func (x *DuplicationResult) String() string {
 func (*DuplicationResult) ProtoMessage() {}
 
 func (x *DuplicationResult) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_duplication_proto_msgTypes[3]
+	mi := &file_millrace_v1_duplication_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -706,7 +938,7 @@ func (x *DuplicationResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DuplicationResult.ProtoReflect.Descriptor instead.
 func (*DuplicationResult) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_duplication_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_duplication_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DuplicationResult) GetId() string {
@@ -898,11 +1130,25 @@ func (x *DuplicationResult) GetList() string {
 	return ""
 }
 
+func (x *DuplicationResult) GetSourceVersion() string {
+	if x != nil {
+		return x.SourceVersion
+	}
+	return ""
+}
+
+func (x *DuplicationResult) GetWouldBe() string {
+	if x != nil {
+		return x.WouldBe
+	}
+	return ""
+}
+
 var File_millrace_v1_duplication_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\n" +
-	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\xc2\b\n" +
+	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\xa4\t\n" +
 	"\x12DuplicationCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -931,7 +1177,10 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\bapproved\x18\x15 \x01(\tR\bapproved\x12.\n" +
 	"\x04time\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12A\n" +
 	"\x0ecarried_delete\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\rcarriedDelete\x12!\n" +
-	"\fsize_unknown\x18\x18 \x01(\bR\vsizeUnknown\x1a:\n" +
+	"\fsize_unknown\x18\x18 \x01(\bR\vsizeUnknown\x123\n" +
+	"\arestore\x18\x19 \x01(\v2\x19.millrace.v1.RestoreOrderR\arestore\x12\x12\n" +
+	"\x04list\x18  \x01(\tR\x04list\x12\x17\n" +
+	"\adry_run\x18\x1e \x01(\bR\x06dryRun\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x02\n" +
@@ -943,7 +1192,22 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x06number\x18\x05 \x01(\x05R\x06number\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdf\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x88\x03\n" +
+	"\fRestoreOrder\x12@\n" +
+	"\adigests\x18\x01 \x03(\v2&.millrace.v1.RestoreOrder.DigestsEntryR\adigests\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12!\n" +
+	"\fsize_unknown\x18\x03 \x01(\bR\vsizeUnknown\x124\n" +
+	"\asources\x18\x04 \x03(\v2\x1a.millrace.v1.RestoreSourceR\asources\x121\n" +
+	"\breplaces\x18\x05 \x01(\v2\x15.millrace.v1.IdentityR\breplaces\x124\n" +
+	"\adeleted\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\adeleted\x12\x12\n" +
+	"\x04list\x18\a \x01(\tR\x04list\x12\x10\n" +
+	"\x03why\x18\b \x01(\tR\x03why\x1a:\n" +
+	"\fDigestsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\rRestoreSource\x12\x14\n" +
+	"\x05store\x18\x01 \x01(\tR\x05store\x12\x12\n" +
+	"\x04kept\x18\x02 \x01(\tR\x04kept\"\xab\x05\n" +
 	"\x0fDeletionCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -962,7 +1226,11 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x04time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
 	"\bapproved\x18\x0f \x01(\tR\bapproved\x12\x12\n" +
 	"\x04list\x18\x10 \x01(\tR\x04list\x12!\n" +
-	"\fapprove_list\x18\x11 \x01(\tR\vapproveList\"\xbe\a\n" +
+	"\fapprove_list\x18\x11 \x01(\tR\vapproveList\x12\x1f\n" +
+	"\vrefuse_list\x18\x12 \x01(\tR\n" +
+	"refuseList\x12\x10\n" +
+	"\x03why\x18\x13 \x01(\tR\x03why\x12\x17\n" +
+	"\adry_run\x18\x16 \x01(\bR\x06dryRun\"\x80\b\n" +
 	"\x11DuplicationResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acommand\x18\x02 \x01(\tR\acommand\x12\x14\n" +
@@ -993,16 +1261,19 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x04host\x18\x18 \x01(\tR\x04host\x12\x1a\n" +
 	"\bsoftware\x18\x19 \x01(\tR\bsoftware\x12\x1a\n" +
 	"\bincident\x18\x1a \x01(\tR\bincident\x12\x12\n" +
-	"\x04list\x18\x1b \x01(\tR\x04list\x1a:\n" +
+	"\x04list\x18\x1b \x01(\tR\x04list\x12%\n" +
+	"\x0esource_version\x18\x1c \x01(\tR\rsourceVersion\x12\x19\n" +
+	"\bwould_be\x18\" \x01(\tR\awouldBe\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xb2\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xd2\x01\n" +
 	"\x11DuplicationReason\x12\"\n" +
 	"\x1eDUPLICATION_REASON_UNSPECIFIED\x10\x00\x12\x1d\n" +
 	"\x19DUPLICATION_REASON_CHANGE\x10\x01\x12\x1c\n" +
 	"\x18DUPLICATION_REASON_SWEEP\x10\x02\x12\x1d\n" +
 	"\x19DUPLICATION_REASON_REPAIR\x10\x03\x12\x1d\n" +
-	"\x19DUPLICATION_REASON_MANUAL\x10\x04*t\n" +
+	"\x19DUPLICATION_REASON_MANUAL\x10\x04\x12\x1e\n" +
+	"\x1aDUPLICATION_REASON_RESTORE\x10\x05*t\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_DONE\x10\x01\x12\x13\n" +
@@ -1023,53 +1294,61 @@ func file_millrace_v1_duplication_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_duplication_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_millrace_v1_duplication_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_millrace_v1_duplication_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_v1_duplication_proto_goTypes = []any{
 	(DuplicationReason)(0),        // 0: millrace.v1.DuplicationReason
 	(Outcome)(0),                  // 1: millrace.v1.Outcome
 	(*DuplicationCommand)(nil),    // 2: millrace.v1.DuplicationCommand
 	(*RepairOrder)(nil),           // 3: millrace.v1.RepairOrder
-	(*DeletionCommand)(nil),       // 4: millrace.v1.DeletionCommand
-	(*DuplicationResult)(nil),     // 5: millrace.v1.DuplicationResult
-	nil,                           // 6: millrace.v1.DuplicationCommand.DigestsEntry
-	nil,                           // 7: millrace.v1.RepairOrder.DigestsEntry
-	nil,                           // 8: millrace.v1.DuplicationResult.DigestsEntry
-	(Priority)(0),                 // 9: millrace.v1.Priority
-	(Op)(0),                       // 10: millrace.v1.Op
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
-	(Provenance)(0),               // 12: millrace.v1.Provenance
-	(*Record)(nil),                // 13: millrace.v1.Record
-	(*Identity)(nil),              // 14: millrace.v1.Identity
+	(*RestoreOrder)(nil),          // 4: millrace.v1.RestoreOrder
+	(*RestoreSource)(nil),         // 5: millrace.v1.RestoreSource
+	(*DeletionCommand)(nil),       // 6: millrace.v1.DeletionCommand
+	(*DuplicationResult)(nil),     // 7: millrace.v1.DuplicationResult
+	nil,                           // 8: millrace.v1.DuplicationCommand.DigestsEntry
+	nil,                           // 9: millrace.v1.RepairOrder.DigestsEntry
+	nil,                           // 10: millrace.v1.RestoreOrder.DigestsEntry
+	nil,                           // 11: millrace.v1.DuplicationResult.DigestsEntry
+	(Priority)(0),                 // 12: millrace.v1.Priority
+	(Op)(0),                       // 13: millrace.v1.Op
+	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(Provenance)(0),               // 15: millrace.v1.Provenance
+	(*Record)(nil),                // 16: millrace.v1.Record
+	(*Identity)(nil),              // 17: millrace.v1.Identity
 }
 var file_millrace_v1_duplication_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.DuplicationCommand.reason:type_name -> millrace.v1.DuplicationReason
-	9,  // 1: millrace.v1.DuplicationCommand.priority:type_name -> millrace.v1.Priority
-	10, // 2: millrace.v1.DuplicationCommand.cause_op:type_name -> millrace.v1.Op
-	11, // 3: millrace.v1.DuplicationCommand.change_time:type_name -> google.protobuf.Timestamp
-	6,  // 4: millrace.v1.DuplicationCommand.digests:type_name -> millrace.v1.DuplicationCommand.DigestsEntry
-	12, // 5: millrace.v1.DuplicationCommand.provenance:type_name -> millrace.v1.Provenance
-	13, // 6: millrace.v1.DuplicationCommand.source_record:type_name -> millrace.v1.Record
-	13, // 7: millrace.v1.DuplicationCommand.destination_record:type_name -> millrace.v1.Record
+	12, // 1: millrace.v1.DuplicationCommand.priority:type_name -> millrace.v1.Priority
+	13, // 2: millrace.v1.DuplicationCommand.cause_op:type_name -> millrace.v1.Op
+	14, // 3: millrace.v1.DuplicationCommand.change_time:type_name -> google.protobuf.Timestamp
+	8,  // 4: millrace.v1.DuplicationCommand.digests:type_name -> millrace.v1.DuplicationCommand.DigestsEntry
+	15, // 5: millrace.v1.DuplicationCommand.provenance:type_name -> millrace.v1.Provenance
+	16, // 6: millrace.v1.DuplicationCommand.source_record:type_name -> millrace.v1.Record
+	16, // 7: millrace.v1.DuplicationCommand.destination_record:type_name -> millrace.v1.Record
 	3,  // 8: millrace.v1.DuplicationCommand.repair:type_name -> millrace.v1.RepairOrder
-	11, // 9: millrace.v1.DuplicationCommand.time:type_name -> google.protobuf.Timestamp
-	11, // 10: millrace.v1.DuplicationCommand.carried_delete:type_name -> google.protobuf.Timestamp
-	7,  // 11: millrace.v1.RepairOrder.digests:type_name -> millrace.v1.RepairOrder.DigestsEntry
-	14, // 12: millrace.v1.RepairOrder.failed:type_name -> millrace.v1.Identity
-	11, // 13: millrace.v1.DeletionCommand.deleted:type_name -> google.protobuf.Timestamp
-	14, // 14: millrace.v1.DeletionCommand.destination:type_name -> millrace.v1.Identity
-	0,  // 15: millrace.v1.DeletionCommand.reason:type_name -> millrace.v1.DuplicationReason
-	11, // 16: millrace.v1.DeletionCommand.time:type_name -> google.protobuf.Timestamp
-	0,  // 17: millrace.v1.DuplicationResult.reason:type_name -> millrace.v1.DuplicationReason
-	1,  // 18: millrace.v1.DuplicationResult.outcome:type_name -> millrace.v1.Outcome
-	8,  // 19: millrace.v1.DuplicationResult.digests:type_name -> millrace.v1.DuplicationResult.DigestsEntry
-	11, // 20: millrace.v1.DuplicationResult.started:type_name -> google.protobuf.Timestamp
-	11, // 21: millrace.v1.DuplicationResult.finished:type_name -> google.protobuf.Timestamp
-	11, // 22: millrace.v1.DuplicationResult.change_time:type_name -> google.protobuf.Timestamp
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	14, // 9: millrace.v1.DuplicationCommand.time:type_name -> google.protobuf.Timestamp
+	14, // 10: millrace.v1.DuplicationCommand.carried_delete:type_name -> google.protobuf.Timestamp
+	4,  // 11: millrace.v1.DuplicationCommand.restore:type_name -> millrace.v1.RestoreOrder
+	9,  // 12: millrace.v1.RepairOrder.digests:type_name -> millrace.v1.RepairOrder.DigestsEntry
+	17, // 13: millrace.v1.RepairOrder.failed:type_name -> millrace.v1.Identity
+	10, // 14: millrace.v1.RestoreOrder.digests:type_name -> millrace.v1.RestoreOrder.DigestsEntry
+	5,  // 15: millrace.v1.RestoreOrder.sources:type_name -> millrace.v1.RestoreSource
+	17, // 16: millrace.v1.RestoreOrder.replaces:type_name -> millrace.v1.Identity
+	14, // 17: millrace.v1.RestoreOrder.deleted:type_name -> google.protobuf.Timestamp
+	14, // 18: millrace.v1.DeletionCommand.deleted:type_name -> google.protobuf.Timestamp
+	17, // 19: millrace.v1.DeletionCommand.destination:type_name -> millrace.v1.Identity
+	0,  // 20: millrace.v1.DeletionCommand.reason:type_name -> millrace.v1.DuplicationReason
+	14, // 21: millrace.v1.DeletionCommand.time:type_name -> google.protobuf.Timestamp
+	0,  // 22: millrace.v1.DuplicationResult.reason:type_name -> millrace.v1.DuplicationReason
+	1,  // 23: millrace.v1.DuplicationResult.outcome:type_name -> millrace.v1.Outcome
+	11, // 24: millrace.v1.DuplicationResult.digests:type_name -> millrace.v1.DuplicationResult.DigestsEntry
+	14, // 25: millrace.v1.DuplicationResult.started:type_name -> google.protobuf.Timestamp
+	14, // 26: millrace.v1.DuplicationResult.finished:type_name -> google.protobuf.Timestamp
+	14, // 27: millrace.v1.DuplicationResult.change_time:type_name -> google.protobuf.Timestamp
+	28, // [28:28] is the sub-list for method output_type
+	28, // [28:28] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_duplication_proto_init() }
@@ -1085,7 +1364,7 @@ func file_millrace_v1_duplication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_duplication_proto_rawDesc), len(file_millrace_v1_duplication_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   7,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -185,6 +185,21 @@ SELECT 'acme', toString(1 + s), ` + itemOf + `,
 FROM numbers({rows})`}
 }
 
+// PairRows fills copy_state as StateRows does, with the same items and contents in both stores.
+func PairRows() Fill {
+	f := StateRows()
+	f.statement = strings.Replace(f.statement, "place * 2 + s AS copy", "place * 2 AS copy", 1)
+	return f
+}
+
+// SpaceRows fills copy_state as StateRows does, with all copies in the first store, in the space "space-00".
+func SpaceRows() Fill {
+	f := StateRows()
+	f.statement = strings.NewReplacer("intDiv(number * 2, {rows}) AS s, number % intDiv({rows}, 2) AS place",
+		"0 AS s, number AS place", "intDiv(place, {rows} / 100)", "0").Replace(f.statement)
+	return f
+}
+
 // Item returns the space and the name of the nth item of a Fill of rows.
 func Item(n, rows int) (space, item string) {
 	return fmt.Sprintf("space-%02d", n/(rows/100)), fmt.Sprintf("img-%09d.tif", n)

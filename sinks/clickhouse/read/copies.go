@@ -61,6 +61,13 @@ func HasFinalCheck(ctx context.Context, db *clickhouse.DB, account, store, space
 	return n > 0, err
 }
 
+// HasCopies reports whether a store has a copy on record, or had one.
+func HasCopies(ctx context.Context, db *clickhouse.DB, account, store string) (bool, error) {
+	n, err := db.Count(ctx, "look for copies",
+		"SELECT count() AS n FROM (SELECT 1 FROM {db}.copy_state WHERE account = ? AND store = ? LIMIT 1)", account, store)
+	return n > 0, err
+}
+
 // A CheckCount is the number of checks of an account, and the bytes that they read.
 type CheckCount struct {
 	Checks    uint64 `ch:"checks"`

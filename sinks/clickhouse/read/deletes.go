@@ -17,10 +17,10 @@ func LiveCopies(ctx context.Context, db *clickhouse.DB, space schemas.Copy) (int
 			aggregateInOrder, space.Account, space.Store, space.Space)
 }
 
-// DeleteCount is the number of deletes that a deleter executed without an approved list in five minutes.
+// DeleteCount is the number of deletes, or rewrites, that were executed without an approved list in five minutes.
 type DeleteCount struct {
 	At    time.Time `ch:"at"` // their begin
-	Count uint64    `ch:"deletes"`
+	Count uint64    `ch:"done"`
 }
 
 // DeletesSince counts the deletes in a space of a store since a time, oldest first. A copy that was absent when its
@@ -28,23 +28,39 @@ type DeleteCount struct {
 func DeletesSince(
 	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time,
 ) ([]DeleteCount, error) {
-	return clickhouse.Query[DeleteCount](ctx, db, "count the deletes in a space",
-		"SELECT toDateTime64(toStartOfFiveMinutes(ts), 3, 'UTC') AS at, uniqExact(command) AS deletes"+
-			" FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND destination_store = ? AND item != ''"+
-			" AND list = '' AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"+
-			" AND (result = 'deleted' OR result = 'gone' AND position(worker, '/deleter/') > 0)"+
+	return executedSince(ctx, db, space, since,
+		"(result = 'deleted' OR result = 'gone' AND position(worker, '/deleter/') > 0)")
+}
+
+// RewritesSince counts the copies in a space of a store that were replaced with other content since a time, oldest
+// first.
+func RewritesSince(
+	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time,
+) ([]DeleteCount, error) {
+	return executedSince(ctx, db, space, since, "decision IN ('C4', 'C4n') AND result = 'copied'")
+}
+
+func executedSince(
+	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time, condition string,
+) ([]DeleteCount, error) {
+	return clickhouse.Query[DeleteCount](ctx, db, "count the deletes or rewrites in a space",
+		"SELECT toDateTime64(toStartOfFiveMinutes(ts), 3, 'UTC') AS at, uniqExact(command) AS done"+
+			" FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND destination_store = ?"+
+			" AND list = '' AND would_be = '' AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND "+condition+
 			" GROUP BY at ORDER BY at", space.Account, space.Space, space.Store, since.UnixMilli())
 }
 
 // UnlistedDeletes selects, as a list, the deletes that waited for approval before there were lists.
 const UnlistedDeletes = "unlisted"
 
-// heldDeletes selects, for SQL, the rows of a space and a list: those of deletes that were put on it (held), and those
-// of deletes that were ordered from it, whose cause is the list (ended). The arguments are those of heldArgs.
+// heldDeletes selects, for SQL, the rows of a space and a list: those of deletes, or rewrites, that were put on it
+// (held), and those of deletes, or rewrites, that were ordered from it, whose cause is the list (ended). The arguments
+// are those of heldArgs.
 const heldDeletes = "WITH list = ? AND result = 'awaiting-approval' AS held, cause = ? AS ended "
 
-const fromHeld = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND destination_store = ?" +
-	" AND item != '' AND (held OR ended)"
+// The restores of a refused list go the other way: from the destination of the list.
+const fromHeld = " FROM {db}.duplication_log_v WHERE account = ? AND space = ?" +
+	" AND if(reason = 'restore', source_store, destination_store) = ? AND would_be = '' AND (held OR ended)"
 
 func heldArgs(list string) []any {
 	if list == UnlistedDeletes {
@@ -58,13 +74,13 @@ type ListQuery struct {
 	Space schemas.Copy // without an item
 	List  string
 	Until time.Time // deletes that were put on the list later are not approved; zero: none is
-	After string    // only items after this one
+	After string    // only items after this one; empty: all, and the space
 	// Waiting selects those without a result since they were approved.
 	Waiting bool
 	Limit   int
 }
 
-// A ListedDelete is an item whose delete is, or was, on a list.
+// A ListedDelete is an item whose delete is, or was, on a list. The delete of the space itself has no item.
 type ListedDelete struct {
 	Item        string
 	SourceStore string
@@ -72,21 +88,27 @@ type ListedDelete struct {
 	Listed      time.Time // when it was first put on the list
 	Approved    bool      // it was put on the list until ListQuery.Until
 	Reason      pb.DuplicationReason
-	Detail      string // why it waits
-	Result      string // of the delete after the approval; empty: none yet
+	Version     string            // of the source's content; of a rewrite, as Deleted is of a delete
+	Digests     map[string]string // those known of that content
+	Detail      string            // why it waits
+	Result      string            // after the decision, also of the restore; empty: none yet
+	Why         string            // the detail or the error of that result
 }
 
-// ListedDeletes returns deletes on a list, in the order of items.
+// ListedDeletes returns the deletes, or the rewrites, on a list, in the order of items.
 func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]ListedDelete, error) {
 	type row struct {
-		Item     string    `ch:"item"`
-		Source   string    `ch:"source"`
-		Deleted  time.Time `ch:"deleted"`
-		Listed   time.Time `ch:"listed"`
-		Approved bool      `ch:"approved"`
-		Reason   string    `ch:"why"`
-		Detail   string    `ch:"about"`
-		Result   string    `ch:"outcome_of_it"`
+		Item     string            `ch:"item"`
+		Source   string            `ch:"source"`
+		Deleted  time.Time         `ch:"deleted"`
+		Listed   time.Time         `ch:"listed"`
+		Approved bool              `ch:"approved"`
+		Reason   string            `ch:"why"`
+		Version  string            `ch:"version"`
+		Digests  map[string]string `ch:"known"`
+		Detail   string            `ch:"about"`
+		Result   string            `ch:"outcome_of_it"`
+		Why      string            `ch:"why_so"`
 	}
 	until := q.Until.UnixMilli()
 	if q.Until.IsZero() {
@@ -96,45 +118,52 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 	if q.Waiting {
 		having += " AND NOT max(ended)"
 	}
-	args := append(heldArgs(q.List), until, q.Space.Account, q.Space.Space, q.Space.Store, q.After, q.Limit)
+	args := append(heldArgs(q.List), until, q.Space.Account, q.Space.Space, q.Space.Store, q.After, q.After, q.Limit)
 	rows, err := clickhouse.Query[row](ctx, db, "list the deletes that wait for approval",
 		heldDeletes+", held AND toUnixTimestamp64Milli(ts) <= ? AS seen, (seen, ts) AS turn"+
 			" SELECT item, argMaxIf(source_store::String, turn, held) AS source,"+
 			" argMaxIf(assumeNotNull(change_time), turn, held) AS deleted, minIf(ts, held) AS listed,"+
 			" toBool(max(seen)) AS approved, argMaxIf(reason::String, turn, held) AS why,"+
-			" argMaxIf(detail, turn, held) AS about, argMaxIf(result::String, ts, ended) AS outcome_of_it"+
-			fromHeld+" AND item > ? GROUP BY item"+having+" ORDER BY item LIMIT ?", args...)
+			" argMaxIf(source_version, turn, held) AS version, argMaxIf(digests, turn, held) AS known,"+
+			" argMaxIf(detail, turn, held) AS about, argMaxIf(result::String, ts, ended) AS outcome_of_it,"+
+			" argMaxIf(if(error != '', error, detail), ts, ended) AS why_so"+
+			fromHeld+" AND (item > ? OR ? = '') GROUP BY item"+having+" ORDER BY item LIMIT ?", args...)
 	all := make([]ListedDelete, len(rows))
 	for i, r := range rows {
 		all[i] = ListedDelete{r.Item, r.Source, r.Deleted, r.Listed, r.Approved,
-			pb.DuplicationReason(enumValue(pb.DuplicationReason_value, "DUPLICATION_REASON_", r.Reason)), r.Detail, r.Result}
+			pb.DuplicationReason(enumValue(pb.DuplicationReason_value, "DUPLICATION_REASON_", r.Reason)),
+			r.Version, r.Digests, r.Detail, r.Result, r.Why}
 	}
 	return all, err
 }
 
-// ListProgress counts the deletes of a list.
+// ListProgress counts the deletes, or the rewrites, of a list.
 type ListProgress struct {
-	Items   uint64
-	Ended   uint64    // with a result since the approval
-	Deleted uint64    // with the result deleted since then
-	First   time.Time // when the first and the last were put on the list
-	Last    time.Time
+	Items    uint64
+	Ended    uint64    // with a result since the decision
+	Done     uint64    // with the result deleted or copied since then
+	Restored uint64    // of a refused list: whose source is back
+	First    time.Time // when the first and the last were put on the list
+	Last     time.Time
 }
 
-// ProgressOfList counts the deletes of a list. space is a copy without an item.
+// ProgressOfList counts the deletes, or the rewrites, of a list. space is a copy without an item.
 func ProgressOfList(
 	ctx context.Context, db *clickhouse.DB, space schemas.Copy, list string,
 ) (p ListProgress, err error) {
 	type row struct {
-		Items   uint64    `ch:"items"`
-		Ended   uint64    `ch:"over"`
-		Deleted uint64    `ch:"gone"`
-		First   time.Time `ch:"first"`
-		Last    time.Time `ch:"last"`
+		Items    uint64    `ch:"items"`
+		Ended    uint64    `ch:"over"`
+		Done     uint64    `ch:"done"`
+		Restored uint64    `ch:"back"`
+		First    time.Time `ch:"first"`
+		Last     time.Time `ch:"last"`
 	}
 	rows, err := clickhouse.Query[row](ctx, db, "count the deletes that wait for approval",
 		heldDeletes+"SELECT uniqExactIf(item, held) AS items, uniqExactIf(item, ended) AS over,"+
-			" uniqExactIf(item, ended AND result = 'deleted') AS gone, minIf(ts, held) AS first, maxIf(ts, held) AS last"+
+			" uniqExactIf(item, ended AND result IN ('deleted', 'copied')) AS done,"+
+			" uniqExactIf(item, ended AND result IN ('restored', 'already-restored')) AS back,"+
+			" minIf(ts, held) AS first, maxIf(ts, held) AS last"+
 			fromHeld, append(heldArgs(list), space.Account, space.Space, space.Store)...)
 	if err == nil && len(rows) > 0 {
 		p = ListProgress(rows[0])

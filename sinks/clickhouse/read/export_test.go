@@ -44,3 +44,10 @@ func FreshRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy)
 	}
 	return all, err
 }
+
+// EachItemInBlocks is EachItem with blocks of at most so many rows.
+func EachItemInBlocks(
+	ctx context.Context, db *clickhouse.DB, account string, rows int, each func(string, string, []StoredCopy) error,
+) error {
+	return eachItem(ctx, db, itemQuery{account, rows}, each)
+}

@@ -108,7 +108,7 @@ func CopyDelays(ctx context.Context, db *clickhouse.DB, account string) (Delays,
 		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(change_time)) AS delay"+
 			" SELECT count() AS copies, toFloat64(ifNotFinite(quantileExact(0.5)(delay), 0)) AS median,"+
 			" toFloat64(ifNotFinite(quantileExact(0.99)(delay), 0)) AS p99 FROM {db}.duplication_log_v"+
-			" WHERE account = ? AND outcome = 'done' AND decision IN ("+copyRows+")"+
+			" WHERE account = ? AND outcome = 'done' AND would_be = '' AND decision IN ("+copyRows+")"+
 			" AND reason = 'change' AND change_time IS NOT NULL", account)
 	if err != nil || len(rows) == 0 {
 		return Delays{}, err
@@ -124,6 +124,13 @@ func OpenIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]*p
 	return readIncidents(ctx, db, incidentQuery{where: "(? = '' OR account = ?)", args: []any{account, account},
 		newest: "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject",
 		having: "state != 'closed'"})
+}
+
+// Incidents returns the newest record of every incident of an account, or of all accounts for "", including closed
+// ones.
+func Incidents(ctx context.Context, db *clickhouse.DB, account string) ([]*pb.Incident, error) {
+	return readIncidents(ctx, db, incidentQuery{newest: "1", having: "1",
+		where: "(? = '' OR account = ?)", args: []any{account, account}})
 }
 
 // IncidentsOf returns the newest record of every incident of one copy, including closed ones.

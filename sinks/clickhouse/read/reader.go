@@ -86,7 +86,7 @@ func NewReader(db *clickhouse.DB, mark Watermark, cfg ReaderConfig) *Reader {
 // Fresh returns the record of each copy, in the order of copies. A copy without a row has the state NONE. The audit
 // record has only the fields that decisions need: state, time, change id, digests and their provenance. Records
 // returns all fields. For a space, which is a copy without an item, the manifest is LIVE if the space is expected,
-// otherwise NONE.
+// otherwise NONE. Its audit record has state, time and origin: LIVE, or TOMBSTONE if it was deleted last.
 //
 // Every error is of class unavailable, or the cause of ctx: then nothing is known. The records may be shared with
 // other callers and must not be changed.

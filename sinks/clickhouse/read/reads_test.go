@@ -290,7 +290,10 @@ func TestOutcomes(t *testing.T) {
 	passed.Metadata, passed.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type image/jpeg"
 	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, passed, fail)
 	s := clickhouse.NewSink(db)
-	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.DuplicationResults, 0, copied)); err != nil {
+	dry := proto.CloneOf(copied) // it is in the timeline, and counts nowhere
+	dry.Id, dry.Result, dry.WouldBe, dry.Outcome = schemas.ID("dry"), "dry-run", "copied", pb.Outcome_OUTCOME_NOTHING
+	dry.Finished = clickhousetest.At(90 * time.Minute)
+	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.DuplicationResults, 0, copied, dry)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 0, incident)); err != nil {
@@ -322,7 +325,8 @@ func TestOutcomes(t *testing.T) {
 	}
 	want := []string{
 		"0s change 1 add (client)", "1.5s duplication 1 C5 copied",
-		"1h0m0s check 1 row 1 pass metadata-damaged", "2h0m0s check 1 row 2 fail content-corrupt",
+		"1h0m0s check 1 row 1 pass metadata-damaged", "1h30m0s duplication 1 C5 dry-run would be copied",
+		"2h0m0s check 1 row 2 fail content-corrupt",
 		"3h0m0s incident 1 content-corrupt opened", "4h0m0s incident 1 content-corrupt closed",
 	}
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
@@ -357,7 +361,7 @@ func TestOutcomes(t *testing.T) {
 }
 
 // If two incidents of one key are not closed, only the newer one is open, because only it can be decided about. If
-// the newer one is closed, none is open.
+// the newer one is closed, none is open. All are kept, each as its newest record.
 func TestOpenIncidentsOfOneKey(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -370,31 +374,46 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 	open, closed := pb.IncidentState_INCIDENT_STATE_OPEN, pb.IncidentState_INCIDENT_STATE_CLOSED
 	other := record("other", time.Hour, open, 1)
 	other.Subject = "g/changes/1"
+	texts := func(all []*pb.Incident, err error) (texts []string) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		names := map[string]string{}
+		for _, name := range []string{"first", "other", "second"} {
+			names[schemas.ID(name)] = name
+		}
+		for _, i := range all {
+			text := names[i.GetId()]
+			if i.GetState() == closed {
+				text += ", closed"
+			}
+			texts = append(texts, text)
+		}
+		return texts
+	}
 	for i, tt := range []struct {
-		record *pb.Incident
-		want   []string
+		record    *pb.Incident
+		want, all []string
 	}{
-		{record("first", 2*time.Hour, open, 1), []string{"first"}},
-		{other, []string{"other", "first"}},
-		{record("second", 3*time.Hour, open, 1), []string{"other", "second"}},
-		{record("second", 3*time.Hour, closed, 2), []string{"other"}},
+		{record("first", 2*time.Hour, open, 1), []string{"first"}, []string{"first"}},
+		{other, []string{"other", "first"}, []string{"other", "first"}},
+		{record("second", 3*time.Hour, open, 1), []string{"other", "second"}, []string{"other", "first", "second"}},
+		{record("second", 3*time.Hour, closed, 2), []string{"other"}, []string{"other", "first", "second, closed"}},
 	} {
 		if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
 			t.Fatal(err)
 		}
-		all, err := read.OpenIncidents(t.Context(), db, "")
-		if err != nil {
-			t.Fatal(err)
+		if got := texts(read.OpenIncidents(t.Context(), db, "")); !slices.Equal(got, tt.want) {
+			t.Errorf("after record %d: open are %q, want %q", i, got, tt.want)
 		}
-		var got, want []string
-		for _, i := range all {
-			got = append(got, i.GetId())
+		for _, account := range []string{"", "acme"} {
+			if got := texts(read.Incidents(t.Context(), db, account)); !slices.Equal(got, tt.all) {
+				t.Errorf("after record %d: all of account %q are %q, want %q", i, account, got, tt.all)
+			}
 		}
-		for _, id := range tt.want {
-			want = append(want, schemas.ID(id))
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("after record %d: open are %q, want %q", i, got, want)
-		}
+	}
+	if got := texts(read.Incidents(t.Context(), db, "bell")); len(got) > 0 {
+		t.Errorf("of another account: %q", got)
 	}
 }

@@ -49,6 +49,10 @@ func TestExpectedSpace(t *testing.T) {
 		"deleted after it was declared gone":   {[]event{add("a", 1), create(4), drop(5, client)}, 3, false},
 		"declared gone after it was deleted":   {[]event{add("a", 1), drop(2, client), create(3), add("b", 4)}, 5, false},
 	}
+	const live, tombstone = pb.RecordState_RECORD_STATE_LIVE, pb.RecordState_RECORD_STATE_TOMBSTONE
+	auditOf := map[string]pb.RecordState{"never heard of": pb.RecordState_RECORD_STATE_NONE, "empty": live,
+		"deleted by a client": tombstone, "deleted by the deleter": tombstone, "deleted, as a sweep guesses": tombstone,
+		"deleted, and created since": live}
 	db := clickhousetest.Open(t)
 	gone := map[string]time.Time{}
 	var bodies []schemas.Body
@@ -88,6 +92,10 @@ func TestExpectedSpace(t *testing.T) {
 			got, err := r.Fresh(t.Context(), []schemas.Copy{{Account: "acme", Store: "1", Space: name, Item: "a"}, c})
 			if err != nil {
 				t.Fatal(err)
+			}
+			if audit := got[1].GetAudit(); audit.GetState() != auditOf[name] && auditOf[name] != 0 ||
+				name == "deleted, as a sweep guesses" && audit.GetOrigin() != sweep {
+				t.Errorf("audit record: got %v, want state %v", audit, auditOf[name])
 			}
 			if is := got[1].GetManifest().GetState() == pb.RecordState_RECORD_STATE_LIVE; is != tt.want {
 				t.Errorf("expected: %v, want %v", is, tt.want)

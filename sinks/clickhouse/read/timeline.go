@@ -174,6 +174,7 @@ func duplicationEvents(ctx context.Context, db *clickhouse.DB, f eventFilter) ([
 		Store    string    `ch:"destination_store"`
 		Decision string    `ch:"decision"`
 		Result   string    `ch:"result"`
+		WouldBe  string    `ch:"would_be"`
 		Reason   string    `ch:"reason"`
 		Bytes    int64     `ch:"bytes"`
 		Error    string    `ch:"error"`
@@ -182,11 +183,14 @@ func duplicationEvents(ctx context.Context, db *clickhouse.DB, f eventFilter) ([
 	}
 	rest, args := f.logQuery()
 	rows, err := clickhouse.Query[result](ctx, db, "read results of duplication",
-		"SELECT ts, id, source_store, destination_store, decision, result, reason,"+
+		"SELECT ts, id, source_store, destination_store, decision, result, would_be, reason,"+
 			" bytes, error, detail, worker FROM {db}.duplication_log_v"+
 			rest, args...)
 	events := make([]orderedEvent, len(rows))
 	for i, r := range rows {
+		if r.WouldBe != "" {
+			r.Result += " would be " + r.WouldBe
+		}
 		events[i].Event = Event{r.Time, "duplication", r.Store, joinNonEmpty(r.Decision, r.Result),
 			joinNonEmpty("from "+r.Source, "("+r.Reason+")", fmt.Sprintf("%d bytes", r.Bytes), r.Detail, r.Error),
 			r.Worker, r.ID}

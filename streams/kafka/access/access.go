@@ -77,11 +77,6 @@ func Logins() []schemas.Role {
 	}
 }
 
-// planned are writers of the catalogue that do not write yet.
-var planned = map[schemas.Role][]schemas.Topic{
-	schemas.RoleSweeper: {schemas.Changes, schemas.DuplicationLow, schemas.DuplicationLarge, schemas.Reports},
-}
-
 // Rights returns the rights that one login needs for all of these, sorted: roles of a process, or another login.
 func Rights(cfg client.Config, logins ...schemas.Role) []Right {
 	l := list{cfg: cfg, entries: schemas.Catalogue(cfg.LaneNames()...)}
@@ -149,7 +144,7 @@ func (l *list) all(resource Resource, why string, operations ...string) {
 // role adds the rights of a process that runs one role.
 func (l *list) role(role schemas.Role) {
 	l.all(Topic, "checks the topics at the start and watches them", Describe, DescribeConfigs)
-	for _, t := range []schemas.Topic{schemas.Controls, schemas.Incidents, schemas.Policies} {
+	for _, t := range []schemas.Topic{schemas.Controls, schemas.Incidents, schemas.Policies, schemas.Accounts} {
 		l.topic(t, "keeps the topic in memory", Read)
 	}
 	l.topic(schemas.Checkpoints, "restores offsets that the brokers have expired", Read)
@@ -190,7 +185,7 @@ func (l *list) member(role schemas.Role) {
 // writer adds the topics that a role writes.
 func (l *list) writer(role schemas.Role) {
 	for _, e := range l.entries {
-		if slices.Contains(e.Writers, role) && !slices.Contains(planned[role], e.Topic) {
+		if slices.Contains(e.Writers, role) {
 			l.topic(e.Topic, "publishes", Write)
 		}
 	}
@@ -204,6 +199,7 @@ func (l *list) freshReads() {
 }
 
 func (l *list) sweeper() {
+	l.group(schemas.RoleSweeper, schemas.High, "owns the splits of sweeps", Read)
 	for _, e := range l.entries {
 		for _, role := range e.Readers {
 			l.group(role, client.ClassOf(e, role), "records and compares offsets", Describe)

@@ -16,7 +16,7 @@ import (
 // If no topic is missing, a broker may be down.
 func TestTooFewBrokers(t *testing.T) {
 	t.Parallel()
-	const want = "kafka.replication is 3 and kafka.min_insync 2, but the cluster has 1 broker, and 35 topics must be " +
+	const want = "kafka.replication is 3 and kafka.min_insync 2, but the cluster has 1 broker, and 36 topics must be " +
 		"created: start the other brokers, or set kafka.replication to 1 and kafka.min_insync to 1 " +
 		"(one replica: the loss of its disk is the loss of its records)"
 	synctest.Test(t, func(t *testing.T) {
@@ -31,7 +31,7 @@ func TestTooFewBrokers(t *testing.T) {
 			}
 		}
 		o.Replication, o.MinInSync = 1, 1
-		if missing, err := admin.MissingTopics(t.Context(), b.Config(), o); err != nil || len(missing) != 35 {
+		if missing, err := admin.MissingTopics(t.Context(), b.Config(), o); err != nil || len(missing) != 36 {
 			t.Errorf("%d topics are missing, %v: the refused calls have created some", len(missing), err)
 		}
 	})

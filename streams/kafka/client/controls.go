@@ -31,7 +31,8 @@ type Controls struct {
 
 	mu       sync.Mutex // guards the fields below
 	latest   map[string]*pb.Control
-	expiry   *time.Timer // applies the next end of a pause; nil: there is none
+	inactive map[string]bool // accounts that are not active
+	expiry   *time.Timer     // applies the next end of a pause; nil: there is none
 	watchers map[chan struct{}]bool
 }
 
@@ -129,6 +130,25 @@ func (c *Controls) Apply(key []byte, ctl *pb.Control) error {
 	return nil
 }
 
+// SetActive sets whether an account is active. Work of one that is not waits as if the account were paused; Active,
+// which lists messages, does not have it.
+func (c *Controls) SetActive(account string, active bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inactive == nil {
+		c.inactive = map[string]bool{}
+	}
+	if c.inactive[account] == !active {
+		return
+	}
+	if active {
+		delete(c.inactive, account)
+	} else {
+		c.inactive[account] = true
+	}
+	c.refresh()
+}
+
 func checkControl(key string, c *pb.Control) error {
 	named := scope{schemas.Role(c.GetRole()), c.GetAccount(), c.GetStore()}
 	switch {
@@ -169,6 +189,11 @@ func (c *Controls) refresh() {
 			continue
 		}
 		s := scope{schemas.Role(ctl.GetRole()), ctl.GetAccount(), ctl.GetStore()}
+		a.paused[s] = true
+		a.masks |= 1 << s.mask()
+	}
+	for account := range c.inactive {
+		s := scope{account: account}
 		a.paused[s] = true
 		a.masks |= 1 << s.mask()
 	}

@@ -278,16 +278,6 @@ func (r *Role) CountRebalance(k RebalanceKind, parts map[string][]int32, began t
 	}
 }
 
-// SetMember records that a role without a consumer group has begun its work.
-func (r *Role) SetMember() {
-	if r == nil {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.member = true
-}
-
 // CountCommit counts a commit.
 func (r *Role) CountCommit(err error) {
 	if r == nil {

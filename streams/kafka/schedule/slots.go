@@ -25,7 +25,7 @@ type Slots struct {
 }
 
 // NewSlots returns Slots with the limits that limit returns. An empty store means the limit of the account as
-// a whole. limit is called once for each account and store.
+// a whole. limit is called once for each account and store, and again by Refresh.
 func NewSlots(limit func(account, store string) Limit) *Slots {
 	return &Slots{limit: limit, slots: map[string]*slot{}}
 }
@@ -44,7 +44,7 @@ type slot struct {
 }
 
 // slotsFor returns the slots that work on stores of an account needs, in the order in which they are
-// acquired. It is empty if nothing is limited.
+// acquired. Those without a limit are counted too, since a limit may be set later.
 func (s *Slots) slotsFor(account string, stores [2]string) (need []*slot) {
 	names := []string{""}
 	for _, store := range stores {
@@ -59,16 +59,37 @@ func (s *Slots) slotsFor(account string, stores [2]string) (need []*slot) {
 		key := schemas.Key(account, store)
 		sl, ok := s.slots[key]
 		if !ok {
-			if l := s.limit(account, store); l != (Limit{}) {
-				sl = &slot{name: key, limit: l, tasks: max(l.TasksPerSecond, 1), bytes: l.BytesPerSecond, refilled: time.Now()}
-			}
-			s.slots[key] = sl // nil: no limit
+			l := s.limit(account, store)
+			sl = &slot{name: key, limit: l, tasks: max(l.TasksPerSecond, 1), bytes: l.BytesPerSecond, refilled: time.Now()}
+			s.slots[key] = sl
 		}
-		if sl != nil {
-			need = append(need, sl)
-		}
+		need = append(need, sl)
 	}
 	return need
+}
+
+// Refresh applies the present limits of an account and of stores of it. Running tasks keep their slots, and tasks that
+// wait start if the new limits allow it.
+func (s *Slots) Refresh(account string, stores ...string) {
+	var granted []*flow
+	s.mu.Lock()
+	for _, store := range append([]string{""}, stores...) {
+		sl := s.slots[schemas.Key(account, store)]
+		if sl == nil {
+			continue
+		}
+		if l := s.limit(account, store); l != sl.limit {
+			sl.limit = l
+			if sl.timer != nil { // it has the time of the former limit
+				sl.timer.Stop()
+				sl.timer = nil
+			}
+			sl.tasks, sl.bytes = min(sl.tasks, max(l.TasksPerSecond, 1)), min(sl.bytes, l.BytesPerSecond)
+			granted = s.grant(sl, granted)
+		}
+	}
+	s.mu.Unlock()
+	announceGranted(granted)
 }
 
 // acquire acquires the slots that f still needs, and reports whether f has all of them. If not, f waits for

@@ -65,6 +65,55 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// A new limit counts for tasks that run and that wait already; other stores keep theirs.
+func TestRefresh(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		limits := map[string]Limit{"Y": {Tasks: 1}}
+		slots := NewSlots(func(_, store string) Limit { return limits[store] })
+		s := New(Config{Slots: slots, Workers: 100})
+		x, y := FlowID{Account: "a", Stores: [2]string{"X"}}, FlowID{Account: "a", Stores: [2]string{"Y"}}
+		fill(s, x, schemas.High, 10)
+		running := []*Task{begin(s, MainWorker), begin(s, MainWorker), begin(s, MainWorker)}
+		set := func(l Limit) {
+			limits["X"] = l
+			slots.Refresh("a", "X", "Z")
+		}
+		set(Limit{Tasks: 2})
+		running = append(running, begin(s, MainWorker)) // it has its slot already
+		if running[3] == nil || begin(s, MainWorker) != nil {
+			t.Error("a task starts although four run and two may")
+		}
+		for _, task := range running[:3] {
+			s.Complete(task)
+		}
+		running = append(running[3:], begin(s, MainWorker))
+		if running[1] == nil || begin(s, MainWorker) != nil {
+			t.Error("of two tasks that may run, two do not run")
+		}
+		set(Limit{Tasks: 3})
+		if running = append(running, begin(s, MainWorker)); running[2] == nil {
+			t.Error("no task starts although two run and three may")
+		}
+		fill(s, y, schemas.High, 2)
+		if begin(s, MainWorker) == nil || begin(s, MainWorker) != nil {
+			t.Error("the limit of another store has changed")
+		}
+		set(Limit{TasksPerSecond: 0.001})
+		for _, task := range running {
+			s.Complete(task)
+		}
+		if n := startAll(s); n != 1 {
+			t.Errorf("%d tasks start, want that of the first second", n)
+		}
+		set(Limit{})
+		if n := startAll(s); n != 3 {
+			t.Errorf("%d tasks start without a limit, want the rest", n)
+		}
+		time.Sleep(time.Hour)
+	})
+}
+
 // Paused tasks use nothing of the rates.
 func TestRatesAreRefunded(t *testing.T) {
 	t.Parallel()

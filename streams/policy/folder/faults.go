@@ -45,9 +45,9 @@ func newReporter(p *Folder) *reporter { return &reporter{p, map[string]report{}}
 
 // accounts returns the configured accounts and those with an open incident.
 func (r *reporter) accounts() []string {
-	all := slices.Sorted(maps.Keys(r.config.Accounts))
+	all := slices.Sorted(maps.Keys(r.config.Accounts()))
 	for _, about := range r.deps.Board.OpenOf(incident.PolicyRefused) {
-		if _, ok := r.config.Accounts[about.Account]; !ok {
+		if _, ok := r.config.Accounts()[about.Account]; !ok {
 			all = append(all, about.Account)
 		}
 	}
@@ -59,7 +59,7 @@ func (r *reporter) report(ctx context.Context, account string) error {
 	revision := r.deps.Registry.Revision(account) // read first, so that a newer fault is reported again
 	faults := r.recordFaults(account)
 	faults.Lists = r.deps.Lists(account)
-	if len(r.config.Accounts[account]) == 0 {
+	if len(r.config.Accounts()[account]) == 0 {
 		faults.Stores = nil // the stores of the account are unknown here
 	}
 	fault := faults.Err()

@@ -30,8 +30,8 @@ import (
 type Config struct {
 	// Dir is the path of the folder; empty if there is none.
 	Dir string
-	// Accounts holds the configured stores by account.
-	Accounts map[string][]policy.Store
+	// Accounts returns the stores that are in force by account.
+	Accounts func() map[string][]policy.Store
 	// Interval is the time between two reads of documents that were refused, and between two reports of faults; 0: 10 s.
 	Interval time.Duration
 }
@@ -129,7 +129,7 @@ func (p *Folder) readAgain(ctx context.Context) error {
 }
 
 func (p *Folder) read() policy.Folder {
-	return policy.ReadFolder(os.DirFS(p.config.Dir), p.config.Accounts)
+	return policy.ReadFolder(os.DirFS(p.config.Dir), p.config.Accounts())
 }
 
 // apply publishes documents, and logs and records the faults and the diverged documents.
@@ -223,7 +223,7 @@ func (p *Folder) Refused() (all []string) {
 		fault := policy.Fault{Key: first.Key, Reason: first.Reason}
 		all = append(all, fmt.Sprintf("%s: %s", first.Origin(p.config.Dir), fault))
 	}
-	for _, account := range slices.Sorted(maps.Keys(p.config.Accounts)) {
+	for _, account := range slices.Sorted(maps.Keys(p.config.Accounts())) {
 		f := p.recordFaults(account)
 		f.Stores = nil
 		if err := f.Err(); err != nil {

@@ -124,7 +124,8 @@ func (s *site) late(dir string, accounts map[string][]policy.Store) *process {
 		return ids
 	})
 	p.board = incident.NewBoard(s, slog.New(slog.DiscardHandler))
-	p.Folder = New(Config{Dir: dir, Accounts: accounts}, Deps{Registry: p.registry, Board: p.board, Publisher: s,
+	known := func() map[string][]policy.Store { return accounts }
+	p.Folder = New(Config{Dir: dir, Accounts: known}, Deps{Registry: p.registry, Board: p.board, Publisher: s,
 		Unreadable: func(string) []incident.Subject { return nil },
 		Lists:      func(string) error { return p.unread }, Log: p.log.Log()})
 	return p

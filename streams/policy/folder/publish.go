@@ -24,7 +24,7 @@ func (p *Folder) Set(ctx context.Context, account string, doc policy.Document, b
 
 // stores returns the ids of the configured stores of an account.
 func (p *Folder) stores(account string) (ids []string) {
-	for _, s := range p.config.Accounts[account] {
+	for _, s := range p.config.Accounts()[account] {
 		ids = append(ids, s.ID)
 	}
 	return ids

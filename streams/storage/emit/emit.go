@@ -107,7 +107,10 @@ type Store struct {
 	probeAt        time.Time             // earliest start of the next publish while degraded
 }
 
-var _ storage.Store = (*Store)(nil)
+var (
+	_ storage.Store  = (*Store)(nil)
+	_ storage.Keeper = (*Store)(nil)
+)
 
 // New returns a Store around inner, which it does not close. The Store publishes one Change per call of out, to the
 // topic changes; a permanent error of out rejects the Change, and any other error is retried. Changes that the outbox

@@ -210,6 +210,7 @@ func (s *Store) mutateSpace(ctx context.Context, op pb.Op, space storage.Space, 
 	}
 	in := &outbox.Mutation{Draft: s.draft(ctx, op, space.Name, "")}
 	in.Draft.Properties, in.Draft.Acl = maps.Clone(space.Properties), maps.Clone(space.ACL)
+	in.Draft.PropertiesUnknown = space.PropertiesUnknown
 	if !absent {
 		in.Before = spaceChange(in.Draft, current)
 	}
@@ -225,7 +226,7 @@ func (s *Store) mutateSpace(ctx context.Context, op pb.Op, space storage.Space, 
 func spaceChange(draft *pb.Change, o storage.Space) *pb.Change {
 	return &pb.Change{
 		Account: draft.GetAccount(), Store: draft.GetStore(), Space: draft.GetSpace(),
-		Properties: maps.Clone(o.Properties), Acl: maps.Clone(o.ACL),
+		Properties: maps.Clone(o.Properties), Acl: maps.Clone(o.ACL), PropertiesUnknown: o.PropertiesUnknown,
 	}
 }
 

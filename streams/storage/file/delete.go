@@ -168,6 +168,12 @@ const (
 	quarantineAbout = "about.json"
 )
 
+// The values of quarantineDoc.Reason.
+const (
+	quarantineReplaced = "replaced"
+	quarantineDeleted  = "deleted"
+)
+
 type quarantineDoc struct {
 	SpaceDir string `json:"spaceDirectory"`
 	Item     string `json:"item"`
@@ -192,7 +198,7 @@ func (s *Store) makeQuarantineDir(sess *session, p itemPath, a metadata, why str
 
 // quarantineLink links a file that is about to be replaced into quarantine. undo removes it from there.
 func (s *Store) quarantineLink(sess *session, p itemPath, at *location, a metadata) (undo func() error, err error) {
-	dir, err := s.makeQuarantineDir(sess, p, a, "replaced")
+	dir, err := s.makeQuarantineDir(sess, p, a, quarantineReplaced)
 	if err != nil {
 		return nil, err
 	}
@@ -217,7 +223,7 @@ func (s *Store) quarantineLink(sess *session, p itemPath, at *location, a metada
 
 // quarantineMove deletes a file by moving it into quarantine.
 func (s *Store) quarantineMove(sess *session, p itemPath, at *location, a metadata) error {
-	dir, err := s.makeQuarantineDir(sess, p, a, "deleted")
+	dir, err := s.makeQuarantineDir(sess, p, a, quarantineDeleted)
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package file
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -74,6 +75,17 @@ func (s *Store) expireDay(
 		} else if !isAbsent(err) {
 			return err
 		}
+		if o.Hold != nil {
+			space, err := sess.quarantinedSpace(keptEntry{day: day, name: name})
+			if err != nil {
+				return err
+			}
+			if o.Holds(space) {
+				left = true
+				done.Add(o, storage.Expired{Held: 1})
+				continue
+			}
+		}
 		if err := sess.removeFlat(dir + "/" + name); err != nil {
 			return err
 		}
@@ -86,4 +98,19 @@ func (s *Store) expireDay(
 		return err
 	}
 	return nil
+}
+
+// quarantinedSpace returns the space of a file in quarantine; "" if its description is absent or damaged.
+func (s *session) quarantinedSpace(e keptEntry) (string, error) {
+	doc, err := s.readQuarantineDoc(e)
+	var syntax *json.SyntaxError
+	var wrongType *json.UnmarshalTypeError
+	switch {
+	case isAbsent(err), isDamaged(err), errors.As(err, &syntax), errors.As(err, &wrongType):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	space, _ := decodeSpace(doc.SpaceDir)
+	return space, nil
 }

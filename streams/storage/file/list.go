@@ -15,7 +15,8 @@ import (
 
 // List implements storage.Store. It reads a directory when it reaches it, one per level at a time. At most windowNames
 // names of a directory are in memory; a larger directory is read again for the next ones. A directory without read
-// permission is reported to Config.Skipped; the listing continues after it, and ends with an error.
+// permission is reported to Config.Skipped, and ends the listing with an error: who continues after it would take its
+// items for absent.
 func (s *Store) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
 	return func(yield func(storage.Object, error) bool) {
 		dir, err := spaceDir(space)
@@ -39,9 +40,8 @@ type lister struct {
 	skipped func(path, reason string)
 	window  int // names of one directory in memory
 	// plain returns the Object of a file in a plain tree, whose names are ids; nil for the tree of a Store.
-	plain         func(item string, st *unix.Stat_t) storage.Object
-	atEntry       bool  // the last file was at the path of its entry
-	unreadableErr error // of the first directory without read permission
+	plain   func(item string, st *unix.Stat_t) storage.Object
+	atEntry bool // the last file was at the path of its entry
 }
 
 func (l *lister) list(ctx context.Context) error {
@@ -67,7 +67,7 @@ func (l *lister) list(ctx context.Context) error {
 	if now != sess {
 		return l.root.unavailable(errors.New("the root was replaced by another directory"))
 	}
-	return errors.Join(sess.checkSpace(l.space), l.unreadableErr)
+	return sess.checkSpace(l.space)
 }
 
 // An entry is a directory entry that is an item, or a directory of items.
@@ -112,8 +112,7 @@ func (l *lister) listDir(ctx context.Context, path, prefix string) (bool, error)
 		}
 		w, err := l.readWindow(ctx, path, prefix, from)
 		if errors.Is(err, fs.ErrPermission) {
-			l.recordUnreadable(path, err)
-			return true, nil
+			err = l.unreadable(path, err)
 		}
 		if err != nil {
 			return false, err
@@ -138,12 +137,10 @@ func (l *lister) startKey(prefix string) string {
 	return key
 }
 
-// recordUnreadable records a path without read permission: its items are unknown, not absent.
-func (l *lister) recordUnreadable(path string, err error) {
+// unreadable returns the error for a path without read permission: its items are unknown, not absent.
+func (l *lister) unreadable(path string, err error) error {
 	l.skipped(path, "permission denied: its items are unknown")
-	if l.unreadableErr == nil {
-		l.unreadableErr = fmt.Errorf("list %s: its items are unknown: %w", path, err)
-	}
+	return fmt.Errorf("list %s: its items are unknown: %w", path, err)
 }
 
 // entries lists the items of a window of a directory.
@@ -198,8 +195,7 @@ func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id stri
 		}
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		l.recordUnreadable(join(dir, e.path), err)
-		return true, nil
+		err = l.unreadable(join(dir, e.path), err)
 	}
 	if err != nil {
 		return false, err

@@ -13,8 +13,8 @@ import (
 )
 
 // Open implements storage.Store. A file that is replaced or deleted while it is read is still read to its end. If it is
-// changed in place, the read ends with ErrChanged. Reading a large file does not leave it in the page cache, unless it
-// was there before.
+// changed in place, the read ends with ErrChanged. A read after the end of ctx returns the error of ctx. Reading a
+// large file does not leave it in the page cache, unless it was there before.
 func (s *Store) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
 	r, o, err := s.open(ctx, storage.Ref{Space: space, Item: item, Version: version})
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *Store) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 	if err := (storage.Condition{Version: ref.Version}).Check(o, true); err != nil {
 		return nil, storage.Object{}, errors.Join(err, f.Close())
 	}
-	return newReader(f, o, func(st *unix.Stat_t) string { return versionOf(st.Mtim.Nano()) }), o, nil
+	return newReader(ctx, f, o, func(st *unix.Stat_t) string { return versionOf(st.Mtim.Nano()) }), o, nil
 }
 
 // largeFile is the size, in bytes, from which files are dropped from the page cache after a read or a write. Smaller
@@ -60,6 +60,7 @@ const dropInterval = 8 << 20
 
 // A reader reads a file. At its end it returns ErrChanged if the version of the file has changed since it was opened.
 type reader struct {
+	ended     func() error // the error of the context of Open, if it has ended: reading a large file takes minutes
 	f         *os.File
 	version   string
 	versionOf func(*unix.Stat_t) string
@@ -69,8 +70,9 @@ type reader struct {
 	dropped   int64 // the pages below this offset are dropped
 }
 
-func newReader(f *os.File, o storage.Object, versionOf func(*unix.Stat_t) string) *reader {
-	r := &reader{f: f, version: o.Version, versionOf: versionOf}
+func newReader(ctx context.Context, f *os.File, o storage.Object, versionOf func(*unix.Stat_t) string) *reader {
+	ended := func() error { return storage.ContextErr(ctx) }
+	r := &reader{ended: ended, f: f, version: o.Version, versionOf: versionOf}
 	if o.Size >= largeFile {
 		fd := int(f.Fd())
 		_ = unix.Fadvise(fd, 0, 0, unix.FADV_SEQUENTIAL) // advice only
@@ -88,6 +90,9 @@ func cached(fd int) bool {
 }
 
 func (r *reader) Read(p []byte) (int, error) {
+	if err := r.ended(); err != nil {
+		return 0, err
+	}
 	n, err := r.f.Read(p)
 	r.off += int64(n)
 	if r.dropCache && r.off-r.dropped >= dropInterval {

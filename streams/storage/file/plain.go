@@ -238,12 +238,12 @@ func (p *Plain) open(ctx context.Context, ref storage.Ref) (*reader, storage.Obj
 		if err != nil {
 			return nil, storage.Object{}, err
 		}
-		return plainReader(os.NewFile(uintptr(fd), at), ref)
+		return plainReader(ctx, os.NewFile(uintptr(fd), at), ref)
 	}
 	return nil, storage.Object{}, fmt.Errorf("open item %q: its file keeps changing", ref.Item)
 }
 
-func plainReader(f *os.File, ref storage.Ref) (*reader, storage.Object, error) {
+func plainReader(ctx context.Context, f *os.File, ref storage.Ref) (*reader, storage.Object, error) {
 	var st unix.Stat_t
 	err := pathError("stat", f.Name(), unix.Fstat(int(f.Fd()), &st))
 	o := plainObject(ref.Item, &st)
@@ -256,7 +256,7 @@ func plainReader(f *os.File, ref storage.Ref) (*reader, storage.Object, error) {
 	if err != nil {
 		return nil, storage.Object{}, errors.Join(err, f.Close())
 	}
-	return newReader(f, o, plainVersion), o, nil
+	return newReader(ctx, f, o, plainVersion), o, nil
 }
 
 // List implements storage.Store, as Store.List.
@@ -356,5 +356,5 @@ func (p *Plain) StatSpace(ctx context.Context, space string) (storage.Space, err
 	if _, err := p.space(sess, space); err != nil {
 		return storage.Space{}, err
 	}
-	return storage.Space{Name: space}, nil
+	return storage.Space{Name: space, PropertiesUnknown: true}, nil
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
-	"maps"
 	"os"
 	"slices"
 
@@ -22,6 +21,8 @@ type spaceDoc struct {
 	Name       string            `json:"name"`
 	Properties map[string]string `json:"properties,omitempty"`
 	ACL        map[string]string `json:"acl,omitempty"`
+	// Unknown is Space.PropertiesUnknown.
+	Unknown bool `json:"properties_unknown,omitempty"`
 }
 
 func spaceDocPath(dir string) string { return metaDir + "/" + dir + "/space.json" }
@@ -97,7 +98,7 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 	}
 	b, err := sess.read(spaceDocPath(dir))
 	if isAbsent(err) {
-		return storage.Space{Name: space}, nil
+		return storage.Space{Name: space, PropertiesUnknown: true}, nil
 	}
 	var doc spaceDoc
 	if err == nil {
@@ -106,7 +107,7 @@ func (s *Store) StatSpace(ctx context.Context, space string) (storage.Space, err
 	if err != nil {
 		return storage.Space{}, fmt.Errorf("read the properties of space %q: %w", space, err)
 	}
-	return storage.Space{Name: space, Properties: doc.Properties, ACL: doc.ACL}, nil
+	return storage.Space{Name: space, Properties: doc.Properties, ACL: doc.ACL, PropertiesUnknown: doc.Unknown}, nil
 }
 
 // withSpaceLock calls f for a space while it holds the lock of the space.
@@ -166,7 +167,7 @@ func (s *session) writeSpace(dir string, space storage.Space) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(spaceDoc{space.Name, maps.Clone(space.Properties), maps.Clone(space.ACL)})
+	b, err := json.Marshal(spaceDoc{space.Name, space.Properties, space.ACL, space.PropertiesUnknown})
 	if err != nil {
 		return err
 	}

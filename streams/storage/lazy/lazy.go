@@ -46,6 +46,7 @@ type markerProbe struct {
 var (
 	_ storage.Store   = (*Store)(nil)
 	_ storage.Locator = (*Store)(nil)
+	_ storage.Keeper  = (*Store)(nil)
 )
 
 // New returns a store of the driver kind. open opens the driver; it is called at most once at a
@@ -245,6 +246,36 @@ func (s *Store) Locate(ctx context.Context, ref storage.Ref) (storage.Location, 
 		return storage.Location{}, err
 	}
 	return storage.Locate(ctx, d, ref)
+}
+
+// Kept implements storage.Keeper.
+func (s *Store) Kept(ctx context.Context, space string, items []string) iter.Seq2[storage.Kept, error] {
+	return func(yield func(storage.Kept, error) bool) {
+		d, err := s.Available(ctx)
+		if err != nil {
+			yield(storage.Kept{}, err)
+			return
+		}
+		storage.ListKept(ctx, d, space, items)(yield)
+	}
+}
+
+// StatKept implements storage.Keeper.
+func (s *Store) StatKept(ctx context.Context, ref storage.KeptRef) (storage.Kept, error) {
+	d, err := s.Available(ctx)
+	if err != nil {
+		return storage.Kept{}, err
+	}
+	return storage.StatKept(ctx, d, ref)
+}
+
+// OpenKept implements storage.Keeper.
+func (s *Store) OpenKept(ctx context.Context, ref storage.KeptRef) (io.ReadCloser, storage.Kept, error) {
+	d, err := s.Available(ctx)
+	if err != nil {
+		return nil, storage.Kept{}, err
+	}
+	return storage.OpenKept(ctx, d, ref)
 }
 
 // Put implements storage.Store.

@@ -95,7 +95,7 @@ func TestContract(t *testing.T) {
 		inner[s] = m
 		return s
 	}, storagetest.WithKept(func(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
-		for _, k := range inner[s].Kept() {
+		for _, k := range inner[s].AllKept() {
 			if k.Space == space && k.Object.Item == item {
 				all = append(all, k.Bytes)
 			}

@@ -4,7 +4,7 @@ import "github.com/prometheus/client_golang/prometheus"
 
 // Metrics collects the metrics of the breakers and throttles of stores. Its label values are the stores and the states.
 type Metrics struct {
-	stores          []*Store
+	stores          func() []*Store
 	count           func(account, store string) int
 	state, changes  *prometheus.Desc
 	allowed, slowed *prometheus.Desc
@@ -13,8 +13,9 @@ type Metrics struct {
 
 var _ prometheus.Collector = (*Metrics)(nil)
 
-// NewMetrics returns the metrics of stores. waiting returns the number of messages that wait for a store.
-func NewMetrics(stores []*Store, waiting func(account, store string) int) *Metrics {
+// NewMetrics returns the metrics of the stores that stores returns when they are collected. waiting returns the number
+// of messages that wait for a store.
+func NewMetrics(stores func() []*Store, waiting func(account, store string) int) *Metrics {
 	labels := []string{"account", "store", "state"}
 	return &Metrics{stores, waiting,
 		prometheus.NewDesc("millrace_limit_breaker_state",
@@ -42,7 +43,7 @@ func (m *Metrics) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(to chan<- prometheus.Metric) {
-	for _, s := range m.stores {
+	for _, s := range m.stores() {
 		account, store := s.breaker.cfg.Account, s.breaker.cfg.Store
 		rate, slowed := s.throttle.allowed()
 		to <- prometheus.MustNewConstMetric(m.allowed, prometheus.GaugeValue, rate, account, store)

@@ -71,7 +71,7 @@ func TestWatch(t *testing.T) {
 func metrics(t *testing.T, s *Store) (all []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(NewMetrics([]*Store{s}, func(string, string) int { return 7 }))
+	reg.MustRegister(NewMetrics(func() []*Store { return []*Store{s} }, func(string, string) int { return 7 }))
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

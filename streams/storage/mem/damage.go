@@ -76,9 +76,29 @@ func (s *Store) Mark(id string) {
 	s.marker, s.marked = id, id != ""
 }
 
-// Kept returns the items that replacements and deletions kept, oldest first.
-func (s *Store) Kept() []Kept {
+// AllKept returns the items that replacements and deletions kept, oldest first.
+func (s *Store) AllKept() []Kept {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.kept)
+}
+
+// CorruptKept replaces the bytes that are kept under an id. It reports whether there are any.
+func (s *Store) CorruptKept(id string, to []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.kept, func(k Kept) bool { return k.ID == id })
+	if i >= 0 {
+		s.kept[i].Bytes = bytes.Clone(to)
+	}
+	return i >= 0
+}
+
+// ForgetKept removes the bytes that are kept under an id, as an expiry does. It reports whether there were any.
+func (s *Store) ForgetKept(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.kept)
+	s.kept = slices.DeleteFunc(slices.Clone(s.kept), func(k Kept) bool { return k.ID == id })
+	return len(s.kept) < n
 }

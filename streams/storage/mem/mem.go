@@ -54,9 +54,13 @@ type Store struct {
 	marker      string
 	marked      bool
 	kept        []Kept
+	lastKept    int64 // its id
 }
 
-var _ storage.Store = (*Store)(nil)
+var (
+	_ storage.Store  = (*Store)(nil)
+	_ storage.Keeper = (*Store)(nil)
+)
 
 type spaceItems struct {
 	info      storage.Space
@@ -72,9 +76,9 @@ type item struct {
 
 // Kept is an item that a replacement or a delete kept.
 type Kept struct {
-	Space  string
-	Object storage.Object
-	Bytes  []byte
+	Space string
+	storage.Kept
+	Bytes []byte
 }
 
 // New returns an empty Store without a marker.
@@ -140,7 +144,8 @@ func (s *Store) space(name string) (*spaceItems, error) {
 }
 
 func cloneSpace(sp storage.Space) storage.Space {
-	return storage.Space{Name: sp.Name, Properties: maps.Clone(sp.Properties), ACL: maps.Clone(sp.ACL)}
+	sp.Properties, sp.ACL = maps.Clone(sp.Properties), maps.Clone(sp.ACL)
+	return sp
 }
 
 // StatSpace implements storage.Store.

@@ -24,7 +24,7 @@ func open(t *testing.T, cfg mem.Config) *mem.Store {
 }
 
 func kept(t *testing.T, s storage.Store, space, item string) (all [][]byte) {
-	for _, k := range s.(*mem.Store).Kept() {
+	for _, k := range s.(*mem.Store).AllKept() {
 		if k.Space == space && k.Object.Item == item {
 			all = append(all, k.Bytes)
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/millrace/millrace/streams/retry"
@@ -76,10 +77,10 @@ func (s *Store) commit(space string, it *item, o storage.PutOptions) (storage.Ob
 	if err := old.check(o.Condition); err != nil && !s.cfg.Weak.Conditions {
 		return storage.Object{}, fmt.Errorf("item %q: %w", id, err)
 	}
-	if old != nil && o.KeepReplaced {
-		s.keep(space, old)
-	}
 	it.object.Modified = s.nextTime(sp, id)
+	if old != nil && o.KeepReplaced {
+		s.keep(space, old, storage.KeptReplaced, it.object.Modified)
+	}
 	it.object.Version = s.version(it.bytes)
 	sp.insert(it)
 	return clone(it.object), nil
@@ -173,15 +174,18 @@ func (s *Store) Delete(ctx context.Context, space, id string, o storage.DeleteOp
 	if err := old.check(o.Condition); err != nil {
 		return storage.Deleted{}, fmt.Errorf("item %q: %w", id, err)
 	}
+	now := s.nextTime(sp, id)
 	if o.KeepDeleted {
-		s.keep(space, old)
+		s.keep(space, old, storage.KeptDeleted, now)
 	}
 	sp.remove(id)
-	return storage.Deleted{Object: clone(old.object), Time: s.nextTime(sp, id)}, nil
+	return storage.Deleted{Object: clone(old.object), Time: now}, nil
 }
 
-func (s *Store) keep(space string, it *item) {
-	s.kept = append(s.kept, Kept{space, clone(it.object), it.bytes})
+func (s *Store) keep(space string, it *item, reason storage.KeptReason, at time.Time) {
+	s.lastKept++
+	k := storage.Kept{ID: strconv.FormatInt(s.lastKept, 10), Object: clone(it.object), At: at, Reason: reason}
+	s.kept = append(s.kept, Kept{space, k, it.bytes})
 }
 
 // A contextReader fails when ctx has ended.

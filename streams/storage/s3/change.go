@@ -103,11 +103,10 @@ func (s *Store) quarantine(ctx context.Context, space, item string, o storage.Ob
 	if err != nil {
 		return err
 	}
-	bucket, prefix := s.layout.control()
-	now := s.cfg.now().UTC().Format(quarantineTime)
-	name := fmt.Sprintf("%skept/%s/%s/%s-%s", prefix, escape(space), hashName(item), now, o.ETag)
 	what := "quarantine " + itemText(space, item)
-	seen, to := copySource{location{from, key}, o}, location{bucket, name}
+	to := s.quarantined(space, item)
+	to.key += s.cfg.now().UTC().Format(quarantineTime) + "-" + o.ETag
+	seen := copySource{location{from, key}, o}
 	if o.Size > maxSingle {
 		err = s.copyParts(ctx, seen, to)
 	} else {
@@ -144,7 +143,11 @@ func (s *Store) Delete(ctx context.Context, space, item string, d storage.Delete
 	if gone.IsZero() {
 		gone = s.cfg.now()
 	}
-	return storage.Deleted{Object: o, Time: gone.UTC().Truncate(time.Second)}, nil
+	gone = gone.UTC().Truncate(time.Second)
+	if gone.Before(o.Modified) { // a service may send a Date that is up to a second old, as fasthttp does
+		gone = o.Modified
+	}
+	return storage.Deleted{Object: o, Time: gone}, nil
 }
 
 // deleteError returns the error of a failed delete, marked with storage.NotApplied if the service refused it. A refusal

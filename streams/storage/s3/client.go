@@ -68,9 +68,10 @@ func (s *Store) newClient(u *url.URL) (*minio.Core, error) {
 	if s.cfg.PathStyle || net.ParseIP(u.Hostname()) != nil {
 		lookup = minio.BucketLookupPath
 	}
+	s.transport = s.wrapTransport(transport, creds, lookup == minio.BucketLookupPath)
 	core, err := minio.NewCore(u.Host, &minio.Options{
 		Creds: creds, Secure: u.Scheme == "https", Region: s.cfg.Region, BucketLookup: lookup, MaxRetries: 1,
-		Transport: s.wrapTransport(transport, creds, lookup == minio.BucketLookupPath),
+		Transport: s.transport,
 	})
 	if err != nil {
 		return nil, err
@@ -78,6 +79,9 @@ func (s *Store) newClient(u *url.URL) (*minio.Core, error) {
 	core.SetAppInfo("millrace", "1")
 	return core, nil
 }
+
+// userAgent is that of requests that minio-go does not send.
+const userAgent = "millrace/1"
 
 // writeBuffer is the size of the write buffer of a connection, in bytes.
 const writeBuffer = 64 << 10

@@ -66,7 +66,7 @@ func (s *Store) expireUploads(ctx context.Context, o storage.ExpireOptions, done
 	return err
 }
 
-// expireQuarantine removes quarantined objects older than o.Kept.
+// expireQuarantine removes quarantined objects older than o.RetainedBefore.
 func (s *Store) expireQuarantine(ctx context.Context, o storage.ExpireOptions, done *storage.Expired) error {
 	bucket, own := s.layout.control()
 	what := fmt.Sprintf("list quarantined objects in bucket %q", bucket)
@@ -76,6 +76,10 @@ func (s *Store) expireQuarantine(ctx context.Context, o storage.ExpireOptions, d
 			return s.translate(ctx, aBucket, what, info.Err)
 		}
 		if at, ok := quarantinedAt(info.Key); !ok || !at.Before(o.RetainedBefore) {
+			continue
+		}
+		if o.Hold != nil && o.Holds(quarantinedSpace(strings.TrimPrefix(info.Key, own))) {
+			done.Add(o, storage.Expired{Held: 1})
 			continue
 		}
 		if err := s.deleteControl(ctx, strings.TrimPrefix(info.Key, own)); err != nil && !isAbsent(err) {
@@ -94,4 +98,15 @@ func quarantinedAt(key string) (at time.Time, ok bool) {
 	text, etag, ok := strings.Cut(path.Base(key), "-")
 	at, err := time.Parse(quarantineTime, text)
 	return at, ok && err == nil && etag != ""
+}
+
+// quarantinedSpace returns the space in the key of a quarantined object, below the prefix of the driver's own objects;
+// "" if there is none.
+func quarantinedSpace(name string) string {
+	piece, _, _ := strings.Cut(strings.TrimPrefix(name, "kept/"), "/")
+	space, ok := unescape(piece)
+	if !ok {
+		return ""
+	}
+	return space
 }

@@ -323,7 +323,7 @@ func (gone) IsExpired() bool { return true }
 // A request that is signed again for requester-pays is not sent if the credentials have expired.
 func TestPayerWithoutCredentials(t *testing.T) {
 	made := 0
-	w := &transport{requesterPays: true, creds: credentials.New(gone{}), region: "us-east-1",
+	w := &transport{requesterPays: true, creds: credentials.New(gone{}), signer: signer{region: "us-east-1"},
 		next: tripper(func(*http.Request) (*http.Response, error) {
 			made++
 			return nil, errReset

@@ -234,12 +234,13 @@ func (s *Store) evidence(info minio.ObjectInfo, recorded digest.Set) (all digest
 	if s.features.Load().ETagIsMD5 && isMD5(info.ETag) && !keyDependent(h) {
 		own[digest.MD5] = info.ETag
 	}
-	for alg, header := range map[string]string{
-		digest.SHA256: "X-Amz-Checksum-Sha256", digest.SHA1: "X-Amz-Checksum-Sha1",
-		digest.CRC64NVME: "X-Amz-Checksum-Crc64nvme",
+	for _, c := range [...]struct{ alg, header string }{
+		{digest.SHA256, "X-Amz-Checksum-Sha256"}, {digest.SHA1, "X-Amz-Checksum-Sha1"},
+		{digest.CRC64NVME, "X-Amz-Checksum-Crc64nvme"},
 	} {
 		// A composite is computed from the digests of parts. A CRC64NVME is never composite.
-		raw, err := base64.StdEncoding.DecodeString(h.Get(header))
+		alg := c.alg
+		raw, err := base64.StdEncoding.DecodeString(h.Get(c.header))
 		if err == nil && len(raw) > 0 && (whole || alg == digest.CRC64NVME) && 2*len(raw) == digest.HexLen(alg) {
 			own[alg] = hex.EncodeToString(raw)
 		}

@@ -192,7 +192,7 @@ func (s *Store) probeSums(ctx context.Context, f *Features, at location) error {
 		}
 		o := s.getOptions()
 		o.Checksum = true
-		stat, err := s.statWritten(ctx, at, o, "probe object")
+		stat, err := s.statWritten(ctx, at, o, func() string { return "probe object" })
 		if err != nil {
 			return err
 		}

@@ -101,7 +101,7 @@ func (s *Store) newWrite(
 		return nil, nil, err
 	}
 	return &write{
-		s: s, space: space, item: item, location: location{bucket, key}, o: o, h: h, op: "write " + itemText(space, item),
+		s: s, space: space, item: item, location: location{bucket, key}, o: o, h: h,
 		conditions: conditions, copyFrom: s.copySourceOf(o), free: func() { s.pool.Put(h); free() },
 	}, algs, nil
 }
@@ -118,15 +118,19 @@ func (f *Features) checksum() string {
 type write struct {
 	s *Store
 	location
-	space, item, op string
-	o               storage.PutOptions
-	h               *digest.Hasher
-	conditions      []string    // headers, as pairs of name and value
-	copyFrom        *copySource // an object with the same bytes that the service can copy; nil: none
-	sent            bool        // the request that makes the object visible was sent
-	response        *exchange   // of that request
-	free            func()      // releases the hasher and the reservation of the key
+	space, item string
+	o           storage.PutOptions
+	h           *digest.Hasher
+	sum         digest.Set  // of h, after all bytes were read
+	conditions  []string    // headers, as pairs of name and value
+	copyFrom    *copySource // an object with the same bytes that the service can copy; nil: none
+	sent        bool        // the request that makes the object visible was sent
+	response    *exchange   // of that request
+	free        func()      // releases the hasher and the reservation of the key
 }
+
+// op names the operation in errors.
+func (w *write) op() string { return "write " + itemText(w.space, w.item) }
 
 // run stores the bytes: in one request if they fit into one part, otherwise as a multipart upload.
 func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.Set, error) {
@@ -141,21 +145,22 @@ func (w *write) run(ctx context.Context, r io.Reader) (minio.UploadInfo, digest.
 		return w.putParts(ctx, r, &part, size)
 	}
 	if err != nil {
-		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read the source: %w", w.op, err)
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: read the source: %w", w.op(), err)
 	}
 	_, _ = w.h.Write(part.bytes[:n])
-	sum, err := w.o.Accept(w.h.Sum(), w.h.Size())
+	w.sum = w.h.Sum()
+	sum, err := w.o.Accept(w.sum, w.h.Size())
 	if err != nil {
-		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.op, err)
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.op(), err)
 	}
 	meta, contentType, err := encode(w.o.Properties, sum.Only(w.storedAlgorithms()...), w.h.Size(),
 		formatOriginal(w.space, w.item, w.o.Original))
 	if err != nil {
-		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.op, err)
+		return minio.UploadInfo{}, nil, fmt.Errorf("%s: %w", w.op(), err)
 	}
 	putCtx, response := withHeaders(ctx, w.conditions...) // verifyStored must not send the conditions
 	w.sent, w.response = true, response
-	info, err := w.s.putObject(putCtx, w.location, payload{part.bytes[:n], w.h.Sum()}, w.s.features.Load(),
+	info, err := w.s.putObject(putCtx, w.location, payload{part.bytes[:n], w.sum}, w.s.features.Load(),
 		w.s.putOptions(objectHeaders{meta: meta, contentType: contentType}))
 	if err != nil && isAmbiguous(err) && ctx.Err() == nil {
 		if stored, ok := w.verifyStored(ctx); ok {
@@ -192,7 +197,7 @@ func (w *write) compare(o storage.Object) digest.Agreement {
 	if o.Size != w.h.Size() {
 		return digest.Disagree
 	}
-	return o.Digests.Compare(w.h.Sum())
+	return o.Digests.Compare(w.sum)
 }
 
 // storedAlgorithms returns the algorithms of the digests that are stored in the metadata.
@@ -226,11 +231,24 @@ func (s *Store) putObject(
 		md5 = base64Of(sum[digest.MD5])
 	}
 	o.DisableContentSha256 = sum[digest.SHA256] != "" // otherwise the client hashes the bytes again to sign them
+	if o.DisableContentSha256 && len(b) <= smallBody {
+		info, rest, ok := s.putSmall(ctx, to, smallObject{b, md5, sum[digest.SHA256]}, o)
+		if ok {
+			return info, nil
+		}
+		ctx = rest
+	}
 	body := newSharedBody(b)
 	defer body.detach()
-	info, err := s.core.PutObject(withBody(ctx, b), to.bucket, to.key, body, int64(len(b)), md5, sum[digest.SHA256], o)
-	return info, s.translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
+	info, err := s.core.PutObject(ctx, to.bucket, to.key, body, int64(len(b)), md5, sum[digest.SHA256], o)
+	if err != nil {
+		err = s.translate(ctx, anItem, fmt.Sprintf("put %d bytes", len(b)), err)
+	}
+	return info, err
 }
+
+// smallBody is the largest body that is copied in memory, in bytes. It is sent in one write with the header.
+const smallBody = writeBuffer / 2
 
 func base64Of(hexed string) string {
 	raw, err := hex.DecodeString(hexed)
@@ -286,11 +304,11 @@ func (w *write) conditionError(ctx context.Context, err error) error {
 	case w.o.Absent && strings.HasSuffix(w.item, "/") && isAbsent(serr):
 		// versitygw returns this if a file has the name without the slash.
 		err = retry.Permanent(fmt.Errorf("%s: the service has an object of that name without the slash: %w",
-			w.op, storage.ErrName))
+			w.op(), storage.ErrName))
 	case w.o.Absent:
-		err = fmt.Errorf("%s: %w", w.op, storage.ErrExists)
+		err = fmt.Errorf("%s: %w", w.op(), storage.ErrExists)
 	default:
-		err = fmt.Errorf("%s: %w", w.op, storage.ErrChanged)
+		err = fmt.Errorf("%s: %w", w.op(), storage.ErrChanged)
 	}
 	if serr == nil && w.compare(o) == digest.Disagree {
 		return storage.NotApplied(err)
@@ -318,7 +336,7 @@ func (w *write) result(
 	var stored storage.Object
 	inconsistent := func(err error) bool { return errors.Is(err, errInconsistent) }
 	err := retryWhile(ctx, statRetry, inconsistent, func() error {
-		info, err := w.s.statWritten(ctx, w.location, o, itemText(w.space, w.item))
+		info, err := w.s.statWritten(ctx, w.location, o, w.op)
 		switch {
 		case err != nil:
 		case info.ETag != put.ETag: // replaced by another write; the result is still that of this one
@@ -342,9 +360,9 @@ func (w *write) checkStored(info minio.ObjectInfo) (storage.Object, error) {
 	case err != nil:
 		return o, err
 	case o.Size != w.h.Size():
-		return o, fmt.Errorf("%s: %w: it stores %d of %d bytes", w.op, errInconsistent, o.Size, w.h.Size())
-	case o.Digests.Compare(w.h.Sum()) == digest.Disagree:
-		return o, fmt.Errorf("%s: %w: it reports digests %v for bytes with %v", w.op, errInconsistent, o.Digests, w.h.Sum())
+		return o, fmt.Errorf("%s: %w: it stores %d of %d bytes", w.op(), errInconsistent, o.Size, w.h.Size())
+	case o.Digests.Compare(w.sum) == digest.Disagree:
+		return o, fmt.Errorf("%s: %w: it reports digests %v for bytes with %v", w.op(), errInconsistent, o.Digests, w.sum)
 	}
 	return o, nil
 }

@@ -1,11 +1,13 @@
 package s3
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 	"time"
 
@@ -91,7 +93,7 @@ func (s *Store) stat(ctx context.Context, space, item string, at location) (mini
 // head returns the metadata of an object. The response to HEAD has no body; if its error cannot be understood without
 // one, head sends a GET.
 func (s *Store) head(ctx context.Context, at location, o minio.GetObjectOptions) (minio.ObjectInfo, error) {
-	info, err := s.core.StatObject(ctx, at.bucket, at.key, o)
+	info, err := s.statObject(ctx, at, o)
 	if err == nil || !needsBody(err) {
 		return info, err
 	}
@@ -114,11 +116,14 @@ func (s *Store) headError(ctx context.Context, at location, o minio.GetObjectOpt
 // statWritten stats an object that was just written. An absence is errInconsistent, not a fact about the item: another
 // process may have deleted it, or the bucket may be absent.
 func (s *Store) statWritten(
-	ctx context.Context, at location, o minio.GetObjectOptions, what string,
+	ctx context.Context, at location, o minio.GetObjectOptions, op func() string,
 ) (minio.ObjectInfo, error) {
-	what = "stat after write: " + what
 	info, err := s.head(ctx, at, o)
-	if err != nil && isAbsent(s.translate(ctx, anItem, what, err)) {
+	if err == nil {
+		return info, nil
+	}
+	what := "stat after write: " + op()
+	if isAbsent(s.translate(ctx, anItem, what, err)) {
 		err = s.headError(ctx, at, o, err)
 	}
 	if err = s.translate(ctx, anItem, what, err); isAbsent(err) {
@@ -144,22 +149,17 @@ func (s *Store) absenceError(ctx context.Context, space string, err error) error
 		minio.ErrorResponse{StatusCode: http.StatusNotFound, Code: "NoSuchBucket"})
 }
 
-// Open implements storage.Store. It requests the first range, which also returns the size of the object. The rest of a
-// large object is read in parallel ranges.
+// Open implements storage.Store.
 func (s *Store) Open(ctx context.Context, space, item, pinned string) (io.ReadCloser, storage.Object, error) {
 	bucket, key, err := s.itemKey(space, item)
 	if err != nil {
 		return nil, storage.Object{}, err
 	}
-	what, at := "open "+itemText(space, item), location{bucket, key}
-	first := s.cfg.PartBytes
-	body, info, err := s.getRange(ctx, at, pinned, readPlan{remaining: first})
-	if errors.Is(err, errRange) { // it is empty
-		body, info, err = s.getRange(ctx, at, pinned, readPlan{remaining: -1})
-	}
+	what := "open " + itemText(space, item)
+	body, info, err := s.openAt(ctx, what, location{bucket, key}, pinned)
 	if err != nil {
 		ref := storage.Ref{Space: space, Item: item, Version: pinned}
-		return nil, storage.Object{}, s.openError(ctx, ref, fmt.Errorf("%s: %w", what, err))
+		return nil, storage.Object{}, s.openError(ctx, ref, err)
 	}
 	o, err := s.object(space, item, info)
 	if err == nil && pinned != "" && o.Version != pinned { // the service ignores If-Match and versionId
@@ -169,23 +169,41 @@ func (s *Store) Open(ctx context.Context, space, item, pinned string) (io.ReadCl
 		body.Close()
 		return nil, storage.Object{}, err
 	}
+	return body, o, nil
+}
+
+// openAt opens an object. It requests the first range, which also returns the size of the object. The rest of a large
+// object is read in parallel ranges of the same version.
+func (s *Store) openAt(
+	ctx context.Context, what string, at location, pinned string,
+) (io.ReadCloser, minio.ObjectInfo, error) {
+	first := s.cfg.PartBytes
+	body, info, err := s.getRange(ctx, at, pinned, readPlan{remaining: first})
+	if errors.Is(err, errRange) { // it is empty
+		body, info, err = s.getRange(ctx, at, pinned, readPlan{remaining: -1})
+	}
+	if err != nil {
+		return nil, info, fmt.Errorf("%s: %w", what, err)
+	}
+	opened := version(info)
+	pinned = cmp.Or(pinned, opened) // the id "null" of a version from before versioning is not in version
 	again := func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
-		b, got, err := s.getRange(ctx, at, o.Version, readPlan{offset: from, remaining: n})
-		if err == nil && (got.ETag != o.ETag || version(got) != o.Version) {
+		b, got, err := s.getRange(ctx, at, pinned, readPlan{offset: from, remaining: n})
+		if err == nil && (got.ETag != info.ETag || version(got) != opened) {
 			b.Close()
-			err = fmt.Errorf("got version %q, want %q: %w", version(got), o.Version, storage.ErrChanged)
+			err = fmt.Errorf("got version %q, want %q: %w", version(got), opened, storage.ErrChanged)
 		}
 		return b, err
 	}
-	head := &retryReader{ctx: ctx, body: body, remaining: min(o.Size, first), open: again, what: what}
-	if o.Size <= first {
-		return head, o, nil
+	head := &retryReader{ctx: ctx, body: body, remaining: min(info.Size, first), open: again, what: what}
+	if info.Size <= first {
+		return head, info, nil
 	}
-	rest := readPlan{first, o.Size - first, s.cfg.PartBytes, s.cfg.parallel}
+	rest := readPlan{first, info.Size - first, s.cfg.PartBytes, s.cfg.parallel}
 	openRange := func(ctx context.Context, from, n int64) (io.ReadCloser, error) {
 		return &retryReader{ctx: ctx, offset: from, remaining: n, open: again, what: what}, nil
 	}
-	return newParallelReader(ctx, head, rest, s.readBuffers, openRange), o, nil
+	return newParallelReader(ctx, head, rest, s.readBuffers, openRange), info, nil
 }
 
 // getRange opens c.remaining bytes at c.offset, or fewer if the object ends before; the whole object if c.remaining is
@@ -201,7 +219,7 @@ func (s *Store) getRange(
 	if err != nil {
 		return nil, minio.ObjectInfo{}, retry.Permanent(err)
 	}
-	body, info, header, err := s.core.GetObject(ctx, of.bucket, of.key, o)
+	body, info, header, err := s.getObject(ctx, of, o)
 	if err != nil {
 		return nil, info, s.translate(ctx, anItem, "read", err)
 	}
@@ -209,10 +227,11 @@ func (s *Store) getRange(
 	if contentRange == "" && c.offset == 0 {
 		return body, info, nil
 	}
-	var from, to int64
 	if contentRange == "" {
 		err = fmt.Errorf("read from byte %d: the service ignores ranges: %w", c.offset, storage.ErrUnsupported)
-	} else if n, _ := fmt.Sscanf(contentRange, "bytes %d-%d/%d", &from, &to, &info.Size); n != 3 || from != c.offset {
+	} else if from, size, ok := parseContentRange(contentRange); ok && from == c.offset {
+		info.Size = size
+	} else {
 		err = fmt.Errorf("read from byte %d: the service returned range %q", c.offset, contentRange)
 	}
 	if err != nil {
@@ -220,6 +239,16 @@ func (s *Store) getRange(
 		return nil, info, err
 	}
 	return body, info, nil
+}
+
+// parseContentRange returns the first byte and the size of the whole object in "bytes 0-9/100".
+func parseContentRange(text string) (from, size int64, ok bool) {
+	text, isBytes := strings.CutPrefix(text, "bytes ")
+	first, rest, _ := strings.Cut(text, "-")
+	_, all, _ := strings.Cut(rest, "/")
+	from, ferr := strconv.ParseInt(first, 10, 64)
+	size, serr := strconv.ParseInt(all, 10, 64)
+	return from, size, isBytes && ferr == nil && serr == nil
 }
 
 // openError returns the error of an Open: the item may be archived, absent, or have another version.

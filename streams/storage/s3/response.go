@@ -75,6 +75,9 @@ func checkResponse(req *http.Request, resp *http.Response, ofObject bool) error 
 		}
 		return nil
 	}
+	if resp.ContentLength == 0 && req.Method != http.MethodGet {
+		return nil
+	}
 	name, body := rootElement(resp.Body)
 	resp.Body = body
 	switch {

@@ -129,10 +129,12 @@ type Store struct {
 	cfg          Config
 	core         *minio.Core
 	layout       layout
-	pool         *digest.Pool
+	pool         *digest.Pool    // of Config.digests and the checksum of most services
 	http         *http.Transport // nil: Config.Transport is used
-	writeBuffers *bufferPool     // of all writes
-	readBuffers  *bufferPool     // of all readers, for reading ahead
+	transport    *transport
+	base         atomic.Pointer[url.URL] // see requestBase
+	writeBuffers *bufferPool             // of all writes
+	readBuffers  *bufferPool             // of all readers, for reading ahead
 	// trustedLink: a third party cannot change requests, because of TLS or a loopback connection.
 	trustedLink bool
 
@@ -180,7 +182,7 @@ func New(cfg Config) (*Store, error) {
 		writeBuffers: newBufferPool(cfg.PartBytes, 2*cfg.parallel), readBuffers: newBufferPool(cfg.PartBytes, 2*cfg.parallel),
 	}
 	s.trustedLink = u.Scheme == "https" || u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
-	if s.pool, err = digest.NewPool(cfg.digests...); err != nil {
+	if s.pool, err = digest.NewPool(append(slices.Clone(cfg.digests), digest.CRC64NVME)...); err != nil {
 		return nil, err
 	}
 	if s.core, err = s.newClient(u); err != nil {

@@ -77,7 +77,7 @@ func openKnown(t testing.TB, srv *s3test.Server, f *Features, edit ...func(*Conf
 // The contract, on services with different features.
 func TestContract(t *testing.T) {
 	versions := []string{"PutVersions", "OpenPinned", "OpenWhileChange", "Delete", "Properties", "SpaceErrors",
-		"RaceReplace", "RaceDelete"}
+		"RaceReplace", "RaceDelete", "Kept", "KeptOddIDs"}
 	conditions := []string{"PutCondition", "Properties", "Delete", "Keep", "RacePut", "RaceReplace", "RaceDelete"}
 	sums := []string{"Put", "PutLarge", "PutDigests", "PutBroken", "List", "Keep"}
 	for name, tt := range map[string]struct {

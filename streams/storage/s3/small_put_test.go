@@ -20,7 +20,10 @@ func TestSmallPutIsOneWrite(t *testing.T) {
 	var writes counted
 	transport := &http.Transport{DialContext: writes.dial, WriteBufferSize: writeBuffer}
 	t.Cleanup(transport.CloseIdleConnections)
-	s, err := New(Config{ID: "1", Endpoint: server.URL(), BucketPrefix: "b-", PathStyle: true, Transport: transport})
+	s, err := New(Config{
+		ID: "1", Endpoint: server.URL(), BucketPrefix: "b-", PathStyle: true, Transport: transport,
+		Credentials: Credentials{AccessKey: "key", SecretKey: "secret"},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ const spaceCacheTTL = 30 * time.Second
 type spaceRecord struct {
 	Properties map[string]string `json:"properties,omitempty"`
 	ACL        map[string]string `json:"acl,omitempty"`
+	Unknown    bool              `json:"properties_unknown,omitempty"` // Space.PropertiesUnknown
 }
 
 // Spaces implements storage.Store.
@@ -92,14 +93,14 @@ func (s *Store) StatSpace(ctx context.Context, name string) (storage.Space, erro
 		return storage.Space{}, err
 	}
 	text, err := s.getControl(ctx, spaceRecordName(name))
-	found := storage.Space{Name: name}
+	found := storage.Space{Name: name, PropertiesUnknown: true}
 	switch {
 	case err == nil:
 		var r spaceRecord
 		if err := json.Unmarshal(text, &r); err != nil {
 			return storage.Space{}, fmt.Errorf("read the record of space %q: %w", name, err)
 		}
-		found.Properties, found.ACL = r.Properties, r.ACL
+		found.Properties, found.ACL, found.PropertiesUnknown = r.Properties, r.ACL, r.Unknown
 		if s.layout.bucket != "" {
 			s.markSeen(name)
 			return found, nil
@@ -199,7 +200,7 @@ func (s *Store) encodeSpace(space storage.Space) ([]byte, error) {
 	if _, _, err := s.layout.space(space.Name); err != nil {
 		return nil, err
 	}
-	text, err := json.Marshal(spaceRecord{space.Properties, space.ACL})
+	text, err := json.Marshal(spaceRecord{space.Properties, space.ACL, space.PropertiesUnknown})
 	if err != nil {
 		return nil, fmt.Errorf("encode the record of space %q: %w", space.Name, err)
 	}

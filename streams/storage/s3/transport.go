@@ -1,17 +1,15 @@
 package s3
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
-	"github.com/minio/minio-go/v7/pkg/signer"
 
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -21,11 +19,10 @@ import (
 // data of the response.
 type exchange struct {
 	headers http.Header // to add; not x-amz-* headers, which must be signed
-	body    []byte      // a small body in memory; nil: leave the body as it is
 	listing bool        // the requests are those of one listing
 
 	mu   sync.Mutex
-	date time.Time // of the response, by the service's clock; guarded by mu
+	date string // header of the last response; guarded by mu
 	// Loop detection of a listing, by Brent's algorithm; guarded by mu. Each requested page is compared with the anchor.
 	// After span pages the current page becomes the anchor, and span doubles. pages counts those since the anchor.
 	anchor      string
@@ -49,25 +46,15 @@ func withListing(ctx context.Context) context.Context {
 	return context.WithValue(ctx, exchangeKey{}, &exchange{listing: true})
 }
 
-// withBody returns a context for one request with the body b, if b is small. minio-go wraps the body in its own
-// readers. net/http then sends header and body in separate packets, and the service waits for the second one.
-func withBody(ctx context.Context, b []byte) context.Context {
-	if len(b) == 0 || len(b) > writeBuffer/2 {
-		return ctx
-	}
-	n, ok := ctx.Value(exchangeKey{}).(*exchange)
-	if !ok {
-		ctx, n = withHeaders(ctx)
-	}
-	n.body = bytes.Clone(b) // b may be reused while the transport still reads
-	return ctx
-}
-
 // responseDate returns the time of the last response by the service's clock; zero if there is none.
 func (n *exchange) responseDate() time.Time {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.date
+	at, err := http.ParseTime(n.date)
+	if err != nil {
+		return time.Time{}
+	}
+	return at
 }
 
 // loops reports whether a listing requests a page again. It detects cycles of any length.
@@ -90,7 +77,7 @@ type transport struct {
 	requesterPays bool
 	creds         *credentials.Credentials
 	mustSign      bool // refuse requests without a signature
-	region        string
+	signer        signer
 }
 
 // errUnsigned means that no credentials were found for a request. Without it the service would refuse the unsigned
@@ -99,21 +86,27 @@ var errUnsigned = fmt.Errorf("%w: no credentials were found in the environment, 
 	storage.ErrCredentials)
 
 func (s *Store) wrapTransport(next http.RoundTripper, who *credentials.Credentials, pathStyle bool) *transport {
-	return &transport{next, pathStyle, s.cfg.RequesterPays, who, s.cfg.Credentials.FromEnvironment, s.cfg.Region}
+	return &transport{next, pathStyle, s.cfg.RequesterPays, who, s.cfg.Credentials.FromEnvironment,
+		signer{region: s.cfg.Region}}
 }
 
 func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	if w.mustSign && req.Header.Get("Authorization") == "" {
 		return nil, errUnsigned
 	}
+	if r, ok := req.Context().Value(failedRequestKey{}).(*failedRequest); ok && !r.used.Swap(true) {
+		if req.Body != nil {
+			_ = req.Body.Close() // not read
+		}
+		return r.resp, r.err
+	}
 	n, _ := req.Context().Value(exchangeKey{}).(*exchange)
 	if n != nil && n.listing && n.loops(req.URL.RawQuery) {
 		return nil, errListingLoop
 	}
-	if n != nil {
-		var done func()
-		req, done = n.apply(req)
-		defer done()
+	if n != nil && len(n.headers) > 0 {
+		req = req.Clone(req.Context())
+		maps.Copy(req.Header, n.headers)
 	}
 	if w.requesterPays {
 		var err error
@@ -121,38 +114,24 @@ func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 			return nil, err
 		}
 	}
+	return w.do(req, n, isObjectRequest(req, w.pathStyle))
+}
+
+// do sends a complete request and checks the response. n may be nil, and ofObject is isObjectRequest of the request.
+func (w *transport) do(req *http.Request, n *exchange, ofObject bool) (*http.Response, error) {
 	resp, err := w.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
 	}
-	if at, err := http.ParseTime(resp.Header.Get("Date")); n != nil && err == nil {
+	if n != nil {
 		n.mu.Lock()
-		n.date = at
+		n.date = resp.Header.Get("Date")
 		n.mu.Unlock()
 	}
-	if err := checkResponse(req, resp, isObjectRequest(req, w.pathStyle)); err != nil {
+	if err := checkResponse(req, resp, ofObject); err != nil {
 		return nil, err
 	}
 	return resp, nil
-}
-
-// apply returns the request with the headers and the body of the exchange. The caller calls done after the response.
-func (n *exchange) apply(req *http.Request) (filled *http.Request, done func()) {
-	done = func() {}
-	// A body with another length was encoded for a chunked signature.
-	whole := n.body != nil && req.Body != nil && req.ContentLength == int64(len(n.body))
-	if len(n.headers) == 0 && !whole {
-		return req, done
-	}
-	filled = req.Clone(req.Context())
-	for k, v := range n.headers {
-		filled.Header[k] = v
-	}
-	if whole {
-		done = func() { _ = req.Body.Close() } // not read
-		filled.Body = io.NopCloser(bytes.NewReader(n.body))
-	}
-	return filled, done
 }
 
 const payerHeader = "X-Amz-Request-Payer"
@@ -181,5 +160,6 @@ func (w *transport) withPayer(req *http.Request) (*http.Request, error) {
 		return nil, errUnsigned
 	}
 	req.Header.Del("Authorization")
-	return signer.SignV4(*req, v.AccessKeyID, v.SecretAccessKey, v.SessionToken, w.region), nil
+	w.signer.sign(req, v, req.Header.Get("X-Amz-Content-Sha256"), time.Now())
+	return req, nil
 }

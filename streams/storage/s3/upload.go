@@ -216,12 +216,12 @@ func (w *write) putParts(
 		delete(meta, digestsName) // digests are only stored with a size
 	}
 	if err != nil {
-		return info, nil, fmt.Errorf("%s: %w", w.op, err)
+		return info, nil, fmt.Errorf("%s: %w", w.op(), err)
 	}
 	h := objectHeaders{meta: meta, contentType: contentType}
 	u, err := w.s.resumeOrBegin(ctx, w.location, h, partPlan{size, w.o.Size})
 	if err != nil {
-		return info, nil, fmt.Errorf("%s: %w", w.op, err)
+		return info, nil, fmt.Errorf("%s: %w", w.op(), err)
 	}
 	u.copyFrom.Store(w.copyFrom)
 	reusable := true // the parts sent so far may be those of the next Put of this item
@@ -237,11 +237,12 @@ func (w *write) putParts(
 		}
 	}()
 	if err := w.sendParts(ctx, u, r, p, size); err != nil {
-		return info, nil, fmt.Errorf("%s: %w", w.op, err)
+		return info, nil, fmt.Errorf("%s: %w", w.op(), err)
 	}
 	reusable = false
-	if sum, err = w.o.Accept(w.h.Sum(), w.h.Size()); err != nil {
-		return info, nil, fmt.Errorf("%s: %w", w.op, err)
+	w.sum = w.h.Sum()
+	if sum, err = w.o.Accept(w.sum, w.h.Size()); err != nil {
+		return info, nil, fmt.Errorf("%s: %w", w.op(), err)
 	}
 	conditions := w.conditions
 	if !u.features.Complete {
@@ -254,7 +255,7 @@ func (w *write) putParts(
 	}
 	reusable, w.sent = true, true
 	stored := func() (minio.UploadInfo, bool) { return w.verifyStored(ctx) }
-	info, w.response, err = u.complete(ctx, w.h.Sum(), stored, conditions...)
+	info, w.response, err = u.complete(ctx, w.sum, stored, conditions...)
 	completed = err == nil
 	return info, sum, err
 }

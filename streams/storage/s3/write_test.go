@@ -145,6 +145,23 @@ func TestDeleteTwins(t *testing.T) {
 	}
 }
 
+// A service may cache the Date of its responses for a second, so that a delete right after a put would be older.
+func TestDeleteIsNotOlderThanTheObject(t *testing.T) {
+	s, _ := direct(t, s3test.Options{Before: func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodDelete {
+			w.Header().Set("Date", time.Now().Add(-3*time.Second).UTC().Format(http.TimeFormat))
+		}
+		return false
+	}})
+	if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{})
+	if err != nil || !d.Time.Equal(d.Object.Modified) {
+		t.Errorf("got %v, %v, want the time of the object, %v", d.Time, err, d.Object.Modified)
+	}
+}
+
 // A part that the service has stored with other bytes never becomes visible.
 func TestPartStoredWrongly(t *testing.T) {
 	for name, tt := range map[string]struct {

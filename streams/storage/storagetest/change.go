@@ -29,6 +29,9 @@ func (x *suite) delete(t *testing.T) {
 		t.Fatalf("Delete: %v", err)
 	}
 	same(t, "Delete", d.Object, was)
+	if d.Time.Before(was.Modified) {
+		t.Errorf("Delete: got time %v, which is before the item's %v", d.Time, was.Modified)
+	}
 	ms := time.Millisecond
 	if s.Capabilities().TimeResolution <= ms && !d.Time.Truncate(ms).After(was.Modified.Truncate(ms)) {
 		t.Errorf("Delete: got time %v, want one later than %v in milliseconds", d.Time, was.Modified)

@@ -35,6 +35,7 @@ type Faulty struct {
 var (
 	_ storage.Store   = (*Faulty)(nil)
 	_ storage.Locator = (*Faulty)(nil)
+	_ storage.Keeper  = (*Faulty)(nil)
 )
 
 // NewFaulty returns a store without faults that passes all calls to inner.
@@ -309,6 +310,41 @@ func (f *Faulty) Locate(ctx context.Context, ref storage.Ref) (storage.Location,
 		err = errors.Join(x.Err, p.Close())
 	}
 	return faulted(x, p, err)
+}
+
+// Kept implements storage.Keeper. Its fault is drawn when the listing begins.
+func (f *Faulty) Kept(ctx context.Context, space string, items []string) iter.Seq2[storage.Kept, error] {
+	return func(yield func(storage.Kept, error) bool) {
+		x, err := f.enter(ctx, "Kept", space, "")
+		sequence(ctx, x, err, storage.ListKept(ctx, f.inner, space, items))(yield)
+	}
+}
+
+// StatKept implements storage.Keeper.
+func (f *Faulty) StatKept(ctx context.Context, ref storage.KeptRef) (storage.Kept, error) {
+	x, err := f.enter(ctx, "StatKept", ref.Space, ref.Item)
+	if err != nil {
+		return storage.Kept{}, err
+	}
+	k, err := storage.StatKept(ctx, f.inner, ref)
+	return faulted(x, k, err)
+}
+
+// OpenKept implements storage.Keeper.
+func (f *Faulty) OpenKept(ctx context.Context, ref storage.KeptRef) (io.ReadCloser, storage.Kept, error) {
+	x, err := f.enter(ctx, "OpenKept", ref.Space, ref.Item)
+	if err != nil {
+		return nil, storage.Kept{}, err
+	}
+	r, k, err := storage.OpenKept(ctx, f.inner, ref)
+	if err != nil {
+		return nil, storage.Kept{}, x.leave(err)
+	}
+	if x.Applied && x.Err != nil {
+		r.Close()
+		return nil, storage.Kept{}, x.fail()
+	}
+	return x.body(ctx, r), k, nil
 }
 
 // Marker implements storage.Store.

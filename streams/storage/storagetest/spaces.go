@@ -74,13 +74,23 @@ func (x *suite) spaces(t *testing.T) {
 		t.Fatalf("CreateSpace after its delete: %v", err)
 	}
 	x.about(t, s, storage.Space{Name: "aaa"})
+	unknown := storage.Space{Name: "bbb", PropertiesUnknown: true}
+	if err := s.CreateSpace(t.Context(), unknown); err != nil {
+		t.Fatalf("CreateSpace with unknown properties: %v", err)
+	}
+	x.about(t, s, unknown)
+	known := storage.Space{Name: "bbb", ACL: map[string]string{"all": "r"}}
+	if err := s.SetSpace(t.Context(), known); err != nil {
+		t.Fatalf("SetSpace of a space with unknown properties: %v", err)
+	}
+	x.about(t, s, known)
 }
 
 func (x *suite) about(t *testing.T, s storage.Store, want storage.Space) {
 	t.Helper()
 	got, err := s.StatSpace(t.Context(), want.Name)
 	if err != nil || got.Name != want.Name || !maps.Equal(got.Properties, want.Properties) ||
-		!maps.Equal(got.ACL, want.ACL) {
+		!maps.Equal(got.ACL, want.ACL) || got.PropertiesUnknown != want.PropertiesUnknown {
 		t.Fatalf("StatSpace: got %+v, %v, want %+v", got, err, want)
 	}
 }

@@ -73,11 +73,15 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 	for _, o := range opts {
 		o(x)
 	}
-	can := x.open(t).Capabilities()
+	first := x.open(t)
+	can := first.Capabilities()
+	_, keeper := first.(storage.Keeper)
 	applies := map[string]bool{ // parts that apply to some stores only
 		"Nesting":     len(x.keepable(nested())) == len(nested()),
 		"PutTooLarge": can.MaxItemBytes > 0,
 		"Keep":        can.KeepsReplaced && x.kept != nil,
+		"Kept":        can.KeepsReplaced && keeper,
+		"KeptOddIDs":  can.KeepsReplaced && keeper,
 	}
 	for name, f := range map[string]func(*testing.T){
 		"Capabilities":    x.capabilities,
@@ -110,6 +114,8 @@ func Run(t *testing.T, open func(t *testing.T) storage.Store, opts ...Option) {
 		"PropertyBytes":   x.propertyBytes,
 		"Delete":          x.delete,
 		"Keep":            x.keep,
+		"Kept":            x.listKept,
+		"KeptOddIDs":      x.keptOddIDs,
 		"RacePut":         x.racePut,
 		"RaceReplace":     x.raceReplace,
 		"RaceDelete":      x.raceDelete,

@@ -61,6 +61,9 @@ func (s *Server) checkConditions(r *http.Request, now *object) *failure {
 	return nil
 }
 
+// nullVersion is the id of an object from before versioning.
+const nullVersion = "null"
+
 // store makes o the current object at a key. The caller holds s.mu.
 func (s *Server) store(bk *bucket, key string, o *object) {
 	s.serial++
@@ -203,7 +206,7 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 	if id := r.URL.Query().Get("versionId"); id != "" && !s.o.NoReadMatch {
 		o = nil
 		for _, v := range bk.objects[key] {
-			if v.version == id && !v.deleteMarker {
+			if cmp.Or(v.version, nullVersion) == id && !v.deleteMarker {
 				o = v
 			}
 		}
@@ -222,6 +225,13 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 func (s *Server) remove(w http.ResponseWriter, r *http.Request, bk *bucket, key string) *failure {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if id := r.URL.Query().Get("versionId"); id != "" {
+		bk.objects[key] = slices.DeleteFunc(bk.objects[key], func(o *object) bool {
+			return cmp.Or(o.version, nullVersion) == id
+		})
+		w.WriteHeader(http.StatusNoContent)
+		return nil
+	}
 	now := bk.current(key)
 	if f := s.checkConditions(r, now); f != nil {
 		return f

@@ -3,6 +3,7 @@
 package s3test
 
 import (
+	"cmp"
 	"encoding/xml"
 	"fmt"
 	"net/http"
@@ -111,6 +112,9 @@ func (s *Server) Keys(bucket, prefix string) (keys []string) {
 	}
 	return keys
 }
+
+// Version turns the versioning of all buckets on or off. No request may be in progress.
+func (s *Server) Version(on bool) { s.o.Versions = on }
 
 // Uploads returns the number of incomplete multipart uploads.
 func (s *Server) Uploads() int {
@@ -313,6 +317,7 @@ func writeXML(w http.ResponseWriter, v any) *failure {
 }
 
 type listed struct {
+	XMLName      xml.Name
 	Key          string
 	LastModified string
 	ETag         string
@@ -413,11 +418,11 @@ func (s *Server) listVersions(w http.ResponseWriter, bk *bucket, q url.Values) *
 		}
 		all := bk.objects[k]
 		for i := len(all) - 1; i >= 0; i-- {
-			if o := all[i]; !o.deleteMarker {
-				e, latest := entry(k, o), i == len(all)-1
-				e.VersionID, e.IsLatest = o.version, &latest
-				out.Version = append(out.Version, e)
+			e, latest := entry(k, all[i]), i == len(all)-1
+			if e.VersionID, e.IsLatest = cmp.Or(all[i].version, nullVersion), &latest; all[i].deleteMarker {
+				e.XMLName.Local = "DeleteMarker"
 			}
+			out.Version = append(out.Version, e)
 		}
 		out.NextKeyMarker = url.QueryEscape(k)
 	}

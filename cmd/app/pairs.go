@@ -1,0 +1,157 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/pairs"
+)
+
+// DuplicationSweep is the name of the sweep that compares the stores of each pair of a policy.
+const DuplicationSweep = "duplication"
+
+// pairSplits returns the splits of the periodic duplication sweep: each space of each pair of the policies in force, if
+// one of its stores has the space or had it according to the records. The error names the stores whose spaces are
+// unknown.
+func (a *App) pairSplits(ctx context.Context, w sweeping, lists *spaceLists) (all []sweep.Split, err error) {
+	found, err := a.pairsInForce(ctx, w.rules, lists)
+	for _, p := range found {
+		m, e := a.pairSplit(w, p, false)
+		if e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		m.Blocked = a.whileAnswering(StoreName{p.Account, p.Source},
+			a.whileAnswering(StoreName{p.Account, p.Destination}, m.Blocked))
+		all = append(all, m)
+	}
+	return all, err
+}
+
+// pairsInForce returns the spaces of the pairs of all policies in force. The error names the stores of pairs whose
+// spaces are unknown: these pairs are left out.
+func (a *App) pairsInForce(
+	ctx context.Context, registry *policy.Registry, lists *spaceLists,
+) (all []pairs.Pair, err error) {
+	known, unknown := map[StoreName][]string{}, map[StoreName]error{}
+	accounts := map[string][]string{} // spaces by account
+	for _, n := range a.stores.storeNames() {
+		spaces, err := a.spacesOf(ctx, n, lists)
+		if err != nil {
+			unknown[n] = err
+			continue
+		}
+		known[n] = append([]string{}, spaces...) // not nil
+		accounts[n.Account] = append(accounts[n.Account], spaces...)
+	}
+	missed := map[StoreName]error{} // those of pairs
+	for account, spaces := range accounts {
+		slices.Sort(spaces)
+		for _, space := range slices.Compact(spaces) {
+			rules, _ := registry.Rules(account, space)
+			for _, p := range rules.Pairs {
+				source, destination := StoreName{account, p.Source}, StoreName{account, p.Destination}
+				switch {
+				case unknown[source] != nil:
+					missed[source] = unknown[source]
+				case unknown[destination] != nil:
+					missed[destination] = unknown[destination]
+				case known[source] == nil || known[destination] == nil: // a store that the account does not have
+				case slices.Contains(known[source], space) || slices.Contains(known[destination], space):
+					all = append(all, pairs.Pair{Account: account, Space: space, Source: p.Source, Destination: p.Destination})
+				}
+			}
+		}
+	}
+	for _, e := range missed {
+		err = errors.Join(err, e)
+	}
+	return all, err
+}
+
+// pairBlocked returns a function that returns why the sweep of a pair may not work now.
+func (a *App) pairBlocked(k *client.Controls, p pairs.Pair) func(context.Context) error {
+	source := a.sweepBlocked(k, DuplicationSweep, StoreName{p.Account, p.Source})
+	destination := a.sweepBlocked(k, DuplicationSweep, StoreName{p.Account, p.Destination})
+	return func(ctx context.Context) error { return errors.Join(source(ctx), destination(ctx)) }
+}
+
+func (a *App) pairSplit(w sweeping, p pairs.Pair, full bool) (sweep.Split, error) {
+	source, err := a.stores.configured(StoreName{p.Account, p.Source})
+	if err != nil {
+		return sweep.Split{}, err
+	}
+	destination, err := a.stores.configured(StoreName{p.Account, p.Destination})
+	if err != nil {
+		return sweep.Split{}, err
+	}
+	pages, err := pairs.New(pairs.Config{Pair: p, Full: full, Large: int64(a.cfg.Duplication.LargeThreshold)},
+		pairs.Deps{Source: storage.ReadOnly(source), Destination: storage.ReadOnly(destination), Rules: w.rules,
+			Records: a.reader, Lists: a.lists})
+	if err != nil {
+		return sweep.Split{}, fmt.Errorf("compare %s: %w", p.Split(), err)
+	}
+	return sweep.Split{Sweep: DuplicationSweep, Name: p.Split(), Account: p.Account, Pages: pages,
+		Lag: a.lagOf(schemas.RoleCopier), Blocked: a.pairBlocked(w.controls, p),
+		Report: func(r sweep.Result) *pb.Report { return p.Report(r, r.Finished, nil) }}, nil
+}
+
+// A PairRequest selects pairs. Empty fields select all; Store is the source or the destination.
+type PairRequest struct {
+	Account, Store, Space string
+	// Full requests a comparison of every item by the copier, also of those that the listings show as equal.
+	Full bool
+	// Begun identifies the rounds. OnEmitted is called with the number of commands after each page.
+	Begun     time.Time
+	OnEmitted func(n int64)
+}
+
+// A ComparedPair is the result for one space of a pair.
+type ComparedPair struct {
+	pairs.Pair
+	sweep.Result
+}
+
+// SweepDuplication runs one round of the duplication sweep over each selected pair, beside the periodic rounds. A round
+// that an earlier call has left unfinished goes on, except with Full.
+func (a *App) SweepDuplication(ctx context.Context, r PairRequest) (all []ComparedPair, err error) {
+	err = a.inCommand(ctx, func(ctx context.Context, w sweeping) error {
+		found, unknown := a.pairsInForce(ctx, w.rules, newSpaceLists())
+		found = slices.DeleteFunc(found, func(p pairs.Pair) bool {
+			return r.Account != "" && p.Account != r.Account || r.Space != "" && p.Space != r.Space ||
+				r.Store != "" && p.Source != r.Store && p.Destination != r.Store
+		})
+		if len(found) == 0 && unknown == nil {
+			return fmt.Errorf("%w: no policy copies such a space: see 'millrace policy list' and 'millrace space list'",
+				precondition.Err)
+		}
+		var splits []sweep.Split
+		byName := map[string]pairs.Pair{}
+		for _, p := range found {
+			m, err := a.pairSplit(w, p, r.Full)
+			if err != nil {
+				return err
+			}
+			m.Sweep += demand
+			m.Start, m.OnEmitted, m.Anew = r.Begun, r.OnEmitted, r.Full
+			splits = append(splits, m)
+			byName[m.Name] = p
+		}
+		results, err := w.Rounds(ctx, splits)
+		for _, result := range results {
+			all = append(all, ComparedPair{byName[result.Split], result})
+		}
+		return errors.Join(unknown, err)
+	})
+	return all, err
+}

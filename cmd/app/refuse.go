@@ -1,0 +1,54 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/steward"
+)
+
+// RefuseList publishes an operator's refusal of the list of an incident: the sources of what is on it are to be brought
+// back. It returns the id of the action and the number of items. What is put on the list later is not refused.
+func (a *App) RefuseList(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
+	return a.decideList(ctx, i, by, steward.ActionRefuse)
+}
+
+// decideList publishes the decision of an operator about the list of an incident.
+func (a *App) decideList(
+	ctx context.Context, i *pb.Incident, by Actor, do string,
+) (action string, n uint64, err error) {
+	if i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
+		return "", 0, fmt.Errorf("%w: incident %s: the list was approved or refused before: see 'millrace incident list'",
+			precondition.Err, schemas.IncidentKey(i))
+	}
+	q := QueryOfList(i)
+	p, err := read.ProgressOfList(ctx, a.db, q.Space, q.List)
+	switch {
+	case err != nil:
+		return "", 0, err
+	case p.Items == 0:
+		return "", 0, fmt.Errorf("%w: incident %s: nothing of its list is on record yet: is role sink running?",
+			precondition.Err, schemas.IncidentKey(i))
+	}
+	done := by.action(do, i)
+	done.After = p.Last.Format(time.RFC3339Nano)
+	return done.GetId(), p.Items, a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+}
+
+// ListOfKey returns an incident with the key of a list, whose items are on record even if it is closed; nil if the key
+// is not that of a list.
+func ListOfKey(key string) *pb.Incident {
+	parts := schemas.SplitKey(key)
+	if len(parts) < 5 || len(parts) > 6 || parts[3] != "" || !HasList(parts[4]) {
+		return nil
+	}
+	return incident.Subject{Account: parts[0], Store: parts[1], Space: parts[2], Kind: parts[4],
+		Name: strings.Join(parts[5:], "")}.Incident()
+}

@@ -1,0 +1,161 @@
+package app
+
+import (
+	"crypto/md5" //nolint:gosec // a digest, not a secret
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
+)
+
+// A script deletes a whole space: the brake stops, and the refused list brings back the sources of its items, byte for
+// byte, except one that a client has put again and one whose copy has rotted.
+func TestRefusedListComesBack(t *testing.T) {
+	need.Integration(t)
+	const limit = 5
+	items := need.Amount(40, 10_000+limit, 10_000+limit)
+	s := newSite(t)
+	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
+	s.cfg.ClickHouse.Database = "refused_" + schemas.NewID()
+	clickhousetest.Make(t, s.cfg.ClickHouse.Database)
+	s.cfg.Deletes.MaxShare, s.cfg.Deletes.MaxCount = 1, limit
+	s.cfg.Sink.Age = 50 * time.Millisecond
+	s.hasSpace(0)
+	s.hasSpace(1)
+	a := s.run(schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer)
+	s.await("/startupz", 200) // the topics exist
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, s.said.String())
+		}
+	}
+	must(a.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{Id: schemas.NewID(),
+		Account: "acme", Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`, By: "ann",
+		Time: timestamppb.Now()}}))
+	s.inForce(a, "acme", "2")
+	path := func(store int, item string) string {
+		return filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos", item)
+	}
+	name := func(n int) string { return fmt.Sprintf("item-%05d", n) }
+	var changes, deletes []schemas.Message
+	written := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
+	for n := range items { // the source is deleted, the copy is there
+		item := name(n)
+		must(os.WriteFile(path(1, item), []byte(item), 0o600))
+		must(os.Chtimes(path(1, item), written, written))
+		sum := md5.Sum([]byte(item)) //nolint:gosec // a digest, not a secret
+		add := func(store string, op pb.Op, at time.Time) *pb.Change {
+			c := &pb.Change{Op: op, Account: "acme", Store: store, Space: "photos", Item: item, Version: "v",
+				Size: int64(len(item)), Digests: map[string]string{"md5": hex.EncodeToString(sum[:])},
+				Provenance: pb.Provenance_PROVENANCE_VERIFIED, Time: timestamppb.New(at), Origin: pb.Origin_ORIGIN_CLIENT}
+			if store == "2" {
+				c.Origin, c.SourceTime, c.SourceVersion = pb.Origin_ORIGIN_DUPLICATION, timestamppb.New(written), "v"
+			}
+			c.Id = schemas.ChangeID(c)
+			changes = append(changes, schemas.Message{Topic: schemas.Changes, Body: c})
+			return c
+		}
+		add("1", pb.Op_OP_ADD, written)
+		add("2", pb.Op_OP_ADD, written)
+		gone := add("1", pb.Op_OP_DELETE, time.Now().Truncate(time.Millisecond))
+		deletes = append(deletes, schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
+			Id: schemas.ID("delete", item), Account: "acme", Space: "photos", Item: item, SourceStore: "1",
+			DestinationStore: "2", Deleted: gone.GetTime(), Command: schemas.ID("c", item), Time: gone.GetTime()}})
+	}
+	must(a.producer.Publish(ctx, changes...))
+	must(a.producer.Publish(ctx, deletes...))
+	var held *pb.Incident
+	progress := func() read.ListProgress {
+		q := QueryOfList(held)
+		p, err := read.ProgressOfList(ctx, a.DB(), q.Space, q.List)
+		must(err)
+		return p
+	}
+	isOpen := func() bool {
+		open, err := read.OpenIncidents(ctx, a.DB(), "acme")
+		must(err)
+		for _, i := range open {
+			if i.GetKind() == incident.DeletesHeld {
+				held = i
+				return true
+			}
+		}
+		return false
+	}
+	listed := uint64(items - limit)
+	const limit10k = 5 * time.Minute
+	s.within(limit10k, func() error {
+		if !isOpen() || progress().Items != listed {
+			return fmt.Errorf("no list of %d items: incident %v", listed, held)
+		}
+		return nil
+	})
+	q := QueryOfList(held)
+	q.Limit = items
+	waiting, err := read.ListedDeletes(ctx, a.DB(), q)
+	must(err)
+	again, rotten := waiting[0].Item, waiting[1].Item
+	must(os.WriteFile(path(0, again), []byte("newer"), 0o600))
+	must(os.WriteFile(path(1, rotten), []byte("ITEM-xxx"), 0o600))
+
+	refused := time.Now()
+	action, n, err := a.RefuseList(ctx, held, Actor{Who: "ann", Reason: "a script", From: "cli"})
+	if err != nil || n != listed {
+		t.Fatalf("refused %d: %v", n, err)
+	}
+	second, _, err := a.ApproveList(ctx, held, Actor{Who: "bob"}) // at the same time
+	must(err)
+	s.within(limit10k, func() error {
+		if isOpen() {
+			return fmt.Errorf("the list is still open: %+v", progress())
+		}
+		return nil
+	})
+	t.Logf("%d items in %v", listed, time.Since(refused).Round(time.Millisecond))
+	if p := progress(); p.Restored != listed-2 || p.Ended != p.Items {
+		t.Errorf("got %+v", p)
+	}
+	waiting, err = read.ListedDeletes(ctx, a.DB(), q)
+	must(err)
+	for _, d := range waiting {
+		want, result := d.Item, "restored"
+		switch d.Item {
+		case again:
+			want, result = "newer", "restore-moot"
+		case rotten:
+			want, result = "", "restore-failed"
+		}
+		got, err := os.ReadFile(path(0, d.Item))
+		if string(got) != want || (err == nil) != (want != "") || d.Result != result || (d.Why == "") {
+			t.Errorf("%s: got %q (%v), result %s: %s; want %q, %s", d.Item, got, err, d.Result, d.Why, want, result)
+		}
+	}
+	for id, want := range map[string]string{action: "restores-ordered", second: "not-ordered"} {
+		if r, err := read.ResultOfDecision(ctx, a.DB(), q.Space, id); err != nil || r.Result != want {
+			t.Errorf("got %+v, %v, want %s", r, err, want)
+		}
+	}
+	source := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: waiting[2].Item}
+	records, err := a.reader.Fresh(ctx, []schemas.Copy{source})
+	must(err)
+	if m := records[0].GetManifest(); m.GetState() != pb.RecordState_RECORD_STATE_LIVE ||
+		m.GetOrigin() != pb.Origin_ORIGIN_REPAIR {
+		t.Errorf("the source's record: %v", m)
+	}
+	if i := ListOfKey(schemas.IncidentKey(held)); schemas.IncidentKey(i) != schemas.IncidentKey(held) {
+		t.Errorf("got %v", i)
+	}
+}

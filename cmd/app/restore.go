@@ -1,0 +1,373 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/restore"
+)
+
+// ActionRestore is the action of an operator who restores items.
+const ActionRestore = "restore"
+
+const (
+	// restorePage is the number of items that are in memory at once. A file store scans all that it keeps once for each
+	// page.
+	restorePage = 5000
+	// maxProblems bounds the copies that a report names.
+	maxProblems = 1000
+	// ordersAtOnce is the number of orders that are published at once.
+	ordersAtOnce = 500
+)
+
+// A RestoreRequest selects items, and the content that they get back.
+type RestoreRequest struct {
+	Account, Space string
+	// Item is the item, or with Prefix the beginning of the ids of all items; it may then be empty.
+	Item   string
+	Prefix bool
+	// At selects the content of a time, Version the one of a Change or of a version of the store. Without them, the one
+	// that was deleted.
+	At      time.Time
+	Version string
+	// Store is the store whose content and copy it is about; empty: the content of the source store, and the copies in
+	// all stores of the policy.
+	Store  string
+	By     Actor
+	DryRun bool
+	// Progress, if not nil, is called after each page of items.
+	Progress func(RestoreReport)
+}
+
+// A RestoreReport says what is restored.
+type RestoreReport struct {
+	Action  string                    `json:"action"` // its id, which is the cause of the orders
+	Source  string                    `json:"source"` // the store whose content it is
+	Stores  []string                  `json:"stores"` // those that get it
+	Items   int64                     `json:"items"`
+	Copies  map[restore.Verdict]int64 `json:"copies"` // copies of these items, by what is done about them
+	Choices []restore.Choice          `json:"choices"`
+	More    int64                     `json:"more"` // choices that are not listed
+	// Time is when this run began, which is the time of its orders.
+	Time time.Time `json:"-"`
+	// Selected is about the number of items that a request with Prefix and Progress selects.
+	Selected int64 `json:"-"`
+}
+
+// Lacking returns the number of copies for which there is no proven content, or whose state is unknown.
+func (r *RestoreReport) Lacking() int64 {
+	return r.Copies[restore.Unproven] + r.Copies[restore.NoBytes] + r.Copies[restore.Unknown]
+}
+
+// id returns the id of the action: the same for the same request, so that a command that is repeated orders each copy
+// once.
+func (r *RestoreRequest) id() string {
+	at := ""
+	if !r.At.IsZero() {
+		at = strconv.FormatInt(r.At.UnixMilli(), 10)
+	}
+	return schemas.ID("object-restore", r.Account, r.Space, r.Item, strconv.FormatBool(r.Prefix), at, r.Version, r.Store)
+}
+
+// Restore publishes orders to restore items: one for each copy that does not have the content already. It names only
+// content that the audit log proves, and places that may have its bytes; the copier reads them again, and writes only
+// if the copy is still what it was here. Restore needs running sinks: it waits until the tables have all changes.
+func (a *App) Restore(ctx context.Context, r RestoreRequest) (report RestoreReport, err error) {
+	report = RestoreReport{Action: r.id(), Copies: map[restore.Verdict]int64{}, Choices: []restore.Choice{},
+		Time: time.Now().UTC().Truncate(time.Millisecond)}
+	if report.Source, report.Stores, err = a.restoredStores(ctx, r); err != nil {
+		return report, err
+	}
+	if err := a.freshTables(ctx); err != nil {
+		return report, err
+	}
+	w := &restoration{app: a, request: r, report: &report,
+		from: holdings{a.stores, a.db, r.Account, r.Space},
+		action: restore.Action{ID: report.Action, Who: r.By.Who, Why: r.By.Reason,
+			Time: report.Time, Priority: pb.Priority_PRIORITY_HIGH}}
+	if !r.Prefix {
+		return report, w.page(ctx, []string{r.Item})
+	}
+	w.action.Priority = pb.Priority_PRIORITY_LOW
+	q := read.ItemQuery{Account: r.Account, Space: r.Space, Prefix: r.Item, Limit: restorePage}
+	if r.Progress != nil {
+		if report.Selected, err = read.EstimateItems(ctx, a.db, q); err != nil {
+			return report, err
+		}
+	}
+	for {
+		items, err := read.Items(ctx, a.db, q)
+		if err != nil || len(items) == 0 {
+			return report, err
+		}
+		if err := w.page(ctx, items); err != nil {
+			return report, err
+		}
+		if r.Progress != nil {
+			r.Progress(report)
+		}
+		q.After = items[len(items)-1]
+	}
+}
+
+// restoredStores returns the store whose content is restored, and the stores that get it.
+func (a *App) restoredStores(ctx context.Context, r RestoreRequest) (source string, stores []string, err error) {
+	if r.Store != "" {
+		if _, err := a.stores.configured(StoreName{r.Account, r.Store}); err != nil {
+			return "", nil, err
+		}
+		return r.Store, []string{r.Store}, nil
+	}
+	registry := policy.NewRegistry(a.stores.IDs)
+	err = a.readTable(ctx, schemas.Policies, applyTo(registry), func(context.Context) error { return nil })
+	if err != nil {
+		return "", nil, fmt.Errorf("read the policies: %w", err)
+	}
+	rules, _ := registry.Rules(r.Account, r.Space)
+	source, stores = storesOf(rules.Pairs)
+	if source == "" {
+		return "", nil, fmt.Errorf("%w: the policy of account %q does not name one source store of space %q: name a store"+
+			" with --store", precondition.Err, r.Account, r.Space)
+	}
+	return source, stores, nil
+}
+
+// storesOf returns the store from which all others get their copies, and all stores, it first. It returns none if there
+// are several such stores.
+func storesOf(pairs []policy.Pair) (source string, stores []string) {
+	for _, p := range pairs {
+		first := !slices.ContainsFunc(pairs, func(o policy.Pair) bool { return o.Destination == p.Source })
+		if first && source != "" && source != p.Source {
+			return "", nil
+		}
+		if first {
+			source = p.Source
+		}
+	}
+	stores = []string{source}
+	for _, p := range pairs {
+		if !slices.Contains(stores, p.Destination) {
+			stores = append(stores, p.Destination)
+		}
+	}
+	return source, stores
+}
+
+// freshTables returns when the tables have all changes that were published before the call.
+func (a *App) freshTables(ctx context.Context) error {
+	wait, cancel := context.WithTimeoutCause(ctx, a.cfg.Fixity.FreshWait, fmt.Errorf(
+		"%w: the tables do not have all changes after %s: is role sink running?", precondition.Err, a.cfg.Fixity.FreshWait))
+	defer cancel()
+	committed, err := a.watermark.Wait(wait)
+	if err != nil {
+		if wait.Err() != nil && ctx.Err() == nil {
+			err = cmp.Or(context.Cause(wait), err)
+		}
+		return err
+	}
+	gaps, err := clickhouse.Gaps(ctx, a.db, committed)
+	if err == nil {
+		err = clickhouse.CheckGaps(gaps)
+	}
+	return err
+}
+
+// A restoration is the work of one Restore.
+type restoration struct {
+	app     *App
+	request RestoreRequest
+	report  *RestoreReport
+	from    holdings
+	action  restore.Action
+
+	recorded bool // the action is published
+}
+
+// page restores some items, which are in the order of their ids.
+func (w *restoration) page(ctx context.Context, ids []string) error {
+	items, err := w.from.items(ctx, ids)
+	if err != nil {
+		return err
+	}
+	contents := make([]*pb.Change, len(items))
+	var needed []*restore.Item // of these the kept bytes matter
+	for i, item := range items {
+		if contents[i], err = w.content(item); err != nil {
+			return err
+		}
+		if w.lacks(item, contents[i]) {
+			needed = append(needed, item)
+		}
+	}
+	if err := w.from.kept(ctx, needed); err != nil {
+		return err
+	}
+	var orders []schemas.Message
+	for i, item := range items {
+		w.report.Items++
+		for _, store := range w.report.Stores {
+			c := restore.Choose(item, store, contents[i])
+			if w.add(c); c.Verdict == restore.Ordered {
+				orders = append(orders, w.message(item, c))
+			}
+		}
+	}
+	return w.publish(ctx, orders)
+}
+
+// content returns the content that an item gets back; nil: none.
+func (w *restoration) content(item *restore.Item) (*pb.Change, error) {
+	r, source := w.request, w.report.Source
+	name := schemas.Key(r.Account, r.Space, item.ID)
+	switch {
+	case len(item.Changes) == 0 && r.Prefix: // only its properties are on record
+		return nil, nil
+	case len(item.Changes) == 0:
+		return nil, fmt.Errorf("%w: there are no records of item %s", precondition.Err, name)
+	case !r.At.IsZero():
+		return item.At(source, r.At), nil
+	case r.Version != "":
+		c, ambiguous := item.Find(source, r.Version)
+		switch {
+		case ambiguous:
+			return nil, fmt.Errorf("%w: %q stands for several contents of item %s", precondition.Err, r.Version, name)
+		case c == nil:
+			return nil, fmt.Errorf("%w: item %s has no content %q in store %s: see 'millrace object versions'",
+				precondition.Err, name, r.Version, source)
+		}
+		return c, nil
+	}
+	if item.At(source, time.Unix(1<<40, 0)) != nil {
+		return nil, fmt.Errorf("%w: item %s is not deleted in store %s: name a content with --at or --version",
+			precondition.Err, name, source)
+	}
+	return item.Before(source), nil
+}
+
+// lacks reports whether a copy of an item does not have its content, as far as is known without the kept bytes.
+func (w *restoration) lacks(item *restore.Item, content *pb.Change) bool {
+	return slices.ContainsFunc(w.report.Stores, func(store string) bool {
+		v := restore.Choose(item, store, content).Verdict
+		return v == restore.Ordered || v == restore.NoBytes || v == restore.Unknown
+	})
+}
+
+// add counts a choice, and lists it if there is something to be done or wrong.
+func (w *restoration) add(c restore.Choice) {
+	r := w.report
+	r.Copies[c.Verdict]++
+	listed := c.Verdict != restore.Already && c.Verdict != restore.NotThen
+	if !listed || c.Verdict == restore.Ordered && w.request.Prefix && !w.request.DryRun {
+		return
+	}
+	if len(r.Choices) == maxProblems {
+		r.More++
+		return
+	}
+	r.Choices = append(r.Choices, c)
+}
+
+// message returns the order for a choice.
+func (w *restoration) message(item *restore.Item, c restore.Choice) schemas.Message {
+	cmd := w.action.Command(item, c)
+	m := schemas.Message{Topic: schemas.DuplicationHigh, Body: cmd}
+	switch {
+	case cmd.GetSize() >= int64(w.app.cfg.Duplication.LargeThreshold):
+		m.Topic, cmd.Priority = schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE
+	case w.request.Prefix:
+		m.Topic = schemas.DuplicationLow
+	}
+	return m
+}
+
+// publish publishes the action, once, and orders.
+func (w *restoration) publish(ctx context.Context, orders []schemas.Message) error {
+	if w.request.DryRun || len(orders) == 0 {
+		return nil
+	}
+	if !w.recorded {
+		if err := w.app.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: w.adminAction()}); err != nil {
+			return fmt.Errorf("record the action: %w", err)
+		}
+		w.recorded = true
+	}
+	for part := range slices.Chunk(orders, ordersAtOnce) {
+		if err := w.app.producer.Publish(ctx, part...); err != nil {
+			return fmt.Errorf("publish restore orders: %w", err)
+		}
+	}
+	return nil
+}
+
+// adminAction returns the record of the action. Its id is that of the request, so a repeated command is one action.
+func (w *restoration) adminAction() *pb.AdminAction {
+	r := w.request
+	what := "deleted"
+	switch {
+	case !r.At.IsZero():
+		what = "at " + r.At.UTC().Format(time.RFC3339Nano)
+	case r.Version != "":
+		what = "version " + r.Version
+	}
+	done := &pb.AdminAction{
+		Id: w.action.ID, Time: timestamppb.New(w.action.Time), Who: r.By.Who, Action: ActionRestore,
+		Account: r.Account, Store: r.Store, Space: r.Space, Target: schemas.Key(r.Account, r.Space, r.Item), After: what,
+		Reason: r.By.Reason, From: r.By.From,
+	}
+	if !r.Prefix {
+		done.Item = r.Item
+	}
+	return done
+}
+
+// orders selects the orders of a report.
+func (r *RestoreReport) orders(of RestoreRequest) read.RestorationQuery {
+	return read.RestorationQuery{Account: of.Account, Space: of.Space, Action: r.Action, Made: r.Time,
+		Limit: maxProblems}
+}
+
+// Restored returns a ProgressFunc that counts the orders of a report that have ended.
+func (a *App) Restored(r RestoreRequest, report RestoreReport) ProgressFunc {
+	return func(ctx context.Context) (Progress, error) {
+		results, err := read.Restorations(ctx, a.db, report.orders(r))
+		p := Progress{Total: report.Copies[restore.Ordered]}
+		for _, n := range results {
+			p.Done += int64(n.Orders)
+		}
+		return p, err
+	}
+}
+
+// A RestoreOutcome says how the orders of an action ended.
+type RestoreOutcome struct {
+	Results map[string]int64         `json:"results"` // orders by result
+	Failed  []read.FailedRestoration `json:"failed"`  // those that brought nothing back, at most maxProblems
+}
+
+// RestoreOutcome returns how the orders of a report ended.
+func (a *App) RestoreOutcome(
+	ctx context.Context, r RestoreRequest, report RestoreReport,
+) (o RestoreOutcome, err error) {
+	o.Results = map[string]int64{}
+	results, err := read.Restorations(ctx, a.db, report.orders(r))
+	for _, n := range results {
+		o.Results[n.Result] += int64(n.Orders)
+	}
+	if err != nil {
+		return o, err
+	}
+	o.Failed, err = read.FailedRestorations(ctx, a.db, report.orders(r))
+	return o, err
+}

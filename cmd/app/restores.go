@@ -1,0 +1,57 @@
+package app
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/steward"
+)
+
+// restores says which restore orders the copier executes.
+type restores struct{ app *App }
+
+var _ duplicate.Restores = restores{}
+
+// Refuses implements duplicate.Restores.
+func (r restores) Refuses(account, store string) string {
+	if r.app.stores.RepairMode(account, store, time.Now()) == steward.Off {
+		return "the store has repair: off"
+	}
+	return ""
+}
+
+// Proven implements duplicate.Restores. An older content is on record since long, so the tables need not have what is
+// still in Kafka: at worst a content counts as not proven.
+func (r restores) Proven(ctx context.Context, item schemas.Copy, like digest.Set) (proven digest.Set, err error) {
+	err = kafka.Park(ctx, func(ctx context.Context) error {
+		recorded, passed, err := read.ContentsOf(ctx, r.app.db, item)
+		proven = provenContent(like, recorded, passed)
+		return err
+	})
+	return proven, err
+}
+
+// provenContent returns the recorded content with these digests that was verified against bytes, when it was written or
+// by a check; nil if there is none.
+func provenContent(like digest.Set, recorded, passed []read.Content) digest.Set {
+	for _, c := range recorded {
+		digests := digest.Set(c.Digests)
+		if digests.Compare(like) != digest.Agree {
+			continue
+		}
+		if c.Verified {
+			return digests
+		}
+		for _, p := range passed {
+			if digests.Compare(p.Digests) == digest.Agree && like.Compare(p.Digests) != digest.Disagree {
+				return digests.Union(p.Digests)
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,132 @@
+package app
+
+import (
+	"bytes"
+	"crypto/md5" //nolint:gosec // a digest, not a secret
+	"encoding/hex"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
+)
+
+// A program encrypts a whole space of the source: the limit of copies is replaced, the others keep their content and
+// are on one list, which an operator approves. Rewrites after the approval are on another list, which is refused.
+func TestRewritesAndLists(t *testing.T) {
+	need.Full(t)
+	const limit, all, later = 20, 60, 5
+	s := newSite(t)
+	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
+	s.cfg.ClickHouse.Database = "rewrites_" + schemas.NewID()
+	clickhousetest.Make(t, s.cfg.ClickHouse.Database)
+	s.cfg.Replaced.MaxShare, s.cfg.Replaced.MaxCount = 1, limit
+	s.cfg.Sink.Age = 50 * time.Millisecond
+	s.hasSpace(0)
+	s.hasSpace(1)
+	a := s.run(schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink,
+		schemas.RoleDelayer)
+	s.await("/startupz", 200) // the topics exist
+	ctx := t.Context()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, s.said.String())
+		}
+	}
+	must(a.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{Id: schemas.NewID(),
+		Account: "acme", Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`, By: "ann",
+		Time: timestamppb.Now()}}))
+	path := func(store int, n int) string {
+		return filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos", fmt.Sprintf("item-%03d", n))
+	}
+	write := func(op pb.Op, content string, n int) {
+		var changes []schemas.Message
+		at := time.Now().Truncate(time.Millisecond)
+		for i := range n {
+			text := fmt.Appendf(nil, "%s %d", content, i)
+			must(os.WriteFile(path(0, i), text, 0o600))
+			must(os.Chtimes(path(0, i), at, at))
+			sum := md5.Sum(text) //nolint:gosec // a digest, not a secret
+			c := &pb.Change{Op: op, Account: "acme", Store: "1", Space: "photos", Item: filepath.Base(path(0, i)),
+				Size: int64(len(text)), Digests: map[string]string{"md5": hex.EncodeToString(sum[:])},
+				Time: timestamppb.New(at), Origin: pb.Origin_ORIGIN_CLIENT}
+			c.Id = schemas.ChangeID(c)
+			changes = append(changes, schemas.Message{Topic: schemas.Changes, Body: c})
+		}
+		must(a.producer.Publish(ctx, changes...))
+	}
+	copies := func(content string) (n int) {
+		for i := range all {
+			if b, err := os.ReadFile(path(1, i)); err == nil && bytes.HasPrefix(b, []byte(content+" ")) {
+				n++
+			}
+		}
+		return n
+	}
+	open := func() (held []*pb.Incident) {
+		got, err := read.OpenIncidents(ctx, a.DB(), "acme")
+		must(err)
+		for _, i := range got {
+			if i.GetKind() == incident.RewritesHeld {
+				held = append(held, i)
+			}
+		}
+		return held
+	}
+	waiting := func() uint64 {
+		held := open()
+		if len(held) != 1 {
+			return 0
+		}
+		q := QueryOfList(held[0])
+		p, err := read.ProgressOfList(ctx, a.DB(), q.Space, q.List)
+		must(err)
+		return p.Items
+	}
+	s.inForce(a, "acme", "2")
+	write(pb.Op_OP_ADD, "plain", all)
+	s.untilTrue("the copies", func() bool { return copies("plain") == all })
+	write(pb.Op_OP_UPDATE, "encrypted", all)
+	s.untilTrue("the list", func() bool { return waiting() == all-limit })
+	if n := copies("encrypted"); n != limit || copies("plain") != all-limit {
+		t.Fatalf("%d copies replaced, want %d", n, limit)
+	}
+	held := open()[0]
+	s.untilTrue("the count", func() bool {
+		steps := open()[0].GetSteps()
+		return strings.HasPrefix(steps[len(steps)-1].GetDetail(), fmt.Sprintf("%d rewrites wait", all-limit))
+	})
+	if _, n, err := a.ApproveList(ctx, held, Actor{Who: "ann"}); err != nil || n != all-limit {
+		t.Fatalf("approved %d: %v", n, err)
+	}
+	s.untilTrue("the rewrites of the list", func() bool { return copies("encrypted") == all && len(open()) == 0 })
+	write(pb.Op_OP_UPDATE, "again", later) // the limit of the hour is still reached
+	s.untilTrue("the next list", func() bool { return waiting() == later })
+	if next := open()[0]; copies("encrypted") != all || next.GetSubject() == held.GetSubject() {
+		t.Errorf("%d copies kept, list %s after %s", copies("encrypted"), next.GetSubject(), held.GetSubject())
+	}
+	// Refused, the sources get the content of the copies again.
+	if _, n, err := a.RefuseList(ctx, open()[0], Actor{Who: "ann", Reason: "a program"}); err != nil || n != later {
+		t.Fatalf("refused %d: %v", n, err)
+	}
+	s.untilTrue("the sources", func() bool { return len(open()) == 0 })
+	for i := range all {
+		if b, err := os.ReadFile(path(0, i)); err != nil || string(b) != fmt.Sprintf("encrypted %d", i) {
+			t.Errorf("source %d holds %q, %v", i, b, err)
+		}
+	}
+	if n := copies("encrypted"); n != all {
+		t.Errorf("%d copies", n)
+	}
+}

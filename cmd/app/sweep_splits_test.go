@@ -1,0 +1,95 @@
+package app
+
+import (
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/space"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+func splitsApp(t *testing.T) (*App, sweeping, *spaceLists) {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "photos"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cfg := config.Default()
+	cfg.Accounts = []config.Account{{ID: "acme",
+		Stores: []config.Store{{ID: "1", Driver: "file", Root: root, Primary: true}}}}
+	stores, err := newStores(&cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stores.close() })
+	r := policy.NewRegistry(stores.IDs)
+	a := &App{cfg: &cfg, stores: stores, policyRegistry: r}
+	lists := &spaceLists{byStore: map[StoreName]spaceList{{"acme", "1"}: {time.Now(), []string{"photos"}}}}
+	return a, sweeping{Sweeper: new(sweep.Sweeper), controls: new(client.Controls), rules: r,
+		gone: new(space.Gone)}, lists
+}
+
+// A pair whose store the account does not have, which a policy in force may have, is left out.
+func TestPairWithAStoreThatIsNotThere(t *testing.T) {
+	a, w, lists := splitsApp(t)
+	p := &pb.Policy{Id: schemas.NewID(), Account: "acme",
+		Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`}
+	if !w.rules.Apply([]byte("acme"), time.Now(), p) {
+		t.Fatal("no policy")
+	}
+	all, err := a.pairSplits(t.Context(), w, lists)
+	if err != nil || len(all) > 0 {
+		t.Errorf("%d splits, %v", len(all), err)
+	}
+}
+
+// A store may be removed after the names of the stores were listed.
+func TestReconcileOfAStoreThatIsNotThere(t *testing.T) {
+	a, w, _ := splitsApp(t)
+	if _, err := a.reconcileSplit(w, schemas.Copy{Account: "acme", Store: "2", Space: "photos"}); err == nil {
+		t.Error("no error")
+	}
+}
+
+// A round ends when its store is removed.
+func TestRemovedStoreDuringARound(t *testing.T) {
+	a, w, _ := splitsApp(t)
+	m, err := a.reconcileSplit(w, schemas.Copy{Account: "acme", Store: "1", Space: "photos"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stores.set("acme", accountState{}, false)
+	if err := m.Blocked(t.Context()); err == nil {
+		t.Error("the round goes on")
+	}
+}
+
+// An impossible pair of one account does not affect the pairs of others.
+func TestPairOfOneStore(t *testing.T) {
+	a, w, lists := splitsApp(t)
+	state := accountState{Account: config.Account{ID: "b", Stores: []config.Store{
+		{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}, {ID: "2", Driver: "file", Root: t.TempDir()}}}}
+	a.stores.set("b", state, true)
+	for _, id := range []string{"1", "2"} {
+		lists.byStore[StoreName{"b", id}] = spaceList{time.Now(), []string{"photos"}}
+	}
+	for account, to := range map[string]string{"acme": "1", "b": "2"} {
+		p := &pb.Policy{Id: schemas.NewID(), Account: account,
+			Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"` + to + `"}]}`}
+		if !w.rules.Apply([]byte(account), time.Now(), p) {
+			t.Fatal("no policy")
+		}
+	}
+	all, err := a.pairSplits(t.Context(), w, lists)
+	if len(all) != 1 || all[0].Account != "b" {
+		t.Errorf("%d splits, %v", len(all), err)
+	}
+}

@@ -1,0 +1,275 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/reconcile"
+)
+
+// States of a split.
+const (
+	SplitDone    = "done"    // its last round has ended
+	SplitRunning = "running" // its round has begun and not ended: it goes on in a running sweeper
+	SplitFailed  = "failed"  // it has failed since its last checkpoint, and is tried again
+	SplitPaused  = "paused"  // the sweep, the store or the account is paused, or the account is inactive
+	SplitNever   = "never"   // no round has begun
+	SplitUnknown = "unknown" // the spaces of the store are unknown, since it does not answer
+)
+
+// A SplitStatus is the last round of a split of a sweep.
+type SplitStatus struct {
+	Sweep  string
+	ByHand bool // rounds that operators start, which are beside the scheduled ones
+	// Store is the source of a pair. An empty Space is all of them, or an unknown one.
+	Account, Store, Space, Destination string
+	State                              string // SplitDone, ...
+	Round                              string
+	// Started and Finished are those of the round, and Updated is the time of its last checkpoint.
+	Started, Finished, Updated time.Time
+	Compared                   int64 // items until the last checkpoint; of fixity the checks that were requested
+	Emitted                    int64 // findings, or requested checks
+	// Share is the share of the recorded items that an unfinished round has compared; negative: it is unknown.
+	Share float64
+	// Failed is the time at which the round has failed last, with Error; zero: it has not failed since a run that ended.
+	Failed time.Time
+	Error  string
+	added  int64 // compared items without a record when the round began
+}
+
+// Unfinished reports whether a round has begun and not ended.
+func (s *SplitStatus) Unfinished() bool { return s.Round != "" && s.Finished.IsZero() }
+
+// Rate returns the compared items per second; 0: it is unknown.
+func (s *SplitStatus) Rate() float64 {
+	took := s.Updated.Sub(s.Started).Seconds()
+	if took <= 0 {
+		return 0
+	}
+	return float64(s.Compared) / took
+}
+
+// End estimates when an unfinished round ends; the zero time: it is unknown.
+func (s *SplitStatus) End(now time.Time) time.Time {
+	if s.State != SplitRunning || s.Share <= 0 || !s.Updated.After(s.Started) {
+		return time.Time{}
+	}
+	left := float64(s.Updated.Sub(s.Started)) * (1 - s.Share) / s.Share
+	if left > float64(math.MaxInt64) {
+		return time.Time{}
+	}
+	if end := s.Updated.Add(time.Duration(left)); end.After(now) {
+		return end
+	}
+	return now
+}
+
+// splitOf returns the split of a checkpoint; false if it is not that of a sweep.
+func splitOf(c *pb.Checkpoint) (s SplitStatus, ok bool) {
+	s.Sweep, s.ByHand = strings.CutSuffix(c.GetSweep(), demand)
+	parts := schemas.SplitKey(c.GetSplit())
+	switch n := len(parts); {
+	case s.Sweep == sweep.FixitySweep && n == 2:
+		s.Account, s.Store = parts[0], parts[1]
+	case s.Sweep == sweep.FixitySweep && n == 3, s.Sweep == reconcile.Name && n == 3:
+		s.Account, s.Store, s.Space = parts[0], parts[1], parts[2]
+	case s.Sweep == DuplicationSweep && n == 4:
+		s.Account, s.Space, s.Store, s.Destination = parts[0], parts[1], parts[2], parts[3]
+	default:
+		return s, false
+	}
+	s.State, s.Round = SplitDone, c.GetRound()
+	s.Started, s.Updated = c.GetStarted().AsTime(), c.GetTime().AsTime()
+	if c.GetFinished() == nil {
+		s.State = SplitRunning
+	} else {
+		s.Finished = c.GetFinished().AsTime()
+	}
+	s.Emitted, s.Share = c.GetEmitted(), -1
+	for what, n := range c.GetCounts() {
+		if strings.HasSuffix(what, "_bytes") && s.Sweep != sweep.FixitySweep {
+			continue
+		}
+		s.Compared += n
+		if s.Sweep != sweep.FixitySweep && slices.Contains([]string{"adopted", "extra", "resurrected"}, what) {
+			s.added += n
+		}
+	}
+	return s, true
+}
+
+// fail adds the end of the last run. It counts if it is of the same round.
+func (s *SplitStatus) fail(last read.Iteration) {
+	if last.Error == "" || !last.Started.Equal(s.Started.Truncate(time.Millisecond)) {
+		return
+	}
+	s.Failed, s.Error = last.Finished, last.Error
+	if s.State == SplitRunning && !s.Failed.Before(s.Updated.Truncate(time.Millisecond)) {
+		s.State = SplitFailed
+	}
+}
+
+// share sets Share from the number of live items on record now.
+func (s *SplitStatus) share(live int64) {
+	recorded, done := live-s.added, s.Compared-s.added
+	if s.Sweep == sweep.FixitySweep || !s.Unfinished() || recorded <= 0 || done > recorded {
+		return // only copies that are due are checked; and more items than on record are a store that is taken in
+	}
+	s.Share = float64(done) / float64(recorded)
+}
+
+// SweepStatus returns the splits of all sweeps that have had a round, and those of the scheduled fixity and reconcile
+// sweeps that have not, sorted. A store that does not answer has a split with SplitUnknown.
+func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
+	known, err := a.newCheckpoints()
+	if err != nil {
+		return nil, err
+	}
+	err = a.withControls(ctx, func(ctx context.Context, k *client.Controls) error {
+		return runDuring(ctx, known.Run, func(ctx context.Context) error {
+			if err := ready(ctx, known.Table); err != nil {
+				return err
+			}
+			all, err = a.splits(ctx, known.all())
+			if err != nil {
+				return err
+			}
+			inactive := a.stores.inactive()
+			for i := range all {
+				s := &all[i]
+				paused := errors.Is(a.sweepBlocked(k, s.Sweep, StoreName{s.Account, s.Store})(ctx), sweep.ErrPaused) ||
+					s.Destination != "" &&
+						errors.Is(a.sweepBlocked(k, s.Sweep, StoreName{s.Account, s.Destination})(ctx), sweep.ErrPaused)
+				if (paused || slices.Contains(inactive, s.Account)) && s.State != SplitUnknown {
+					s.State = SplitPaused
+				}
+			}
+			return nil
+		})
+	})
+	return all, err
+}
+
+// all returns the newest checkpoint of each split.
+func (c *checkpoints) all() (all []*pb.Checkpoint) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.byKey {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func (a *App) splits(ctx context.Context, points []*pb.Checkpoint) ([]SplitStatus, error) {
+	ends, err := read.Iterations(ctx, a.db, read.JobQuery{Newest: true})
+	if err != nil {
+		return nil, err
+	}
+	lastEnd := map[string]read.Iteration{}
+	for _, end := range ends {
+		lastEnd[end.Name] = end
+	}
+	byKey := map[string]SplitStatus{}
+	for _, c := range points {
+		if s, ok := splitOf(c); ok {
+			s.fail(lastEnd[c.GetSweep()+"/"+c.GetSplit()])
+			byKey[s.key()] = s
+		}
+	}
+	for _, s := range a.scheduledSplits(ctx) {
+		if _, ok := byKey[s.key()]; !ok {
+			byKey[s.key()] = s
+		}
+	}
+	all := slices.SortedFunc(maps.Values(byKey), func(a, b SplitStatus) int { return cmp.Compare(a.key(), b.key()) })
+	return all, errors.Join(context.Cause(ctx), a.shares(ctx, all))
+}
+
+func (s *SplitStatus) key() string {
+	return schemas.Key(s.Sweep, fmt.Sprint(s.ByHand), s.Account, s.Store, s.Space, s.Destination)
+}
+
+// scheduledSplits returns the splits of the scheduled fixity and reconcile sweeps, without rounds.
+func (a *App) scheduledSplits(ctx context.Context) (all []SplitStatus) {
+	stores := a.stores.storeNames()
+	spaces, failed := make([][]string, len(stores)), make([]error, len(stores))
+	var asking sync.WaitGroup
+	for i, n := range stores {
+		asking.Go(func() { spaces[i], failed[i] = a.spacesInTime(ctx, n) })
+	}
+	asking.Wait()
+	for i, n := range stores {
+		never := SplitStatus{Sweep: sweep.FixitySweep, Account: n.Account, Store: n.Store, State: SplitNever, Share: -1}
+		all = append(all, never)
+		never.Sweep = reconcile.Name
+		if failed[i] != nil {
+			never.State, never.Error = SplitUnknown, failed[i].Error()
+			all = append(all, never)
+		}
+		for _, space := range spaces[i] {
+			never.Space = space
+			all = append(all, never)
+		}
+	}
+	return all
+}
+
+// spacesInTime is spacesOf that returns after storeCheckTimeout even if the driver hangs.
+func (a *App) spacesInTime(ctx context.Context, n StoreName) ([]string, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, storeCheckTimeout, fmt.Errorf("no answer within %v", storeCheckTimeout))
+	defer cancel()
+	type result struct {
+		spaces []string
+		err    error
+	}
+	results := make(chan result, 1)
+	go func() { // one that hangs stays until the process ends
+		spaces, err := a.spacesOf(ctx, n, newSpaceLists())
+		results <- result{spaces, err}
+	}()
+	select {
+	case r := <-results:
+		return r.spaces, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("list the spaces of store %s/%s: %w", n.Account, n.Store, context.Cause(ctx))
+	}
+}
+
+// shares sets the shares of unfinished rounds.
+func (a *App) shares(ctx context.Context, all []SplitStatus) error {
+	live := map[string]int64{}
+	asked := map[string]bool{}
+	for i := range all {
+		s := &all[i]
+		if !s.Unfinished() || s.Sweep == sweep.FixitySweep {
+			continue
+		}
+		if !asked[s.Account] {
+			asked[s.Account] = true
+			status, err := read.FixityStatus(ctx, a.db, read.StatusQuery{Account: s.Account})
+			if err != nil {
+				return err
+			}
+			for _, n := range status {
+				live[schemas.Key(s.Account, n.Store, n.Space)] = int64(n.Live)
+			}
+		}
+		s.share(live[schemas.Key(s.Account, s.Store, s.Space)])
+	}
+	return nil
+}

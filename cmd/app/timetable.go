@@ -1,0 +1,88 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/schedule"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+// A timetable lets the rounds of a kind of sweep begin and go on by a schedule.
+type timetable struct {
+	schedule schedule.Schedule
+	log      *slog.Logger
+	// The next rounds, by split. Only the goroutine that looks for due rounds uses them. Without them, the first start at
+	// a time of day would move on with the clock, and so would one after the clock was set back.
+	planned map[string]plannedRound
+	logged  time.Time // when a clock that was set back was logged
+}
+
+// A plannedRound is the next round of a split.
+type plannedRound struct {
+	last string    // the round before; empty: none
+	from time.Time // when that began, or when the round was planned if there is none
+	due  time.Time
+}
+
+func newTimetable(s schedule.Schedule, log *slog.Logger) *timetable {
+	return &timetable{schedule: s, log: log, planned: map[string]plannedRound{}}
+}
+
+// of returns kind with splits that keep to the schedule. kind is not called while nothing may be done.
+func (t *timetable) of(kind sweep.Kind) sweep.Kind {
+	return func(ctx context.Context) ([]sweep.Split, error) {
+		if t.schedule.Off() || !t.schedule.Open(time.Now()) {
+			return nil, nil
+		}
+		all, err := kind(ctx)
+		for i := range all {
+			t.apply(&all[i])
+		}
+		return all, err
+	}
+}
+
+func (t *timetable) apply(m *sweep.Split) {
+	name, split, blocked := m.Sweep, m.Name, m.Blocked
+	m.Due = func(last *pb.Checkpoint, now time.Time) bool { return t.due(name, split, last, now) }
+	m.Next = func(started time.Time) time.Time { return t.schedule.Next(started, started) }
+	m.Blocked = func(ctx context.Context) error {
+		if !t.schedule.Open(time.Now()) {
+			return sweep.ErrNotNow
+		}
+		return blocked(ctx)
+	}
+}
+
+// due reports whether a round of a split is due after the round of the last checkpoint, which has ended or is nil. The
+// windows are not considered: Blocked does that.
+func (t *timetable) due(name, split string, last *pb.Checkpoint, now time.Time) bool {
+	from := now
+	if last != nil {
+		from = last.GetStarted().AsTime()
+	}
+	p, ok := t.planned[split]
+	if ok = ok && p.last == last.GetRound(); ok {
+		from = p.from
+	}
+	if from.After(now) { // the clock was set back: now counts instead, so that the round is due within a period
+		if now.Sub(t.logged).Abs() >= time.Hour { // one line for all splits
+			t.log.Warn("plan rounds anew after the clock was set back", "sweep", name, "split", split, "from", from, "now", now)
+			t.logged = now
+		}
+		from, ok = now, false
+	}
+	if !ok {
+		p = plannedRound{last: last.GetRound(), from: from}
+		after := from
+		if last == nil {
+			after = time.Time{}
+		}
+		p.due = t.schedule.Next(after, from)
+		t.planned[split] = p
+	}
+	return !p.due.After(now)
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+)
+
+func newJob() *cobra.Command {
+	return noun("job", "Show what runs periodically, and how it ended", newJobList(), newJobHistory())
+}
+
+const jobNames = `A job is a split of a sweep, such as fixity/acme/1, or another recurring task, such as
+expire/acme/1. NAME is that of a job, or its first parts: fixity.demand, expire/acme.`
+
+func newJobList() *cobra.Command {
+	var (
+		f engineFlags
+		o *output
+	)
+	c := &cobra.Command{
+		Use:   "list [NAME]",
+		Short: "List the jobs, and the last iteration of each",
+		Long: `Lists the jobs that are on record, with the iteration that ended last.
+
+` + jobNames,
+		Args: atMostOne,
+		RunE: func(c *cobra.Command, args []string) error {
+			return f.printJobs(c, o, read.JobQuery{Newest: true}, args)
+		},
+	}
+	f.register(c)
+	o = listFlag(c)
+	return c
+}
+
+func newJobHistory() *cobra.Command {
+	var (
+		f engineFlags
+		h historyFlags
+		o *output
+	)
+	c := &cobra.Command{
+		Use:   "history [NAME]",
+		Short: "List the iterations of a job, newest first",
+		Long: `Lists the ends of iterations, newest first. A round of a sweep that fails and goes on later has several
+ends: the last one has no error.
+
+` + jobNames,
+		Args: atMostOne,
+		RunE: func(c *cobra.Command, args []string) error {
+			since, err := h.parse()
+			if err != nil {
+				return err
+			}
+			return f.printJobs(c, o, read.JobQuery{Since: since, Limit: h.limit}, args)
+		},
+	}
+	f.register(c)
+	h.register(c, "iterations")
+	o = listFlag(c)
+	return c
+}
+
+func (f *engineFlags) printJobs(c *cobra.Command, o *output, q read.JobQuery, names []string) error {
+	if len(names) == 1 {
+		q.Name = names[0]
+	}
+	return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
+		found, err := read.Iterations(ctx, db, q)
+		if err != nil {
+			return err
+		}
+		rows := make([]jobRow, len(found))
+		for i, n := range found {
+			rows[i] = jobRowOf(n)
+		}
+		return printList(c.OutOrStdout(), o, rows, jobTable())
+	})
+}
+
+// A jobRow is the end of an iteration in a list.
+type jobRow struct {
+	ID       string           `json:"id"`
+	Name     string           `json:"name"`
+	Started  *time.Time       `json:"started"`
+	Finished *time.Time       `json:"finished"`
+	Counts   map[string]int64 `json:"counts"`
+	Error    string           `json:"error"`
+}
+
+func jobRowOf(n read.Iteration) jobRow {
+	return jobRow{n.ID, n.Name, set(n.Started), set(n.Finished), countsOrEmpty(n.Counts), n.Error}
+}
+
+func jobTable() table[jobRow] {
+	return table[jobRow]{"NAME\tSTARTED\tFINISHED\tRESULT\tCOUNTS\tERROR", func(r jobRow) []string {
+		result := "done"
+		if r.Error != "" {
+			result = "failed"
+		}
+		return []string{r.Name, stamp(r.Started), stamp(r.Finished), result, countsText(r.Counts), r.Error}
+	}}
+}

@@ -1,0 +1,289 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
+)
+
+const splitStates = `STATE is
+
+  done     its last round has ended
+  running  its round has begun and not ended: it goes on in a running sweeper; one that was started by hand goes on
+           with the next 'millrace sweep start'
+  failed   its round has failed, and is tried again
+  paused   the sweep, the role sweeper, the store or the account is paused, or the account is inactive
+  never    no round has begun
+  unknown  the store does not answer, so that its spaces are unknown`
+
+// atMostOneSweep is a cobra.PositionalArgs.
+func atMostOneSweep(c *cobra.Command, args []string) error {
+	if err := atMostOne(c, args); err != nil {
+		return err
+	}
+	for _, name := range args {
+		if all := app.Sweeps(); !slices.Contains(all, name) {
+			return fmt.Errorf("%w: there is no sweep %q%s", usage.Err, name, suggestion(name, all))
+		}
+	}
+	return nil
+}
+
+func newSweepList() *cobra.Command {
+	var (
+		f engineFlags
+		o *output
+	)
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the splits of all sweeps, and the last round of each",
+		Long: `Lists the splits of all sweeps: of fixity the stores, of reconcile the spaces in each store, of duplication the
+spaces of each pair. Rounds that 'millrace sweep start' runs beside the scheduled ones are listed on their own, as
+"by hand".
+
+` + splitStates + `
+
+EMITTED is the number of findings, or of requested checks. ERROR is the error with which the round has failed last.`,
+		Args: usage.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.withSplits(c, func(all []app.SplitStatus) error {
+				rows := make([]splitRow, len(all))
+				for i, s := range all {
+					rows[i] = splitRowOf(s)
+				}
+				return printList(c.OutOrStdout(), o, rows, splitTable())
+			})
+		},
+	}
+	f.register(c)
+	o = listFlag(c)
+	return c
+}
+
+// withSplits calls do with the splits of all sweeps, and warns of stores that do not answer.
+func (f *engineFlags) withSplits(c *cobra.Command, do func([]app.SplitStatus) error) error {
+	return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+		all, err := a.SweepStatus(ctx)
+		if err != nil {
+			return err
+		}
+		for _, s := range all {
+			if s.State == app.SplitUnknown {
+				e.log.Warn("the spaces of a store are unknown", "account", s.Account, "store", s.Store, "err", s.Error)
+			}
+		}
+		return do(all)
+	})
+}
+
+// A splitRow is a split in a list.
+type splitRow struct {
+	Sweep       string     `json:"sweep"`
+	ByHand      bool       `json:"by_hand"`
+	Account     string     `json:"account"`
+	Store       string     `json:"store"`
+	Space       string     `json:"space"`
+	Destination string     `json:"destination"`
+	State       string     `json:"state"`
+	Round       string     `json:"round"`
+	Started     *time.Time `json:"started"`
+	Finished    *time.Time `json:"finished"`
+	Updated     *time.Time `json:"updated"` // the time of the last checkpoint
+	Compared    int64      `json:"compared"`
+	Emitted     int64      `json:"emitted"`
+	Failed      *time.Time `json:"failed"`
+	Error       string     `json:"error"`
+}
+
+func splitRowOf(s app.SplitStatus) splitRow {
+	return splitRow{s.Sweep, s.ByHand, s.Account, s.Store, s.Space, s.Destination, s.State, s.Round, set(s.Started),
+		set(s.Finished), set(s.Updated), s.Compared, s.Emitted, set(s.Failed), s.Error}
+}
+
+// sweepName returns the name of a sweep in tables.
+func sweepName(sweep string, byHand bool) string {
+	if byHand {
+		return sweep + " (by hand)"
+	}
+	return sweep
+}
+
+func splitTable() table[splitRow] {
+	const columns = "SWEEP\tSTORE\tSPACE\tDESTINATION\tSTATE\tROUND\tSTARTED\tFINISHED\tEMITTED\tERROR"
+	return table[splitRow]{columns, func(r splitRow) []string {
+		return []string{sweepName(r.Sweep, r.ByHand), r.Account + "/" + r.Store, r.Space, r.Destination, r.State, r.Round,
+			stamp(r.Started), stamp(r.Finished), strconv.FormatInt(r.Emitted, 10), r.Error}
+	}}
+}
+
+func newSweepStatus() *cobra.Command {
+	var (
+		f engineFlags
+		o *output
+	)
+	c := &cobra.Command{
+		Use:   "status [NAME]",
+		Short: "Show how far the unfinished rounds of sweeps are",
+		Long: `Shows a line for each sweep with the number of its splits by state, and below it one for each unfinished round.
+
+COMPARED counts the items until the last checkpoint; of fixity the checks that were requested. RATE is items per second
+since the start of the round. SHARE is the compared share of the items that were on record when the round began, and
+END is the estimated end. Both are unknown for fixity, which checks what is due, and for a store that is taken in.
+As json, each sweep is an object with an array of its rounds.`,
+		Args: atMostOneSweep,
+		RunE: func(c *cobra.Command, args []string) error {
+			return f.withSplits(c, func(all []app.SplitStatus) error {
+				sweeps := sweepStatesOf(all, args, time.Now().UTC().Truncate(time.Second))
+				if o.form != formTable {
+					return printList(c.OutOrStdout(), o, sweeps, table[sweepState]{})
+				}
+				return printList(c.OutOrStdout(), o, progressLines(sweeps), progressTable())
+			})
+		},
+	}
+	f.register(c)
+	o = listFlag(c)
+	return c
+}
+
+// A sweepProgress says how far unfinished rounds are. What is nil is unknown.
+type sweepProgress struct {
+	Compared int64      `json:"compared"`
+	Emitted  int64      `json:"emitted"`
+	Rate     *float64   `json:"rate"` // compared items per second
+	Share    *float64   `json:"share"`
+	End      *time.Time `json:"end"` // estimated
+}
+
+// A sweepState is a sweep with its unfinished rounds.
+type sweepState struct {
+	Sweep  string         `json:"sweep"`
+	ByHand bool           `json:"by_hand"`
+	Splits map[string]int `json:"splits"` // their number by state
+	sweepProgress
+	Failed *time.Time   `json:"failed"`
+	Error  string       `json:"error"` // of the round that has failed last
+	Rounds []splitState `json:"rounds"`
+}
+
+// A splitState is a split with its unfinished round.
+type splitState struct {
+	splitRow
+	Rate  *float64   `json:"rate"`
+	Share *float64   `json:"share"`
+	End   *time.Time `json:"end"`
+}
+
+// sweepStatesOf returns the sweeps of splits, which are sorted by sweep; those with a name, if there are names.
+func sweepStatesOf(all []app.SplitStatus, names []string, now time.Time) (sweeps []sweepState) {
+	for _, s := range all {
+		if len(names) > 0 && !slices.Contains(names, s.Sweep) {
+			continue
+		}
+		if n := len(sweeps); n == 0 || sweeps[n-1].Sweep != s.Sweep || sweeps[n-1].ByHand != s.ByHand {
+			sweeps = append(sweeps, sweepState{Sweep: s.Sweep, ByHand: s.ByHand, Splits: map[string]int{},
+				Rounds: []splitState{}})
+		}
+		in := &sweeps[len(sweeps)-1]
+		in.Splits[s.State]++
+		if !s.Failed.IsZero() && (in.Failed == nil || s.Failed.After(*in.Failed)) {
+			in.Failed, in.Error = set(s.Failed), s.Error
+		}
+		if s.Unfinished() {
+			in.Rounds = append(in.Rounds, splitState{splitRowOf(s), known(s.Rate()), known(s.Share), set(s.End(now))})
+		}
+	}
+	for i := range sweeps {
+		sweeps[i].sweepProgress = totalOf(sweeps[i].Rounds)
+	}
+	return sweeps
+}
+
+// known returns a pointer to a number; nil if it is not positive.
+func known(n float64) *float64 {
+	if n <= 0 {
+		return nil
+	}
+	return &n
+}
+
+// totalOf adds rounds. Rates are those of running rounds; share and end are known only if those of all rounds are.
+func totalOf(rounds []splitState) (t sweepProgress) {
+	var rate, items float64
+	share := true
+	for _, r := range rounds {
+		t.Compared += r.Compared
+		t.Emitted += r.Emitted
+		if r.State == app.SplitRunning && r.Rate != nil {
+			rate += *r.Rate
+		}
+		if share = share && r.Share != nil; share {
+			items += float64(r.Compared) / *r.Share
+		}
+		if r.End != nil && (t.End == nil || r.End.After(*t.End)) {
+			t.End = r.End
+		}
+	}
+	t.Rate = known(rate)
+	if share && items > 0 {
+		t.Share = known(float64(t.Compared) / items)
+	}
+	if slices.ContainsFunc(rounds, func(r splitState) bool { return r.End == nil }) {
+		t.End = nil
+	}
+	return t
+}
+
+// A progressLine is a line of the table of sweep status.
+type progressLine struct {
+	sweepProgress
+	sweep, split, state, round, err string
+}
+
+// progressLines returns the lines of each sweep and of its rounds.
+func progressLines(sweeps []sweepState) (lines []progressLine) {
+	for _, s := range sweeps {
+		var states []string
+		for _, state := range slices.Sorted(maps.Keys(s.Splits)) {
+			states = append(states, fmt.Sprintf("%d %s", s.Splits[state], state))
+		}
+		name := sweepName(s.Sweep, s.ByHand)
+		lines = append(lines, progressLine{s.sweepProgress, name, "all", strings.Join(states, ", "), "", s.Error})
+		for _, r := range s.Rounds {
+			split := r.Account + "/" + r.Store
+			if r.Destination != "" {
+				split += " to " + r.Destination
+			}
+			if r.Space != "" {
+				split += ": " + r.Space
+			}
+			progress := sweepProgress{r.Compared, r.Emitted, r.Rate, r.Share, r.End}
+			lines = append(lines, progressLine{progress, name, split, r.State, r.Round, r.Error})
+		}
+	}
+	return lines
+}
+
+func progressTable() table[progressLine] {
+	const columns = "SWEEP\tSPLIT\tSTATE\tROUND\tCOMPARED\tEMITTED\tRATE\tSHARE\tEND\tERROR"
+	return table[progressLine]{columns, func(l progressLine) []string {
+		rate, share := "", ""
+		if l.Rate != nil {
+			rate = fmt.Sprintf("%.4g/s", *l.Rate)
+		}
+		if l.Share != nil {
+			share = fmt.Sprintf("%.1f%%", *l.Share*100)
+		}
+		return []string{l.sweep, l.split, l.state, l.round, strconv.FormatInt(l.Compared, 10),
+			strconv.FormatInt(l.Emitted, 10), rate, share, stamp(l.End), l.err}
+	}}
+}

@@ -1,0 +1,2 @@
+
+ 3c9b1a7de2f84b6f9a3e5d70c1b2a4f8 0d7a2f1c5be94c1fa8c0e5f1f6b7a931"acme*photos22020/film.mov:1B2HRC5Zdry-run`zç™àÏÀÃ“‚è™àÏ€ÈÐˆºnode-1/copier/0Ânode-1Êmillrace 0.1.0’copied

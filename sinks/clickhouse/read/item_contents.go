@@ -1,0 +1,160 @@
+package read
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// An ItemQuery selects items of a space by the beginning of their ids.
+type ItemQuery struct {
+	Account, Space, Prefix string
+	After                  string // only items after this one
+	Limit                  int    // default 1,000
+}
+
+// ofQuery selects, for SQL, the rows of an ItemQuery.
+const ofQuery = " FROM {db}.audit_log WHERE account = ? AND space = ? AND item >= ? AND item > ?" +
+	" AND item != '' AND startsWith(item, ?)"
+
+// EstimateItems estimates the number of items of a space that the audit log knows in any store, to about one per cent.
+// An exact count of many items would take more memory than a query may use.
+func EstimateItems(ctx context.Context, db *clickhouse.DB, q ItemQuery) (int64, error) {
+	return db.Count(ctx, "estimate the items of a space", "SELECT uniqCombined(item) AS n"+ofQuery,
+		q.Account, q.Space, q.Prefix, q.After, q.Prefix)
+}
+
+// Items returns the items of a space that the audit log knows in any store, in the order of the bytes of their ids. A
+// page with fewer than Limit items is the last one.
+func Items(ctx context.Context, db *clickhouse.DB, q ItemQuery) ([]string, error) {
+	type row struct {
+		Item string `ch:"item"`
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "list the items of a space",
+		"SELECT DISTINCT item"+ofQuery+" ORDER BY item LIMIT ?"+
+			" SETTINGS optimize_use_projections = 0, optimize_distinct_in_order = 1",
+		q.Account, q.Space, q.Prefix, q.After, q.Prefix, limit(q.Limit))
+	items := make([]string, len(rows))
+	for i, r := range rows {
+		items[i] = r.Item
+	}
+	return items, err
+}
+
+// ContentChanges returns the changes of the content of items, deletes included, in all stores: in the order of the
+// items, and of each item the oldest first. It omits properties.
+func ContentChanges(
+	ctx context.Context, db *clickhouse.DB, account, space string, items []string,
+) ([]*pb.Change, error) {
+	with, err := withItems(ctx, items)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := clickhouse.Query[changeRow](with, db, "read the contents of items",
+		"SELECT id, ts, ns, op, account, store, space, item, version, etag, size, digests, provenance, user, agent, origin,"+
+			" source_time, source_ns, source_version, approved FROM {db}.audit_log_v"+
+			" WHERE account = ? AND space = ? AND item IN (SELECT item FROM keys) AND op IN "+contentOps+
+			" ORDER BY item, ts, newest SETTINGS optimize_use_projections = 0", account, space)
+	changes := make([]*pb.Change, len(rows))
+	for i := range rows {
+		changes[i] = rows[i].change()
+	}
+	return changes, err
+}
+
+// withItems attaches items to the query as the column item of the external table keys.
+func withItems(ctx context.Context, items []string) (context.Context, error) {
+	keys := make([]changeKey, len(items))
+	for i, item := range items {
+		keys[i].Item = item
+	}
+	return withChangeKeys(ctx, keys)
+}
+
+// PassedContents returns, by item, the digests of the bytes that checks have read and found to be right, in any store.
+func PassedContents(
+	ctx context.Context, db *clickhouse.DB, account, space string, items []string,
+) (map[string][]map[string]string, error) {
+	type row struct {
+		Item    string            `ch:"item"`
+		Digests map[string]string `ch:"digests"`
+	}
+	with, err := withItems(ctx, items)
+	if err != nil {
+		return nil, err
+	}
+	const ofContent = "(x, places) -> bitAnd(places, 1) > 0"
+	rows, err := clickhouse.Query[row](with, db, "read the checked contents of items",
+		"SELECT DISTINCT item, mapFromArrays("+
+			"arrayFilter("+ofContent+", arrayMap(a -> a::String, `digest.algorithm`), `digest.places`),"+
+			" arrayFilter("+ofContent+", `digest.value`, `digest.places`)) AS digests FROM {db}.bit_log_v"+
+			" WHERE account = ? AND space = ? AND item IN (SELECT item FROM keys) AND verdict = 'pass'"+
+			" AND notEmpty(digests)", account, space)
+	passed := map[string][]map[string]string{}
+	for _, r := range rows {
+		passed[r.Item] = append(passed[r.Item], r.Digests)
+	}
+	return passed, err
+}
+
+// A DamagedVersion is a version of a copy whose bytes a check found to be other than those on record.
+type DamagedVersion struct {
+	Store   string    `ch:"store"`
+	Version string    `ch:"object_version"`
+	Found   time.Time `ch:"found"` // by the first such check
+}
+
+// DamagedVersions returns the damaged versions of an item in all stores.
+func DamagedVersions(ctx context.Context, db *clickhouse.DB, item schemas.Copy) ([]DamagedVersion, error) {
+	return clickhouse.Query[DamagedVersion](ctx, db, "read which versions of an item are damaged",
+		"SELECT store, object_version, min(ts) AS found FROM {db}.bit_log_v WHERE account = ? AND space = ? AND item = ?"+
+			" AND finding = 'content-corrupt' AND object_version != ''"+
+			" GROUP BY store, object_version ORDER BY store, object_version",
+		item.Account, item.Space, item.Item)
+}
+
+// A RestorationQuery selects the restore orders of one run of an action in a space, those that were made at a time.
+type RestorationQuery struct {
+	Account, Space, Action string
+	Made                   time.Time
+	Limit                  int // of failed orders
+}
+
+// A Restoration counts the results of the restore orders of one action.
+type Restoration struct {
+	Result string `ch:"result"`
+	Orders uint64 `ch:"orders"`
+}
+
+// ofRun selects, for SQL, the results of a RestorationQuery.
+const ofRun = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND cause = ? AND reason = 'restore'" +
+	" AND change_time = " + milliParam + " GROUP BY command"
+
+// Restorations counts restore orders by result. An order that was executed twice counts with its last result.
+func Restorations(ctx context.Context, db *clickhouse.DB, q RestorationQuery) ([]Restoration, error) {
+	return clickhouse.Query[Restoration](ctx, db, "count the results of restore orders",
+		"SELECT last AS result, count() AS orders FROM"+
+			" (SELECT argMax(if(decision = 'dead', 'dead', result::String), ts) AS last"+ofRun+
+			") GROUP BY last ORDER BY last", q.Account, q.Space, q.Action, q.Made.UnixMilli())
+}
+
+// A FailedRestoration is a restore order that has ended without bringing its content back.
+type FailedRestoration struct {
+	Item   string `ch:"item" json:"item"`
+	Store  string `ch:"store" json:"store"`
+	Result string `ch:"last" json:"result"`
+	Detail string `ch:"about" json:"detail"`
+}
+
+// FailedRestorations returns at most Limit restore orders that ended without restoring anything.
+func FailedRestorations(ctx context.Context, db *clickhouse.DB, q RestorationQuery) ([]FailedRestoration, error) {
+	return clickhouse.Query[FailedRestoration](ctx, db, "list the restore orders that failed",
+		"SELECT any(item) AS item, any(destination_store)::String AS store,"+
+			" argMax(if(decision = 'dead', 'dead', result::String), ts) AS last,"+
+			" argMax(if(detail = '', error, detail), ts) AS about"+ofRun+
+			" HAVING last NOT IN ('restored', 'already-restored') ORDER BY item, store LIMIT ?",
+		q.Account, q.Space, q.Action, q.Made.UnixMilli(), q.Limit)
+}

@@ -1,0 +1,131 @@
+package read
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// A RoundReport is the report of a round of a sweep.
+type RoundReport struct {
+	Kind, Account, Store, Space string
+	Destination                 string // of a pair; else empty
+	Round                       string
+	Started, Finished           time.Time
+	Counts                      map[string]int64
+	Complete                    bool
+	Detail                      string
+}
+
+// A ReportQuery selects reports. Empty fields select all.
+type ReportQuery struct {
+	Kind, Account, Store, Space string
+	Since                       time.Time // of their ends
+	// Newest selects the newest report of each kind, account, store, space and destination.
+	Newest bool
+	Limit  int // 0: none
+}
+
+// Reports returns reports, newest first. It reads what the tables have, for display.
+func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundReport, error) {
+	type row struct {
+		Kind        string           `ch:"kind"`
+		Account     string           `ch:"account"`
+		Store       string           `ch:"store"`
+		Space       string           `ch:"space"`
+		Destination string           `ch:"destination_store"`
+		Round       string           `ch:"round"`
+		Started     int64            `ch:"began"`
+		Finished    int64            `ch:"ended"`
+		Counts      map[string]int64 `ch:"counts"`
+		Complete    bool             `ch:"complete"`
+		Detail      string           `ch:"detail"`
+	}
+	// A store also selects the pairs that have it as their destination.
+	where := " WHERE (? = '' OR kind = ?) AND (? = '' OR account = ?) AND (? = '' OR store = ? OR destination_store = ?)" +
+		" AND (? = '' OR space = ?) AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"
+	args := []any{q.Kind, q.Kind, q.Account, q.Account, q.Store, q.Store, q.Store, q.Space, q.Space,
+		max(0, q.Since.UnixMilli())}
+	if q.Newest {
+		where += " AND id IN (SELECT argMax(id, (ts, id)) FROM {db}.reports_v" + where +
+			" GROUP BY kind, account, store, space, destination_store)"
+		args = append(args, args...)
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "read the reports of rounds",
+		"SELECT kind::String AS kind, account::String AS account, store::String AS store, space,"+
+			" destination_store::String AS destination_store, round, ifNull(toUnixTimestamp64Milli(started), 0) AS began,"+
+			" toUnixTimestamp64Milli(ts) AS ended, counts, complete, detail FROM {db}.reports_v"+where+
+			" ORDER BY ts DESC, id DESC LIMIT ?", append(args, limitOf(q.Limit))...)
+	all := make([]RoundReport, len(rows))
+	for i, r := range rows {
+		all[i] = RoundReport{r.Kind, r.Account, r.Store, r.Space, r.Destination, r.Round, timeOfMillis(r.Started),
+			timeOfMillis(r.Finished), r.Counts, r.Complete, r.Detail}
+	}
+	return all, err
+}
+
+// An Iteration is the end of an iteration of a job: of a round of a sweep, or of another recurring task. A round that
+// fails and goes on later has several.
+type Iteration struct {
+	ID                string
+	Name              string
+	Started, Finished time.Time
+	Counts            map[string]int64
+	Error             string // empty: it has ended
+}
+
+// A JobQuery selects iterations.
+type JobQuery struct {
+	Name  string    // that of the job, or the part of names before a slash; empty: all
+	Since time.Time // of their starts
+	// Newest selects the iteration of each name that ended last.
+	Newest bool
+	Limit  int // 0: none
+}
+
+// Iterations returns iterations, newest first. It reads what the tables have, for display.
+func Iterations(ctx context.Context, db *clickhouse.DB, q JobQuery) ([]Iteration, error) {
+	type row struct {
+		ID       string           `ch:"iteration"`
+		Name     string           `ch:"name"`
+		Started  int64            `ch:"began"`
+		Finished int64            `ch:"ended"`
+		Counts   map[string]int64 `ch:"counts"`
+		Error    string           `ch:"error"`
+	}
+	where := " WHERE (? = '' OR name = ? OR startsWith(name, concat(?, '/')))" +
+		" AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"
+	args := []any{q.Name, q.Name, q.Name, max(0, q.Since.UnixMilli())}
+	if q.Newest {
+		where += " AND id IN (SELECT argMax(id, (ifNull(finished, ts), ts, id)) FROM {db}.job_log_v" + where +
+			" GROUP BY name)"
+		args = append(args, args...)
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "read the iterations of jobs",
+		"SELECT id AS iteration, name, toUnixTimestamp64Milli(ts) AS began,"+
+			" ifNull(toUnixTimestamp64Milli(finished), 0) AS ended, counts, error FROM {db}.job_log_v"+where+
+			" ORDER BY ifNull(finished, ts) DESC, ts DESC, id DESC LIMIT ?", append(args, limitOf(q.Limit))...)
+	all := make([]Iteration, len(rows))
+	for i, r := range rows {
+		all[i] = Iteration{r.ID, r.Name, timeOfMillis(r.Started), timeOfMillis(r.Finished), r.Counts, r.Error}
+	}
+	return all, err
+}
+
+// limitOf returns the value of LIMIT; 0 is none.
+func limitOf(n int) int {
+	if n == 0 {
+		return math.MaxInt64
+	}
+	return n
+}
+
+// timeOfMillis returns the time of milliseconds since 1970; zero for 0.
+func timeOfMillis(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms).UTC()
+}

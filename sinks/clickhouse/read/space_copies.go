@@ -1,0 +1,129 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+)
+
+// A RecordedCopy is what the manifest has of a copy, with what identifies its content in the store.
+type RecordedCopy struct {
+	Item string
+	StoredCopy
+	Version, ETag string    // of the content of a live copy; empty: unknown
+	Passed        time.Time // the start of the last check that passed, of whichever content; zero: none
+}
+
+// spaceRows selects the rows of the state of a part of a space in the order of the table.
+const spaceRows = "SELECT item, content.ver AS written, deleted.ver AS gone, content.change AS written_by," +
+	" content.size AS size, toUInt8(deleted.origin IN ('sweep', 'fixity')) AS inferred," +
+	" digests::Map(String, String) AS all_digests, content.version AS version, content.etag AS etag, pass.ver AS passed" +
+	" FROM {db}.copy_state WHERE account = %s AND store = %s AND space = %s AND item > %s%s" +
+	" AND (content.ver > 0 OR deleted.ver > 0 OR pass.ver > 0)" +
+	" ORDER BY account, store, space, item" + onePass + ", optimize_read_in_order = 1, max_block_size = %d"
+
+// spaceColumns are the columns of a block of spaceRows.
+type spaceColumns struct {
+	stateColumns
+	version, etag proto.ColStr
+	passed        proto.ColUInt128
+}
+
+func (c *spaceColumns) results() proto.Results {
+	c.digests.Keys, c.digests.Values = &c.algorithms, &c.values
+	return proto.Results{{Data: &c.item}, {Data: &c.written}, {Data: &c.gone}, {Data: &c.writtenBy},
+		{Data: &c.size}, {Data: &c.inferred}, {Data: &c.digests}, {Data: &c.version}, {Data: &c.etag}, {Data: &c.passed}}
+}
+
+// A recordedCopy merges the rows of one copy.
+type recordedCopy struct {
+	mergedCopy
+	version, etag string
+	passed        proto.UInt128
+}
+
+// EachInSpace calls each for the copies on record, live or deleted, of a space in a store whose items are after
+// of.Item and, unless last is empty, not after last, in the order of the bytes of the items. It stops at the first
+// error of each, and returns it. The memory that it takes does not depend on the number of copies.
+func EachInSpace(
+	ctx context.Context, db *clickhouse.DB, of schemas.Copy, last string, each func(RecordedCopy) error,
+) error {
+	text, bound := clickhouse.QuoteText, ""
+	if last != "" {
+		bound = " AND item <= " + text(last)
+	}
+	const rows = blockRows / 8
+	statement := fmt.Sprintf(spaceRows, text(of.Account), text(of.Store), text(of.Space), text(of.Item), bound, rows)
+	var c spaceColumns
+	var m recordedCopy
+	end := func() error {
+		if m.rows == 0 || m.written == (proto.UInt128{}) && m.gone == (proto.UInt128{}) { // only checks have reported it
+			return nil
+		}
+		return each(m.result(of.Store))
+	}
+	err := db.SelectColumns(ctx, statement, c.results(), func(rows int) error {
+		c.items = string(c.item.Buf) // once, and not for each row
+		for i := range rows {
+			if m.rows == 0 || string(c.item.RowBytes(i)) != m.item {
+				if err := end(); err != nil {
+					return err
+				}
+				m.begin(&c, i)
+			}
+			m.add(&c, i)
+		}
+		return nil
+	})
+	if err == nil {
+		err = end()
+	}
+	if err != nil {
+		return clickhouse.Classify(fmt.Errorf("read the state of space %s: %w", of.WithoutItem(), err))
+	}
+	return nil
+}
+
+func (m *recordedCopy) begin(c *spaceColumns, row int) {
+	m.mergedCopy.begin(&c.stateColumns, row)
+	m.version, m.etag, m.passed = "", "", proto.UInt128{}
+}
+
+func (m *recordedCopy) add(c *spaceColumns, row int) {
+	if newer(c.written[row], m.written) {
+		m.version, m.etag = c.version.Row(row), c.etag.Row(row)
+	}
+	if newer(c.passed[row], m.passed) {
+		m.passed = c.passed[row]
+	}
+	m.mergedCopy.add(&c.stateColumns, row)
+}
+
+func (m *recordedCopy) result(store string) RecordedCopy {
+	r := RecordedCopy{Item: m.item, StoredCopy: m.mergedCopy.result(store).copy}
+	if r.Live {
+		r.Version, r.ETag = m.version, m.etag
+	}
+	if m.passed != (proto.UInt128{}) {
+		r.Passed = timeOf(m.passed)
+	}
+	return r
+}
+
+// SpacesOnRecord returns the spaces of a store that have copies on record, live or deleted, in no particular order.
+func SpacesOnRecord(ctx context.Context, db *clickhouse.DB, account, store string) (spaces []string, err error) {
+	type row struct {
+		Space string `ch:"space"`
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "list the spaces on record",
+		"SELECT DISTINCT space FROM {db}.copy_state WHERE account = ? AND store = ?", account, store)
+	for _, r := range rows {
+		spaces = append(spaces, r.Space)
+	}
+	return spaces, err
+}

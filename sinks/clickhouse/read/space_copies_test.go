@@ -1,0 +1,88 @@
+package read_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+)
+
+func versionOf(c read.RecordedCopy) string {
+	if !c.Live {
+		return c.Version + c.ETag
+	}
+	return c.Version + "," + c.ETag
+}
+
+// recorded returns a record of the manifest in the form of the test.
+func recorded(c schemas.Copy, m *pb.Record) string {
+	version := ""
+	if m.GetState() == pb.RecordState_RECORD_STATE_LIVE {
+		version = m.GetVersion() + "," + m.GetEtag()
+	}
+	// The fields: live, size, time, time of the source, inferred, digests.
+	f := strings.SplitN(strings.TrimPrefix(describeStored(c, m), c.Store+"/"+c.Space+"/"+c.Item+" "), " ", 6)
+	return strings.Join([]string{c.Item, f[0], f[1], f[2], version, f[4], f[5]}, " ")
+}
+
+// EachInSpace returns what Records returns, for each item of a part of a space once and in order, also if the rows of
+// the state are unmerged.
+func TestEachInSpace(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	changes := storedChanges()
+	for part := range slices.Chunk(changes, 5) { // a part of the table each
+		clickhousetest.StoreBoth(t, db, schemas.Changes, int64(len(part)), part...)
+	}
+	all := func(of schemas.Copy, last string) (got []string) {
+		t.Helper()
+		err := read.EachInSpace(t.Context(), db, of, last, func(c read.RecordedCopy) error {
+			got = append(got, fmt.Sprintf("%s %t %d %s %s %t %s", c.Item, c.Live, c.Size, c.Time.Format(time.RFC3339Nano),
+				versionOf(c), c.Inferred, c.Digests))
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	for _, of := range []schemas.Copy{
+		{Account: "acme", Store: "1", Space: "photos"}, {Account: "acme", Store: "2", Space: "photos"},
+		{Account: "acme", Store: "10", Space: "photos"}, {Account: "acme", Store: "1", Space: "a"},
+	} {
+		var want []string
+		for _, c := range keysOf(changes) {
+			if c.WithoutItem() == of {
+				records, err := read.Records(t.Context(), db, []schemas.Copy{c})
+				if err != nil {
+					t.Fatal(err)
+				}
+				want = append(want, recorded(c, records[0].GetManifest()))
+			}
+		}
+		slices.Sort(want)
+		if got := all(of, ""); !slices.Equal(got, want) {
+			t.Errorf("%v: got\n%s\nwant\n%s", of, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if got := all(schemas.Copy{Account: of.Account, Store: of.Store, Space: of.Space, Item: "a"}, "a/b"); len(got) != 1 ||
+			!strings.HasPrefix(got[0], "a/b ") {
+			t.Errorf("%v: of the part: got %q", of, got)
+		}
+	}
+	stop := errors.New("stop")
+	err := read.EachInSpace(t.Context(), db, schemas.Copy{Account: "acme", Store: "1", Space: "photos"}, "",
+		func(read.RecordedCopy) error { return stop })
+	if !errors.Is(err, stop) {
+		t.Errorf("got %v", err)
+	}
+	if got := all(schemas.Copy{Account: "acme", Store: "1", Space: "nothing"}, ""); len(got) > 0 {
+		t.Errorf("an unknown space: got %q", got)
+	}
+}

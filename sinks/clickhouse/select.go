@@ -1,0 +1,55 @@
+package clickhouse
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ClickHouse/ch-go/proto"
+
+	"github.com/millrace/millrace/schemas"
+)
+
+// SelectColumns runs a query as the reader, on a connection of its own. It reads one block of the result after the
+// other into columns, and calls each for the rows of each block. Meanwhile the server waits, for up to ScanTimeout.
+// {db} is replaced by the name of the database.
+func (db *DB) SelectColumns(
+	ctx context.Context, statement string, columns proto.Results, each func(rows int) error,
+) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	w, err := db.dial(ctx, db.cfg.ReaderLogin())
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	defer w.bindContext(ctx)()
+	var settings []proto.Setting
+	query := db.cfg.querySettings()
+	query["send_timeout"] = int(ScanTimeout.Seconds())
+	for name, value := range query {
+		settings = append(settings, proto.Setting{Key: name, Value: fmt.Sprint(value), Important: true})
+	}
+	silent := time.AfterFunc(QueryTimeout, func() { cancel(fmt.Errorf("the server is silent for %s", QueryTimeout)) })
+	defer silent.Stop()
+	if err := w.query(db.Name(statement), schemas.NewID(), settings); err != nil {
+		return cause(ctx, err)
+	}
+	for {
+		code, err := w.readPacket(func() error {
+			n, err := w.readBlock(columns)
+			if err != nil || n == 0 {
+				return err
+			}
+			silent.Stop()
+			return each(n)
+		})
+		if err != nil {
+			return cause(ctx, err)
+		}
+		if code == proto.ServerCodeEndOfStream {
+			return nil
+		}
+		silent.Reset(QueryTimeout)
+	}
+}

@@ -1,0 +1,291 @@
+package brake
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A copier is a process that rewrites copies.
+type copier struct {
+	*Brake
+	cancel context.CancelFunc
+	done   sync.WaitGroup
+}
+
+func (p *topic) copier(t *testing.T) *copier {
+	c := &copier{Brake: p.process(time.Now)}
+	ctx, cancel := context.WithCancel(t.Context())
+	c.cancel = cancel
+	c.done.Go(func() { _ = c.Run(ctx) })
+	synctest.Wait()
+	return c
+}
+
+// stop ends the process as a kill does: what it owes is not counted.
+func (c *copier) stop() {
+	c.cancel()
+	c.done.Wait()
+}
+
+// rewrite takes permits with a number of workers, one each in 10 ms, for a time. It returns the number of permits.
+func (c *copier) rewrite(t *testing.T, workers int, during time.Duration) int64 {
+	var n atomic.Int64
+	var all sync.WaitGroup
+	end := time.Now().Add(during)
+	for range workers {
+		all.Go(func() {
+			for time.Now().Before(end) {
+				if reached, err := c.Take(t.Context(), photos); err == nil && reached == "" {
+					n.Add(1)
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+	}
+	all.Wait()
+	return n.Load()
+}
+
+// counted returns the number of rewrites in the newest checkpoint.
+func (p *topic) counted() int64 {
+	b := p.process(time.Now)
+	held, _ := b.deps.Ledger.get(b.space(photos).split)
+	if held == nil {
+		return 0
+	}
+	return held.usage(time.Now(), false).hour
+}
+
+func rewrites() *topic {
+	p := newTopic()
+	p.kind = Rewrites
+	return p
+}
+
+// Copiers beside each other pass the limit by at most what they do in a second, and then stop. Within the limits, a
+// permit costs no write of a checkpoint.
+func TestRewritesStopAtTheLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := rewrites()
+		one, two := p.copier(t), p.copier(t)
+		const perSecond = 2 * 2 * 100
+		var n [2]int64
+		var both sync.WaitGroup
+		for i, c := range []*copier{one, two} {
+			both.Go(func() { n[i] = c.rewrite(t, 2, 20*time.Second) })
+		}
+		both.Wait()
+		if total := n[0] + n[1]; total < 950 || total > 1000+perSecond {
+			t.Errorf("%d and %d rewrites", n[0], n[1])
+		}
+		time.Sleep(2 * countInterval)
+		if got := len(p.checkpoints); got > 24 {
+			t.Errorf("%d checkpoints", got)
+		}
+		one.stop()
+		two.stop()
+		if total, counted := n[0]+n[1], p.counted(); counted != total {
+			t.Errorf("%d rewrites, %d counted", total, counted)
+		}
+	})
+}
+
+// A process that is killed between rewrites and their count loses at most the counts of a second, in steady work few.
+func TestRewritesOfKilledProcesses(t *testing.T) {
+	for name, tt := range map[string]struct {
+		during time.Duration
+		lost   int64
+	}{"at once": {900 * time.Millisecond, 90}, "in steady work": {3900 * time.Millisecond, 10}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := rewrites()
+				c := p.copier(t)
+				n := c.rewrite(t, 1, tt.during)
+				c.stop()
+				if counted := p.counted(); counted < n-tt.lost {
+					t.Errorf("%d rewrites, %d counted", n, counted)
+				}
+				next := p.copier(t)
+				if n += next.rewrite(t, 1, 20*time.Second); n > 1000+tt.lost+100 {
+					t.Errorf("%d rewrites", n)
+				}
+				next.stop()
+			})
+		})
+	}
+}
+
+// What was reserved and is not used is given back within seconds, so that one process does not stop the others.
+func TestRewritesReservedInVain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := rewrites()
+		c := p.copier(t)
+		n := c.rewrite(t, 4, 2*time.Second)
+		time.Sleep(2 * countInterval)
+		if counted := p.counted(); counted != n {
+			t.Errorf("%d rewrites, %d counted", n, counted)
+		}
+		c.stop()
+	})
+}
+
+// A process that cannot write its counts stops. One whose counts are written although that fails counts too many, and
+// never too few.
+func TestRewritesThatCannotBeCounted(t *testing.T) {
+	for name, persisted := range map[string]bool{"not persisted": false, "but persisted": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := rewrites()
+				c := p.copier(t)
+				n := c.rewrite(t, 1, time.Second)
+				time.Sleep(countInterval)
+				p.change(func() {
+					p.fail = func(m schemas.Message) error {
+						if persisted {
+							p.add(m)
+						}
+						return errors.New("refused")
+					}
+				})
+				n += c.rewrite(t, 1, 10*time.Second)
+				if limit := int64(100 + 200 + 110); n > limit {
+					t.Errorf("%d rewrites, want at most %d", n, limit)
+				}
+				if _, err := c.Take(t.Context(), photos); retry.ClassOf(err) != retry.ClassUnavailable {
+					t.Errorf("got %v", err)
+				}
+				p.change(func() { p.fail = nil })
+				n += c.rewrite(t, 1, 100*time.Millisecond)
+				time.Sleep(2 * countInterval)
+				if counted := p.counted(); counted < n {
+					t.Errorf("%d rewrites, %d counted", n, counted)
+				}
+				c.stop()
+			})
+		})
+	}
+}
+
+// Without a checkpoint, nothing is rewritten until the rewrites were counted from the records.
+func TestRewritesOfALostCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := rewrites()
+		c := p.copier(t)
+		c.rewrite(t, 1, time.Second)
+		time.Sleep(2 * countInterval)
+		_ = c.deps.Ledger.Apply([]byte(schemas.Key(Rewrites.sweep(), c.space(photos).split)), nil)
+		p.change(func() { p.unknown = errors.New("no answer") })
+		if _, err := c.Take(t.Context(), photos); retry.ClassOf(err) != retry.ClassUnavailable {
+			t.Errorf("records unknown: got %v", err)
+		}
+		p.change(func() { p.unknown, p.history.Executed = nil, []Executed{{time.Now().Add(-time.Minute), 990}} })
+		if n := c.rewrite(t, 1, 5*time.Second); n < 10 || n > 110 {
+			t.Errorf("%d more", n)
+		}
+		c.stop()
+	})
+}
+
+// Few rewrites of a space do not depend on the number of its copies, so they go on for a day while that is unknown.
+func TestFewRewritesWithoutRecords(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := rewrites()
+		p.history.Live = 20
+		c := p.copier(t)
+		c.rewrite(t, 1, 20*time.Millisecond)
+		p.change(func() { p.unknown = errors.New("no answer") })
+		time.Sleep(2 * time.Hour)
+		for range free {
+			if reached, err := c.Take(t.Context(), photos); err != nil || reached != "" {
+				t.Errorf("got %q, %v", reached, err)
+			}
+			time.Sleep(2 * countInterval)
+		}
+		if _, err := c.Take(t.Context(), photos); retry.ClassOf(err) != retry.ClassUnavailable {
+			t.Errorf("got %v", err)
+		}
+		c.stop()
+	})
+}
+
+// While a list is open nothing is rewritten, whatever the limits are now; when it is closed, the limits of now count.
+func TestRewritesAfterAChangeOfLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := rewrites()
+		p.limits = Limits{1, 10}
+		c, other := p.copier(t), p.copier(t)
+		c.rewrite(t, 1, 3*time.Second)
+		list := ""
+		hold := func() {
+			if err := c.Hold(t.Context(), photos, Held{ReasonRewrites, "limit"}, func(_ context.Context, l string) error {
+				list = l
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		hold()
+		p.change(func() { p.limits = Limits{1, 1000} })
+		_ = other.deps.CatchUp(t.Context())
+		for _, b := range []*copier{c, other} {
+			if reached, err := b.Take(t.Context(), photos); err != nil || reached != string(listOpen) {
+				t.Errorf("got %q, %v", reached, err)
+			}
+		}
+		if err := other.Close(t.Context(), photos, list); err != nil {
+			t.Fatal(err)
+		}
+		_ = c.deps.CatchUp(t.Context())
+		if reached, err := c.Take(t.Context(), photos); err != nil || reached != "" {
+			t.Errorf("got %q, %v", reached, err)
+		}
+		c.stop()
+		other.stop()
+	})
+}
+
+// A rewrite whose list another process closes before its result is published is on the next list too.
+func TestRewriteOnAListThatIsClosed(t *testing.T) {
+	p := rewrites()
+	one, two := p.process(time.Now), p.process(time.Now)
+	if reached, err := one.Take(t.Context(), photos); err != nil || reached != "" {
+		t.Fatal(reached, err)
+	}
+	var lists []string
+	if err := one.Hold(t.Context(), photos, Held{ReasonRewrites, "limit"}, func(ctx context.Context, list string) error {
+		lists = append(lists, list)
+		if len(lists) > 1 {
+			return nil
+		}
+		if err := two.deps.CatchUp(ctx); err != nil {
+			return err
+		}
+		return two.Close(ctx, photos, list)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(lists) != 2 || lists[0] == lists[1] || ReasonOf(lists[1]) != ReasonRewrites {
+		t.Errorf("lists %q", lists)
+	}
+}
+
+// BenchmarkRewrites measures a permit within the limits.
+func BenchmarkRewrites(b *testing.B) {
+	p := rewrites()
+	p.limits = Limits{1, 1e12}
+	c := p.process(time.Now)
+	c.counts.Store(true)
+	for b.Loop() {
+		if reached, err := c.Take(b.Context(), photos); reached != "" || err != nil {
+			b.Fatal(reached, err)
+		}
+	}
+}

@@ -1,0 +1,256 @@
+package brake
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// Limits are the limits of a brake: more deletes, or rewrites, than these within an hour, or than three times these
+// within 30 days, wait for approval. They hold for a space at a destination.
+type Limits struct {
+	MaxShare float64 // of the live copies when the window began; 1: no limit
+	MaxCount int64
+}
+
+const (
+	// free is the number of deletes, or rewrites, for which the share does not count: 10 % of a small space is nothing.
+	free        = 9
+	monthFactor = 3
+)
+
+// A usage is what a brake decides from: the deletes, or the rewrites, of a space at a destination in both windows, with
+// those that are reserved, and its live copies when the windows began.
+type usage struct {
+	hour, hourLive   int64
+	month, monthLive int64
+	listed           bool // a list of the brake is open: all others wait until a person has decided
+}
+
+// A limit is a row of the brake's table.
+type limit string
+
+// The rows. The tightest limit is the one that is named. "%s" stands for the settings of the kind.
+const (
+	withinLimits limit = ""
+	listOpen     limit = "an earlier one waits for approval"
+	hourCount    limit = "%s.max_count within an hour"
+	hourShare    limit = "%s.max_share within an hour"
+	monthCount   limit = "three times %s.max_count within 30 days"
+	monthShare   limit = "three times %s.max_share within 30 days"
+)
+
+// brake returns how many more deletes may be done, and if none may, the limit that is reached.
+func brake(u usage, l Limits) (int64, limit) {
+	if u.listed {
+		return 0, listOpen
+	}
+	left, reached := int64(math.MaxInt64), withinLimits
+	for _, r := range []struct {
+		limit limit
+		most  int64
+		done  int64
+	}{
+		{hourCount, l.MaxCount, u.hour},
+		{hourShare, l.share(u.hourLive), u.hour},
+		{monthCount, times(l.MaxCount, monthFactor), u.month},
+		{monthShare, times(l.share(u.monthLive), monthFactor), u.month},
+	} {
+		if n := max(0, r.most-r.done); n < left {
+			left, reached = n, r.limit
+		}
+	}
+	if left > 0 {
+		return left, withinLimits
+	}
+	return 0, reached
+}
+
+// share returns how many of the live copies may be deleted, or replaced, within an hour.
+func (l Limits) share(live int64) int64 {
+	if l.MaxShare >= 1 {
+		return math.MaxInt64
+	}
+	const rounding = 1e-9 // of a product such as 0.29 × 100
+	return max(free, int64(l.MaxShare*float64(live)+rounding))
+}
+
+// times returns n × factor, or the largest number if that is larger.
+func times(n, factor int64) int64 {
+	if n > math.MaxInt64/factor {
+		return math.MaxInt64
+	}
+	return n * factor
+}
+
+const (
+	slotSeconds  = 5 * 60 // length of a bucket of the hour
+	daySeconds   = 24 * 60 * 60
+	hourSeconds  = 60 * 60
+	monthSeconds = 30 * daySeconds
+)
+
+// A bucket counts the deletes, or the rewrites, of a part of a window.
+type bucket struct {
+	Start int64 `json:"start"`          // Unix time in seconds
+	Count int64 `json:"count"`          // with those that are reserved
+	Live  int64 `json:"live,omitempty"` // live copies when a day began; not set in buckets of the hour
+}
+
+// tally is the state of the brake for one space at one destination. It is the content of a checkpoint, at most 13
+// and 31 buckets. A tally in use is never changed.
+type tally struct {
+	// Seq orders the checkpoints of a space: of two with the same number the first one counts.
+	Seq int64 `json:"seq"`
+	// Counted says that the tally was counted from the records, because there was no checkpoint.
+	Counted bool     `json:"counted,omitempty"`
+	Hour    []bucket `json:"hour,omitempty"`
+	Days    []bucket `json:"days,omitempty"`
+	// Live is the number of live copies when the window of the hour began, which was read at LiveAt.
+	Live   int64 `json:"live"`
+	LiveAt int64 `json:"live_at"`
+	// Lists are the open lists by the reason for which deletes are put on them.
+	Lists map[Reason]string `json:"lists,omitempty"`
+}
+
+func decodeTally(c *pb.Checkpoint) (*tally, error) {
+	t := new(tally)
+	if err := json.Unmarshal(c.GetCursor(), t); err != nil {
+		return nil, fmt.Errorf("read checkpoint %q of the brake: %w", c.GetSplit(), err)
+	}
+	return t, nil
+}
+
+// next returns a copy of t that may be changed and written in its place.
+func (t *tally) next() *tally {
+	c := *t
+	c.Counted = false
+	c.Hour, c.Days, c.Lists = slices.Clone(t.Hour), slices.Clone(t.Days), maps.Clone(t.Lists)
+	return &c
+}
+
+// prune forgets the buckets that are in no window.
+func (t *tally) prune(now time.Time) {
+	t.Hour = slices.DeleteFunc(t.Hour, func(b bucket) bool { return b.outOfHour(now) })
+	t.Days = slices.DeleteFunc(t.Days, func(b bucket) bool { return b.outOfMonth(now) })
+}
+
+// A bucket counts until all of it is out of the window.
+func (b bucket) outOfHour(now time.Time) bool  { return b.Start+slotSeconds <= now.Unix()-hourSeconds }
+func (b bucket) outOfMonth(now time.Time) bool { return b.Start+daySeconds <= now.Unix()-monthSeconds }
+
+// usage returns the usage at now.
+func (t *tally) usage(now time.Time, listed bool) usage {
+	u := usage{hourLive: t.Live, monthLive: t.Live, listed: listed}
+	for _, b := range t.Hour {
+		if !b.outOfHour(now) {
+			u.hour += b.Count
+		}
+	}
+	first := int64(math.MaxInt64)
+	for _, b := range t.Days {
+		if b.outOfMonth(now) {
+			continue
+		}
+		if u.month += b.Count; b.Start < first {
+			first, u.monthLive = b.Start, b.Live
+		}
+	}
+	return u
+}
+
+// liveIsOld reports whether the live copies must be counted again: a window of an hour has passed.
+func (t *tally) liveIsOld(now time.Time) bool {
+	return now.Unix()-t.LiveAt >= hourSeconds || now.Unix() < t.LiveAt
+}
+
+// setLive sets the live copies when the window of the hour began: those of now and those that are gone since.
+func (t *tally) setLive(live, gone int64, now time.Time) {
+	t.prune(now)
+	t.Live, t.LiveAt = live+gone, now.Unix()
+}
+
+// add counts n deletes at now; a negative n is given back.
+func (t *tally) add(now time.Time, n int64) {
+	t.Hour = addTo(t.Hour, bucket{Start: slot(now), Count: n})
+	t.Days = addTo(t.Days, bucket{Start: now.Unix() - now.Unix()%daySeconds, Count: n, Live: t.Live})
+}
+
+// slot returns the start of the bucket of the hour that has t.
+func slot(t time.Time) int64 { return t.Unix() - t.Unix()%slotSeconds }
+
+func addTo(all []bucket, b bucket) []bucket {
+	i, ok := slices.BinarySearchFunc(all, b.Start, func(x bucket, start int64) int {
+		switch {
+		case x.Start < start:
+			return -1
+		case x.Start > start:
+			return 1
+		}
+		return 0
+	})
+	switch {
+	case ok:
+		all[i].Count = max(0, all[i].Count+b.Count)
+	case b.Count > 0:
+		all = slices.Insert(all, i, b)
+	}
+	return all
+}
+
+// A Kind is what a brake limits.
+type Kind int
+
+// The kinds.
+const (
+	Deletes Kind = iota
+	Rewrites
+)
+
+func (k Kind) String() string { return [...]string{"deletes", "rewrites"}[k] }
+
+// sweep returns the sweep of the checkpoints of a kind. Their split is the key of account, destination and space.
+func (k Kind) sweep() string { return [...]string{"brake", "brake-rewrites"}[k] }
+
+// settings returns the name of the settings of a kind.
+func (k Kind) settings() string { return [...]string{"deletes", "replaced"}[k] }
+
+// reason returns the reason for which the brake of a kind puts something on a list.
+func (k Kind) reason() Reason { return [...]Reason{ReasonBrake, ReasonRewrites}[k] }
+
+// A Reason is why the deletes, or the rewrites, of a list wait for approval.
+type Reason string
+
+// The reasons.
+const (
+	ReasonBrake    Reason = "brake"    // the limits of deletes are reached
+	ReasonApproval Reason = "approval" // the rule for deletes is approve, or nobody reported the delete of the source
+	ReasonRewrites Reason = "rewrites" // the limits of rewrites are reached
+)
+
+// UnlistedDeletes names the list of the deletes that waited for approval before there were lists. They are the rows of
+// duplication_log without a list.
+const UnlistedDeletes = "unlisted"
+
+// ReasonOf returns the reason of a list, which its name begins with.
+func ReasonOf(list string) Reason {
+	for _, r := range []Reason{ReasonBrake, ReasonRewrites} {
+		if strings.HasPrefix(list, string(r)+"-") {
+			return r
+		}
+	}
+	return ReasonApproval
+}
+
+// giveBack takes back n deletes of the bucket of the hour that starts at start, and of its day.
+func (t *tally) giveBack(start, n int64) {
+	at := time.Unix(start, 0)
+	t.Hour = addTo(t.Hour, bucket{Start: start, Count: -n})
+	t.Days = addTo(t.Days, bucket{Start: at.Unix() - at.Unix()%daySeconds, Count: -n})
+}

@@ -1,0 +1,321 @@
+package duplicate
+
+import (
+	"errors"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
+	"github.com/millrace/millrace/streams/brake/braketest"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
+	"github.com/millrace/millrace/streams/storage/storagetest"
+)
+
+// braked adds a brake on rewrites with a limit to the executor.
+func (w *world) braked(limit int64) *braketest.Topic {
+	w.t.Helper()
+	topic := braketest.New(brake.Rewrites)
+	topic.Limits = brake.Limits{MaxShare: 1, MaxCount: limit}
+	config := w.executor.cfg
+	config.Brake = topic.Process()
+	var err error
+	w.executor, err = New(config, w, w, w.journal)
+	w.must(err)
+	return topic
+}
+
+// replaced puts old content into both stores, and then new content into the source. It returns the command for that.
+func (w *world) replaced(old, text string) *pb.DuplicationCommand {
+	w.added("1", old)
+	w.mustRun(command(w.added("1", old)))
+	w.holds("2", old)
+	c := command(w.added("1", text))
+	c.CauseOp = pb.Op_OP_UPDATE
+	return c
+}
+
+// held executes a command that is expected to be held, and returns its result.
+func (w *world) held(topic *braketest.Topic, c *pb.DuplicationCommand) *pb.DuplicationResult {
+	w.t.Helper()
+	out, err := w.executor.Handle(w.t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1})
+	if err != nil || len(out) > 0 || len(topic.Published) == 0 {
+		w.t.Fatalf("got %v, %v; published %v", out, err, topic.Published)
+	}
+	return topic.Published[len(topic.Published)-1].(*pb.DuplicationResult)
+}
+
+// A rewrite within the limits is done. One beyond them waits: the copy is kept, and the result says what waits.
+func TestRewriteBeyondTheLimit(t *testing.T) {
+	w := newWorld(t)
+	topic := w.braked(1)
+	w.mustRun(w.replaced("one", "two")).ends("C4", "copied", done, 1, 1)
+	c := command(w.added("1", "encrypted"))
+	r := w.held(topic, c)
+	w.holds("2", "two")
+	source, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	if r.GetDecision() != "C4" || r.GetResult() != "awaiting-approval" || r.GetOutcome() != handedOn ||
+		brake.ReasonOf(r.GetList()) != brake.ReasonRewrites ||
+		r.GetDetail() != "the brake: replaced.max_count within an hour" ||
+		r.GetSourceVersion() != source.Version || r.GetDigests()["md5"] != source.Digests["md5"] || r.GetBytes() != 0 {
+		t.Errorf("got %v", r)
+	}
+	if err := schemas.Validate(r); err != nil {
+		t.Error(err)
+	}
+	if len(topic.Held) != 1 || topic.Held[0] != r.GetList()+": "+r.GetDetail() {
+		t.Errorf("incidents %q", topic.Held)
+	}
+	// A later content of the item is on the same list.
+	later := w.held(topic, command(w.added("1", "encrypted again")))
+	if later.GetList() != r.GetList() || later.GetSourceVersion() == r.GetSourceVersion() {
+		t.Errorf("got %v after %v", later, r)
+	}
+	w.holds("2", "two")
+}
+
+// While the sources of a refused list are being brought back from the copies, these are not replaced, except what is on
+// the list and was not refused.
+func TestRewriteDuringARefusal(t *testing.T) {
+	w := newWorld(t)
+	topic := w.braked(9)
+	topic.Refused = []string{"rewrites-1"}
+	c := w.replaced("one", "two")
+	_, err := w.executor.Handle(t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1})
+	if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "rewrites-1") {
+		t.Errorf("got %v", err)
+	}
+	w.holds("2", "one")
+	c.Cause = "rewrites-1"
+	w.mustRun(c).ends("C4", "copied", done, 1, 1)
+	w.holds("2", "two")
+}
+
+// Only C4 and C4n over a copy that is present are counted and held.
+func TestWhatIsNoRewrite(t *testing.T) {
+	for name, tt := range map[string]func(w *world) *pb.DuplicationCommand{
+		"the destination is absent": func(w *world) *pb.DuplicationCommand { return command(w.added("1", "hello")) },
+		"only properties differ": func(w *world) *pb.DuplicationCommand {
+			w.replaced("hello", "hello")
+			o, err := w.mem["1"].SetProperties(t.Context(), "photos", "a.jpg", storage.Properties{MediaType: "text/plain"},
+				storage.Condition{})
+			w.must(err)
+			return command(w.reported(record.Content(at("1"), o)))
+		},
+		"a repair": func(w *world) *pb.DuplicationCommand {
+			w.replaced("hello", "hello")
+			w.mem["2"].Rewrite("photos", "a.jpg", []byte("rot"))
+			source, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			return w.repair(source.Digests)
+		},
+		"the same content": func(w *world) *pb.DuplicationCommand { return w.replaced("hello", "hello") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c := tt(w)
+			topic := w.braked(0)
+			if r := w.mustRun(c).result; r.GetList() != "" || r.GetResult() == "awaiting-approval" {
+				t.Errorf("got %v", r)
+			}
+			w.holds("2", "hello")
+			if len(topic.Checkpoints) > 0 {
+				t.Errorf("%d checkpoints", len(topic.Checkpoints))
+			}
+		})
+	}
+}
+
+// A source on no record is held with what its store reports of it.
+func TestUnrecordedRewriteIsHeld(t *testing.T) {
+	w := newWorld(t)
+	w.put("2", "mine")
+	w.put("1", "theirs")
+	topic := w.braked(0)
+	c := manual()
+	if r := w.held(topic, c); r.GetDecision() != "C4n" || r.GetSourceVersion() == "" {
+		t.Errorf("got %v", r)
+	}
+	w.holds("2", "mine")
+}
+
+// An approval is one of the content that was on the list, and of nothing else.
+func TestApprovedRewrite(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(w *world, c *pb.DuplicationCommand)
+		list   bool
+		holds  string
+	}{
+		"the content on the list": {func(*world, *pb.DuplicationCommand) {}, true, "two"},
+		"by its digests":          {func(_ *world, c *pb.DuplicationCommand) { c.ChangeVersion = "" }, true, "two"},
+		"a later content":         {func(w *world, _ *pb.DuplicationCommand) { w.added("1", "three") }, false, "one"},
+		"nothing says which": {func(_ *world, c *pb.DuplicationCommand) { c.ChangeVersion, c.Digests = "", nil },
+			false, "one"},
+		"a list of deletes": {func(_ *world, c *pb.DuplicationCommand) { c.List = "brake-1" }, false, "one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			topic := w.braked(0)
+			r := w.held(topic, w.replaced("one", "two"))
+			c := listed(r)
+			tt.change(w, c)
+			checkpoints := len(topic.Checkpoints)
+			if tt.list {
+				got := w.mustRun(c)
+				got.ends("C4", "copied", done, 1, 1)
+				if got.result.GetList() != r.GetList() || got.result.GetCause() != r.GetList() ||
+					len(topic.Checkpoints) != checkpoints {
+					t.Errorf("got %v, %d checkpoints", got.result, len(topic.Checkpoints)-checkpoints)
+				}
+			} else if got := w.held(topic, c); got.GetResult() != "awaiting-approval" {
+				t.Errorf("got %v", got)
+			}
+			w.holds("2", tt.holds)
+			if tt.list { // executed again, after a kill
+				w.mustRun(c).ends("C2", "in-sync", nothing, 0, 0)
+			}
+		})
+	}
+}
+
+// listed returns the command that orders a held rewrite whose list was approved.
+func listed(r *pb.DuplicationResult) *pb.DuplicationCommand {
+	return &pb.DuplicationCommand{Id: "listed", Account: "acme", Space: "photos", Item: "a.jpg", SourceStore: "1",
+		DestinationStore: "2", Reason: r.GetReason(), Cause: r.GetList(), ChangeTime: r.GetChangeTime(),
+		ChangeVersion: r.GetSourceVersion(), Digests: maps.Clone(r.GetDigests()), SizeUnknown: true, Approved: "ann",
+		List: r.GetList()}
+}
+
+// The approval of a rewrite is not one of a delete: if only a sweep noticed that the source is gone, the delete of the
+// copy still needs its own.
+func TestApprovedRewriteOfALostSource(t *testing.T) {
+	w := newWorld(t)
+	topic := w.braked(0)
+	r := w.held(topic, w.replaced("one", "two"))
+	gone := record.Delete(at("1"), w.remove("1"))
+	gone.Origin = pb.Origin_ORIGIN_SWEEP
+	w.journal.add(record.Seal(gone))
+	got := w.mustRun(listed(r))
+	got.ends("C7b", "deletion-ordered", handedOn, 0, 0)
+	if o := got.orders[0]; !o.GetNeedsApproval() || o.GetApproved() != "" {
+		t.Errorf("got %v", o)
+	}
+}
+
+// A rewrite whose list another process closes before its result is published is on the next list. On the closed one it
+// has ended: all of its commands may have been ordered without it, and its incident waits until each item has a result.
+func TestRewriteOnAClosedListEnds(t *testing.T) {
+	w := newWorld(t)
+	topic := w.braked(0)
+	other := topic.Process()
+	topic.Meanwhile = func(m schemas.Message) {
+		r, ok := m.Body.(*pb.DuplicationResult)
+		if !ok {
+			return
+		}
+		topic.Meanwhile = nil
+		w.must(other.Close(t.Context(), at("2"), r.GetList()))
+	}
+	c := w.replaced("one", "two")
+	last := w.held(topic, c)
+	if len(topic.Published) != 2 {
+		t.Fatalf("published %v", topic.Published)
+	}
+	first := topic.Published[0].(*pb.DuplicationResult)
+	if first.GetCause() != c.GetCause() || last.GetList() == first.GetList() || last.GetCause() != first.GetList() ||
+		last.GetResult() != "awaiting-approval" || last.GetId() == first.GetId() {
+		t.Errorf("got %v\nand %v", first, last)
+	}
+}
+
+// A write that certainly changed nothing does not count; one that may have does.
+func TestRewriteThatFails(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err   error
+		after bool // the write took effect
+		next  string
+	}{
+		"not persisted": {storage.NotApplied(retry.Unavailable(errors.New("no answer"))), false, "copied"},
+		"perhaps":       {retry.Unavailable(errors.New("no answer")), false, "awaiting-approval"},
+		"but persisted": {retry.Unavailable(errors.New("no answer")), true, "in-sync"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			topic := w.braked(1)
+			c := w.replaced("one", "two")
+			w.faulty["2"].Script(storagetest.Fault{Method: "Put", Err: tt.err, Applied: tt.after})
+			if _, err := w.run(c, 0); err == nil {
+				t.Fatal("no error")
+			}
+			if tt.next == "awaiting-approval" {
+				if r := w.held(topic, c); r.GetResult() != tt.next {
+					t.Errorf("got %v", r)
+				}
+			} else if r := w.mustRun(c).result; r.GetResult() != tt.next {
+				t.Errorf("got %v", r)
+			}
+		})
+	}
+}
+
+// A source that cannot be opened or read is no rewrite: the retries of such commands must not stop all others.
+func TestRewriteOfAnUnreadableSource(t *testing.T) {
+	for name, fault := range map[string]storagetest.Fault{"opened": {}, "read": {Mid: true, After: 1}} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.braked(1)
+			c := w.replaced("one", "two")
+			fault.Method, fault.Err = "Open", retry.Unavailable(errors.New("no answer"))
+			w.faulty["1"].Script(fault)
+			if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Fatalf("got %v", err)
+			}
+			w.mustRun(c).ends("C4", "copied", done, 1, 1)
+		})
+	}
+}
+
+// While the counts are unknown, or the result of a held rewrite is not published, the command is tried again.
+func TestRewriteWaitsForItsBrake(t *testing.T) {
+	w := newWorld(t)
+	topic := w.braked(1)
+	c := w.replaced("one", "two")
+	topic.Unknown = errors.New("no answer")
+	if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("the records are unknown: got %v", err)
+	}
+	topic.Unknown = nil
+	refused := errors.New("refused")
+	topic.Fail = func(schemas.Message) error { return refused }
+	if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("the checkpoint is refused: got %v", err)
+	}
+	w.holds("2", "one")
+	topic.Fail, topic.Limits.MaxCount = nil, 0
+	for _, persisted := range []bool{false, true} {
+		topic.Published = nil
+		topic.Fail = func(m schemas.Message) error {
+			if m.Topic != schemas.DuplicationResults {
+				return nil
+			}
+			if persisted {
+				topic.Published = append(topic.Published, m.Body)
+			}
+			return refused
+		}
+		if _, err := w.run(c, 0); !errors.Is(err, refused) {
+			t.Errorf("the result is refused: got %v", err)
+		}
+		topic.Fail = nil
+	}
+	first := topic.Published[0].(*pb.DuplicationResult)
+	if r := w.held(topic, c); r.GetList() != first.GetList() {
+		t.Errorf("got %v after %v", r, first)
+	}
+	w.holds("2", "one")
+}

@@ -1,0 +1,123 @@
+package sweep
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// A page without room for its items waits without a slot: the splits of other accounts go on.
+func TestNoRoomKeepsNoSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.process("1", func(c *SweeperConfig, _ *SweeperDeps) { c.Workers, c.Held = 2, 10 })
+		var splits []Split
+		for i := range 4 {
+			m := w.split(fmt.Sprintf("a/%d", i), 1)
+			pages := m.Pages
+			m.Pages = func(ctx context.Context, r Round, cursor []byte) (Page, error) {
+				if err := s.Settle(ctx, 2*time.Minute, 10); err != nil {
+					return Page{}, err
+				}
+				return pages(ctx, r, cursor)
+			}
+			splits = append(splits, m)
+		}
+		var ended time.Duration
+		other := w.split("b/1", 10)
+		pages := other.Pages
+		other.Pages = func(ctx context.Context, r Round, cursor []byte) (Page, error) {
+			p, err := pages(ctx, r, cursor)
+			if p.Last {
+				ended = time.Since(w.begun)
+			}
+			return p, err
+		}
+		if _, err := s.Rounds(t.Context(), append(splits, other)); err != nil {
+			t.Fatal(err)
+		}
+		if ended > time.Minute {
+			t.Errorf("the other account's round of 10 quick pages ended after %v", ended)
+		}
+	})
+}
+
+// Such a page is not cancelled as stalled, however long others hold their items.
+func TestNoRoomIsNoStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.process("1", func(c *SweeperConfig, _ *SweeperDeps) { c.Workers, c.Held = 4, 10 })
+		var splits []Split
+		for i := range 4 {
+			m := w.split(fmt.Sprintf("a/%d", i), 1)
+			pages := m.Pages
+			m.Pages = func(ctx context.Context, r Round, cursor []byte) (Page, error) {
+				if err := s.Settle(ctx, 5*time.Minute, 10); err != nil {
+					return Page{}, err
+				}
+				return pages(ctx, r, cursor)
+			}
+			splits = append(splits, m)
+		}
+		if _, err := s.Rounds(t.Context(), splits); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A page that is cancelled as stalled is on record as a failure.
+func TestStallIsRecorded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		s := w.process("1")
+		m := w.split("a/1", 1)
+		m.Pages = func(ctx context.Context, _ Round, _ []byte) (Page, error) {
+			<-ctx.Done()
+			return Page{}, context.Cause(ctx)
+		}
+		_, err := s.Rounds(t.Context(), []Split{m})
+		if !errors.Is(err, errStalled) || len(w.jobs) != 1 {
+			t.Errorf("got %v; jobs %q", err, w.jobs)
+		}
+	})
+}
+
+// Two failures of a round at one page are two iterations.
+func TestFailuresAreRecorded(t *testing.T) {
+	w := newWorld(t)
+	ids := map[string]int{}
+	s := w.process("1", func(_ *SweeperConfig, d *SweeperDeps) { d.Publisher = jobIDs{w, ids} })
+	m := w.split("a/1", 1)
+	m.Pages = func(context.Context, Round, []byte) (Page, error) {
+		return Page{}, retry.Permanent(errors.New("403"))
+	}
+	for range 2 {
+		if _, err := s.Rounds(t.Context(), []Split{m}); err == nil {
+			t.Fatal("no failure")
+		}
+	}
+	if len(ids) != 2 {
+		t.Errorf("ids %v", ids)
+	}
+}
+
+type jobIDs struct {
+	*world
+	ids map[string]int
+}
+
+func (j jobIDs) Publish(ctx context.Context, messages ...schemas.Message) error {
+	for _, m := range messages {
+		if b, ok := m.Body.(*pb.Job); ok {
+			j.ids[b.GetId()]++
+		}
+	}
+	return j.world.Publish(ctx, messages...)
+}

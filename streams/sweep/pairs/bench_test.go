@@ -1,0 +1,134 @@
+package pairs
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/millrace/millrace/internal/heaptest"
+	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
+)
+
+// generated lists a number of objects that it makes as it goes; every so manyth has another size.
+func generated(items, every int, size int64) func(after string) iter.Seq2[storage.Object, error] {
+	return func(after string) iter.Seq2[storage.Object, error] {
+		first := 0
+		if after != "" {
+			_, _ = fmt.Sscanf(after, "dir/file%d", &first)
+			first++
+		}
+		return func(yield func(storage.Object, error) bool) {
+			id := []byte("dir/file00000000")
+			for n := first; n < items; n++ {
+				for i, rest := len(id)-1, n; i >= len("dir/file"); i, rest = i-1, rest/10 {
+					id[i] = byte('0' + rest%10)
+				}
+				o := storage.Object{Item: string(id), Size: 1000, Version: "v1", Modified: when}
+				if n%every == every-1 {
+					o.Size = size
+				}
+				if !yield(o, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// runAll reads all pages of a sweep and returns the numbers of ids and commands.
+func runAll(tb testing.TB, w *harness, each func()) (compared, emitted int64) {
+	tb.Helper()
+	s := w.sweep()
+	for cursor := []byte(nil); ; {
+		p, err := s(context.Background(), round, cursor)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		for f := range findings {
+			compared += p.Counts[f.String()]
+		}
+		emitted += int64(len(p.Messages))
+		each()
+		if p.Last {
+			return compared, emitted
+		}
+		cursor = p.Next
+	}
+}
+
+// BenchmarkMemory compares listings of 1,000,000 items in memory that differ in 100.
+func BenchmarkMemory(b *testing.B) {
+	const items = 1_000_000
+	w := newHarness(b)
+	w.source.listing = generated(items, items/100, 1000)
+	w.destination.listing = generated(items, items/100, 1001)
+	b.ReportAllocs()
+	for b.Loop() {
+		compared, emitted := runAll(b, w, func() {})
+		if compared != items || emitted != 100 {
+			b.Fatalf("compared %d, emitted %d", compared, emitted)
+		}
+	}
+	b.ReportMetric(float64(items)*float64(b.N)/b.Elapsed().Seconds(), "items/s")
+}
+
+// BenchmarkFiles compares two file stores of 100,000 files that differ in 100.
+func BenchmarkFiles(b *testing.B) {
+	const items = 100_000
+	w := newHarness(b)
+	w.real = [2]Store{fileStore(b, "1", items, nil), fileStore(b, "2", items, []byte("seven b"))}
+	b.ReportAllocs()
+	for b.Loop() {
+		compared, emitted := runAll(b, w, func() {})
+		if compared != items || emitted != 100 {
+			b.Fatalf("compared %d, emitted %d", compared, emitted)
+		}
+	}
+	b.ReportMetric(float64(items)*float64(b.N)/b.Elapsed().Seconds(), "items/s")
+}
+
+// fileStore makes a store of files in directories of 1,000. The first file of every directory has its own content.
+func fileStore(b *testing.B, id string, items int, first []byte) storage.Store {
+	b.Helper()
+	must := func(err error) {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	root := b.TempDir()
+	s, err := file.Open(file.Config{ID: id, Root: root})
+	must(err)
+	b.Cleanup(func() { _ = s.Close() })
+	must(s.WriteMarker(b.Context()))
+	must(s.CreateSpace(b.Context(), storage.Space{Name: "photos"}))
+	for n := range items {
+		dir := filepath.Join(root, "photos", fmt.Sprintf("dir%03d", n/1000))
+		content := []byte("content")[:n%7]
+		if n%1000 == 0 {
+			must(os.Mkdir(dir, 0o777))
+			content = first
+		}
+		must(os.WriteFile(filepath.Join(dir, fmt.Sprintf("file%05d", n)), content, 0o666))
+	}
+	return s
+}
+
+// The memory of a sweep does not grow with the items.
+func TestMemory(t *testing.T) {
+	items := need.Amount(200_000, 1_000_000, 1_000_000)
+	w := newHarness(t)
+	w.source.listing = generated(items, items/100, 1000)
+	w.destination.listing = generated(items, items/100, 1001)
+	pages := 0
+	most := heaptest.At(func(look func()) {
+		runAll(t, w, func() { pages++; look() })
+	})
+	if most > 8<<20 {
+		t.Errorf("%d bytes after one of %d pages", most, pages)
+	}
+}
