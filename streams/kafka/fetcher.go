@@ -25,7 +25,7 @@ type fetcher struct {
 	class   schemas.Class
 	topics  []string
 	opts    []kgo.Opt
-	cl      *kgo.Client
+	cl      *kgo.Client // set by OnNewClient
 	leave   func()      // leaves the group and closes cl
 	memory  *byteBudget // bytes in flight, without those of the backlog topic
 	metrics *metrics.Role
@@ -68,7 +68,7 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 	}
 	f.commits.after = f.onCommitted
 	f.checker = newPollChecker(p.router, f.commits)
-	opts := append(consumeOptions(p.kafka, m),
+	opts := append(consumeOptions(p.kafka, m), kgo.WithHooks(f),
 		kgo.OnPartitionsAssigned(f.onAssigned), kgo.OnOffsetsFetched(f.onOffsetsFetched),
 		kgo.OnPartitionsRevoked(f.onRevoked), kgo.OnPartitionsLost(f.onLost))
 	if len(p.fetchers) == 0 { // the first one publishes for all: a single client keeps the outputs in order
@@ -78,6 +78,9 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 	f.opts, err = p.kafka.Options(string(m.role)+"."+string(m.class), opts...)
 	return f, err
 }
+
+// OnNewClient implements kgo.HookNewClient. It sets the client before a rebalance can use it.
+func (f *fetcher) OnNewClient(cl *kgo.Client) { f.cl = cl }
 
 // poll reads records and schedules them until ctx is done. It waits for memory, but never for a task.
 func (f *fetcher) poll(ctx context.Context) error {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/internal/core"
 )
 
@@ -37,6 +39,26 @@ func recordsFrom(first, last int) (recs []*kgo.Record) {
 }
 
 func (f *fetcher) pausedPartitions() int { return len(f.cl.PauseFetchPartitions(nil)["t"]) }
+
+// Partitions may be assigned and lost before Run has got the client.
+func TestPartitionsLostAtOnce(t *testing.T) {
+	cfg := client.Config{Brokers: []string{"127.0.0.1:1"}}
+	p, err := NewPool(cfg, PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := p.fetchers[0]
+	cl, err := kgo.NewClient(f.opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.CloseAllowingRebalance()
+	part := f.withInFlight(0, 1)
+	f.onLost(t.Context(), cl, map[string][]int32{part.Topic: {part.ID}})
+	if len(f.assignments) > 0 {
+		t.Errorf("still assigned: %v", f.assignments)
+	}
+}
 
 // A partition is paused when three quarters of its window are in flight, and resumed at a quarter.
 func TestPauseOfFullWindows(t *testing.T) {

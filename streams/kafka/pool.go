@@ -210,12 +210,11 @@ func (p *Pool) Run(ctx context.Context) error {
 	sending, giveUp := context.WithCancel(p.ctx)
 	defer giveUp()
 	for i, f := range p.fetchers {
-		cl, leave, err := join(ctx, f.opts)
-		if err != nil {
+		var err error
+		if _, f.leave, err = join(ctx, f.opts); err != nil {
 			p.close(p.fetchers[:i])
 			return fmt.Errorf("pool %s: %w", p.cfg.Role, err)
 		}
-		f.cl, f.leave = cl, leave
 	}
 	p.outputs = newOutputs(sending, p.router, p.fetchers[0].cl)
 	p.startWorkers(p.cfg.Workers, schedule.MainWorker)
