@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/streams/retry"
@@ -119,18 +120,21 @@ func (e *engine) work(ctx context.Context, a *active) {
 	if err != nil && a.run != nil && !isQuiet(err) {
 		err = a.run.failed(ctx, err)
 	}
-	s.release()
-	if err == nil && !done {
+	release := sync.OnceFunc(s.release)
+	if err == nil && !done && wait > 0 {
+		release()
 		err = retry.Sleep(ctx, wait)
 	}
 	if err == nil && !done {
 		select {
-		case e.back <- a:
+		case e.back <- a: // before another takes the slot, so that it keeps its turn
+			release()
 			return
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
 	}
+	release()
 	if a.run != nil {
 		a.result = a.run.summary
 	}

@@ -74,11 +74,7 @@ func (w *world) process(name string, edit ...func(*SweeperConfig, *SweeperDeps))
 			defer w.mu.Unlock()
 			return w.unread
 		},
-		Checkpoint: func(sweep, split string) *pb.Checkpoint {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			return w.checkpoints[schemas.Key(sweep, split)]
-		},
+		Checkpoint: w.checkpoint,
 		Owns: func(_, split string) bool {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -124,6 +120,12 @@ func kindOf(splits ...Split) []Kind {
 }
 
 // checkJobs compares the rounds that ended, in any order.
+func (w *world) checkpoint(sweep, split string) *pb.Checkpoint {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.checkpoints[schemas.Key(sweep, split)]
+}
+
 func (w *world) checkJobs(when string, want ...string) {
 	w.t.Helper()
 	synctest.Wait()
@@ -318,12 +320,12 @@ func TestNotNow(t *testing.T) {
 		go func() { ended <- s.Run(ctx, kindOf(m, other), nil) }()
 		time.Sleep(3*time.Hour - time.Second)
 		w.checkJobs("outside of the time", "s/b/2 0s", "s/b/2 1h0m0s", "s/b/2 2h0m0s")
-		if c := w.checkpoints[schemas.Key("s", "a/1")]; len(c.GetCursor()) != 3 {
+		if c := w.checkpoint("s", "a/1"); len(c.GetCursor()) != 3 {
 			t.Errorf("the checkpoint is %v, want that after the page at work", c)
 		}
 		time.Sleep(18*time.Minute + 22*time.Second)
 		w.checkJobs("in time again", "s/b/2 0s", "s/b/2 1h0m0s", "s/b/2 2h0m0s", "s/b/2 3h0m0s", "s/a/1 3h18m20s")
-		c := w.checkpoints[schemas.Key("s", "a/1")]
+		c := w.checkpoint("s", "a/1")
 		if c.GetFinished() == nil || rounds[c.GetRound()] != 5 || len(rounds) != 1 {
 			t.Errorf("pages of rounds %v, the checkpoint is %v", rounds, c)
 		}
@@ -383,8 +385,8 @@ func TestSettle(t *testing.T) {
 		if _, err := s.Rounds(t.Context(), splits); err != nil {
 			t.Fatal(err)
 		}
-		// Two at a time wait: 5 splits take three minutes.
-		if took := time.Since(w.begun); took < 3*time.Minute || took > 3*time.Minute+time.Second {
+		// Two at a time wait: 5 splits take three minutes, and the next two may find room only at their next attempt.
+		if took := time.Since(w.begun); took < 3*time.Minute || took > 3*time.Minute+2*noRoomWait {
 			t.Errorf("took %v", took)
 		}
 	})
@@ -424,10 +426,10 @@ func TestOwnership(t *testing.T) {
 				n++
 			}
 		}
-		if c := w.checkpoints[schemas.Key("s", "a/1")]; n > 2*5-2 {
-			t.Errorf("%d pages for 5, the checkpoint is %v", n, c)
-		}
 		w.mu.Unlock()
+		if n > 2*5-2 {
+			t.Errorf("%d pages for 5, the checkpoint is %v", n, w.checkpoint("s", "a/1"))
+		}
 		cancel()
 		ended.Wait()
 	})
@@ -461,10 +463,10 @@ func TestFailures(t *testing.T) {
 				done++
 			}
 		}
-		if failed < 24 || failed > 40 || done != 24 {
+		if failed < 24 || failed > 55 || done != 24 { // an attempt each half to whole hour, and six before
 			t.Errorf("in a day %d attempts failed, and the other split had %d rounds", failed, done)
 		}
-		if c := w.checkpoints[schemas.Key("s", "a/1")]; c == nil || c.GetFinished() != nil {
+		if c := w.checkpoint("s", "a/1"); c == nil || c.GetFinished() != nil {
 			t.Errorf("the checkpoint is %v", c)
 		}
 		cancel()
