@@ -22,6 +22,7 @@ import (
 // A space with more deletes than the brake allows: exactly the limit is done, the rest is on one list, which an
 // operator approves. Deletes after the approval are on another list.
 func TestBrakeAndLists(t *testing.T) {
+	t.Parallel()
 	const limit, first, later = 20, 60, 5
 	s := newSite(t)
 	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}

@@ -84,6 +84,7 @@ func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 
 // Each of two processes with the role has the same partitions of all topics about copies.
 func TestOneStewardHasAllOfACopy(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 5
 	var all []*App
@@ -129,6 +130,7 @@ func TestOneStewardHasAllOfACopy(t *testing.T) {
 // Approvals and closings reach the steward of the copy, whichever process runs it and whoever gives
 // them.
 func TestActionsReachTheSteward(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 5
 	var all []*App
@@ -182,6 +184,7 @@ func TestActionsReachTheSteward(t *testing.T) {
 // A frozen steward publishes old decisions after another one has taken over. The owner of the copy
 // republishes the newer ones without another message about the copy; so does the next owner.
 func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
+	t.Parallel()
 	s := newSite(t)
 	s.cfg.Kafka.Partitions = 3
 	one := s.another(schemas.RoleSteward)

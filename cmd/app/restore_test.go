@@ -212,6 +212,7 @@ func TestRestoreEncryptedSpace(t *testing.T) {
 // A command that is repeated waits for its own orders. Those of an earlier run, which have the same ids, may be
 // executed while it runs.
 func TestRestoreWaitsForItsOwnOrders(t *testing.T) {
+	t.Parallel()
 	x := newArchive(t, schemas.RoleSink)
 	x.put("gone", "content", nil, "1", "2")
 	x.remove("gone", "1")
@@ -246,6 +247,7 @@ func TestRestoreWaitsForItsOwnOrders(t *testing.T) {
 // An item comes back by time, by version, or because it was deleted; in one store, or in all. What cannot be proven or
 // read is not restored.
 func TestRestoreItem(t *testing.T) {
+	t.Parallel()
 	x := newArchive(t, schemas.RoleCopier, schemas.RoleSink, schemas.RoleDelayer)
 	x.put("v", "one", nil, "1", "2")
 	x.put("v", "second", nil, "1", "2")

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
@@ -282,7 +283,7 @@ func TestBrakeGivenBack(t *testing.T) {
 // Whatever processes do that own the destination, or believe that they do, and however they die: the deletes of an hour
 // and of 30 days are within the limits, and the checkpoint counts them all.
 func TestBrakeModel(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(need.Amount(12, 40, 400)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			p := newTopic()
