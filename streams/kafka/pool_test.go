@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -253,6 +254,9 @@ func TestDueOutputs(t *testing.T) {
 		"of all lanes":     {17*time.Minute + 30*time.Second, 17 * time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if name == "of all lanes" {
+				need.Integration(t)
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
 				b.Send(parttest.Change("a"))
