@@ -75,6 +75,9 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if len(tt.first) > 0 && tt.limit > 0 && tt.takes == 0 {
+				need.Integration(t)
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
 				for n := need.Amount(4_000, 100_000, 1_000_000); n > 0; n -= 4_000 {
@@ -278,7 +281,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 				if wrong := l.mismatches(small, tt.times); len(wrong) > 0 {
 					t.Errorf("after a minute: %s", strings.Join(wrong, "; "))
 				}
-				time.Sleep(5 * time.Minute)
+				time.Sleep(time.Duration(need.Amount(3, 5, 5)) * time.Minute)
 				w.stop()
 				if wrong := l.mismatches(msgs, tt.times); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
@@ -330,7 +333,7 @@ func TestPoolReadsPastLongTask(t *testing.T) {
 		if got := parttest.Sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != 0 {
 			t.Errorf("committed %d, want nothing: the first message is not done", got)
 		}
-		run(20 * time.Minute)
+		run(12 * time.Minute)
 		if wrong := l.mismatches(append(slow, quick...), 1); len(wrong) > 0 {
 			t.Errorf("started again: %d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 		}
@@ -376,7 +379,8 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
-				msgs := append(copies("giant", "1", 0, 1000), copies("small", "1", 0, 3)...)
+				n := need.Amount(500, 1000, 1000)
+				msgs := append(copies("giant", "1", 0, n), copies("small", "1", 0, 3)...)
 				b.Send(msgs...)
 				l := newTally(time.Second)
 				refuse(b)
@@ -384,7 +388,7 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 				ended := make(chan error, 1)
 				p := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, DrainTimeout: 10 * time.Second}, l.handle)
 				go func() { ended <- p.Run(ctx) }()
-				time.Sleep(1003*time.Second/8 + 20*time.Second)
+				time.Sleep(time.Duration(len(msgs))*time.Second/8 + 20*time.Second)
 				stop()
 				if err := <-ended; err != nil {
 					t.Error(err)
@@ -408,12 +412,12 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(partitions, " partitions, ", slow, " long"), func(t *testing.T) {
 				t.Parallel()
-				if partitions > 1 {
+				if partitions > 1 || slow == 1 {
 					need.Integration(t)
 				}
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: partitions})
-					n := 2000 + 500*int(partitions)
+					n := need.Amount(1200, 2000+500*int(partitions), 2000+500*int(partitions))
 					b.Send(copies("giant", "1", 0, n)...)
 					l := newTally(time.Second)
 					l.slowAccount = "slow"
@@ -421,9 +425,9 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 					time.Sleep(10 * time.Second)
 					b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
 					small := copies("small", "1", 0, 20)
-					later := copies("giant", "1", n, 600)
+					later := copies("giant", "1", n, need.Amount(300, 600, 600))
 					b.Send(append(append(copies("slow", "1", 0, slow), later...), small...)...)
-					time.Sleep(8 * time.Minute)
+					time.Sleep(time.Duration(need.Amount(5, 8, 8)) * time.Minute)
 					if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 						t.Errorf("%d of 20 messages of another account: %s", len(wrong), wrong[0])
 					}
@@ -489,9 +493,12 @@ func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 // Slow messages that fill between a quarter and half of a window do not keep others from being read.
 func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 	t.Parallel()
-	for _, quick := range []int{375, 511, 525, 625} {
+	for i, quick := range []int{511, 625, 375, 525} {
 		t.Run(fmt.Sprint(quick, " in front"), func(t *testing.T) {
 			t.Parallel()
+			if i > 1 {
+				need.Integration(t)
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				b.Send(copies("quick", "1", 0, quick)...)
@@ -565,7 +572,7 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 		wait   time.Duration // after a hundred of them
 	}{
 		"at once":     {900, 1, 0},
-		"and go on":   {3500, 1, time.Second},
+		"and go on":   {need.Amount(2000, 3500, 3500), 1, time.Second},
 		"many stores": {3500, 50, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -450,7 +450,7 @@ func TestParkedPoisonThatKills(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			ended := make(chan error, 1)
 			go func() { ended <- p.Run(ctx) }()
 			select {

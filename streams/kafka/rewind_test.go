@@ -125,13 +125,13 @@ func TestBatchGroupAllFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 8})
-		const n = 20_000
+		n := need.Amount(8_000, 20_000, 20_000)
 		b.Send(parttest.Numbered(n, n)...)
 		tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("unavailable")}}, 60)}
-		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20, MaxRows: 3000}, tb))
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) * 105, MaxRows: 3000}, tb))
 		time.Sleep(2 * time.Minute)
 		tb.check(t, n, false)
-		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != int64(n) {
 			t.Errorf("committed %d, want %d", got, n)
 		}
 		b.Send(parttest.Change("one more"))
