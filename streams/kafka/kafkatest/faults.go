@@ -63,7 +63,7 @@ func (b *Broker) failWrites(f kfake.Fault) (mend func()) {
 		return remove
 	}
 	mended, once := make(chan struct{}), new(sync.Once)
-	b.cluster.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake's
+	b.cluster.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake
 		select {
 		case <-mended:
 			b.cluster.DropControl()
