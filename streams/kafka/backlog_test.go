@@ -75,9 +75,12 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if len(tt.first) > 0 && tt.limit > 0 && tt.takes == 0 {
+				need.Integration(t)
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
-				for n := need.Amount(8_000, 100_000, 1_000_000); n > 0; n -= 4_000 {
+				for n := need.Amount(4_000, 100_000, 1_000_000); n > 0; n -= 4_000 {
 					b.Send(copies("giant", "1", n, 4_000)...)
 				}
 				b.Send(tt.first...)
@@ -89,7 +92,7 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 					return schedule.Limit{}
 				}
 				p := copier(t, b.Config(), kafka.PoolConfig{Slots: schedule.NewSlots(limit), Bytes: tt.bytes,
-					Window: need.Amount(2048, 0, 0)},
+					Window: need.Amount(1024, 0, 0)},
 					func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 						if c := d.Body.(*pb.DuplicationCommand); c.GetAccount() == "small" || c.GetDestinationStore() == "2" {
 							handled <- time.Now()
@@ -197,7 +200,7 @@ func commandVersions(account string, i, n int) []schemas.Message {
 // uncommitted messages may be handled again.
 func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	t.Parallel()
-	const backlog, few = 600, 20 // too few messages wait to be moved
+	backlog, few := need.Amount(400, 600, 600), 20 // too few messages wait to be moved
 	type world struct {
 		b          *kafkatest.Broker
 		start      func() (stop, kill func())
@@ -234,7 +237,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 		}, 1, 2 * time.Second},
 		"the session is lost": {func(_ *testing.T, w *world) { w.b.Fence(schemas.RoleCopier) }, 3, 20 * time.Second},
 	}
-	step := time.Duration(need.Amount(4000, 500, 100)) * time.Millisecond
+	step := time.Duration(need.Amount(6000, 500, 100)) * time.Millisecond
 	for at := 500 * time.Millisecond; at < 12*time.Second; at += step {
 		tests["killed after "+at.String()] = struct {
 			disturb func(t *testing.T, w *world)
@@ -245,6 +248,9 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if name == "commits fail" {
+				need.Integration(t) // the row whose commits are done shows more
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
 				l := newTally(time.Second)
@@ -275,7 +281,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 				if wrong := l.mismatches(small, tt.times); len(wrong) > 0 {
 					t.Errorf("after a minute: %s", strings.Join(wrong, "; "))
 				}
-				time.Sleep(5 * time.Minute)
+				time.Sleep(time.Duration(need.Amount(3, 5, 5)) * time.Minute)
 				w.stop()
 				if wrong := l.mismatches(msgs, tt.times); len(wrong) > 0 {
 					t.Errorf("%d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
@@ -317,7 +323,8 @@ func TestPoolReadsPastLongTask(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		slow, quick := copies("slow", "1", 0, 2), slices.Concat(copies("quick", "1", 0, 1000), copies("other", "1", 0, 1000))
+		n := need.Amount(300, 1000, 1000)
+		slow, quick := copies("slow", "1", 0, 2), slices.Concat(copies("quick", "1", 0, n), copies("other", "1", 0, n))
 		b.Send(append(slow, quick...)...)
 		run(time.Minute)
 		if wrong := l.mismatches(quick, 1); len(wrong) > 0 {
@@ -326,7 +333,7 @@ func TestPoolReadsPastLongTask(t *testing.T) {
 		if got := parttest.Sum(b.Committed(schemas.RoleCopier, schemas.DuplicationHigh)); got != 0 {
 			t.Errorf("committed %d, want nothing: the first message is not done", got)
 		}
-		run(20 * time.Minute)
+		run(12 * time.Minute)
 		if wrong := l.mismatches(append(slow, quick...), 1); len(wrong) > 0 {
 			t.Errorf("started again: %d: %s", len(wrong), strings.Join(wrong[:min(10, len(wrong))], "; "))
 		}
@@ -372,7 +379,8 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
-				msgs := append(copies("giant", "1", 0, 1000), copies("small", "1", 0, 3)...)
+				n := need.Amount(500, 1000, 1000)
+				msgs := append(copies("giant", "1", 0, n), copies("small", "1", 0, 3)...)
 				b.Send(msgs...)
 				l := newTally(time.Second)
 				refuse(b)
@@ -380,7 +388,7 @@ func TestPoolBacklogIsRefused(t *testing.T) {
 				ended := make(chan error, 1)
 				p := copier(t, b.Config(), kafka.PoolConfig{Workers: 8, Window: 64, DrainTimeout: 10 * time.Second}, l.handle)
 				go func() { ended <- p.Run(ctx) }()
-				time.Sleep(1003*time.Second/8 + 20*time.Second)
+				time.Sleep(time.Duration(len(msgs))*time.Second/8 + 20*time.Second)
 				stop()
 				if err := <-ended; err != nil {
 					t.Error(err)
@@ -404,12 +412,12 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 			}
 			t.Run(fmt.Sprint(partitions, " partitions, ", slow, " long"), func(t *testing.T) {
 				t.Parallel()
-				if partitions > 1 {
+				if partitions > 1 || slow == 1 {
 					need.Integration(t)
 				}
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: partitions})
-					n := 2000 + 500*int(partitions)
+					n := need.Amount(1200, 2000+500*int(partitions), 2000+500*int(partitions))
 					b.Send(copies("giant", "1", 0, n)...)
 					l := newTally(time.Second)
 					l.slowAccount = "slow"
@@ -417,9 +425,9 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 					time.Sleep(10 * time.Second)
 					b.FailProduce(schemas.Backlog(schemas.RoleCopier, schemas.High), kafkatest.NotDone, -1)
 					small := copies("small", "1", 0, 20)
-					later := copies("giant", "1", n, 600)
+					later := copies("giant", "1", n, need.Amount(300, 600, 600))
 					b.Send(append(append(copies("slow", "1", 0, slow), later...), small...)...)
-					time.Sleep(8 * time.Minute)
+					time.Sleep(time.Duration(need.Amount(5, 8, 8)) * time.Minute)
 					if wrong := l.mismatches(small, 1); len(wrong) > 0 {
 						t.Errorf("%d of 20 messages of another account: %s", len(wrong), wrong[0])
 					}
@@ -461,12 +469,12 @@ func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 // The messages of a key are handled in order, also if some are moved while others are handled.
 func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 	t.Parallel()
-	for seed := range need.Amount(5, 20, 1000) {
+	for seed := range need.Amount(3, 20, 1000) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 4})
-				msgs := commandVersions("giant", 0, 1200)
+				msgs := commandVersions("giant", 0, need.Amount(600, 1200, 1200))
 				b.Send(msgs...)
 				l := newTally(0)
 				l.duration = func(c *pb.DuplicationCommand) time.Duration {
@@ -485,9 +493,12 @@ func TestPoolBacklogKeepsTheOrderOfKeys(t *testing.T) {
 // Slow messages that fill between a quarter and half of a window do not keep others from being read.
 func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 	t.Parallel()
-	for _, quick := range []int{375, 511, 525, 625} {
+	for i, quick := range []int{511, 625, 375, 525} {
 		t.Run(fmt.Sprint(quick, " in front"), func(t *testing.T) {
 			t.Parallel()
+			if i > 1 {
+				need.Integration(t)
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				b.Send(copies("quick", "1", 0, quick)...)
@@ -533,15 +544,16 @@ func TestPoolBacklogEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
-		giant, medium := copies("giant", "1", 0, 5000), copies("medium", "1", 0, 750)
+		n := need.Amount(375, 750, 750)
+		giant, medium := copies("giant", "1", 0, 20*n/3), copies("medium", "1", 0, n)
 		var both []schemas.Message
 		for i := range medium {
 			both = append(both, giant[i], medium[i])
 		}
 		b.Send(append(both, giant[len(medium):]...)...)
 		l := newTally(time.Second)
-		parttest.Background(t, copier(t, b.Config(), kafka.PoolConfig{Window: 2048}, l.handle))
-		time.Sleep(2*750*time.Second/16 + 30*time.Second) // its own are done
+		parttest.Background(t, copier(t, b.Config(), kafka.PoolConfig{Window: need.Amount(1024, 2048, 2048)}, l.handle))
+		time.Sleep(2*time.Duration(n)*time.Second/16 + 30*time.Second) // its own are done
 		one := copies("medium", "1", 99_999, 1)
 		b.Send(one...)
 		time.Sleep(maxDelay)
@@ -560,11 +572,14 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 		wait   time.Duration // after a hundred of them
 	}{
 		"at once":     {900, 1, 0},
-		"and go on":   {3500, 1, time.Second},
+		"and go on":   {need.Amount(2500, 3500, 3500), 1, time.Second}, // a commit can name about 2100
 		"many stores": {3500, 50, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if tt.stores > 1 {
+				need.Integration(t)
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
 				quick := copies("quick", "1", 0, 5*tt.slow)
@@ -659,7 +674,7 @@ func backlogLifetime(t *testing.T, b *kafkatest.Broker, slow time.Duration) bool
 func TestPoolBacklogMoves(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 4, RealTime: true})
-	msgs := append(copies("giant", "1", 0, 1200), copies("small", "1", 0, 60)...)
+	msgs := append(copies("giant", "1", 0, need.Amount(800, 1200, 1200)), copies("small", "1", 0, 60)...)
 	b.Send(msgs...)
 	l := newTally(0)
 	l.duration = func(c *pb.DuplicationCommand) time.Duration {

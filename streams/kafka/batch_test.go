@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -318,8 +319,14 @@ func TestBatchGroupCommits(t *testing.T) {
 		}
 		commits := b.CountCommits(schemas.RoleSink)
 		start = time.Now()
-		for i := range 1000 {
-			b.Send(parttest.Change(fmt.Sprint(i)))
+		write, stop := b.Writer()
+		defer stop()
+		for i := range need.Amount(300, 1000, 1000) {
+			r, err := schemas.Encode(parttest.Change(fmt.Sprint(i)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(kafkatest.Record{Record: r, Partition: -1})
 		}
 		time.Sleep(time.Second)
 		if n, most := commits(), int(time.Since(start)/(100*time.Millisecond)); n > most {

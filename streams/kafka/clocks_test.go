@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka/client"
@@ -30,6 +31,7 @@ func inLane(t *testing.T, b *kafkatest.Broker, lane schemas.Topic, item string, 
 // lane's delay.
 func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 	t.Parallel()
+	delay := time.Duration(need.Amount(3, 10, 10)) * time.Minute
 	lane, back := schemas.Delay("10m"), schemas.Again(schemas.RoleCopier)
 	for name, fault := range map[string]func(*kafkatest.Broker) (mend func()){
 		"nothing fails": func(*kafkatest.Broker) func() { return func() {} },
@@ -43,7 +45,7 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				lanes := []client.Lane{{Name: "10m", Delay: 10 * time.Minute}}
+				lanes := []client.Lane{{Name: "10m", Delay: delay}}
 				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Lanes: lanes})
 				b.MakeTopic(lane, 1, nil)
 				b.MakeTopic(back, 1, nil)
@@ -51,7 +53,7 @@ func TestLaneBoundsFutureTimestampsAcrossRestarts(t *testing.T) {
 				inLane(t, b, lane, "behind it", time.Now())
 				mend := fault(b)
 				for i := range 4 {
-					if err := parttest.Run(t, 9*time.Minute, parttest.Delayer(t, b)); err != nil {
+					if err := parttest.Run(t, delay*9/10, parttest.Delayer(t, b)); err != nil {
 						t.Fatal(err)
 					}
 					if got := b.Read(back); i == 0 && len(got) > 0 {

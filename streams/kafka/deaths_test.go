@@ -271,7 +271,7 @@ func TestPoolWatchdog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{})
+				b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
 				b.Send(parttest.Change("a"))
 				hold := make(chan struct{})
 				var took time.Duration
@@ -289,7 +289,7 @@ func TestPoolWatchdog(t *testing.T) {
 				})
 				parttest.Background(t, parttest.Delayer(t, b))
 				start := time.Now()
-				err := parttest.Run(t, 10*time.Minute, p.SetDeadline(tt.deadline, tt.slow))
+				err := parttest.Run(t, tt.took+2*time.Minute, p.SetDeadline(tt.deadline, tt.slow))
 				if tt.ignores {
 					if took = time.Since(start); err == nil {
 						t.Error("Run returned no error")

@@ -71,7 +71,7 @@ func TestRemovedMember(t *testing.T) {
 			committed := func() int64 { return b.Committed(part.role, schemas.Changes)[0] }
 			until := func(offset int64) {
 				t.Helper()
-				for begun, last := time.Now(), int64(0); ; <-time.After(20 * time.Millisecond) {
+				for begun, last := time.Now(), int64(0); ; <-time.After(50 * time.Millisecond) {
 					now := committed()
 					if now < last {
 						t.Fatalf("a commit went back from %d to %d", last, now)

@@ -104,14 +104,16 @@ func TestRecordsRemoved(t *testing.T) {
 			t.Run(name+", "+f.name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-					for range n {
-						rec, err := schemas.Encode(parttest.Change("a"))
-						if err != nil {
-							t.Fatal(err)
-						}
-						rec.Topic = tt.topic
-						b.Write(kafkatest.Record{Record: rec})
+					rec, err := schemas.Encode(parttest.Change("a"))
+					if err != nil {
+						t.Fatal(err)
 					}
+					rec.Topic = tt.topic
+					write, stop := b.Writer()
+					for range n {
+						write(kafkatest.Record{Record: rec})
+					}
+					stop()
 					group := "millrace." + string(tt.role)
 					if tt.topic == schemas.DuplicationLow {
 						group += ".low"

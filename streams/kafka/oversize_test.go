@@ -12,6 +12,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -122,6 +123,9 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 			delay},
 	} {
 		t.Run(name, func(t *testing.T) {
+			if tt.role == schemas.RoleCopier {
+				need.Full(t) // a Pool of another role
+			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				rec := *tt.rec

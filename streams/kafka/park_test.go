@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -144,6 +145,7 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 	t.Parallel()
 	stalls := kafka.PoolConfig{StallTimeout: 2 * time.Minute}
 	large := kafka.PoolConfig{StallTimeout: time.Hour, Describe: sized(60 << 10)} // it may run for three minutes
+	parked := time.Duration(need.Amount(8, 20, 20)) * time.Minute
 	for name, tt := range map[string]struct {
 		pc            kafka.PoolConfig
 		before, after time.Duration // parking
@@ -168,9 +170,9 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 					if err := retry.Sleep(ctx, tt.before); err != nil {
 						return nil, err
 					}
-					return parkFirst(20*time.Minute, work)(ctx, d)
+					return parkFirst(parked, work)(ctx, d)
 				})
-				if err := parttest.Run(t, 40*time.Minute, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
+				if err := parttest.Run(t, 2*parked, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
 					t.Fatal(err)
 				}
 				if got := len(b.Read(schemas.Delay("30s"))); got != tt.lanes {
@@ -448,7 +450,7 @@ func TestParkedPoisonThatKills(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			ended := make(chan error, 1)
 			go func() { ended <- p.Run(ctx) }()
 			select {

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -416,10 +417,11 @@ func TestPauseDelayer(t *testing.T) {
 				t.Errorf("%d came back, %d committed, want %d, %d", got, at, again, committed)
 			}
 		}
+		long := time.Duration(need.Amount(3, 10, 10)) * time.Minute
 		publish("a", "b", "c")
-		time.Sleep(10 * time.Minute)
+		time.Sleep(long)
 		publish("d")
-		time.Sleep(10 * time.Minute)
+		time.Sleep(long)
 		check(0, 0)
 		apply(t, c, &pb.Control{Role: "delayer"})
 		time.Sleep(time.Second)
@@ -427,7 +429,7 @@ func TestPauseDelayer(t *testing.T) {
 		publish("e")
 		time.Sleep(20 * time.Second)
 		apply(t, c, &pb.Control{Role: "delayer", Paused: true}) // the records that it holds keep waiting
-		time.Sleep(10 * time.Minute)
+		time.Sleep(long)
 		check(4, 4)
 		apply(t, c, &pb.Control{Role: "delayer"})
 		time.Sleep(time.Second)

@@ -24,7 +24,7 @@ import (
 // is committed meanwhile, and the state shows since when.
 func TestOutputsAreRefusedForLong(t *testing.T) {
 	t.Parallel()
-	const outage = 7 * time.Minute
+	outage := time.Duration(need.Amount(5, 7, 7)) * time.Minute
 	changes := []schemas.Topic{schemas.Changes}
 	for name, tt := range map[string]struct {
 		role schemas.Role
@@ -111,7 +111,7 @@ func (r *rejectingSink) Store(ctx context.Context, ds []*schemas.Delivery) error
 // called again. If the process is killed meanwhile, the next one publishes them again.
 func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 	t.Parallel()
-	n, long := need.Amount(20, 50, 50), time.Duration(need.Amount(4, 20, 20))*time.Minute
+	n, long := need.Amount(10, 50, 50), time.Duration(need.Amount(2, 20, 20))*time.Minute
 	changes := []schemas.Topic{schemas.Changes}
 	for name, tt := range map[string]struct {
 		role schemas.Role
@@ -139,13 +139,17 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 					}
 					synctest.Test(t, func(t *testing.T) {
 						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: parttest.QuickLanes()})
-						var waits []schemas.Message
+						var (
+							waits []schemas.Message
+							items []string
+						)
 						for i := range n {
-							writeBatches(t, b, 0, fmt.Sprint(i)) // with outputs in both partitions
+							items = append(items, fmt.Sprint(i))
 							m := parttest.Command(parttest.Change(fmt.Sprint(i)).Body.(*pb.Change))
 							m.Due = time.Now().Add(time.Second)
 							waits = append(waits, m)
 						}
+						writeBatches(t, b, 0, items...) // with outputs in both partitions
 						if tt.role == schemas.RoleDelayer {
 							p, err := kafka.NewProducer(b.Config(), "test")
 							if err != nil {

@@ -25,7 +25,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 4})
-		const n = 32_000
+		n := need.Amount(8_000, 32_000, 32_000)
 		long := parttest.Numbered(n, n)
 		for i := range long {
 			for j := range 8 { // hex compresses to half: a fetch is part of Memory
@@ -45,7 +45,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 			}
 			return tb.Store(ctx, batch)
 		}}
-		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: 6 << 20}, s)) // less than it has
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) * 196}, s)) // less than it has
 		time.Sleep(time.Minute)
 		committed := b.Committed(schemas.RoleSink, schemas.Changes)
 		if committed[2] != 0 {
@@ -61,7 +61,7 @@ func TestBatchGroupOneFails(t *testing.T) {
 		mended.Store(true)
 		time.Sleep(time.Minute)
 		tb.check(t, n, false)
-		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != int64(n) {
 			t.Errorf("committed %d when it could be stored, want %d", got, n)
 		}
 	})
@@ -125,13 +125,13 @@ func TestBatchGroupAllFail(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 8})
-		const n = 20_000
+		n := need.Amount(8_000, 20_000, 20_000)
 		b.Send(parttest.Numbered(n, n)...)
 		tb := &memoryTable{fail: slices.Repeat([]fault{{err: errors.New("unavailable")}}, 60)}
-		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: 2 << 20, MaxRows: 3000}, tb))
+		parttest.Background(t, sink(t, b, kafka.BatchConfig{Memory: int64(n) * 105, MaxRows: 3000}, tb))
 		time.Sleep(2 * time.Minute)
 		tb.check(t, n, false)
-		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != n {
+		if got := parttest.Sum(b.Committed(schemas.RoleSink, schemas.Changes)); got != int64(n) {
 			t.Errorf("committed %d, want %d", got, n)
 		}
 		b.Send(parttest.Change("one more"))

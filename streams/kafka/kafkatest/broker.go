@@ -210,23 +210,19 @@ func (b *Broker) Writer() (write func(...Record), stop func()) {
 func (b *Broker) Read(topic schemas.Topic) []Record {
 	b.t.Helper()
 	name := b.name(topic)
-	cl := b.client(kgo.ConsumeTopics(name), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
-	defer cl.Close()
-	ends, err := kadm.NewClient(cl).ListCommittedOffsets(b.t.Context(), name)
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	starts, err := kadm.NewClient(cl).ListStartOffsets(b.t.Context(), name)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	infos, ends := b.cluster.PartitionInfos(name), map[int32]int64{}
 	left := 0
-	parts := make([][]Record, len(ends[name]))
-	ends.Each(func(o kadm.ListedOffset) {
-		if s, _ := starts.Lookup(name, o.Partition); s.Offset < o.Offset {
+	parts := make([][]Record, len(infos))
+	for _, p := range infos {
+		if ends[p.Partition] = p.LastStableOffset; p.LogStartOffset < p.LastStableOffset {
 			left++
 		}
-	})
+	}
+	if left == 0 {
+		return nil
+	}
+	cl := b.client(kgo.ConsumeTopics(name), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.KeepControlRecords())
+	defer cl.Close()
 	for left > 0 {
 		fetches := cl.PollFetches(b.t.Context())
 		if err := fetches.Err(); err != nil {
@@ -236,7 +232,7 @@ func (b *Broker) Read(topic schemas.Topic) []Record {
 			if !r.Attrs.IsControl() {
 				parts[r.Partition] = append(parts[r.Partition], record(topic, r))
 			}
-			if end, _ := ends.Lookup(name, r.Partition); r.Offset == end.Offset-1 {
+			if r.Offset == ends[r.Partition]-1 {
 				left--
 			}
 		})
@@ -276,23 +272,12 @@ func (b *Broker) Bodies(topic schemas.Topic) []schemas.Body {
 // Committed returns the offsets that a role's group has committed for a topic, by partition. Partitions without a
 // commit are left out.
 func (b *Broker) Committed(role schemas.Role, topic schemas.Topic) map[int32]int64 {
-	b.t.Helper()
-	cl := b.client()
-	defer cl.Close()
-	name := b.name(topic)
-	got, err := kadm.NewClient(cl).FetchOffsetsForTopics(b.t.Context(), b.group(role, topic), name)
-	if err != nil {
-		b.t.Fatal(err)
-	}
 	at := map[int32]int64{}
-	got.Each(func(o kadm.OffsetResponse) {
-		if o.Err != nil {
-			b.t.Fatal(o.Err)
+	if group := b.cluster.GroupInfo(b.group(role, topic)); group != nil {
+		for id, c := range group.Commits[b.name(topic)] {
+			at[id] = c.Offset
 		}
-		if o.At >= 0 {
-			at[o.Partition] = o.At
-		}
-	})
+	}
 	return at
 }
 

@@ -2,6 +2,8 @@ package kafkatest
 
 import (
 	"hash/crc32"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -38,16 +40,52 @@ func (f Fault) err(retriable *kerr.Error) *kerr.Error {
 
 // FailProduce makes the next times writes to topic fail. If times is negative, all fail until mend is called.
 func (b *Broker) FailProduce(topic schemas.Topic, f Fault, times int) (mend func()) {
-	return b.fail(kmsg.Produce, kfake.Fault{
+	return b.failWrites(kfake.Fault{
 		Topic: b.cfg.Prefix + string(topic), Err: f.err(kerr.NotEnoughReplicas), Count: times,
 	})
 }
 
 // FailProduceTo makes writes to one partition of topic fail until mend is called.
 func (b *Broker) FailProduceTo(topic schemas.Topic, partition int32, f Fault) (mend func()) {
-	return b.fail(kmsg.Produce, kfake.Fault{
+	return b.failWrites(kfake.Fault{
 		Topic: b.name(topic), Partitions: []int32{partition}, Err: f.err(kerr.NotEnoughReplicas), Count: -1,
 	})
+}
+
+// writeTimeout is how long a write takes while all time out. A broker takes the time that the client gives it. Without
+// any, clients send the same records four times a second, which is most of the cost of such a test.
+const writeTimeout = 2 * time.Second
+
+// failWrites makes writes fail. If all time out, each takes writeTimeout.
+func (b *Broker) failWrites(f kfake.Fault) (mend func()) {
+	remove, topic := b.fail(kmsg.Produce, f), b.cluster.TopicInfo(f.Topic)
+	if f.Err != kerr.RequestTimedOut || f.Count >= 0 || topic == nil {
+		return remove
+	}
+	mended, once := make(chan struct{}), new(sync.Once)
+	b.cluster.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake
+		select {
+		case <-mended:
+			b.cluster.DropControl()
+			return nil, nil, false
+		default:
+		}
+		if slices.ContainsFunc(req.(*kmsg.ProduceRequest).Topics, func(t kmsg.ProduceRequestTopic) bool {
+			return t.Topic == topic.Topic || t.TopicID == topic.TopicID
+		}) {
+			b.cluster.SleepControl(func() {
+				select {
+				case <-mended:
+				case <-time.After(writeTimeout):
+				}
+			})
+		}
+		return nil, nil, false
+	})
+	return func() {
+		remove()
+		once.Do(func() { close(mended) })
+	}
 }
 
 // FailCommit is like FailProduce, for commits of a role's group.

@@ -86,7 +86,7 @@ func Background(t *testing.T, part interface{ Run(context.Context) error }) {
 // Await waits for done, for a minute at most: in real time the machine may be busy.
 func Await(t *testing.T, what string, done func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); <-time.After(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !done(); <-time.After(100 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("not within a minute: %s", what)
 		}
