@@ -120,6 +120,7 @@ func TestRebuild(t *testing.T) {
 	}
 	r.work(30, 10)
 	losses := map[string]func(){
+		"emptied": func() { r.empty(all...) },
 		"restored": func() {
 			r.empty(all...)
 			for _, table := range all {
@@ -128,7 +129,6 @@ func TestRebuild(t *testing.T) {
 		},
 	}
 	if need.Amount(0, 1, 1) > 0 {
-		losses["emptied"] = func() { r.empty(all...) }
 		losses["the state alone is emptied"] = func() { r.empty("copy_state") }
 	}
 	for name, lose := range losses {

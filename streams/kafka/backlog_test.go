@@ -249,7 +249,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name == "commits fail" {
-				need.Integration(t) // the row whose commits are done shows more
+				need.Integration(t) // TestPoolCommitFails is the same without a backlog
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})

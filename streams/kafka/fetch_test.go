@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/internal/parttest"
@@ -34,7 +33,7 @@ func (m countingConn) Read(p []byte) (int, error) {
 func bytesRead(t *testing.T, window int) (bytes int64) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
-		n, batch := need.Amount(8_000, 20_000, 20_000), 250
+		n, batch := 20_000, 250
 		item := strings.Repeat("x", 100)
 		for i := range n / batch {
 			var msgs []schemas.Message

@@ -24,7 +24,7 @@ import (
 // is committed meanwhile, and the state shows since when.
 func TestOutputsAreRefusedForLong(t *testing.T) {
 	t.Parallel()
-	outage := time.Duration(need.Amount(5, 7, 7)) * time.Minute
+	outage := time.Duration(need.Amount(6, 7, 7)) * time.Minute
 	changes := []schemas.Topic{schemas.Changes}
 	for name, tt := range map[string]struct {
 		role schemas.Role

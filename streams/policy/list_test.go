@@ -96,6 +96,12 @@ func TestReadListFaults(t *testing.T) {
 			}
 		})
 	}
+	t.Run("as many lines as there may be", func(t *testing.T) {
+		most := strings.Repeat("a\n", maxListLines)
+		if _, err := ReadList(strings.NewReader(most), refOf(most, OfIDs)); err != nil {
+			t.Error(err)
+		}
+	})
 	t.Run("cut off", func(t *testing.T) {
 		broken := errors.New("connection reset")
 		r := io.MultiReader(strings.NewReader("a\n"), iotest.ErrReader(broken))
@@ -105,7 +111,7 @@ func TestReadListFaults(t *testing.T) {
 	})
 }
 
-// A list of a million lines takes 16 MB, and little more while it is read.
+// A list takes 16 bytes a line, and little more while it is read.
 func TestMemoryOfALongList(t *testing.T) {
 	n := need.Amount(maxListLines/10, maxListLines, maxListLines)
 	lines := func() io.Reader {

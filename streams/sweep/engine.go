@@ -17,6 +17,9 @@ type active struct {
 	run    *run // nil: the round has not begun
 	result Result
 	ended  func(Result, error)
+	// release gives back the slot for the page, unless that is done. The engine calls it when the split has its turn,
+	// so that no other split takes the slot before.
+	release func()
 }
 
 // turns holds the active splits that wait for their turn: accounts take turns, and so do the splits of an account.
@@ -101,6 +104,7 @@ func (e *engine) run(ctx context.Context, due <-chan []*active) {
 		case a := <-e.back:
 			out--
 			e.turns.add(a)
+			a.release()
 		case end := <-e.ended:
 			out--
 			end()
@@ -120,21 +124,23 @@ func (e *engine) work(ctx context.Context, a *active) {
 	if err != nil && a.run != nil && !isQuiet(err) {
 		err = a.run.failed(ctx, err)
 	}
-	release := sync.OnceFunc(s.release)
+	a.release = sync.OnceFunc(s.release)
 	if err == nil && !done && wait > 0 {
-		release()
+		a.release()
 		err = retry.Sleep(ctx, wait)
 	}
 	if err == nil && !done {
+		err = context.Cause(ctx)
+	}
+	if err == nil && !done {
 		select {
-		case e.back <- a: // before another takes the slot, so that it keeps its turn
-			release()
+		case e.back <- a:
 			return
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		}
 	}
-	release()
+	a.release()
 	if a.run != nil {
 		a.result = a.run.summary
 	}

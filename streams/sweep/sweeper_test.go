@@ -119,13 +119,13 @@ func kindOf(splits ...Split) []Kind {
 	return []Kind{func(context.Context) ([]Split, error) { return splits, nil }}
 }
 
-// checkJobs compares the rounds that ended, in any order.
 func (w *world) checkpoint(sweep, split string) *pb.Checkpoint {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.checkpoints[schemas.Key(sweep, split)]
 }
 
+// checkJobs compares the rounds that ended, in any order.
 func (w *world) checkJobs(when string, want ...string) {
 	w.t.Helper()
 	synctest.Wait()

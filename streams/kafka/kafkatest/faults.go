@@ -22,7 +22,8 @@ type Fault int
 const (
 	// NotDone: the request had no effect, and its error is retriable.
 	NotDone Fault = iota
-	// DoneNotAcknowledged: the request took effect, but its response is a time-out.
+	// DoneNotAcknowledged: the request took effect, but its response is a time-out. A write that waits for that when it
+	// is mended succeeds.
 	DoneNotAcknowledged
 	// Refused: the request had no effect, and its error is not retriable.
 	Refused
@@ -56,7 +57,7 @@ func (b *Broker) FailProduceTo(topic schemas.Topic, partition int32, f Fault) (m
 // any, clients send the same records four times a second, which is most of the cost of such a test.
 const writeTimeout = 2 * time.Second
 
-// failWrites makes writes fail. If all time out, each takes writeTimeout.
+// failWrites makes writes fail. If all time out, each request with a write to the topic takes writeTimeout.
 func (b *Broker) failWrites(f kfake.Fault) (mend func()) {
 	remove, topic := b.fail(kmsg.Produce, f), b.cluster.TopicInfo(f.Topic)
 	if f.Err != kerr.RequestTimedOut || f.Count >= 0 || topic == nil {
@@ -82,9 +83,11 @@ func (b *Broker) failWrites(f kfake.Fault) (mend func()) {
 		}
 		return nil, nil, false
 	})
+	wake := func() { once.Do(func() { close(mended) }) }
+	b.t.Cleanup(wake)
 	return func() {
 		remove()
-		once.Do(func() { close(mended) })
+		wake()
 	}
 }
 
