@@ -76,7 +76,7 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if len(tt.first) > 0 && tt.limit > 0 && tt.takes == 0 {
-				need.Integration(t)
+				need.Full(t)
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
@@ -249,7 +249,7 @@ func TestPoolBacklogIsHandledOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name == "commits fail" {
-				need.Integration(t) // TestPoolCommitFails is the same without a backlog
+				need.Full(t) // TestPoolCommitFails is the same without a backlog
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
@@ -413,7 +413,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 			t.Run(fmt.Sprint(partitions, " partitions, ", slow, " long"), func(t *testing.T) {
 				t.Parallel()
 				if partitions > 1 || slow == 1 {
-					need.Integration(t)
+					need.Full(t)
 				}
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: partitions})
@@ -449,7 +449,7 @@ func TestPoolBacklogIsRefusedLater(t *testing.T) {
 // Moved messages that the brokers do not accept leave memory for reading others.
 func TestPoolBacklogIsRefusedLaterAndHeavy(t *testing.T) {
 	t.Parallel()
-	need.Integration(t)
+	need.Full(t)
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 4})
 		b.Send(copies("giant", "1", 0, 5_000)...)
@@ -497,7 +497,7 @@ func TestPoolBacklogOfHalfAWindow(t *testing.T) {
 		t.Run(fmt.Sprint(quick, " in front"), func(t *testing.T) {
 			t.Parallel()
 			if i > 1 {
-				need.Integration(t)
+				need.Full(t)
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})
@@ -578,7 +578,7 @@ func TestPoolStopsBehindManyLongTasks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if tt.stores > 1 {
-				need.Integration(t)
+				need.Full(t)
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 1})

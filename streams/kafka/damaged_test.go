@@ -127,7 +127,7 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "too long" {
-				need.Integration(t) // it takes long; TestOversizedBatch has such a batch without a record before it
+				need.Full(t) // it takes long; TestOversizedBatch has such a batch without a record before it
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})

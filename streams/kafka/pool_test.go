@@ -257,7 +257,7 @@ func TestDueOutputs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "of all lanes" {
-				need.Integration(t)
+				need.Full(t)
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})

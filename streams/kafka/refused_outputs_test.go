@@ -135,7 +135,7 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 			for _, kills := range []int{0, 1} {
 				t.Run(fmt.Sprintf("%s, fault %d, %d kills", name, fault, kills), func(t *testing.T) {
 					if fault == kafkatest.DoneNotAcknowledged && kills == 0 {
-						need.Integration(t) // the row with a kill shows more
+						need.Full(t) // the row with a kill shows more
 					}
 					synctest.Test(t, func(t *testing.T) {
 						b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: parttest.QuickLanes()})

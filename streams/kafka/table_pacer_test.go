@@ -79,7 +79,7 @@ func TestStoredAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tt.parts == 2 && tt.records > 0 {
-				need.Integration(t)
+				need.Full(t)
 			}
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: tt.parts, ShortFetches: true})
