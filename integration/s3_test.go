@@ -166,6 +166,9 @@ func (r *realS3) mayRefuse(item string, beside []string) bool {
 		longest = 200 // it replaces files through a file with a longer name
 	}
 	pieces := strings.Split(item, "/")
+	if n := len(pieces); n > 1 && pieces[n-1] == "" && len(pieces[n-2]) > longest-len("__XLDIR__") {
+		return true // MinIO appends that to the last name of an id that ends in a slash
+	}
 	for i, p := range pieces {
 		if trimmed := strings.TrimSpace(p); trimmed == "." || trimmed == ".." || p == "" && (i < len(pieces)-1 || i == 0) ||
 			len(p) > longest {
