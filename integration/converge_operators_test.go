@@ -157,9 +157,15 @@ func (w *convergeWorld) corruptRecord(t *testing.T, topic schemas.Topic) {
 	})
 	position := fmt.Sprintf("%s/%d@%d", topic, rec.Partition, rec.Offset)
 	w.model.RecordFault(converge.CorruptRecord, position)
-	_, err := w.awaitOpen(t.Context(), hookLimit, func(i *pb.Incident) bool {
-		return i.GetKind() == incident.RecordUnreadable && i.GetSubject() == position
-	})
+	var err error
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		_, err = w.awaitOpen(t.Context(), hookLimit, func(i *pb.Incident) bool {
+			return i.GetKind() == incident.RecordUnreadable && i.GetSubject() == position
+		})
+	}()
+	w.engine.reviveUntil(t, opened) // it may exit by itself, and nothing else restarts it during a fault
 	if err != nil {
 		t.Errorf("%s cannot be decoded: %v", position, err)
 		return
