@@ -45,7 +45,7 @@ var may = map[Row][]action{
 	RowAllCopiesMissing:         {actWait},
 }
 
-// everyObservation yields every combination of the values that the table distinguishes; in "make test" each seventh one.
+// everyObservation yields all combinations of the values that the table distinguishes; in "make test" each seventh one.
 func everyObservation(yield func(Observation) bool) {
 	read := func(s Side, d string) Side { s.Read = md5of(d); return s }
 	sources := []Side{{}, {Presence: Absent}, {Presence: 99}, there("v1", a, 2), there("v1", b, 2), there("v1", "", 2),

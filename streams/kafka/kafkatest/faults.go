@@ -64,14 +64,14 @@ func (b *Broker) failWrites(f kfake.Fault) (mend func()) {
 		return remove
 	}
 	mended, once := make(chan struct{}), new(sync.Once)
-	b.cluster.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake
+	b.cluster.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake
 		select {
 		case <-mended:
 			b.cluster.DropControl()
 			return nil, nil, false
 		default:
 		}
-		if slices.ContainsFunc(req.(*kmsg.ProduceRequest).Topics, func(t kmsg.ProduceRequestTopic) bool {
+		if slices.ContainsFunc(r.(*kmsg.ProduceRequest).Topics, func(t kmsg.ProduceRequestTopic) bool {
 			return t.Topic == topic.Topic || t.TopicID == topic.TopicID
 		}) {
 			b.cluster.SleepControl(func() {
