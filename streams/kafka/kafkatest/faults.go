@@ -64,7 +64,7 @@ func (b *Broker) failWrites(f kfake.Fault) (mend func()) {
 		return remove
 	}
 	mended, once := make(chan struct{}), new(sync.Once)
-	b.cluster.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) { //nolint:revive // kfake
+	b.cluster.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		select {
 		case <-mended:
 			b.cluster.DropControl()
