@@ -135,22 +135,11 @@ func (a *App) SweepDuplication(ctx context.Context, r PairRequest) (all []Compar
 			return fmt.Errorf("%w: no policy copies such a space: see 'millrace policy list' and 'millrace space list'",
 				precondition.Err)
 		}
-		var splits []sweep.Split
-		byName := map[string]pairs.Pair{}
-		for _, p := range found {
+		err := byHand(ctx, w, found, func(p pairs.Pair) (sweep.Split, error) {
 			m, err := a.pairSplit(w, p, r.Full)
-			if err != nil {
-				return err
-			}
-			m.Sweep += demand
 			m.Start, m.OnEmitted, m.Anew = r.Begun, r.OnEmitted, r.Full
-			splits = append(splits, m)
-			byName[m.Name] = p
-		}
-		results, err := w.Rounds(ctx, splits)
-		for _, result := range results {
-			all = append(all, ComparedPair{byName[result.Split], result})
-		}
+			return m, err
+		}, func(p pairs.Pair, result sweep.Result) { all = append(all, ComparedPair{p, result}) })
 		return errors.Join(unknown, err)
 	})
 	return all, err

@@ -145,24 +145,13 @@ func (a *App) SweepReconcile(ctx context.Context, r ReconcileRequest) (all []Rec
 			precondition.Err)
 	}
 	err = a.inCommand(ctx, func(ctx context.Context, w sweeping) error {
-		var splits []sweep.Split
-		byID := map[string]schemas.Copy{}
-		for _, space := range spaces {
+		return byHand(ctx, w, spaces, func(space schemas.Copy) (sweep.Split, error) {
 			m, err := a.reconcileSplit(w, space)
-			if err != nil {
-				return err
-			}
-			m.Sweep += demand
 			m.Start, m.OnEmitted = r.Begun, r.OnEmitted
-			splits = append(splits, m)
-			byID[m.Name] = space
-		}
-		results, err := w.Rounds(ctx, splits)
-		for _, result := range results {
-			at := byID[result.Split]
+			return m, err
+		}, func(at schemas.Copy, result sweep.Result) {
 			all = append(all, ReconciledSpace{at.Account, at.Store, at.Space, result})
-		}
-		return err
+		})
 	})
 	slices.SortFunc(all, func(a, b ReconciledSpace) int {
 		return strings.Compare(schemas.Key(a.Account, a.Store, a.Space), schemas.Key(b.Account, b.Store, b.Space))

@@ -172,6 +172,28 @@ func (a *App) inCommand(ctx context.Context, do func(context.Context, sweeping) 
 	return err
 }
 
+// byHand runs one round of the split of each part, beside the scheduled rounds, and calls ended with the results.
+func byHand[T any](
+	ctx context.Context, w sweeping, parts []T, split func(T) (sweep.Split, error), ended func(T, sweep.Result),
+) error {
+	var splits []sweep.Split
+	byName := map[string]T{}
+	for _, p := range parts {
+		m, err := split(p)
+		if err != nil {
+			return err
+		}
+		m.Sweep += demand
+		splits = append(splits, m)
+		byName[m.Name] = p
+	}
+	results, err := w.Rounds(ctx, splits)
+	for _, r := range results {
+		ended(byName[r.Split], r)
+	}
+	return err
+}
+
 // unlessAway returns err unless stores, or ClickHouse, are unavailable, which is reported elsewhere: a later look finds
 // the rest.
 func unlessAway(err error) error {

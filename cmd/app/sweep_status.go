@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/pairs"
 	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
@@ -150,9 +151,11 @@ func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
 			inactive := a.stores.inactive()
 			for i := range all {
 				s := &all[i]
-				paused := errors.Is(a.sweepBlocked(k, s.Sweep, StoreName{s.Account, s.Store})(ctx), sweep.ErrPaused) ||
-					s.Destination != "" &&
-						errors.Is(a.sweepBlocked(k, s.Sweep, StoreName{s.Account, s.Destination})(ctx), sweep.ErrPaused)
+				blocked := a.sweepBlocked(k, s.Sweep, StoreName{s.Account, s.Store})
+				if s.Destination != "" {
+					blocked = a.pairBlocked(k, pairs.Pair{Account: s.Account, Source: s.Store, Destination: s.Destination})
+				}
+				paused := errors.Is(blocked(ctx), sweep.ErrPaused)
 				if (paused || slices.Contains(inactive, s.Account)) && s.State != SplitUnknown {
 					s.State = SplitPaused
 				}
