@@ -57,12 +57,11 @@ func TestBenchSink(t *testing.T) {
 	}
 }
 
-// TestBenchDuplicate runs all figures of the area duplicate, without the peer. It checks their form, not their values.
-func TestBenchDuplicate(t *testing.T) {
-	need.Full(t)
-	rows := figures(t, "duplicate", "--peers", t.TempDir())
-	if len(rows) != 4 {
-		t.Errorf("%d rows, want 4", len(rows))
+// positive checks that there are n rows with values.
+func positive(t *testing.T, n int, rows []benchRow) {
+	t.Helper()
+	if len(rows) != n {
+		t.Errorf("%d rows, want %d", len(rows), n)
 	}
 	for _, r := range rows {
 		if r.Value <= 0 {
@@ -71,19 +70,17 @@ func TestBenchDuplicate(t *testing.T) {
 	}
 }
 
+// TestBenchDuplicate runs all figures of the area duplicate, without the peer. It checks their form, not their values.
+func TestBenchDuplicate(t *testing.T) {
+	need.Full(t)
+	positive(t, 4, figures(t, "duplicate", "--peers", t.TempDir()))
+}
+
 // TestBenchSweep runs all figures of the sweeps, without the peer. It checks their form, not their values: those that
 // are wrong, as a round that finds other differences than there are, make the run fail.
 func TestBenchSweep(t *testing.T) {
 	need.Full(t)
-	rows := figures(t, "sweep", "--peers", t.TempDir())
-	if len(rows) != 11 {
-		t.Errorf("%d rows, want 11", len(rows))
-	}
-	for _, r := range rows {
-		if r.Value <= 0 {
-			t.Errorf("%s: %v", r.Name, r.Value)
-		}
-	}
+	positive(t, 11, figures(t, "sweep", "--peers", t.TempDir()))
 }
 
 // TestBenchMain runs the main job with the real roles and checks that its deletes and copies are recorded.

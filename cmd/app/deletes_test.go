@@ -14,8 +14,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
-	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 )
 
@@ -25,33 +23,16 @@ func TestBrakeAndLists(t *testing.T) {
 	t.Parallel()
 	const limit, first, later = 20, 60, 5
 	s := newSite(t)
-	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
-	s.cfg.ClickHouse.Database = "deletes_" + schemas.NewID()
-	clickhousetest.Make(t, s.cfg.ClickHouse.Database)
 	s.cfg.Deletes.MaxShare, s.cfg.Deletes.MaxCount = 1, limit
-	s.cfg.Sink.Age = 50 * time.Millisecond
-	s.hasSpace(0)
-	s.hasSpace(1)
-	a := s.run(schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer)
-	s.await("/startupz", 200) // the topics exist
-	ctx := t.Context()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, s.said.String())
-		}
-	}
-	must(a.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{Id: schemas.NewID(),
-		Account: "acme", Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`, By: "ann",
-		Time: timestamppb.Now()}}))
-	path := func(item string) string { return filepath.Join(s.cfg.Accounts[0].Stores[1].Root, "photos", item) }
+	x := s.archive(schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer)
+	path := func(item string) string { return x.path(1, item) }
 	remove := func(from, to int) { // the source is deleted, the copy is there
 		var put, all []schemas.Message
 		for n := from; n < to; n++ {
 			item := fmt.Sprintf("item-%03d", n)
-			must(os.WriteFile(path(item), []byte(item), 0o600))
+			x.must(os.WriteFile(path(item), []byte(item), 0o600))
 			written := time.Now().Add(-time.Hour)
-			must(os.Chtimes(path(item), written, written))
+			x.must(os.Chtimes(path(item), written, written))
 			for _, store := range []string{"1", "2"} {
 				c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: store, Space: "photos", Item: item, Version: "v",
 					Size: int64(len(item)), Time: timestamppb.New(written), Origin: pb.Origin_ORIGIN_CLIENT}
@@ -66,33 +47,19 @@ func TestBrakeAndLists(t *testing.T) {
 				Id: schemas.ID("delete", item), Account: "acme", Space: "photos", Item: item, SourceStore: "1",
 				DestinationStore: "2", Deleted: gone.GetTime(), Command: schemas.ID("c", item), Time: gone.GetTime()}})
 		}
-		must(a.producer.Publish(ctx, put...))
-		must(a.producer.Publish(ctx, all...))
+		x.publish(put...)
+		x.publish(all...)
 	}
 	left := func() int {
 		files, err := filepath.Glob(path("item-*"))
-		must(err)
+		x.must(err)
 		return len(files)
 	}
-	open := func() (all []*pb.Incident) {
-		got, err := read.OpenIncidents(ctx, a.DB(), "acme")
-		must(err)
-		for _, i := range got {
-			if i.GetKind() == incident.DeletesHeld {
-				all = append(all, i)
-			}
-		}
-		return all
-	}
-	items := func(i *pb.Incident) uint64 {
-		q := QueryOfList(i)
-		p, err := read.ProgressOfList(ctx, a.DB(), q.Space, q.List)
-		must(err)
-		return p.Items
-	}
-	s.inForce(a, "acme", "2")
+	open := func() []*pb.Incident { return x.open(incident.DeletesHeld) }
+	waiting := func() uint64 { return x.waiting(incident.DeletesHeld) }
+	s.inForce(x.app, "acme", "2")
 	remove(0, first)
-	s.untilTrue("the list", func() bool { return len(open()) == 1 && items(open()[0]) == first-limit })
+	s.untilTrue("the list", func() bool { return waiting() == first-limit })
 	if n := left(); n != first-limit {
 		t.Fatalf("%d copies left, want %d", n, first-limit)
 	}
@@ -101,12 +68,12 @@ func TestBrakeAndLists(t *testing.T) {
 		steps := open()[0].GetSteps()
 		return strings.HasPrefix(steps[len(steps)-1].GetDetail(), fmt.Sprintf("%d deletes wait", first-limit))
 	})
-	if _, n, err := a.ApproveList(ctx, held, Actor{Who: "ann"}); err != nil || n != first-limit {
+	if _, n, err := x.app.ApproveList(t.Context(), held, Actor{Who: "ann"}); err != nil || n != first-limit {
 		t.Fatalf("approved %d: %v", n, err)
 	}
 	s.untilTrue("the deletes of the list", func() bool { return left() == 0 && len(open()) == 0 })
 	remove(first, first+later) // the limit of the hour is still reached
-	s.untilTrue("the next list", func() bool { return len(open()) == 1 && items(open()[0]) == later })
+	s.untilTrue("the next list", func() bool { return waiting() == later })
 	if next := open()[0]; left() != later || next.GetSubject() == held.GetSubject() {
 		t.Errorf("%d copies left, list %s after %s", left(), next.GetSubject(), held.GetSubject())
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/policy/preview"
 )
 
@@ -55,10 +54,7 @@ func plannedRecords() (all []schemas.Message) {
 func TestPolicyPlan(t *testing.T) {
 	need.Integration(t)
 	s := newSite(t)
-	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
-	s.cfg.ClickHouse.Database = "plan_" + schemas.NewID()
-	clickhousetest.Make(t, s.cfg.ClickHouse.Database)
-	s.cfg.Sink.Age = 50 * time.Millisecond
+	s.hasClickHouse()
 	sink := s.run(schemas.RoleSink)
 	s.await("/startupz", 200) // the topics exist
 	s.set("acme", to("2"))

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 )
@@ -26,36 +24,17 @@ func TestRefusedListComesBack(t *testing.T) {
 	const limit = 5
 	items := need.Amount(40, 10_000+limit, 10_000+limit)
 	s := newSite(t)
-	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
-	s.cfg.ClickHouse.Database = "refused_" + schemas.NewID()
-	clickhousetest.Make(t, s.cfg.ClickHouse.Database)
 	s.cfg.Deletes.MaxShare, s.cfg.Deletes.MaxCount = 1, limit
-	s.cfg.Sink.Age = 50 * time.Millisecond
-	s.hasSpace(0)
-	s.hasSpace(1)
-	a := s.run(schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer)
-	s.await("/startupz", 200) // the topics exist
-	ctx := t.Context()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, s.said.String())
-		}
-	}
-	must(a.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{Id: schemas.NewID(),
-		Account: "acme", Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`, By: "ann",
-		Time: timestamppb.Now()}}))
+	x := s.archive(schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer)
+	ctx, a := t.Context(), x.app
 	s.inForce(a, "acme", "2")
-	path := func(store int, item string) string {
-		return filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos", item)
-	}
 	name := func(n int) string { return fmt.Sprintf("item-%05d", n) }
 	var changes, deletes []schemas.Message
 	written := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
 	for n := range items { // the source is deleted, the copy is there
 		item := name(n)
-		must(os.WriteFile(path(1, item), []byte(item), 0o600))
-		must(os.Chtimes(path(1, item), written, written))
+		x.must(os.WriteFile(x.path(1, item), []byte(item), 0o600))
+		x.must(os.Chtimes(x.path(1, item), written, written))
 		sum := md5.Sum([]byte(item)) //nolint:gosec // a digest, not a secret
 		add := func(store string, op pb.Op, at time.Time) *pb.Change {
 			c := &pb.Change{Op: op, Account: "acme", Store: store, Space: "photos", Item: item, Version: "v",
@@ -75,25 +54,16 @@ func TestRefusedListComesBack(t *testing.T) {
 			Id: schemas.ID("delete", item), Account: "acme", Space: "photos", Item: item, SourceStore: "1",
 			DestinationStore: "2", Deleted: gone.GetTime(), Command: schemas.ID("c", item), Time: gone.GetTime()}})
 	}
-	must(a.producer.Publish(ctx, changes...))
-	must(a.producer.Publish(ctx, deletes...))
+	x.publish(changes...)
+	x.publish(deletes...)
 	var held *pb.Incident
-	progress := func() read.ListProgress {
-		q := QueryOfList(held)
-		p, err := read.ProgressOfList(ctx, a.DB(), q.Space, q.List)
-		must(err)
-		return p
-	}
+	progress := func() read.ListProgress { return x.progress(held) }
 	isOpen := func() bool {
-		open, err := read.OpenIncidents(ctx, a.DB(), "acme")
-		must(err)
-		for _, i := range open {
-			if i.GetKind() == incident.DeletesHeld {
-				held = i
-				return true
-			}
+		open := x.open(incident.DeletesHeld)
+		if len(open) > 0 {
+			held = open[0]
 		}
-		return false
+		return len(open) > 0
 	}
 	listed := uint64(items - limit)
 	const limit10k = 5 * time.Minute
@@ -106,10 +76,10 @@ func TestRefusedListComesBack(t *testing.T) {
 	q := QueryOfList(held)
 	q.Limit = items
 	waiting, err := read.ListedDeletes(ctx, a.DB(), q)
-	must(err)
+	x.must(err)
 	again, rotten := waiting[0].Item, waiting[1].Item
-	must(os.WriteFile(path(0, again), []byte("newer"), 0o600))
-	must(os.WriteFile(path(1, rotten), []byte("ITEM-xxx"), 0o600))
+	x.must(os.WriteFile(x.path(0, again), []byte("newer"), 0o600))
+	x.must(os.WriteFile(x.path(1, rotten), []byte("ITEM-xxx"), 0o600))
 
 	refused := time.Now()
 	action, n, err := a.RefuseList(ctx, held, Actor{Who: "ann", Reason: "a script", From: "cli"})
@@ -117,7 +87,7 @@ func TestRefusedListComesBack(t *testing.T) {
 		t.Fatalf("refused %d: %v", n, err)
 	}
 	second, _, err := a.ApproveList(ctx, held, Actor{Who: "bob"}) // at the same time
-	must(err)
+	x.must(err)
 	s.within(limit10k, func() error {
 		if isOpen() {
 			return fmt.Errorf("the list is still open: %+v", progress())
@@ -129,7 +99,7 @@ func TestRefusedListComesBack(t *testing.T) {
 		t.Errorf("got %+v", p)
 	}
 	waiting, err = read.ListedDeletes(ctx, a.DB(), q)
-	must(err)
+	x.must(err)
 	for _, d := range waiting {
 		want, result := d.Item, "restored"
 		switch d.Item {
@@ -138,7 +108,7 @@ func TestRefusedListComesBack(t *testing.T) {
 		case rotten:
 			want, result = "", "restore-failed"
 		}
-		got, err := os.ReadFile(path(0, d.Item))
+		got, err := os.ReadFile(x.path(0, d.Item))
 		if string(got) != want || (err == nil) != (want != "") || d.Result != result || (d.Why == "") {
 			t.Errorf("%s: got %q (%v), result %s: %s; want %q, %s", d.Item, got, err, d.Result, d.Why, want, result)
 		}
@@ -150,7 +120,7 @@ func TestRefusedListComesBack(t *testing.T) {
 	}
 	source := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: waiting[2].Item}
 	records, err := a.reader.Fresh(ctx, []schemas.Copy{source})
-	must(err)
+	x.must(err)
 	if m := records[0].GetManifest(); m.GetState() != pb.RecordState_RECORD_STATE_LIVE ||
 		m.GetOrigin() != pb.Origin_ORIGIN_REPAIR {
 		t.Errorf("the source's record: %v", m)

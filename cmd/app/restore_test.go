@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/restore"
 	"github.com/millrace/millrace/streams/storage"
@@ -36,27 +36,58 @@ type archive struct {
 
 func newArchive(t *testing.T, roles ...schemas.Role) *archive {
 	t.Helper()
-	s := newSite(t)
-	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
-	s.cfg.ClickHouse.Database = "restore_" + schemas.NewID()
-	clickhousetest.Make(t, s.cfg.ClickHouse.Database)
-	s.cfg.Sink.Age = 50 * time.Millisecond
+	return newSite(t).archive(roles...)
+}
+
+// archive makes an archive of the site, and runs roles until the end of the test.
+func (s *site) archive(roles ...schemas.Role) *archive {
+	s.t.Helper()
+	s.hasClickHouse()
 	s.hasSpace(0)
 	s.hasSpace(1)
 	x := &archive{site: s, app: s.run(roles...)}
-	s.await("/startupz", 200)
-	x.must(x.app.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{
+	s.await("/startupz", 200) // the topics exist
+	x.publish(schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{
 		Id: schemas.NewID(), Account: "acme",
 		Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`, By: "ann",
-		Time: timestamppb.Now()}}))
+		Time: timestamppb.Now()}})
 	return x
 }
 
-func (x *archive) must(err error) {
+func (x *archive) publish(messages ...schemas.Message) {
 	x.t.Helper()
-	if err != nil {
-		x.t.Fatalf("%v\n%s", err, x.said.String())
+	x.must(x.app.producer.Publish(x.t.Context(), messages...))
+}
+
+// path returns the path of the file of an item in a store of driver file.
+func (x *archive) path(store int, item string) string {
+	return filepath.Join(x.cfg.Accounts[0].Stores[store].Root, "photos", item)
+}
+
+// open returns the open incidents of a kind.
+func (x *archive) open(kind string) []*pb.Incident {
+	x.t.Helper()
+	all, err := read.OpenIncidents(x.t.Context(), x.app.DB(), "acme")
+	x.must(err)
+	return slices.DeleteFunc(all, func(i *pb.Incident) bool { return i.GetKind() != kind })
+}
+
+// waiting returns the number of items on the only open list of a kind of incident; 0 if not just one is open.
+func (x *archive) waiting(kind string) uint64 {
+	x.t.Helper()
+	held := x.open(kind)
+	if len(held) != 1 {
+		return 0
 	}
+	return x.progress(held[0]).Items
+}
+
+func (x *archive) progress(held *pb.Incident) read.ListProgress {
+	x.t.Helper()
+	q := QueryOfList(held)
+	p, err := read.ProgressOfList(x.t.Context(), x.app.DB(), q.Space, q.List)
+	x.must(err)
+	return p
 }
 
 func (x *archive) store(id string) store { return x.app.stores.of(StoreName{"acme", id}) }
@@ -75,7 +106,7 @@ func (x *archive) put(item, text string, edit func(*pb.Change), stores ...string
 		if edit != nil {
 			edit(c)
 		}
-		x.must(x.app.producer.Publish(x.t.Context(), schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)}))
+		x.publish(schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
 	}
 }
 
@@ -87,7 +118,7 @@ func (x *archive) remove(item string, stores ...string) {
 		x.must(err)
 		c := record.Delete(schemas.Copy{Account: "acme", Store: id, Space: "photos", Item: item}, d)
 		c.Origin = pb.Origin_ORIGIN_CLIENT
-		x.must(x.app.producer.Publish(x.t.Context(), schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)}))
+		x.publish(schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
 	}
 }
 

@@ -16,8 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
-	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 )
 
@@ -27,36 +25,17 @@ func TestRewritesAndLists(t *testing.T) {
 	need.Full(t)
 	const limit, all, later = 20, 60, 5
 	s := newSite(t)
-	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
-	s.cfg.ClickHouse.Database = "rewrites_" + schemas.NewID()
-	clickhousetest.Make(t, s.cfg.ClickHouse.Database)
 	s.cfg.Replaced.MaxShare, s.cfg.Replaced.MaxCount = 1, limit
-	s.cfg.Sink.Age = 50 * time.Millisecond
-	s.hasSpace(0)
-	s.hasSpace(1)
-	a := s.run(schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink,
+	x := s.archive(schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink,
 		schemas.RoleDelayer)
-	s.await("/startupz", 200) // the topics exist
-	ctx := t.Context()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, s.said.String())
-		}
-	}
-	must(a.producer.Publish(ctx, schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{Id: schemas.NewID(),
-		Account: "acme", Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`, By: "ann",
-		Time: timestamppb.Now()}}))
-	path := func(store int, n int) string {
-		return filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos", fmt.Sprintf("item-%03d", n))
-	}
+	path := func(store int, n int) string { return x.path(store, fmt.Sprintf("item-%03d", n)) }
 	write := func(op pb.Op, content string, n int) {
 		var changes []schemas.Message
 		at := time.Now().Truncate(time.Millisecond)
 		for i := range n {
 			text := fmt.Appendf(nil, "%s %d", content, i)
-			must(os.WriteFile(path(0, i), text, 0o600))
-			must(os.Chtimes(path(0, i), at, at))
+			x.must(os.WriteFile(path(0, i), text, 0o600))
+			x.must(os.Chtimes(path(0, i), at, at))
 			sum := md5.Sum(text) //nolint:gosec // a digest, not a secret
 			c := &pb.Change{Op: op, Account: "acme", Store: "1", Space: "photos", Item: filepath.Base(path(0, i)),
 				Size: int64(len(text)), Digests: map[string]string{"md5": hex.EncodeToString(sum[:])},
@@ -64,7 +43,7 @@ func TestRewritesAndLists(t *testing.T) {
 			c.Id = schemas.ChangeID(c)
 			changes = append(changes, schemas.Message{Topic: schemas.Changes, Body: c})
 		}
-		must(a.producer.Publish(ctx, changes...))
+		x.publish(changes...)
 	}
 	copies := func(content string) (n int) {
 		for i := range all {
@@ -74,26 +53,9 @@ func TestRewritesAndLists(t *testing.T) {
 		}
 		return n
 	}
-	open := func() (held []*pb.Incident) {
-		got, err := read.OpenIncidents(ctx, a.DB(), "acme")
-		must(err)
-		for _, i := range got {
-			if i.GetKind() == incident.RewritesHeld {
-				held = append(held, i)
-			}
-		}
-		return held
-	}
-	waiting := func() uint64 {
-		held := open()
-		if len(held) != 1 {
-			return 0
-		}
-		q := QueryOfList(held[0])
-		p, err := read.ProgressOfList(ctx, a.DB(), q.Space, q.List)
-		must(err)
-		return p.Items
-	}
+	open := func() []*pb.Incident { return x.open(incident.RewritesHeld) }
+	waiting := func() uint64 { return x.waiting(incident.RewritesHeld) }
+	a, ctx := x.app, t.Context()
 	s.inForce(a, "acme", "2")
 	write(pb.Op_OP_ADD, "plain", all)
 	s.untilTrue("the copies", func() bool { return copies("plain") == all })

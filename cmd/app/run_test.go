@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/kafka/access"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/embedded"
@@ -57,6 +58,23 @@ func newSite(t *testing.T) *site {
 	marked(t, schemas.Key("acme", "2"), acc.Stores[1].Root)
 	cfg.Accounts = []config.Account{acc}
 	return &site{t: t, cfg: &cfg, url: "http://" + cfg.HTTP.Listen}
+}
+
+// hasClickHouse gives the site a database, whose sink stores at once.
+func (s *site) hasClickHouse() {
+	s.t.Helper()
+	s.cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(s.t)}
+	s.cfg.ClickHouse.Database = "site_" + schemas.NewID()
+	clickhousetest.Make(s.t, s.cfg.ClickHouse.Database)
+	s.cfg.Sink.Age = 50 * time.Millisecond
+}
+
+// must fails the test with an error, and with the log of the site.
+func (s *site) must(err error) {
+	s.t.Helper()
+	if err != nil {
+		s.t.Fatalf("%v\n%s", err, s.said.String())
+	}
 }
 
 // free returns an address without a listener.

@@ -114,10 +114,7 @@ func newSlowSite(t *testing.T, slots int) *slowSite {
 	t.Helper()
 	x := &slowSite{site: newSite(t), s3: newSlowS3(t)}
 	cfg := x.cfg
-	cfg.ClickHouse.Addresses = []string{clickhousetest.Addr(t)}
-	cfg.ClickHouse.Database = "slow_" + schemas.NewID()
-	clickhousetest.Make(t, cfg.ClickHouse.Database)
-	cfg.Sink.Age = 50 * time.Millisecond
+	x.hasClickHouse()
 	cfg.Roles.Stall = time.Second
 	cfg.Roles.Copier.Workers, cfg.Roles.Copier.Reserved = slots+1, 0
 	bell, dir := config.Account{ID: "bell"}, t.TempDir()
@@ -144,13 +141,6 @@ func newSlowSite(t *testing.T, slots int) *slowSite {
 		x.must(x.app.SetPolicy(t.Context(), account, doc, "test"))
 	}
 	return x
-}
-
-func (x *slowSite) must(err error) {
-	x.t.Helper()
-	if err != nil {
-		x.t.Fatalf("%v\n%s", err, x.said.String())
-	}
 }
 
 // add puts n items into store 1 of an account.

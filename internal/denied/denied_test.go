@@ -90,7 +90,7 @@ func TestRemedy(t *testing.T) {
 			"give it to this user (chown -R 1000 /srv/state), or run as uid 7"},
 		"below a closed directory": {Error{dir: "/srv/a/state", path: "/srv/a", owner: 7, closed: true},
 			"choose a directory that this user can reach, or run as uid 7"},
-		"below a closed directory of root": {Error{dir: "/root/state", path: "/root", closed: true},
+		"below a closed directory of root": {Error{dir: "/srv/a/state", path: "/srv/a", closed: true},
 			"choose a directory that this user can reach"},
 		"only read, of root": {Error{dir: "/srv/photos", path: "/srv/photos", readOnly: true},
 			"give this user the right to read (a group, or setfacl -R -m u:1000:rX /srv/photos)"},

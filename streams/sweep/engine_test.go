@@ -13,23 +13,27 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
+// settling returns splits of one page each, which holds 10 items while it waits for d.
+func (w *world) settling(s *Sweeper, n int, d time.Duration) (all []Split) {
+	for i := range n {
+		m := w.split(fmt.Sprintf("a/%d", i), 1)
+		pages := m.Pages
+		m.Pages = func(ctx context.Context, r Round, cursor []byte) (Page, error) {
+			if err := s.Settle(ctx, d, 10); err != nil {
+				return Page{}, err
+			}
+			return pages(ctx, r, cursor)
+		}
+		all = append(all, m)
+	}
+	return all
+}
+
 // A page without room for its items waits without a slot: the splits of other accounts go on.
 func TestNoRoomKeepsNoSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		s := w.process("1", func(c *SweeperConfig, _ *SweeperDeps) { c.Workers, c.Held = 2, 10 })
-		var splits []Split
-		for i := range 4 {
-			m := w.split(fmt.Sprintf("a/%d", i), 1)
-			pages := m.Pages
-			m.Pages = func(ctx context.Context, r Round, cursor []byte) (Page, error) {
-				if err := s.Settle(ctx, 2*time.Minute, 10); err != nil {
-					return Page{}, err
-				}
-				return pages(ctx, r, cursor)
-			}
-			splits = append(splits, m)
-		}
 		var ended time.Duration
 		other := w.split("b/1", 10)
 		pages := other.Pages
@@ -40,7 +44,7 @@ func TestNoRoomKeepsNoSlot(t *testing.T) {
 			}
 			return p, err
 		}
-		if _, err := s.Rounds(t.Context(), append(splits, other)); err != nil {
+		if _, err := s.Rounds(t.Context(), append(w.settling(s, 4, 2*time.Minute), other)); err != nil {
 			t.Fatal(err)
 		}
 		if ended > time.Minute {
@@ -54,19 +58,7 @@ func TestNoRoomIsNoStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		s := w.process("1", func(c *SweeperConfig, _ *SweeperDeps) { c.Workers, c.Held = 4, 10 })
-		var splits []Split
-		for i := range 4 {
-			m := w.split(fmt.Sprintf("a/%d", i), 1)
-			pages := m.Pages
-			m.Pages = func(ctx context.Context, r Round, cursor []byte) (Page, error) {
-				if err := s.Settle(ctx, 5*time.Minute, 10); err != nil {
-					return Page{}, err
-				}
-				return pages(ctx, r, cursor)
-			}
-			splits = append(splits, m)
-		}
-		if _, err := s.Rounds(t.Context(), splits); err != nil {
+		if _, err := s.Rounds(t.Context(), w.settling(s, 4, 5*time.Minute)); err != nil {
 			t.Error(err)
 		}
 	})
