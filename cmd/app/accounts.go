@@ -94,7 +94,7 @@ func fileAccount(cfg *config.Config, account string) *config.Account {
 	return nil
 }
 
-// An accountState is what is in force of an account.
+// An accountState is the document in force of an account, with the state of its stores.
 type accountState struct {
 	config.Account
 	faults map[string]error // why this process cannot use a store, by its id
@@ -134,8 +134,8 @@ type since struct {
 // never is later than every finding.
 var never = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// accountStateOf returns what is in force of an account: its newest document in the topic or, if it has no revision
-// there, that of the configuration; nil if there is none. exists is false if there is no account. A revision that
+// accountStateOf returns the state of an account: of its newest document in the topic or, if it has no revision there,
+// of that in the configuration; zero if there is none. exists is false if there is no account. A revision that
 // cannot be parsed leaves the stores of the one before, which are not used until the next revision.
 func accountStateOf(file *config.Account, l *revision.Log[config.AccountDocument]) (state accountState, exists bool) {
 	newest := l.Newest()

@@ -47,7 +47,7 @@ type deleteLists struct {
 	lists map[incident.Subject]*listTimes // guarded by mu
 }
 
-// listTimes says when what is on a list is to be counted.
+// listTimes are the times that decide when the items of a list are counted.
 type listTimes struct {
 	grew, counted time.Time
 	items         uint64 // at the last count
@@ -127,10 +127,10 @@ func listSubject(space schemas.Copy, list string) incident.Subject {
 	return s
 }
 
-// HasList reports whether incidents of a kind are about a list of what waits for approval.
+// HasList reports whether incidents of a kind have a list of deletes or rewrites that wait for approval.
 func HasList(kind string) bool { return kind == incident.DeletesHeld || kind == incident.RewritesHeld }
 
-// heldKind returns what is on a list.
+// heldKind returns the brake of a list.
 func heldKind(list string) brake.Kind {
 	if brake.ReasonOf(list) == brake.ReasonRewrites {
 		return brake.Rewrites
@@ -271,8 +271,8 @@ func (l *deleteLists) Ordered(ctx context.Context, space schemas.Copy, list, det
 	return l.app.incidentBoard.Ordered(ctx, listSubject(space, list), detail)
 }
 
-// report counts what is on the open lists, reminds of it, and closes the incident of a list of which all has a result,
-// until ctx is done.
+// report counts the items of the open lists, publishes reminders, and closes the incident of a list when each item has
+// a result, until ctx is done.
 func (l *deleteLists) report(ctx context.Context) error {
 	t := time.NewTicker(countInterval)
 	defer t.Stop()
@@ -291,7 +291,7 @@ func (l *deleteLists) report(ctx context.Context) error {
 	}
 }
 
-// due reports whether what is on a list is to be counted now.
+// due reports whether the items of a list are to be counted now.
 func (l *deleteLists) due(about incident.Subject) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

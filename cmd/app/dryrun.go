@@ -11,7 +11,7 @@ import (
 )
 
 // DryRun publishes a command about an item that changes nothing: copier and deleter observe both stores, decide, and
-// report what they would do. It returns the id of the command.
+// report the decision. It returns the id of the command.
 func (a *App) DryRun(ctx context.Context, source schemas.Copy, destination string) (string, error) {
 	for _, store := range []string{source.Store, destination} {
 		if _, err := a.stores.configured(StoreName{Account: source.Account, Store: store}); err != nil {

@@ -35,8 +35,8 @@ func (a *App) readIncidents(ctx context.Context) error {
 	return a.incidents.CatchUp(ctx)
 }
 
-// An expiry cleans up stores. What is kept of a space stays while an incident of the space is open, and if it is
-// unknown whether one is.
+// An expiry removes kept objects from stores when they have expired. Those of a space stay while an incident of the
+// space is open, and if it is unknown whether one is.
 type expiry struct {
 	app       *App
 	metrics   *expireMetrics

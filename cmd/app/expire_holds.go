@@ -70,8 +70,8 @@ func (h *spaceHolds) Unreadable(key []byte, _ time.Time, _ error) {
 	h.unreadable[string(key)] = true
 }
 
-// holds reports whether what is kept of a space is held now. The space "" is unknown: it is held if any of the account
-// is.
+// holds reports whether the kept objects of a space must stay now. The space "" is unknown: it is held if any space of
+// the account is.
 func (h *spaceHolds) holds(account, space string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

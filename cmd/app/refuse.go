@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/streams/steward"
 )
 
-// RefuseList publishes an operator's refusal of the list of an incident: the sources of what is on it are to be brought
-// back. It returns the id of the action and the number of items. What is put on the list later is not refused.
+// RefuseList publishes an operator's refusal of the list of an incident: the sources of its items are to be restored.
+// It returns the id of the action and the number of items. Items that come to the list later are not refused.
 func (a *App) RefuseList(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
 	return a.decideList(ctx, i, by, steward.ActionRefuse)
 }

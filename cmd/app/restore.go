@@ -51,13 +51,13 @@ type RestoreRequest struct {
 	Progress func(RestoreReport)
 }
 
-// A RestoreReport says what is restored.
+// A RestoreReport is the result of Restore.
 type RestoreReport struct {
 	Action  string                    `json:"action"` // its id, which is the cause of the orders
 	Source  string                    `json:"source"` // the store whose content it is
 	Stores  []string                  `json:"stores"` // those that get it
 	Items   int64                     `json:"items"`
-	Copies  map[restore.Verdict]int64 `json:"copies"` // copies of these items, by what is done about them
+	Copies  map[restore.Verdict]int64 `json:"copies"` // copies of these items, by verdict
 	Choices []restore.Choice          `json:"choices"`
 	More    int64                     `json:"more"` // choices that are not listed
 	// Time is when this run began, which is the time of its orders.
@@ -83,7 +83,7 @@ func (r *RestoreRequest) id() string {
 
 // Restore publishes orders to restore items: one for each copy that does not have the content already. It names only
 // content that the audit log proves, and places that may have its bytes; the copier reads them again, and writes only
-// if the copy is still what it was here. Restore needs running sinks: it waits until the tables have all changes.
+// if the copy has not changed since. Restore needs running sinks: it waits until the tables have all changes.
 func (a *App) Restore(ctx context.Context, r RestoreRequest) (report RestoreReport, err error) {
 	report = RestoreReport{Action: r.id(), Copies: map[restore.Verdict]int64{}, Choices: []restore.Choice{},
 		Time: time.Now().UTC().Truncate(time.Millisecond)}
