@@ -102,6 +102,7 @@ type printer struct {
 	shuffleSeeds map[string]string // seed of the test order, by package
 	rapidSeeds   map[string]string // seed of the first failed rapid test, by package
 	failed       []key
+	logged       map[key][]string // the last lines that each failed test logged itself
 }
 
 // key identifies a test, or a package if Test is empty.
@@ -110,7 +111,7 @@ type key struct{ Package, Test string }
 func newPrinter(w io.Writer, detect bool) *printer {
 	buffered, races := map[key]*strings.Builder{}, map[string]*strings.Builder{}
 	return &printer{w: w, detect: detect, buffered: buffered, raceReports: races, shuffleSeeds: map[string]string{},
-		rapidSeeds: map[string]string{}}
+		rapidSeeds: map[string]string{}, logged: map[key][]string{}}
 }
 
 const (
@@ -164,6 +165,29 @@ func (p *printer) output(k key, text string) {
 	}
 }
 
+// maxLogged and maxLine limit what the end of a run repeats of a failed test.
+const (
+	maxLogged = 12
+	maxLine   = 300
+)
+
+// loggedLine matches a line of t.Log or t.Error, without the lines that follow it.
+var loggedLine = regexp.MustCompile(`^\s+\w+_test\.go:\d+: `)
+
+// lastLogged returns the last lines of an output that the test logged itself.
+func lastLogged(output string) (last []string) {
+	for line := range strings.Lines(output) {
+		if !loggedLine.MatchString(line) || strings.Contains(line, "end of its output") {
+			continue
+		}
+		if line = strings.TrimSpace(line); len(line) > maxLine {
+			line = strings.ToValidUTF8(line[:maxLine], "") + "..."
+		}
+		last = append(last, line+"\n")
+	}
+	return last[max(0, len(last)-maxLogged):]
+}
+
 // noise matches lines about tests that start, pause or pass, and the line before the report of a data race.
 var noise = regexp.MustCompile(`^(=== (RUN|PAUSE|CONT|NAME) .*|\s*--- (PASS|SKIP): .*|={18}|PASS|FAIL)\n$`)
 
@@ -173,6 +197,7 @@ func (p *printer) finish(k key, failed bool) {
 	if k.Test != "" {
 		if text := p.buffered[k]; failed && text != nil {
 			fmt.Fprintf(p.w, "%s %s:\n%s", k.Package, k.Test, text)
+			p.logged[k] = lastLogged(text.String())
 		}
 		delete(p.buffered, k)
 		return
@@ -219,6 +244,11 @@ func (p *printer) end() {
 		}
 	}
 	fmt.Fprint(p.w, "FAIL\n")
+	for _, k := range p.failed { // again, because the output of processes may be long
+		for _, line := range p.logged[k] {
+			fmt.Fprintf(p.w, "%s %s", k.Test, line)
+		}
+	}
 	for pkg, names := range tests {
 		fmt.Fprintln(p.w, "repeat:", repeat(p.detect, pkg, names, p.shuffleSeeds[pkg], p.rapidSeeds[pkg]))
 	}

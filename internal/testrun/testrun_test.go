@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -50,7 +51,7 @@ func TestPrinter(t *testing.T) {
 			"output A/s     --- FAIL: A/s (0.00s)", "output A --- FAIL: A (0.00s)", "fail A/s", "fail A",
 			"output B chatter", "pass B", "output - FAIL", "output - FAIL\tp\t1.2s", "fail -"},
 			"p A/s:\n    a_test.go:1: no\n    --- FAIL: A/s (0.00s)\np A:\n--- FAIL: A (0.00s)\n" +
-				"-test.shuffle 7\nFAIL\tp\t1.2s\nFAIL\n" +
+				"-test.shuffle 7\nFAIL\tp\t1.2s\nFAIL\nA/s a_test.go:1: no\n" +
 				"repeat: go test -race -count=1 -shuffle=7 -run '^(A)$' p\n"},
 		"a panic": {[]string{"output A panic: test timed out after 1s", "output A goroutine 1", "output - FAIL\tp\t1.2s",
 			"fail -"},
@@ -80,6 +81,19 @@ func TestPrinter(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", out.String(), c.want)
 			}
 		})
+	}
+}
+
+func TestLastLogged(t *testing.T) {
+	long := strings.Repeat("x", 2*maxLine)
+	text := "    a_test.go:1: first\n    a_test.go:2: node (exit status 0), end of its output:\n        level=INFO\n" +
+		"        a_test.go:3: " + long + "\n"
+	want := []string{"a_test.go:1: first\n", ("a_test.go:3: " + long)[:maxLine] + "...\n"}
+	if got := lastLogged(text); !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := lastLogged(strings.Repeat(text, maxLogged)); len(got) != maxLogged || got[maxLogged-1] != want[1] {
+		t.Errorf("got %d lines, of which the last is %q", len(got), got[maxLogged-1])
 	}
 }
 
