@@ -552,12 +552,13 @@ func acl(login schemas.Role, r access.Right) harness.ACL {
 	return a
 }
 
-// oneRightFewer checks that brokers report each right of each login that is withdrawn, by itself.
+// oneRightFewer checks that brokers report each right of each login that is withdrawn, by itself; in the short form, the
+// first rights of each.
 func (w *restricted) oneRightFewer(t *testing.T) {
 	n := 0
 	for login, cfg := range w.logins {
 		rights := access.Rights(cfg, login)
-		for _, r := range rights {
+		for _, r := range rights[:min(len(rights), need.Amount(3, len(rights), len(rights)))] {
 			n++
 			w.brokers.Withdraw(t, acl(login, r))
 			harness.Eventually(t, 20*time.Second, fmt.Sprintf("%s without %s", login, r), func(ctx context.Context) error {

@@ -27,7 +27,7 @@ import (
 // TestDemoKilled checks that a demo that is killed at random times ends like an uninterrupted one: the same manifest
 // except for ids and times, no missing item, no duplicate row.
 func TestDemoKilled(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	demoKilled(t, need.Amount(3, 10, 30))
 }
 

@@ -29,6 +29,7 @@ func s3Server(t *testing.T) string {
 
 // TestS3Demo runs the demo with an S3 server.
 func TestS3Demo(t *testing.T) {
+	need.Full(t)
 	code, s, stderr := demo(t, "--stores", "s3", "--s3-server", s3Server(t), tree(t, 60))
 	wantAll(t, code, s, stderr, 60)
 	for i, want := range []string{"file", "s3", "s3"} {

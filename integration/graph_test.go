@@ -160,7 +160,7 @@ func (p *setup) joined(t *testing.T, groups ...string) {
 
 // TestRolesInSeparateProcesses runs each role in its own process and kills one of them.
 func TestRolesInSeparateProcesses(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	p := newSetup(t)
 	t.Cleanup(func() { p.engine.revive(t) }) // libchdb may abort when its clients exit
 	p.want(t, 5, "run millrace migrate", "run", "--roles", "sink")

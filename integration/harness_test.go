@@ -73,6 +73,9 @@ func publish(t *testing.T, cfg client.Config, msgs ...schemas.Message) {
 func TestKafka(t *testing.T) {
 	for name, brokers := range map[string]int{"one broker": 1, "three brokers": 3} {
 		t.Run(name, func(t *testing.T) {
+			if brokers == 1 {
+				need.Full(t)
+			}
 			c := harness.Kafka(t, harness.Options{Brokers: brokers})
 			t.Run("classic groups", func(t *testing.T) { chain(t, c, c.Config("classic.")) })
 			t.Run("server-side groups", func(t *testing.T) {

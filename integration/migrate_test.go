@@ -7,9 +7,9 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 )
 
-// TestMigrate checks the migrations of the command line: a dry run lists the migrations that a run executes, and a
-// wrong schema is an error with the exit code of a precondition.
-func TestMigrate(t *testing.T) {
+// TestMigrateCommand checks the migrations of the command line: a dry run lists the migrations that a run executes, and
+// a wrong schema is an error with the exit code of a precondition.
+func TestMigrateCommand(t *testing.T) {
 	p := newSetup(t)
 	p.want(t, 2, "exclude each other", "migrate", "--state", t.TempDir())
 	p.want(t, 5, "a migration is missing: 0001_audit_log, ", "object", "show", "acme/a/b")

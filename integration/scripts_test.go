@@ -218,7 +218,7 @@ func restoreSpace(space string, at time.Time) []string {
 
 // A script deletes a whole space, and another encrypts one. The brake stops their copies at the limit, incident refuse
 // brings back the sources of the copies that it has protected, and object restore brings back the rest.
-func TestScripts(t *testing.T) {
+func TestDestructiveScripts(t *testing.T) {
 	need.Full(t)
 	for name, edit := range map[string]func(*testing.T) func(*config.Config){
 		"files":                      func(*testing.T) func(*config.Config) { return func(*config.Config) {} },

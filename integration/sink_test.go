@@ -36,7 +36,7 @@ func TestSinkFaults(t *testing.T) {
 	}{
 		"sink and engine are killed at random times": {prefix: "killed", fault: killedSinks},
 		"a sink resumes after its session":           {prefix: "woken", fault: resumedSink, full: true},
-		"the engine is unavailable for long":         {prefix: "unavailable", fault: engineUnavailable},
+		"the engine is unavailable for long":         {prefix: "unavailable", fault: engineUnavailable, full: true},
 		"read again from the start":                  {prefix: "again", fault: readAgain, full: true},
 		"one bad row among good rows":                {prefix: "bad", fault: badRow, full: true},
 		"partitions are added":                       {prefix: "more", fault: morePartitions, full: true},

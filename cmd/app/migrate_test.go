@@ -48,7 +48,7 @@ func TestMigrateRestoredDatabaseWithoutPositions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if name != "at once" && name != "on record, and reported as failed" {
-				need.Integration(t)
+				need.Full(t)
 			}
 			r := newRestored(t)
 			r.t = t

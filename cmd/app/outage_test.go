@@ -37,7 +37,7 @@ func TestWorkResumesAfterOutage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name == "unavailable for a quarter of an hour" {
-				need.Integration(t)
+				need.Full(t)
 			}
 			dir := t.TempDir()
 			synctest.Test(t, func(t *testing.T) {

@@ -9,8 +9,10 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -80,11 +82,11 @@ func list(ctx context.Context, patterns ...string) ([]pkg, error) {
 	}
 }
 
-// A levelPkg is a package with tests of a level. If suite is true, it imports a shared suite that calls package need,
-// so any of its tests may be of the level.
+// A levelPkg is a package with tests of a level. Suites are the import paths of the packages that its tests import and
+// that call package need.
 type levelPkg struct {
 	pkg
-	suite bool
+	suites []string
 }
 
 // levels returns the packages with tests that match calls, and the packages with tests that import a matching non-test
@@ -109,10 +111,10 @@ func levels(packages []pkg, calls *regexp.Regexp) ([]levelPkg, error) {
 	}
 	var found []levelPkg
 	for _, p := range packages {
-		suite := slices.ContainsFunc(slices.Concat(p.TestImports, p.XTestImports),
-			func(i string) bool { return slices.Contains(suites, i) })
-		if suite || matches[p.ImportPath] {
-			found = append(found, levelPkg{p, suite})
+		used := slices.DeleteFunc(slices.Concat(p.TestImports, p.XTestImports),
+			func(i string) bool { return !slices.Contains(suites, i) })
+		if len(used) > 0 || matches[p.ImportPath] {
+			found = append(found, levelPkg{p, used})
 		}
 	}
 	slices.SortFunc(found, func(a, b levelPkg) int { return strings.Compare(a.ImportPath, b.ImportPath) })
@@ -135,33 +137,100 @@ func anyMatches(dir string, files []string, calls *regexp.Regexp) (bool, error) 
 	return false, nil
 }
 
-// testNames returns the names of the tests that match calls, and of all tests of packages that use a suite. A call
-// outside a test is an error in the other packages: the tests that make it would be missed.
+// testNames returns the names of the tests that match calls or use a suite, also through functions and variables of
+// their package. Those are told apart by name only, so that a test may be returned without need.
 func testNames(packages []levelPkg, calls *regexp.Regexp) ([]string, error) {
 	var names []string
 	for _, p := range packages {
-		for _, name := range p.tests() {
-			path := filepath.Join(p.Dir, name)
-			text, err := os.ReadFile(path)
-			if err != nil {
-				return nil, err
+		seeds := []string{calls.String()}
+		for _, suite := range p.suites {
+			seeds = append(seeds, `\b`+regexp.QuoteMeta(path.Base(suite))+`\.`)
+		}
+		uses, reached, err := declared(&p.pkg, regexp.MustCompile(strings.Join(seeds, "|")))
+		if err != nil {
+			return nil, err
+		}
+		for len(reached) > 0 {
+			last := reached[len(reached)-1]
+			reached = reached[:len(reached)-1]
+			if strings.HasPrefix(last, "Test") {
+				names = append(names, last)
 			}
-			file, err := parser.ParseFile(token.NewFileSet(), path, text, parser.SkipObjectResolution)
-			if err != nil {
-				return nil, err
-			}
-			for _, d := range file.Decls {
-				matches := calls.Match(text[d.Pos()-file.FileStart : d.End()-file.FileStart])
-				f, ok := d.(*ast.FuncDecl)
-				switch test := ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Test"); {
-				case test && (matches || p.suite):
-					names = append(names, f.Name.Name)
-				case !test && matches && !p.suite:
-					return nil, fmt.Errorf("%s: call %s in the test itself, not in what it calls", path, calls)
+			for name, used := range uses {
+				if used[last] {
+					reached = append(reached, name)
+					delete(uses, name)
 				}
 			}
 		}
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
+}
+
+// declared returns the identifiers that each function and variable of a package's test files uses, and apart from
+// these the names of those whose text matches seed.
+func declared(p *pkg, seed *regexp.Regexp) (uses map[string]map[string]bool, seeds []string, err error) {
+	uses = map[string]map[string]bool{}
+	for _, name := range p.tests() {
+		file := filepath.Join(p.Dir, name)
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, nil, err
+		}
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, text, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, d := range parsed.Decls {
+			used := map[string]bool{}
+			var visit func(ast.Node) bool
+			visit = func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.SelectorExpr:
+					used["."+n.Sel.Name] = true
+					ast.Inspect(n.X, visit)
+					return false
+				case *ast.Ident:
+					used[n.Name] = true
+				}
+				return true
+			}
+			ast.Inspect(d, visit)
+			for _, name := range declaredNames(d) {
+				if seed.Match(text[d.Pos()-parsed.FileStart : d.End()-parsed.FileStart]) {
+					seeds = append(seeds, name)
+				} else if uses[name] == nil {
+					uses[name] = maps.Clone(used)
+				} else { // a method of another type
+					maps.Copy(uses[name], used)
+				}
+			}
+		}
+	}
+	for _, name := range seeds {
+		delete(uses, name)
+	}
+	return uses, seeds, nil
+}
+
+// declaredNames returns the names of the function or of the variables that d declares. Those of methods begin with a
+// dot.
+func declaredNames(d ast.Decl) (names []string) {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv != nil {
+			return []string{"." + d.Name.Name}
+		}
+		return []string{d.Name.Name}
+	case *ast.GenDecl:
+		for _, s := range d.Specs {
+			if v, ok := s.(*ast.ValueSpec); ok {
+				for _, name := range v.Names {
+					names = append(names, name.Name)
+				}
+			}
+		}
+	}
+	return names
 }

@@ -135,9 +135,11 @@ func TestLevels(t *testing.T) {
 		"suite.go": "func Start(t testing.TB) { need.Full" + "(t) }",
 		"call_test.go": "func TestCall(t *testing.T) {\n\tt.Run(``, func(t *testing.T) { need.Full" + "(t) })\n}\n\n" +
 			"func TestQuick() {}",
-		"other_test.go": "func TestOther(t *testing.T) { need.Missing" + "(t) }\n\nfunc TestOther2(t *testing.T) {}\n\n" +
-			"func other() {}",
-		"helper_test.go": "func TestHelped(t *testing.T) { helper(t) }\n\nfunc helper(t *testing.T) { need.Full" + "(t) }",
+		"other_test.go": "func TestOther(t *testing.T) { need.Missing" + "(t) }\n\nfunc TestSuite(t *testing.T) {\n" +
+			"\tsuite.Start(t)\n}\n\nfunc TestMethod(t *testing.T) { world{}.start(t) }\n\ntype world struct{}\n\n" +
+			"func (world) start(t *testing.T) { suite.Start(t) }",
+		"helper_test.go": "func TestHelped(t *testing.T) { helper(t) }\n\nfunc helper(t *testing.T) { rows(t) }\n\n" +
+			"var rows = func(t *testing.T) { need.Full" + "(t) }\n\nfunc TestAlone(t *testing.T) {}",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(head+body), 0o644); err != nil {
 			t.Fatal(err)
@@ -155,17 +157,17 @@ func TestLevels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []levelPkg{{packages[3], false}, {packages[2], true}}; !reflect.DeepEqual(found, want) {
+	if want := []levelPkg{{packages[3], []string{}}, {packages[2], []string{"m/suite"}}}; !reflect.DeepEqual(found, want) {
 		t.Errorf("got %v, want %v", found, want)
 	}
 	names, err := testNames(found, calls)
-	if want := []string{"TestCall", "TestOther", "TestOther2"}; err != nil || !reflect.DeepEqual(names, want) {
+	if want := []string{"TestCall", "TestMethod", "TestSuite"}; err != nil || !reflect.DeepEqual(names, want) {
 		t.Errorf("got %v, %v, want %v", names, err, want)
 	}
 	helped := pkg{ImportPath: "m/helped", Dir: dir, TestGoFiles: []string{"helper_test.go"}}
-	_, err = testNames([]levelPkg{{helped, false}}, calls)
-	if err == nil || !strings.Contains(err.Error(), "helper_test.go") {
-		t.Errorf("got %v, want an error of helper_test.go", err)
+	names, err = testNames([]levelPkg{{helped, nil}}, calls)
+	if want := []string{"TestHelped"}; err != nil || !reflect.DeepEqual(names, want) {
+		t.Errorf("got %v, %v, want %v", names, err, want)
 	}
 }
 

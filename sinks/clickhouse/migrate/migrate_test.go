@@ -290,7 +290,7 @@ func TestMigrateKilled(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			if name != inTheMiddle {
-				need.Integration(t)
+				need.Full(t)
 			}
 			db := clickhousetest.OpenEmpty(t)
 			killMigration(t, db, tc.nth, tc.through)
