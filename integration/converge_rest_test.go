@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/integration/converge"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/incident"
 )
 
 // idleLimit is how long a run that is not at rest may make no progress. It exceeds the session timeout of group
@@ -93,6 +94,16 @@ func (w *convergeWorld) lag(ctx context.Context) (lag map[schemas.Role]int64, wr
 	return lag, written, nil
 }
 
+// listAgain lists each space again of which a listing lacked too much: it was listed while it was lost.
+func (w *convergeWorld) listAgain(t *testing.T) {
+	t.Helper()
+	for _, i := range w.incidents(t) {
+		if i.Open && i.Kind == incident.ListingIncomplete {
+			w.want(t, 0, "", "sweep", "start", "reconcile", "--store", i.Store, "--space", i.Space, "--wait")
+		}
+	}
+}
+
 // redriveAndCheck redrives dead letters and checks every copy. It returns when all is at rest and every open incident
 // has an item.
 func (w *convergeWorld) redriveAndCheck(t *testing.T, limit time.Duration) {
@@ -111,6 +122,7 @@ func (w *convergeWorld) redriveAndCheck(t *testing.T, limit time.Duration) {
 		w.awaitRest(t, limit)
 	}
 	w.closeHeld(t)
+	w.listAgain(t)
 	w.want(t, 0, "checks requested", "sweep", "start", "fixity", "--all")
 	w.awaitRest(t, limit)
 	for begun := time.Now(); time.Since(begun) < idleLimit; wait(t, 500*time.Millisecond) {

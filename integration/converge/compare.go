@@ -170,6 +170,10 @@ func (c *comparison) excuse(f Finding, at Copy) (why string) {
 		if c.dead[at] {
 			return "dead letter"
 		}
+	case ManifestWrong, AuditWrong: // a process was killed before it reported its copy
+		if _, present := c.sight.Copies[at]; present && c.dead[at] {
+			return "dead letter"
+		}
 	}
 	return ""
 }

@@ -386,6 +386,12 @@ func TestCompareBeforeRecheck(t *testing.T) {
 			w.remove(lost)
 			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: at("2", "fan", "live")})
 		}, findings{lost: {converge.CopyMissing}}},
+		"a copy was made and not reported, and its command is a dead letter": {func(w *world) {
+			delete(w.Records, lost)
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost})
+		}, nil},
+		"a copy was made and not reported": {func(w *world) { delete(w.Records, lost) },
+			findings{lost: {converge.AuditWrong, converge.ManifestWrong}}},
 		"a copy was lost, and its source": {func(w *world) {
 			w.lose(lost)
 			w.lose(at("1", "fan", "live"))
@@ -489,6 +495,11 @@ func TestCompareIncidents(t *testing.T) {
 		"of a space that was lost": {func(w *world) {
 			w.RecordFault(converge.LoseSpace, "3/fan")
 			w.open(space, "space-missing", "")
+			w.closed()
+		}, nil},
+		"of a listing of a space that was lost": {func(w *world) {
+			w.RecordFault(converge.LoseSpace, "3/fan")
+			w.open(space, "listing-incomplete", "")
 			w.closed()
 		}, nil},
 		"of an existing space": {func(w *world) {

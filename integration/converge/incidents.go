@@ -14,6 +14,8 @@ const (
 	spaceMissing     = "space-missing"
 	policyRefused    = "policy-refused"
 	deletesHeld      = "deletes-held"
+
+	listingIncomplete = "listing-incomplete"
 )
 
 // Incident is an incident that was opened at any time. An incident of a table, space, policy or record has no Item.
@@ -69,7 +71,7 @@ func (m *Model) explainsIncident(i Incident) bool {
 		return m.any(Empty) || m.any(Restore)
 	case recordUnreadable:
 		return m.faults[faultTarget{CorruptRecord, i.Subject}]
-	case spaceMissing:
+	case spaceMissing, listingIncomplete:
 		return m.faults[faultTarget{LoseSpace, i.Store + "/" + i.Space}]
 	case deletesHeld: // the source's delete is only a guess
 		return m.faults[faultTarget{LoseAndGuess, i.Space}]
