@@ -552,8 +552,8 @@ func acl(login schemas.Role, r access.Right) harness.ACL {
 	return a
 }
 
-// oneRightFewer checks that brokers report each right of each login that is withdrawn, by itself; in the short form, the
-// first rights of each.
+// oneRightFewer checks that brokers report each right of each login that is withdrawn, by itself; in the short form the
+// first rights of each login.
 func (w *restricted) oneRightFewer(t *testing.T) {
 	n := 0
 	for login, cfg := range w.logins {
