@@ -197,14 +197,15 @@ func declared(p *pkg, seed *regexp.Regexp) (uses map[string]map[string]bool, see
 				return true
 			}
 			ast.Inspect(d, visit)
+			isSeed := seed.Match(text[d.Pos()-parsed.FileStart : d.End()-parsed.FileStart])
 			for _, name := range declaredNames(d) {
-				if seed.Match(text[d.Pos()-parsed.FileStart : d.End()-parsed.FileStart]) {
+				if isSeed {
 					seeds = append(seeds, name)
-				} else if uses[name] == nil {
-					uses[name] = maps.Clone(used)
-				} else { // a method of another type
-					maps.Copy(uses[name], used)
 				}
+				if uses[name] == nil {
+					uses[name] = map[string]bool{}
+				}
+				maps.Copy(uses[name], used) // methods of different types may have the same name
 			}
 		}
 	}
