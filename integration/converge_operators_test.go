@@ -227,13 +227,32 @@ func (w *convergeWorld) loseSpace(ctx context.Context, p converge.ItemRef) error
 		if err := w.runUntilOK(ctx, "space", verb, "acme/"+lostAt+"/"+p.Space, "--reason", "a test"); err != nil {
 			return err
 		}
-		for _, p := range all {
-			if err := w.awaitCopied(ctx, p, restoreLimit); err != nil {
-				return fmt.Errorf("%v after space %s: %w", p, verb, err)
-			}
+		if err := w.awaitRestored(ctx, all); err != nil {
+			return fmt.Errorf("after space %s: %w", verb, err)
 		}
 	}
 	return nil
+}
+
+// awaitRestored waits until items are copied again. The steward's process may have been killed so often that the result
+// of a check became a dead letter, which is redriven then.
+func (w *convergeWorld) awaitRestored(ctx context.Context, items []converge.ItemRef) error {
+	for redriven := false; ; redriven = true {
+		var missing error
+		for _, p := range items {
+			if err := w.awaitCopied(ctx, p, restoreLimit); err != nil {
+				missing = fmt.Errorf("%v: %w", p, err)
+				break
+			}
+		}
+		if missing == nil || redriven {
+			return missing
+		}
+		if err := w.runUntilOK(ctx, "dead", "redrive", "--topic", string(schemas.FixityResults), "--since", "24h",
+			"--reason", "processes were killed"); err != nil {
+			return errors.Join(missing, err)
+		}
+	}
 }
 
 // removeSpace removes a space and everything kept of it from a file store, when the store is available.
