@@ -464,18 +464,20 @@ func (w *convergeWorld) loseCopies(ctx context.Context, p converge.ItemRef) (sou
 // remove removes a copy when its store is available. A store that becomes unavailable meanwhile may report that it
 // failed to remove a copy that it has removed.
 func (w *convergeWorld) remove(ctx context.Context, c converge.Copy) (d storage.Deleted, err error) {
-	var last storage.Object
+	var failed storage.Object // that a Delete has failed to remove
 	for begun := time.Now(); ; {
 		o, err := w.store(c.Store).Stat(ctx, c.Space, c.Item)
 		if err == nil {
-			last = o
 			d, err = w.store(c.Store).Delete(ctx, c.Space, c.Item, storage.DeleteOptions{})
+			if err != nil && !errors.Is(err, storage.ErrNotFound) {
+				failed = o
+			}
 		}
 		switch absent := errors.Is(err, storage.ErrNotFound); {
 		case err == nil:
 			return d, nil
-		case absent && !last.Modified.IsZero():
-			return storage.Deleted{Object: last, Time: time.Now().UTC()}, nil
+		case absent && !failed.Modified.IsZero():
+			return storage.Deleted{Object: failed, Time: time.Now().UTC()}, nil
 		case absent || time.Since(begun) > hookLimit:
 			return d, err
 		}

@@ -4,17 +4,16 @@ import "slices"
 
 // Kinds of incidents that the faults of a run may cause.
 const (
-	contentMissing   = "content-missing"
-	sourceMissing    = "source-missing"
-	allCopiesMissing = "all-copies-missing"
-	resurrected      = "resurrected"
-	replaced         = "replaced"
-	recordsBehind    = "records-behind"
-	recordUnreadable = "record-unreadable"
-	spaceMissing     = "space-missing"
-	policyRefused    = "policy-refused"
-	deletesHeld      = "deletes-held"
-
+	contentMissing    = "content-missing"
+	sourceMissing     = "source-missing"
+	allCopiesMissing  = "all-copies-missing"
+	resurrected       = "resurrected"
+	replaced          = "replaced"
+	recordsBehind     = "records-behind"
+	recordUnreadable  = "record-unreadable"
+	spaceMissing      = "space-missing"
+	policyRefused     = "policy-refused"
+	deletesHeld       = "deletes-held"
 	listingIncomplete = "listing-incomplete"
 )
 

@@ -138,7 +138,7 @@ func anyMatches(dir string, files []string, calls *regexp.Regexp) (bool, error) 
 }
 
 // testNames returns the names of the tests that match calls or use a suite, also through functions and variables of
-// their package. Those are told apart by name only, so that a test may be returned without need.
+// their package. Methods of the same name count as one, so tests that reach no call may be returned too.
 func testNames(packages []levelPkg, calls *regexp.Regexp) ([]string, error) {
 	var names []string
 	for _, p := range packages {
