@@ -37,11 +37,12 @@ func convergeNames() converge.Names {
 
 // Timeouts of the item events.
 const (
-	settleLimit = 45 * time.Second // until an item is copied to all destinations
+	settleLimit = 90 * time.Second // until an item is copied to all destinations
 	// until work that needs fresh records is done; the records may have to be rebuilt first
-	restoreLimit   = 4 * time.Minute
-	hookLimit      = time.Minute     // until a store gets a request, a delete is decided, or an incident is open
-	lastEventLimit = 2 * time.Minute // latest start of an event after the planned end of the clients
+	restoreLimit = 4 * time.Minute
+	hookLimit    = time.Minute // until a store gets a request, a delete is decided, or an incident is open
+	// latest start of an event after the planned end of the clients; the short form has every event
+	lastEventLimit = 2 * time.Minute
 	clients        = 4
 )
 
@@ -58,7 +59,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 	w.work(ctx, g, converge.Ops(w.seed, converge.Load{Items: itemsOf("", ""), Length: form.length, Every: form.every}), at)
 	w.work(ctx, g, opsWithoutDigests(form.length), at)
 	for n, e := range events {
-		if late := time.Since(begun) - form.length; late > lastEventLimit {
+		if late := time.Since(begun) - form.length; late > lastEventLimit && !form.short {
 			t.Logf("%d events were skipped: the clients are late by %v", len(events)-n, late.Round(time.Second))
 			break
 		}
@@ -79,14 +80,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		}
 		w.inject(t, e)
 	}
-	var err error
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		err = g.Wait()
-	}()
-	w.engine.reviveUntil(t, ended)
-	if err != nil {
+	if err := w.engine.reviveDuring(t, g.Wait); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -200,11 +194,18 @@ func (w *convergeWorld) root(store string) string {
 func (w *convergeWorld) replaceClickHouse(t *testing.T, backup string) {
 	t.Helper()
 	w.engine.restore(t, backup)
-	if backup == "" {
-		w.want(t, 0, "applied", "migrate")
-	}
 	begun := time.Now()
-	w.want(t, 0, "", "rebuild")
+	err := w.engine.reviveDuring(t, func() error {
+		if backup == "" {
+			if err := w.runUntilOK(t.Context(), "migrate"); err != nil {
+				return err
+			}
+		}
+		return w.runUntilOK(t.Context(), "rebuild")
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Logf("rebuilt in %v", time.Since(begun).Round(100*time.Millisecond))
 	for name := range processRoles() { // a process that finds no tables exits
 		select {
@@ -241,6 +242,7 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%v was copied, its source deleted, and the copiers killed", p)
+		w.tookEffect(string(converge.KillCopier))
 		w.start(t, workProcess)
 		w.start(t, otherProcess)
 	case <-time.After(hookLimit):
@@ -263,6 +265,9 @@ func (w *convergeWorld) removeStore(t *testing.T, e converge.Event) {
 		out = append(out, p)
 	}
 	w.model.RecordFault(e.Fault, e.Target)
+	if len(out) > 0 {
+		w.tookEffect(string(e.Fault))
+	}
 	w.restartAll(t, true)
 	begun := time.Now()
 	for _, p := range out {
@@ -349,7 +354,13 @@ func (w *convergeWorld) itemFault(t *testing.T, e converge.Event) func(context.C
 			t.Logf("%s: %v: %v", e.Fault, p, err)
 			return nil
 		}
-		return f(ctx, p)
+		if err := f(ctx, p); err != nil {
+			return err
+		}
+		if e.Fault != converge.PutBack { // putBack counts those that crossed a delete
+			w.tookEffect(string(e.Fault))
+		}
+		return nil
 	}
 }
 
@@ -408,9 +419,7 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 		select {
 		case err := <-done:
 			t.Logf("%v was put back, and then deleted after %v", p, slow)
-			w.mu.Lock()
-			w.crossed++
-			w.mu.Unlock()
+			w.tookEffect(string(e.Fault))
 			return err
 		case <-ctx.Done():
 			return ctx.Err()

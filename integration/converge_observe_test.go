@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/integration/converge"
 	"github.com/millrace/millrace/schemas"
@@ -80,8 +81,13 @@ func (w *convergeWorld) deadLetters(t *testing.T) (all []converge.DeadLetter) {
 			Died:     strings.Contains(l.Error, "processes that died"),
 		}
 		switch m, _ := l.Decode(); m := m.(type) { // an undecodable message belongs to no copy
-		case *pb.DuplicationCommand:
-			letter.Copy = converge.Copy{Store: m.GetDestinationStore(),
+		case interface {
+			GetDestinationStore() string
+			GetSpace() string
+			GetItem() string
+		}:
+			_, result := m.(*pb.DuplicationResult)
+			letter.Command, letter.Copy = !result, converge.Copy{Store: m.GetDestinationStore(),
 				ItemRef: converge.ItemRef{Space: m.GetSpace(), Item: m.GetItem()}}
 		case interface {
 			GetStore() string
@@ -108,8 +114,8 @@ func copyAt(m interface {
 }
 
 // queryRetry returns the result of a ClickHouse query. It retries, because the connection may be to an engine that was
-// replaced.
-func queryRetry[T any](t *testing.T, ask func() (T, error)) T {
+// replaced, or has exited by itself.
+func queryRetry[T any](t *testing.T, e *engine, ask func() (T, error)) T {
 	t.Helper()
 	for tries := 1; ; tries++ {
 		answer, err := ask()
@@ -119,6 +125,8 @@ func queryRetry[T any](t *testing.T, ask func() (T, error)) T {
 		if tries == 5 {
 			t.Fatal(err)
 		}
+		wait(t, 300*time.Millisecond)
+		e.revive(t)
 	}
 }
 
@@ -155,7 +163,9 @@ func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []s
 			}
 		}
 	}
-	found := queryRetry(t, func() ([]*pb.CopyRecord, error) { return read.Records(t.Context(), w.app.DB(), all) })
+	found := queryRetry(t, w.engine, func() ([]*pb.CopyRecord, error) {
+		return read.Records(t.Context(), w.app.DB(), all)
+	})
 	row := func(r *pb.Record) converge.Row {
 		return converge.Row{Live: r.GetState() == pb.RecordState_RECORD_STATE_LIVE, SHA256: r.GetDigests()[digest.SHA256]}
 	}
@@ -172,7 +182,7 @@ func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space str
 	q := read.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
 	for {
 		var next read.ChangeCursor
-		page := queryRetry(t, func() (page []*pb.Change, err error) {
+		page := queryRetry(t, w.engine, func() (page []*pb.Change, err error) {
 			page, next, err = read.SpaceHistory(t.Context(), w.app.DB(), q)
 			return page, err
 		})

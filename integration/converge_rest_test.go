@@ -125,9 +125,12 @@ func (w *convergeWorld) redriveAndCheck(t *testing.T, limit time.Duration) {
 	w.listAgain(t)
 	w.want(t, 0, "checks requested", "sweep", "start", "fixity", "--all")
 	w.awaitRest(t, limit)
-	for begun := time.Now(); time.Since(begun) < idleLimit; wait(t, 500*time.Millisecond) {
-		if !slices.ContainsFunc(w.incidents(t), func(i converge.Incident) bool { return i.Open && i.Item == "" }) {
-			return
+	general := func(i converge.Incident) bool { return i.Open && i.Item == "" }
+	for begun := time.Now(); slices.ContainsFunc(w.incidents(t), general); wait(t, 500*time.Millisecond) {
+		if time.Since(begun) > idleLimit {
+			t.Errorf("incidents that are not about an item are still open after %v", idleLimit)
+			break
 		}
 	}
+	w.awaitRest(t, limit) // the end of an incident is a record, too
 }

@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,8 +70,10 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 	w.compare(t, false)
 	w.redriveAndCheck(t, form.rest)
 	w.compare(t, true)
-	w.want(t, 0, "no findings", "verify", "--strict")
-	w.want(t, 0, "no findings", "verify", "--manifest")
+	for _, form := range []string{"--strict", "--manifest"} {
+		w.engine.revive(t)
+		w.want(t, 0, "no findings", "verify", form)
+	}
 }
 
 // compare compares the observed state with the model, before or after the recheck.
@@ -78,10 +82,11 @@ func (w *convergeWorld) compare(t *testing.T, healed bool) {
 	s := w.observe(t)
 	s.Rechecked = healed
 	excused, explained := map[converge.Finding]int{}, map[converge.ItemRef]bool{}
+	var lines strings.Builder // one log entry, so that the summary of a run shows the others
 	for _, d := range w.model.Compare(s) {
 		if d.Explanation != "" {
 			excused[d.Finding]++
-			t.Log(d)
+			fmt.Fprintf(&lines, "\n%s", d)
 			continue
 		}
 		t.Errorf("healed %v: %v", healed, d)
@@ -90,6 +95,6 @@ func (w *convergeWorld) compare(t *testing.T, healed bool) {
 			w.explain(t, p)
 		}
 	}
-	t.Logf("healed %v: %d acts of clients, %d copies, %d incidents, %d dead letters; excused: %v",
-		healed, w.model.Mutations(), len(s.Copies), len(s.Incidents), len(s.DeadLetters), excused)
+	t.Logf("healed %v: %d acts of clients, %d copies, %d incidents, %d dead letters; excused: %v%s",
+		healed, w.model.Mutations(), len(s.Copies), len(s.Incidents), len(s.DeadLetters), excused, &lines)
 }

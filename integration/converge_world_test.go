@@ -105,6 +105,7 @@ type convergeWorld struct {
 	setup
 	binary   string // millrace
 	seed     uint64
+	short    bool // the short form, with the embedded broker
 	model    *converge.Model
 	backup   string // backup of the engine from before the clients started
 	app      *app.App
@@ -126,7 +127,7 @@ type convergeWorld struct {
 	used      map[string]int                   // number of used items by group
 	puts      map[converge.ItemRef]converge.Op // last put by item
 	reasons   map[string]string                // reasons of decisions by incident id
-	crossed   int                              // number of items put back during their delete
+	took      map[string]int                   // number of faults and decisions that had their effect, by name
 
 	items sync.Map // converge.ItemRef before a rename, to its *sync.Mutex
 }
@@ -135,16 +136,17 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 	t.Helper()
 	dir := t.TempDir()
 	w := &convergeWorld{
-		binary: binaries(t), seed: seed, model: converge.NewModel(sourceStore, convergeRules(), clockStore),
+		binary: binaries(t), seed: seed, short: short, model: converge.NewModel(sourceStore, convergeRules(), clockStore),
 		processes: map[string]*process{},
-		used:      map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
+		used:      map[string]int{}, took: map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
 		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, statted: map[string]chan struct{}{}},
 	}
 	w.clock.Store(int64(-clockLag))
 	t.Setenv("PATH", filepath.Dir(w.binary)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	cfg := config.Default()
-	w.brokers(t, &cfg, filepath.Join(dir, "kafka"), short)
+	w.brokers(t, &cfg, filepath.Join(dir, "kafka"))
 	w.engine = newEngine(t, dir)
+	t.Cleanup(func() { w.engine.revive(t) }) // libchdb may abort when its clients are killed
 	w.serveS3(t)
 	w.configure(t, dir, cfg)
 	w.want(t, 0, "applied", "migrate")
@@ -165,9 +167,9 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 
 // brokers starts a broker: the embedded one in the short form, Kafka in the full form. In the full form processes are
 // killed while they join a group; the embedded broker may keep such members for minutes.
-func (w *convergeWorld) brokers(t *testing.T, cfg *config.Config, dir string, short bool) {
+func (w *convergeWorld) brokers(t *testing.T, cfg *config.Config, dir string) {
 	t.Helper()
-	if !short {
+	if !w.short {
 		k := harness.Kafka(t, harness.Options{Brokers: 1}).Config("millrace.")
 		cfg.Kafka.Brokers, cfg.Kafka.TopicPrefix = k.Brokers, k.Prefix
 		return

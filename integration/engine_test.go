@@ -75,6 +75,19 @@ func (e *engine) reviveUntil(t *testing.T, done <-chan struct{}) {
 	}
 }
 
+// reviveDuring calls do, and restarts the engine whenever it exits meanwhile.
+func (e *engine) reviveDuring(t *testing.T, do func() error) error {
+	t.Helper()
+	var err error
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = do()
+	}()
+	e.reviveUntil(t, done)
+	return err
+}
+
 // kill kills the engine.
 func (e *engine) kill(t *testing.T) {
 	t.Helper()

@@ -109,7 +109,7 @@ func (m *Model) Compare(s Observation) []Deviation {
 	defer m.mu.Unlock()
 	c := &comparison{Model: m, sight: s, dead: map[Copy]bool{}, named: map[int]bool{}}
 	for _, l := range s.DeadLetters {
-		c.dead[l.Copy] = true
+		c.dead[l.Copy] = c.dead[l.Copy] || l.Command
 	}
 	for at := range s.Copies {
 		if m.items[at.ItemRef] == nil {
@@ -274,6 +274,9 @@ func (c *comparison) records() {
 				c.report(row.finding, at, "the copy is recorded and does not exist")
 			case present && row.SHA256 != "" && row.SHA256 != is.SHA256:
 				c.report(row.finding, at, "bytes %s are recorded, the copy has %s", short(row.SHA256), short(is.SHA256))
+				if i := c.items[at.ItemRef]; i != nil && !i.everPut[row.SHA256] {
+					c.found[len(c.found)-1].Explanation = "" // no fault records bytes that nobody put
+				}
 			}
 		}
 	}

@@ -375,21 +375,29 @@ func TestCompareBeforeRecheck(t *testing.T) {
 			findings{lost: {converge.AuditWrong, converge.CopyGone, converge.ManifestWrong}}},
 		"a copy is missing that was not lost, and a command for it is a dead letter": {func(w *world) {
 			delete(w.Copies, lost)
-			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost})
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost, Command: true})
 		}, findings{lost: {converge.AuditWrong, converge.CopyGone, converge.ManifestWrong}}},
 		"a copy was never made": {func(w *world) { w.remove(lost) }, findings{lost: {converge.CopyMissing}}},
 		"a copy was never made, and its command is a dead letter": {func(w *world) {
 			w.remove(lost)
-			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost})
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost, Command: true})
 		}, nil},
 		"a copy was never made, and the command of another is a dead letter": {func(w *world) {
 			w.remove(lost)
-			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: at("2", "fan", "live")})
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: at("2", "fan", "live"), Command: true})
 		}, findings{lost: {converge.CopyMissing}}},
 		"a copy was made and not reported, and its command is a dead letter": {func(w *world) {
 			delete(w.Records, lost)
-			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost})
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost, Command: true})
 		}, nil},
+		"a copy was made and not reported, and a check of it is a dead letter": {func(w *world) {
+			delete(w.Records, lost)
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost})
+		}, findings{lost: {converge.AuditWrong, converge.ManifestWrong}}},
+		"bytes that nobody put are recorded, and the command is a dead letter": {func(w *world) {
+			w.Records[lost] = converge.Record{Manifest: converge.Row{Live: true, SHA256: "never"}, Audit: w.Records[lost].Audit}
+			w.DeadLetters = append(w.DeadLetters, converge.DeadLetter{Copy: lost, Command: true})
+		}, findings{lost: {converge.ManifestWrong}}},
 		"a copy was made and not reported": {func(w *world) { delete(w.Records, lost) },
 			findings{lost: {converge.AuditWrong, converge.ManifestWrong}}},
 		"a copy was lost, and its source": {func(w *world) {

@@ -41,6 +41,7 @@ type Decision struct {
 // DeadLetter is a dead letter of a command or task for a copy, or of a record that cannot be decoded.
 type DeadLetter struct {
 	Copy
+	Command  bool   // a command to copy or delete the copy
 	Position string // coordinates of the message: topic/partition@offset
 	Died     bool   // dead because processes died while handling it
 }

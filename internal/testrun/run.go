@@ -167,7 +167,7 @@ func (p *printer) output(k key, text string) {
 
 // maxLogged and maxLine limit what the end of a run repeats of a failed test.
 const (
-	maxLogged = 12
+	maxLogged = 40
 	maxLine   = 300
 )
 
@@ -209,6 +209,7 @@ func (p *printer) finish(k key, failed bool) {
 		if failed {
 			fmt.Fprintf(p.w, "%s %s, not finished:\n%s", running.Package, running.Test, text)
 			p.failed = append(p.failed, running)
+			p.logged[running] = lastLogged(text.String())
 		}
 		delete(p.buffered, running)
 	}

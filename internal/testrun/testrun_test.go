@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -53,9 +54,10 @@ func TestPrinter(t *testing.T) {
 			"p A/s:\n    a_test.go:1: no\n    --- FAIL: A/s (0.00s)\np A:\n--- FAIL: A (0.00s)\n" +
 				"-test.shuffle 7\nFAIL\tp\t1.2s\nFAIL\nA/s a_test.go:1: no\n" +
 				"repeat: go test -race -count=1 -shuffle=7 -run '^(A)$' p\n"},
-		"a panic": {[]string{"output A panic: test timed out after 1s", "output A goroutine 1", "output - FAIL\tp\t1.2s",
-			"fail -"},
-			"p A, not finished:\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\n" +
+		"a panic": {[]string{"output A     a_test.go:1: begun", "output A panic: test timed out after 1s",
+			"output A goroutine 1", "output - FAIL\tp\t1.2s", "fail -"},
+			"p A, not finished:\n    a_test.go:1: begun\npanic: test timed out after 1s\ngoroutine 1\nFAIL\tp\t1.2s\nFAIL\n" +
+				"A a_test.go:1: begun\n" +
 				"repeat: go test -race -count=1 -run '^(A)$' p\n"},
 		"a race in the output of a test that passes": {[]string{"output A ==================",
 			"output A WARNING: DATA RACE", "output B goroutine 7", "output A ==================", "pass A",
@@ -343,6 +345,9 @@ func (s *stopper) Write(p []byte) (int, error) {
 // What fails is printed with the command that repeats it; a stop is clean, and a later call goes on counting.
 func TestFlaky(t *testing.T) {
 	need.Full(t)
+	if _, err := exec.LookPath("gcc"); err != nil {
+		need.Missing(t, need.Program("gcc"), err)
+	}
 	t.Setenv("GORACE", "atexit_sleep_ms=0")
 	t.Setenv("CGO_ENABLED", "1") // which the race detector needs
 	module(t)
