@@ -275,7 +275,7 @@ func (c *comparison) records() {
 			case present && row.SHA256 != "" && row.SHA256 != is.SHA256:
 				c.report(row.finding, at, "bytes %s are recorded, the copy has %s", short(row.SHA256), short(is.SHA256))
 				if i := c.items[at.ItemRef]; i != nil && !i.everPut[row.SHA256] {
-					c.found[len(c.found)-1].Explanation = "" // no fault records bytes that nobody put
+					c.found[len(c.found)-1].Explanation = "" // clients never put these bytes, so no fault of the run explains them
 				}
 			}
 		}
