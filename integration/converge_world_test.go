@@ -203,7 +203,9 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second, 2 * time.Second}
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = 2*time.Second, time.Millisecond
-	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second}
+	// A copier that was killed or suspended after it wrote a copy publishes it later. The last recheck is after that, so
+	// that such a copy causes no incident.
+	cfg.Fixity.Recheck = []time.Duration{500 * time.Millisecond, time.Second, 15 * time.Second}
 	cfg.Roles.Drain = 2 * time.Second
 	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000   // clients delete most of what they write
 	cfg.Replaced.MaxShare, cfg.Replaced.MaxCount = 1, 1_000_000 // and rewrite it

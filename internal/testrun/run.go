@@ -167,17 +167,23 @@ func (p *printer) output(k key, text string) {
 
 // maxLogged and maxLine limit what the end of a run repeats of a failed test.
 const (
-	maxLogged = 40
+	maxLogged = 60
 	maxLine   = 300
 )
 
-// loggedLine matches a line of t.Log or t.Error, without the lines that follow it.
+// loggedLine matches the first line of t.Log or t.Error.
 var loggedLine = regexp.MustCompile(`^\s+\w+_test\.go:\d+: `)
 
-// lastLogged returns the last lines of an output that the test logged itself.
+// lastLogged returns the last lines of an output that the test logged itself, without the output of its processes.
 func lastLogged(output string) (last []string) {
+	skip := true
 	for line := range strings.Lines(output) {
-		if !loggedLine.MatchString(line) || strings.Contains(line, "end of its output") {
+		if loggedLine.MatchString(line) {
+			skip = strings.Contains(line, "end of its output")
+		} else if !strings.HasPrefix(line, "        ") { // of the test's runner
+			skip = true
+		}
+		if skip {
 			continue
 		}
 		if line = strings.TrimSpace(line); len(line) > maxLine {

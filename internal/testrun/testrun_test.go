@@ -88,13 +88,13 @@ func TestPrinter(t *testing.T) {
 
 func TestLastLogged(t *testing.T) {
 	long := strings.Repeat("x", 2*maxLine)
-	text := "    a_test.go:1: first\n    a_test.go:2: node (exit status 0), end of its output:\n        level=INFO\n" +
-		"        a_test.go:3: " + long + "\n"
-	want := []string{"a_test.go:1: first\n", ("a_test.go:3: " + long)[:maxLine] + "...\n"}
+	text := "=== RUN A\n    a_test.go:1: first\n        and more\n    a_test.go:2: node (exit status 0), end of its output:\n" +
+		"        level=INFO\n        a_test.go:3: " + long + "\n"
+	want := []string{"a_test.go:1: first\n", "and more\n", ("a_test.go:3: " + long)[:maxLine] + "...\n"}
 	if got := lastLogged(text); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got := lastLogged(strings.Repeat(text, maxLogged)); len(got) != maxLogged || got[maxLogged-1] != want[1] {
+	if got := lastLogged(strings.Repeat(text, maxLogged)); len(got) != maxLogged || got[maxLogged-1] != want[2] {
 		t.Errorf("got %d lines, of which the last is %q", len(got), got[maxLogged-1])
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -36,6 +37,9 @@ func TestReports(t *testing.T) {
 	add("pair", "1", "maps", "2", 2)      // 3
 	add("pair", "1", "maps", "3", 5)      // 4
 	add("reconcile", "1", "other", "", 6) // 5
+	before := proto.CloneOf(all[4].(*pb.Report)) // published twice: only the later one counts
+	before.Finished = timestamppb.New(logged(4))
+	all = append(all, before)
 	if err := clickhouse.NewSink(db).Store(t.Context(), append(clickhousetest.Deliver(schemas.Reports, 0, all...),
 		clickhousetest.Deliver(schemas.Reports, 0, all...)...)); err != nil {
 		t.Fatal(err)
