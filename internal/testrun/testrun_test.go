@@ -88,8 +88,8 @@ func TestPrinter(t *testing.T) {
 
 func TestLastLogged(t *testing.T) {
 	long := strings.Repeat("x", 2*maxLine)
-	text := "=== RUN A\n    a_test.go:1: first\n        and more\n    a_test.go:2: node (exit status 0), end of its output:\n" +
-		"        level=INFO\n        a_test.go:3: " + long + "\n"
+	text := "=== RUN A\n    a_test.go:1: first\n        and more\n" +
+		"    a_test.go:2: node (exit status 0), end of its output:\n        level=INFO\n        a_test.go:3: " + long + "\n"
 	want := []string{"a_test.go:1: first\n", "and more\n", ("a_test.go:3: " + long)[:maxLine] + "...\n"}
 	if got := lastLogged(text); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

@@ -31,12 +31,12 @@ func TestReports(t *testing.T) {
 			Started: timestamppb.New(logged(0)), Finished: timestamppb.New(logged(minute)), Complete: minute != 4,
 			Detail: "d"})
 	}
-	add("reconcile", "1", "maps", "", 1)  // 0
-	add("reconcile", "1", "maps", "", 4)  // 1: newer
-	add("reconcile", "2", "maps", "", 3)  // 2
-	add("pair", "1", "maps", "2", 2)      // 3
-	add("pair", "1", "maps", "3", 5)      // 4
-	add("reconcile", "1", "other", "", 6) // 5
+	add("reconcile", "1", "maps", "", 1)         // 0
+	add("reconcile", "1", "maps", "", 4)         // 1: newer
+	add("reconcile", "2", "maps", "", 3)         // 2
+	add("pair", "1", "maps", "2", 2)             // 3
+	add("pair", "1", "maps", "3", 5)             // 4
+	add("reconcile", "1", "other", "", 6)        // 5
 	before := proto.CloneOf(all[4].(*pb.Report)) // published twice: only the later one counts
 	before.Finished = timestamppb.New(logged(4))
 	all = append(all, before)
