@@ -125,10 +125,11 @@ func (w *convergeWorld) work(
 // inject executes an event on processes, roles, stores or clocks, and returns when it is over.
 func (w *convergeWorld) inject(t *testing.T, e converge.Event) {
 	t.Helper()
-	w.events.Lock()
+	_ = w.engine.reviveDuring(t, func() error { w.events.Lock(); return nil })
 	defer w.events.Unlock()
 	switch e.Fault {
 	case converge.Kill:
+		w.awaitStable(t.Context(), t)
 		w.model.RecordFault(e.Fault, e.Target)
 		w.process(e.Target).kill()
 		wait(t, e.For)
@@ -225,6 +226,7 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 	p := converge.ItemRef{Space: fanSpace, Item: fmt.Sprintf("killed/%d", w.used["killed"])}
 	w.mu.Unlock()
 	ctx := t.Context()
+	w.awaitStable(ctx, t)
 	killed := make(chan error, 1)
 	w.hooks.set(w.hooks.after, "PUT", p, func() {
 		err := w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Delete, User: "ben"})
@@ -236,18 +238,24 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 		converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-killed:
-		if err != nil {
-			t.Fatal(err)
+	timeout := time.After(hookLimit)
+	for {
+		select {
+		case err := <-killed:
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%v was copied, its source deleted, and the copiers killed", p)
+			w.tookEffect(string(converge.KillCopier))
+			w.start(t, workProcess)
+			w.start(t, otherProcess)
+			return
+		case <-timeout:
+			if w.hooks.unset(w.hooks.after, "PUT", p) {
+				t.Logf("%v was not copied within %v", p, hookLimit)
+				return
+			}
 		}
-		t.Logf("%v was copied, its source deleted, and the copiers killed", p)
-		w.tookEffect(string(converge.KillCopier))
-		w.start(t, workProcess)
-		w.start(t, otherProcess)
-	case <-time.After(hookLimit):
-		w.hooks.set(w.hooks.after, "PUT", p, nil)
-		t.Logf("%v was not copied within %v", p, hookLimit)
 	}
 }
 
@@ -304,6 +312,7 @@ func (w *convergeWorld) awaitDecided(t *testing.T, items []converge.ItemRef, sin
 // restartAll restarts all processes with or without the removable store.
 func (w *convergeWorld) restartAll(t *testing.T, without bool) {
 	t.Helper()
+	w.awaitStable(t.Context(), t)
 	for name := range processRoles() {
 		w.process(name).signal(t, syscall.SIGTERM)
 	}
@@ -425,8 +434,10 @@ func (w *convergeWorld) putBack(t *testing.T, e converge.Event) func(context.Con
 			return ctx.Err()
 		case <-time.After(hookLimit): // the delete comes later, without a hook
 			t.Logf("%v was not deleted within %v", p, hookLimit)
-			w.hooks.set(w.hooks.before, "DELETE", p, nil)
-			return w.apply(ctx, back)
+			if w.hooks.unset(w.hooks.before, "DELETE", p) {
+				return w.apply(ctx, back)
+			}
+			return <-done
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,9 +22,6 @@ import (
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/retry"
 )
-
-// decideLimit is the timeout of a decision's command. No other fault runs meanwhile.
-const decideLimit = 15 * time.Second
 
 // runUntilOK repeats a command until it succeeds, because a store or ClickHouse may be unavailable.
 func (w *convergeWorld) runUntilOK(ctx context.Context, args ...string) error {
@@ -59,46 +57,47 @@ func (w *convergeWorld) awaitOpen(
 func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, verb := range []string{"approve", "close"} {
-			waiting, err := w.awaitOpen(ctx, restoreLimit, func(i *pb.Incident) bool {
-				return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId())
-			})
-			if err != nil {
-				t.Logf("no incident to decide: %v", err)
-				return nil // the lost copy may have been put again
+			for decided := false; !decided; {
+				waiting, err := w.awaitOpen(ctx, restoreLimit, func(i *pb.Incident) bool {
+					return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId())
+				})
+				if err != nil {
+					t.Logf("no incident to decide: %v", err)
+					return nil // the lost copy may have been put again
+				}
+				decided = w.decideOn(ctx, t, e, verb, waiting[0])
 			}
-			w.decideOn(ctx, t, e, verb, waiting[0])
 		}
 		return nil
 	}
 }
 
-// decideOn decides about one incident, and kills and restarts the steward's process.
-func (w *convergeWorld) decideOn(ctx context.Context, t *testing.T, e converge.Event, verb string, i *pb.Incident) {
+// decideOn decides about one incident, and kills and restarts the steward's process. It returns false if the command
+// fails: the incident may be closed already. No other fault runs meanwhile.
+func (w *convergeWorld) decideOn(
+	ctx context.Context, t *testing.T, e converge.Event, verb string, i *pb.Incident,
+) bool {
 	t.Helper()
 	w.events.Lock()
 	defer w.events.Unlock()
-	if w.isDecided(i.GetId()) {
-		return
-	}
 	key := schemas.IncidentKey(i)
 	d := decisionOn(i, w.reason(i.GetId()), verb == "close")
-	limit, cancel := context.WithTimeout(ctx, decideLimit)
+	limit, cancel := context.WithTimeout(ctx, hookLimit)
 	defer cancel()
 	if err := w.runUntilOK(limit, "incident", verb, key, "--reason", d.Reason); err != nil && !w.hasReason(t, d) {
-		t.Logf("no decision: %v", err) // the incident may be closed already
-		return
+		t.Logf("no decision: %v", err)
+		return false
 	}
+	w.decided.Store(i.GetId(), true)
 	w.model.RecordDecision(d)
 	w.tookEffect(verb)
 	t.Logf("%s %s: %s", verb, key, d.Reason)
+	w.awaitStable(ctx, t)
 	_ = retry.Sleep(ctx, time.Duration(eventHash(w.seed, e)%300)*time.Millisecond) // returns early at the end of the run
-	before := w.members(ctx, schemas.RoleSteward)
 	w.process(e.Target).kill()
 	_ = retry.Sleep(ctx, e.For)
 	w.start(t, e.Target)
-	if w.short {
-		w.awaitMember(ctx, t, schemas.RoleSteward, before)
-	}
+	return true
 }
 
 // hasReason reports whether a decision took effect, as it may if its command failed.
@@ -109,29 +108,38 @@ func (w *convergeWorld) hasReason(t *testing.T, d converge.Decision) bool {
 	})
 }
 
-// members returns the ids of the members of a role's group, nil if they are unknown.
-func (w *convergeWorld) members(ctx context.Context, role schemas.Role) (ids []string) {
-	g, err := harness.Existing(w.cfg.Kafka.Brokers...).Describe(ctx, w.cfg.Kafka.TopicPrefix+string(role))
-	if err != nil || g.State != "Stable" {
-		return nil
-	}
-	for _, m := range g.Members {
-		ids = append(ids, m.ID)
-	}
-	return ids
-}
-
-// awaitMember waits until a role's group is stable with a member that is not among those before. The embedded broker
-// may keep a member forever that is killed while it joins.
-func (w *convergeWorld) awaitMember(ctx context.Context, t *testing.T, role schemas.Role, before []string) {
+// awaitStable waits, in the short form, until each group has one member for each running process with its role. The
+// embedded broker may keep the partitions of a member that ended while it joined.
+func (w *convergeWorld) awaitStable(ctx context.Context, t *testing.T) {
 	t.Helper()
+	if !w.short {
+		return
+	}
+	want := map[string]int{}
+	for name, roles := range processRoles() {
+		select {
+		case <-w.process(name).exited:
+		default:
+			for role := range strings.SplitSeq(roles, ",") {
+				want[role]++
+			}
+		}
+	}
+	var joining []string
 	for begun := time.Now(); time.Since(begun) < hookLimit; {
-		isNew := func(id string) bool { return !slices.Contains(before, id) }
-		if slices.ContainsFunc(w.members(ctx, role), isNew) || retry.Sleep(ctx, 300*time.Millisecond) != nil {
+		groups, err := harness.Existing(w.cfg.Kafka.Brokers...).Groups(ctx, w.cfg.Kafka.TopicPrefix)
+		joining = nil
+		for name, g := range groups {
+			role, _, _ := strings.Cut(name, ".")
+			if n, known := want[role]; known && (g.State != "Stable" || len(g.Members) != n) {
+				joining = append(joining, fmt.Sprintf("%s: %s, %d members", name, g.State, len(g.Members)))
+			}
+		}
+		if err == nil && len(joining) == 0 || retry.Sleep(ctx, 200*time.Millisecond) != nil {
 			return
 		}
 	}
-	t.Logf("the new %s has not joined its group within %v", role, hookLimit)
+	t.Logf("members have not joined within %v: %q", hookLimit, joining)
 }
 
 // decisionOn returns the decision of an operator about an incident.
@@ -185,18 +193,16 @@ func (w *convergeWorld) checkCoverage(t *testing.T) {
 func (w *convergeWorld) reason(id string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.reasons == nil {
-		w.reasons = map[string]string{}
+	if w.reasons[id] == "" {
+		w.reasons[id] = fmt.Sprintf("decision %d", len(w.reasons)+1)
 	}
-	w.reasons[id] = fmt.Sprintf("decision %d", len(w.reasons)+1)
 	return w.reasons[id]
 }
 
 // isDecided reports whether an operator has decided about an incident. Its consequences may still be in progress.
 func (w *convergeWorld) isDecided(id string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.reasons[id] != ""
+	_, is := w.decided.Load(id)
+	return is
 }
 
 // corruptRecord publishes a record that cannot be decoded. In topic policies a new revision follows; for other
@@ -238,7 +244,7 @@ func (w *convergeWorld) reviseAfterCorrupt(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.model.AllowLeftCopies()
-	wait(t, 2*time.Millisecond) // a delete is later than the revision, in milliseconds
+	wait(t, time.Second) // a delete is later than the revision, and processes have read it
 }
 
 // loseSpace removes a space from a store, has its copies checked, and declares it gone when an incident is open. When
@@ -282,8 +288,8 @@ func (w *convergeWorld) loseSpace(ctx context.Context, p converge.ItemRef) error
 	return nil
 }
 
-// awaitRestored waits until items are copied again. The steward's process may have been killed so often that the result
-// of a check became a dead letter, which is redriven then.
+// awaitRestored waits until items are copied again. Processes may have been killed so often that a check, its result or
+// the command of a repair became a dead letter, which is redriven then.
 func (w *convergeWorld) awaitRestored(ctx context.Context, items []converge.ItemRef) error {
 	for redriven := false; ; redriven = true {
 		var missing error
@@ -296,8 +302,7 @@ func (w *convergeWorld) awaitRestored(ctx context.Context, items []converge.Item
 		if missing == nil || redriven {
 			return missing
 		}
-		if err := w.runUntilOK(ctx, "dead", "redrive", "--topic", string(schemas.FixityResults), "--since", "24h",
-			"--reason", "processes were killed"); err != nil {
+		if err := w.runUntilOK(ctx, "dead", "redrive", "--since", "24h", "--reason", "processes were killed"); err != nil {
 			return errors.Join(missing, err)
 		}
 	}

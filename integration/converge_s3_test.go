@@ -75,6 +75,15 @@ func (h *hooks) set(set map[string]func(), method string, p converge.ItemRef, f 
 	set[hookKey(method, p)] = f
 }
 
+// unset reports whether the function for a method and an item has not been called, and removes it.
+func (h *hooks) unset(set map[string]func(), method string, p converge.ItemRef) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, is := set[hookKey(method, p)]
+	delete(set, hookKey(method, p))
+	return is
+}
+
 // next returns a channel that is closed at the next request of a method for an item.
 func (h *hooks) next(method string, p converge.ItemRef) <-chan struct{} {
 	h.mu.Lock()

@@ -70,10 +70,8 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 	w.compare(t, false)
 	w.redriveAndCheck(t, form.rest)
 	w.compare(t, true)
-	for _, form := range []string{"--strict", "--manifest"} {
-		w.engine.revive(t)
-		w.want(t, 0, "no findings", "verify", form)
-	}
+	w.verify(t, "--strict", form.rest)
+	w.verify(t, "--manifest", form.rest)
 }
 
 // compare compares the observed state with the model, before or after the recheck.

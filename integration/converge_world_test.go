@@ -126,10 +126,11 @@ type convergeWorld struct {
 	processes map[string]*process
 	used      map[string]int                   // number of used items by group
 	puts      map[converge.ItemRef]converge.Op // last put by item
-	reasons   map[string]string                // reasons of decisions by incident id
+	reasons   map[string]string                // reasons of decisions, also of those that failed, by incident id
 	took      map[string]int                   // number of faults and decisions that had their effect, by name
 
-	items sync.Map // converge.ItemRef before a rename, to its *sync.Mutex
+	items   sync.Map // converge.ItemRef before a rename, to its *sync.Mutex
+	decided sync.Map // ids of incidents that an operator has decided about
 }
 
 func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
@@ -139,7 +140,8 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 		binary: binaries(t), seed: seed, short: short, model: converge.NewModel(sourceStore, convergeRules(), clockStore),
 		processes: map[string]*process{},
 		used:      map[string]int{}, took: map[string]int{}, puts: map[converge.ItemRef]converge.Op{},
-		hooks: hooks{before: map[string]func(){}, after: map[string]func(){}, statted: map[string]chan struct{}{}},
+		reasons: map[string]string{},
+		hooks:   hooks{before: map[string]func(){}, after: map[string]func(){}, statted: map[string]chan struct{}{}},
 	}
 	w.clock.Store(int64(-clockLag))
 	t.Setenv("PATH", filepath.Dir(w.binary)+string(os.PathListSeparator)+os.Getenv("PATH"))

@@ -37,35 +37,60 @@ func (g Group) Assigned() (n int) {
 // Describe returns a group, given by its full name with prefix.
 func (c *Cluster) Describe(ctx context.Context, group string) (g Group, err error) {
 	err = c.admin(func(adm *kadm.Client) error {
-		described, err := adm.DescribeConsumerGroups(ctx, group)
-		if err != nil {
-			return fmt.Errorf("describe group %s: %w", group, err)
-		}
-		if d := described[group]; d.Err == nil {
-			g = Group{Kind: "consumer", State: d.State}
-			for _, m := range d.Members {
-				g.add(m.MemberID, m.InstanceID, m.Assignment)
-			}
-			return nil
-		}
-		classic, err := adm.DescribeGroups(ctx, group)
-		if err != nil {
-			return fmt.Errorf("describe group %s: %w", group, err)
-		}
-		d := classic[group]
-		g = Group{Kind: "classic", State: d.State}
-		for _, m := range d.Members {
-			set := kadm.TopicsSet{}
-			if a, ok := m.Assigned.AsConsumer(); ok {
-				for _, t := range a.Topics {
-					set.Add(t.Topic, t.Partitions...)
-				}
-			}
-			g.add(m.MemberID, m.InstanceID, set)
-		}
-		return d.Err
+		g, err = describe(ctx, adm, group)
+		return err
 	})
 	return g, err
+}
+
+// Groups returns the groups with a prefix, by their names without it.
+func (c *Cluster) Groups(ctx context.Context, prefix string) (map[string]Group, error) {
+	groups := map[string]Group{}
+	err := c.admin(func(adm *kadm.Client) error {
+		listed, err := adm.ListGroups(ctx)
+		if err != nil {
+			return fmt.Errorf("list groups: %w", err)
+		}
+		for group := range listed {
+			if name, ok := strings.CutPrefix(group, prefix); ok {
+				if groups[name], err = describe(ctx, adm, group); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	return groups, err
+}
+
+func describe(ctx context.Context, adm *kadm.Client, group string) (Group, error) {
+	described, err := adm.DescribeConsumerGroups(ctx, group)
+	if err != nil {
+		return Group{}, fmt.Errorf("describe group %s: %w", group, err)
+	}
+	if d := described[group]; d.Err == nil {
+		g := Group{Kind: "consumer", State: d.State}
+		for _, m := range d.Members {
+			g.add(m.MemberID, m.InstanceID, m.Assignment)
+		}
+		return g, nil
+	}
+	classic, err := adm.DescribeGroups(ctx, group)
+	if err != nil {
+		return Group{}, fmt.Errorf("describe group %s: %w", group, err)
+	}
+	d := classic[group]
+	g := Group{Kind: "classic", State: d.State}
+	for _, m := range d.Members {
+		set := kadm.TopicsSet{}
+		if a, ok := m.Assigned.AsConsumer(); ok {
+			for _, t := range a.Topics {
+				set.Add(t.Topic, t.Partitions...)
+			}
+		}
+		g.add(m.MemberID, m.InstanceID, set)
+	}
+	return g, d.Err
 }
 
 func (g *Group) add(id string, instance *string, owns kadm.TopicsSet) {
