@@ -165,7 +165,7 @@ func ignoreNoSpace(err error) error {
 }
 
 // keptOf describes the versions of an item except the current one, oldest first. Each was replaced or deleted by the
-// next newer entry.
+// next newer entry, whose time may be earlier: versitygw dates delete markers by another clock than objects.
 func keptOf(item string, entries []minio.ObjectInfo) (all []storage.Kept) {
 	slices.SortStableFunc(entries, func(a, b minio.ObjectInfo) int { // the newest first
 		if a.IsLatest != b.IsLatest {
@@ -192,6 +192,11 @@ func keptOf(item string, entries []minio.ObjectInfo) (all []storage.Kept) {
 		all = append(all, k)
 	}
 	slices.Reverse(all)
+	for i := 1; i < len(all); i++ {
+		if all[i].At.Before(all[i-1].At) {
+			all[i].At = all[i-1].At
+		}
+	}
 	return all
 }
 

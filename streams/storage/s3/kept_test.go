@@ -111,6 +111,22 @@ func TestKeptNullVersion(t *testing.T) {
 	}
 }
 
+// A delete marker that is a second older than the version that it deletes does not change the order of the versions.
+func TestKeptOfAnEarlierMarker(t *testing.T) {
+	at := func(second int) time.Time { return time.Date(2026, 3, 4, 5, 6, second, 0, time.UTC) }
+	kept := keptOf("i", []minio.ObjectInfo{
+		{VersionID: "marker", LastModified: at(24), IsLatest: true, IsDeleteMarker: true},
+		{VersionID: "one", LastModified: at(24), Size: 3}, {VersionID: "two", LastModified: at(25)},
+	})
+	var got []string
+	for _, k := range kept {
+		got = append(got, fmt.Sprint(k.Object.Version, " ", k.Reason, " ", k.At.Second()))
+	}
+	if want := []string{"one replaced 25", "two deleted 25"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // A version that a lifecycle rule removes between listing and opening is absent.
 func TestKeptExpires(t *testing.T) {
 	for name, o := range map[string]s3test.Options{"versions": {Versions: true}, "quarantine": {}} {
