@@ -71,7 +71,7 @@ func (b *Brake) count(ctx context.Context, s *braked, used int64) {
 	default:
 		return // a task reserves, and counts what is owed with it
 	}
-	_, _ = b.reserve(ctx, s, 0, func(_ Limits, allowed int64) int64 {
+	_, _ = b.reserve(ctx, s, 0, func(_ Limits, _, allowed int64) int64 {
 		if used < steady {
 			return 0
 		}

@@ -105,9 +105,12 @@ func New(d Deps) (*Brake, error) {
 // maxConflicts bounds how often a checkpoint is written again because another process has written one.
 const maxConflicts = 10
 
-// block returns how many deletes are reserved at a time: few beside the limit, so that a kill costs little of it, and
-// enough that a destination with a high limit takes hundreds of deletes a second.
-func (l Limits) block(left int64) int64 { return max(1, min(left, l.MaxCount/20, 500)) }
+// block returns how many of the deletes that are left are reserved at a time in a space with some live copies: few
+// beside the limits, so that a kill costs little of them, and enough that a destination with high limits takes hundreds
+// of deletes a second.
+func (l Limits) block(live, left int64) int64 {
+	return max(1, min(left, min(l.MaxCount, l.share(live))/20, 500))
+}
 
 func (b *Brake) space(of schemas.Copy) *braked {
 	of = of.WithoutItem()
@@ -174,7 +177,7 @@ func (b *Brake) take(ctx context.Context, s *braked) (reached limit, err error) 
 // block before. Without a permit, reached is the limit that is reached. If mine is 0 the live copies are not counted
 // again; if they had to be, there is no block. The caller holds s.writing.
 func (b *Brake) reserve(
-	ctx context.Context, s *braked, mine int64, block func(l Limits, allowed int64) int64,
+	ctx context.Context, s *braked, mine int64, block func(l Limits, live, allowed int64) int64,
 ) (reached limit, err error) {
 	limits := b.deps.Limits(s.of.Account, s.of.Space)
 	var (
@@ -205,8 +208,9 @@ func (b *Brake) reserve(
 		t.add(now, owed)
 		n, bucket = 0, slot(now)
 		var allowed int64
-		if allowed, reached = brake(t.usage(now, b.openList(s.of, t, b.Kind().reason()) != ""), limits); allowed > 0 && !old {
-			n = block(limits, allowed)
+		u := t.usage(now, b.openList(s.of, t, b.Kind().reason()) != "")
+		if allowed, reached = brake(u, limits); allowed > 0 && !old {
+			n = block(limits, u.hourLive, allowed)
 		}
 		if n+owed+left == 0 {
 			return false, nil

@@ -268,6 +268,21 @@ func TestBrakeUnusedReservations(t *testing.T) {
 	}
 }
 
+// Processes that die in a small space cost one delete each of the few that the share allows.
+func TestBrakeSmallSpace(t *testing.T) {
+	p := newTopic()
+	p.history.Live = 80
+	at := hour(0)
+	for n := range free {
+		if done, _ := takeAll(t, p.process(clock(&at)), 1); done != 1 {
+			t.Fatalf("process %d may delete nothing", n+1)
+		}
+	}
+	if done, _ := takeAll(t, p.process(clock(&at)), 1); done != 0 {
+		t.Error("it passed the limit")
+	}
+}
+
 // A delete that was not done does not count.
 func TestBrakeGivenBack(t *testing.T) {
 	p := newTopic()
