@@ -57,7 +57,7 @@ func (w *convergeWorld) awaitOpen(
 func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for _, verb := range []string{"approve", "close"} {
-			for decided := false; !decided; {
+			for begun, decided := time.Now(), false; !decided && time.Since(begun) < restoreLimit; {
 				waiting, err := w.awaitOpen(ctx, restoreLimit, func(i *pb.Incident) bool {
 					return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId())
 				})
@@ -80,6 +80,9 @@ func (w *convergeWorld) decideOn(
 	t.Helper()
 	w.events.Lock()
 	defer w.events.Unlock()
+	if w.isDecided(i.GetId()) { // by another event
+		return false
+	}
 	key := schemas.IncidentKey(i)
 	d := decisionOn(i, w.reason(i.GetId()), verb == "close")
 	limit, cancel := context.WithTimeout(ctx, hookLimit)
@@ -115,18 +118,9 @@ func (w *convergeWorld) awaitStable(ctx context.Context, t *testing.T) {
 	if !w.short {
 		return
 	}
-	want := map[string]int{}
-	for name, roles := range processRoles() {
-		select {
-		case <-w.process(name).exited:
-		default:
-			for role := range strings.SplitSeq(roles, ",") {
-				want[role]++
-			}
-		}
-	}
 	var joining []string
 	for begun := time.Now(); time.Since(begun) < hookLimit; {
+		want := w.runningRoles()
 		groups, err := harness.Existing(w.cfg.Kafka.Brokers...).Groups(ctx, w.cfg.Kafka.TopicPrefix)
 		joining = nil
 		for name, g := range groups {
@@ -140,6 +134,23 @@ func (w *convergeWorld) awaitStable(ctx context.Context, t *testing.T) {
 		}
 	}
 	t.Logf("members have not joined within %v: %q", hookLimit, joining)
+}
+
+// runningRoles returns the number of running processes of each role.
+func (w *convergeWorld) runningRoles() map[string]int {
+	n := map[string]int{}
+	for name, roles := range processRoles() {
+		select {
+		case <-w.process(name).exited:
+			continue
+		default:
+		}
+		for role := range strings.SplitSeq(roles, ",") {
+			n[role]++
+		}
+	}
+	n[string(schemas.RoleState)] = n[string(schemas.RoleSink)]
+	return n
 }
 
 // decisionOn returns the decision of an operator about an incident.
@@ -302,8 +313,13 @@ func (w *convergeWorld) awaitRestored(ctx context.Context, items []converge.Item
 		if missing == nil || redriven {
 			return missing
 		}
-		if err := w.runUntilOK(ctx, "dead", "redrive", "--since", "24h", "--reason", "processes were killed"); err != nil {
-			return errors.Join(missing, err)
+		for _, topic := range []schemas.Topic{ // not those of records that can never be decoded
+			schemas.DuplicationHigh, schemas.DuplicationLow, schemas.FixityHigh, schemas.FixityLow, schemas.FixityResults,
+		} {
+			if err := w.runUntilOK(ctx, "dead", "redrive", "--topic", string(topic), "--since", "24h",
+				"--reason", "processes were killed"); err != nil {
+				return errors.Join(missing, err)
+			}
 		}
 	}
 }

@@ -70,8 +70,7 @@ func converged(t *testing.T, seed uint64, form convergeForm) {
 	w.compare(t, false)
 	w.redriveAndCheck(t, form.rest)
 	w.compare(t, true)
-	w.verify(t, "--strict", form.rest)
-	w.verify(t, "--manifest", form.rest)
+	w.verify(t, form.rest)
 }
 
 // compare compares the observed state with the model, before or after the recheck.

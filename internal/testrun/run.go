@@ -165,21 +165,23 @@ func (p *printer) output(k key, text string) {
 	}
 }
 
-// maxLogged and maxLine limit what the end of a run repeats of a failed test.
+// Limits of what the end of a run repeats of a failed test.
 const (
-	maxLogged = 60
-	maxLine   = 300
+	maxLogged = 60  // lines
+	maxEntry  = 15  // of an entry, after its first one
+	maxLine   = 300 // bytes of a line
 )
 
 // loggedLine matches the first line of t.Log or t.Error.
 var loggedLine = regexp.MustCompile(`^\s+\w+_test\.go:\d+: `)
 
-// lastLogged returns the last lines of an output that the test logged itself, without the output of its processes.
+// lastLogged returns the last lines of an output that the test logged itself, without the output of its processes, and
+// of long entries the first line and the last ones.
 func lastLogged(output string) (last []string) {
-	skip := true
+	skip, first := true, 0 // first: of the entry, in last
 	for line := range strings.Lines(output) {
 		if loggedLine.MatchString(line) {
-			skip = strings.Contains(line, "end of its output")
+			skip, first = strings.Contains(line, "end of its output"), len(last)
 		} else if !strings.HasPrefix(line, "        ") { // of the test's runner
 			skip = true
 		}
@@ -189,7 +191,9 @@ func lastLogged(output string) (last []string) {
 		if line = strings.TrimSpace(line); len(line) > maxLine {
 			line = strings.ToValidUTF8(line[:maxLine], "") + "..."
 		}
-		last = append(last, line+"\n")
+		if last = append(last, line+"\n"); len(last)-first > maxEntry+1 {
+			last = slices.Delete(last, first+1, first+2)
+		}
 	}
 	return last[max(0, len(last)-maxLogged):]
 }

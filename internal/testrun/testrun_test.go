@@ -94,6 +94,11 @@ func TestLastLogged(t *testing.T) {
 	if got := lastLogged(text); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+	entry := "    a_test.go:1: first\n" + strings.Repeat("        more\n", 100) + "        the last\n"
+	if got := lastLogged(entry); len(got) != 1+maxEntry || got[0] != "a_test.go:1: first\n" ||
+		got[maxEntry] != "the last\n" {
+		t.Errorf("of a long entry: %q", got)
+	}
 	if got := lastLogged(strings.Repeat(text, maxLogged)); len(got) != maxLogged || got[maxLogged-1] != want[2] {
 		t.Errorf("got %d lines, of which the last is %q", len(got), got[maxLogged-1])
 	}
