@@ -110,6 +110,27 @@ func (c *Cluster) awaitBrokers(ctx context.Context, n int) error {
 	})
 }
 
+// awaitAnswers waits until each broker answers at its address. A broker is registered before that, and Docker accepts
+// connections even before the broker does.
+func (c *Cluster) awaitAnswers(ctx context.Context) error {
+	for _, addr := range c.addrs {
+		cl, err := (&Cluster{addrs: []string{addr}, base: c.base}).client()
+		if err != nil {
+			return err
+		}
+		err = eventually(ctx, func(ctx context.Context) error {
+			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+			defer cancel()
+			return cl.Ping(ctx)
+		})
+		cl.Close()
+		if err != nil {
+			return fmt.Errorf("wait for broker %s: %w", addr, err)
+		}
+	}
+	return nil
+}
+
 // WaitBrokers waits until exactly n brokers are registered. A killed or frozen broker stays registered until its
 // session times out.
 func (c *Cluster) WaitBrokers(t testing.TB, n int) {

@@ -141,6 +141,9 @@ func (c *Cluster) ready(ctx context.Context, t testing.TB, o Options) {
 	if err := c.awaitBrokers(ctx, o.Brokers); err != nil {
 		t.Fatal(err)
 	}
+	if err := c.awaitAnswers(ctx); err != nil {
+		t.Fatal(err)
+	}
 	if o.Secure {
 		if err := c.addUser(ctx); err != nil {
 			t.Fatalf("add user: %v", err)
