@@ -112,13 +112,19 @@ func accessCommands(cfg client.Config) []accessCommand {
 			lacks + "Write on topic millrace.control", ""},
 		{operator, "sweep resume reconcile", 0, "resumed", write(schemas.Controls),
 			lacks + "Write on topic millrace.control", ""},
+		{operator, "sweep skip reconcile --reason test", 0, "no such round is unfinished", none, "", ""},
+		{operator, "audit export {exports}", 0, "exported", none, "", ""},
+		{operator, "job start expire", 0, "requested expire/acme/2", write(schemas.Admin),
+			lacks + "Write on topic millrace.admin", ""},
+		{operator, "job pause trim --reason test", 0, "paused", none, "", ""},
+		{operator, "job resume trim", 0, "resumed", none, "", ""},
 		{operator, "workers copier 3", 0, "", write(schemas.Controls), lacks + "Write on topic millrace.control", ""},
 		{operator, "workers copier default", 0, "", none, "", ""},
 		{operator, "import {listing} --wait " + target, 0, "", write(schemas.Changes),
 			lacks + "Write on topic millrace.changes", ""},
 		{operator, "sweep start fixity --store 1 --all --wait", 0, "", write(schemas.FixityLow),
 			lacks + "Write on topic millrace.fixity.low", ""},
-		{operator, "sweep start fixity --store 1 --all", 0, "", groups, lacks + "Describe on group millrace.checker", ""},
+		{operator, "sweep start fixity --store 1 --all", 0, "", groups, lacks + "Describe on group millrace.", ""},
 		{operator, "incident approve {incident} --wait", 0, "the incident is closed", write(schemas.Admin),
 			lacks + "Write on topic millrace.admin", ""},
 		{operator, "incident close {incident} --reason test", 0, "the steward will close it", write(schemas.Admin),
@@ -238,6 +244,7 @@ func (w *restricted) words(t *testing.T) map[string]func(t *testing.T) string {
 	made := map[string]func(t *testing.T) string{
 		"listing": file("SHA256SUMS", []byte("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad  listed\n")),
 		"change":  file("change.json", body), "notification": file("n.json", notification("s", "a")),
+		"exports": func(t *testing.T) string { t.Helper(); return t.TempDir() },
 		"incident": func(t *testing.T) string {
 			for _, k := range w.incidents(t) {
 				if strings.HasPrefix(k, "acme/2/s/a") {

@@ -201,6 +201,7 @@ func unnoticed() map[string]string {
 		"copier s3:ListMultipartUploadParts": "without it, an interrupted upload begins again",
 		"copier s3:DeleteObject":             "without it, records of uploads wait for the sweeper",
 		"read s3:GetObjectVersion":           "of a bucket with versions",
+		"sweeper s3:GetObjectVersion":        "of a bucket with versions",
 		"sweeper s3:AbortMultipartUpload":    "MinIO does not list the uploads below a prefix",
 		"deleter s3:AbortMultipartUpload":    "of items larger than 5 GiB that are kept",
 		"writer s3:GetObjectVersion":         "of a bucket with versions",

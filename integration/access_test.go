@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/access"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/schedule"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/file"
@@ -152,7 +153,7 @@ func newRestricted(t *testing.T, o harness.Options, protocol string) *restricted
 	cfg.Fixity.Settle, cfg.Fixity.MinInterval = time.Millisecond, time.Millisecond
 	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond, time.Second}
-	cfg.Trim.Every = time.Minute
+	cfg.Trim.Schedule = schedule.MustParse("every 1m")
 	cfg.Ingest.Notifications = []config.Notification{{Topic: notified, Account: "acme", Store: "2"}}
 	p := &setup{file: filepath.Join(dir, "millrace.yaml")}
 	p.write(t, "policies/duplication-accounts.json", `["acme"]`)

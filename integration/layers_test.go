@@ -42,6 +42,7 @@ func layers() []layer {
 		parts    = "internal/jsonpart"
 		denied   = "internal/denied"
 		sizes    = "internal/bytesize"
+		chunks   = "streams/chunks"
 		record   = "streams/storage/record" // between what is on record and what a store shows
 
 		kafkaClient = "streams/kafka/client"
@@ -52,6 +53,7 @@ func layers() []layer {
 			"internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
+		{[]string{chunks}, []string{storage, digest}},
 		// Drivers, decorators and their contract.
 		{[]string{"streams/storage/emit"}, []string{wire, retry, storage, digest, record, "streams/storage/outbox"}},
 		{[]string{"streams/storage/outbox/..."}, []string{wire, retry, storage, digest, denied,
@@ -69,15 +71,18 @@ func layers() []layer {
 		{[]string{"streams/policy/preview"}, []string{digest, policy}},
 		{[]string{"streams/policy/folder"}, []string{wire, retry, policy, "streams/incident"}},
 		{[]string{"streams/inventory"}, []string{wire, digest, tally}},
+		{[]string{"streams/inventory/sorted"}, []string{wire, digest, "streams/inventory"}},
 		{[]string{"streams/plan"}, []string{wire, policy, retry}}, // retry: to say which errors are permanent
 		{[]string{"streams/brake/..."}, []string{wire, retry, "streams/brake"}},
 		{[]string{"streams/deletion"}, []string{wire, retry, storage, digest, policy, record, "streams/brake/...",
 			"streams/duplicate"}},
-		{[]string{"streams/duplicate"}, []string{wire, retry, storage, digest, policy, record, "streams/brake/..."}},
+		{[]string{"streams/duplicate"}, []string{wire, retry, storage, digest, policy, record, chunks,
+			"streams/brake/..."}},
 		{[]string{"streams/fixity", "streams/steward", "streams/sweep"},
 			[]string{wire, retry, storage, digest, policy, record}},
-		{[]string{"streams/sweep/merge", "streams/schedule"}, nil},
-		{[]string{"streams/sweep/..."}, []string{wire, retry, storage, digest, policy, record, "streams/sweep/..."}},
+		{[]string{"streams/sweep/merge", "streams/sweep/filter", "streams/schedule"}, nil},
+		{[]string{"streams/sweep/..."}, []string{wire, retry, storage, digest, policy, record, chunks,
+			"streams/sweep/..."}},
 		{[]string{"streams/ingest/..."}, []string{wire, retry, storage, digest, record, parts, "streams/ingest/..."}},
 		{[]string{"sinks/clickhouse/clickhousetest"}, []string{wire, retry, child, need, tally, "sinks/clickhouse/..."}},
 		// The parts of the Kafka runtime, from those that the others use to those that use them.
@@ -94,8 +99,10 @@ func layers() []layer {
 			[]string{wire, retry, kafkaClient, "streams/kafka/access", "streams/kafka/admin", "streams/kafka/embedded"}},
 		{[]string{kafkaParts}, []string{wire, retry, kafkaParts}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
-		{[]string{"cmd/config"}, []string{nearest, sizes, "cmd/precondition", "streams/schedule"}},
-		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress"}, nil},
+		{[]string{"sinks/export"}, []string{wire}},
+		{[]string{"cmd/config"}, []string{nearest, sizes, "cmd/precondition", "streams/schedule", "streams/sweep/filter",
+			"sinks/export"}},
+		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress", "cmd/config/mill"}, nil},
 		{[]string{"cmd/precondition"}, nil},
 		{[]string{"cmd/statedir"}, []string{"streams/kafka/embedded", "sinks/clickhouse/embedded", "cmd/config",
 			"cmd/precondition", denied}},
@@ -137,7 +144,7 @@ func onlyImporters() map[string][]string {
 		"github.com/vbauerster/mpb":         {"cmd/millrace/..."},
 		"github.com/planetscale/vtprotobuf": {"schemas/..."},
 		"github.com/coreos/go-systemd":      {"cmd/health"},
-		"github.com/parquet-go":             {"streams/inventory"},
+		"github.com/parquet-go":             {"streams/inventory", "sinks/export"},
 		"github.com/klauspost/compress":     {"streams/inventory"},
 		"github.com/minio/minio-go":         {"streams/storage/s3", harness},
 		"github.com/minio/crc64nvme":        {"streams/digest", "streams/storage/s3/..."},

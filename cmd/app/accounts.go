@@ -111,6 +111,16 @@ func (s accountState) store(id string) config.Store {
 	return config.Store{}
 }
 
+// inForce returns the accounts in force, sorted.
+func (s *Stores) inForce() (accounts []config.Account) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range slices.Sorted(maps.Keys(s.accounts)) {
+		accounts = append(accounts, s.accounts[id].Account)
+	}
+	return accounts
+}
+
 // inactive returns the accounts in force whose work waits, sorted.
 func (s *Stores) inactive() (accounts []string) {
 	s.mu.Lock()

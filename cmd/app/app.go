@@ -87,6 +87,11 @@ type App struct {
 	onPolicy          []func() // called after each change of a policy; complete before the table policies runs
 	spaceHolds        *spaceHolds
 	goneSpaces        space.Gone
+	skippedRounds     skippedRounds
+	jobRequests       jobRequests
+	onJobRequest      func()  // called after each request for a job; complete before the table actions runs
+	answers           answers // of stores, to sweeps
+	dueReads          lazyDue
 	actions           *kafka.Table        // of the topic admin: the actions of operators that roles use
 	unreadable        *client.Unreadables // unreadable records of this process's tables
 	outboxes          []*outbox.File      // of the stores that emit

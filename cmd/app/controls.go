@@ -190,8 +190,8 @@ func (c *Controls) check(p Scope) error {
 	if p.Role != "" && !slices.Contains(roles, p.Role) {
 		return &UnknownNameError{"role", string(p.Role), names(roles)}
 	}
-	if p.Sweep != "" && !slices.Contains(Sweeps(), p.Sweep) {
-		return &UnknownNameError{"sweep", p.Sweep, Sweeps()}
+	if known := append(Sweeps(), Jobs()...); p.Sweep != "" && !slices.Contains(known, p.Sweep) {
+		return &UnknownNameError{"sweep or job", p.Sweep, known}
 	}
 	var accounts, stores []string
 	for _, a := range c.cfg.Accounts {

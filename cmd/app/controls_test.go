@@ -116,7 +116,7 @@ func TestControlsRefuse(t *testing.T) {
 		"an unknown account":  {Scope{Account: "acne"}, `there is no account "acne"`},
 		"another's store":     {Scope{Account: "umbrella", Store: "disk"}, `there is no store "umbrella/disk"`},
 		"a pair without role": {Scope{Role: "copper", Account: "acme"}, `there is no role "copper"`},
-		"an unknown sweep":    {Scope{Sweep: "audit"}, `there is no sweep "audit"`},
+		"an unknown sweep":    {Scope{Sweep: "audit"}, `there is no sweep or job "audit"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -236,12 +236,13 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 	round := func() (result sweep.Result, err error) {
 		rounds := sweep.FixityRounds{Due: due, Page: 1,
 			Lag:     func(context.Context) (int64, error) { return 0, nil },
-			Checked: func(context.Context, string, string, string) (bool, error) { return true, nil }}
-		m, err := rounds.Split(sweep.Request{Account: "acme", Store: "disk", Begun: start})
+			Checked: func(context.Context, schemas.Copy) (bool, error) { return true, nil },
+			Results: threeResults{}, Queue: threeResults{}}
+		m, err := rounds.Split(sweep.Request{Account: "acme", Store: "disk", Space: "photos", Begun: start})
 		if err != nil {
 			return result, err
 		}
-		err = a.inCommand(t.Context(), func(ctx context.Context, w sweeping) error {
+		err = a.inCommand(t.Context(), false, func(ctx context.Context, w sweeping) error {
 			m.Blocked = a.sweepBlocked(w.controls, sweep.FixitySweep, StoreName{"acme", "disk"})
 			results, err := w.Rounds(ctx, []sweep.Split{m})
 			if len(results) > 0 {
@@ -268,6 +269,24 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 		t.Errorf("round = %v, emitted %d; pages from %q, want 4 from %q", err, s.Emitted, begun, want)
 	}
 }
+
+// threeResults is a sweep.Results, and the sweep.Queue, of three copies that have passed.
+type threeResults struct{}
+
+func (threeResults) Progress(context.Context, sweep.RoundQuery) (sweep.Progress, error) {
+	return sweep.Progress{Final: 3}, nil
+}
+
+func (threeResults) Counts(context.Context, sweep.RoundQuery) (c sweep.RoundCounts, ok bool, err error) {
+	c.Final, c.Counts = 3, map[string]int64{"pass": 3}
+	return c, true, nil
+}
+
+func (threeResults) End(context.Context) (sweep.Offsets, error) {
+	return sweep.Offsets{schemas.FixityLow: {0: 3}}, nil
+}
+
+func (threeResults) Handled(context.Context, sweep.Offsets) (bool, error) { return true, nil }
 
 // A dueFunc is the due copies of a sweep.
 type dueFunc func(schemas.DueQuery) []schemas.KnownCopy

@@ -22,7 +22,7 @@ func kafkaConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) (cli
 	k := client.Config{
 		Brokers: cfg.Kafka.Brokers, ClientID: "millrace", Prefix: cfg.Kafka.TopicPrefix, Drain: cfg.Roles.Drain, Log: log,
 		ServerSide: cfg.Kafka.GroupProtocol == "consumer", Instance: cfg.Kafka.Instance,
-		SessionTimeout: cfg.Kafka.SessionTimeout, NoTrim: cfg.Trim.Every == 0,
+		SessionTimeout: cfg.Kafka.SessionTimeout, NoTrim: cfg.Trim.Schedule.Off(),
 	}
 	for _, n := range cfg.Ingest.Notifications {
 		k.Foreign = append(k.Foreign, n.Topic)

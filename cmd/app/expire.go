@@ -9,7 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 const (
@@ -21,11 +23,9 @@ const (
 	loggedHolds = 5
 )
 
-// expirer returns the work of one cleanup: it cleans up the stores, one after the other, except the
-// paused ones. Several processes can do so concurrently.
-func (a *App) expirer() func(context.Context) {
-	e := &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores), incidents: a.readIncidents}
-	return e.all
+// newExpiry returns what cleans up the stores.
+func (a *App) newExpiry() *expiry {
+	return &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores), incidents: a.readIncidents}
 }
 
 // readIncidents returns when the incidents that were open at the time of the call have been read.
@@ -43,42 +43,39 @@ type expiry struct {
 	incidents func(context.Context) error // reads the open incidents into App.spaceHolds
 }
 
-func (e *expiry) all(ctx context.Context) {
+// splits returns the splits of the cleanup: the stores that are not only read.
+func (e *expiry) splits() (all []sweep.Split) {
 	for _, n := range e.app.stores.storeNames() {
-		if ctx.Err() == nil && !e.app.controls.Paused(schemas.RoleSweeper, n.Account, n.Store) {
-			e.expire(ctx, n)
+		if st, err := e.app.stores.configured(n); err == nil && st.cfg.Layout != "plain" {
+			all = append(all, e.app.job(expireJob, schemas.Key(n.Account, n.Store), n,
+				func(ctx context.Context) (map[string]int64, error) { return e.expire(ctx, n) }))
 		}
 	}
+	return all
 }
 
-// expire removes the expired content of one store.
-func (e *expiry) expire(ctx context.Context, n StoreName) {
-	e.app.runJob(ctx, schemas.Key("expire", n.Account, n.Store), func(id string) (map[string]int64, error) {
-		log := e.app.log.With("account", n.Account, "store", n.Store, "job", id)
-		done, is, err := e.expireStore(ctx, n, func(sum storage.Expired) {
-			log.Info("remove expired content", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
-		})
-		if is && ctx.Err() == nil {
-			e.metrics.held(n, done.Held)
-		}
-		if done.Held > 0 {
-			log.Info("retain expired content of spaces with open incidents", "held", done.Held,
-				"incidents", e.app.spaceHolds.reasons(n.Account, loggedHolds))
-		}
-		switch {
-		case ctx.Err() != nil, !is && err == nil:
-			return nil, err
-		case err != nil:
-			e.metrics.failed(n)
-			log.Warn("remove expired content: continue in the next run",
-				"uploads", done.Uploads, "kept", done.Retained, "err", err)
-		case done != storage.Expired{Held: done.Held}:
-			log.Info("removed expired content", "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
-		}
-		return map[string]int64{
-			"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes, "held": done.Held,
-		}, err
+// expire removes the expired content of one store, and returns what it has removed.
+func (e *expiry) expire(ctx context.Context, n StoreName) (map[string]int64, error) {
+	log := e.app.log.With("account", n.Account, "store", n.Store)
+	done, is, err := e.expireStore(ctx, n, func(sum storage.Expired) {
+		log.Info("remove expired content", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
 	})
+	if is && ctx.Err() == nil {
+		e.metrics.held(n, done.Held)
+	}
+	if done.Held > 0 {
+		log.Info("retain expired content of spaces with open incidents", "held", done.Held,
+			"incidents", e.app.spaceHolds.reasons(n.Account, loggedHolds))
+	}
+	switch {
+	case err != nil && ctx.Err() == nil:
+		e.metrics.failed(n)
+	case err == nil && done != storage.Expired{Held: done.Held}:
+		log.Info("removed expired content", "uploads", done.Uploads, "kept", done.Retained, "bytes", done.Bytes)
+	}
+	return map[string]int64{
+		"uploads": done.Uploads, "kept": done.Retained, "bytes": done.Bytes, "held": done.Held,
+	}, err
 }
 
 // expireStore cleans up a store if its marker can be read. It calls progress periodically with the
@@ -86,9 +83,9 @@ func (e *expiry) expire(ctx context.Context, n StoreName) {
 func (e *expiry) expireStore(
 	ctx context.Context, n StoreName, progress func(storage.Expired),
 ) (done storage.Expired, is bool, err error) {
-	st := e.app.stores.of(n)
-	if st.cfg.Layout == "plain" { // read only
-		return done, false, nil
+	st, err := e.app.stores.configured(n)
+	if err != nil { // it was removed
+		return done, false, err
 	}
 	if err := st.Marker(ctx); err != nil {
 		return done, true, fmt.Errorf("read the store's marker: %w", err)
@@ -112,6 +109,7 @@ func (e *expiry) expireStore(
 	}
 	o.Hold = func(space string) bool { return e.app.spaceHolds.holds(n.Account, space) }
 	o.Each = func(more storage.Expired) {
+		retry.Alive(ctx)
 		e.metrics.removed(n, more)
 		sum.Add(storage.ExpireOptions{}, more)
 		if now := time.Now(); now.Sub(last) >= expireLogInterval {

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/schedule"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -26,7 +28,7 @@ func TestExpirer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, 0)
-		a.cfg.Expire.Every, a.cfg.Replaced.Keep = 6*time.Hour, 3*24*time.Hour
+		a.cfg.Replaced.Keep = 3 * 24 * time.Hour
 		a.stores, a.controls, a.registry = openTestStores(t, dir), &client.Controls{}, health.NewRegistry()
 		for _, n := range a.stores.storeNames() {
 			st := a.stores.of(n)
@@ -59,11 +61,10 @@ func TestExpirer(t *testing.T) {
 		}
 		a.spaceHolds = newSpaceHolds()
 		e := &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores), incidents: known}
-		expirer := a.periodic("expirer", a.cfg.Expire.Every, e.all)
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		time.Sleep(2 * 24 * time.Hour)
-		go func() { ended <- expirer.run(ctx) }()
+		go func() { ended <- runJobs(ctx, t, a, expireJob, schedule.MustParse("every 6h"), e.splits()...) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()
 		if got := left(StoreName{"acme", "b"}); got != 1 {
@@ -202,7 +203,9 @@ func TestExpiryGuard(t *testing.T) {
 			}
 			e := &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores),
 				incidents: func(context.Context) error { return tt.unknown }}
-			e.expire(t.Context(), n)
+			if _, err := e.expire(t.Context(), n); !errors.Is(err, tt.unknown) {
+				t.Errorf("got %v, want %v", err, tt.unknown)
+			}
 			remaining := 0
 			for _, space := range []string{"s", "other"} {
 				for _, err := range storage.ListKept(t.Context(), st, space, []string{"a"}) {

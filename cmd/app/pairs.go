@@ -26,7 +26,11 @@ const DuplicationSweep = "duplication"
 func (a *App) pairSplits(ctx context.Context, w sweeping, lists *spaceLists) (all []sweep.Split, err error) {
 	found, err := a.pairsInForce(ctx, w.rules, lists)
 	for _, p := range found {
-		m, e := a.pairSplit(w, p, false)
+		if !a.selects(DuplicationSweep, StoreName{p.Account, p.Source}, p.Space) ||
+			!a.selects(DuplicationSweep, StoreName{p.Account, p.Destination}, p.Space) {
+			continue
+		}
+		m, e := a.pairSplit(w, p, pairs.Config{Items: a.pairItems(p)})
 		if e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -86,7 +90,20 @@ func (a *App) pairBlocked(k *client.Controls, p pairs.Pair) func(context.Context
 	return func(ctx context.Context) error { return errors.Join(source(ctx), destination(ctx)) }
 }
 
-func (a *App) pairSplit(w sweeping, p pairs.Pair, full bool) (sweep.Split, error) {
+// pairItems returns what reports whether the scheduled rounds compare an item of a pair; nil: they compare all.
+func (a *App) pairItems(p pairs.Pair) func(item string) bool {
+	f := a.filter(DuplicationSweep)
+	source, destination := f.Items(p.Account, p.Source, p.Space), f.Items(p.Account, p.Destination, p.Space)
+	if source == nil && destination == nil {
+		return nil
+	}
+	return func(item string) bool {
+		return (source == nil || source(item)) && (destination == nil || destination(item))
+	}
+}
+
+// pairSplit returns the split of a pair. c says what is compared.
+func (a *App) pairSplit(w sweeping, p pairs.Pair, c pairs.Config) (sweep.Split, error) {
 	source, err := a.stores.configured(StoreName{p.Account, p.Source})
 	if err != nil {
 		return sweep.Split{}, err
@@ -95,7 +112,8 @@ func (a *App) pairSplit(w sweeping, p pairs.Pair, full bool) (sweep.Split, error
 	if err != nil {
 		return sweep.Split{}, err
 	}
-	pages, err := pairs.New(pairs.Config{Pair: p, Full: full, Large: int64(a.cfg.Duplication.LargeThreshold)},
+	c.Pair, c.Large = p, int64(a.cfg.Duplication.LargeThreshold)
+	pages, err := pairs.New(c,
 		pairs.Deps{Source: storage.ReadOnly(source), Destination: storage.ReadOnly(destination), Rules: w.rules,
 			Records: a.reader, Lists: a.lists})
 	if err != nil {
@@ -114,6 +132,8 @@ type PairRequest struct {
 	// Begun identifies the rounds. OnEmitted is called with the number of commands after each page.
 	Begun     time.Time
 	OnEmitted func(n int64)
+	// DryRun compares, and publishes nothing.
+	DryRun bool
 }
 
 // A ComparedPair is the result for one space of a pair.
@@ -125,7 +145,7 @@ type ComparedPair struct {
 // SweepDuplication runs one round of the duplication sweep over each selected pair, beside the periodic rounds. A round
 // that an earlier call has left unfinished goes on, except with Full.
 func (a *App) SweepDuplication(ctx context.Context, r PairRequest) (all []ComparedPair, err error) {
-	err = a.inCommand(ctx, func(ctx context.Context, w sweeping) error {
+	err = a.inCommand(ctx, r.DryRun, func(ctx context.Context, w sweeping) error {
 		found, unknown := a.pairsInForce(ctx, w.rules, newSpaceLists())
 		found = slices.DeleteFunc(found, func(p pairs.Pair) bool {
 			return r.Account != "" && p.Account != r.Account || r.Space != "" && p.Space != r.Space ||
@@ -136,7 +156,7 @@ func (a *App) SweepDuplication(ctx context.Context, r PairRequest) (all []Compar
 				precondition.Err)
 		}
 		err := byHand(ctx, w, found, func(p pairs.Pair) (sweep.Split, error) {
-			m, err := a.pairSplit(w, p, r.Full)
+			m, err := a.pairSplit(w, p, pairs.Config{Full: r.Full})
 			m.Start, m.OnEmitted, m.Anew = r.Begun, r.OnEmitted, r.Full
 			return m, err
 		}, func(p pairs.Pair, result sweep.Result) { all = append(all, ComparedPair{p, result}) })

@@ -5,46 +5,34 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 	"strings"
-	"time"
 
-	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/inventory/sorted"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/sweep"
 	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
-// reconcileSplits returns the splits of the periodic reconcile sweep: the spaces of all stores. The error names the
-// stores whose spaces are unknown.
-func (a *App) reconcileSplits(ctx context.Context, w sweeping, lists *spaceLists) (all []sweep.Split, err error) {
-	for _, n := range a.stores.storeNames() {
-		if a.sweepBlocked(w.controls, reconcile.Name, n)(ctx) != nil {
-			continue
-		}
-		spaces, e := a.spacesOf(ctx, n, lists)
-		err = errors.Join(err, e)
-		for _, space := range spaces {
-			m, e := a.reconcileSplit(w, schemas.Copy{Account: n.Account, Store: n.Store, Space: space})
-			if e != nil {
-				err = errors.Join(err, e)
-				continue
-			}
-			m.Blocked = a.whileAnswering(n, m.Blocked)
-			all = append(all, m)
-		}
-	}
-	return all, err
+// reconcileSweep returns the sweep over the spaces of all stores.
+func (a *App) reconcileSweep(w sweeping, lists *spaceLists) spaceSweep {
+	return spaceSweep{reconcile.Name,
+		func(ctx context.Context, n StoreName) ([]string, error) { return a.spacesOf(ctx, n, lists) },
+		func(space schemas.Copy, items func(string) bool) (sweep.Split, error) {
+			return a.reconcileSplit(w, space, items, nil)
+		}}
 }
 
-// reconcileSplit returns the split of a space in a store.
-func (a *App) reconcileSplit(w sweeping, space schemas.Copy) (sweep.Split, error) {
+// reconcileSplit returns the split of a space in a store. items reports whether an item is compared; nil: all are. l is
+// compared in place of the listing of the store; nil: the store lists the space.
+func (a *App) reconcileSplit(
+	w sweeping, space schemas.Copy, items func(string) bool, l *reconcile.Listing,
+) (sweep.Split, error) {
 	n := StoreName{space.Account, space.Store}
 	st, err := a.stores.configured(n)
 	if err != nil {
@@ -55,13 +43,19 @@ func (a *App) reconcileSplit(w sweeping, space schemas.Copy) (sweep.Split, error
 	pages, err := reconcile.New(reconcile.Config{
 		Space: space, ExternalWrites: st.cfg.ExternalWrites == "expected", ExternalWritesSince: st.since.externalWrites,
 		Settle: a.cfg.Reconcile.Settle, AppearsWhole: st.cfg.Driver == "s3", MaxMissing: float64(a.cfg.Sweep.MaxMissing),
-		Large: int64(a.cfg.Duplication.LargeThreshold),
+		Large: int64(a.cfg.Duplication.LargeThreshold), Items: items,
 	}, reconcile.Deps{
-		Store: storage.ReadOnly(st), Rows: ManifestRows(a.db), Fresh: a.freshTables, Settle: w.Settle,
+		Store: storage.ReadOnly(st), Listing: l, Rows: manifestRows(a.db, l != nil), Fresh: a.freshTables, Settle: w.Settle,
 		OpenIncident: func(ctx context.Context, _ schemas.Copy, detail string) error {
+			if w.dry {
+				return nil
+			}
 			return w.board.Open(ctx, subject, detail)
 		},
 		CloseIncident: func(ctx context.Context, _ schemas.Copy, detail string) error {
+			if w.dry {
+				return nil
+			}
 			return w.board.Close(ctx, subject, detail)
 		},
 		DeclaredGone: func() bool { return !w.gone.Since(space.Account, space.Store, space.Space).IsZero() },
@@ -72,18 +66,25 @@ func (a *App) reconcileSplit(w sweeping, space schemas.Copy) (sweep.Split, error
 	return sweep.Split{Sweep: reconcile.Name, Name: schemas.Key(space.Account, space.Store, space.Space),
 		Account: space.Account, Pages: pages, Blocked: a.sweepBlocked(w.controls, reconcile.Name, n),
 		Lag:    a.lagOf(schemas.RolePlanner, schemas.RoleChecker, schemas.RoleState),
-		Report: func(r sweep.Result) *pb.Report { return reconcile.Report(space, r) }}, nil
+		Report: func(r sweep.Result) *pb.Report { return reconcile.Report(space, l, r) }}, nil
 }
 
 // ManifestRows returns reconcile.Deps.Rows of a database.
 func ManifestRows(db *clickhouse.DB) func(context.Context, schemas.Copy, string) iter.Seq2[reconcile.Row, error] {
+	return manifestRows(db, false)
+}
+
+// manifestRows is ManifestRows. With digests the rows have them even if they have a version: listings may have none.
+func manifestRows(
+	db *clickhouse.DB, digests bool,
+) func(context.Context, schemas.Copy, string) iter.Seq2[reconcile.Row, error] {
 	return func(ctx context.Context, of schemas.Copy, last string) iter.Seq2[reconcile.Row, error] {
 		return func(yield func(reconcile.Row, error) bool) {
 			stop := errors.New("stop")
 			err := read.EachInSpace(ctx, db, of, last, func(c read.RecordedCopy) error {
 				row := reconcile.Row{Item: c.Item, Live: c.Live, Time: c.Time, Size: c.Size, Version: c.Version, ETag: c.ETag,
 					Passed: c.Passed}
-				if c.Live && c.Version == "" && c.ETag == "" {
+				if c.Live && (digests || c.Version == "" && c.ETag == "") {
 					row.Digests = digestsOf(c.Digests)
 				}
 				if !yield(row, nil) {
@@ -108,53 +109,18 @@ func digestsOf(text string) digest.Set {
 	return set
 }
 
-// A ReconcileRequest selects spaces. Empty fields select all.
+// A ReconcileRequest selects the spaces of rounds of the reconcile sweep.
 type ReconcileRequest struct {
-	Account, Store, Space string
-	// Begun identifies the rounds. OnEmitted is called with the number of findings after each page.
-	Begun     time.Time
-	OnEmitted func(n int64)
-}
-
-// A ReconciledSpace is the result for one space in a store.
-type ReconciledSpace struct {
-	Account, Store, Space string
-	sweep.Result
+	SpacesRequest
+	// Listing has the copies of Account and Store, which are not empty then, and is compared in place of the listings of
+	// the store. The selected spaces are those that it has. nil: the stores list their spaces.
+	Listing *sorted.Listing
+	// OnListed is called with the number of items that were read of Listing, some more than once; nil: not called.
+	OnListed func(n int64)
 }
 
 // SweepReconcile runs one round of the reconcile sweep over each selected space, beside the periodic rounds. A round
-// that an earlier call has left unfinished goes on.
-func (a *App) SweepReconcile(ctx context.Context, r ReconcileRequest) (all []ReconciledSpace, err error) {
-	var spaces []schemas.Copy
-	for _, n := range a.stores.storeNames() {
-		if r.Account != "" && n.Account != r.Account || r.Store != "" && n.Store != r.Store {
-			continue
-		}
-		names, err := a.spacesOf(ctx, n, newSpaceLists())
-		if err != nil {
-			return nil, err
-		}
-		for _, space := range names {
-			if r.Space == "" || r.Space == space {
-				spaces = append(spaces, schemas.Copy{Account: n.Account, Store: n.Store, Space: space})
-			}
-		}
-	}
-	if len(spaces) == 0 {
-		return nil, fmt.Errorf("%w: there is no such space: see 'millrace space list' and 'millrace store list'",
-			precondition.Err)
-	}
-	err = a.inCommand(ctx, func(ctx context.Context, w sweeping) error {
-		return byHand(ctx, w, spaces, func(space schemas.Copy) (sweep.Split, error) {
-			m, err := a.reconcileSplit(w, space)
-			m.Start, m.OnEmitted = r.Begun, r.OnEmitted
-			return m, err
-		}, func(at schemas.Copy, result sweep.Result) {
-			all = append(all, ReconciledSpace{at.Account, at.Store, at.Space, result})
-		})
-	})
-	slices.SortFunc(all, func(a, b ReconciledSpace) int {
-		return strings.Compare(schemas.Key(a.Account, a.Store, a.Space), schemas.Key(b.Account, b.Store, b.Space))
-	})
-	return all, err
+// that an earlier call has left unfinished goes on, unless it began with another listing.
+func (a *App) SweepReconcile(ctx context.Context, r ReconcileRequest) ([]SweptSpace, error) {
+	return a.sweepSpaces(ctx, r.SpacesRequest, func(w sweeping) spaceSweep { return r.sweep(a, w) })
 }

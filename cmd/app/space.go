@@ -19,18 +19,25 @@ import (
 
 // newActions makes the table of the admin actions that roles use.
 func (a *App) newActions() (err error) {
-	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, actionsTo(&a.goneSpaces))
+	toTables := actionsTo(&a.goneSpaces, &a.skippedRounds)
+	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(key []byte, d *schemas.Delivery) error {
+		if action, ok := d.Body.(*pb.AdminAction); ok && a.jobRequests.apply(action, d.Timestamp) && a.onJobRequest != nil {
+			a.onJobRequest()
+		}
+		return toTables(key, d)
+	})
 	if err != nil {
 		return fmt.Errorf("make the table of actions: %w", err)
 	}
 	return nil
 }
 
-// actionsTo returns a table function that applies the actions of operators to gone.
-func actionsTo(gone *space.Gone) func([]byte, *schemas.Delivery) error {
+// actionsTo returns a table function that applies the actions of operators to gone spaces and skipped rounds.
+func actionsTo(gone *space.Gone, skipped *skippedRounds) func([]byte, *schemas.Delivery) error {
 	return func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {
 			gone.Apply(d.Partition, d.Timestamp, action)
+			skipped.apply(action)
 		}
 		return nil
 	}

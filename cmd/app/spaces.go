@@ -134,6 +134,8 @@ type SpaceView struct {
 	// Limits of the brake on deletes in the space at this store, and the deletes that count, within an hour and 30 days.
 	Limits      brake.Limits
 	Hour, Month int64
+	// Before is the oldest count of the space by the stats sweep within 30 days; the zero value: there is none.
+	Before read.SpaceSize
 }
 
 // SpaceViews returns a space in all stores of its account, and asks the stores for it.
@@ -160,7 +162,16 @@ func (p *Policies) SpaceViews(
 		return nil, err
 	}
 	now := time.Now()
+	sizes, err := read.SizesSince(ctx, db, of.Account, of.Space, now.Add(-30*24*time.Hour))
+	if err != nil {
+		return nil, err
+	}
 	for i := range views {
+		for _, n := range sizes {
+			if n.Store == views[i].Store {
+				views[i].Before = n
+			}
+		}
 		at := of.In(views[i].Store)
 		counts, err := read.DeletesSince(ctx, db, at, now.Add(-30*24*time.Hour))
 		if err != nil {

@@ -54,7 +54,7 @@ func TestPairWithAStoreThatIsNotThere(t *testing.T) {
 // A store may be removed after the names of the stores were listed.
 func TestReconcileOfAStoreThatIsNotThere(t *testing.T) {
 	a, w, _ := splitsApp(t)
-	if _, err := a.reconcileSplit(w, schemas.Copy{Account: "acme", Store: "2", Space: "photos"}); err == nil {
+	if _, err := a.reconcileSplit(w, schemas.Copy{Account: "acme", Store: "2", Space: "photos"}, nil, nil); err == nil {
 		t.Error("no error")
 	}
 }
@@ -62,7 +62,7 @@ func TestReconcileOfAStoreThatIsNotThere(t *testing.T) {
 // A round ends when its store is removed.
 func TestRemovedStoreDuringARound(t *testing.T) {
 	a, w, _ := splitsApp(t)
-	m, err := a.reconcileSplit(w, schemas.Copy{Account: "acme", Store: "1", Space: "photos"})
+	m, err := a.reconcileSplit(w, schemas.Copy{Account: "acme", Store: "1", Space: "photos"}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

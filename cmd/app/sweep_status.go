@@ -17,18 +17,20 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/groups"
 	"github.com/millrace/millrace/streams/sweep/pairs"
 	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
 // States of a split.
 const (
-	SplitDone    = "done"    // its last round has ended
-	SplitRunning = "running" // its round has begun and not ended: it goes on in a running sweeper
-	SplitFailed  = "failed"  // it has failed since its last checkpoint, and is tried again
-	SplitPaused  = "paused"  // the sweep, the store or the account is paused, or the account is inactive
-	SplitNever   = "never"   // no round has begun
-	SplitUnknown = "unknown" // the spaces of the store are unknown, since it does not answer
+	SplitDone     = "done"     // its last round has ended
+	SplitRunning  = "running"  // its round has begun and not ended: it goes on in a running sweeper
+	SplitFailed   = "failed"   // it has failed since its last checkpoint, and is tried again
+	SplitPaused   = "paused"   // the sweep, the store or the account is paused, or the account is inactive
+	SplitNever    = "never"    // no round has begun
+	SplitUnknown  = "unknown"  // the spaces of the store are unknown, since it does not answer
+	SplitExcluded = "excluded" // sweep.spaces leaves it out
 )
 
 // A SplitStatus is the last round of a split of a sweep.
@@ -83,10 +85,10 @@ func splitOf(c *pb.Checkpoint) (s SplitStatus, ok bool) {
 	s.Sweep, s.ByHand = strings.CutSuffix(c.GetSweep(), demand)
 	parts := schemas.SplitKey(c.GetSplit())
 	switch n := len(parts); {
-	case s.Sweep == sweep.FixitySweep && n == 2:
-		s.Account, s.Store = parts[0], parts[1]
-	case s.Sweep == sweep.FixitySweep && n == 3, s.Sweep == reconcile.Name && n == 3:
+	case s.Sweep == sweep.FixitySweep && n == 3, s.Sweep == reconcile.Name && n == 3, s.Sweep == groups.Name && n == 3:
 		s.Account, s.Store, s.Space = parts[0], parts[1], parts[2]
+	case s.Sweep == StatsSweep && n == 1:
+		s.Account = parts[0]
 	case s.Sweep == DuplicationSweep && n == 4:
 		s.Account, s.Space, s.Store, s.Destination = parts[0], parts[1], parts[2], parts[3]
 	default:
@@ -100,12 +102,20 @@ func splitOf(c *pb.Checkpoint) (s SplitStatus, ok bool) {
 		s.Finished = c.GetFinished().AsTime()
 	}
 	s.Emitted, s.Share = c.GetEmitted(), -1
+	switch s.Sweep {
+	case sweep.FixitySweep:
+		s.Compared = c.GetCounts()[sweep.Requested]
+		return s, true
+	case StatsSweep:
+		s.Compared = c.GetCounts()["items"]
+		return s, true
+	}
 	for what, n := range c.GetCounts() {
-		if strings.HasSuffix(what, "_bytes") && s.Sweep != sweep.FixitySweep {
+		if strings.HasSuffix(what, "_bytes") {
 			continue
 		}
 		s.Compared += n
-		if s.Sweep != sweep.FixitySweep && slices.Contains([]string{"adopted", "extra", "resurrected"}, what) {
+		if slices.Contains([]string{"adopted", "extra", "resurrected"}, what) {
 			s.added += n
 		}
 	}
@@ -126,14 +136,14 @@ func (s *SplitStatus) fail(last read.Iteration) {
 // share sets Share from the number of live items on record now.
 func (s *SplitStatus) share(live int64) {
 	recorded, done := live-s.added, s.Compared-s.added
-	if s.Sweep == sweep.FixitySweep || !s.Unfinished() || recorded <= 0 || done > recorded {
-		return // only copies that are due are checked; and more items than on record are a store that is taken in
+	if s.Sweep == sweep.FixitySweep || s.Sweep == groups.Name || !s.Unfinished() || recorded <= 0 || done > recorded {
+		return // not all copies are looked at; and more items than on record are a store that is taken in
 	}
 	s.Share = float64(done) / float64(recorded)
 }
 
-// SweepStatus returns the splits of all sweeps that have had a round, and those of the scheduled fixity and reconcile
-// sweeps that have not, sorted. A store that does not answer has a split with SplitUnknown.
+// SweepStatus returns the splits of all sweeps that have had a round, and those of the scheduled fixity, reconcile,
+// groups and stats sweeps that have not, sorted. A store that does not answer has a split with SplitUnknown.
 func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
 	known, err := a.newCheckpoints()
 	if err != nil {
@@ -152,11 +162,18 @@ func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
 			for i := range all {
 				s := &all[i]
 				blocked := a.sweepBlocked(k, s.Sweep, StoreName{s.Account, s.Store})
-				if s.Destination != "" {
+				switch {
+				case s.Sweep == StatsSweep:
+					blocked = statsBlocked(k, s.Account)
+				case s.Destination != "":
 					blocked = a.pairBlocked(k, pairs.Pair{Account: s.Account, Source: s.Store, Destination: s.Destination})
 				}
 				paused := errors.Is(blocked(ctx), sweep.ErrPaused)
-				if (paused || slices.Contains(inactive, s.Account)) && s.State != SplitUnknown {
+				switch {
+				case s.State == SplitUnknown:
+				case !s.ByHand && !a.isSelected(s):
+					s.State = SplitExcluded
+				case paused || slices.Contains(inactive, s.Account):
 					s.State = SplitPaused
 				}
 			}
@@ -164,6 +181,12 @@ func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
 		})
 	})
 	return all, err
+}
+
+// isSelected reports whether the scheduled rounds cover the split.
+func (a *App) isSelected(s *SplitStatus) bool {
+	return a.selects(s.Sweep, StoreName{s.Account, s.Store}, s.Space) &&
+		(s.Destination == "" || a.selects(s.Sweep, StoreName{s.Account, s.Destination}, s.Space))
 }
 
 // all returns the newest checkpoint of each split.
@@ -207,7 +230,7 @@ func (s *SplitStatus) key() string {
 	return schemas.Key(s.Sweep, fmt.Sprint(s.ByHand), s.Account, s.Store, s.Space, s.Destination)
 }
 
-// scheduledSplits returns the splits of the scheduled fixity and reconcile sweeps, without rounds.
+// scheduledSplits returns the splits of the scheduled sweeps but the duplication sweep, without rounds.
 func (a *App) scheduledSplits(ctx context.Context) (all []SplitStatus) {
 	stores := a.stores.storeNames()
 	spaces, failed := make([][]string, len(stores)), make([]error, len(stores))
@@ -216,17 +239,20 @@ func (a *App) scheduledSplits(ctx context.Context) (all []SplitStatus) {
 		asking.Go(func() { spaces[i], failed[i] = a.spacesInTime(ctx, n) })
 	}
 	asking.Wait()
+	for _, acc := range a.stores.inForce() {
+		all = append(all, SplitStatus{Sweep: StatsSweep, Account: acc.ID, State: SplitNever, Share: -1})
+	}
 	for i, n := range stores {
-		never := SplitStatus{Sweep: sweep.FixitySweep, Account: n.Account, Store: n.Store, State: SplitNever, Share: -1}
-		all = append(all, never)
-		never.Sweep = reconcile.Name
-		if failed[i] != nil {
-			never.State, never.Error = SplitUnknown, failed[i].Error()
-			all = append(all, never)
-		}
-		for _, space := range spaces[i] {
-			never.Space = space
-			all = append(all, never)
+		for _, name := range []string{sweep.FixitySweep, groups.Name, reconcile.Name} {
+			never := SplitStatus{Sweep: name, Account: n.Account, Store: n.Store, State: SplitNever, Share: -1}
+			if failed[i] != nil {
+				never.State, never.Error = SplitUnknown, failed[i].Error()
+				all = append(all, never)
+			}
+			for _, space := range spaces[i] {
+				never.Space = space
+				all = append(all, never)
+			}
 		}
 	}
 	return all
@@ -259,7 +285,7 @@ func (a *App) shares(ctx context.Context, all []SplitStatus) error {
 	asked := map[string]bool{}
 	for i := range all {
 		s := &all[i]
-		if !s.Unfinished() || s.Sweep == sweep.FixitySweep {
+		if !s.Unfinished() || s.Sweep == sweep.FixitySweep || s.Sweep == groups.Name {
 			continue
 		}
 		if !asked[s.Account] {

@@ -28,8 +28,13 @@ func TestSplitOfCheckpoint(t *testing.T) {
 		point *pb.Checkpoint
 		want  *SplitStatus // nil: it is not that of a sweep
 	}{
-		"fixity": {point("fixity", "acme/1", map[string]int64{"1/maps": 3, "1/x_bytes": 4}),
-			with(func(s *SplitStatus) { s.Sweep, s.Account, s.Store, s.Compared = "fixity", "acme", "1", 7 })},
+		"fixity": {point("fixity", "acme/1/maps", map[string]int64{"requested": 7, "final": 6, "live": 9}),
+			with(func(s *SplitStatus) {
+				s.Sweep, s.Account, s.Store, s.Space, s.Compared = "fixity", "acme", "1", "maps", 7
+			})},
+		"fixity of a store, of an earlier build": {point("fixity", "acme/1", map[string]int64{"1/maps": 3}), nil},
+		"stats": {point("stats", "acme", map[string]int64{"items": 3, "bytes": 90}),
+			with(func(s *SplitStatus) { s.Sweep, s.Account, s.Compared = "stats", "acme", 3 })},
 		"fixity of a space, by hand": {point("fixity.demand", "acme/1/a%2Fb", nil), with(func(s *SplitStatus) {
 			s.Sweep, s.ByHand, s.Account, s.Store, s.Space = "fixity", true, "acme", "1", "a/b"
 		})},
@@ -42,6 +47,9 @@ func TestSplitOfCheckpoint(t *testing.T) {
 				s.Sweep, s.Account, s.Space, s.Store, s.Destination = "duplication", "acme", "maps", "1", "2"
 				s.Compared, s.added = 4, 1
 			})},
+		"groups": {point("groups", "acme/1/maps", map[string]int64{"whole": 3, "orphans": 1}), with(func(s *SplitStatus) {
+			s.Sweep, s.Account, s.Store, s.Space, s.Compared = "groups", "acme", "1", "maps", 4
+		})},
 		"a brake":            {point("brake.deletes", "acme/2/maps", nil), nil},
 		"of another version": {point("reconcile", "acme/1", nil), nil},
 	} {
@@ -50,7 +58,7 @@ func TestSplitOfCheckpoint(t *testing.T) {
 			t.Errorf("%s: got %+v, %v, want %+v", name, got, ok, tc.want)
 		}
 	}
-	done := point("fixity", "acme/1", nil)
+	done := point("fixity", "acme/1/maps", nil)
 	done.Finished = timestamppb.New(at(2))
 	if s, _ := splitOf(done); s.State != SplitDone || !s.Finished.Equal(at(2)) || s.Unfinished() {
 		t.Errorf("a round that has ended: %+v", s)
@@ -93,6 +101,7 @@ func TestShareOfRound(t *testing.T) {
 		"nothing yet":           {func(s *SplitStatus) { s.Compared = 0 }, 400, 0, time.Time{}},
 		"paused":                {func(s *SplitStatus) { s.State = SplitPaused }, 400, 0.25, time.Time{}},
 		"due copies":            {func(s *SplitStatus) { s.Sweep = "fixity" }, 400, -1, time.Time{}},
+		"groups":                {func(s *SplitStatus) { s.Sweep = "groups" }, 400, -1, time.Time{}},
 		"before any checkpoint": {func(s *SplitStatus) { s.Updated = began }, 400, 0.25, time.Time{}},
 		"a round that has ended": {func(s *SplitStatus) { s.State, s.Finished = SplitDone, now }, 400, -1,
 			time.Time{}},

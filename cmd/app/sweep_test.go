@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/schedule"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -62,24 +63,24 @@ func newSwept(t *testing.T, copies int) *swept {
 	return s
 }
 
-// sweep runs a round that starts some time after the first, and returns the tasks that it
+// sweep runs a round that starts some time after the first until it waits for results, and returns the tasks that it
 // published.
-func (s *swept) sweep(after time.Duration, demand bool) (sweep.Result, []*pb.FixityTask) {
+func (s *swept) sweep(after time.Duration, demand bool) (FixityRound, []*pb.FixityTask) {
 	s.t.Helper()
 	n := len(s.b.Bodies(schemas.FixityLow))
-	r, err := s.a.SweepFixity(s.t.Context(),
-		sweep.Request{Account: "acme", Store: "1", Begun: s.begun.Add(after), Period: 90 * 24 * time.Hour, All: demand})
-	if err != nil {
-		s.t.Fatal(err)
+	all, err := s.a.SweepFixity(s.t.Context(), FixityRequest{Account: "acme", Store: "1", Begun: s.begun.Add(after),
+		All: demand, Detach: true})
+	if err != nil || len(all) != 1 {
+		s.t.Fatal(all, err)
 	}
 	var tasks []*pb.FixityTask
 	for _, b := range s.b.Bodies(schemas.FixityLow)[n:] {
 		tasks = append(tasks, b.(*pb.FixityTask))
 	}
-	return r, tasks
+	return all[0], tasks
 }
 
-// pass records passed checks of tasks.
+// pass records passed checks of tasks, which the checker has handled.
 func (s *swept) pass(tasks []*pb.FixityTask, at time.Time) {
 	s.t.Helper()
 	var batch []*schemas.Delivery
@@ -100,6 +101,13 @@ func (s *swept) pass(tasks []*pb.FixityTask, at time.Time) {
 		if err := store.Store(s.t.Context(), batch); err != nil {
 			s.t.Fatal(err)
 		}
+	}
+	for _, topic := range []schemas.Topic{schemas.FixityLow, schemas.FixityLarge} {
+		ends, err := s.a.admin.EndOffsets(s.t.Context(), topic)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.b.ReplaceMembers(schemas.RoleChecker, topic, ends) // the checker has handled the tasks
 	}
 }
 
@@ -122,6 +130,17 @@ func TestSweepOnDemand(t *testing.T) {
 		t.Fatalf("the round that is due asks for %v", tasks)
 	}
 	s.pass(tasks, s.begun.Add(time.Second))
+	for range 2 { // once more, it does nothing
+		if err := s.a.EndFixity(t.Context(), []FixityRound{due}, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reports := s.b.Bodies(schemas.Reports)
+	r, _ := reports[0].(*pb.Report)
+	if c := r.GetCounts(); len(reports) != 1 || r.GetRound() != due.ID || !r.GetComplete() || c["pass"] != 3 ||
+		c["live"] != 3 || c["verified"] != 3 {
+		t.Errorf("with all results: reported %v", reports)
+	}
 	for _, after := range []time.Duration{time.Minute, 2 * time.Minute} {
 		if r, tasks := s.sweep(after, false); len(tasks) != 0 || r.ID == due.ID {
 			t.Errorf("the next round that is due, %v, asks for %v", r, tasks)
@@ -131,9 +150,9 @@ func TestSweepOnDemand(t *testing.T) {
 	half := func(sweep string, begun time.Time) string {
 		id := schemas.ID("half", sweep)
 		s.b.Send(schemas.Message{Topic: schemas.Checkpoints,
-			Body: &pb.Checkpoint{Id: id, Sweep: sweep, Split: "acme/1", Round: id,
-				Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"item-001"}`),
-				Counts: map[string]int64{"1/photos": 2}}})
+			Body: &pb.Checkpoint{Id: id, Sweep: sweep, Split: "acme/1/photos", Round: id,
+				Started: timestamppb.New(begun), Cursor: []byte(`{"Item":"item-001","Requested":2}`),
+				Counts: map[string]int64{"requested": 2}}})
 		return id
 	}
 	halfDue, halfAsked := half("fixity", s.begun.Add(150*time.Second)), half("fixity.demand", s.begun.Add(-24*time.Hour))
@@ -155,11 +174,12 @@ func TestSweepOnDemand(t *testing.T) {
 	}
 }
 
-// empty is a finished round without checks.
-func (s *swept) empty(sweep string, after time.Duration) {
-	id, begun := schemas.ID("empty", sweep), timestamppb.New(s.begun.Add(after))
+// ended is a round that has ended, with a number of checks.
+func (s *swept) ended(sweep string, after time.Duration, checks int64) {
+	id, begun := schemas.ID("ended", sweep), timestamppb.New(s.begun.Add(after))
 	s.b.Send(schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{
-		Id: id, Sweep: sweep, Split: "acme/1", Round: id, Started: begun, Finished: begun, Baseline: true}})
+		Id: id, Sweep: sweep, Split: "acme/1/photos", Round: id, Started: begun, Finished: begun, Baseline: true,
+		Counts: map[string]int64{"requested": checks}}})
 }
 
 // The first round with checks is the baseline, also when it resumes after a kill. A lost checkpoint
@@ -170,26 +190,26 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 		want   int // of 3 tasks
 	}{
 		"the first one":                                  {func(*swept) {}, 3},
-		"the second":                                     {func(s *swept) { s.sweep(-time.Minute, false) }, 0},
+		"the second":                                     {func(s *swept) { s.ended("fixity", -time.Minute, 3) }, 0},
 		"after one that was asked for":                   {func(s *swept) { s.sweep(-time.Minute, true) }, 0},
-		"after one that found nothing":                   {func(s *swept) { s.empty("fixity", -time.Minute) }, 3},
-		"after one that was asked for and found nothing": {func(s *swept) { s.empty("fixity.demand", -time.Minute) }, 3},
+		"after one that found nothing":                   {func(s *swept) { s.ended("fixity", -time.Minute, 0) }, 3},
+		"after one that was asked for and found nothing": {func(s *swept) { s.ended("fixity.demand", -time.Minute, 0) }, 3},
 		"after one that found nothing, all is checked": {func(s *swept) {
 			_, tasks := s.sweep(-2*time.Minute, false)
 			s.pass(tasks, s.begun.Add(-100*24*time.Hour))
-			s.empty("fixity", -time.Minute)
+			s.ended("fixity", -time.Minute, 0)
 		}, 0},
 		"its checkpoint is lost": {func(s *swept) {
 			_, tasks := s.sweep(-time.Minute, false)
 			s.pass(tasks[:1], s.begun.Add(-100*24*time.Hour))
 			s.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints,
-				Key: []byte(schemas.Key("fixity", "acme/1"))}, Partition: -1})
+				Key: []byte(schemas.Key("fixity", "acme/1/photos"))}, Partition: -1})
 		}, 0},
 		"killed in its midst": {func(s *swept) {
 			mend := s.b.FailProduce(schemas.FixityLow, kafkatest.Refused, -1)
 			defer mend()
 			if _, err := s.a.SweepFixity(s.t.Context(),
-				sweep.Request{Account: "acme", Store: "1", Begun: s.begun.Add(-time.Minute)}); err == nil {
+				FixityRequest{Account: "acme", Store: "1", Begun: s.begun.Add(-time.Minute)}); err == nil {
 				s.t.Error("nothing failed")
 			}
 		}, 3},
@@ -215,7 +235,7 @@ func TestSweepOfEmptiedTables(t *testing.T) {
 			t.Parallel()
 			s := newSwept(t, 3)
 			s.exec("TRUNCATE TABLE {db}." + table)
-			o := sweep.Request{Account: "acme", Store: "1", Begun: s.begun, Period: 90 * 24 * time.Hour}
+			o := FixityRequest{Account: "acme", Store: "1", Begun: s.begun}
 			_, err := s.a.SweepFixity(t.Context(), o)
 			if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "millrace rebuild") {
 				t.Fatalf("got %v, want that the tables lack records", err)
@@ -235,8 +255,170 @@ func TestSweepOfEmptiedTables(t *testing.T) {
 
 func TestSweepOfAnUnknownStore(t *testing.T) {
 	s := newSwept(t, 0)
-	if _, err := s.a.SweepFixity(t.Context(), sweep.Request{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err,
+	if _, err := s.a.SweepFixity(t.Context(), FixityRequest{Account: "acme", Store: "9", Begun: s.begun}); !errors.Is(err,
 		precondition.Err) {
 		t.Errorf("got %v, want a precondition", err)
+	}
+}
+
+// An unfinished round that an operator skips ends when somebody would continue it, and the next one is another.
+func TestSkipRounds(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	first, _ := s.sweep(0, false)
+	by := Actor{Who: "ann", Reason: "a test", From: "cli"}
+	if skipped, err := s.a.SkipRounds(t.Context(), SkipRequest{Sweep: "reconcile"}, by); err != nil || len(skipped) != 0 {
+		t.Errorf("of another sweep: %v, %v", skipped, err)
+	}
+	skipped, err := s.a.SkipRounds(t.Context(), SkipRequest{Sweep: "fixity", Store: "1", Space: "photos"}, by)
+	if err != nil || len(skipped) != 1 || skipped[0].Round != first.ID {
+		t.Fatalf("skipped %v, %v", skipped, err)
+	}
+	if ended, tasks := s.sweep(time.Minute, false); ended.ID != first.ID || len(tasks) != 0 || ended.Finished.IsZero() {
+		t.Errorf("goes on as %+v with %d tasks", ended, len(tasks))
+	}
+	if n := len(s.b.Bodies(schemas.Reports)); n != 0 {
+		t.Errorf("%d reports", n)
+	}
+	if next, tasks := s.sweep(2*time.Minute, false); next.ID == first.ID || len(tasks) != 3 {
+		t.Errorf("the next round is %+v with %d tasks", next, len(tasks))
+	}
+}
+
+// A round that is not scheduled goes on while it waits for results, and is ended when it was abandoned or skipped.
+func TestOtherRounds(t *testing.T) {
+	s := newSwept(t, 0)
+	s.a.skippedRounds.apply(&pb.AdminAction{Action: actionSkipRound, Target: "skipped", Who: "ann", Reason: "a test"})
+	const waits, requests = `{"Item":"a","Requested":2,"Waiting":"2026-03-01T12:00:00Z"}`, `{"Item":"a","Requested":2}`
+	for name, tt := range map[string]struct {
+		sweep, store, round, cursor string
+		age                         int // of the checkpoint, in hours
+		// off: the sweep has no schedule; excluded: the space is not selected; ended: so has the round
+		off, excluded, ended bool
+		want                 string // "", waits or ends
+	}{
+		"scheduled, waits":             {"fixity", "1", "r", waits, 1, false, false, false, "waits"},
+		"scheduled, requests":          {"fixity", "1", "r", requests, 1000, false, false, false, ""},
+		"scheduled, skipped":           {"fixity", "1", "skipped", requests, 1, false, false, false, "ends"},
+		"of another sweep, skipped":    {"reconcile.demand", "1", "skipped", requests, 0, false, false, false, "ends"},
+		"by hand, waits":               {"fixity.demand", "1", "r", waits, 1, false, false, false, "waits"},
+		"by hand, requests":            {"fixity.demand", "1", "r", requests, 1, false, false, false, ""},
+		"by hand, abandoned":           {"fixity.demand", "1", "r", requests, 25, false, false, false, "ends"},
+		"by hand, skipped":             {"fixity.demand", "1", "skipped", requests, 0, false, false, false, "ends"},
+		"schedule off, waits":          {"fixity", "1", "r", waits, 1, true, false, false, "waits"},
+		"schedule off, abandoned":      {"fixity", "1", "r", requests, 25, true, false, false, "ends"},
+		"space excluded, abandoned":    {"fixity", "1", "r", requests, 25, false, true, false, "ends"},
+		"of a removed store, requests": {"fixity", "9", "r", requests, 25, false, false, false, "ends"},
+		"has ended":                    {"fixity.demand", "1", "r", waits, 25, false, false, true, ""},
+		"of another sweep":             {"reconcile", "1", "r", requests, 25, true, false, false, ""},
+	} {
+		now := time.Now()
+		s.a.cfg.Sweep.Fixity, s.a.cfg.Sweep.Spaces.Fixity.Exclude = config.Default().Sweep.Fixity, nil
+		if tt.off {
+			s.a.cfg.Sweep.Fixity = schedule.Schedule{}
+		}
+		if tt.excluded {
+			s.a.cfg.Sweep.Spaces.Fixity.Exclude = []string{"*/1/ph*"}
+		}
+		at := timestamppb.New(now.Add(-time.Duration(tt.age) * time.Hour))
+		c := &pb.Checkpoint{Sweep: tt.sweep, Split: schemas.Key("acme", tt.store, "photos"), Round: tt.round,
+			Cursor: []byte(tt.cursor), Started: at, Time: at}
+		if tt.ended {
+			c.Finished = timestamppb.Now()
+		}
+		splits, err := s.a.otherRounds([]*pb.Checkpoint{c}, now)
+		got := ""
+		for _, m := range splits {
+			if got = "waits"; m.Skip != "" {
+				got = "ends"
+			}
+			if m.Only != tt.round || m.Due(c, now) {
+				t.Errorf("%s: another round may begin: %+v", name, m)
+			}
+		}
+		if err != nil || got != tt.want {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, tt.want)
+		}
+	}
+}
+
+// Spaces that sweep.spaces leaves out have no scheduled rounds, and their splits are listed as excluded.
+func TestSweepSpaces(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 1)
+	if err := InitStore(t.Context(), s.a.cfg, s.a.log, StoreName{"acme", "1"}); err != nil {
+		t.Fatal(err)
+	}
+	s.a.cfg.Sweep.Spaces.Fixity.Exclude = []string{"*/1/ph*"}
+	s.a.cfg.Sweep.Spaces.Groups.Exclude = []string{"acme"}
+	w := sweeping{controls: s.a.controls, budgets: s.a.newBudgets(nil)}
+	list := func() ([]sweep.Split, error) {
+		return s.a.spaceSplits(w, s.a.fixitySweep(w, newSpaceLists()))(t.Context())
+	}
+	if splits, err := list(); err != nil || len(splits) != 0 {
+		t.Errorf("got %v, %v, want none", splits, err)
+	}
+	all, err := s.a.SweepStatus(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	states := map[string]string{}
+	for _, split := range all {
+		states[split.Sweep+" "+split.Space] = split.State
+	}
+	if states["fixity photos"] != SplitExcluded || states["groups photos"] != SplitExcluded ||
+		states["reconcile photos"] != SplitNever {
+		t.Errorf("got %v", states)
+	}
+	s.a.cfg.Sweep.Spaces.Fixity.Exclude = nil
+	if splits, err := list(); err != nil || len(splits) != 1 ||
+		splits[0].Name != "acme/1/photos" {
+		t.Errorf("without a filter: got %v, %v", splits, err)
+	}
+}
+
+// A dry run counts what a round would request or find, and publishes nothing.
+func TestDryRunOfSweeps(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	if err := InitStore(t.Context(), s.a.cfg, s.a.log, StoreName{"acme", "1"}); err != nil {
+		t.Fatal(err)
+	}
+	published := func() (n int) {
+		for _, topic := range []schemas.Topic{schemas.Checkpoints, schemas.Jobs, schemas.Reports, schemas.FixityLow,
+			schemas.Changes, schemas.Incidents} {
+			n += len(s.b.Read(topic))
+		}
+		return n
+	}
+	before := published()
+	fixity, err := s.a.SweepFixity(t.Context(), FixityRequest{Account: "acme", Store: "1", Begun: s.begun, DryRun: true})
+	if err != nil || len(fixity) != 1 || fixity[0].Emitted != 3 || fixity[0].Counts[sweep.RequestedBytes] != 21 {
+		t.Errorf("fixity: %+v, %v", fixity, err)
+	}
+	reconciled, err := s.a.SweepReconcile(t.Context(),
+		ReconcileRequest{SpacesRequest: SpacesRequest{Begun: s.begun, DryRun: true}})
+	if err != nil || len(reconciled) != 1 || reconciled[0].Counts["inconclusive"] != 3 {
+		t.Errorf("reconcile: %+v, %v", reconciled, err)
+	}
+	if n := published(); n != before {
+		t.Errorf("%d records were published", n-before)
+	}
+}
+
+// A space may have another period than the rest.
+func TestPeriodOfASpace(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	_, tasks := s.sweep(-time.Minute, true)
+	s.pass(tasks, s.begun.Add(-10*24*time.Hour))
+	s.ended("fixity", -time.Minute, 3)
+	if _, tasks := s.sweep(0, false); len(tasks) != 0 {
+		t.Errorf("after ten of 90 days %d copies are due", len(tasks))
+	}
+	s.a.cfg.Fixity.Periods = []config.SpacePeriod{{Spaces: "acme/2", Period: time.Hour},
+		{Spaces: "*/*/photos", Period: 9 * 24 * time.Hour}, {Spaces: "acme", Period: 900 * 24 * time.Hour}}
+	if _, tasks := s.sweep(time.Minute, false); len(tasks) != 3 {
+		t.Errorf("after ten of nine days %d copies are due", len(tasks))
 	}
 }

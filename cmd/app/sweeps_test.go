@@ -35,7 +35,8 @@ func (x *archive) reconcile() map[string]int64 {
 	x.t.Helper()
 	sum := map[string]int64{}
 	for _, id := range []string{"1", "2"} {
-		found, err := x.app.SweepReconcile(x.t.Context(), ReconcileRequest{Account: "acme", Store: id, Begun: time.Now()})
+		found, err := x.app.SweepReconcile(x.t.Context(),
+			ReconcileRequest{SpacesRequest: SpacesRequest{Account: "acme", Store: id, Begun: time.Now()}})
 		x.must(err)
 		for _, s := range found {
 			for k, n := range s.Counts {
@@ -186,8 +187,8 @@ func TestReconcileOfAnEmptiedStore(t *testing.T) {
 	x.expect("back", x.reconcile(), nil)
 	incidents(0)
 	x.must(os.Rename(root, root+".away"))
-	r := ReconcileRequest{Account: "acme", Store: "2", Begun: time.Now()}
-	if _, err := x.app.SweepReconcile(t.Context(), r); err == nil {
+	r := SpacesRequest{Account: "acme", Store: "2", Begun: time.Now()}
+	if _, err := x.app.SweepReconcile(t.Context(), ReconcileRequest{SpacesRequest: r}); err == nil {
 		t.Error("an unmounted store has no error")
 	}
 	x.must(os.Rename(root+".away", root))
@@ -207,8 +208,8 @@ func TestReconcileOfADeclaredSpace(t *testing.T) {
 	command, err := Open(t.Context(), x.cfg, Options{Log: x.said.Log(), Drain: time.Second})
 	x.must(err)
 	defer command.Close()
-	r := ReconcileRequest{Account: "acme", Store: "2", Begun: time.Now()}
-	_, err = command.SweepReconcile(t.Context(), r)
+	r := SpacesRequest{Account: "acme", Store: "2", Begun: time.Now()}
+	_, err = command.SweepReconcile(t.Context(), ReconcileRequest{SpacesRequest: r})
 	x.must(err)
 	s := incident.Subject{Account: "acme", Store: "2", Space: "photos", Kind: incident.ListingIncomplete}
 	x.must(x.app.readIncidents(t.Context()))

@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"sync"
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -10,14 +12,22 @@ import (
 	"github.com/millrace/millrace/streams/sweep"
 )
 
-// A timetable lets the rounds of a kind of sweep begin and go on by a schedule.
+// A timetable lets the rounds of a kind of sweep, or of a job, begin and go on by a schedule.
 type timetable struct {
+	name     string
 	schedule schedule.Schedule
 	log      *slog.Logger
+	// requested reports whether a round was requested besides the schedule. Then it begins and goes on whatever that
+	// says. nil: none is.
+	requested func(sweep, split string) bool
 	// The next rounds, by split. Only the goroutine that looks for due rounds uses them. Without them, the first start at
 	// a time of day would move on with the clock, and so would one after the clock was set back.
 	planned map[string]plannedRound
 	logged  time.Time // when a clock that was set back was logged
+
+	mu      sync.Mutex    // guards what follows
+	current []sweep.Split // that were listed last
+	listed  bool
 }
 
 // A plannedRound is the next round of a split.
@@ -27,30 +37,45 @@ type plannedRound struct {
 	due  time.Time
 }
 
-func newTimetable(s schedule.Schedule, log *slog.Logger) *timetable {
-	return &timetable{schedule: s, log: log, planned: map[string]plannedRound{}}
+func newTimetable(name string, s schedule.Schedule, log *slog.Logger) *timetable {
+	return &timetable{name: name, schedule: s, log: log, planned: map[string]plannedRound{}}
 }
 
 // of returns kind with splits that keep to the schedule. kind is not called while nothing may be done.
 func (t *timetable) of(kind sweep.Kind) sweep.Kind {
 	return func(ctx context.Context) ([]sweep.Split, error) {
-		if t.schedule.Off() || !t.schedule.Open(time.Now()) {
+		if t.requested == nil && (t.schedule.Off() || !t.schedule.Open(time.Now())) {
 			return nil, nil
 		}
 		all, err := kind(ctx)
 		for i := range all {
 			t.apply(&all[i])
 		}
-		return all, err
+		if err == nil {
+			t.mu.Lock()
+			t.current, t.listed = all, true
+			t.mu.Unlock()
+		}
+		return all, unlessAway(err)
 	}
+}
+
+// splits returns the splits that were listed last, when all could be; false if they never were.
+func (t *timetable) splits() (all []sweep.Split, listed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.current), t.listed
 }
 
 func (t *timetable) apply(m *sweep.Split) {
 	name, split, blocked := m.Sweep, m.Name, m.Blocked
-	m.Due = func(last *pb.Checkpoint, now time.Time) bool { return t.due(name, split, last, now) }
+	requested := func() bool { return t.requested != nil && t.requested(name, split) }
+	m.Due = func(last *pb.Checkpoint, now time.Time) bool {
+		return requested() || !t.schedule.Off() && t.due(split, last, now)
+	}
 	m.Next = func(started time.Time) time.Time { return t.schedule.Next(started, started) }
 	m.Blocked = func(ctx context.Context) error {
-		if !t.schedule.Open(time.Now()) {
+		if (t.schedule.Off() || !t.schedule.Open(time.Now())) && !requested() {
 			return sweep.ErrNotNow
 		}
 		return blocked(ctx)
@@ -59,7 +84,7 @@ func (t *timetable) apply(m *sweep.Split) {
 
 // due reports whether a round of a split is due after the round of the last checkpoint, which has ended or is nil. The
 // windows are not considered: Blocked does that.
-func (t *timetable) due(name, split string, last *pb.Checkpoint, now time.Time) bool {
+func (t *timetable) due(split string, last *pb.Checkpoint, now time.Time) bool {
 	from := now
 	if last != nil {
 		from = last.GetStarted().AsTime()
@@ -70,7 +95,8 @@ func (t *timetable) due(name, split string, last *pb.Checkpoint, now time.Time) 
 	}
 	if from.After(now) { // the clock was set back: now counts instead, so that the round is due within a period
 		if now.Sub(t.logged).Abs() >= time.Hour { // one line for all splits
-			t.log.Warn("plan rounds anew after the clock was set back", "sweep", name, "split", split, "from", from, "now", now)
+			t.log.Warn("plan rounds anew after the clock was set back", "sweep", t.name, "split", split, "from", from,
+				"now", now)
 			t.logged = now
 		}
 		from, ok = now, false

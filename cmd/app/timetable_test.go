@@ -52,13 +52,13 @@ func TestTimetableDue(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			var lines logtest.Lines
-			tt := newTimetable(schedule.MustParse(text), lines.Log())
+			tt := newTimetable("s", schedule.MustParse(text), lines.Log())
 			for _, a := range asks {
 				var last *pb.Checkpoint
 				if !a.last.IsZero() {
 					last = roundAt(a.last)
 				}
-				if got := tt.due("s", "a/1", last, a.now); got != a.want {
+				if got := tt.due("a/1", last, a.now); got != a.want {
 					t.Errorf("at %s after %s: got %t", a.now, a.last, got)
 				}
 			}
@@ -81,15 +81,15 @@ func TestTimetableClockSetBack(t *testing.T) {
 				for _, first := range []bool{true, false} {
 					t.Run(fmt.Sprint(text, " back ", back, " known ", known, " first ", first), func(t *testing.T) {
 						var lines logtest.Lines
-						tt := newTimetable(schedule.MustParse(text), lines.Log())
+						tt := newTimetable("s", schedule.MustParse(text), lines.Log())
 						started := time.Date(2026, 3, 5, 20, 10, 0, 0, time.UTC)
 						var last *pb.Checkpoint
 						if !first {
 							last = roundAt(started)
 						}
 						due := func(now time.Time) bool {
-							tt.due("s", "a/2", last, now)
-							return tt.due("s", "a/1", last, now)
+							tt.due("a/2", last, now)
+							return tt.due("a/1", last, now)
 						}
 						if known {
 							due(started.Add(time.Minute))
@@ -127,7 +127,7 @@ func TestTimetableOf(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // from midnight on
 				var lines logtest.Lines
-				kind := newTimetable(schedule.MustParse(text), lines.Log()).of(func(context.Context) ([]sweep.Split, error) {
+				kind := newTimetable("s", schedule.MustParse(text), lines.Log()).of(func(context.Context) ([]sweep.Split, error) {
 					return []sweep.Split{{Sweep: "s", Name: "a/1", Blocked: func(context.Context) error { return paused }}}, nil
 				})
 				var split *sweep.Split // as of a round that begins when there is one

@@ -6,31 +6,15 @@ import (
 	"slices"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 // groupOffsetInterval is the time between two recordings of the groups' offsets. If the brokers
 // delete the offsets of a group, the group repeats the work since the last recording.
 const groupOffsetInterval = 10 * time.Minute
-
-// upkeep returns the parts of the sweeper that repeat their work periodically. The trimmer and the
-// expirer can be turned off.
-func (a *App) upkeep() []part {
-	parts := []part{a.periodic("group offsets", groupOffsetInterval, a.publishGroupOffsets)}
-	if every := a.cfg.Trim.Every; every > 0 {
-		t := a.newTrimmer(a.gapStarts)
-		parts = append(parts, a.periodic("trimmer", every, func(ctx context.Context) { a.trim(ctx, t) }))
-	}
-	if every := a.cfg.Expire.Every; every > 0 {
-		parts = append(parts, a.periodic("expirer", every, a.expirer()))
-	}
-	return parts
-}
 
 // periodic returns a part that runs do at startup and then at the interval every, except while the
 // sweeper is paused.
@@ -59,23 +43,6 @@ func (a *App) waitUntilResumed(ctx context.Context, name string) bool {
 		}
 	}
 	return ctx.Err() == nil
-}
-
-// runJob runs do with the id of a new job, and publishes the counts and the error that it returns as
-// that job; without counts it publishes nothing. The next run repeats what failed.
-func (a *App) runJob(ctx context.Context, name string, do func(id string) (map[string]int64, error)) {
-	job := &pb.Job{Id: schemas.NewID(), Name: name, Started: timestamppb.Now()}
-	counts, failure := do(job.GetId())
-	if ctx.Err() != nil || counts == nil {
-		return
-	}
-	job.Counts, job.Finished = counts, timestamppb.Now()
-	if failure != nil {
-		job.Error = failure.Error()
-	}
-	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}); err != nil && ctx.Err() == nil {
-		a.log.Error("record job", "job", job.GetName(), "err", err)
-	}
 }
 
 // publishGroupOffsets publishes the offsets of groups that are not recorded, for the case that the
@@ -109,22 +76,24 @@ func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[
 	return t
 }
 
-// trim trims once.
-func (a *App) trim(ctx context.Context, t *admin.Trimmer) {
-	a.runJob(ctx, "trim", func(string) (map[string]int64, error) {
-		removed, err := t.Trim(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return nil, err
-		case err != nil:
-			a.log.Error("trim topics", "removed", removed, "err", err)
-		case len(removed) > 0:
-			a.log.Info("trimmed topics", "removed", removed)
-		}
-		counts := map[string]int64{}
-		for topic, n := range removed {
-			counts[string(topic)] = n
-		}
-		return counts, err
-	})
+// trimTopics is the split of the trimmer.
+const trimTopics = "topics"
+
+// trimSplit returns the split of the trimmer.
+func (a *App) trimSplit(t *admin.Trimmer) sweep.Split {
+	return a.job(trimJob, trimTopics, StoreName{},
+		func(ctx context.Context) (map[string]int64, error) { return a.trim(ctx, t) })
+}
+
+// trim trims once, and returns the number of removed records by topic.
+func (a *App) trim(ctx context.Context, t *admin.Trimmer) (map[string]int64, error) {
+	removed, err := t.Trim(ctx)
+	if err == nil && len(removed) > 0 {
+		a.log.Info("trimmed topics", "removed", removed)
+	}
+	counts := map[string]int64{}
+	for topic, n := range removed {
+		counts[string(topic)] = n
+	}
+	return counts, err
 }

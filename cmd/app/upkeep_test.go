@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 // trimming is an App that hourly trims records older than keep.
@@ -32,35 +33,8 @@ func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Close)
-	return &App{cfg: &config.Config{Trim: config.Trim{Every: time.Hour, Keep: keep}}, log: slog.New(slog.DiscardHandler),
-		admin: a, producer: p}
-}
-
-// An interval of 0 turns the trimmer or the expirer off.
-func TestUpkeep(t *testing.T) {
-	for name, tt := range map[string]struct {
-		trim, expire time.Duration
-		want         []string
-	}{
-		"both":         {time.Hour, time.Hour, []string{"group offsets", "trimmer", "expirer"}},
-		"no trimmer":   {0, time.Hour, []string{"group offsets", "expirer"}},
-		"no expirer":   {time.Hour, 0, []string{"group offsets", "trimmer"}},
-		"none of both": {0, 0, []string{"group offsets"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				a := trimming(t, kafkatest.New(t, kafkatest.Options{Partitions: 1}), time.Minute)
-				a.cfg.Trim.Every, a.cfg.Expire.Every = tt.trim, tt.expire
-				var got []string
-				for _, p := range a.upkeep() {
-					got = append(got, p.name)
-				}
-				if !slices.Equal(got, tt.want) {
-					t.Errorf("got %q, want %q", got, tt.want)
-				}
-			})
-		})
-	}
+	return &App{cfg: &config.Config{Trim: config.Trim{Schedule: schedule.MustParse("every 1h"), Keep: keep}},
+		log: slog.New(slog.DiscardHandler), admin: a, producer: p, kafka: b.Config(), controls: &client.Controls{}}
 }
 
 // Changed positions of groups are recorded. After a failure, or a lost acknowledgement, the next
@@ -132,7 +106,7 @@ func TestTrimmer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, time.Minute)
-		a.cfg.Trim.Every = 10 * time.Minute
+		a.cfg.Trim.Schedule = schedule.MustParse("every 10m")
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		const topic = schemas.DuplicationHigh // has one reader
@@ -153,8 +127,7 @@ func TestTrimmer(t *testing.T) {
 		synctest.Wait()
 
 		trimmer := a.newTrimmer(wholeTables)
-		work := func(ctx context.Context) { a.trim(ctx, trimmer) }
-		go func() { ended <- a.periodic("trimmer", a.cfg.Trim.Every, work).run(ctx) }()
+		go func() { ended <- runJobs(ctx, t, a, trimJob, a.cfg.Trim.Schedule, a.trimSplit(trimmer)) }()
 		time.Sleep(time.Minute)
 		mend := b.Disconnect()
 		time.Sleep(10 * time.Minute) // one that fails
@@ -171,7 +144,7 @@ func TestTrimmer(t *testing.T) {
 		removed := int64(0)
 		for _, body := range b.Bodies(schemas.Jobs) {
 			j := body.(*pb.Job)
-			if j.GetName() != "trim" || j.GetFinished().AsTime().Before(j.GetStarted().AsTime()) {
+			if j.GetName() != "trim/topics" || j.GetFinished().AsTime().Before(j.GetStarted().AsTime()) {
 				t.Errorf("got %v", j)
 			}
 			if j.GetError() != "" {
@@ -187,10 +160,10 @@ func TestTrimmer(t *testing.T) {
 	})
 }
 
-// While the sweeper or everything is paused, nothing is trimmed; after the pause it is.
+// While the job, the sweeper or everything is paused, nothing is trimmed; after the pause it is.
 func TestTrimmerIsPaused(t *testing.T) {
 	for name, ctl := range map[string]*pb.Control{"all": {Paused: true},
-		"the sweeper": {Paused: true, Role: string(schemas.RoleSweeper)}} {
+		"the sweeper": {Paused: true, Role: string(schemas.RoleSweeper)}, "the job": {Paused: true, Sweep: trimJob}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
@@ -198,13 +171,13 @@ func TestTrimmerIsPaused(t *testing.T) {
 				a.controls = &client.Controls{}
 				set := func(paused bool) {
 					ctl.Paused = paused
-					if err := a.controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {
+					if err := a.controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", ctl.GetSweep())), ctl); err != nil {
 						t.Fatal(err)
 					}
 				}
 				jobs := func(when string, want int) {
 					t.Helper()
-					time.Sleep(2*time.Hour + time.Minute)
+					time.Sleep(2*time.Hour + 10*time.Minute) // what is due is looked for once a minute
 					synctest.Wait()
 					if got := len(b.Bodies(schemas.Jobs)); got != want {
 						t.Errorf("%s: %d jobs, want %d", when, got, want)
@@ -214,8 +187,7 @@ func TestTrimmerIsPaused(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				trimmer := a.newTrimmer(wholeTables)
-				work := func(ctx context.Context) { a.trim(ctx, trimmer) }
-				go func() { ended <- a.periodic("trimmer", time.Hour, work).run(ctx) }()
+				go func() { ended <- runJobs(ctx, t, a, trimJob, a.cfg.Trim.Schedule, a.trimSplit(trimmer)) }()
 				jobs("paused from the start", 0)
 				set(false)
 				jobs("let go", 3)
@@ -257,7 +229,10 @@ func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 		{"it is filled", func() {}, r.app.gapStarts, 19}, // the newest stays
 	} {
 		tt.before()
-		r.app.trim(t.Context(), r.app.newTrimmer(tt.lacking))
+		_, err := r.app.trim(t.Context(), r.app.newTrimmer(tt.lacking))
+		if away := strings.Contains(tt.name, "unavailable"); (err != nil) != away {
+			t.Errorf("%s: %v", tt.name, err)
+		}
 		e, err := r.admin.Extent(t.Context(), schemas.FixityResults)
 		if err != nil || e.Starts[0] != tt.want {
 			t.Errorf("%s: the log starts at %v, %v, want %d", tt.name, e.Starts, err, tt.want)

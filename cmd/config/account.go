@@ -143,7 +143,7 @@ func (t AccountTopic) faults(a Account) (faults Faults) {
 
 // Equal reports whether two documents have the same settings, whether they are written out or left to their defaults.
 func (a Account) Equal(b Account) bool {
-	return a.ID == b.ID && a.Limits == b.Limits && a.Active == b.Active &&
+	return a.ID == b.ID && a.Limits == b.Limits && a.Active == b.Active && a.Allocation == b.Allocation &&
 		slices.EqualFunc(a.Stores, b.Stores, func(x, y Store) bool { return x.withDefaults() == y.withDefaults() })
 }
 

@@ -7,10 +7,14 @@
 package config
 
 import (
+	"cmp"
 	"strconv"
+	"strings"
 	"time"
 
+	"github.com/millrace/millrace/sinks/export"
 	"github.com/millrace/millrace/streams/schedule"
+	"github.com/millrace/millrace/streams/sweep/filter"
 )
 
 // Config holds all settings.
@@ -54,6 +58,8 @@ type Config struct {
 	Replaced Replaced `key:"replaced"`
 	// How stores are cleaned up.
 	Expire Expire `key:"expire"`
+	// How the audit log is exported.
+	Audit Audit `key:"audit"`
 	// When the process reports itself as unhealthy.
 	Health Health `key:"health"`
 	// The HTTP endpoints /livez, /readyz, /startupz and /metrics.
@@ -75,6 +81,9 @@ type Account struct {
 	Stores []Store `key:"stores"`
 	// Limits of the tasks of all its stores together, in one process.
 	Limits Limits `key:"limits"`
+	// The size that its items may have in its primary store. If they have more, the incident
+	// allocation-exceeded opens, and nothing else happens. 0: any.
+	Allocation Size `key:"allocation"`
 	// Whether its work is done. If false, its work waits, as if the account were paused, and nothing
 	// is lost. Default: true.
 	Active Active `key:"active"`
@@ -338,6 +347,10 @@ type Duplication struct {
 type Fixity struct {
 	// The time in which every copy is read at least once.
 	Period time.Duration `key:"period"`
+	// Other periods, of some spaces. The first entry whose pattern matches counts.
+	Periods []SpacePeriod `key:"periods"`
+	// How much the rounds over some stores check in a day. The first entry whose pattern matches counts.
+	Budgets []StoreBudget `key:"budgets"`
 	// A sweep skips a copy that passed a check within this time; sweep start --all does not.
 	MinInterval time.Duration `key:"min_interval"`
 	// A difference found within this time after the newest change of the item is checked again before
@@ -353,24 +366,91 @@ type Fixity struct {
 	AfterCopy bool `key:"after_copy"`
 }
 
+// SpacePeriod is the period of the checks of some spaces.
+type SpacePeriod struct {
+	// The spaces, as ACCOUNT[/STORE[/SPACE]]; * and ? stand for any names.
+	Spaces string `key:"spaces"`
+	// The time in which every copy in them is read at least once.
+	Period time.Duration `key:"period"`
+}
+
+// StoreBudget bounds the checks that the scheduled rounds request of each of some stores in 24 hours. Those of rounds
+// by hand count, and are not bounded.
+type StoreBudget struct {
+	// The stores, as ACCOUNT[/STORE]; * and ? stand for any names.
+	Stores string `key:"stores"`
+	// The number of checks; 0: any. A check makes two or three requests to a store. Copies whose newest check did not
+	// pass take a quarter at most.
+	Items int `key:"items"`
+	// The bytes of the checked copies; 0: any.
+	Bytes Size `key:"bytes"`
+}
+
+// BudgetOf returns the budget of a store; false if it has none. The patterns have been validated.
+func (f Fixity) BudgetOf(account, store string) (StoreBudget, bool) {
+	for _, b := range f.Budgets {
+		if of, err := filter.New([]string{b.Stores}, nil); err == nil && of.Selects(account, store, "") {
+			return b, true
+		}
+	}
+	return StoreBudget{}, false
+}
+
+// PeriodOf returns the period of a space in a store. The patterns have been validated.
+func (f Fixity) PeriodOf(account, store, space string) time.Duration {
+	for _, p := range f.Periods {
+		if of, err := filter.New([]string{p.Spaces}, nil); err == nil && of.Selects(account, store, space) {
+			return p.Period
+		}
+	}
+	return f.Period
+}
+
 // Sweep configures the sweeps, which find what events missed.
 type Sweep struct {
 	// The share of the copies of a space that a listing of the store may lack. If it lacks more, and the space has 100
 	// copies or more, or if it lacks all, nothing is concluded from what it lacks, and the incident listing-incomplete
 	// opens.
 	MaxMissing Share `key:"max_missing"`
-	// When a round of fixity checks begins over a store. It requests checks of the copies that are due by
-	// fixity.period.
+	// When a round of fixity checks begins over each space in a store. It requests checks of the copies that are due by
+	// fixity.period before the next round.
 	Fixity schedule.Schedule `key:"fixity"`
 	// When a round begins over each space in a store that compares its listing with the records.
 	Reconcile schedule.Schedule `key:"reconcile"`
 	// When a round begins over each space of a pair of stores that compares the two.
 	Duplication schedule.Schedule `key:"duplication"`
+	// When a round begins over each space in a store that looks for chunked items that lack chunks.
+	Groups schedule.Schedule `key:"groups"`
+	// When the items and bytes of the spaces of an account are counted for the view space_stats.
+	Stats schedule.Schedule `key:"stats"`
 	// The number of records in the topics to which a sweep publishes that their roles have not handled yet. Above it,
 	// the sweep waits until half of them are left.
 	MaxBacklog int `key:"max_backlog"`
 	// The number of pages of all sweeps at which a process works at the same time.
 	Workers int `key:"workers"`
+	// The spaces of the scheduled rounds of each sweep. Rounds by hand select theirs.
+	Spaces SweepSpaces `key:"spaces"`
+}
+
+// SweepSpaces selects the spaces, and the items, of the scheduled rounds.
+type SweepSpaces struct {
+	// Without checks the copies of a space become overdue.
+	Fixity SpaceFilter `key:"fixity"`
+	// Without this sweep, what events have missed is never found.
+	Reconcile SpaceFilter `key:"reconcile"`
+	// Of a pair, both stores must be selected.
+	Duplication SpaceFilter `key:"duplication"`
+	// Of a space without this sweep it is not known whether its chunked items are whole.
+	Groups SpaceFilter `key:"groups"`
+}
+
+// SpaceFilter selects spaces, and items in them, by patterns.
+type SpaceFilter struct {
+	// What is swept, as ACCOUNT[/STORE[/SPACE[/ITEM]]]. * and ? stand for any characters of a name; ** in ITEM for any
+	// folders. Empty: all.
+	Include []string `key:"include"`
+	// What is not swept, in the same form.
+	Exclude []string `key:"exclude"`
 }
 
 // Reconcile configures the sweep that compares the listings of stores with the records.
@@ -505,9 +585,9 @@ type Sink struct {
 // Trim configures the deletion of records that every reader has handled. No other records are
 // deleted.
 type Trim struct {
-	// The time between two runs, 1m or more; 0 turns trimming off. Nothing is trimmed while the
-	// sweeper, or everything, is paused.
-	Every time.Duration `key:"every"`
+	// When a run begins; off turns trimming off. Nothing is trimmed while the sweeper, or everything, is
+	// paused.
+	Schedule schedule.Schedule `key:"schedule"`
 	// How long records are kept after they were handled.
 	Keep time.Duration `key:"keep"`
 }
@@ -528,8 +608,40 @@ type Replaced struct {
 // Expire configures the cleanup of stores by the sweeper: it aborts multipart uploads that are older
 // than a week, and removes replaced bytes after replaced.keep.
 type Expire struct {
-	// The time between two cleanups of the stores, 1m or more; 0 turns them off.
-	Every time.Duration `key:"every"`
+	// When a cleanup of each store begins; off turns them off.
+	Schedule schedule.Schedule `key:"schedule"`
+}
+
+// Audit configures how the audit log is exported.
+type Audit struct {
+	// The exports that role sweeper makes. The command millrace audit export makes others, without settings.
+	Exports []AuditExport `key:"exports"`
+}
+
+// AuditExport is an export of the audit log.
+type AuditExport struct {
+	// The name of the export, which begins the names of its files. Each change is exported once under a name.
+	Name string `key:"name"`
+	// The account whose changes are exported; empty: all.
+	Account string `key:"account"`
+	// When the changes that were not exported before are exported.
+	Schedule schedule.Schedule `key:"schedule"`
+	// The format of the files: tsv, csv, jsonl or parquet; empty: tsv.
+	Format string `key:"format"`
+	// The space in which the files are items, as ACCOUNT/STORE/SPACE. They are copied and checked like others.
+	Space string `key:"space"`
+}
+
+// To returns the space of the files. The settings have been validated.
+func (e AuditExport) To() (account, store, space string) {
+	account, rest, _ := strings.Cut(e.Space, "/")
+	store, space, _ = strings.Cut(rest, "/")
+	return account, store, space
+}
+
+// FormatOrDefault returns the format of the files.
+func (e AuditExport) FormatOrDefault() export.Format {
+	return cmp.Or(export.Format(e.Format), export.TSV)
 }
 
 // Health configures when the process reports itself as unhealthy.
@@ -592,8 +704,9 @@ func Default() Config {
 		},
 		Sweep: Sweep{
 			MaxMissing: 0.1, MaxBacklog: 10_000, Workers: 4,
-			Fixity: schedule.MustParse("every 1h"), Reconcile: schedule.MustParse("every 1d"),
-			Duplication: schedule.MustParse("every 1d"),
+			Fixity: schedule.MustParse("every 1d"), Reconcile: schedule.MustParse("every 1d"),
+			Duplication: schedule.MustParse("every 1d"), Stats: schedule.MustParse("every 1d"),
+			Groups: schedule.MustParse("every 7d"),
 		},
 		Reconcile: Reconcile{Settle: time.Minute},
 		Deletes:   Deletes{MaxShare: 0.1, MaxCount: 1000},
@@ -607,9 +720,9 @@ func Default() Config {
 		Ingest:   Ingest{MaxBody: 4 << 20, MaxEvents: 1000, Concurrency: 64, Memory: 256 << 20},
 		Outbox:   Outbox{Limit: 1 << 30},
 		Sink:     Sink{Rows: 50_000, Bytes: 32 << 20, Age: time.Second, PartsPerSecond: 4, Memory: 20 << 20},
-		Trim:     Trim{Every: time.Hour, Keep: 14 * day},
+		Trim:     Trim{Schedule: schedule.MustParse("every 1h"), Keep: 14 * day},
 		Replaced: Replaced{Keep: 30 * day, MaxShare: 0.1, MaxCount: 1000},
-		Expire:   Expire{Every: 6 * time.Hour},
+		Expire:   Expire{Schedule: schedule.MustParse("every 6h")},
 		Health:   Health{StallAfter: 5 * time.Minute},
 		Trace:    Trace{Percent: 100},
 		Log:      Log{Level: "info", Format: "text"},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/streams/schedule"
+	"github.com/millrace/millrace/streams/sweep/filter"
 )
 
 var (
@@ -40,25 +41,13 @@ func validate(c *Config, fault report) {
 		fault("duplication.large_threshold", c.Duplication.LargeThreshold, "want more than 0 bytes")
 	}
 	increasing("duplication.wait", c.Duplication.Wait, fault)
-	f := c.Fixity
-	positive("fixity.period", f.Period, fault)
-	notNegative("fixity.min_interval", f.MinInterval, fault)
-	if f.MinInterval > f.Period && f.Period > 0 {
-		fault("fixity.min_interval", formatDuration(f.MinInterval),
-			"is longer than fixity.period: every sweep would skip the copies that are due")
-	}
-	notNegative("fixity.settle", f.Settle, fault)
-	increasing("fixity.recheck", f.Recheck, fault)
-	positive("fixity.fresh_wait", f.FreshWait, fault)
+	validateFixity(c, fault)
 	validateSweep(c.Sweep, fault)
 	notNegative("reconcile.settle", c.Reconcile.Settle, fault)
 	notNegative("deletes.delay", c.Deletes.Delay, fault)
 	between("deletes.max_count", c.Deletes.MaxCount, 1_000_000_000_000, fault)
 	between("replaced.max_count", c.Replaced.MaxCount, 1_000_000_000_000, fault)
 	validateRoles(&c.Roles, fault)
-	if c.Trim.Every != 0 {
-		atLeast("trim.every", c.Trim.Every, time.Minute, fault)
-	}
 	notNegative("trim.keep", c.Trim.Keep, fault)
 	atLeast("health.stall_after", c.Health.StallAfter, time.Second, fault)
 	if c.HTTP.Listen != "" {
@@ -66,7 +55,7 @@ func validate(c *Config, fault report) {
 	}
 	validateIngest(c, fault)
 	validateOutbox(c.Outbox, fault)
-	validateExpire(c, fault)
+	validateJobs(c, fault)
 	validateTrace(c.Trace, fault)
 	between("sink.rows", c.Sink.Rows, 10_000_000, fault)
 	if c.Sink.Bytes < 1<<20 || c.Sink.Bytes > 4<<30 {
@@ -79,16 +68,68 @@ func validate(c *Config, fault report) {
 	}
 }
 
+func validateFixity(c *Config, fault report) {
+	f := c.Fixity
+	positive("fixity.period", f.Period, fault)
+	notNegative("fixity.min_interval", f.MinInterval, fault)
+	shortest := f.Period
+	for i, p := range f.Periods {
+		at := fmt.Sprintf("fixity.periods[%d]", i)
+		positive(at+".period", p.Period, fault)
+		shortest = min(shortest, p.Period)
+		if err := filter.Check(p.Spaces); err != nil {
+			fault(at+".spaces", p.Spaces, err.Error())
+		}
+	}
+	if shortest > 0 && c.Sweep.Fixity.LongerThan(shortest) {
+		fault("sweep.fixity", c.Sweep.Fixity, "is longer than the shortest fixity.period: copies would be checked too rarely")
+	}
+	if f.MinInterval > shortest && shortest > 0 {
+		fault("fixity.min_interval", formatDuration(f.MinInterval),
+			"is longer than fixity.period: every sweep would skip the copies that are due")
+	}
+	notNegative("fixity.settle", f.Settle, fault)
+	increasing("fixity.recheck", f.Recheck, fault)
+	positive("fixity.fresh_wait", f.FreshWait, fault)
+	for i, b := range f.Budgets {
+		at := fmt.Sprintf("fixity.budgets[%d]", i)
+		if err := filter.CheckStores(b.Stores); err != nil {
+			fault(at+".stores", b.Stores, err.Error())
+		}
+		if b.Items < 0 || b.Bytes < 0 || b.Items == 0 && b.Bytes == 0 {
+			fault(at, b.Stores, "want items or bytes, of 1 or more")
+		}
+	}
+}
+
 func validateSweep(s Sweep, fault report) {
 	for key, is := range map[string]schedule.Schedule{
 		"sweep.fixity": s.Fixity, "sweep.reconcile": s.Reconcile, "sweep.duplication": s.Duplication,
+		"sweep.groups": s.Groups, "sweep.stats": s.Stats,
 	} {
-		if is.ShorterThan(time.Minute) { // what is due is looked for once a minute
-			fault(key, is, "want a period of 1m or more")
-		}
+		validateSchedule(key, is, fault)
 	}
 	between("sweep.max_backlog", s.MaxBacklog, 1_000_000_000, fault)
 	between("sweep.workers", s.Workers, 256, fault)
+	for key, f := range map[string]SpaceFilter{
+		"fixity": s.Spaces.Fixity, "reconcile": s.Spaces.Reconcile, "duplication": s.Spaces.Duplication,
+		"groups": s.Spaces.Groups,
+	} {
+		for list, texts := range map[string][]string{"include": f.Include, "exclude": f.Exclude} {
+			for i, text := range texts {
+				if err := filter.CheckItems(text); err != nil {
+					fault(fmt.Sprintf("sweep.spaces.%s.%s[%d]", key, list, i), text, err.Error())
+				}
+			}
+		}
+	}
+}
+
+// validateSchedule reports a period that is too short: what is due is looked for once a minute.
+func validateSchedule(key string, s schedule.Schedule, fault report) {
+	if s.ShorterThan(time.Minute) {
+		fault(key, s, "want a period of 1m or more")
+	}
 }
 
 func validateRoles(r *Roles, fault report) {

@@ -12,6 +12,7 @@ const fileStore = "accounts: [{id: a, stores: [{id: s, root: /srv/s, "
 
 // Each row is a setting that without validation would fail, or have no effect, only at run time.
 func TestValidate(t *testing.T) {
+	const rare = "sweep.fixity = every 1d: is longer than the shortest fixity.period"
 	for text, want := range map[string]string{ // the fault, after its origin; empty: no fault
 		"kafka: {session_timeout: 2s}":  "kafka.session_timeout = 2s: want 6s to 30m",
 		"kafka: {session_timeout: 31m}": "kafka.session_timeout = 31m: want 6s to 30m",
@@ -54,18 +55,45 @@ func TestValidate(t *testing.T) {
 			`want a period of at least 1s, such as 20m, 12h, 60d, 1w or 1mo, at column 7, got "1M"`,
 		"sweep: {fixity: every 1d zone Mars}": "sweep.fixity = every 1d zone Mars: " +
 			`want a time zone such as UTC or Europe/Zurich at column 15, got "Mars"`,
-		"sweep: {fixity: 60}":          "sweep.fixity = 60: want off, every and a period",
-		"sweep: {fixity: {every: 1h}}": "sweep.fixity = map[every:1h]: want off, every and a period",
-		"sweep: {max_backlog: 0}":      "sweep.max_backlog = 0: want 1 to 1000000000",
-		"sweep: {max_backlog: 1}":      "",
-		"sweep: {workers: 0}":          "sweep.workers = 0: want 1 to 256",
-		"sweep: {workers: 257}":        "sweep.workers = 257: want 1 to 256",
-		"reconcile: {every: 1d}":       "reconcile.every: unknown setting",
-		"trim: {every: 1ns}":           "trim.every = 1ns: want 1m or more",
-		"trim: {every: -1h}":           "trim.every = -1h: want 1m or more",
-		"trim: {every: 0s}":            "",
-		"trim: {every: 1m}":            "",
-		"roles: {stall: 1ns}":          "roles.stall = 1ns: want 1s or more",
+		"sweep: {fixity: 60}":                             "sweep.fixity = 60: want off, every and a period",
+		"sweep: {fixity: {every: 1h}}":                    "sweep.fixity = map[every:1h]: want off, every and a period",
+		"sweep: {max_backlog: 0}":                         "sweep.max_backlog = 0: want 1 to 1000000000",
+		"sweep: {max_backlog: 1}":                         "",
+		"sweep: {workers: 0}":                             "sweep.workers = 0: want 1 to 256",
+		"sweep: {workers: 257}":                           "sweep.workers = 257: want 1 to 256",
+		"fixity: {periods: [{spaces: a//b, period: 1d}]}": "fixity.periods[0].spaces = a//b: \"a//b\" has an empty part",
+		"fixity: {period: 12h}":                           rare,
+		"fixity: {periods: [{spaces: a, period: 2h}]}":    rare,
+		"fixity: {budgets: [{stores: a/1, items: 1}, {stores: a, bytes: 1GiB}]}": "",
+		"fixity: {budgets: [{stores: a/1}]}": "fixity.budgets[0] = a/1: " +
+			"want items or bytes",
+		"fixity: {budgets: [{stores: a/1, items: -1}]}": "fixity.budgets[0] = a/1: " +
+			"want items or bytes",
+		"fixity: {budgets: [{stores: a/1/b, items: 1}]}": "fixity.budgets[0].stores = a/1/b: " +
+			"\"a/1/b\" has",
+		"fixity: {periods: [{spaces: a}]}": "fixity.periods[0].period",
+		"sweep: {spaces: {fixity: {exclude: [acme, a//b]}}}": "sweep.spaces.fixity.exclude[1] = a//b: " +
+			"\"a//b\" has an empty part",
+		"sweep: {spaces: {duplication: {include: [a/1/b/c]}}}": "",
+		"sweep: {spaces: {duplication: {include: [a/1/b/c, \"a/1/b/[\"]}}}": "sweep.spaces.duplication.include[1] = " +
+			"a/1/b/[: \"a/1/b/[\": \"[\" is not a pattern",
+		"fixity: {periods: [{spaces: a/1/b/c, period: 1d}]}": "fixity.periods[0].spaces = a/1/b/c: \"a/1/b/c\" has more",
+		"reconcile: {every: 1d}":                             "reconcile.every: unknown setting",
+		"trim: {schedule: every 1s}":                         "trim.schedule = every 1s: want a period of 1m or more",
+		"trim: {schedule: off}":                              "",
+		"trim: {schedule: every 1m}":                         "",
+		"audit: {exports: [{name: a, schedule: every 1d, space: acme/1/exports}]}": "",
+		"audit: {exports: [{name: a, space: acme/1/x}]}": "audit.exports[0].schedule = off: " +
+			"want a",
+		"audit: {exports: [{name: a/b, schedule: every 1d, space: acme/1/exports}]}": "audit.exports[0].name = a/b: " +
+			"the name",
+		"audit: {exports: [{name: a, schedule: every 1d, space: acme/1}]}": "audit.exports[0].space = acme/1: " +
+			"want ACCOUNT",
+		"audit: {exports: [{name: a, schedule: every 1d, space: acme/1/x, format: xml}]}": "audit.exports[0].format = xml: " +
+			"want tsv",
+		"audit: {exports: [{name: a, schedule: every 1d, space: a/1/x}, {name: a, schedule: every 1d, space: a/1/x}]}": "" +
+			"audit.exports[1].name = a: is the name of another export",
+		"roles: {stall: 1ns}": "roles.stall = 1ns: want 1s or more",
 		"roles: {deleter: {reserved: 2}}": "roles.deleter.reserved = 2: " +
 			"deletes have no class low",
 		"roles: {deleter: {large: 2}}": "roles.deleter.large = 2: " +
@@ -109,8 +137,8 @@ func TestValidate(t *testing.T) {
 		strings.Replace(s3Store, "https://", "https://u:hunter2@", 1) + "bucket: bbb}]}]": "accounts[0].stores[0]." +
 			"endpoint: has a user or password in clear text",
 		"trace: {endpoint: \"http://u:hunter2@localhost:4318\"}": "trace.endpoint: has a password in clear text",
-		"expire: {every: 1s}": "expire.every = 1s: want 1m or more",
-		"expire: {every: 0s}": "",
+		"expire: {schedule: every 1s}":                           "expire.schedule = every 1s: want a period of 1m or more",
+		"expire: {schedule: off}":                                "",
 		"replaced: {keep: 1h}": "replaced.keep = 1h: " +
 			"want 0 (forever), or 1d or more",
 		"replaced: {keep: -1d}": "replaced.keep = -1d: " +

@@ -5,11 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
-	"slices"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -24,14 +20,12 @@ import (
 // importFlags are the flags of import, and the options that they become.
 type importFlags struct {
 	engineFlags
-	options inventory.Options
-	target  inventory.Target
-	order   inventory.Import
+	listingFlags
+	order inventory.Import
 
-	format, delimiter, zone, when string
-	columns                       []string
-	dryRun, wait                  bool
-	output                        *output
+	when         string
+	dryRun, wait bool
+	output       *output
 }
 
 const importLong = `Reads listings of items and publishes each row as a Change of origin import, with the time and
@@ -85,19 +79,8 @@ func (f *importFlags) register(c *cobra.Command) {
 	s.StringVar(&f.target.Account, "account", "", "`ID` of the account")
 	s.StringVar(&f.target.Store, "store", "", "`ID` of the store that has the listed copies")
 	s.StringVar(&f.target.Space, "space", "", "`SPACE` of all rows; required if the listing has no spaces")
-	s.StringVar(&f.target.Strip, "strip", "",
-		"remove `PREFIX` from items (from paths: whole elements); an item without it is a fault")
-	s.StringVar(&f.target.Prefix, "prefix", "", "add `TEXT` before items")
-	s.StringVar(&f.target.Backslash, "backslash", "",
-		"`MEANING` of backslashes in paths: slash, or keep; by default they are faults")
+	f.listingFlags.register(c)
 	s.StringVar(&f.when, "time", "", "`TIME` of rows without one, as 2006-01-02T15:04:05Z")
-	s.StringVar(&f.format, "format", "", "`FORMAT` of the listings, instead of the detected one: "+formatNames())
-	s.StringVar(&f.options.Algorithm, "algorithm", "",
-		"`ALGORITHM` of digests without one; by default their length determines it")
-	s.StringArrayVar(&f.columns, "column", nil,
-		"tables: `MEANING=NAME` of a column; meanings are "+strings.Join(inventory.Meanings(), ", ")+" and algorithms")
-	s.StringVar(&f.delimiter, "delimiter", "", "CSV: separating `CHARACTER`, or tab")
-	s.StringVar(&f.zone, "zone", "", "time `ZONE` of times without one: UTC, Europe/Berlin")
 	s.StringVar(&f.options.Version, "version", "", "OCFL: read this `VERSION`, not the head")
 	s.BoolVar(&f.options.ContentPaths, "content-paths", false, "OCFL: use the content paths in the object")
 	s.BoolVar(&f.options.TagManifests, "tag-manifests", false, "BagIt: read the tag files too")
@@ -111,26 +94,12 @@ func (f *importFlags) register(c *cobra.Command) {
 	f.output = outputFlag(c, formText, formJSON)
 }
 
-func formatNames() string {
-	words := make([]string, 0, len(inventory.Formats()))
-	for _, f := range inventory.Formats() {
-		words = append(words, string(f))
-	}
-	return strings.Join(words, ", ")
-}
-
 // check validates the flags and sets the options.
 func (f *importFlags) check() (err error) {
-	f.options.Format = inventory.Format(f.format)
-	backslashes := []string{inventory.BackslashRefuse, inventory.BackslashSlash, inventory.BackslashKeep}
 	f.target.User, f.target.Now = currentUser(), time.Now()
 	switch {
 	case f.target.Account == "" || f.target.Store == "":
 		return fmt.Errorf("%w: name the copies' --account and --store", usage.Err)
-	case f.format != "" && !slices.Contains(inventory.Formats(), f.options.Format):
-		return fmt.Errorf("%w: there is no format %q; there are %s", usage.Err, f.format, formatNames())
-	case !slices.Contains(backslashes, f.target.Backslash):
-		return fmt.Errorf("%w: --backslash is slash or keep, not %q", usage.Err, f.target.Backslash)
 	case f.dryRun && f.wait:
 		return fmt.Errorf("%w: --dry-run publishes nothing that --wait could wait for", usage.Err)
 	case f.order.From < 1 || f.order.Faults < 0:
@@ -141,39 +110,7 @@ func (f *importFlags) check() (err error) {
 			return fmt.Errorf("%w: --time is a time such as 2006-01-02T15:04:05Z, not %q", usage.Err, f.when)
 		}
 	}
-	if f.zone != "" {
-		if f.options.Zone, err = time.LoadLocation(f.zone); err != nil {
-			return fmt.Errorf("%w: --zone: %w", usage.Err, err)
-		}
-	}
-	if f.options.Delimiter, err = delimiter(f.delimiter); err != nil {
-		return err
-	}
-	for _, word := range f.columns {
-		meaning, name, ok := strings.Cut(word, "=")
-		if !ok || meaning == "" || name == "" {
-			return fmt.Errorf("%w: --column is MEANING=NAME, not %q", usage.Err, word)
-		}
-		if f.options.Columns == nil {
-			f.options.Columns = map[string]string{}
-		}
-		f.options.Columns[meaning] = name
-	}
-	return nil
-}
-
-func delimiter(word string) (rune, error) {
-	if word == "tab" {
-		return '\t', nil
-	}
-	r, n := utf8.DecodeRuneInString(word)
-	if n != len(word) || r == utf8.RuneError && n > 0 || r == '"' || r == '\n' || r == '\r' {
-		return 0, fmt.Errorf("%w: --delimiter is one character, or tab, not %q", usage.Err, word)
-	}
-	if n == 0 {
-		return 0, nil
-	}
-	return r, nil
+	return f.listingFlags.check()
 }
 
 func (f *importFlags) run(c *cobra.Command, paths []string) (err error) {
@@ -253,13 +190,9 @@ func (f *importFlags) checkListings(
 		}
 	}
 	for _, path := range paths {
-		l, err := inventory.Open(filepath.Clean(path), f.options)
+		l, err := f.openListing(path)
 		if err != nil {
 			return nil, err
-		}
-		withoutSpaces := []inventory.Format{inventory.Sums, inventory.BagIt, inventory.OCFL}
-		if f.target.Space == "" && slices.Contains(withoutSpaces, l.Format()) {
-			return nil, fmt.Errorf("%w: %s has no spaces; name the space with --space", usage.Err, path)
 		}
 		f.order.Listings = append(f.order.Listings, l)
 		total += l.Bytes()

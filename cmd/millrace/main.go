@@ -103,8 +103,8 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition,
 	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newMigrate(), newConfig(), newObject(),
 		newIncident(), newAccount(), newPolicy(), newDead(), newPause(), newResume(), newWorkers(), newSweep(), newJob(),
-		newStore(), newSpace(),
-		newOutbox(), newImport(), newVerify(), newRebuild(), newHealth(), newBench(), newVersion())
+		newAudit(), newStore(), newSpace(),
+		newOutbox(), newImport(), newImportConfig(), newVerify(), newRebuild(), newHealth(), newBench(), newVersion())
 	return root
 }
 

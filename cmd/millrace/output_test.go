@@ -44,11 +44,12 @@ func TestEveryListHasForms(t *testing.T) {
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
 		"verify", "rebuild", "sweep start", "migrate", "health",
 		"policy show", "policy set", "policy remove", "policy import", "object restore",
-		"account show", "account set", "account remove"}
+		"account show", "account set", "account remove", "audit export"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident refuse",
 		"incident close",
-		"space back", "space gone", "store init", "workers", "sweep pause", "sweep resume",
-		"policy check", "policy diff", "account diff"}
+		"space back", "space gone", "store init", "workers", "sweep pause", "sweep resume", "sweep skip",
+		"job start", "job pause", "job resume",
+		"policy check", "policy diff", "account diff", "import-config"}
 	for words, c := range leaves(newRoot()) {
 		if noun, _, _ := strings.Cut(words, " "); noun == "bench" || noun == "resume" ||
 			noun == "pause" && !slices.Contains(lists, words) {

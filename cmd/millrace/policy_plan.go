@@ -7,7 +7,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -137,7 +136,7 @@ func plannedTable() table[app.PlannedDestination] {
 		func(d app.PlannedDestination) []string {
 			took := "unknown"
 			if d.Seconds != nil {
-				took = time.Duration(*d.Seconds * float64(time.Second)).Round(time.Second).String()
+				took = secondsText(*d.Seconds)
 			}
 			deletes := n(d.Delete)
 			if d.Approve.Items > 0 {

@@ -207,7 +207,8 @@ func newSpaceShow() *cobra.Command {
   absent   the store lacks it, and the store's marker was read after the store said so
   unknown  the store does not answer, its marker cannot be read, or the configuration lacks the store: ERROR says why
 
-RECORD, POLICY and COPIES are those of millrace space list. DELETES is the rule for deletes, with the holds; LIMIT are
+RECORD, POLICY and COPIES are those of millrace space list. GROWTH is the difference to the oldest count of the stats
+sweep within 30 days. DELETES is the rule for deletes, with the holds; LIMIT are
 the limits of the brake on deletes of copies in this store, and the deletes of the last hour and the last 30 days.
 The JSON forms have the properties and the ACL, which the table counts.`,
 		Args: exactly(1),
@@ -253,13 +254,18 @@ type spaceView struct {
 	MaxCount          int64             `json:"brake_max_count"`
 	Hour              int64             `json:"deletes_last_hour"`
 	Month             int64             `json:"deletes_last_30_days"`
+	// The oldest count within 30 days.
+	CountedAt   *time.Time `json:"counted_at"`
+	ItemsBefore int64      `json:"items_counted"`
+	BytesBefore int64      `json:"bytes_counted"`
 }
 
 func spaceViewOf(v app.SpaceView) spaceView {
 	r := spaceView{spaceRow: spaceRowOf(v.SpaceInfo), State: v.State,
 		PropertiesUnknown: v.Space.PropertiesUnknown, Revision: v.Rules.Revision, Deletes: v.Rules.Deletes,
 		DeletesSince: set(v.Rules.Since), Holds: append([]policy.Hold{}, v.Rules.Holds...),
-		MaxShare: v.Limits.MaxShare, MaxCount: v.Limits.MaxCount, Hour: v.Hour, Month: v.Month}
+		MaxShare: v.Limits.MaxShare, MaxCount: v.Limits.MaxCount, Hour: v.Hour, Month: v.Month,
+		CountedAt: set(v.Before.At), ItemsBefore: v.Before.Items, BytesBefore: v.Before.Bytes}
 	if v.Err != nil {
 		r.Error = v.Err.Error()
 	}
@@ -282,6 +288,15 @@ func (v spaceView) about() string {
 	return fmt.Sprintf("%d, ACL %d", len(v.Properties), len(v.ACL))
 }
 
+// growth describes how the space has grown since it was counted.
+func (v spaceView) growth() string {
+	if v.CountedAt == nil {
+		return ""
+	}
+	return fmt.Sprintf("%+d items, %+d bytes since %s", int64(v.Items)-v.ItemsBefore, v.Bytes-v.BytesBefore,
+		v.CountedAt.Format(time.DateOnly))
+}
+
 // rule describes the rule for deletes and the holds.
 func (v spaceView) rule() string {
 	text := string(v.Deletes)
@@ -292,13 +307,14 @@ func (v spaceView) rule() string {
 }
 
 func spaceViewTable() table[spaceView] {
-	const columns = "STORE\tSTATE\tRECORD\tITEMS\tBYTES\tPROPERTIES\tPOLICY\tCOPIES\tDELETES\tLIMIT\tINCIDENTS\tERROR"
+	const columns = "STORE\tSTATE\tRECORD\tITEMS\tBYTES\tGROWTH\tPROPERTIES\tPOLICY\tCOPIES\tDELETES\tLIMIT\t" +
+		"INCIDENTS\tERROR"
 	return table[spaceView]{columns, func(v spaceView) []string {
 		limit := ""
 		if len(v.CopyOf) > 0 {
 			limit = fmt.Sprintf("%g, %d (%d, %d)", v.MaxShare, v.MaxCount, v.Hour, v.Month)
 		}
 		return []string{v.Store, v.State, v.Record, strconv.FormatUint(v.Items, 10), strconv.FormatInt(v.Bytes, 10),
-			v.about(), v.Scope, v.copies(), v.rule(), limit, strings.Join(v.Incidents, ", "), v.Error}
+			v.growth(), v.about(), v.Scope, v.copies(), v.rule(), limit, strings.Join(v.Incidents, ", "), v.Error}
 	}}
 }

@@ -28,7 +28,8 @@ func spaceViews() []app.SpaceView {
 	source.CopiedTo, destination.CopyOf = []string{"2"}, []string{"1"}
 	destination.Incidents = []*pb.Incident{{Account: "acme", Store: "2", Space: "photos", Kind: "space-missing"}}
 	return []app.SpaceView{
-		{SpaceInfo: source, State: app.SpaceExists, Space: storage.Space{Properties: map[string]string{"of": "ann"}}},
+		{SpaceInfo: source, State: app.SpaceExists, Space: storage.Space{Properties: map[string]string{"of": "ann"}},
+			Before: read.SpaceSize{Store: "1", At: time.Date(2026, 8, 15, 12, 0, 0, 0, time.UTC), Items: 1, Bytes: 12}},
 		{SpaceInfo: destination, State: app.SpaceAbsent, Limits: brake.Limits{MaxShare: 0.1, MaxCount: 1000}, Hour: 4,
 			Month: 5},
 		{SpaceInfo: other, State: app.SpaceUnknown, Err: errors.New("no answer")},
@@ -53,10 +54,10 @@ func TestSpaceTables(t *testing.T) {
 		"acme/photos 1 live 2 9 2026-09-01T12:00:00Z own to 2 0",
 		"acme/photos 2 live 2 9 2026-09-01T12:00:00Z own from 1 1",
 		"acme/photos 3 live 2 9 2026-09-01T12:00:00Z own not copied: no pair of the policy has the store 0",
-		"STORE STATE RECORD ITEMS BYTES PROPERTIES POLICY COPIES DELETES LIMIT INCIDENTS ERROR",
-		"1 exists live 2 9 1, ACL 0 own to 2 approve, holds: 1 - - -",
-		"2 absent live 2 9 - own from 1 approve, holds: 1 0.1, 1000 (4, 5) " + key + " -",
-		"3 unknown live 2 9 - own not copied: no pair of the policy has the store approve, holds: 1 - - no answer",
+		"STORE STATE RECORD ITEMS BYTES GROWTH PROPERTIES POLICY COPIES DELETES LIMIT INCIDENTS ERROR",
+		"1 exists live 2 9 +1 items, -3 bytes since 2026-08-15 1, ACL 0 own to 2 approve, holds: 1 - - -",
+		"2 absent live 2 9 - - own from 1 approve, holds: 1 0.1, 1000 (4, 5) " + key + " -",
+		"3 unknown live 2 9 - - own not copied: no pair of the policy has the store approve, holds: 1 - - no answer",
 	}
 	if len(got) != len(want) {
 		t.Fatalf("got %d lines:\n%s", len(got), out.String())

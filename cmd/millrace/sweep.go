@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
@@ -22,7 +24,7 @@ import (
 
 func newSweep() *cobra.Command {
 	return noun("sweep", "Start, follow and pause sweeps", newSweepStart(), newSweepList(), newSweepStatus(),
-		newSweepReport(), newPauseOne(sweepScope("pause NAME")), newResumeOne(sweepScope("resume NAME")))
+		newSweepReport(), newPauseOne(sweepScope("pause NAME")), newResumeOne(sweepScope("resume NAME")), newSweepSkip())
 }
 
 // sweepFlags are the flags of sweep start.
@@ -30,18 +32,15 @@ type sweepFlags struct {
 	engineFlags
 	account, store, space string
 	all, full, wait       bool
+	dryRun                bool
+	listing               sweepListing
 	output                *output
 }
 
-func newSweepStart() *cobra.Command {
-	var f sweepFlags
-	c := &cobra.Command{
-		Use:   "start fixity|reconcile|duplication",
-		Short: "Request checks, or compare the stores with what is on record, or with each other",
-		Long: `With duplication: compares the listings of each space in the two stores of each pair of the policies, without a
-request for any item. What is missing at the destination, or differs in size, is copied as after a change; what only the
-destination has is looked at. Copies of the same size count as equal unless both listings have digests; with --full the
-copier compares every item.
+const sweepStartLong = `With duplication: compares the listings of each space in the two stores of each pair of the
+policies, without a request for any item. What is missing at the destination, or differs in size, is copied as after a
+change; what only the destination has is looked at. Copies of the same size count as equal unless both listings have
+digests; with --full the copier compares every item.
 
 With reconcile: compares the listing of each space in each store with the manifest. An item that no
 event has reported is adopted: it is on record from then on, and copied as the policy says. With driver file it must
@@ -49,6 +48,14 @@ stay unchanged for reconcile.settle. An item that differs from what is on record
 missing in two rounds in a row. Nothing is deleted or replaced without approval. A round that was interrupted goes on
 where it stopped. With --wait the command ends when what it found is planned, copied, checked and on record. This is how
 a store that existed before millrace is taken in.
+
+With --listing it compares a listing that other software has made, such as an S3 Inventory or the output of find, in
+place of the listing of the store: see 'millrace import --help' for the formats. --space names the space of all rows.
+A listing is old, so nothing follows from it alone: the store is asked for each item about which the listing and the
+manifest differ, and for no other. Copies with a record that is newer than the listing are not compared. A copy that
+such a round misses is checked only if the round by hand before it, without a listing, missed it too. If a row has a
+fault, or a listing is damaged, nothing is compared. The same command continues a round that was interrupted; with
+another listing a new one begins.
 
 With fixity: requests a check of every copy that is due. The checker makes the checks, and the sink records the results;
 with --state all roles except the sweeper run in this command. While more than 10,000 tasks wait for checkers, no
@@ -58,12 +65,28 @@ With --all every copy is checked regardless of its last pass, and its bytes are 
 read: sampled. Such a round is separate from the periodic ones. Without --all, a copy that passed less than
 fixity.min_interval ago is skipped.
 
+With stats: counts the items and bytes of each space in each store on record, and compares those of each account with
+its allocation.
+
+With groups: reads the manifest documents of the files that DuraCloud's clients have stored in chunks, and compares
+the chunks that they name with what is on record. Those that are absent or differ are checked.
+
+With --dry-run nothing is requested or put on record: the command prints what a round would request or find now, and
+with fixity how long the checks take at least, by the rates of the last 30 days and fixity.budgets.
+
 With --wait the command ends when the result of every check is recorded. It prints how many copies passed, failed,
 were skipped, or have lost their properties (metadata-damaged).
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 findings: with --wait a copy failed its check or lost its properties, or a
-listing lacks too many copies to conclude anything, 5 precondition, 130 interrupted: the next sweep of the store resumes
-the round, except one with --all.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 findings: with --wait a copy failed its check or lost its properties, a
+listing lacks too many copies to conclude anything, has a fault or is damaged, or a group of chunks is incomplete or
+differs, 5 precondition, 130 interrupted: the next sweep of the store resumes the round, except one with --all.`
+
+func newSweepStart() *cobra.Command {
+	var f sweepFlags
+	c := &cobra.Command{
+		Use:   "start fixity|reconcile|duplication|stats|groups",
+		Short: "Request checks, compare stores with the records or with each other, check chunked items, count copies",
+		Long:  sweepStartLong,
 		Args: func(c *cobra.Command, args []string) error {
 			if len(args) != 1 || !slices.Contains(app.Sweeps(), args[0]) {
 				return fmt.Errorf("%w: name a sweep: one of %s", usage.Err, strings.Join(app.Sweeps(), ", "))
@@ -73,23 +96,33 @@ the round, except one with --all.`,
 				return fmt.Errorf("%w: --all is of sweep start fixity", usage.Err)
 			case f.full && args[0] != app.DuplicationSweep:
 				return fmt.Errorf("%w: --full is of sweep start duplication", usage.Err)
+			case f.dryRun && (f.wait || args[0] == app.StatsSweep):
+				return fmt.Errorf("%w: --dry-run requests nothing: it is of all sweeps but stats, without --wait",
+					usage.Err)
+			case args[0] == app.StatsSweep && (f.store != "" || f.space != ""):
+				return fmt.Errorf("%w: sweep start stats counts whole accounts: it has no --store and no --space", usage.Err)
 			}
-			return nil
+			return f.checkListing(c, args[0])
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			if args[0] != sweep.FixitySweep {
-				return f.compare(c, args[0])
+			switch args[0] {
+			case sweep.FixitySweep:
+				return f.run(c)
+			case app.StatsSweep:
+				return f.count(c)
 			}
-			return f.run(c)
+			return f.compare(c, args[0])
 		},
 	}
 	f.register(c)
 	c.Flags().StringVar(&f.account, "account", "", "only of this `ACCOUNT`")
 	c.Flags().StringVar(&f.store, "store", "", "only of the store of this `ID`")
-	c.Flags().StringVar(&f.space, "space", "", "only of this `SPACE`")
+	c.Flags().StringVar(&f.space, "space", "", "only of this `SPACE`; with --listing: the space of all its rows")
+	f.listing.register(c)
 	c.Flags().BoolVar(&f.all, "all", false,
 		"fixity: check every copy, also if its last pass is not older than fixity.period")
 	c.Flags().BoolVar(&f.full, "full", false, "duplication: let the copier compare every item")
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "only count what would be requested or found; nothing changes")
 	c.Flags().BoolVar(&f.wait, "wait", false, "wait until the results of what was requested are recorded")
 	f.output = outputFlag(c, formText, formJSON)
 	return c
@@ -98,17 +131,25 @@ the round, except one with --all.`,
 // A sweepReport is the result of a sweep.
 type sweepReport struct {
 	Sweep     string           `json:"sweep"`
+	DryRun    bool             `json:"dry_run,omitempty"`  // nothing was requested
 	Requested int64            `json:"requested"`          // requested checks
+	Bytes     int64            `json:"requested_bytes"`    // their size on record
+	Seconds   *float64         `json:"seconds,omitempty"`  // with --dry-run: the estimated time of the checks, if known
 	Verdicts  map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies by the verdict of their checks
-	Rounds    []sweepRound     `json:"rounds"`             // one per store
+	Rounds    []sweepRound     `json:"rounds"`             // one per space in a store
+
+	asked []app.FixityRound
 }
 
-// A sweepRound is the result for one store.
+// A sweepRound is the result for one space in a store.
 type sweepRound struct {
 	Account   string `json:"account"`
 	Store     string `json:"store"`
+	Space     string `json:"space"`
 	Round     string `json:"round"`
 	Requested int64  `json:"requested"`
+	Bytes     int64  `json:"requested_bytes"`
+	Joined    bool   `json:"joined,omitempty"` // the round was under way: only what it had not requested is requested
 }
 
 // rolesWithoutSweeper returns all roles except the sweeper: this command does its work, and both
@@ -118,8 +159,15 @@ func rolesWithoutSweeper() []schemas.Role {
 }
 
 func (f *sweepFlags) run(c *cobra.Command) error {
-	report := sweepReport{Sweep: "fixity", Rounds: []sweepRound{}}
+	report := sweepReport{Sweep: "fixity", DryRun: f.dryRun, Rounds: []sweepRound{}}
 	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+		if f.dryRun {
+			err := f.ask(ctx, a, e, &report, nil)
+			if err == nil {
+				report.Seconds, err = a.CheckTime(ctx, report.asked)
+			}
+			return err
+		}
 		return e.withRoles(c, a, f.engineFlags, rolesWithoutSweeper(), func(ctx context.Context, w *waiter) error {
 			var asked atomic.Int64
 			err := w.waitWhile(ctx, "checks", []schemas.Role{schemas.RoleChecker}, asked.Load, func(ctx context.Context) error {
@@ -128,7 +176,7 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 			if err != nil || !f.wait {
 				return err
 			}
-			return report.wait(ctx, w, a.DB())
+			return report.wait(ctx, w, a, f.all)
 		})
 	})
 	// Report the requested checks even if a later store fails or the command is interrupted.
@@ -144,24 +192,35 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 
 // ask requests the checks of all selected stores.
 func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepReport, asked func(int64)) error {
-	for _, acc := range e.cfg.Accounts {
-		for _, st := range acc.Stores {
-			if f.account != "" && acc.ID != f.account || f.store != "" && st.ID != f.store {
-				continue
-			}
-			o := sweep.Request{
-				Account: acc.ID, Store: st.ID, Space: f.space, Begun: begun(),
-				All: f.all, Period: e.cfg.Fixity.Period, OnRequested: asked,
-			}
-			round, err := a.SweepFixity(ctx, o)
-			if err != nil {
-				return fmt.Errorf("sweep store %s/%s: %w", acc.ID, st.ID, err)
-			}
-			r.Rounds = append(r.Rounds, sweepRound{acc.ID, st.ID, round.ID, round.Emitted})
+	for _, o := range f.requests(e) {
+		o.Detach, o.OnRequested = true, asked
+		rounds, err := a.SweepFixity(ctx, o)
+		r.asked = append(r.asked, rounds...)
+		for _, round := range rounds {
+			r.Rounds = append(r.Rounds, sweepRound{round.Account, round.Store, round.Space, round.ID, round.Emitted,
+				round.Counts[sweep.RequestedBytes], !round.Started.Equal(o.Begun)})
 			r.Requested += round.Emitted
+			r.Bytes += round.Counts[sweep.RequestedBytes]
+		}
+		if err != nil {
+			return fmt.Errorf("sweep store %s/%s: %w", o.Account, o.Store, err)
 		}
 	}
 	return nil
+}
+
+// requests returns the requests for the selected stores.
+func (f *sweepFlags) requests(e *engines) (all []app.FixityRequest) {
+	begun := begun()
+	for _, acc := range e.cfg.Accounts {
+		for _, st := range acc.Stores {
+			if (f.account == "" || acc.ID == f.account) && (f.store == "" || st.ID == f.store) {
+				all = append(all, app.FixityRequest{Account: acc.ID, Store: st.ID, Space: f.space, Begun: begun,
+					All: f.all, DryRun: f.dryRun})
+			}
+		}
+	}
+	return all
 }
 
 // failed returns the number of copies with a finding.
@@ -169,24 +228,37 @@ func (r *sweepReport) failed() int64 {
 	return r.Verdicts["fail"] + r.Verdicts["missing"] + r.Verdicts["not_captured"] + r.Verdicts[metadataDamaged]
 }
 
-// wait waits until the result of every check of the rounds is recorded, and stores the verdicts.
-func (r *sweepReport) wait(ctx context.Context, w *waiter, db *clickhouse.DB) error {
+// wait ends the rounds, which takes until they have their results, and stores the verdicts.
+func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool) error {
 	by := []schemas.Role{schemas.RoleChecker, schemas.RoleDelayer, schemas.RoleSink}
-	return w.until(ctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
-		p.Total = r.Requested
-		for _, round := range r.Rounds {
-			n, err := read.CountFinal(ctx, db, round.Round)
-			if err != nil {
-				return p, err
-			}
-			p.Done += n
-		}
-		if p.Done < p.Total {
-			return p, nil
-		}
-		r.Verdicts, err = verdictsOf(ctx, db, r.Rounds)
-		return p, err
+	var ended atomic.Bool
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		err := a.EndFixity(gctx, r.asked, all)
+		ended.Store(err == nil)
+		return err
 	})
+	g.Go(func() error {
+		return w.until(gctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
+			for _, round := range r.Rounds {
+				n, err := read.CountFinal(ctx, a.DB(), round.Round)
+				if err != nil {
+					return p, err
+				}
+				p.Done += n
+			}
+			if p.Total = max(r.Requested, p.Done+1); ended.Load() {
+				p.Done = p.Total
+			}
+			return p, nil
+		})
+	})
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	var err error
+	r.Verdicts, err = verdictsOf(ctx, a.DB(), r.Rounds)
+	return err
 }
 
 // metadataDamaged is the entry of the verdicts that counts copies whose recorded properties the
@@ -219,8 +291,17 @@ func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
 	}
 	var b strings.Builder
 	for _, round := range r.Rounds {
-		fmt.Fprintf(&b, "store %s/%s: round %s: %d checks requested\n",
-			round.Account, round.Store, round.Round, round.Requested)
+		what := fmt.Sprintf("round %s: %d checks requested, of %d bytes", round.Round, round.Requested, round.Bytes)
+		switch {
+		case round.Joined:
+			what += ", some before: it was under way"
+		case r.DryRun:
+			what = fmt.Sprintf("%d checks of %d bytes would be requested", round.Requested, round.Bytes)
+		}
+		fmt.Fprintf(&b, "space %s in store %s/%s: %s\n", round.Space, round.Account, round.Store, what)
+	}
+	if r.Seconds != nil && r.Requested > 0 {
+		fmt.Fprintf(&b, "they take %s at least, by the rates of the last 30 days and the budgets\n", secondsText(*r.Seconds))
 	}
 	for _, verdict := range slices.Sorted(maps.Keys(r.Verdicts)) {
 		why := ""
@@ -229,9 +310,14 @@ func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
 		}
 		fmt.Fprintf(&b, "%d copies: %s%s\n", r.Verdicts[verdict], verdict, why)
 	}
-	if f.state != "" && !f.wait && r.Requested > 0 {
+	if f.state != "" && !f.wait && !f.dryRun && r.Requested > 0 {
 		fmt.Fprintf(&b, "%s\n", f.laterWithState("the remaining checks are made"))
 	}
 	_, err := io.WriteString(out, b.String())
 	return err
+}
+
+// secondsText describes an estimated time.
+func secondsText(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
 }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -12,19 +15,25 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/sweep/reconcile"
+	"github.com/millrace/millrace/streams/inventory/sorted"
+	"github.com/millrace/millrace/streams/sweep/groups"
 )
 
-// A comparison is the result of a sweep that compares listings.
+// A comparison is the result of a sweep that compares spaces.
 type comparison struct {
-	sweep  string
-	counts []countedItems
-	splits []comparedSplit
+	sweep    string
+	dryRun   bool // nothing was published
+	counts   []countedItems
+	findings []string // the keys of those with exit code 3
+	see      string   // what is said about these
+	splits   []comparedSplit
+	listed   *sorted.Listing // nil: the stores list their spaces
 }
 
 // countedItems are items with one finding.
 type countedItems struct {
 	key, text string
+	what      string // instead of "items"
 }
 
 // A comparedSplit is the result for one space.
@@ -35,28 +44,45 @@ type comparedSplit struct {
 
 // reconciled are the findings of the reconcile sweep, in the order in which they are printed.
 var reconciled = []countedItems{
-	{"equal", "as on record"},
-	{"adopted", "adopted: no event had reported them"},
-	{"updated", "updated: another program had replaced them"},
-	{"deleted", "reported as deleted: missing in two rounds, and other programs write to the store"},
-	{"different", "not as on record: they are checked"},
-	{"resurrected", "there, and on record as deleted: they are checked"},
-	{"lost", "missing in two rounds: they are checked"},
-	{"missing", "missing for the first time: the next round looks again"},
-	{"unsettled", "being written: the next round looks again"},
-	{"unknown", "that the store does not show, or that no message can report"},
-	{"inconclusive", "missing, which is too much of the space: nothing is concluded, see 'millrace incident list'"},
+	{"equal", "as on record", ""},
+	{"stale", "as on record, other than the listing shows", ""},
+	{"newer", "on record since the listing was made: not compared", ""},
+	{"adopted", "adopted: no event had reported them", ""},
+	{"updated", "updated: another program had replaced them", ""},
+	{"deleted", "reported as deleted: missing in two rounds, and other programs write to the store", ""},
+	{"different", "not as on record: they are checked", ""},
+	{"resurrected", "there, and on record as deleted: they are checked", ""},
+	{"lost", "missing in two rounds: they are checked", ""},
+	{"missing", "missing for the first time: the next round looks again", ""},
+	{"unsettled", "being written: the next round looks again", ""},
+	{"unknown", "that the store does not show, or that no message can report", ""},
+	{"inconclusive", "missing, which is too much of the space: nothing is concluded, see 'millrace incident list'", ""},
 }
 
 // comparedPairs are those of the duplication sweep.
 var comparedPairs = []countedItems{
-	{"equal", "equal"},
-	{"missing", "missing at the destination"},
-	{"different", "of other size, digests or properties at the destination"},
-	{"extra", "only at the destination"},
-	{"excluded", "excluded by the policy"},
-	{"unknown", "that cannot be compared"},
+	{"equal", "equal", ""},
+	{"missing", "missing at the destination", ""},
+	{"different", "of other size, digests or properties at the destination", ""},
+	{"extra", "only at the destination", ""},
+	{"excluded", "excluded by the policy, or by sweep.spaces", ""},
+	{"unknown", "that cannot be compared", ""},
 }
+
+// checkedGroups are the verdicts of the group check.
+var checkedGroups = []countedItems{
+	{"whole", "all chunks are on record as the document says, and have passed a check", "groups"},
+	{"unproven", "nothing differs, but chunks have no size, MD5 or passed check on record", "groups"},
+	{"incomplete", "chunks are absent: they are checked", "groups"},
+	{"different", "chunks, or the document, differ: they are checked", "groups"},
+	{"unreadable", "the document is not one of chunks", "groups"},
+	{"young", "damaged, or not complete yet: a record is younger than a day", "groups"},
+	{"unknown", "the document cannot be read now, or the store is not read", "groups"},
+	{"orphans", "without a document", "chunks"},
+}
+
+// groupFindings are the verdicts that open an incident.
+var groupFindings = []string{"incomplete", "different", "unreadable"}
 
 // total returns the number of items with a finding.
 func (r *comparison) total(key string) (n int64) {
@@ -66,18 +92,37 @@ func (r *comparison) total(key string) (n int64) {
 	return n
 }
 
-// compare runs a round of a sweep that compares listings, over the selected spaces.
+// compare runs a round of a sweep that compares spaces, over the selected ones.
 func (f *sweepFlags) compare(c *cobra.Command, name string) error {
-	report := comparison{sweep: name, counts: reconciled}
-	ask, by := f.reconcile, []schemas.Role{schemas.RolePlanner, schemas.RoleSink}
-	if name == app.DuplicationSweep {
+	report := comparison{sweep: name, dryRun: f.dryRun, counts: reconciled, findings: []string{"inconclusive"},
+		see: "listings lack too many copies to conclude anything"}
+	ask, by := func(ctx context.Context, a *app.App, e *engines, found func(int64)) ([]comparedSplit, error) {
+		return f.reconcile(ctx, a, e, report.listed, found)
+	}, []schemas.Role{schemas.RolePlanner, schemas.RoleSink}
+	switch name {
+	case app.DuplicationSweep:
 		report.counts, ask, by = comparedPairs, f.comparePairs, []schemas.Role{schemas.RoleCopier, schemas.RoleSink}
+	case groups.Name:
+		report.counts, ask, by = checkedGroups, f.checkGroups, []schemas.Role{schemas.RoleChecker, schemas.RoleSink}
+		report.findings, report.see = groupFindings, "groups of chunks have findings"
 	}
-	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) (err error) {
+		listed, err := f.listing.read(ctx, f, e)
+		if err != nil {
+			return err
+		}
+		if listed != nil {
+			defer func() { err = errors.Join(err, listed.Close()) }()
+			report.listed, report.counts = listed, reconciledListing()
+		}
+		if f.dryRun {
+			report.splits, err = ask(ctx, a, e, nil)
+			return err
+		}
 		return e.withRoles(c, a, f.engineFlags, rolesWithoutSweeper(), func(ctx context.Context, w *waiter) error {
 			var found atomic.Int64
 			err := w.waitWhile(ctx, "findings", by, found.Load, func(ctx context.Context) (err error) {
-				report.splits, err = ask(ctx, a, func(n int64) { found.Add(n) })
+				report.splits, err = ask(ctx, a, e, func(n int64) { found.Add(n) })
 				return err
 			})
 			if err != nil || !f.wait {
@@ -90,8 +135,8 @@ func (f *sweepFlags) compare(c *cobra.Command, name string) error {
 	if err == nil || len(report.splits) > 0 {
 		err = errors.Join(err, report.print(c.OutOrStdout(), f))
 	}
-	if err == nil && report.total("inconclusive") > 0 {
-		err = fmt.Errorf("%w: listings lack too many copies to conclude anything: see 'millrace incident list'", errFindings)
+	if err == nil && slices.ContainsFunc(report.findings, func(key string) bool { return report.total(key) > 0 }) {
+		err = fmt.Errorf("%w: %s: see 'millrace incident list'", errFindings, report.see)
 	}
 	return err
 }
@@ -99,18 +144,30 @@ func (f *sweepFlags) compare(c *cobra.Command, name string) error {
 // begun identifies the rounds that a command begins now.
 func begun() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
-func (f *sweepFlags) reconcile(ctx context.Context, a *app.App, found func(int64)) (all []comparedSplit, err error) {
-	spaces, err := a.SweepReconcile(ctx, app.ReconcileRequest{Account: f.account, Store: f.store, Space: f.space,
-		Begun: begun(), OnEmitted: found})
+func (f *sweepFlags) checkGroups(
+	ctx context.Context, a *app.App, _ *engines, found func(int64),
+) ([]comparedSplit, error) {
+	spaces, err := a.SweepGroups(ctx, f.spaces(found))
+	return comparedSpaces(spaces), err
+}
+
+func (f *sweepFlags) spaces(found func(int64)) app.SpacesRequest {
+	return app.SpacesRequest{Account: f.account, Store: f.store, Space: f.space, Begun: begun(), OnEmitted: found,
+		DryRun: f.dryRun}
+}
+
+func comparedSpaces(spaces []app.SweptSpace) (all []comparedSplit) {
 	for _, s := range spaces {
 		all = append(all, comparedSplit{s.Account, s.Store, "", s.Space, s.ID, s.Counts})
 	}
-	return all, err
+	return all
 }
 
-func (f *sweepFlags) comparePairs(ctx context.Context, a *app.App, found func(int64)) (all []comparedSplit, err error) {
+func (f *sweepFlags) comparePairs(
+	ctx context.Context, a *app.App, _ *engines, found func(int64),
+) (all []comparedSplit, err error) {
 	pairs, err := a.SweepDuplication(ctx, app.PairRequest{Account: f.account, Store: f.store, Space: f.space,
-		Full: f.full, Begun: begun(), OnEmitted: found})
+		Full: f.full, Begun: begun(), OnEmitted: found, DryRun: f.dryRun})
 	for _, p := range pairs {
 		all = append(all, comparedSplit{p.Account, p.Source, p.Destination, p.Space, p.ID, p.Counts})
 	}
@@ -133,13 +190,23 @@ func (r *comparison) print(out io.Writer, f *sweepFlags) error {
 		return writeJSON(out, r.document())
 	}
 	text, found := fmt.Sprintf("%d spaces\n", len(r.splits)), false
-	for _, c := range r.counts {
-		if n := r.total(c.key); n > 0 {
-			text += fmt.Sprintf("%d items: %s\n", n, c.text)
-			found = found || c.key != string(reconcile.Equal)
+	if l := r.listed; l != nil {
+		text += fmt.Sprintf("a listing of %s with %d items\n", l.Made().UTC().Format(time.RFC3339), l.Len())
+		for _, kind := range slices.Sorted(maps.Keys(l.Skipped())) {
+			text += fmt.Sprintf("%d rows skipped: %s\n", l.Skipped()[kind], kind)
 		}
 	}
-	if f.state != "" && !f.wait && found {
+	for _, c := range r.counts {
+		if n := r.total(c.key); n > 0 {
+			text += fmt.Sprintf("%d %s: %s\n", n, cmp.Or(c.what, "items"), c.text)
+			found = found || !slices.Contains([]string{"equal", "stale", "newer"}, c.key) &&
+				(r.sweep != groups.Name || slices.Contains(r.findings, c.key))
+		}
+	}
+	if f.dryRun {
+		text += "a dry run: nothing was requested or put on record\n"
+	}
+	if f.state != "" && !f.wait && !f.dryRun && found {
 		text += f.laterWithState("what was found is copied and checked") + "\n"
 	}
 	_, err := io.WriteString(out, text)
@@ -149,6 +216,12 @@ func (r *comparison) print(out io.Writer, f *sweepFlags) error {
 // document returns the report for JSON: the numbers of items of each finding, in all and by space.
 func (r *comparison) document() map[string]any {
 	all, spaces := map[string]any{"sweep": r.sweep}, []map[string]any{}
+	if r.dryRun {
+		all["dry_run"] = true
+	}
+	if l := r.listed; l != nil {
+		all["listing"] = map[string]any{"id": l.ID(), "made": l.Made().UTC(), "items": l.Len(), "skipped": l.Skipped()}
+	}
 	for _, s := range r.splits {
 		space := map[string]any{"account": s.account, "store": s.store, "space": s.space, "round": s.round}
 		if s.destination != "" {

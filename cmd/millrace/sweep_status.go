@@ -18,12 +18,12 @@ import (
 const splitStates = `STATE is
 
   done     its last round has ended
-  running  its round has begun and not ended: it goes on in a running sweeper; one that was started by hand goes on
-           with the next 'millrace sweep start'
+  running  its round has begun and not ended: a process with role sweeper goes on with it, or the command that began it
   failed   its round has failed, and is tried again
   paused   the sweep, the role sweeper, the store or the account is paused, or the account is inactive
   never    no round has begun
-  unknown  the store does not answer, so that its spaces are unknown`
+  unknown  the store does not answer, so that its spaces are unknown
+  excluded sweep.spaces leaves the space out`
 
 // atMostOneSweep is a cobra.PositionalArgs.
 func atMostOneSweep(c *cobra.Command, args []string) error {
@@ -46,9 +46,9 @@ func newSweepList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the splits of all sweeps, and the last round of each",
-		Long: `Lists the splits of all sweeps: of fixity the stores, of reconcile the spaces in each store, of duplication the
-spaces of each pair. Rounds that 'millrace sweep start' runs beside the scheduled ones are listed on their own, as
-"by hand".
+		Long: `Lists the splits of all sweeps: of fixity, reconcile and groups the spaces in each store, of duplication
+the spaces of each pair, of stats the accounts. Rounds that 'millrace sweep start' runs beside the scheduled ones are
+listed on their own, as "by hand".
 
 ` + splitStates + `
 
@@ -117,10 +117,18 @@ func sweepName(sweep string, byHand bool) string {
 	return sweep
 }
 
+// storeName returns ACCOUNT/STORE, or ACCOUNT of what is about all its stores.
+func storeName(account, store string) string {
+	if store == "" {
+		return account
+	}
+	return account + "/" + store
+}
+
 func splitTable() table[splitRow] {
 	const columns = "SWEEP\tSTORE\tSPACE\tDESTINATION\tSTATE\tROUND\tSTARTED\tFINISHED\tEMITTED\tERROR"
 	return table[splitRow]{columns, func(r splitRow) []string {
-		return []string{sweepName(r.Sweep, r.ByHand), r.Account + "/" + r.Store, r.Space, r.Destination, r.State, r.Round,
+		return []string{sweepName(r.Sweep, r.ByHand), storeName(r.Account, r.Store), r.Space, r.Destination, r.State, r.Round,
 			stamp(r.Started), stamp(r.Finished), strconv.FormatInt(r.Emitted, 10), r.Error}
 	}}
 }
@@ -137,7 +145,8 @@ func newSweepStatus() *cobra.Command {
 
 COMPARED counts the items until the last checkpoint; of fixity the checks that were requested. RATE is items per second
 since the start of the round. SHARE is the compared share of the items that were on record when the round began, and
-END is the estimated end. Both are unknown for fixity, which checks what is due, and for a store that is taken in.
+END is the estimated end. Both are unknown for fixity and groups, which look at some items only, and for a store
+that is taken in.
 As json, each sweep is an object with an array of its rounds.`,
 		Args: atMostOneSweep,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -259,7 +268,7 @@ func progressLines(sweeps []sweepState) (lines []progressLine) {
 		name := sweepName(s.Sweep, s.ByHand)
 		lines = append(lines, progressLine{s.sweepProgress, name, "all", strings.Join(states, ", "), "", s.Error})
 		for _, r := range s.Rounds {
-			split := r.Account + "/" + r.Store
+			split := storeName(r.Account, r.Store)
 			if r.Destination != "" {
 				split += " to " + r.Destination
 			}

@@ -90,9 +90,10 @@ func TestSweepLists(t *testing.T) {
 		return text
 	}
 	if got, want := splits(), `
-fixity acme 1 - - never
-fixity acme 2 - - never
-reconcile acme 1 maps - never`; got != want {
+fixity acme 1 maps - never
+groups acme 1 maps - never
+reconcile acme 1 maps - never
+stats acme - - - never`; got != want {
 		t.Errorf("at first: got %s\nwant %s", got, want)
 	}
 	k.run(t.Context(), exitOK, stderr, "sweep", "start", "reconcile", "--store", "1", "--wait")
@@ -101,11 +102,14 @@ reconcile acme 1 maps - never`; got != want {
 		t.Fatal(err)
 	}
 	if got, want := splits(), `
-fixity acme 1 - - paused
-fixity acme 2 - - paused
+fixity acme 1 maps - paused
+fixity acme 2 - - unknown
+groups acme 1 maps - never
+groups acme 2 - - unknown
 reconcile acme 1 maps - never
 reconcile acme 2 - - unknown
-reconcile (by hand) acme 1 maps - done`; got != want {
+reconcile (by hand) acme 1 maps - done
+stats acme - - - never`; got != want {
 		t.Errorf("with a store away: got %s\nwant %s", got, want)
 	}
 	if !strings.Contains(stderr.String(), "store=2") {
@@ -121,6 +125,15 @@ reconcile (by hand) acme 1 maps - done`; got != want {
 		if len(rows) != 1 || rows[0]["counts"].(map[string]any)["equal"] != float64(keptItems) {
 			t.Errorf("%v: got %v", args, rows)
 		}
+	}
+	k.run(t.Context(), exitOK, stderr, "sweep", "start", "stats", "--wait")
+	if rows := list("sweep", "report", "stats"); len(rows) != 2 || rows[0]["space"] != "maps" ||
+		rows[0]["counts"].(map[string]any)["items"] != float64(keptItems) {
+		t.Errorf("of the statistics: got %v", rows)
+	}
+	if out := k.run(t.Context(), exitOK, stderr, "sweep", "skip", "reconcile", "--reason", "test"); !strings.Contains(out,
+		"no such round is unfinished") {
+		t.Errorf("skip printed %q", out)
 	}
 	for _, args := range [][]string{{"sweep", "report", "fixity"}, {"job", "history", "--since", "0s"}} {
 		if rows := list(args...); len(rows) != 0 {

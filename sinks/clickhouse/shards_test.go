@@ -163,8 +163,8 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		Cursor schemas.DueCursor
 	}
 	due := func(ctx context.Context, db *clickhouse.DB, after schemas.DueCursor) (p page, err error) {
-		p.Copies, p.Cursor, err = read.FixityDue(ctx, db,
-			schemas.DueQuery{Account: "acme", Store: "1", Limit: 33, After: after})
+		p.Copies, p.Cursor, err = read.NewDue(db).Due(ctx,
+			schemas.DueQuery{Account: "acme", Store: "1", Space: "photos", Limit: 33, After: after})
 		return p, err
 	}
 	var copies []schemas.Copy
@@ -173,6 +173,9 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			Item: fmt.Sprintf("p%02d/07", part)})
 	}
 	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "none"})
+	round := read.SpaceRound{Space: schemas.Copy{Account: "acme", Store: "1", Space: "photos"}, Round: "round-1",
+		Started: clickhousetest.Epoch.Add(time.Hour), PassedBefore: clickhousetest.Epoch.Add(time.Hour),
+		AttemptedBefore: clickhousetest.Epoch.Add(time.Hour), Asserted: true}
 	return map[string]func(context.Context, *clickhouse.DB) (any, error){
 		"described": func(ctx context.Context, db *clickhouse.DB) (any, error) { return freshRecords(ctx, db, copies) },
 		"manifest": func(ctx context.Context, db *clickhouse.DB) (any, error) {
@@ -219,6 +222,21 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			return read.CheckCounts(ctx, db, "acme")
 		},
 		"records": func(ctx context.Context, db *clickhouse.DB) (any, error) { return read.Records(ctx, db, copies) },
+		"progress of a round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.SpaceRoundProgress(ctx, db, round)
+		},
+		"counts of a round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.SpaceRoundCounts(ctx, db, round)
+		},
+		"failures of jobs": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.FailuresOfJobs(ctx, db, clickhousetest.Epoch)
+		},
+		"rates of checks": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.CheckRates(ctx, db, "acme", clickhousetest.Epoch)
+		},
+		"sizes of a space": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.SizesSince(ctx, db, "acme", "photos", clickhousetest.Epoch)
+		},
 		"space": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return freshRecords(ctx, db, []schemas.Copy{{Account: "acme", Store: "1", Space: "photos"}})
 		},

@@ -1,15 +1,14 @@
 package duplicate
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/streams/chunks"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
@@ -32,7 +31,7 @@ func (w *execution) awaitChunks(ctx context.Context, s Observation, d Decision) 
 	default:
 		return nil
 	}
-	if w.wrote() || !isChunkManifest(w.Command.GetItem()) {
+	if w.wrote() || !chunks.IsDocument(w.Command.GetItem()) {
 		return nil
 	}
 	document, err := w.readManifestDocument(ctx, s, d)
@@ -42,12 +41,12 @@ func (w *execution) awaitChunks(ctx context.Context, s Observation, d Decision) 
 	if document == nil {
 		return nil
 	}
-	chunks, fault := parseChunkManifest(w.Command.GetItem(), document)
+	group, fault := chunks.Parse(w.Command.GetItem(), document)
 	if fault != nil {
 		w.detail = "it is not a manifest document of chunks, and was copied as an ordinary item: " + fault.Error()
 		return nil //nolint:nilerr // the result reports the fault
 	}
-	missing, more, excluded, err := w.missingChunks(ctx, chunks, s.Source.Object.Modified)
+	missing, more, excluded, err := w.missingChunks(ctx, group.Chunks, s.Source.Object.Modified)
 	if err != nil {
 		return err
 	}
@@ -63,8 +62,8 @@ func (w *execution) awaitChunks(ctx context.Context, s Observation, d Decision) 
 // readManifestDocument reads the source. It returns nil if the document is too large, or if two readings do not have
 // the expected digests: the copy finds that too.
 func (w *execution) readManifestDocument(ctx context.Context, s Observation, d Decision) ([]byte, error) {
-	if s.Source.Object.Size > maxChunkManifest {
-		w.detail = fmt.Sprintf("a manifest document of more than %d bytes is not read", maxChunkManifest)
+	if s.Source.Object.Size > chunks.MaxDocument {
+		w.detail = fmt.Sprintf("a manifest document of more than %d bytes is not read", chunks.MaxDocument)
 		return nil, nil
 	}
 	expected := d.Expected.Union(s.Source.digests())
@@ -73,43 +72,39 @@ func (w *execution) readManifestDocument(ctx context.Context, s Observation, d D
 		if err != nil {
 			return nil, err
 		}
-		if len(document) <= maxChunkManifest && expected.Compare(sum) != digest.Disagree {
+		if len(document) <= chunks.MaxDocument && expected.Compare(sum) != digest.Disagree {
 			return document, nil
 		}
 	}
 	return nil, nil
 }
 
-// readSource reads at most maxChunkManifest+1 bytes of one version of the source, and returns them with their digests.
+// readSource reads at most chunks.MaxDocument+1 bytes of one version of the source, and returns them and their digests.
 func (w *execution) readSource(ctx context.Context, version string) ([]byte, digest.Set, error) {
 	r, _, err := w.SourceStore.Open(ctx, w.SourceCopy.Space, w.SourceCopy.Item, version)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open %s: %w", w.SourceCopy, err)
 	}
 	defer r.Close() // only read from
-	h, err := digest.New(digest.MD5, digest.SHA256)
+	document, sum, err := chunks.Read(r)
 	if err != nil {
-		return nil, nil, err
-	}
-	var document bytes.Buffer
-	if _, err := h.ReadFrom(io.TeeReader(io.LimitReader(r, maxChunkManifest+1), &document)); err != nil {
 		return nil, nil, fmt.Errorf("read %s: %w", w.SourceCopy, err)
 	}
-	return document.Bytes(), h.Sum(), nil
+	return document, sum, nil
 }
 
 // missingChunks returns the chunks that are absent or differ at the destination; after a few it says that there are
 // more. Chunks that the policy excludes do not count. They are taken to be as old as the document, of the time
 // modified.
 func (w *execution) missingChunks(
-	ctx context.Context, chunks []chunk, modified time.Time,
+	ctx context.Context, named []chunks.Chunk, modified time.Time,
 ) (missing []string, more bool, excluded int, err error) {
-	at := make([]bool, len(chunks))
+	at := make([]bool, len(named))
 	var mu sync.Mutex
 	absent := 0
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(chunkStats)
-	for i, c := range chunks {
+	for i, c := range named {
 		if reason, _ := w.rules.Excluded(c.ID, policy.Content{Size: c.Size, Modified: modified,
 			Digests: map[string]string{digest.MD5: c.MD5}}, w.lists); reason != "" {
 			at[i] = true
@@ -132,7 +127,7 @@ func (w *execution) missingChunks(
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if at[i] = c.isAt(side); !at[i] {
+			if at[i] = isAt(c, side); !at[i] {
 				absent++
 			}
 			return nil
@@ -141,7 +136,7 @@ func (w *execution) missingChunks(
 	if err := g.Wait(); err != nil {
 		return nil, false, 0, err
 	}
-	for i, c := range chunks {
+	for i, c := range named {
 		if !at[i] {
 			missing = append(missing, c.ID)
 		}

@@ -4,13 +4,13 @@ import (
 	"crypto/md5"
 	"encoding/hex"
 	"fmt"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/chunks"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -48,61 +48,8 @@ func chunkDocument(entries ...[2]string) string {
 	return b.String()
 }
 
-func TestParseChunkManifest(t *testing.T) {
-	const item = "film.mkv.dura-manifest"
-	good := chunkDocument([2]string{"film.mkv.dura-chunk-0000", "one"}, [2]string{"film.mkv.dura-chunk-0001", ""})
-	entry := func(id, size, sum string) string {
-		return `<x:chunksManifest xmlns:x="duracloud.org"><chunks><chunk chunkId="` + id + `"><byteSize>` + size +
-			`</byteSize><md5>` + sum + `</md5></chunk></chunks></x:chunksManifest>`
-	}
-	for name, tt := range map[string]struct {
-		document string
-		want     []chunk
-		err      string // a part of it
-	}{
-		"as DuraCloud writes it": {good, []chunk{{"film.mkv.dura-chunk-0000", 3, md5Of("one")},
-			{"film.mkv.dura-chunk-0001", 0, md5Of("")}}, ""},
-		"upper case and spaces": {entry("c", "1", " "+strings.ToUpper(md5Of("a"))+"\n"), []chunk{{"c", 1, md5Of("a")}}, ""},
-		"empty":                 {"", nil, "read the XML"},
-		"cut off":               {good[:len(good)/2], nil, "read the XML"},
-		"another document":      {"<html></html>", nil, "read the XML"},
-		"an entity":             {`<!DOCTYPE x [<!ENTITY e "x">]>` + entry("&e;", "1", md5Of("a")), nil, "read the XML"},
-		"no chunks":             {chunkDocument(), nil, "it names no chunks"},
-		"no id":                 {entry("", "1", md5Of("a")), nil, "which is no name of an item"},
-		"a long id":             {entry(strings.Repeat("c", 1025), "1", md5Of("a")), nil, "which is no name of an item"},
-		"itself":                {entry(item, "1", md5Of("a")), nil, "of another entry or of the document"},
-		"twice the same": {chunkDocument([2]string{"c", "one"}, [2]string{"c", "one"}), nil,
-			"of another entry or of the document"},
-		"no size":         {entry("c", "x", md5Of("a")), nil, "read the XML"},
-		"a negative size": {entry("c", "-1", md5Of("a")), nil, "has -1 bytes"},
-		"no digest":       {entry("c", "1", ""), nil, `has the MD5 ""`},
-		"another digest":  {entry("c", "1", strings.Repeat("g", 32)), nil, "has the MD5"},
-		"too many chunks, and no end": {"<chunksManifest><chunks>" + strings.Repeat("<chunk/>", maxChunks+1) + "<", nil,
-			"it names more than 100000 chunks"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			got, err := parseChunkManifest(item, []byte(tt.document))
-			if !reflect.DeepEqual(got, tt.want) || (err == nil) != (tt.err == "") ||
-				err != nil && !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("got %v, %v; want %v, %q", got, err, tt.want, tt.err)
-			}
-		})
-	}
-}
-
-func FuzzParseChunkManifest(f *testing.F) {
-	f.Add([]byte(chunkDocument([2]string{"c", "one"})))
-	f.Add([]byte("<chunksManifest/>"))
-	f.Fuzz(func(t *testing.T, document []byte) {
-		chunks, err := parseChunkManifest("x.dura-manifest", document)
-		if (err == nil) != (len(chunks) > 0) {
-			t.Errorf("got %d chunks, %v", len(chunks), err)
-		}
-	})
-}
-
 func TestChunkIsAt(t *testing.T) {
-	c := chunk{"c", 3, md5Of("one")}
+	c := chunks.Chunk{ID: "c", Size: 3, MD5: md5Of("one")}
 	at := func(size int64, sum string) Side {
 		return Side{Presence: Present, Object: storage.Object{Size: size, Digests: digest.Set{digest.MD5: sum}}}
 	}
@@ -117,17 +64,8 @@ func TestChunkIsAt(t *testing.T) {
 		"absent":       {Side{Presence: Absent}, false},
 		"another time": {Side{}, false},
 	} {
-		if got := c.isAt(tt.at); got != tt.want {
+		if got := isAt(c, tt.at); got != tt.want {
 			t.Errorf("%s: got %v", name, got)
-		}
-	}
-}
-
-func TestIsChunkManifest(t *testing.T) {
-	for item, want := range map[string]bool{"a.dura-manifest": true, "a/b.dura-manifest": true, ".dura-manifest": false,
-		"a.dura-manifest.txt": false, "a.dura-chunk-0000": false, "a": false} {
-		if got := isChunkManifest(item); got != want {
-			t.Errorf("%s: got %v", item, got)
 		}
 	}
 }
@@ -217,7 +155,7 @@ func TestChunkManifestThatDoesNotWait(t *testing.T) {
 		"excluded chunks": {twoChunks, func(w chunkWorld) {
 			w.rules.Exclude = []string{"*.dura-chunk-*"}
 		}, "2 chunks are excluded by the policy"},
-		"too large": {strings.Repeat(" ", maxChunkManifest+1), func(chunkWorld) {}, "is not read"},
+		"too large": {strings.Repeat(" ", chunks.MaxDocument+1), func(chunkWorld) {}, "is not read"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newChunkWorld(t, tt.document)

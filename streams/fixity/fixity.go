@@ -39,8 +39,9 @@ type Config struct {
 	Settings
 	// MinInterval is the age of a pass below which a sweep's task is skipped; 0 skips none.
 	MinInterval time.Duration
-	// Period is the time in which every copy is checked; StoreSettings.SamplePercent is a share of it.
-	Period time.Duration
+	// Period returns the time in which every copy of a space is checked; StoreSettings.SamplePercent is a share of it.
+	// nil: there are no sampled stores.
+	Period func(space schemas.Copy) time.Duration
 	// Restarts is the maximum number of times that a check starts over because its object changed; 0: 3.
 	Restarts int
 	// Worker, Host and Software identify the checker in results.
@@ -89,13 +90,16 @@ func New(c Config, stores Stores, records Records, spaces SpaceIncidents) (*Chec
 	if c.Restarts < 0 {
 		faults = append(faults, errors.New("restarts is negative"))
 	}
-	if c.Settle < 0 || c.MinInterval < 0 || c.Period < 0 {
-		faults = append(faults, errors.New("settle, min_interval or period is negative"))
+	if c.Settle < 0 || c.MinInterval < 0 {
+		faults = append(faults, errors.New("settle or min_interval is negative"))
 	}
 	for _, d := range c.Recheck {
 		if d <= 0 {
 			faults = append(faults, fmt.Errorf("recheck interval %v is not positive", d))
 		}
+	}
+	if c.Period == nil {
+		c.Period = func(schemas.Copy) time.Duration { return 0 }
 	}
 	if stores == nil || records == nil || spaces == nil {
 		faults = append(faults, errors.New("stores, records or incidents of spaces are missing"))

@@ -8,17 +8,19 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
-// isRead reports whether sampling allows a reading of the bytes. A re-check reads if its first check did.
+// isRead reports whether sampling allows a reading of the bytes. Only the checks of fixity rounds are sampled: other
+// sweeps ask for checks of what they have found. A re-check reads if its first check did.
 func (k *check) isRead() bool {
 	percent := k.settings.SamplePercent
-	if percent <= 0 || percent >= 100 || k.task.GetReason() != pb.FixityReason_FIXITY_REASON_SWEEP {
+	if percent <= 0 || percent >= 100 || k.task.GetReason() != pb.FixityReason_FIXITY_REASON_SWEEP ||
+		k.task.GetRound() == "" {
 		return true
 	}
 	began := k.started
 	if first := k.task.GetFirst(); first != nil {
 		began = first.AsTime()
 	}
-	return isInSample(k.copy, began, k.config.Period, percent)
+	return isInSample(k.copy, began, k.config.Period(k.copy), percent)
 }
 
 // isInSample reports whether a copy is in the sample at a time. The periods of copies begin at different times, so that

@@ -23,7 +23,7 @@ func TestSampleIsOfThePeriod(t *testing.T) {
 	const copies, percent, periods = 300, 10, 10
 	start := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	var inPeriod [1 + periods]int // the first is not counted: the copies' periods begin in it
-	c := &Checker{config: Config{Period: 90 * days}}
+	c := &Checker{config: Config{Period: always(90 * days)}}
 	for i := range copies {
 		place, read, times := at, -90, 0
 		place.Item = fmt.Sprintf("item %d", i)
@@ -84,12 +84,12 @@ func TestSamplePeriods(t *testing.T) {
 func TestSampled(t *testing.T) {
 	read := func(percent int, change func(*pb.FixityTask)) (n int) {
 		for i := range 1000 {
-			task := &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP}
+			task := &pb.FixityTask{Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Round: "r"}
 			change(task)
 			place := at
 			place.Item = fmt.Sprintf("item %d", i)
 			k := &check{task: task, copy: place, settings: StoreSettings{SamplePercent: percent}, started: time.Unix(1e9, 0)}
-			k.Checker = &Checker{config: Config{Period: days}}
+			k.Checker = &Checker{config: Config{Period: always(days)}}
 			again := *k
 			again.started = k.started.Add(100 * time.Hour)
 			again.task = proto.CloneOf(task)
@@ -104,7 +104,7 @@ func TestSampled(t *testing.T) {
 		}
 		return n
 	}
-	same := func(*pb.FixityTask) {}
+	same := func(*pb.FixityTask) { /* as it is */ }
 	if n := read(10, same); n < 70 || n > 130 {
 		t.Errorf("10%% of 1000 is %d", n)
 	}
@@ -113,8 +113,9 @@ func TestSampled(t *testing.T) {
 		change  func(*pb.FixityTask)
 	}{
 		"not sampled": {0, same}, "all": {100, same},
-		"on demand":  {10, func(k *pb.FixityTask) { k.Reason = pb.FixityReason_FIXITY_REASON_DEMAND }},
-		"after copy": {10, func(k *pb.FixityTask) { k.Reason = pb.FixityReason_FIXITY_REASON_AFTER_COPY }},
+		"of another sweep": {10, func(k *pb.FixityTask) { k.Round = "" }},
+		"on demand":        {10, func(k *pb.FixityTask) { k.Reason = pb.FixityReason_FIXITY_REASON_DEMAND }},
+		"after copy":       {10, func(k *pb.FixityTask) { k.Reason = pb.FixityReason_FIXITY_REASON_AFTER_COPY }},
 	} {
 		if n := read(tt.percent, tt.change); n != 1000 {
 			t.Errorf("%s: %d of 1000", name, n)
@@ -125,7 +126,7 @@ func TestSampled(t *testing.T) {
 // A copy outside the sample passes by the store's digest, which is no pass on bytes.
 func TestNotInTheSample(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
-		w.settings.SamplePercent, w.config.Period = 1, days
+		w.settings.SamplePercent, w.config.Period = 1, always(days)
 		for isInSample(at, time.Now(), days, 1) {
 			time.Sleep(days)
 		}
@@ -155,4 +156,9 @@ func TestArchived(t *testing.T) {
 			t.Errorf("when it is back: %v", o.result)
 		}
 	})
+}
+
+// always returns Config.Period with one period for all copies.
+func always(d time.Duration) func(schemas.Copy) time.Duration {
+	return func(schemas.Copy) time.Duration { return d }
 }

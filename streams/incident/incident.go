@@ -25,6 +25,12 @@ const (
 	PolicyDiverged    = "policy-diverged"   // Account
 	DeletesHeld       = "deletes-held"      // Account, Store, Space of the copies that are not deleted; Name: a list
 	RewritesHeld      = "rewrites-held"     // Account, Store, Space of the copies that are not replaced; Name: a list
+	// SweepBehind: rounds of a sweep fail again and again, or take longer than their period. Name: the sweep
+	SweepBehind = "sweep-behind"
+	// GroupIncomplete: chunked items lack chunks, or differ from their documents. Account, Store, Space
+	GroupIncomplete = "group-incomplete"
+	// AllocationExceeded: an account holds more bytes than its allocation. Account
+	AllocationExceeded = "allocation-exceeded"
 )
 
 // noAccount is the account on the wire of incidents without an account.

@@ -201,6 +201,22 @@ func (l *Listing) Format() Format { return l.format }
 // Modified returns the modification time of the main file.
 func (l *Listing) Modified() time.Time { return l.mod }
 
+// Made returns when the listing was made: the creation time of an S3 Inventory, else Modified.
+func (l *Listing) Made() (time.Time, error) {
+	if l.format != S3 {
+		return l.mod, nil
+	}
+	r, err := l.openS3Manifest()
+	if err != nil {
+		return time.Time{}, err
+	}
+	made, reason := readTime(r.Created, nil)
+	if reason != "" {
+		return time.Time{}, invalid(Position{File: l.path}, "creationTimestamp: %s", reason)
+	}
+	return made, nil
+}
+
 // Bytes returns the number of bytes to read, as far as it is known in advance.
 func (l *Listing) Bytes() int64 { return l.bytes }
 

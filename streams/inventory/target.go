@@ -31,6 +31,7 @@ type Target struct {
 	Account, Store string
 	Space          string // space of all rows; empty means the space of each row
 	Strip, Prefix  string // prefix to remove from items, and prefix to add then
+	SkipOthers     bool   // an item without Strip is ErrOther instead of a fault
 	Backslash      string // meaning of backslashes in paths
 	Default        time.Time
 	Now            time.Time
@@ -39,16 +40,15 @@ type Target struct {
 	only string // the space of the rows that Space replaces; a second one is a fault
 }
 
+// ErrOther reports an entry whose item does not begin with Target.Strip.
+var ErrOther = errors.New("the item does not begin with the prefix")
+
 // Change returns the Change for an entry: op ADD, origin import, claimed digests. Its id is a function of the entry, of
 // t and, if the entry has no time, of t.Default. The error is a *Fault.
 func (t *Target) Change(e Entry) (*pb.Change, error) {
-	space, reason := t.space(e)
-	if reason != "" {
-		return nil, &Fault{e.At, reason}
-	}
-	item, reason := t.item(e)
-	if reason != "" {
-		return nil, &Fault{e.At, reason}
+	at, err := t.Copy(e)
+	if err != nil {
+		return nil, err
 	}
 	when := e.Time
 	if when.IsZero() {
@@ -59,7 +59,7 @@ func (t *Target) Change(e Entry) (*pb.Change, error) {
 			fmt.Sprintf("the time %s of %.200q is in the future", when.UTC().Format(time.RFC3339), e.Item)}
 	}
 	c := &pb.Change{
-		Op: pb.Op_OP_ADD, Account: t.Account, Store: t.Store, Space: space, Item: item,
+		Op: pb.Op_OP_ADD, Account: t.Account, Store: t.Store, Space: at.Space, Item: at.Item,
 		Version: e.Version, Etag: e.ETag, Size: max(e.Size, 0), SizeUnknown: e.Size < 0, MediaType: e.Media,
 		Time: timestamppb.New(when.UTC().Truncate(time.Millisecond)), User: t.User, Agent: agent,
 		Origin: pb.Origin_ORIGIN_IMPORT,
@@ -77,6 +77,26 @@ func (t *Target) Change(e Entry) (*pb.Change, error) {
 		return nil, &Fault{e.At, err.Error()}
 	}
 	return c, nil
+}
+
+// Copy returns the copy that an entry is about. The error is a *Fault, or ErrOther.
+func (t *Target) Copy(e Entry) (schemas.Copy, error) {
+	if t.SkipOthers && t.Strip != "" {
+		if item, reason := t.plain(e); reason == "" {
+			if _, ok := t.stripped(item, e.Key); !ok {
+				return schemas.Copy{}, ErrOther
+			}
+		}
+	}
+	space, reason := t.space(e)
+	if reason != "" {
+		return schemas.Copy{}, &Fault{e.At, reason}
+	}
+	item, reason := t.item(e)
+	if reason != "" {
+		return schemas.Copy{}, &Fault{e.At, reason}
+	}
+	return schemas.Copy{Account: t.Account, Store: t.Store, Space: space, Item: item}, nil
 }
 
 func (t *Target) space(e Entry) (space, reason string) {
@@ -97,20 +117,9 @@ func (t *Target) space(e Entry) (space, reason string) {
 
 // item returns the name of an entry's item in the store. If it is invalid, reason is not empty.
 func (t *Target) item(e Entry) (item, reason string) {
-	item = e.Item
-	if !e.Key && strings.Contains(item, `\`) {
-		switch t.Backslash {
-		case BackslashSlash:
-			item = strings.ReplaceAll(item, `\`, "/")
-		case BackslashRefuse:
-			return "", fmt.Sprintf(
-				`there is a backslash in %.200q; say with --backslash slash or keep whether it is a separator`, item)
-		}
-	}
-	if !e.Key {
-		for strings.HasPrefix(item, "./") {
-			item = strings.TrimLeft(item[2:], "/")
-		}
+	item, reason = t.plain(e)
+	if reason != "" {
+		return "", reason
 	}
 	if t.Strip != "" {
 		rest, ok := t.stripped(item, e.Key)
@@ -134,6 +143,26 @@ func (t *Target) item(e Entry) (item, reason string) {
 		return "", fmt.Sprintf("%.200q is not a plain path: it has a part that is empty, . or ..", item)
 	}
 	return t.Prefix + item, ""
+}
+
+// plain returns the item without backslashes that are separators, and without a leading "./".
+func (t *Target) plain(e Entry) (item, reason string) {
+	item = e.Item
+	if !e.Key && strings.Contains(item, `\`) {
+		switch t.Backslash {
+		case BackslashSlash:
+			item = strings.ReplaceAll(item, `\`, "/")
+		case BackslashRefuse:
+			return "", fmt.Sprintf(
+				`there is a backslash in %.200q; say with --backslash slash or keep whether it is a separator`, item)
+		}
+	}
+	if !e.Key {
+		for strings.HasPrefix(item, "./") {
+			item = strings.TrimLeft(item[2:], "/")
+		}
+	}
+	return item, ""
 }
 
 // stripped removes t.Strip: whole parts from a path, and a plain prefix from a key.

@@ -104,6 +104,28 @@ func (c *cron) day(wall time.Time) bool {
 	return has(c.months, int(wall.Month())) && (day && weekday || c.either && (day || weekday))
 }
 
+// longestGap returns the longest time between two starts in two years.
+func (c *cron) longestGap() (longest time.Duration) {
+	const day, days = 24 * time.Hour, 730
+	var starts []time.Duration // on a day
+	for minute := range 24 * 60 {
+		if has(c.hours, minute/60) && has(c.minutes, minute%60) {
+			starts = append(starts, clock(minute).duration())
+		}
+	}
+	last := time.Duration(0) // since the first day
+	for n := range days {
+		if !c.day(time.Date(2026, 1, 1+n, 0, 0, 0, 0, time.UTC)) {
+			continue
+		}
+		for _, start := range starts {
+			at := time.Duration(n)*day + start
+			longest, last = max(longest, at-last), at
+		}
+	}
+	return max(longest, days*day-last)
+}
+
 // cronAfter returns the first start after t; the zero time if there is none.
 func (s Schedule) cronAfter(t time.Time) time.Time {
 	from := s.wall(t)

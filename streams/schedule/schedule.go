@@ -59,6 +59,16 @@ const scan = 3 * 24 * time.Hour
 // Off reports whether the work does not recur.
 func (s Schedule) Off() bool { return s.cron == nil && s.every == period{} }
 
+// LongerThan reports whether the time between two iterations can be longer than d, with months of 31 days. For a line
+// of cron it considers the days of two years, and allows for the hour by which the end of summer time delays a start.
+func (s Schedule) LongerThan(d time.Duration) bool {
+	const day = 24 * time.Hour
+	if s.cron == nil {
+		return time.Duration(31*s.every.months+s.every.days)*day+s.every.rest > d
+	}
+	return s.cron.longestGap() > d+time.Hour
+}
+
 // ShorterThan reports whether s has a period that is shorter than d. A line of cron has none.
 func (s Schedule) ShorterThan(d time.Duration) bool {
 	return !s.Off() && s.cron == nil && s.every.months+s.every.days == 0 && s.every.rest < d

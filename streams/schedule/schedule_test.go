@@ -168,6 +168,24 @@ func TestWindows(t *testing.T) {
 	}
 }
 
+func TestLongerThan(t *testing.T) {
+	const day = 24 * time.Hour
+	for text, want := range map[string]bool{"every 1d": false, "every 25h": true, "every 2d": true, "every 1mo": true,
+		"off": false, "every 1m": false, "cron 0 0 1 1 *": true, "cron 0 3 * * *": false, "cron 0 3 1 * *": true,
+		"cron 0 3 * * mon-fri": true, "cron * * * * *": false, "cron */5 * * 3 *": true,
+		"cron 0 */12 * * *": false, "cron 0 3 29 2 *": true, "cron 0 3 * * * zone Europe/Zurich": false} {
+		if got := parse(t, text).LongerThan(day); got != want {
+			t.Errorf("%s: longer than a day: %v", text, got)
+		}
+	}
+	for text, want := range map[string]time.Duration{"cron 0 0 1 * *": 31 * day, "cron 0 3 * * mon-fri": 3 * day,
+		"cron 0 6,18 * * *": 12 * time.Hour, "cron 0 0 1 1 *": 365 * day} {
+		if s := parse(t, text); s.LongerThan(want) || !s.LongerThan(want-2*time.Hour) {
+			t.Errorf("%s: the longest time is not %v", text, want)
+		}
+	}
+}
+
 func TestShorterThan(t *testing.T) {
 	for text, want := range map[string]bool{
 		"every 59s": true, "every 1m": false, "every 1d1s": false, "every 1mo": false, "cron * * * * *": false, "off": false,

@@ -80,6 +80,9 @@ type Object struct {
 	Item     string
 	Size     int64     // bytes
 	Modified time.Time // by the store's clock, in steps of Capabilities.TimeResolution
+	// Changed is when a program has written to the item last, or changed its times, by the store's clock. Unlike Modified
+	// no program can set it. It is zero if the store does not certainly know it, and in Objects that are not from List.
+	Changed time.Time
 	// Version identifies exactly these bytes; never empty.
 	Version string
 	ETag    string

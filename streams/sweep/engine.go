@@ -16,6 +16,7 @@ type active struct {
 	split  Split
 	run    *run // nil: the round has not begun
 	result Result
+	waited bool // since its last page
 	ended  func(Result, error)
 	// release gives back the slot for the page, unless that is done. The engine calls it when the split has its turn,
 	// so that no other split takes the slot before.
@@ -121,7 +122,7 @@ func (e *engine) work(ctx context.Context, a *active) {
 	s := &slot{e.slots, e.deps.Looking}
 	s.looking(1)
 	done, wait, err := e.watched(context.WithValue(ctx, slotKey{}, s), a)
-	if err != nil && a.run != nil && !isQuiet(err) {
+	if err != nil && a.run != nil && !isNoFailure(err) {
 		err = a.run.failed(ctx, err)
 	}
 	a.release = sync.OnceFunc(s.release)
@@ -147,8 +148,8 @@ func (e *engine) work(ctx context.Context, a *active) {
 	e.ended <- func() { a.ended(a.result, err) }
 }
 
-// isQuiet reports whether err ends the work on a split without a failure.
-func isQuiet(err error) bool {
+// isNoFailure reports whether err ends the work on a split without a failure.
+func isNoFailure(err error) bool {
 	return errors.Is(err, errLost) || errors.Is(err, ErrNotNow) || errors.Is(err, ErrPaused)
 }
 

@@ -2,30 +2,36 @@ package sweep
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
 
 const (
-	// FixitySweep is the name of the periodic fixity sweep.
+	// FixitySweep is the name of the periodic fixity sweep, and the kind of its reports.
 	FixitySweep = "fixity"
-	// demandSweep is the name of fixity rounds that an operator requests.
-	demandSweep = "fixity.demand"
+	// DemandSweep is the name of fixity rounds that an operator requests.
+	DemandSweep = "fixity.demand"
 	// fixityPage is the default number of copies per page.
 	fixityPage = 1000
 )
 
+// Counts of a fixity round, beside those of FixityRounds.Results.
+const (
+	// Requested counts the checks that the round has requested. After an interruption it may be too low by those of a
+	// page that were done before the page was published again.
+	Requested = "requested"
+	// RequestedBytes is their size as it is on record; those of unknown size are left out.
+	RequestedBytes = "requested_bytes"
+	// Outstanding counts the requested checks that have no final result at the end of the round.
+	Outstanding = "outstanding"
+)
+
 // A Request selects the copies of a fixity round.
 type Request struct {
-	Account, Store string
-	Space          string // empty: all
+	Account, Store, Space string
 	// Begun identifies the round. A round with the same time resumes where it stopped.
 	Begun time.Time
 	// All checks every copy regardless of its last pass. Such rounds have a checkpoint of their own, beside the periodic
@@ -33,39 +39,102 @@ type Request struct {
 	All bool
 	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
 	Period time.Duration
+	// Detach lets Sweeper.Rounds return when all checks are requested. A later call, or the sweeper of another process,
+	// ends the round.
+	Detach bool
+	// Only is Split.Only.
+	Only string
+	// Items reports whether an item is checked; nil: all are.
+	Items func(item string) bool
+	// Budget bounds and counts what the rounds over the store request; nil: nothing does.
+	Budget *Budget
+	// Asserts says that a pass counts that rests on what the store asserts: it does not always read.
+	Asserts bool
 	// OnRequested is called with the number of checks after each publication; nil: not called.
 	OnRequested func(n int64)
 }
 
-// FixityRounds makes the splits of the fixity sweep.
+// FixityRounds makes the splits of the fixity sweep. All fields without a default are required.
 type FixityRounds struct {
 	Due Due
-	// Checked reports whether a round has checked copies of a store, or of one space of it.
-	Checked func(ctx context.Context, account, store, space string) (bool, error)
+	// Checked reports whether a round has checked copies of a space.
+	Checked func(ctx context.Context, space schemas.Copy) (bool, error)
+	Results Results
+	Queue   Queue
 	// Lag returns the number of unread records in the topics of fixity tasks.
 	Lag func(context.Context) (int64, error)
 	// Large is the smallest size in bytes of items of class large; 0 means that none are.
 	Large int64
-	// Page is the number of copies per page; 0: 1000.
+	// Page is the number of copies per page [1000].
 	Page int
+	// Next returns when the round after one is due that began at started; the zero time: never. A copy that would become
+	// due before the next round is due now. nil: there are no scheduled rounds.
+	Next func(started time.Time) time.Time
+	// MaxWait is how long a round waits for results after its last request [7 days]. Then it ends without them.
+	MaxWait time.Duration
 }
+
+// Results tells what has become of the checks of a round.
+type Results interface {
+	Progress(context.Context, RoundQuery) (Progress, error)
+	// Counts counts the copies with a final result by what it is, and the copies of the space. It returns false while the
+	// records of the copies lack checks that the log of checks has.
+	Counts(context.Context, RoundQuery) (RoundCounts, bool, error)
+}
+
+// A RoundQuery selects the results of a round.
+type RoundQuery struct {
+	Round
+	Since time.Time        // its checks began at this time, or later
+	First schemas.DueQuery // of its first page
+	// VerifiedSince is the time since which a copy must have passed to count as verified.
+	VerifiedSince time.Time
+}
+
+// Progress counts the distinct copies with a final result of a round, and those that have only others.
+type Progress struct {
+	Final, Pending int64
+	Last           time.Time // when a copy got its first result at last; zero: none has one
+}
+
+// RoundCounts are the results of a round.
+type RoundCounts struct {
+	Progress
+	Live   int64            // copies of the space
+	Counts map[string]int64 // those of the report
+}
+
+// A Queue tells whether tasks were handled: they have a result, or are to be repeated, or are dead letters.
+type Queue interface {
+	// End returns the end of the topics of tasks.
+	End(context.Context) (Offsets, error)
+	// Handled reports whether all tasks before some offsets were handled.
+	Handled(context.Context, Offsets) (bool, error)
+}
+
+// Offsets are offsets by topic and partition.
+type Offsets map[schemas.Topic]map[int32]int64
+
+// retries is the number of times in a period that a copy is due whose newest check did not pass.
+const retries = 30
 
 // Split returns the split of a request.
 func (f FixityRounds) Split(r Request) (Split, error) {
-	c := FixityConfig{Account: r.Account, Store: r.Store, Space: r.Space, Period: r.Period, Demand: r.All,
-		Large: f.Large, Page: f.Page}
-	if c.Page == 0 {
-		c.Page = fixityPage
-	}
-	m := Split{Sweep: FixitySweep, Name: c.Split(), Account: r.Account, Lag: f.Lag, Start: r.Begun, Anew: r.All,
-		OnEmitted: r.OnRequested}
-	other := demandSweep
-	if r.All {
-		m.Sweep, other, c.Period = demandSweep, FixitySweep, 0
-	}
-	var err error
-	if m.Pages, err = Fixity(f.Due, c); err != nil {
+	c, err := f.config(r)
+	if err != nil {
 		return Split{}, err
+	}
+	m := Split{Sweep: c.sweepName(), Name: c.splitName(), Account: r.Account, Lag: f.Lag,
+		Start: r.Begun, Anew: r.All, Detach: r.Detach, Only: r.Only, OnEmitted: r.OnRequested, Pages: c.sweep,
+		Quiet: isWaiting,
+		Carry: func(c *pb.Checkpoint) []byte {
+			spent, _ := spentCursor(spentOf(c)) // numbers can be marshalled
+			return spent
+		},
+		Report: func(result Result) *pb.Report { return c.report(result) }}
+	other := DemandSweep
+	if r.All {
+		other = FixitySweep
 	}
 	// It is the first round if none has checked these copies before: neither kind of rounds has a checkpoint, except an
 	// empty one, and no check of a round is recorded. So the loss of a checkpoint does not cause a second baseline.
@@ -73,7 +142,7 @@ func (f FixityRounds) Split(r Request) (Split, error) {
 		if !empty(checkpoint(m.Sweep, m.Name)) || !empty(checkpoint(other, m.Name)) {
 			return false, nil
 		}
-		checked, err := f.Checked(ctx, c.Account, c.Store, c.Space)
+		checked, err := f.Checked(ctx, c.space)
 		return !checked, err
 	}
 	return m, nil
@@ -85,6 +154,25 @@ func empty(c *pb.Checkpoint) bool {
 	return c == nil || c.GetFinished() != nil && total(c.GetCounts()) == 0
 }
 
+func (f FixityRounds) config(r Request) (*fixitySweep, error) {
+	switch {
+	case f.Due == nil || f.Results == nil || f.Queue == nil || f.Checked == nil || f.Lag == nil:
+		return nil, errors.New("fixity sweep: due, results, queue, checked or lag is missing")
+	case r.Account == "" || r.Store == "" || r.Space == "":
+		return nil, errors.New("fixity sweep: account, store or space is missing")
+	case f.Page < 0 || f.MaxWait < 0 || r.Period < 0:
+		return nil, errors.New("fixity sweep: page, max wait or period is negative")
+	}
+	if f.Page == 0 {
+		f.Page = fixityPage
+	}
+	if f.MaxWait == 0 {
+		f.MaxWait = 7 * 24 * time.Hour
+	}
+	return &fixitySweep{FixityRounds: f, Request: r,
+		space: schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}}, nil
+}
+
 // Due returns the copies that are due for a check.
 type Due interface {
 	// Due returns up to q.Limit copies with their records in manifest and audit log, and the cursor of the page. If it
@@ -92,95 +180,21 @@ type Due interface {
 	Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error)
 }
 
-// FixityConfig holds the settings of one fixity sweep.
-type FixityConfig struct {
-	Account, Store string
-	// Space is empty for all spaces of the store.
-	Space string
-	// Period is the age of the last pass, at the start of the round, after which a copy is due.
-	Period time.Duration
-	// Demand reports that an operator requested the sweep. All copies are read, even those outside of the sample or with
-	// a recent pass.
-	Demand bool
-	// Large is the smallest size in bytes of items of class large; 0 means that none are.
-	Large int64
-	// Page is the number of copies per query.
-	Page int
+// A fixitySweep requests a check of every copy that is due when the round begins, and waits for the results. A copy
+// with a check that passes during the round is no longer due, and the cursor never moves back. So no copy gets two
+// tasks, except if a page is published again, or if copies are due whatever the age of their pass and a checker's
+// clock is slow: both tasks have one id then.
+type fixitySweep struct {
+	FixityRounds
+	Request
+	space schemas.Copy
 }
 
-// Split returns the name of the split.
-func (c FixityConfig) Split() string {
-	if c.Space == "" {
-		return schemas.Key(c.Account, c.Store)
-	}
-	return schemas.Key(c.Account, c.Store, c.Space)
-}
+func (s *fixitySweep) splitName() string { return schemas.Key(s.Account, s.Store, s.Space) }
 
-// Fixity returns a sweep that emits one task for every copy that was due at the start of the round. A copy with a check
-// that passes during the round is no longer due, and the cursor never moves back, so no copy gets two tasks. The sweep
-// counts tasks by Key(store, space).
-func Fixity(due Due, c FixityConfig) (Sweep, error) {
-	switch {
-	case due == nil:
-		return nil, errors.New("fixity sweep: due is missing")
-	case c.Account == "" || c.Store == "":
-		return nil, errors.New("fixity sweep: account or store is missing")
-	case c.Page < 1:
-		return nil, errors.New("fixity sweep: page is not positive")
-	case c.Period < 0:
-		return nil, errors.New("fixity sweep: period is negative")
+func (s *fixitySweep) sweepName() string {
+	if s.All {
+		return DemandSweep
 	}
-	return func(ctx context.Context, round Round, cursor []byte) (Page, error) {
-		q := schemas.DueQuery{
-			Account: c.Account, Store: c.Store, Space: c.Space,
-			PassedBefore: round.Started.Add(-c.Period), Limit: c.Page,
-		}
-		if cursor != nil {
-			if err := json.Unmarshal(cursor, &q.After); err != nil {
-				return Page{}, fmt.Errorf("read the cursor: %w", err)
-			}
-		}
-		copies, end, err := due.Due(ctx, q)
-		if err != nil {
-			return Page{}, fmt.Errorf("read due copies: %w", err)
-		}
-		return c.page(round, copies, end)
-	}, nil
-}
-
-func (c FixityConfig) page(round Round, copies []schemas.KnownCopy, end schemas.DueCursor) (Page, error) {
-	page := Page{
-		Messages: make([]schemas.Message, len(copies)), Counts: map[string]int64{}, Last: len(copies) < c.Page,
-	}
-	for n, k := range copies {
-		page.Messages[n] = c.task(round, k)
-		page.Counts[schemas.Key(k.Store, k.Space)]++
-	}
-	page.Emitted = int64(len(copies))
-	if page.Last {
-		return page, nil
-	}
-	var err error
-	if page.Next, err = json.Marshal(end); err != nil {
-		return Page{}, fmt.Errorf("write the cursor: %w", err)
-	}
-	return page, nil
-}
-
-func (c FixityConfig) task(round Round, k schemas.KnownCopy) schemas.Message {
-	reason := pb.FixityReason_FIXITY_REASON_SWEEP
-	if c.Demand {
-		reason = pb.FixityReason_FIXITY_REASON_DEMAND
-	}
-	topic, priority := schemas.FixityLow, pb.Priority_PRIORITY_LOW
-	if c.Large > 0 && k.Record.GetManifest().GetSize() >= c.Large {
-		topic, priority = schemas.FixityLarge, pb.Priority_PRIORITY_LARGE
-	}
-	return schemas.Message{Topic: topic, Body: &pb.FixityTask{
-		Id:      schemas.ID("sweep", round.ID, k.Copy.String()),
-		Account: k.Account, Store: k.Store, Space: k.Space, Item: k.Item,
-		Reason: reason, Priority: priority,
-		Cause: round.ID, Round: round.ID, Baseline: round.Baseline, Time: timestamppb.New(round.Started),
-		Known: schemas.WithoutProperties(k.Record),
-	}}
+	return FixitySweep
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // A harness holds the records of some copies and the published messages.
 type harness struct {
 	t       *testing.T
+	mu      sync.Mutex // guards the fields below, from Due on, while a sweeper runs
 	copies  map[schemas.Copy]*pb.CopyRecord
 	queries []schemas.DueQuery
 	due     error // of Due
@@ -32,7 +34,15 @@ type harness struct {
 	publish func(n int) (bool, error)
 	calls   int
 
-	baseline bool // of a new round
+	baseline bool      // of a new round
+	begun    time.Time // of a new round; zero: start
+	missing  int64     // checks without a result
+	pending  int64     // checks with results, none of which is final
+	last     time.Time // of the newest result
+	handled  func() bool
+	behind   int // how often the records of the copies lack checks
+	counted  []RoundQuery
+	results  error // of Results
 
 	lags []int64 // answers of Lag, the last one for ever
 	lag  error
@@ -58,12 +68,14 @@ func (w *harness) add(space, item string, ago time.Duration) schemas.Copy {
 }
 
 func order(a, b schemas.DueCursor) int {
-	return cmp.Or(a.LastPass.Compare(b.LastPass), cmp.Compare(a.Space, b.Space), cmp.Compare(a.Item, b.Item))
+	return cmp.Or(a.LastPass.Compare(b.LastPass), cmp.Compare(a.Item, b.Item))
 }
 
 func (w *harness) Due(
 	_ context.Context, q schemas.DueQuery,
 ) (out []schemas.KnownCopy, end schemas.DueCursor, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.queries = append(w.queries, q)
 	if w.due != nil {
 		return nil, end, w.due
@@ -74,11 +86,11 @@ func (w *harness) Due(
 	}
 	var rows []row
 	for c, r := range w.copies {
-		at := schemas.DueCursor{Space: c.Space, Item: c.Item}
+		at := schemas.DueCursor{Item: c.Item}
 		if r.GetLastPass() != nil {
 			at.LastPass = r.GetLastPass().AsTime()
 		}
-		if c.Account == q.Account && c.Store == q.Store && (q.Space == "" || q.Space == c.Space) &&
+		if c.Account == q.Account && c.Store == q.Store && c.Space == q.Space &&
 			at.LastPass.Before(q.PassedBefore) && (q.After == schemas.DueCursor{} || order(at, q.After) > 0) {
 			rows = append(rows, row{at, schemas.KnownCopy{Copy: c, Record: r}})
 		}
@@ -95,6 +107,8 @@ func (w *harness) Due(
 }
 
 func (w *harness) Publish(_ context.Context, messages ...schemas.Message) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.calls++
 	done, err := true, error(nil)
 	if w.publish != nil {
@@ -107,6 +121,8 @@ func (w *harness) Publish(_ context.Context, messages ...schemas.Message) error 
 }
 
 func (w *harness) Lag(context.Context) (int64, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	n := w.lags[0]
 	if len(w.lags) > 1 {
 		w.lags = w.lags[1:]
@@ -128,13 +144,61 @@ func of[B schemas.Body](w *harness) (out []B) {
 
 func items(tasks []*pb.FixityTask) (out []string) {
 	for _, t := range tasks {
-		out = append(out, t.GetSpace()+"/"+t.GetItem())
+		out = append(out, t.GetItem())
 	}
 	return out
 }
 
-func (w *harness) config() FixityConfig {
-	return FixityConfig{Account: "acme", Store: "2", Period: 24 * time.Hour, Page: 2, Large: 100}
+// Progress implements Results: all tasks that were published, but the missing and the pending ones, have passed.
+func (w *harness) Progress(context.Context, RoundQuery) (Progress, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	ids := map[string]bool{}
+	for _, task := range of[*pb.FixityTask](w) {
+		ids[task.GetId()] = true
+	}
+	return Progress{int64(len(ids)) - w.missing - w.pending, w.pending, w.last}, w.results
+}
+
+// Counts implements Results.
+func (w *harness) Counts(ctx context.Context, q RoundQuery) (RoundCounts, bool, error) {
+	if w.behind > 0 {
+		w.behind--
+		return RoundCounts{}, false, w.results
+	}
+	w.counted = append(w.counted, q)
+	p, err := w.Progress(ctx, q)
+	live := int64(len(w.copies))
+	return RoundCounts{p, live, map[string]int64{"pass": p.Final, "live": live}}, true, err
+}
+
+// End implements Queue.
+func (w *harness) End(context.Context) (Offsets, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return Offsets{schemas.FixityLow: {0: int64(len(of[*pb.FixityTask](w)))}}, w.results
+}
+
+// Handled implements Queue.
+func (w *harness) Handled(_ context.Context, at Offsets) (bool, error) {
+	if n := at[schemas.FixityLow][0]; n == 0 {
+		w.t.Errorf("asked for the offsets %v", at)
+	}
+	return w.handled == nil || w.handled(), w.results
+}
+
+// A roundConfig is what a fixity round is made of.
+type roundConfig struct {
+	FixityRounds
+	Request
+}
+
+func (w *harness) config() roundConfig {
+	return roundConfig{
+		FixityRounds{Due: w, Lag: w.Lag, Results: w, Queue: w, Page: 2, Large: 100,
+			Checked: func(context.Context, schemas.Copy) (bool, error) { return false, nil }},
+		Request{Account: "acme", Store: "2", Space: "photos", Begun: start, Period: 24 * time.Hour},
+	}
 }
 
 // rounds runs a round of a split from a checkpoint.
@@ -146,7 +210,7 @@ func (w *harness) rounds(ctx context.Context, m Split, from *pb.Checkpoint) (Res
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	m.Lag, m.Start = w.Lag, start
+	m.Lag, m.Start = w.Lag, cmp.Or(w.begun, start)
 	m.FirstRound = func(context.Context, func(string, string) *pb.Checkpoint) (bool, error) { return w.baseline, nil }
 	results, err := s.Rounds(ctx, []Split{m})
 	if len(results) == 0 {
@@ -155,24 +219,25 @@ func (w *harness) rounds(ctx context.Context, m Split, from *pb.Checkpoint) (Res
 	return results[0], err
 }
 
-func (w *harness) run(c FixityConfig, from *pb.Checkpoint) (Result, error) {
+func (w *harness) run(c roundConfig, from *pb.Checkpoint) (Result, error) {
 	w.t.Helper()
-	pages, err := Fixity(w, c)
+	m, err := c.Split(c.Request)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return w.rounds(w.t.Context(), Split{Sweep: "fixity", Name: c.Split(), Pages: pages}, from)
+	return w.rounds(w.t.Context(), m, from)
 }
 
-// fill records seven copies; five of them are due.
+// fill records seven copies of a space, and one of another; five of the seven are due.
 func (w *harness) fill() {
 	w.add("photos", "b", 0)
-	w.add("photos", "a", 48*time.Hour)
-	w.add("papers", "z", 48*time.Hour)
-	w.add("papers", "y", 0)
-	w.add("papers", "x", 72*time.Hour)
-	w.add("papers", "young", time.Hour)
-	w.add("papers", "at the bound", 24*time.Hour)
+	w.add("photos", "z", 48*time.Hour)
+	w.add("photos", "p", 48*time.Hour)
+	w.add("photos", "a", 0)
+	w.add("photos", "x", 72*time.Hour)
+	w.add("photos", "young", time.Hour)
+	w.add("photos", "at the bound", 24*time.Hour)
+	w.add("papers", "b", 0)
 }
 
-var inOrder = []string{"papers/y", "photos/b", "papers/x", "papers/z", "photos/a"}
+var inOrder = []string{"a", "b", "x", "p", "z"}

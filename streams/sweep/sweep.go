@@ -36,13 +36,17 @@ type Round struct {
 // A Page is the result of a sweep between two cursors.
 type Page struct {
 	Messages []schemas.Message
-	// Counts are the numbers of findings. The sweep defines the keys.
+	// Counts are the numbers of findings. The sweep defines the keys. The record of a failure has those of
+	// the page that has failed.
 	Counts map[string]int64
 	// Emitted is the number of Messages that ask for work, or report a finding.
 	Emitted int64
 	// Next is the cursor of the next page. That of the last page is Round.Previous of the next round.
 	Next []byte
 	Last bool
+	// Wait says that the page depends on work that has not ended: it is asked for again after this time. Nothing else is
+	// set then.
+	Wait time.Duration
 }
 
 // A Sweep returns the page that begins at cursor; nil is the beginning. For the same round and cursor it must return
@@ -60,7 +64,7 @@ type Split struct {
 	Lag func(context.Context) (int64, error)
 	// Start is the start time of a new round. It identifies the round.
 	Start time.Time
-	// Report returns the report of a round that has ended; nil: there is none.
+	// Report returns the report of a round that has ended; nil, or one that returns nil: there is none.
 	Report func(Result) *pb.Report
 
 	// Due reports whether a new round is due at a time after the round of the last checkpoint, which has finished or is
@@ -76,8 +80,31 @@ type Split struct {
 	FirstRound func(ctx context.Context, checkpoint func(sweep, split string) *pb.Checkpoint) (bool, error)
 	// Anew: an unfinished round with another start is not continued.
 	Anew bool
+	// Only is the id of the one round that is continued; if the newest checkpoint is of another, nothing is done. Empty:
+	// any.
+	Only string
+	// Skip is why the round is ended instead of continued; empty: it is continued.
+	Skip string
+	// Carry returns what the next round gets of one that is skipped, or replaced (Anew), from its checkpoint; nil: what
+	// the skipped one got.
+	Carry func(*pb.Checkpoint) []byte
+	// Quiet reports whether the page at a cursor publishes nothing. Such a page is not blocked, and needs no room in the
+	// topics. nil: no page is quiet.
+	Quiet func(cursor []byte) bool
+	// Detach: Sweeper.Rounds returns when the round only waits (Page.Wait). A later call, or another process, ends it.
+	Detach bool
 	// OnEmitted is called with the number of messages after each page; nil: not called.
 	OnEmitted func(n int64)
+}
+
+// isQuiet reports whether the page at a cursor is quiet.
+func (m *Split) isQuiet(cursor []byte) bool { return m.Quiet != nil && m.Quiet(cursor) }
+
+func (m *Split) carry(c *pb.Checkpoint) []byte {
+	if m.Carry == nil {
+		return c.GetPrevious()
+	}
+	return m.Carry(c)
 }
 
 func (m *Split) blocked(ctx context.Context) error {
@@ -155,10 +182,16 @@ type run struct {
 	*runner
 	split   Split
 	cursor  []byte
+	from    []byte // the cursor at which the run began
 	summary Result
 	fresh   bool  // the round has no checkpoint
+	seen    bool  // its checkpoint was the newest one
+	pages   int   // how many were published in this run
 	full    bool  // the lag was above its bound, and has not fallen to half of it
 	room    int64 // how many messages the newest lag leaves room for
+	// meanwhile reports whether another process has ended the round; the error says that it works on the round, or on a
+	// later one.
+	meanwhile func(context.Context) (ended bool, err error)
 }
 
 // begin continues the round of the newest checkpoint c of a split, or begins a new one if that has finished or c is
@@ -170,8 +203,9 @@ func (r *runner) begin(m Split, c *pb.Checkpoint, baseline bool) (*run, error) {
 	own := *r
 	n := &run{runner: &own, split: m}
 	resumed := c != nil && c.GetFinished() == nil
-	if n.fresh = !resumed; resumed {
-		n.cursor, n.summary = c.GetCursor(), resultOf(c)
+	n.fresh, n.seen = !resumed, resumed
+	if resumed {
+		n.cursor, n.from, n.summary = c.GetCursor(), c.GetCursor(), resultOf(c)
 	} else {
 		start := m.Start.UTC()
 		id := schemas.ID("round", m.Sweep, m.Name, start.Format(time.RFC3339Nano))
@@ -183,32 +217,48 @@ func (r *runner) begin(m Split, c *pb.Checkpoint, baseline bool) (*run, error) {
 	return n, nil
 }
 
-// step publishes the next page, and saves the checkpoint after it. done reports whether the round has ended.
-func (r *run) step(ctx context.Context) (done bool, err error) {
+// step publishes the next page, and saves the checkpoint after it. done reports whether the round has ended, and wait
+// is Page.Wait.
+func (r *run) step(ctx context.Context) (done bool, wait time.Duration, err error) {
 	if r.fresh {
 		if err := r.publish(ctx, r.checkpoint()); err != nil { // so that this round continues after a crash
-			return false, err
+			return false, 0, err
 		}
 		r.fresh = false
 	}
 	page, err := r.page(ctx)
 	if err != nil {
-		return false, err
+		r.count(page.Counts) // for the record of the failure
+		return false, 0, err
+	}
+	if page.Wait > 0 {
+		return false, page.Wait, nil
 	}
 	if err := r.emit(ctx, page.Messages); err != nil {
-		return false, err
+		return false, 0, err
 	}
-	for k, n := range page.Counts {
-		r.summary.Counts[k] += n
-	}
+	r.count(page.Counts)
 	r.summary.Emitted += page.Emitted
 	if !page.Last && bytes.Equal(page.Next, r.cursor) {
-		return false, errors.New("page does not advance the cursor")
+		return false, 0, errors.New("page does not advance the cursor")
 	}
 	if r.cursor = page.Next; page.Last {
-		return true, r.end(ctx)
+		if ended, err := r.meanwhile(ctx); ended || err != nil {
+			return ended, 0, err
+		}
+		return true, 0, r.end(ctx)
 	}
-	return false, r.publish(ctx, r.checkpoint())
+	if err := r.publish(ctx, r.checkpoint()); err != nil {
+		return false, 0, err
+	}
+	r.pages++
+	return false, 0, nil
+}
+
+func (r *run) count(found map[string]int64) {
+	for k, n := range found {
+		r.summary.Counts[k] += n
+	}
 }
 
 // failed reports that a run has failed with err, unless it was cancelled, and returns the error of the round.
@@ -228,7 +278,7 @@ func (r *run) page(ctx context.Context) (Page, error) {
 		return err
 	})
 	if err != nil {
-		return Page{}, fmt.Errorf("read a page: %w", err)
+		return Page{Counts: page.Counts}, fmt.Errorf("read a page: %w", err)
 	}
 	return page, nil
 }
@@ -322,15 +372,14 @@ func (r *run) end(ctx context.Context) error {
 	job.Finished = now
 	messages := []schemas.Message{{Topic: schemas.Jobs, Body: job}}
 	if r.split.Report != nil {
-		messages = append(messages, schemas.Message{Topic: schemas.Reports, Body: r.split.Report(r.summary)})
+		if report := r.split.Report(r.summary); report != nil {
+			messages = append(messages, schemas.Message{Topic: schemas.Reports, Body: report})
+		}
 	}
 	if err := r.publish(ctx, messages...); err != nil {
 		return err
 	}
-	last := r.checkpoint() // alone, and last: the reports of a round that has ended are published
-	c := last.Body.(*pb.Checkpoint)
-	c.Id, c.Finished = schemas.ID("checkpoint", r.split.Sweep, r.split.Name, r.summary.ID, "end"), now
-	if err := r.publish(ctx, last); err != nil {
+	if err := r.publishEnd(ctx, now); err != nil { // last: the reports of a round that has ended are published
 		return err
 	}
 	r.log.Info("end round", "emitted", r.summary.Emitted, "counts", r.summary.Counts)
@@ -339,6 +388,34 @@ func (r *run) end(ctx context.Context) error {
 			r.log.Warn("sweep overran its period", "finished", r.summary.Finished, "next", next)
 		}
 	}
+	return nil
+}
+
+// publishEnd publishes the last checkpoint of the round, alone.
+func (r *run) publishEnd(ctx context.Context, at *timestamppb.Timestamp) error {
+	last := r.checkpoint()
+	c := last.Body.(*pb.Checkpoint)
+	c.Id, c.Finished = schemas.ID("checkpoint", r.split.Sweep, r.split.Name, r.summary.ID, "end"), at
+	return r.publish(ctx, last)
+}
+
+// skipped is the count of a job whose round was skipped.
+const skipped = "skipped"
+
+// skip ends the round without a report. The next one knows what this one knew of the round before.
+func (r *run) skip(ctx context.Context, reason string) error {
+	now := timestamppb.Now()
+	job := r.job(skipped)
+	job.Finished = now
+	job.Counts[skipped] = 1
+	if err := r.publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}); err != nil {
+		return err
+	}
+	r.cursor, r.summary.Finished = r.split.carry(r.checkpoint().Body.(*pb.Checkpoint)), now.AsTime()
+	if err := r.publishEnd(ctx, now); err != nil {
+		return err
+	}
+	r.log.Info("skip round", "reason", reason, "emitted", r.summary.Emitted)
 	return nil
 }
 

@@ -27,10 +27,10 @@ func TestRound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := schemas.ID("round", "fixity", "acme/2", "2026-03-01T12:00:00Z")
+	id := schemas.ID("round", "fixity", "acme/2/photos", "2026-03-01T12:00:00Z")
 	want := Result{
 		Round: Round{ID: id, Started: start}, Finished: s.Finished, Emitted: 5,
-		Counts: map[string]int64{"2/papers": 3, "2/photos": 2},
+		Counts: map[string]int64{Requested: 5, RequestedBytes: 25, "pass": 5, "live": 8, Outstanding: 0},
 	}
 	if s.ID != want.ID || !s.Started.Equal(want.Started) || s.Emitted != 5 || !maps.Equal(s.Counts, want.Counts) ||
 		s.Finished.IsZero() {
@@ -40,9 +40,9 @@ func TestRound(t *testing.T) {
 	if got := items(tasks); !slices.Equal(got, inOrder) {
 		t.Errorf("emitted %v, want %v", got, inOrder)
 	}
-	c := schemas.Copy{Account: "acme", Store: "2", Space: "papers", Item: "x"}
+	c := schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "x"}
 	wantTask := &pb.FixityTask{
-		Id: schemas.ID("sweep", id, c.String()), Account: "acme", Store: "2", Space: "papers", Item: "x",
+		Id: schemas.ID("sweep", id, c.String()), Account: "acme", Store: "2", Space: "photos", Item: "x",
 		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW, Cause: id, Round: id,
 		Time: timestamppb.New(start), Known: w.copies[c],
 	}
@@ -54,27 +54,37 @@ func TestRound(t *testing.T) {
 		kinds = append(kinds, fmt.Sprintf("%s×%d", call[0].Topic, len(call)))
 	}
 	wantKinds := []string{
-		"checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×1", "jobs×1",
-		"checkpoints×1",
+		"checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×2", "checkpoints×1", "fixity.low×1",
+		"checkpoints×1", "checkpoints×1", "jobs×2", "checkpoints×1",
 	}
 	if !slices.Equal(kinds, wantKinds) {
 		t.Errorf("published %v, want %v", kinds, wantKinds)
 	}
 	job := of[*pb.Job](w)[0]
 	wantJob := &pb.Job{
-		Id: schemas.ID("job", "fixity/acme/2", id, "done"), Name: "fixity/acme/2", Started: timestamppb.New(start),
+		Id: schemas.ID("job", "fixity/acme/2/photos", id, "done"), Name: "fixity/acme/2/photos",
+		Started:  timestamppb.New(start),
 		Finished: timestamppb.New(s.Finished), Counts: want.Counts,
 	}
 	if !proto.Equal(job, wantJob) {
 		t.Errorf("got %v\nwant %v", job, wantJob)
 	}
-	last := of[*pb.Checkpoint](w)[3]
+	report := of[*pb.Report](w)[0]
+	wantReport := &pb.Report{
+		Id: schemas.ID("report", "fixity", id), Kind: "fixity", Account: "acme", Store: "2", Space: "photos", Round: id,
+		Started: timestamppb.New(start), Finished: timestamppb.New(s.Finished), Counts: want.Counts, Complete: true,
+	}
+	if !proto.Equal(report, wantReport) {
+		t.Errorf("got %v\nwant %v", report, wantReport)
+	}
+	last := of[*pb.Checkpoint](w)[5]
 	if last.GetFinished() == nil || last.GetRound() != id || !maps.Equal(last.GetCounts(), want.Counts) {
 		t.Errorf("last checkpoint %v", last)
 	}
 	for _, q := range w.queries {
-		if !q.PassedBefore.Equal(start.Add(-24 * time.Hour)) {
-			t.Errorf("asked for what passed before %v", q.PassedBefore)
+		if !q.PassedBefore.Equal(start.Add(-24*time.Hour)) || !q.AttemptedBefore.Equal(start.Add(-48*time.Minute)) ||
+			q.Space != "photos" {
+			t.Errorf("asked for %+v", q)
 		}
 	}
 }
@@ -103,9 +113,15 @@ func TestStoredCursor(t *testing.T) {
 	if _, err := w.run(c, nil); err != nil {
 		t.Fatal(err)
 	}
-	const want = `{"LastPass":"2026-02-27T12:00:00Z","Space":"photos","Item":"a/b"}`
+	const want = `{"LastPass":"2026-02-27T12:00:00Z","Item":"a/b","Selection":{"PassedBefore":"2026-02-28T12:00:00Z",` +
+		`"AttemptedBefore":"2026-03-01T11:12:00Z"},"Requested":1}`
 	if got := string(of[*pb.Checkpoint](w)[1].GetCursor()); got != want {
 		t.Errorf("got %s, want %s", got, want)
+	}
+	waits := of[*pb.Checkpoint](w)[2]
+	at, err := cursorOf(waits.GetCursor())
+	if err != nil || at.Requested != 1 || time.Since(at.Waiting) > time.Minute || !OnlyWaits(waits) {
+		t.Errorf("the round waits: %s, %v", waits.GetCursor(), err)
 	}
 }
 
@@ -116,9 +132,8 @@ func TestTopics(t *testing.T) {
 	r.Manifest.Size, r.Manifest.Properties = 100, map[string]string{"k": "v"}
 	w.copies[large] = r
 	w.add("photos", "small", 0)
-	c := w.config()
-	c.Space, w.baseline = "photos", true
-	if _, err := w.run(c, nil); err != nil {
+	w.baseline = true
+	if _, err := w.run(w.config(), nil); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
@@ -135,9 +150,6 @@ func TestTopics(t *testing.T) {
 	want := []string{"fixity.large large PRIORITY_LARGE true", "fixity.low small PRIORITY_LOW true"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
-	}
-	if q := w.queries[0]; q.Space != "photos" {
-		t.Errorf("asked for space %q", q.Space)
 	}
 }
 
@@ -176,7 +188,7 @@ func TestDemand(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
 	c := w.config()
-	c.Demand, c.Period = true, 0
+	c.All = true
 	s, err := w.run(c, nil)
 	if err != nil || s.Emitted != 7 {
 		t.Fatalf("got %+v, %v, want all 7 copies", s, err)
@@ -193,7 +205,7 @@ func TestDemand(t *testing.T) {
 // the same round, every copy once or, of one page, twice with the same id.
 func TestInterrupted(t *testing.T) {
 	dead := retry.Permanent(errors.New("killed"))
-	for n := 1; n <= 8; n++ {
+	for n := 1; n <= 9; n++ {
 		for _, persisted := range []bool{false, true} {
 			t.Run(fmt.Sprintf("publish %d, persisted %v", n, persisted), func(t *testing.T) {
 				w := newHarness(t)
@@ -221,12 +233,12 @@ func TestInterrupted(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if s.ID != schemas.ID("round", "fixity", "acme/2", "2026-03-01T12:00:00Z") || s.Emitted != 5 {
+				if s.ID != schemas.ID("round", "fixity", "acme/2/photos", "2026-03-01T12:00:00Z") || s.Emitted != 5 {
 					t.Errorf("got %+v", s)
 				}
 				ids, twice := map[string]string{}, 0
 				for _, task := range of[*pb.FixityTask](w) {
-					item := task.GetSpace() + "/" + task.GetItem()
+					item := task.GetItem()
 					if finished := newest.GetFinished() != nil; !task.GetBaseline() && !finished {
 						t.Errorf("%s is not of the baseline", item)
 					}
@@ -238,8 +250,7 @@ func TestInterrupted(t *testing.T) {
 					}
 					ids[item] = task.GetId()
 				}
-				finishedAlready := n == 8 && persisted // the whole round: it begins again by the same name
-				if len(ids) != 5 || twice > 2 && !finishedAlready {
+				if len(ids) != 5 || twice > 2 {
 					t.Errorf("%d copies emitted, %d twice", len(ids), twice)
 				}
 			})
@@ -387,14 +398,14 @@ func TestCancelledWhileWaiting(t *testing.T) {
 		w := newHarness(t)
 		w.fill()
 		w.lags = []int64{1 << 20}
-		pages, err := Fixity(w, w.config())
+		m, err := w.config().Split(w.config().Request)
 		if err != nil {
 			t.Fatal(err)
 		}
 		reason := errors.New("shutdown")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, reason)
 		defer cancel()
-		_, err = w.rounds(ctx, Split{Sweep: "fixity", Name: "m", Pages: pages}, nil)
+		_, err = w.rounds(ctx, m, nil)
 		if !errors.Is(err, reason) || len(of[*pb.FixityTask](w)) != 0 || len(of[*pb.Job](w)) != 0 {
 			t.Errorf("got %v; published %v", err, w.published)
 		}
@@ -404,7 +415,7 @@ func TestCancelledWhileWaiting(t *testing.T) {
 func TestCursorsThatAreNone(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
-	broken := &pb.Checkpoint{Sweep: "fixity", Split: "acme/2", Round: "r", Started: timestamppb.New(start),
+	broken := &pb.Checkpoint{Sweep: "fixity", Split: "acme/2/photos", Round: "r", Started: timestamppb.New(start),
 		Cursor: []byte("{")}
 	if _, err := w.run(w.config(), broken); err == nil {
 		t.Error("a broken cursor is taken for a beginning")
@@ -425,13 +436,14 @@ func TestNew(t *testing.T) {
 	if _, err := NewSweeper(SweeperConfig{}, SweeperDeps{}); err == nil {
 		t.Error("no deps, no error")
 	}
-	for name, change := range map[string]func(*FixityConfig){
-		"account": func(c *FixityConfig) { c.Account = "" }, "page": func(c *FixityConfig) { c.Page = 0 },
-		"period": func(c *FixityConfig) { c.Period = -1 },
+	for name, change := range map[string]func(*roundConfig){
+		"account": func(c *roundConfig) { c.Account = "" }, "page": func(c *roundConfig) { c.Page = -1 },
+		"space": func(c *roundConfig) { c.Space = "" }, "results": func(c *roundConfig) { c.Results = nil },
+		"period": func(c *roundConfig) { c.Period = -1 },
 	} {
 		c := w.config()
 		change(&c)
-		if _, err := Fixity(w, c); err == nil {
+		if _, err := c.Split(c.Request); err == nil {
 			t.Errorf("a fault in %s is taken", name)
 		}
 	}
@@ -452,5 +464,89 @@ func TestEmittedBesideOtherCounts(t *testing.T) {
 	got, err = w.rounds(t.Context(), m, resumed)
 	if err != nil || got.Emitted != 4 {
 		t.Errorf("resumed: got %+v, %v", got, err)
+	}
+}
+
+// A round that is skipped ends after the page at work, without a report, and its successor knows what it has known of
+// the round before.
+func TestSkippedRound(t *testing.T) {
+	w := newHarness(t)
+	var newest *pb.Checkpoint
+	s, err := NewSweeper(SweeperConfig{}, SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler),
+		CatchUp:    func(context.Context) error { return nil },
+		Checkpoint: func(string, string) *pb.Checkpoint { return newest },
+		Skipped: func(round string) string {
+			points := of[*pb.Checkpoint](w)
+			if round == "r" && len(points) == 1 {
+				return "skipped by ann: too long"
+			}
+			return ""
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newest = &pb.Checkpoint{Sweep: "s", Split: "a", Round: "r", Started: timestamppb.New(start), Cursor: []byte("x"),
+		Previous: []byte("before"), Counts: map[string]int64{"equal": 1}}
+	var previous []byte
+	m := Split{Sweep: "s", Name: "a", Lag: w.Lag, Start: start, Report: func(Result) *pb.Report { return &pb.Report{} },
+		Pages: func(_ context.Context, r Round, cursor []byte) (Page, error) {
+			previous = r.Previous
+			return Page{Counts: map[string]int64{"equal": 1}, Next: append(cursor, 'a'), Last: len(cursor) > 4}, nil
+		}}
+	results, err := s.Rounds(t.Context(), []Split{m})
+	if err != nil || len(results) != 1 || results[0].ID != "r" || results[0].Counts["equal"] != 2 {
+		t.Errorf("got %+v, %v", results, err)
+	}
+	points, jobs := of[*pb.Checkpoint](w), of[*pb.Job](w)
+	last := points[len(points)-1]
+	if len(points) != 2 || last.GetFinished() == nil || string(last.GetCursor()) != "before" {
+		t.Errorf("checkpoints %v", points)
+	}
+	if len(jobs) != 1 || jobs[0].GetError() != "" || jobs[0].GetCounts()[skipped] != 1 || len(of[*pb.Report](w)) != 0 {
+		t.Errorf("jobs %v, reports %v", jobs, of[*pb.Report](w))
+	}
+	newest, m.Start = last, start.Add(time.Hour)
+	if _, err := s.Rounds(t.Context(), []Split{m}); err != nil || string(previous) != "before" {
+		t.Errorf("the next round knows %q of the one before: %v", previous, err)
+	}
+}
+
+// A process that was suspended in the last page of a round ends nothing: another one has ended the round meanwhile, or
+// works on it.
+func TestSuspendedInTheLastPage(t *testing.T) {
+	under := &pb.Checkpoint{Sweep: "s", Split: "a", Round: "r", Started: timestamppb.New(start), Cursor: []byte("x")}
+	ended := proto.CloneOf(under)
+	ended.Finished, ended.Counts = timestamppb.New(start.Add(time.Minute)), map[string]int64{"equal": 7}
+	for name, tt := range map[string]struct {
+		then *pb.Checkpoint
+		owns bool
+		want error
+		jobs int
+	}{
+		"it goes on":    {under, true, nil, 1},
+		"it has ended":  {ended, true, nil, 0},
+		"a later one":   {&pb.Checkpoint{Round: "later"}, true, errLost, 0},
+		"another owner": {under, false, errLost, 0},
+	} {
+		w := newHarness(t)
+		newest, owns := under, true
+		s, err := NewSweeper(SweeperConfig{}, SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler),
+			CatchUp:    func(context.Context) error { return nil },
+			Checkpoint: func(string, string) *pb.Checkpoint { return newest },
+			Owns:       func(string, string) bool { return owns }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		results, err := s.Rounds(t.Context(), []Split{{Sweep: "s", Name: "a", Lag: w.Lag, Start: start,
+			Pages: func(context.Context, Round, []byte) (Page, error) {
+				newest, owns = tt.then, tt.owns
+				return Page{Counts: map[string]int64{"equal": 1}, Last: true}, nil
+			}}})
+		if !errors.Is(err, tt.want) || len(of[*pb.Job](w)) != tt.jobs || len(of[*pb.Checkpoint](w)) != tt.jobs {
+			t.Errorf("%s: %v, published %v", name, err, w.published)
+		}
+		if tt.then == ended && (len(results) != 1 || results[0].Counts["equal"] != 7) {
+			t.Errorf("%s: got %+v", name, results)
+		}
 	}
 }

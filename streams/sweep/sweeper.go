@@ -1,6 +1,8 @@
 package sweep
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -24,7 +27,7 @@ var ErrPaused = errors.New("the sweep is paused, or its account is inactive: " +
 var ErrNotNow = errors.New("the sweep is not to work now")
 
 var (
-	errLost    = errors.New("another process owns the split now")
+	errLost    = errors.New("another process owns the split now, or has begun a later round of it")
 	errStalled = errors.New("the page makes no progress")
 )
 
@@ -59,7 +62,7 @@ func (c SweeperConfig) defaults() SweeperConfig {
 	return c
 }
 
-// SweeperDeps are the dependencies of a Sweeper. All but Owns and Looking are required.
+// SweeperDeps are the dependencies of a Sweeper. All but Owns, Skipped and Looking are required.
 type SweeperDeps struct {
 	Publisher schemas.Publisher
 	// Checkpoint returns the newest checkpoint of a split; nil if there is none. CatchUp returns when it knows those that
@@ -69,6 +72,8 @@ type SweeperDeps struct {
 	// Owns reports whether this process runs the rounds of a split; nil: it runs all. If ownership moves during a page,
 	// the page is published twice at most.
 	Owns func(sweep, split string) bool
+	// Skipped returns why an operator has ended a round; "": it goes on. nil: none is skipped.
+	Skipped func(round string) (reason string)
 	// Looking is called with 1 when Run begins to look for due rounds or to work on a page, and with -1 when that ends;
 	// nil: not called. In between, retry.Alive reports progress.
 	Looking func(delta int)
@@ -106,10 +111,13 @@ func NewSweeper(c SweeperConfig, d SweeperDeps) (*Sweeper, error) {
 		return nil, err
 	}
 	if d.Looking == nil {
-		d.Looking = func(int) { /* nobody asks */ }
+		d.Looking = func(int) { /* not asked for */ }
 	}
 	if d.Owns == nil {
 		d.Owns = func(string, string) bool { return true }
+	}
+	if d.Skipped == nil {
+		d.Skipped = func(string) string { return "" }
 	}
 	s.deps = d
 	return s, nil
@@ -143,8 +151,8 @@ func (s *Sweeper) Run(ctx context.Context, kinds []Kind, changed <-chan struct{}
 	return nil
 }
 
-// Rounds runs one round of each split to its end. It returns the results of those that have ended, and the errors of
-// the others.
+// Rounds runs one round of each split to its end. It returns the results of those that have ended, or wait and are
+// detached, and the errors of the others.
 func (s *Sweeper) Rounds(ctx context.Context, splits []Split) (results []Result, err error) {
 	if err := s.deps.CatchUp(ctx); err != nil {
 		return nil, err
@@ -153,7 +161,9 @@ func (s *Sweeper) Rounds(ctx context.Context, splits []Split) (results []Result,
 	results = make([]Result, len(splits))
 	for i, m := range splits {
 		started = append(started, &active{split: m, ended: func(r Result, e error) {
-			results[i] = r
+			if results[i] = r; e != nil {
+				results[i].ID = ""
+			}
 			err = errors.Join(err, e)
 		}})
 	}
@@ -163,7 +173,7 @@ func (s *Sweeper) Rounds(ctx context.Context, splits []Split) (results []Result,
 	newEngine(s).run(ctx, due)
 	all := results[:0]
 	for _, r := range results {
-		if !r.Finished.IsZero() {
+		if r.ID != "" {
 			all = append(all, r)
 		}
 	}
@@ -213,8 +223,21 @@ func (s *Sweeper) isDue(ctx context.Context, m Split) bool {
 			return false
 		}
 	}
-	return m.blocked(ctx) == nil
+	return s.mayBegin(ctx, m) == nil
 }
+
+// mayBegin returns why no page of a split may be worked on now; nil for a round that is skipped, or whose next page is
+// quiet.
+func (s *Sweeper) mayBegin(ctx context.Context, m Split) error {
+	last := s.deps.Checkpoint(m.Sweep, m.Name)
+	if last != nil && last.GetFinished() == nil && (m.isQuiet(last.GetCursor()) || s.skips(m, last.GetRound()) != "") {
+		return nil
+	}
+	return m.blocked(ctx)
+}
+
+// skips returns why a round of a split is skipped; "" if it is not.
+func (s *Sweeper) skips(m Split, round string) string { return cmp.Or(m.Skip, s.deps.Skipped(round)) }
 
 // activate returns the active split of m. Its next round is found by a later look.
 func (s *Sweeper) activate(ctx context.Context, m Split) *active {
@@ -222,7 +245,8 @@ func (s *Sweeper) activate(ctx context.Context, m Split) *active {
 	s.mu.Lock()
 	s.active[key] = true
 	s.mu.Unlock()
-	return &active{split: m, ended: func(_ Result, err error) {
+	a := &active{split: m}
+	a.ended = func(_ Result, err error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		delete(s.active, key)
@@ -235,13 +259,17 @@ func (s *Sweeper) activate(ctx context.Context, m Split) *active {
 			log.Info("pause sweep")
 		default:
 			f := s.failed[key]
+			if a.run != nil && a.run.pages > 0 { // it has made progress since the last failure
+				f.times = 0
+			}
 			wait := failureWait.Backoff(f.times)
 			f.times++
 			f.next = time.Now().Add(wait)
 			s.failed[key] = f
 			log.Error("run sweep", "err", err, "failures", f.times, "retry_after", wait)
 		}
-	}}
+	}
+	return a
 }
 
 // failureWait is the wait before the next attempt of a round that has failed.
@@ -286,13 +314,16 @@ func (s *Sweeper) yieldSlot(ctx context.Context, d time.Duration) error {
 func (s *Sweeper) begin(ctx context.Context, a *active) (done bool, err error) {
 	m := a.split
 	last := s.deps.Checkpoint(m.Sweep, m.Name)
-	same := last.GetStarted().AsTime().Equal(m.Start)
+	if m.Only != "" && last.GetRound() != m.Only {
+		return true, nil
+	}
+	same := last.GetStarted().AsTime().Equal(m.Start) || m.Only != ""
 	if last.GetFinished() != nil && same {
 		a.result = resultOf(last)
 		return true, nil
 	}
-	if m.Anew && !same && last.GetFinished() == nil {
-		last = nil
+	if m.Anew && !same && last != nil && last.GetFinished() == nil {
+		last = &pb.Checkpoint{Finished: timestamppb.Now(), Cursor: m.carry(last)}
 	}
 	baseline := false
 	if m.FirstRound != nil && (last == nil || last.GetFinished() != nil) {
@@ -300,8 +331,70 @@ func (s *Sweeper) begin(ctx context.Context, a *active) (done bool, err error) {
 			return false, fmt.Errorf("find out whether it is the first round of %s: %w", m.Name, err)
 		}
 	}
-	a.run, err = s.runner.begin(m, last, baseline)
-	return false, err
+	if a.run, err = s.runner.begin(m, last, baseline); err != nil {
+		return false, err
+	}
+	a.run.meanwhile = func(ctx context.Context) (ended bool, err error) {
+		if err := s.deps.CatchUp(ctx); err != nil {
+			return false, err
+		}
+		if !s.deps.Owns(m.Sweep, m.Name) {
+			return false, errLost
+		}
+		return s.meanwhile(a)
+	}
+	return false, nil
+}
+
+// meanwhile returns what has become of the round of an active split: ended reports that another process has ended it,
+// and the error is errLost if a later round has begun.
+func (s *Sweeper) meanwhile(a *active) (ended bool, err error) {
+	last := s.deps.Checkpoint(a.split.Sweep, a.split.Name)
+	own := last.GetRound() == a.run.summary.ID
+	switch {
+	case own && last.GetFinished() != nil:
+		a.run.summary = resultOf(last)
+		return true, nil
+	case own:
+		a.run.seen = true
+	case a.run.seen:
+		return false, errLost
+	}
+	return false, nil
+}
+
+// mayPublish returns why the next page of an active split must not be worked on, or how long it waits for room in the
+// topics.
+func (s *Sweeper) mayPublish(ctx context.Context, a *active) (wait time.Duration, err error) {
+	if a.split.isQuiet(a.run.cursor) {
+		return 0, nil
+	}
+	if err := a.split.blocked(ctx); err != nil {
+		return 0, err
+	}
+	full, err := a.run.backlog(ctx)
+	if full && err == nil {
+		return s.runner.config.Poll, nil
+	}
+	return 0, err
+}
+
+// afterWait lets a split that has waited go on from the newest checkpoint of its round: another process, such as a
+// command, may have continued the round meanwhile.
+func (s *Sweeper) afterWait(ctx context.Context, a *active) error {
+	if !a.waited {
+		return nil
+	}
+	a.waited = false
+	if err := s.deps.CatchUp(ctx); err != nil {
+		return err
+	}
+	last := s.deps.Checkpoint(a.split.Sweep, a.split.Name)
+	moved := !bytes.Equal(last.GetCursor(), a.run.cursor) && !bytes.Equal(last.GetCursor(), a.run.from)
+	if last.GetRound() == a.run.summary.ID && last.GetFinished() == nil && moved {
+		a.run = nil
+	}
+	return nil
 }
 
 // page works on the next page of an active split. wait is how long the split waits before the next page.
@@ -309,27 +402,36 @@ func (s *Sweeper) page(ctx context.Context, a *active) (done bool, wait time.Dur
 	if !s.deps.Owns(a.split.Sweep, a.split.Name) {
 		return false, 0, errLost
 	}
-	if err := a.split.blocked(ctx); err != nil {
+	if err := s.afterWait(ctx, a); err != nil {
 		return false, 0, err
 	}
 	if a.run == nil {
+		if err := s.mayBegin(ctx, a.split); err != nil {
+			return false, 0, err
+		}
 		if done, err := s.begin(ctx, a); done || err != nil {
 			return done, 0, err
 		}
+	} else if ended, err := s.meanwhile(a); ended || err != nil {
+		return ended, 0, err
 	}
-	full, err := a.run.backlog(ctx)
-	if full && err == nil {
-		return false, s.runner.config.Poll, nil
+	if reason := s.skips(a.split, a.run.summary.ID); reason != "" {
+		return true, 0, a.run.skip(ctx, reason)
 	}
-	if err == nil {
-		before := a.run.summary.Emitted
-		done, err = a.run.step(ctx)
-		if n := a.run.summary.Emitted - before; n > 0 && a.split.OnEmitted != nil {
-			a.split.OnEmitted(n)
-		}
+	if wait, err := s.mayPublish(ctx, a); wait > 0 || err != nil {
+		return false, wait, err
 	}
-	if errors.Is(err, errNoRoom) {
+	before := a.run.summary.Emitted
+	done, wait, err = a.run.step(ctx)
+	if n := a.run.summary.Emitted - before; n > 0 && a.split.OnEmitted != nil {
+		a.split.OnEmitted(n)
+	}
+	switch {
+	case errors.Is(err, errNoRoom):
 		return false, noRoomWait, nil
+	case err == nil && wait > 0:
+		a.waited = true
+		return a.split.Detach && a.split.isQuiet(a.run.cursor), wait, nil
 	}
 	return done, s.runner.config.Pause, err
 }

@@ -151,7 +151,7 @@ func newSwept(t *testing.T) *swept {
 
 func (w *swept) sweep(r Request) (Result, []*pb.FixityTask) {
 	w.t.Helper()
-	r.Account, r.Store = "acme", "2"
+	r.Account, r.Store, r.Space = "acme", "2", "photos"
 	before := len(of[*pb.FixityTask](w.harness))
 	s, err := NewSweeper(SweeperConfig{}, SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler),
 		CatchUp: func(context.Context) error { return nil },
@@ -167,8 +167,8 @@ func (w *swept) sweep(r Request) (Result, []*pb.FixityTask) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	f := FixityRounds{Due: w, Lag: w.Lag, Page: 2,
-		Checked: func(context.Context, string, string, string) (bool, error) { return w.checked, nil }}
+	f := w.config().FixityRounds
+	f.Checked = func(context.Context, schemas.Copy) (bool, error) { return w.checked, nil }
 	m, err := f.Split(r)
 	if err != nil {
 		w.t.Fatal(err)
@@ -187,9 +187,9 @@ func TestSweepOnDemand(t *testing.T) {
 	w.fill()
 	half := func(sweep string, begun time.Time) string {
 		id := schemas.ID("half", sweep)
-		w.known[schemas.Key(sweep, "acme/2")] = &pb.Checkpoint{Sweep: sweep, Split: "acme/2", Round: id,
-			Started: timestamppb.New(begun), Cursor: []byte(`{"Space":"photos","Item":"b"}`),
-			Counts: map[string]int64{"2/photos": 2}}
+		w.known[schemas.Key(sweep, "acme/2/photos")] = &pb.Checkpoint{Sweep: sweep, Split: "acme/2/photos", Round: id,
+			Started: timestamppb.New(begun), Cursor: []byte(`{"Item":"b","Requested":2}`),
+			Counts: map[string]int64{Requested: 2}}
 		return id
 	}
 	halfDue, halfDemand := half("fixity", start.Add(-time.Minute)), half("fixity.demand", start.Add(-24*time.Hour))
@@ -217,8 +217,8 @@ func TestSweepOnDemand(t *testing.T) {
 func TestBaselineIsTheFirstRound(t *testing.T) {
 	round := func(sweep string, tasks int64) *pb.Checkpoint {
 		at := timestamppb.New(start.Add(-time.Hour))
-		return &pb.Checkpoint{Sweep: sweep, Split: "acme/2", Round: "r", Started: at, Finished: at,
-			Counts: map[string]int64{"2/photos": tasks}}
+		return &pb.Checkpoint{Sweep: sweep, Split: "acme/2/photos", Round: "r", Started: at, Finished: at,
+			Counts: map[string]int64{Requested: tasks}}
 	}
 	unfinished := round("fixity", 0)
 	unfinished.Finished, unfinished.Baseline = nil, true

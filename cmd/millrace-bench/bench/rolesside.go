@@ -27,13 +27,12 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
-	"github.com/millrace/millrace/streams/sweep"
 )
 
 // RolesSide is the job of one child process in the main job's figures. It runs the roles with an embedded broker and an
 // embedded ClickHouse, as millrace demo does, and reports the time for one job.
 type RolesSide struct {
-	Do     string        // store, change, delete, import or adopt
+	Do     string        // store, change, delete, import, adopt or adopt-live
 	Dir    string        // an empty directory for the state and the stores
 	Files  string        // directory of the files to store; only for store
 	Items  int           // number of items; for the other jobs
@@ -42,7 +41,7 @@ type RolesSide struct {
 }
 
 var errRolesSide = errors.New(
-	"--dir is required, and --do store with --files, --do change or adopt with --items, " +
+	"--dir is required, and --do store with --files, --do change, adopt or adopt-live with --items, " +
 		"or --do delete or import with --items and --window")
 
 func (s RolesSide) check() error {
@@ -50,7 +49,7 @@ func (s RolesSide) check() error {
 	switch s.Do {
 	case "store":
 		complete = s.Files != ""
-	case "change", "adopt":
+	case "change", "adopt", adoptLive:
 		complete = s.Items > 0
 	case "delete", "import":
 		complete = s.Items > 0 && s.Window > 0
@@ -168,7 +167,7 @@ func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	if s.Limit > 0 {
 		cfg.Deletes.MaxCount = s.Limit
 	}
-	if s.Do == "adopt" {
+	if s.Do == "adopt" || s.Do == adoptLive {
 		cfg.Reconcile.Settle = adoptSettle
 	}
 	if err := state.SaveConfig(&cfg); err != nil {
@@ -225,6 +224,8 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 		return j.imported(ctx)
 	case "adopt":
 		return j.adopt(ctx)
+	case adoptLive:
+		return j.adoptLive(ctx)
 	}
 	return j.store(ctx)
 }
@@ -254,7 +255,8 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 	if err := j.app.CatchUp(ctx); err != nil {
 		return res, err
 	}
-	order := sweep.Request{Account: mainAccount, Store: primary, Begun: start.UTC().Truncate(time.Millisecond)}
+	order := app.FixityRequest{Account: mainAccount, Store: primary, Begun: start.UTC().Truncate(time.Millisecond),
+		AnyAge: true, Detach: true}
 	if _, err := j.app.SweepFixity(ctx, order); err != nil {
 		return res, err
 	}
@@ -311,37 +313,6 @@ func (j *job) imported(ctx context.Context) (res sideResult, err error) {
 	}
 	return j.countRecorded(ctx, func(ctx context.Context) error { return producer.Publish(ctx, changes...) },
 		func(n copyCounts) uint64 { return n.Live })
-}
-
-// adoptSettle is reconcile.settle of the job adopt.
-const adoptSettle = 500 * time.Millisecond
-
-// adopt writes files into the first store without a report, and returns when a reconcile round has found all and each
-// is recorded.
-func (j *job) adopt(ctx context.Context) (res sideResult, err error) {
-	if err := fillFiles(filepath.Join(j.Dir, "store-"+primary, space), j.Items, nil); err != nil {
-		return res, err
-	}
-	if err := j.app.CatchUp(ctx); err != nil { // the record of the space
-		return res, err
-	}
-	start := time.Now()
-	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		rounds, err := j.app.SweepReconcile(gctx, app.ReconcileRequest{
-			Account: mainAccount, Store: primary, Space: space, Begun: start.UTC().Truncate(time.Millisecond),
-		})
-		if err == nil && (len(rounds) != 1 || rounds[0].Emitted != int64(j.Items)) {
-			err = fmt.Errorf("the sweep adopted other than %d files: %v", j.Items, rounds)
-		}
-		return err
-	})
-	group.Go(func() error {
-		_, err := j.waitRecorded(gctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Live) })
-		res = sideResult{Records: int64(j.Items), Seconds: time.Since(start).Seconds()}
-		return err
-	})
-	return res, group.Wait()
 }
 
 // fillFiles writes n files of up to 6 bytes below dir, 1,000 per directory. The first file of each directory has the

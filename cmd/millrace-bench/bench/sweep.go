@@ -51,6 +51,8 @@ func (r *runner) sweepFigures() []figure {
 			r.compareSwept("reconcile", r.compareManifest, memories)},
 		{fmt.Sprintf("reconcile: import of %s unknown files, settle %v, until each is on record", count(a.adopted),
 			adoptSettle), "items/s", "", atLeast(5000), r.adoptRate},
+		{fmt.Sprintf("reconcile: p99 of a client's write until its copy, during an import of %s files", count(a.adopted)),
+			"s", "", atMost(5), r.adoptLive},
 		{selected + ", keys and manifest", "s", "", atMost(3), r.compareSwept("selection", r.selections,
 			func(k sweptKind) measurement { return seconds(k.fewer) })},
 		{selected + ", with the evidence of the audit log", "s", "", atMost(30), r.compareSwept("selection", r.selections,
@@ -252,6 +254,13 @@ func (r *runner) adoptRate(ctx context.Context) (m measurement, err error) {
 	return m, nil
 }
 
+// adoptLive measures how long the copy of a client's write takes during an import.
+func (r *runner) adoptLive(ctx context.Context) (m measurement, err error) {
+	res, _, err := r.roles(ctx, "--do", adoptLive, "--items", fmt.Sprint(r.amounts.adopted))
+	m.ours = []float64{res.Seconds}
+	return m, err
+}
+
 // selections measures the time in which a fixity round selects its tasks, first with an empty audit log.
 func (r *runner) selections(ctx context.Context) (k sweptKind, err error) {
 	s, err := r.newClickHouse(ctx)
@@ -284,37 +293,60 @@ func (r *runner) selections(ctx context.Context) (k sweptKind, err error) {
 	return k, err
 }
 
-// dueFunc adapts a function to sweep.Due.
-type dueFunc func(context.Context, schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error)
-
-// Due implements sweep.Due.
-func (f dueFunc) Due(
-	ctx context.Context, q schemas.DueQuery,
-) ([]schemas.KnownCopy, schemas.DueCursor, error) {
-	return f(ctx, q)
-}
-
-// selectTasks reads the pages of a fixity round over a store, in which all copies are due, until it has enough tasks.
+// selectTasks reads the pages of fixity rounds over the spaces of a store, in which all copies are due, until it has
+// enough tasks.
 func (r *runner) selectTasks(ctx context.Context, db *clickhouse.DB) ([]sideResult, error) {
-	rounds := sweep.FixityRounds{Due: dueFunc(
-		func(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error) {
-			return read.FixityDue(ctx, db, q)
-		})}
-	split, err := rounds.Split(sweep.Request{Account: mainAccount, Store: source, Begun: time.Now()})
-	if err != nil {
-		return nil, err
+	rounds := sweep.FixityRounds{
+		Due:     read.NewDue(db),
+		Lag:     func(context.Context) (int64, error) { return 0, nil },
+		Checked: func(context.Context, schemas.Copy) (bool, error) { return false, nil },
+		Results: noResults{},
+		Queue:   noQueue{},
 	}
-	start, tasks, page := time.Now(), 0, sweep.Page{}
-	for tasks < r.amounts.selected {
-		if page, err = split.Pages(ctx, sweep.Round{ID: "selection", Started: start}, page.Next); err != nil {
+	start, tasks := time.Now(), 0
+	for n := 0; tasks < r.amounts.selected; n++ {
+		if n == 100 { // spaces
+			return nil, fmt.Errorf("only %d tasks are due", tasks)
+		}
+		space, _ := clickhousebench.Item(n*(r.amounts.prefilled/100), r.amounts.prefilled)
+		split, err := rounds.Split(sweep.Request{Account: mainAccount, Store: source, Space: space, Begun: start})
+		if err != nil {
 			return nil, err
 		}
-		if tasks += len(page.Messages); page.Last {
-			return nil, fmt.Errorf("only %d tasks are due", tasks)
+		for page := (sweep.Page{}); tasks < r.amounts.selected; {
+			if page, err = split.Pages(ctx, sweep.Round{ID: "selection", Started: start}, page.Next); err != nil {
+				return nil, err
+			}
+			if len(page.Messages) == 0 {
+				break
+			}
+			tasks += len(page.Messages)
 		}
 	}
 	return []sideResult{{Records: int64(tasks), Seconds: time.Since(start).Seconds()}}, nil
 }
+
+// noResults are the results of rounds whose tasks are only selected.
+type noResults struct{}
+
+// Progress implements sweep.Results.
+func (noResults) Progress(context.Context, sweep.RoundQuery) (sweep.Progress, error) {
+	return sweep.Progress{}, nil
+}
+
+// Counts implements sweep.Results.
+func (noResults) Counts(context.Context, sweep.RoundQuery) (sweep.RoundCounts, bool, error) {
+	return sweep.RoundCounts{}, false, nil
+}
+
+// noQueue is a queue of tasks that are not published.
+type noQueue struct{}
+
+// End implements sweep.Queue.
+func (noQueue) End(context.Context) (sweep.Offsets, error) { return nil, nil }
+
+// Handled implements sweep.Queue.
+func (noQueue) Handled(context.Context, sweep.Offsets) (bool, error) { return false, nil }
 
 func seconds(sides []sideResult) (m measurement) {
 	for _, s := range sides {

@@ -34,8 +34,8 @@ func (d *demo) adopt(ctx context.Context) error {
 		}
 	}
 	step := d.display.Step("adopt a file that no event has reported", int64(len(stores)))
-	_, err := d.app.SweepReconcile(ctx, app.ReconcileRequest{Account: account, Store: primary, Space: space,
-		Begun: time.Now().UTC().Truncate(time.Millisecond)})
+	_, err := d.app.SweepReconcile(ctx, app.ReconcileRequest{SpacesRequest: app.SpacesRequest{
+		Account: account, Store: primary, Space: space, Begun: time.Now().UTC().Truncate(time.Millisecond)}})
 	if err == nil {
 		err = d.until(ctx, "the adopted file in all stores", func(ctx context.Context) (app.Progress, error) {
 			n, err := d.countAdopted(ctx)

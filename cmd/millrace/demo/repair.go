@@ -15,7 +15,6 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/sweep"
 )
 
 // A finding is the expected and the actual result for a damaged item.
@@ -41,9 +40,9 @@ func (p picks) expected() []finding {
 	}
 }
 
-// round runs one fixity round over stores with the given number of items each. It records the time
-// first, so that an interrupted round resumes.
-func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []sweep.Result, err error) {
+// round runs one fixity round over each space of stores with the given number of items each, until all checks are
+// requested. It records the time first, so that an interrupted round resumes.
+func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []app.FixityRound, err error) {
 	begun, ok := d.checkpoint.Rounds[name]
 	if !ok {
 		begun = time.Now().UTC().Truncate(time.Millisecond)
@@ -55,11 +54,12 @@ func (d *demo) round(ctx context.Context, name string, items int, ids ...string)
 	step := d.display.Step(name, int64(len(ids)*items))
 	defer func() { step.End(err == nil) }()
 	for _, id := range ids {
-		r, err := d.app.SweepFixity(ctx, sweep.Request{Account: account, Store: id, Begun: begun, OnRequested: step.Add})
+		found, err := d.app.SweepFixity(ctx,
+			app.FixityRequest{Account: account, Store: id, Begun: begun, AnyAge: true, Detach: true, OnRequested: step.Add})
 		if err != nil {
 			return nil, fmt.Errorf("sweep store %s: %w", id, err)
 		}
-		rounds = append(rounds, r)
+		rounds = append(rounds, found...)
 	}
 	return rounds, nil
 }
@@ -94,6 +94,9 @@ func (d *demo) sweep(ctx context.Context) error {
 	step.End(err == nil)
 	if err != nil {
 		return err
+	}
+	if err := d.app.EndFixity(ctx, rounds, false); err != nil { // which reports them
+		return fmt.Errorf("end the rounds: %w", err)
 	}
 	found, err := d.findings(ctx)
 	if err != nil {

@@ -30,7 +30,7 @@ acl --operation Read \
 	--topic "${PREFIX}incidents" \
 	--topic "${PREFIX}policies"
 
-# knows the spaces that are gone
+# knows what operators have decided, such as the spaces that are gone
 acl --operation Read \
 	--topic "${PREFIX}admin"
 

@@ -34,9 +34,23 @@ func EachLive(ctx context.Context, db *clickhouse.DB, of schemas.Copy, each func
 // records that are still in Kafka, and does not report which content the properties belong to. Use it for display,
 // not for decisions.
 func Records(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	return recordsOf(ctx, db, copies, auditRecords)
+}
+
+// ManifestRecords is Records without the audit records.
+func ManifestRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	none := func(context.Context, *clickhouse.DB, []schemas.Copy) (map[schemas.Copy]*pb.Record, error) {
+		return nil, nil
+	}
+	return recordsOf(ctx, db, copies, none)
+}
+
+func recordsOf(
+	ctx context.Context, db *clickhouse.DB, copies []schemas.Copy, audit auditQuery,
+) ([]*pb.CopyRecord, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
 	for part := range slices.Chunk(copies, 1000) {
-		if _, err := readRecords(ctx, db, part, auditRecords, known); err != nil {
+		if _, err := readRecords(ctx, db, part, audit, known); err != nil {
 			return nil, err
 		}
 	}
@@ -53,11 +67,11 @@ func CountFinal(ctx context.Context, db *clickhouse.DB, round string) (int64, er
 		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
 }
 
-// HasFinalCheck reports whether a round has a final check in a store. If space is not empty, only that space counts.
-func HasFinalCheck(ctx context.Context, db *clickhouse.DB, account, store, space string) (bool, error) {
+// HasFinalCheck reports whether a round has a final check of a copy in a space.
+func HasFinalCheck(ctx context.Context, db *clickhouse.DB, space schemas.Copy) (bool, error) {
 	n, err := db.Count(ctx, "look for the checks of rounds",
-		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND (space = ? OR ? = '')"+
-			" AND round != '' AND final LIMIT 1)", account, store, space, space)
+		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND space = ?"+
+			" AND round != '' AND final LIMIT 1)", space.Account, space.Store, space.Space)
 	return n > 0, err
 }
 

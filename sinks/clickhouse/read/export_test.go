@@ -15,6 +15,9 @@ func (c ReaderConfig) WithBatch(copies int, linger time.Duration) ReaderConfig {
 	return c
 }
 
+// Queries returns the number of selections that d has made.
+func (d *Due) Queries() int { return d.queries }
+
 type (
 	ManifestQuery = manifestQuery
 	TimelineQuery = timelineQuery

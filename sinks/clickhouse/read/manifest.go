@@ -35,52 +35,6 @@ func manifestPage(ctx context.Context, db *clickhouse.DB, q manifestQuery) ([]sc
 	return known, nil
 }
 
-// FixityDue returns due copies with their record: first the copies that never passed, then by their last pass,
-// oldest first. It also returns the cursor of the next page. Each page reads the keys and versions of all selected
-// copies, so pages should be large.
-func FixityDue(
-	ctx context.Context, db *clickhouse.DB, q schemas.DueQuery,
-) ([]schemas.KnownCopy, schemas.DueCursor, error) {
-	where, args := "account = ? AND store = ?", []any{q.Account, q.Store}
-	if q.Space != "" {
-		where, args = where+" AND space = ?", append(args, q.Space)
-	}
-	statement := "SELECT space, item, effective FROM (" + copySummary + where +
-		" GROUP BY account, store, space, item) WHERE live"
-	if !q.PassedBefore.IsZero() {
-		statement += " AND effective < ?"
-		args = append(args, shifted(q.PassedBefore))
-	}
-	if q.After != (schemas.DueCursor{}) {
-		statement += " AND (effective, space, item) > (?, ?, ?)"
-		args = append(args, shifted(q.After.LastPass), q.After.Space, q.After.Item)
-	}
-	type due struct {
-		Space     string `ch:"space"`
-		Item      string `ch:"item"`
-		Effective int64  `ch:"effective"`
-	}
-	rows, err := clickhouse.Query[due](ctx, db, "read the copies due for a check",
-		statement+" ORDER BY effective, space, item LIMIT ?"+aggregateInOrder, append(args, limit(q.Limit))...)
-	if err != nil || len(rows) == 0 {
-		return nil, q.After, err
-	}
-	copies := make([]schemas.Copy, len(rows))
-	for i, r := range rows {
-		copies[i] = schemas.Copy{Account: q.Account, Store: q.Store, Space: r.Space, Item: r.Item}
-	}
-	records, err := Records(ctx, db, copies)
-	if err != nil {
-		return nil, q.After, err
-	}
-	known := make([]schemas.KnownCopy, len(rows))
-	for i, c := range copies {
-		known[i] = schemas.KnownCopy{Copy: c, Record: records[i]}
-	}
-	last := rows[len(rows)-1]
-	return known, schemas.DueCursor{LastPass: unshiftTime(last.Effective), Space: last.Space, Item: last.Item}, nil
-}
-
 // A CopyCount counts the copies of an account in one store.
 type CopyCount struct {
 	Store      string `ch:"store"`

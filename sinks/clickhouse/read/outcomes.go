@@ -88,6 +88,127 @@ func RoundResults(ctx context.Context, db *clickhouse.DB, round string) (Round, 
 	return r, err
 }
 
+// Counts of SpaceRoundCounts beside those by verdict.
+const (
+	// countDamaged is the number of copies with damaged metadata, whatever their verdicts.
+	countDamaged = metadataDamaged
+	// countUnread is the number of copies whose bytes the final check did not read.
+	countUnread = "unread"
+	// countLive and countVerified are the numbers of copies in the space, and of those with a pass of the bytes.
+	countLive     = "live"
+	countVerified = "verified"
+	// countDue is the number of copies that are due at the end of the round, as those that were recorded during it.
+	countDue = "due"
+)
+
+// A SpaceRound is a round over one space in one store.
+type SpaceRound struct {
+	Space   schemas.Copy // without an item
+	Round   string
+	Started time.Time
+	Since   time.Time // its checks began at this time, or later
+	// PassedBefore, AttemptedBefore and Asserted are those of the round's schemas.DueQuery.
+	PassedBefore, AttemptedBefore time.Time
+	Asserted                      bool
+	VerifiedSince                 time.Time // a copy counts as verified that has passed since
+}
+
+// clockLag is how much a clock may differ from that of the sweeper.
+const clockLag = 24 * time.Hour
+
+// checks returns the condition of the results of the round, with its arguments.
+func (r SpaceRound) checks() (string, []any) {
+	return "account = ? AND space = ? AND store = ? AND round = ? AND ts >= " + milliParam,
+		[]any{r.Space.Account, r.Space.Space, r.Space.Store, r.Round, r.Since.Add(-clockLag).UnixMilli()}
+}
+
+// A RoundProgress counts the distinct copies that have a final result of a round, and those that have only others.
+type RoundProgress struct {
+	Final, Pending int64
+	Last           time.Time // when a copy got its first result at last; zero: none has one
+}
+
+// SpaceRoundProgress returns the progress of a round.
+func SpaceRoundProgress(ctx context.Context, db *clickhouse.DB, r SpaceRound) (RoundProgress, error) {
+	type row struct {
+		Final   int64 `ch:"finals"`
+		Pending int64 `ch:"pending"`
+		Last    int64 `ch:"newest"`
+	}
+	where, args := r.checks()
+	rows, err := clickhouse.Query[row](ctx, db, "count the results of a round",
+		"SELECT toInt64(countIf(done)) AS finals, toInt64(countIf(NOT done)) AS pending, max(made) AS newest FROM ("+
+			"SELECT account, space, item, max(final) AS done, min(toUnixTimestamp64Milli(finished)) AS made"+
+			" FROM {db}.bit_log WHERE "+where+" GROUP BY account, space, item)"+aggregateInOrder, args...)
+	if err != nil {
+		return RoundProgress{}, err
+	}
+	return RoundProgress{rows[0].Final, rows[0].Pending, timeOfMillis(rows[0].Last)}, nil
+}
+
+// RoundCounts are the results of a round over one space in one store.
+type RoundCounts struct {
+	RoundProgress
+	Live int64 // copies of the space now
+	// Counts are the numbers of distinct copies that have a final result, by the verdict of the newest one, and those of
+	// the constants above.
+	Counts map[string]int64
+}
+
+// SpaceRoundCounts returns the results of a round.
+func SpaceRoundCounts(ctx context.Context, db *clickhouse.DB, r SpaceRound) (c RoundCounts, err error) {
+	type checked struct {
+		Verdict string `ch:"newest"`
+		Unread  bool   `ch:"unread"`
+		Damaged bool   `ch:"damaged"`
+		Copies  int64  `ch:"copies"`
+	}
+	// The progress first: a result that comes meanwhile is counted only below.
+	if c.RoundProgress, err = SpaceRoundProgress(ctx, db, r); err != nil {
+		return c, err
+	}
+	where, args := r.checks()
+	rows, err := clickhouse.Query[checked](ctx, db, "count the results of a round by verdict",
+		"SELECT newest, level < 4 AS unread, damaged, toInt64(count()) AS copies FROM (SELECT account, space, item,"+
+			" argMax(verdict, (ts, id)) AS newest, argMax(level, (ts, id)) AS level, max(metadata = 'damaged') AS damaged"+
+			" FROM {db}.bit_log WHERE "+where+" AND final GROUP BY account, space, item)"+
+			" GROUP BY newest, unread, damaged"+aggregateInOrder, args...)
+	if err != nil {
+		return c, err
+	}
+	c.Counts = map[string]int64{}
+	for _, n := range rows {
+		c.Counts[n.Verdict] += n.Copies
+		if n.Unread {
+			c.Counts[countUnread] += n.Copies
+		}
+		if n.Damaged {
+			c.Counts[countDamaged] += n.Copies
+		}
+	}
+	type copies struct {
+		Live     int64 `ch:"live_copies"`
+		Verified int64 `ch:"verified"`
+		Due      int64 `ch:"due"`
+	}
+	// A copy with a result of the round is not due any more, unless the round selects copies whatever their last attempt.
+	stillDue, args := "false", []any{shifted(r.VerifiedSince)}
+	if !r.AttemptedBefore.IsZero() {
+		stillDue = "good < ? AND (attempted <= greatest(good, since) OR attempted < ?)"
+		args = append(args, shifted(r.PassedBefore), shifted(r.AttemptedBefore))
+	}
+	now, err := clickhouse.Query[copies](ctx, db, "count the copies of a space",
+		"SELECT toInt64(countIf(live)) AS live_copies, toInt64(countIf(live AND effective >= greatest(?, 1))) AS verified,"+
+			" toInt64(countIf(live AND "+stillDue+")) AS due FROM ("+checkedCopies(r.Asserted)+")"+aggregateInOrder,
+		append(args, r.Space.Account, r.Space.Store, r.Space.Space)...)
+	if err != nil {
+		return c, err
+	}
+	c.Live = now[0].Live
+	c.Counts[countLive], c.Counts[countVerified], c.Counts[countDue] = now[0].Live, now[0].Verified, now[0].Due
+	return c, nil
+}
+
 // Delays summarises the delays between changes and their copies.
 type Delays struct {
 	Copies      uint64

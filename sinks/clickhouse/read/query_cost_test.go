@@ -92,7 +92,7 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return len(all), err
 		}, 2, []int64{2 * space}},
 		"overdue copies of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			copies, _, err := read.FixityDue(ctx, db,
+			copies, _, err := read.NewDue(db).Due(ctx,
 				schemas.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
 			return len(copies), err
 		}, 10, []int64{space, 10 * point, 10 * copy1}},

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -204,21 +206,27 @@ func TestFixityDue(t *testing.T) {
 	gone.Op = pb.Op_OP_DELETE
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, item("never"), item("old"), item("new"), item("rewritten"),
 		rewritten,
-		item("gone"), gone, item("unread"), item("overtaken"))
+		item("gone"), gone, item("unread"), item("overtaken"), item("failing"))
 	unread := clickhousetest.Result(item("unread"), 3*time.Hour)
 	unread.EvidenceLevel = 2
 	overtaken := clickhousetest.Result(item("overtaken"), 3*time.Hour)
 	overtaken.Overtaken = true
+	failing := clickhousetest.Result(item("failing"), 4*time.Hour)
+	failing.Verdict = pb.Verdict_VERDICT_FAIL
 	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, clickhousetest.Result(item("old"), time.Hour),
 		clickhousetest.Result(item("new"), 5*time.Hour),
-		clickhousetest.Result(item("rewritten"), 2*time.Hour), unread, overtaken,
+		clickhousetest.Result(item("rewritten"), 2*time.Hour), unread, overtaken, failing,
 		clickhousetest.Result(item("gone"), time.Minute))
 
 	due := func(q schemas.DueQuery) (items []string) {
 		t.Helper()
+		dueNow := read.NewDue(db)
 		q.Account, q.Store, q.Limit = "acme", "1", 2
+		if q.Space == "" {
+			q.Space = item("never").GetSpace()
+		}
 		for {
-			page, after, err := read.FixityDue(t.Context(), db, q)
+			page, after, err := dueNow.Due(t.Context(), q)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -238,9 +246,21 @@ func TestFixityDue(t *testing.T) {
 		q    schemas.DueQuery
 		want []string
 	}{
-		"all": {schemas.DueQuery{}, []string{"never", "overtaken", "rewritten", "unread", "old", "new"}},
+		"all": {schemas.DueQuery{}, []string{"failing", "never", "overtaken", "rewritten", "unread", "old", "new"}},
 		"passed before": {schemas.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour)},
+			[]string{"failing", "never", "overtaken", "rewritten", "unread", "old"}},
+		"passed, also unread, before": {
+			schemas.DueQuery{Asserted: true, PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour)},
+			[]string{"failing", "never", "overtaken", "rewritten", "old"}},
+		"passed, also unread, before later": {
+			schemas.DueQuery{Asserted: true, PassedBefore: clickhousetest.Epoch.Add(3*time.Hour + time.Millisecond)},
+			[]string{"failing", "never", "overtaken", "rewritten", "old", "unread"}},
+		"failed lately": {schemas.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour),
+			AttemptedBefore: clickhousetest.Epoch.Add(4 * time.Hour)},
 			[]string{"never", "overtaken", "rewritten", "unread", "old"}},
+		"failed some time ago": {schemas.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour),
+			AttemptedBefore: clickhousetest.Epoch.Add(4*time.Hour + time.Millisecond)},
+			[]string{"failing", "never", "overtaken", "rewritten", "unread", "old"}},
 		"of another space": {schemas.DueQuery{Space: "other"}, nil},
 	} {
 		if got := due(tc.q); fmt.Sprint(got) != fmt.Sprint(tc.want) {
@@ -249,10 +269,135 @@ func TestFixityDue(t *testing.T) {
 	}
 	counts, err := read.CopyCounts(t.Context(), db, "acme")
 	if want := []read.CopyCount{
-		{Store: "1", Live: 6, Tombstones: 1, Bytes: counts[0].Bytes, Verified: 2},
+		{Store: "1", Live: 7, Tombstones: 1, Bytes: counts[0].Bytes, Verified: 2},
 	}; err != nil || fmt.Sprint(counts) != fmt.Sprint(want) {
 		t.Errorf("CopyCounts = %v, %v, want %v", counts, err, want)
 	}
+}
+
+// A copy is due whose check failed by a clock that was a year ahead, and no other that was attempted lately.
+func TestDueAfterAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	failed := func(item string, at time.Time) *pb.FixityResult {
+		r := clickhousetest.Result(clickhousetest.Change(item, 0), at.Sub(clickhousetest.Epoch))
+		r.Verdict = pb.Verdict_VERDICT_FAIL
+		return r
+	}
+	now := time.Now()
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, clickhousetest.Change("ahead", 0), clickhousetest.Change("now", 0))
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, failed("ahead", now.AddDate(1, 0, 0)), failed("now", now))
+	page, _, err := read.NewDue(db).Due(t.Context(), schemas.DueQuery{Account: "acme", Store: "1",
+		Space: clickhousetest.Change("", 0).GetSpace(), PassedBefore: now, AttemptedBefore: now.Add(-time.Hour)})
+	if err != nil || len(page) != 1 || page[0].Item != "ahead" {
+		t.Errorf("due are %v, %v", page, err)
+	}
+}
+
+// Queries that take turns get the pages that they get alone.
+func TestDueOfManyQueries(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	var added []schemas.Body
+	for i := range 9 {
+		c := clickhousetest.Change(fmt.Sprint("item-", i), 0)
+		if i%3 == 0 {
+			c.Space = "other"
+		}
+		added = append(added, c)
+	}
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, added...)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0,
+		clickhousetest.Result(clickhousetest.Change("item-4", 0), time.Hour))
+	q := schemas.DueQuery{Account: "acme", Store: "1", Space: clickhousetest.Change("", 0).GetSpace(), Limit: 2}
+	other, passed := q, q
+	other.Space, passed.PassedBefore = "other", clickhousetest.Epoch
+	due := read.NewDue(db)
+	queries := []*schemas.DueQuery{&q, &other, &passed}
+	got := make([]string, len(queries))
+	for range 4 { // pages
+		for i, q := range queries {
+			page, after, err := due.Due(t.Context(), *q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, k := range page {
+				got[i] += strings.TrimPrefix(k.Item, "item-")
+			}
+			got[i] += "|"
+			q.After = after
+		}
+	}
+	// One selection of each, and one of each empty page at the end.
+	if n := due.Queries(); n != 7 {
+		t.Errorf("%d selections", n)
+	}
+	if want := []string{"12|57|84||", "03|6|||", "12|57|8||"}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The newest final check of a copy counts, of this round and this space.
+func TestSpaceRoundCounts(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	change := func(item string) *pb.Change { return clickhousetest.Change(item, 0) }
+	result := func(item string, at time.Duration, edit func(*pb.FixityResult)) *pb.FixityResult {
+		r := clickhousetest.Result(change(item), at)
+		if edit != nil {
+			edit(r)
+		}
+		return r
+	}
+	deleted := clickhousetest.Change("deleted", 3*time.Hour)
+	deleted.Op = pb.Op_OP_DELETE
+	elsewhere := change("elsewhere")
+	elsewhere.Space = "other"
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, change("good"), change("bad"), change("unread"), change("waits"),
+		change("never"), change("deleted"), deleted, elsewhere)
+	fail := func(r *pb.FixityResult) { r.Verdict, r.Row = pb.Verdict_VERDICT_FAIL, 2 }
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0,
+		result("good", time.Hour, fail), result("good", 2*time.Hour, nil),
+		result("bad", time.Hour, fail),
+		result("unread", time.Hour, func(r *pb.FixityResult) { r.EvidenceLevel = 2 }),
+		result("waits", time.Hour, func(r *pb.FixityResult) { r.Final, r.Verdict = false, pb.Verdict_VERDICT_UNKNOWN }),
+		result("never", time.Hour, func(r *pb.FixityResult) { r.Round = "another" }),
+		result("deleted", time.Hour, func(r *pb.FixityResult) { r.Metadata = pb.Metadata_METADATA_DAMAGED }),
+		clickhousetest.Result(elsewhere, time.Hour))
+	at := func(minutes int) time.Time { return clickhousetest.Epoch.Add(time.Duration(minutes) * time.Minute) }
+	q := read.SpaceRound{Space: schemas.Copy{Account: "acme", Store: "1", Space: change("good").GetSpace()},
+		Round: "round-1", Started: at(30), Since: at(30), PassedBefore: at(30), AttemptedBefore: at(10),
+		VerifiedSince: at(30)}
+	progress := read.RoundProgress{Final: 4, Pending: 1, Last: at(60).Add(time.Second).Truncate(time.Millisecond)}
+	counts := func(name string, live int64, want map[string]int64) {
+		t.Helper()
+		got, err := read.SpaceRoundCounts(t.Context(), db, q)
+		if err != nil || got.RoundProgress != progress || got.Live != live || !maps.Equal(got.Counts, want) {
+			t.Errorf("%s: got %+v, %v, want %v and %+v", name, got, err, want, progress)
+		}
+	}
+	of := func(verified, due int64) map[string]int64 {
+		return map[string]int64{"pass": 3, "fail": 1, "unread": 1, "metadata-damaged": 1, "live": 5, "verified": verified,
+			"due": due}
+	}
+	// "waits" has only a result that is not final, and "never" none of this round, but a pass.
+	counts("in the round", 5, of(2, 0))
+	q.VerifiedSince = at(90)
+	counts("verified later", 5, of(1, 0))
+	q.PassedBefore = at(90) // "never" has passed at one hour
+	counts("passed before later", 5, of(1, 1))
+	q.AttemptedBefore = at(90) // those that have failed are due again, and "unread", whose pass does not count
+	counts("attempted before later", 5, of(1, 4))
+	q.AttemptedBefore = time.Time{} // of any age
+	counts("attempted whenever", 5, of(1, 0))
+	// "bad" and "waits" were checked by the round before, which repeats the check of "waits".
+	q.Round, q.Started, q.Since, q.AttemptedBefore = "round-2", at(100), at(100), at(50)
+	progress = read.RoundProgress{}
+	counts("of the next round", 5, map[string]int64{"live": 5, "verified": 1, "due": 1})
+	q.Asserted = true // the pass of "unread" counts, and is due
+	counts("asserted", 5, map[string]int64{"live": 5, "verified": 1, "due": 2})
+	q.Space.Space = "none"
+	counts("of no space", 0, map[string]int64{"live": 0, "verified": 0, "due": 0})
 }
 
 func TestOutcomes(t *testing.T) {

@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ClickHouse/ch-go/proto"
@@ -53,12 +54,31 @@ type recordedCopy struct {
 func EachInSpace(
 	ctx context.Context, db *clickhouse.DB, of schemas.Copy, last string, each func(RecordedCopy) error,
 ) error {
-	text, bound := clickhouse.QuoteText, ""
+	bound := ""
 	if last != "" {
-		bound = " AND item <= " + text(last)
+		bound = " AND item <= " + clickhouse.QuoteText(last)
 	}
+	return eachInSpace(ctx, db, of, bound, each)
+}
+
+// EachLike is EachInSpace for the items that match one of the patterns, which are those of LIKE.
+func EachLike(
+	ctx context.Context, db *clickhouse.DB, of schemas.Copy, patterns []string, each func(RecordedCopy) error,
+) error {
+	var like []string
+	for _, p := range patterns {
+		like = append(like, "item LIKE "+clickhouse.QuoteText(p))
+	}
+	return eachInSpace(ctx, db, of, " AND ("+strings.Join(like, " OR ")+")", each)
+}
+
+// eachInSpace adds a condition to spaceRows.
+func eachInSpace(
+	ctx context.Context, db *clickhouse.DB, of schemas.Copy, condition string, each func(RecordedCopy) error,
+) error {
+	text := clickhouse.QuoteText
 	const rows = blockRows / 8
-	statement := fmt.Sprintf(spaceRows, text(of.Account), text(of.Store), text(of.Space), text(of.Item), bound, rows)
+	statement := fmt.Sprintf(spaceRows, text(of.Account), text(of.Store), text(of.Space), text(of.Item), condition, rows)
 	var c spaceColumns
 	var m recordedCopy
 	end := func() error {

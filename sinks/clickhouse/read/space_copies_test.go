@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
@@ -84,5 +86,49 @@ func TestEachInSpace(t *testing.T) {
 	}
 	if got := all(schemas.Copy{Account: "acme", Store: "1", Space: "nothing"}, ""); len(got) > 0 {
 		t.Errorf("an unknown space: got %q", got)
+	}
+}
+
+// EachLike returns the items that match a pattern, after an item. ManifestRecords returns the manifest of Records.
+func TestEachLike(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	of := schemas.Copy{Account: "acme", Store: "1", Space: "photos"}
+	var changes []schemas.Body
+	var copies []schemas.Copy
+	for _, item := range []string{"a.part-1", "a.part-2", "a.whole", "b", "it's.part-1", "part-1", "whole.x"} {
+		c := clickhousetest.Change(item, 0)
+		c.Id = schemas.ChangeID(c)
+		changes = append(changes, c)
+		copies = append(copies, schemas.CopyOf(c))
+	}
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, changes...)
+	for after, want := range map[string][]string{
+		"": {"a.part-1", "a.part-2", "a.whole", "it's.part-1"}, "a.part-2": {"a.whole", "it's.part-1"}, "it's.part-1": nil,
+	} {
+		var got []string
+		of.Item = after
+		err := read.EachLike(t.Context(), db, of, []string{"%.whole", "%.part-%"}, func(c read.RecordedCopy) error {
+			got = append(got, strings.Clone(c.Item))
+			return nil
+		})
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("after %q: got %q, %v, want %q", after, got, err, want)
+		}
+	}
+	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "unknown"})
+	whole, err := read.Records(t.Context(), db, copies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifests, err := read.ManifestRecords(t.Context(), db, copies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range manifests {
+		if !proto.Equal(r.GetManifest(), whole[i].GetManifest()) ||
+			r.GetAudit().GetState() != pb.RecordState_RECORD_STATE_NONE {
+			t.Errorf("%s: got %v, want %v", copies[i].Item, r, whole[i])
+		}
 	}
 }

@@ -14,7 +14,7 @@ const copySummary = `SELECT account, store, space, item, max(content.ver) AS wri
   written > gone AS live,
   argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by,
   maxMap(digests) AS reported,
-  max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests,
+  max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests, max(asserted.ver) AS asserted_ver,
   max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
   mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), reported) AS shared,
   if(notEmpty(shared)
@@ -30,6 +30,7 @@ type StatusQuery struct {
 	Account      string
 	Store, Space string    // empty: all
 	PassedBefore time.Time // copies without a pass since then are overdue; zero: copies that never passed
+	Emptied      bool      // also spaces that have no live copies any more
 }
 
 // A SpaceStatus counts the live copies of one space in one store by the results of their checks.
@@ -67,13 +68,18 @@ func FixityStatus(ctx context.Context, db *clickhouse.DB, q StatusQuery) ([]Spac
 		Oldest   int64  `ch:"oldest"`
 		Newest   int64  `ch:"newest"`
 	}
+	having := " HAVING live_copies > 0"
+	if q.Emptied {
+		having = ""
+	}
 	rows, err := clickhouse.Query[row](ctx, db, "count copies by their checks",
-		"SELECT store, space, count() AS live_copies, sumIf(size, size >= 0) AS bytes, countIf(size < 0) AS unsized,"+
-			" countIf(effective > 0) AS verified, countIf(effective < greatest(?, 1)) AS overdue,"+
-			" countIf(failed_ver > passed_ver) AS failing, minIf(effective, effective > 0) AS oldest,"+
-			" toInt64(bitShiftRight(max(attempted_ver), 83)) AS newest"+
+		"SELECT store, space, countIf(live) AS live_copies, sumIf(size, live AND size >= 0) AS bytes,"+
+			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified,"+
+			" countIf(live AND effective < greatest(?, 1)) AS overdue, countIf(live AND failed_ver > passed_ver) AS failing,"+
+			" minIf(effective, live AND effective > 0) AS oldest,"+
+			" toInt64(bitShiftRight(maxIf(attempted_ver, live), 83)) AS newest"+
 			" FROM ("+copySummary+where+" GROUP BY account, store, space, item)"+
-			" WHERE live GROUP BY store, space ORDER BY store, space"+aggregateInOrder,
+			" GROUP BY store, space"+having+" ORDER BY store, space"+aggregateInOrder,
 		append([]any{shifted(q.PassedBefore)}, args...)...)
 	all := make([]SpaceStatus, len(rows))
 	for i, r := range rows {

@@ -156,7 +156,7 @@ func (l *list) role(role schemas.Role) {
 	}
 	switch role {
 	case schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleSweeper:
-		l.topic(schemas.Admin, "knows the spaces that are gone", Read)
+		l.topic(schemas.Admin, "knows what operators have decided, such as the spaces that are gone", Read)
 		l.freshReads()
 	}
 	switch role {

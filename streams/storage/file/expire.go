@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -64,6 +65,7 @@ func (s *Store) expireDay(
 		if ctx.Err() != nil {
 			return storage.ContextErr(ctx)
 		}
+		retry.Alive(ctx)
 		at, err := time.Parse(quarantineDay+quarantineTime, day+name[:min(len(name), len(quarantineTime))])
 		if err != nil || !at.Before(o.RetainedBefore) {
 			left = true

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"iter"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -200,10 +201,14 @@ func (l *lister) file(ctx context.Context, at *int, dir string, e entry, id stri
 	if err != nil {
 		return false, err
 	}
+	o := object(id, &st, metadata{})
 	if l.plain != nil {
-		return l.yield(l.plain(id, &st), nil), nil
+		o = l.plain(id, &st)
 	}
-	return l.yield(object(id, &st, metadata{}), nil), nil
+	if l.sess.local {
+		o.Changed = time.Unix(0, st.Ctim.Nano()).UTC()
+	}
+	return l.yield(o, nil), nil
 }
 
 // stat stats dir/path. The directory stays open in at for the next call.

@@ -6,6 +6,7 @@ import (
 	"hash/fnv"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ type session struct {
 	// ordered: the file system has one journal for all metadata, so an fsync of one directory also makes
 	// all earlier renames durable, in whatever directory.
 	ordered bool
+	local   bool // isLocal
 
 	users   int  // active calls; guarded by root.mu
 	retired bool // close when users is 0; guarded by root.mu
@@ -73,18 +75,33 @@ func openSession(root string) (*session, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, errors.Join(pathError("stat", root, err), unix.Close(fd))
 	}
-	s := &session{tree: newTree(fd), dev: st.Dev, ino: st.Ino, lockFD: -1, ordered: keepsOrder(fd, st.Dev)}
+	kind := fileSystem(fd)
+	s := &session{tree: newTree(fd), dev: st.Dev, ino: st.Ino, lockFD: -1, ordered: keepsOrder(kind, st.Dev),
+		local: isLocal(kind)}
 	s.pending.m = map[string]chan struct{}{}
 	return s, nil
 }
 
-// keepsOrder reports whether the file system of fd is known to have one journal for all metadata.
-func keepsOrder(fd int, dev uint64) bool {
+// fileSystem returns the kind of the file system of fd; 0: it is unknown.
+func fileSystem(fd int) int64 {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
-		return false
+		return 0
 	}
-	switch fs.Type {
+	return fs.Type
+}
+
+// isLocal reports whether a file system sets the change times of files itself, at each write, by the clock of this
+// machine. Of others it is not known: they may be set by a server, late, or not at all.
+func isLocal(kind int64) bool {
+	const zfs = 0x2fc12fc1
+	return slices.Contains([]int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC,
+		unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC, zfs}, kind)
+}
+
+// keepsOrder reports whether a file system is known to have one journal for all metadata.
+func keepsOrder(kind int64, dev uint64) bool {
+	switch kind {
 	case unix.XFS_SUPER_MAGIC:
 		return true
 	case unix.EXT4_SUPER_MAGIC: // ext2, ext3 or ext4, with or without a journal

@@ -51,6 +51,7 @@ func (s *Store) expireUploads(ctx context.Context, o storage.ExpireOptions, done
 		}
 	}
 	for _, at := range places {
+		retry.Alive(ctx)
 		aborted, perr := s.abortStaleUploads(ctx, at.bucket, at.key)
 		if aborted > 0 {
 			done.Add(o, storage.Expired{Uploads: int64(aborted)})
@@ -72,6 +73,7 @@ func (s *Store) expireQuarantine(ctx context.Context, o storage.ExpireOptions, d
 	what := fmt.Sprintf("list quarantined objects in bucket %q", bucket)
 	listOptions := minio.ListObjectsOptions{Prefix: own + "kept/", Recursive: true}
 	for info := range s.core.ListObjectsIter(withListing(ctx), bucket, listOptions) {
+		retry.Alive(ctx)
 		if info.Err != nil {
 			return s.translate(ctx, aBucket, what, info.Err)
 		}

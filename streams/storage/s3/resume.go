@@ -13,6 +13,7 @@ import (
 
 	"github.com/minio/minio-go/v7"
 
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
@@ -188,6 +189,7 @@ func (s *Store) abortStaleUploads(ctx context.Context, bucket, prefix string) (e
 		if err != nil {
 			return ended, s.translate(ctx, aBucket, what, err)
 		}
+		retry.Alive(ctx)
 		if at := response.responseDate(); !at.IsZero() {
 			before = at.Add(-s.cfg.staleAfter)
 		}

@@ -60,6 +60,8 @@ type Config struct {
 	Large int64
 	// MaxEntries and MaxCommands bound a page: the ids that are compared, and the commands about items [50,000, 1,000].
 	MaxEntries, MaxCommands int
+	// Items reports whether an item is compared; the others count as excluded. nil: all are.
+	Items func(item string) bool
 }
 
 // A Store is the part of storage.Store that the sweep uses.
@@ -237,7 +239,10 @@ func (s *pairSweep) compare(ctx context.Context, by criteria, after string) (*co
 		if err != nil {
 			return nil, err
 		}
-		f := by.decide(&e)
+		f := excluded
+		if s.Items == nil || s.Items(e.Key) {
+			f = by.decide(&e)
+		}
 		emit := f.differs() || s.Full && f != excluded
 		if emit && storage.CheckItem(e.Key) != nil {
 			f, emit = unknown, false // no message can name it

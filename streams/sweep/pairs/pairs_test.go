@@ -240,3 +240,17 @@ func TestNewRefuses(t *testing.T) {
 		})
 	}
 }
+
+// Items that are not selected count as excluded, also in a full round.
+func TestItemsThatAreExcluded(t *testing.T) {
+	w := newHarness(t)
+	w.source.has("a", "b.tmp")
+	w.destination.has("c.tmp")
+	w.config.Items = func(item string) bool { return !strings.HasSuffix(item, ".tmp") }
+	for _, w.config.Full = range []bool{false, true} {
+		page := w.mustPage("")
+		if got := items(page); !strings.HasSuffix(got, "a") || strings.Contains(got, "tmp") || page.Counts["excluded"] != 2 {
+			t.Errorf("full %t: got %q, %v", w.config.Full, got, page.Counts)
+		}
+	}
+}

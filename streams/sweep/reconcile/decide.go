@@ -41,7 +41,10 @@ const (
 const (
 	Unsettled    Action = "unsettled"    // an unrecorded item that changes: the next round looks again
 	Inconclusive Action = "inconclusive" // missing items, which are too many to conclude anything
+	Excluded     Action = "excluded"     // an item that is not compared (Config.Items)
 	Unknown      Action = "unknown"      // an item that the store does not show, or that no message can report
+	Stale        Action = "stale"        // the store is as on record, other than the Listing
+	Newer        Action = "newer"        // on record since the Listing was made: not compared
 )
 
 // A look is the complete input of a decision about a copy: what the store and the manifest have.

@@ -73,11 +73,15 @@ type Config struct {
 	// Large is the smallest size in bytes of items of class large; 0 means that none are.
 	Large int64
 	Page  int // listed items in memory at once; 0: 10,000
+	// Items reports whether an item is compared; nil: all are.
+	Items func(item string) bool
 }
 
-// Deps are the dependencies of the sweep. All are required.
+// Deps are the dependencies of the sweep. All but Listing are required.
 type Deps struct {
 	Store storage.Store
+	// Listing is compared in place of the listing of Store; nil: Store lists the space.
+	Listing *Listing
 	// Rows returns the rows of the manifest for the items of a space after of.Item and, unless last is empty, not after
 	// last, in the order of items.
 	Rows func(ctx context.Context, of schemas.Copy, last string) iter.Seq2[Row, error]
@@ -98,6 +102,8 @@ func New(c Config, d Deps) (sweep.Sweep, error) {
 		return nil, errors.New("reconcile: account, store or space are missing, or there is an item")
 	case c.Settle < 0 || c.MaxMissing < 0 || c.Page < 0:
 		return nil, errors.New("reconcile: settle, the share that may be missing, or the page is negative")
+	case d.Listing != nil && (d.Listing.ID == "" || d.Listing.Time.IsZero() || d.Listing.Items == nil):
+		return nil, errors.New("reconcile: the listing has no id, time or items")
 	case d.Store == nil || d.Rows == nil || d.Fresh == nil || d.Settle == nil || d.OpenIncident == nil ||
 		d.CloseIncident == nil || d.DeclaredGone == nil:
 		return nil, errors.New("reconcile: a dependency is missing")
@@ -116,7 +122,8 @@ type reconciler struct {
 
 // A cursor is the state of a round. The round after it gets the one at its end.
 type cursor struct {
-	After   string `json:"after,omitempty"` // the last item that was compared
+	After   string `json:"after,omitempty"`   // the last item that was compared
+	Listing string `json:"listing,omitempty"` // the id of the listing
 	Missing hashes `json:"missing,omitempty"`
 	// Full is the last item that Missing has room for: the next round remembers those after it.
 	Full    string `json:"full,omitempty"`
@@ -159,6 +166,12 @@ func (r *reconciler) page(ctx context.Context, round sweep.Round, state []byte) 
 	at, err := decode(state)
 	if err != nil {
 		return page, err
+	}
+	if id := r.deps.Listing.id(); at.Listing != id {
+		if state != nil {
+			return page, fmt.Errorf("reconcile %s: %w", r.Space, retry.Permanent(errOtherListing))
+		}
+		at.Listing = id
 	}
 	before, err := decode(round.Previous)
 	if err != nil {
@@ -243,26 +256,51 @@ func (p *part) compare(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("compare the listing of %s with the manifest: %w", p.Space, err)
 		}
+		if p.Items != nil && !p.Items(pair.Key) {
+			p.exclude(pair.First, pair.InSecond && pair.Second.Live)
+			continue
+		}
 		l := look{object: pair.First, external: p.externalTo(pair.First)}
 		if pair.InSecond {
 			l.row = &pair.Second
-			if l.row.Live {
-				p.cursor.Live++
-			}
 		}
 		p.first(pair.Key, l)
 		if len(p.candidates) == 0 {
 			p.below = pair.Key
+		}
+		if p.deps.Listing != nil && len(p.candidates) == p.Page { // what it lacks may be all of the space
+			p.last = strings.Clone(pair.Key)
+			break
 		}
 	}
 	p.below = strings.Clone(p.below)
 	return nil
 }
 
+// exclude counts an item that is not compared. A listing that lacks too many of these, too, is not to be trusted.
+func (p *part) exclude(o *storage.Object, live bool) {
+	if live {
+		p.cursor.Live++
+	}
+	if live && o == nil {
+		p.cursor.Lacking++
+	}
+	if live || o != nil {
+		p.count(Excluded, o)
+	}
+}
+
 func itemOf(o *storage.Object) string { return o.Item }
 
 // first handles the first look at a copy.
 func (p *part) first(item string, l look) {
+	if p.deps.Listing != nil {
+		p.firstListed(item, l)
+		return
+	}
+	if l.row != nil && l.row.Live {
+		p.cursor.Live++
+	}
 	if l.object == nil && l.row.Live {
 		p.cursor.Lacking++
 		l.before = p.before[hash(item)]
@@ -309,7 +347,7 @@ func (p *part) marker(ctx context.Context) error {
 func (p *part) list(ctx context.Context) (objects []storage.Object, err error) {
 	p.listed = time.Now()
 	after := p.cursor.After
-	for o, err := range storage.Sorted(after, p.deps.Store.List(ctx, p.Space.Space, after)) {
+	for o, err := range storage.Sorted(after, p.items(ctx, after)) {
 		switch {
 		case errors.Is(err, storage.ErrNoSpace):
 			p.noSpace = true
@@ -334,12 +372,7 @@ func (p *part) lookAgain(ctx context.Context) ([]schemas.Message, error) {
 	if len(p.candidates) == 0 {
 		return nil, nil
 	}
-	if wait := p.Settle - time.Since(p.listed); !p.AppearsWhole && wait > 0 {
-		if err := p.deps.Settle(ctx, wait, len(p.candidates)); err != nil {
-			return nil, err
-		}
-	}
-	now, err := p.statAll(ctx)
+	now, err := p.looks(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -370,7 +403,8 @@ func (p *part) lookAgain(ctx context.Context) ([]schemas.Message, error) {
 			p.count(Unknown, c.object)
 			continue
 		}
-		l := look{object: second.object, external: p.externalTo(second.object), before: true}
+		l := look{object: second.object, external: p.externalTo(second.object),
+			before: p.deps.Listing == nil || p.before[hash(c.item)]}
 		if pair.InSecond {
 			l.row = &pair.Second
 		}
@@ -404,6 +438,8 @@ func (p *part) statAll(ctx context.Context) ([]second, error) {
 				if a := (*storage.AbsentError)(nil); errors.As(err, &a) && !a.At.IsZero() {
 					all[i].at = a.At
 				}
+			case errors.Is(err, storage.ErrName):
+				all[i].unknown = true
 			case ctx.Err() == nil && refused.Add(1) <= maxRefused: // the marker is read next
 				all[i].unknown = true
 			default:
@@ -429,12 +465,15 @@ func (p *part) second(c candidate, l look, absentAt time.Time) (m schemas.Messag
 		p.counts[string(Unsettled)]++
 		return m, false
 	}
-	if c.object != nil && l.object == nil { // it was removed meanwhile: that is the first look at its absence
-		if a == CheckLost || a == Deleted {
-			a = Missing
-			p.cursor.Lacking++
-			p.remember(c.item)
-		}
+	if c.object != nil && l.object == nil && (a == CheckLost || a == Deleted) {
+		a = Missing // it was removed meanwhile: that is the first look at its absence
+	}
+	switch {
+	case p.deps.Listing != nil:
+		a = p.secondListed(a)
+	case a == Missing:
+		p.cursor.Lacking++
+		p.remember(c.item)
 	}
 	at := p.Space
 	at.Item = c.item
@@ -472,31 +511,27 @@ func (p *part) report(c *pb.Change) schemas.Message {
 	return schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)}
 }
 
-// check returns the task that checks a copy against the records, which it reads itself.
+// check returns the task that checks a copy against the records.
 func (p *part) check(at schemas.Copy, l look) schemas.Message {
-	size := int64(0)
+	c := sweep.CheckRequest{Sweep: Name, Copy: at, Large: p.Large}
 	if l.object != nil {
-		size = l.object.Size
+		c.Size = l.object.Size
 	}
-	topic, priority := schemas.FixityLow, pb.Priority_PRIORITY_LOW
-	if p.Large > 0 && size >= p.Large {
-		topic, priority = schemas.FixityLarge, pb.Priority_PRIORITY_LARGE
-	}
-	return schemas.Message{Topic: topic, Body: &pb.FixityTask{
-		Id:      schemas.ID("reconcile", p.round.ID, at.String()),
-		Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
-		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: priority, Cause: p.round.ID,
-		Time: timestamppb.New(p.round.Started), Size: max(size, 0),
-	}}
+	return c.Task(p.round)
 }
 
 // Report returns the report of a round over a space that has ended.
-func Report(space schemas.Copy, r sweep.Result) *pb.Report {
+func Report(space schemas.Copy, l *Listing, r sweep.Result) *pb.Report {
+	detail := ""
+	if l != nil {
+		detail = fmt.Sprintf("by the listing %s of %s, not by one of the store", l.ID, l.Time.UTC().Format(time.RFC3339))
+	}
 	return &pb.Report{
-		Id: schemas.ID("report", Name, r.ID), Kind: Name, Account: space.Account, Store: space.Store, Space: space.Space,
+		Detail: detail,
+		Id:     schemas.ID("report", Name, r.ID), Kind: Name, Account: space.Account, Store: space.Store, Space: space.Space,
 		Round: r.ID, Started: timestamppb.New(r.Started), Finished: timestamppb.New(r.Finished), Counts: r.Counts,
 		Complete: r.Counts[string(Inconclusive)] == 0 && r.Counts[string(Unsettled)] == 0 &&
-			r.Counts[string(Unknown)] == 0,
+			r.Counts[string(Unknown)] == 0 && r.Counts[string(Newer)] == 0,
 	}
 }
 
@@ -504,6 +539,9 @@ func Report(space schemas.Copy, r sweep.Result) *pb.Report {
 func (p *part) end(ctx context.Context) error {
 	lacking, live := p.cursor.Lacking, p.cursor.Live
 	tooMuch := lacking > 0 && lacking == live || live >= smallSpace && float64(lacking) > p.MaxMissing*float64(live)
+	if p.deps.Listing != nil {
+		return p.endListed(ctx, tooMuch)
+	}
 	if !tooMuch || p.noSpace && p.deps.DeclaredGone() {
 		return p.deps.CloseIncident(ctx, p.Space, fmt.Sprintf("the listing lacks %d of %d copies", lacking, live))
 	}

@@ -34,11 +34,13 @@ type world struct {
 	unread   error    // of the rows
 	asked    []string // the parts whose rows were read, as AFTER..LAST
 	waited   time.Duration
-	settling func() // during the wait
-	fresh    func() // when fresh records are asked for
-	incident string // detail of the open incident
+	settling func()                // during the wait
+	fresh    func()                // when fresh records are asked for
+	listed   func(*storage.Object) // changes a listed object
+	incident string                // detail of the open incident
 	opened   int
 	gone     bool // is declared
+	listing  *Listing
 	previous []byte
 	rounds   int
 	config   Config
@@ -96,9 +98,29 @@ func (w *world) fill(n int) {
 	}
 }
 
+// A changedStore is a store that knows when items were written to.
+type changedStore struct {
+	storage.Store
+	w *world
+}
+
+// List implements storage.Store.
+func (s changedStore) List(ctx context.Context, space, after string) iter.Seq2[storage.Object, error] {
+	return func(yield func(storage.Object, error) bool) {
+		for o, err := range s.Store.List(ctx, space, after) {
+			if s.w.listed != nil {
+				s.w.listed(&o)
+			}
+			if !yield(o, err) {
+				return
+			}
+		}
+	}
+}
+
 func (w *world) deps() Deps {
 	return Deps{
-		Store: w.store,
+		Store: changedStore{w.store, w}, Listing: w.listing,
 		Rows: func(_ context.Context, of schemas.Copy, last string) iter.Seq2[Row, error] {
 			return func(yield func(Row, error) bool) {
 				w.asked = append(w.asked, of.Item+".."+last)
@@ -257,6 +279,49 @@ func TestSecondLookIsNarrow(t *testing.T) {
 			t.Errorf("read the rows of %q, want %q", w.asked, want)
 		}
 	})
+}
+
+// Items that no program has written to for long need no wait. If one item of a page was written lately, or is absent,
+// the page waits.
+func TestChangedLongAgo(t *testing.T) {
+	for name, tt := range map[string]struct {
+		changed []time.Duration // of two items, before the round
+		lost    bool            // another one is
+		waits   bool
+	}{
+		"long ago":                  {[]time.Duration{7 * time.Minute, time.Hour}, false, false},
+		"one lately":                {[]time.Duration{7 * time.Minute, 5 * time.Minute}, false, true},
+		"one ahead of the clock":    {[]time.Duration{-time.Minute, time.Hour}, false, true},
+		"unknown":                   {nil, false, true},
+		"long ago, and one is lost": {[]time.Duration{time.Hour, time.Hour}, true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.fill(5)
+				if tt.lost {
+					w.mem.Lose("photos", "i0003")
+					w.expects()
+				}
+				w.put("x", "new")
+				w.put("y", "new")
+				w.waited = 0
+				w.listed = func(o *storage.Object) {
+					if i := strings.Index("xy", o.Item); i >= 0 && i < len(tt.changed) {
+						o.Changed = time.Now().Add(-tt.changed[i])
+					}
+				}
+				w.config.Page = 10
+				want := []string{"+x", "+y"}
+				if tt.lost {
+					want = append([]string{"?i0003"}, want...)
+				}
+				w.expects(want...)
+				if (w.waited > 0) != tt.waits {
+					t.Errorf("waited %v", w.waited)
+				}
+			})
+		})
+	}
 }
 
 // Objects that appear whole need no second look apart in time.
@@ -539,4 +604,23 @@ func TestCheckpointIsBounded(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+}
+
+// Items that are not selected are counted, and nothing follows from them.
+func TestItemsThatAreExcluded(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(5)
+		w.put("new", "text")
+		w.put("new.tmp", "text")
+		w.put("lost.tmp", "text")
+		w.record("lost.tmp")
+		w.mem.Lose("photos", "lost.tmp")
+		w.rows["gone.tmp"] = Row{Item: "gone.tmp", Time: time.Now()}
+		w.config.Items = func(item string) bool { return !strings.HasSuffix(item, ".tmp") }
+		counts := w.expects("+new")
+		if counts["excluded"] != 2 || counts["excluded_bytes"] != 4 || counts["missing"] != 0 || counts["equal"] != 5 {
+			t.Errorf("counts %v", counts)
+		}
+		w.expects()
+	})
 }

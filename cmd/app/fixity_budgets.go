@@ -1,0 +1,106 @@
+package app
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+// fixityBudgets are the budgets of the stores that have one.
+type fixityBudgets struct {
+	app   *App
+	known *checkpoints
+
+	mu      sync.Mutex // guards byStore
+	byStore map[budgetKey]*sweep.Budget
+}
+
+// A budgetKey is a budget as the settings had it.
+type budgetKey struct {
+	StoreName
+	items, bytes int64
+}
+
+func (a *App) newBudgets(known *checkpoints) *fixityBudgets {
+	return &fixityBudgets{app: a, known: known, byStore: map[budgetKey]*sweep.Budget{}}
+}
+
+// of returns the budget of a store; nil: it has none. Without limit it only counts.
+func (f *fixityBudgets) of(n StoreName, limit bool) *sweep.Budget {
+	b, ok := f.app.cfg.Fixity.BudgetOf(n.Account, n.Store)
+	if !ok {
+		return nil
+	}
+	key := budgetKey{n, 0, 0}
+	if limit {
+		key.items, key.bytes = int64(b.Items), int64(b.Bytes)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byStore[key] == nil {
+		f.byStore[key] = sweep.NewBudget(key.items, key.bytes, func() []*pb.Checkpoint { return f.known.fixityOf(n) })
+	}
+	return f.byStore[key]
+}
+
+// fixityOf returns the newest checkpoints of the fixity rounds over a store.
+func (c *checkpoints) fixityOf(n StoreName) (of []*pb.Checkpoint) {
+	for _, p := range c.all() {
+		if s, ok := splitOf(p); ok && s.Sweep == sweep.FixitySweep && s.Account == n.Account && s.Store == n.Store {
+			of = append(of, p)
+		}
+	}
+	return of
+}
+
+// CheckTime estimates how many seconds the checks of rounds take at least, by the fastest minute of the last 30 days
+// and by the budgets; nil: it is unknown, since a store was not checked then. The stores are checked at the same time.
+func (a *App) CheckTime(ctx context.Context, rounds []FixityRound) (*float64, error) {
+	type amount struct{ checks, bytes float64 }
+	byStore := map[StoreName]amount{}
+	for _, r := range rounds {
+		n := byStore[StoreName{r.Account, r.Store}]
+		byStore[StoreName{r.Account, r.Store}] = amount{n.checks + float64(r.Counts[sweep.Requested]),
+			n.bytes + float64(r.Counts[sweep.RequestedBytes])}
+	}
+	rates := map[string][]read.CheckRate{}
+	longest := 0.0
+	for n, of := range byStore {
+		if of.checks == 0 {
+			continue
+		}
+		if rates[n.Account] == nil {
+			found, err := read.CheckRates(ctx, a.db, n.Account, time.Now().Add(-rateWindow))
+			if err != nil {
+				return nil, err
+			}
+			rates[n.Account] = found
+		}
+		i := slices.IndexFunc(rates[n.Account], func(r read.CheckRate) bool { return r.Store == n.Store })
+		if i < 0 {
+			return nil, nil
+		}
+		r := rates[n.Account][i]
+		longest = max(longest, of.checks/r.Checks, of.bytes/r.Bytes, secondsOf(a.cfg.Fixity, n, of.checks, of.bytes))
+	}
+	return &longest, nil
+}
+
+// secondsOf returns how long a budget of a store makes checks take.
+func secondsOf(f config.Fixity, n StoreName, checks, bytes float64) (seconds float64) {
+	const day = 24 * 60 * 60
+	b, _ := f.BudgetOf(n.Account, n.Store)
+	if b.Items > 0 {
+		seconds = checks / float64(b.Items) * day
+	}
+	if b.Bytes > 0 {
+		seconds = max(seconds, bytes/float64(b.Bytes)*day)
+	}
+	return seconds
+}

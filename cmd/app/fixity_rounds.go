@@ -1,0 +1,328 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+func (a *App) fixityRounds() sweep.FixityRounds {
+	f := sweep.FixityRounds{
+		Due: dueCopies{a}, Lag: a.lagOf(schemas.RoleChecker), Large: int64(a.cfg.Duplication.LargeThreshold),
+		Results: roundResults{a}, Queue: taskQueue{a},
+		Checked: func(ctx context.Context, space schemas.Copy) (bool, error) {
+			return read.HasFinalCheck(ctx, a.db, space)
+		},
+	}
+	if s := a.cfg.Sweep.Fixity; !s.Off() {
+		f.Next = func(started time.Time) time.Time { return s.Next(started, started) }
+	}
+	return f
+}
+
+// fixityRequest returns the request of a round over a space, as the settings say.
+func (a *App) fixityRequest(n StoreName, space string) sweep.Request {
+	return sweep.Request{Account: n.Account, Store: n.Store, Space: space,
+		Period: a.cfg.Fixity.PeriodOf(n.Account, n.Store, space), Asserts: a.asserts(n)}
+}
+
+// asserts reports whether a store is not always read, so that what it asserts counts as a check.
+func (a *App) asserts(n StoreName) bool {
+	read := a.stores.of(n).cfg.Read
+	return read != "" && read != "always"
+}
+
+// fixitySweep returns the periodic fixity sweep over the spaces of all stores that have copies on record.
+func (a *App) fixitySweep(w sweeping, lists *spaceLists) spaceSweep {
+	rounds := a.fixityRounds()
+	return spaceSweep{sweep.FixitySweep, a.recordedSpaces(lists),
+		func(space schemas.Copy, items func(string) bool) (sweep.Split, error) {
+			n := StoreName{space.Account, space.Store}
+			r := a.fixityRequest(n, space.Space)
+			r.Items, r.Budget = items, w.budgets.of(n, true)
+			return rounds.Split(r)
+		}}
+}
+
+// recordedSpaces returns what returns the spaces of a store that have copies on record.
+func (a *App) recordedSpaces(lists *spaceLists) func(context.Context, StoreName) ([]string, error) {
+	return func(ctx context.Context, n StoreName) ([]string, error) {
+		return lists.of(n, func() ([]string, error) { return a.spacesOnRecord(ctx, n) })
+	}
+}
+
+// abandonedAge is the age of the newest checkpoint of a round after which it counts as abandoned.
+const abandonedAge = 24 * time.Hour
+
+// otherRounds returns the splits of the rounds that go on, or are ended, whatever the schedule says: those that an
+// operator has skipped are ended, and so are those of the fixity sweep that were abandoned and are not scheduled, as
+// their command was interrupted or their space is not selected any more. Fixity rounds that only wait for results go
+// on.
+func (a *App) otherRounds(points []*pb.Checkpoint, now time.Time) (all []sweep.Split, err error) {
+	for _, c := range points {
+		if _, ok := splitOf(c); !ok || c.GetFinished() != nil {
+			continue
+		}
+		m, waits := sweep.Split{Sweep: c.GetSweep(), Name: c.GetSplit()}, false
+		if name, byHand := strings.CutSuffix(c.GetSweep(), demand); name == sweep.FixitySweep {
+			parts := schemas.SplitKey(c.GetSplit())
+			r := a.fixityRequest(StoreName{parts[0], parts[1]}, parts[2])
+			r.All = byHand
+			var e error
+			if m, e = a.fixityRounds().Split(r); e != nil {
+				err = errors.Join(err, e)
+				continue
+			}
+			waits = sweep.OnlyWaits(c)
+			if !waits && (byHand || !a.isScheduled(StoreName{r.Account, r.Store}, r.Space)) &&
+				now.Sub(c.GetTime().AsTime()) > abandonedAge {
+				m.Skip = "the round was interrupted, and is not scheduled"
+			}
+		}
+		if reason := a.skippedRounds.reason(c.GetRound()); reason != "" {
+			m.Skip = reason
+		}
+		if !waits && m.Skip == "" {
+			continue
+		}
+		m.Only = c.GetRound()
+		m.Due = func(*pb.Checkpoint, time.Time) bool { return false } // it goes on, and no other begins
+		if m.Pages == nil {
+			m.Pages = func(context.Context, sweep.Round, []byte) (sweep.Page, error) { return sweep.Page{}, errSkipped }
+			m.Lag = func(context.Context) (int64, error) { return 0, errSkipped }
+		}
+		all = append(all, m)
+	}
+	return all, err
+}
+
+// errSkipped is the error of a page of a round that is skipped. It is never read.
+var errSkipped = errors.New("the round is skipped")
+
+// isScheduled reports whether the fixity sweep has rounds over a space in a store.
+func (a *App) isScheduled(n StoreName, space string) bool {
+	_, err := a.stores.configured(n)
+	return err == nil && !a.cfg.Sweep.Fixity.Off() && a.selects(sweep.FixitySweep, n, space)
+}
+
+// A FixityRound is the result of a fixity round over one space in a store.
+type FixityRound struct {
+	Account, Store, Space string
+	sweep.Result
+}
+
+// A FixityRequest selects the copies of fixity rounds over a space of a store, or over each of its spaces.
+type FixityRequest struct {
+	Account, Store, Space string
+	// Begun, All, Detach, DryRun and OnRequested are those of sweep.Request.
+	Begun               time.Time
+	All, Detach, DryRun bool
+	OnRequested         func(n int64)
+	// AnyAge requests checks of copies whatever the age of their last pass, if that is before Begun. Without it the
+	// periods of the spaces count.
+	AnyAge bool
+}
+
+// SweepFixity runs one round of the fixity sweep over the requested space of a store, or over each space that has
+// copies on record: it publishes a task for every copy that is due. Unless the request is detached it waits for the
+// results, too.
+func (a *App) SweepFixity(ctx context.Context, r FixityRequest) (all []FixityRound, err error) {
+	of := StoreName{r.Account, r.Store}
+	if _, err := a.stores.configured(of); err != nil {
+		return nil, err
+	}
+	spaces := []string{r.Space}
+	if r.Space == "" {
+		if spaces, err = a.spacesOnRecord(ctx, of); err != nil {
+			return nil, err
+		}
+	}
+	requests := make([]sweep.Request, len(spaces))
+	for i, space := range spaces {
+		one := a.fixityRequest(of, space)
+		one.Begun, one.All, one.Detach, one.OnRequested = r.Begun, r.All, r.Detach, r.OnRequested
+		if r.AnyAge {
+			one.Period = 0
+		}
+		requests[i] = one
+	}
+	return a.fixityByHand(ctx, r.DryRun, requests)
+}
+
+// EndFixity ends rounds that SweepFixity has returned, when their results are there. Rounds that another process has
+// ended, or replaced, are left alone.
+func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) error {
+	requests := make([]sweep.Request, len(rounds))
+	for i, r := range rounds {
+		requests[i] = a.fixityRequest(StoreName{r.Account, r.Store}, r.Space)
+		requests[i].Begun, requests[i].All, requests[i].Only = r.Started, all, r.ID
+	}
+	_, err := a.fixityByHand(ctx, false, requests)
+	return err
+}
+
+func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Request) (all []FixityRound, err error) {
+	rounds := a.fixityRounds()
+	err = a.inCommand(ctx, dry, func(ctx context.Context, w sweeping) error {
+		var splits []sweep.Split
+		for _, r := range requests {
+			r.Budget = w.budgets.of(StoreName{r.Account, r.Store}, false)
+			m, err := rounds.Split(r)
+			if err != nil {
+				return err
+			}
+			m.Blocked = a.sweepBlocked(w.controls, sweep.FixitySweep, StoreName{r.Account, r.Store})
+			splits = append(splits, m)
+		}
+		results, err := w.rounds(ctx, splits)
+		for _, result := range results {
+			parts := schemas.SplitKey(result.Split)
+			all = append(all, FixityRound{parts[0], parts[1], parts[2], result})
+		}
+		return err
+	})
+	return all, err
+}
+
+// spacesOnRecord returns the spaces of a store that have copies on record, sorted.
+func (a *App) spacesOnRecord(ctx context.Context, n StoreName) ([]string, error) {
+	if err := a.requireNoGaps(ctx); err != nil {
+		return nil, err
+	}
+	spaces, err := read.SpacesOnRecord(ctx, a.db, n.Account, n.Store)
+	if err != nil {
+		return nil, err
+	}
+	slices.Sort(spaces)
+	return spaces, a.requireNoGaps(ctx)
+}
+
+// dueCopies reads the due copies from the state tables.
+type dueCopies struct{ a *App }
+
+// Due implements sweep.Due. If tables lack records, the due copies are unknown, and the round waits
+// for a rebuild. The gaps are checked before and after the read, since a table may be filled or
+// emptied meanwhile.
+func (d dueCopies) Due(
+	ctx context.Context, q schemas.DueQuery,
+) (copies []schemas.KnownCopy, end schemas.DueCursor, err error) {
+	if err := d.a.requireNoGaps(ctx); err != nil {
+		return nil, end, err
+	}
+	if copies, end, err = d.a.due().Due(ctx, q); err != nil {
+		return nil, end, err
+	}
+	return copies, end, d.a.requireNoGaps(ctx)
+}
+
+// A lazyDue makes a read.Due when it is needed.
+type lazyDue struct {
+	once sync.Once
+	due  *read.Due
+}
+
+// due returns what selects the copies that are due, one for all rounds of the process.
+func (a *App) due() *read.Due {
+	a.dueReads.once.Do(func() { a.dueReads.due = read.NewDue(a.db) })
+	return a.dueReads.due
+}
+
+// roundResults reads the results of rounds. If tables lack records, the results are unknown.
+type roundResults struct{ a *App }
+
+// Progress implements sweep.Results.
+func (r roundResults) Progress(ctx context.Context, q sweep.RoundQuery) (sweep.Progress, error) {
+	p, err := read.SpaceRoundProgress(ctx, r.a.db, spaceRound(q))
+	return sweep.Progress(p), err
+}
+
+// Counts implements sweep.Results.
+func (r roundResults) Counts(ctx context.Context, q sweep.RoundQuery) (c sweep.RoundCounts, ok bool, err error) {
+	if err := r.a.requireNoGaps(ctx); err != nil {
+		return c, false, err
+	}
+	if lacks, err := r.stateLacksChecks(ctx); lacks || err != nil {
+		return c, false, err
+	}
+	counts, err := read.SpaceRoundCounts(ctx, r.a.db, spaceRound(q))
+	if err != nil {
+		return c, false, err
+	}
+	c = sweep.RoundCounts{Progress: sweep.Progress(counts.RoundProgress), Live: counts.Live, Counts: counts.Counts}
+	return c, true, r.a.requireNoGaps(ctx)
+}
+
+func spaceRound(q sweep.RoundQuery) read.SpaceRound {
+	return read.SpaceRound{Space: schemas.Copy{Account: q.First.Account, Store: q.First.Store, Space: q.First.Space},
+		Round: q.ID, Started: q.Started, Since: q.Since, PassedBefore: q.First.PassedBefore,
+		AttemptedBefore: q.First.AttemptedBefore, Asserted: q.First.Asserted, VerifiedSince: q.VerifiedSince}
+}
+
+// stateLacksChecks reports whether copy_state lacks checks that bit_log has, of the topics that there are. Two groups
+// write them.
+func (r roundResults) stateLacksChecks(ctx context.Context) (bool, error) {
+	committed, err := r.a.watermark.Committed(ctx)
+	if err != nil {
+		return false, err
+	}
+	at, err := clickhouse.ReadPositions(ctx, r.a.db, r.a.db.Reader(), []string{"bit_log", "copy_state"})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(committed[schemas.RoleSink], func(p schemas.Progress) bool {
+		k := clickhouse.PositionKey{Table: "bit_log", Topic: p.Topic, Incarnation: p.Incarnation, Partition: p.Partition}
+		checks := at[k]
+		k.Table = "copy_state"
+		return at[k] < checks
+	}), nil
+}
+
+// A taskQueue is the topics of the tasks of fixity rounds.
+type taskQueue struct{ a *App }
+
+// End implements sweep.Queue.
+func (q taskQueue) End(ctx context.Context) (sweep.Offsets, error) {
+	end := sweep.Offsets{}
+	for _, topic := range []schemas.Topic{schemas.FixityLow, schemas.FixityLarge} {
+		ends, err := q.a.admin.EndOffsets(ctx, topic)
+		if err != nil {
+			return nil, err
+		}
+		end[topic] = ends
+	}
+	return end, nil
+}
+
+// Handled implements sweep.Queue.
+func (q taskQueue) Handled(ctx context.Context, end sweep.Offsets) (bool, error) {
+	for topic, ends := range end {
+		done, err := q.a.admin.Committed(ctx, schemas.RoleChecker, topic)
+		if err != nil {
+			return false, err
+		}
+		for partition, at := range ends {
+			if done[partition] < at {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+func (a *App) requireNoGaps(ctx context.Context) error {
+	gaps, err := a.findGaps(ctx)
+	if err == nil {
+		err = clickhouse.CheckGaps(gaps)
+	}
+	return retry.Unavailable(err)
+}

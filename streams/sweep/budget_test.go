@@ -1,0 +1,212 @@
+package sweep
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+func TestBudgetLeft(t *testing.T) {
+	now := time.Date(2026, 9, 2, 12, 30, 0, 0, time.UTC)
+	ago := func(hours int64, s Spent) Spending { return Spending{hourOf(now) - hours: s} }
+	point := func(split string, s Spending) *pb.Checkpoint {
+		cursor, err := json.Marshal(fixityCursor{Spent: s})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &pb.Checkpoint{Sweep: FixitySweep, Split: split, Cursor: cursor}
+	}
+	for name, tt := range map[string]struct {
+		items, bytes int64
+		points       []*pb.Checkpoint
+		taken        map[string]Spending
+		want         allowance
+	}{
+		"no limit":         {0, 0, []*pb.Checkpoint{point("a", ago(0, Spent{Items: 5}))}, nil, unlimited},
+		"nothing is spent": {10, 100, nil, nil, allowance{1, 4, 3}},
+		"a large one":      {2400, 0, nil, nil, allowance{100, -1, 600}},
+		"of two splits": {10, 100, []*pb.Checkpoint{point("a", ago(1, Spent{3, 30, 1})), point("b", ago(2, Spent{4, 40, 1}))},
+			nil, allowance{1, 4, 1}},
+		"23 hours ago":        {10, 0, []*pb.Checkpoint{point("a", ago(23, Spent{Items: 9}))}, nil, allowance{1, -1, 3}},
+		"a day ago":           {10, 0, []*pb.Checkpoint{point("a", ago(24, Spent{Items: 10}))}, nil, allowance{0, -1, 3}},
+		"more than a day ago": {10, 0, []*pb.Checkpoint{point("a", ago(25, Spent{Items: 10}))}, nil, allowance{1, -1, 3}},
+		"by a clock ahead":    {10, 0, []*pb.Checkpoint{point("a", ago(-30, Spent{Items: 10}))}, nil, allowance{1, -1, 3}},
+		"of the round before": {10, 0, []*pb.Checkpoint{{Sweep: FixitySweep, Split: "a",
+			Previous: point("a", ago(1, Spent{Items: 10})).GetCursor()}}, nil, allowance{0, -1, 3}},
+		"more than there is":   {10, 0, []*pb.Checkpoint{point("a", ago(0, Spent{11, 0, 5}))}, nil, allowance{0, -1, 0}},
+		"all bytes":            {10, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 100, 0}))}, nil, allowance{0, 0, 3}},
+		"only bytes":           {0, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 99, 1}))}, nil, allowance{-1, 1, -1}},
+		"only bytes, all":      {0, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 100, 0}))}, nil, allowance{0, 0, -1}},
+		"a checkpoint is late": {10, 0, nil, map[string]Spending{"fixity/a": ago(0, Spent{Items: 10})}, allowance{0, -1, 3}},
+		"taken, and in the checkpoint": {10, 0, []*pb.Checkpoint{point("a", ago(0, Spent{Items: 9}))},
+			map[string]Spending{"fixity/a": ago(0, Spent{Items: 8})}, allowance{1, -1, 3}},
+		"a cursor that cannot be read": {10, 0, []*pb.Checkpoint{{Sweep: FixitySweep, Split: "a", Cursor: []byte("x")}}, nil,
+			allowance{1, -1, 3}},
+	} {
+		b := NewBudget(tt.items, tt.bytes, func() []*pb.Checkpoint { return tt.points })
+		if tt.taken != nil {
+			b.taken = tt.taken
+		}
+		if got := b.left(now); got != tt.want {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
+		}
+	}
+}
+
+// A round with a budget requests as many checks in a day, and goes on the day after. The next round knows what was
+// requested before.
+func TestRoundWithBudget(t *testing.T) {
+	for name, tt := range map[string]struct {
+		items, bytes int64
+		perDay, days int64
+	}{
+		"no limit": {0, 0, 11, 1},
+		"items":    {4, 0, 4, 3},
+		"bytes":    {0, 12, 3, 4}, // of 5 bytes each: the third exceeds them
+		"both":     {2, 12, 2, 6},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newHarness(t)
+				for i := range 11 {
+					w.add("photos", fmt.Sprint(i), 0)
+				}
+				var points []*pb.Checkpoint
+				begun := time.Now()
+				w.begun = begun
+				perDay := map[int64]int64{}
+				c := w.config()
+				c.Budget = NewBudget(tt.items, tt.bytes, func() []*pb.Checkpoint { return points })
+				last := time.Duration(0)
+				w.publish = func(int) (bool, error) {
+					perDay[int64(time.Since(begun)/(24*time.Hour))] = int64(len(of[*pb.FixityTask](w)))
+					last = time.Since(begun)
+					return true, nil
+				}
+				s, err := w.run(c, nil)
+				if err != nil || s.Counts[Requested] != 11 {
+					t.Fatalf("got %v, %v", s.Counts, err)
+				}
+				if got := int64(last/(24*time.Hour)) + 1; got != tt.days {
+					t.Errorf("the round took %d days, want %d", got, tt.days)
+				}
+				if tasks := of[*pb.FixityTask](w); len(tasks) != 11 {
+					t.Errorf("%d tasks", len(tasks))
+				}
+				before := int64(0)
+				for day := range tt.days {
+					if got := perDay[day] - before; got > tt.perDay {
+						t.Errorf("day %d: %d checks, want %d", day, got, tt.perDay)
+					}
+					before = perDay[day]
+				}
+				all := of[*pb.Checkpoint](w)
+				end := all[len(all)-1]
+				at, err := cursorOf(end.GetCursor())
+				if err != nil || end.GetFinished() == nil || len(at.Spent) == 0 {
+					t.Errorf("the round ended with %v, %v", at, err)
+				}
+				points = []*pb.Checkpoint{end}
+				again := NewBudget(tt.items, tt.bytes, func() []*pb.Checkpoint { return points })
+				if left := again.left(time.Now()); tt.items > 0 && left.items >= tt.items {
+					t.Errorf("%v is left after a restart", left)
+				}
+			})
+		})
+	}
+}
+
+// Copies whose newest check did not pass take a quarter of a budget.
+func TestRetriedCopiesWithBudget(t *testing.T) {
+	w := newHarness(t)
+	for i := range 8 {
+		c := w.add("photos", fmt.Sprint(i), 0)
+		if i < 6 {
+			w.copies[c].LastAttempt = timestamppb.New(start.Add(-time.Hour))
+		}
+	}
+	c := w.config()
+	c.Page = 10
+	c.Budget = NewBudget(10, 0, func() []*pb.Checkpoint { return nil })
+	s, err := w.run(c, nil)
+	if got := items(of[*pb.FixityTask](w)); err != nil || fmt.Sprint(got) != "[0 1 2 6 7]" || s.Counts[Requested] != 5 {
+		t.Errorf("got %q, %v, %v", got, s.Counts, err)
+	}
+}
+
+// Rounds over two spaces, which take turns with the budget of their store, request all their checks, also if their
+// results are not waited for.
+func TestTwoSpacesWithOneBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newHarness(t)
+		for i := range 5 {
+			w.add("photos", fmt.Sprint(i), 0)
+			w.add("papers", fmt.Sprint(i), 0)
+		}
+		c := w.config()
+		c.Due = slowDue{w}
+		c.Budget, c.Detach = NewBudget(0, 0, func() []*pb.Checkpoint { return nil }), true
+		var splits []Split
+		for _, c.Space = range []string{"photos", "papers"} {
+			m, err := c.Split(c.Request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			splits = append(splits, m)
+		}
+		s, err := NewSweeper(SweeperConfig{}, SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler),
+			CatchUp:    func(context.Context) error { return nil },
+			Checkpoint: func(string, string) *pb.Checkpoint { return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		results, err := s.Rounds(t.Context(), splits)
+		if err != nil || len(results) != 2 || results[0].Emitted != 5 || results[1].Emitted != 5 {
+			t.Errorf("got %v, %v, want 5 checks each", results, err)
+		}
+	})
+}
+
+// A slowDue takes a second for each page.
+type slowDue struct{ *harness }
+
+func (d slowDue) Due(
+	ctx context.Context, q schemas.DueQuery,
+) ([]schemas.KnownCopy, schemas.DueCursor, error) {
+	time.Sleep(time.Second)
+	return d.harness.Due(ctx, q)
+}
+
+// A round that has requested all checks when the budget is used up waits for results, not for the budget.
+func TestRoundAtTheEndOfItsBudget(t *testing.T) {
+	for name, due := range map[string]int{"all are requested": 2, "none is due": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newHarness(t)
+				for i := range due {
+					w.add("photos", fmt.Sprint(i), 0)
+				}
+				begun := time.Now()
+				w.begun = begun
+				c := w.config()
+				c.Page = 1
+				used := Spending{hourOf(begun): Spent{Items: int64(24 - due)}}
+				c.Budget = NewBudget(24, 0, func() []*pb.Checkpoint { return nil })
+				c.Budget.taken["fixity/acme/2/papers"] = used
+				s, err := w.run(c, nil)
+				if err != nil || s.Counts[Requested] != int64(due) || time.Since(begun) > 10*time.Minute {
+					t.Errorf("got %v, %v after %v", s.Counts, err, time.Since(begun))
+				}
+			})
+		})
+	}
+}
