@@ -22,10 +22,8 @@ import (
 	"github.com/millrace/millrace/streams/sweep"
 )
 
-const (
-	// exportRecords is the number of records of the topic changes in a file, by default.
-	exportRecords = 50_000
-)
+// exportRecords is the number of records of the topic changes in a file, by default.
+const exportRecords = 50_000
 
 // An ExportRequest describes an export of the audit log.
 type ExportRequest struct {
@@ -57,6 +55,11 @@ type exportPart struct {
 	read.ChangePartition
 	Next int64 `json:"next"`
 	To   int64 `json:"to"`
+}
+
+// next returns the index of the first part that is not exported to its end; negative: all are.
+func (p exportPosition) next() int {
+	return slices.IndexFunc(p.Parts, func(p exportPart) bool { return p.Next < p.To })
 }
 
 func positionOf(cursor []byte) (p exportPosition, err error) {
@@ -95,8 +98,12 @@ func (a *App) ExportAudit(ctx context.Context, r ExportRequest) error {
 func (a *App) exportSplit(r ExportRequest) sweep.Split {
 	return sweep.Split{
 		Sweep: auditExport, Name: r.Name, Account: r.Account, Lag: noLag,
-		Pages: func(ctx context.Context, round sweep.Round, cursor []byte) (sweep.Page, error) {
-			return a.exportPage(ctx, r, round, cursor)
+		Pages: func(ctx context.Context, round sweep.Round, cursor []byte) (page sweep.Page, err error) {
+			err = a.withoutGaps(ctx, func() (err error) {
+				page, err = a.exportPage(ctx, r, round, cursor)
+				return err
+			})
+			return page, err
 		},
 	}
 }
@@ -148,9 +155,6 @@ func (a *App) putExport(ctx context.Context, to schemas.Copy, text []byte) error
 func (a *App) exportPage(
 	ctx context.Context, r ExportRequest, round sweep.Round, cursor []byte,
 ) (page sweep.Page, err error) {
-	if err := a.requireNoGaps(ctx); err != nil {
-		return page, err
-	}
 	var at exportPosition
 	if cursor == nil {
 		if at, err = a.beginExport(ctx, r, round.Previous); err != nil {
@@ -165,11 +169,11 @@ func (a *App) exportPage(
 		}
 		page.Emitted = page.Counts["changes"]
 	}
-	page.Last = !slices.ContainsFunc(at.Parts, func(p exportPart) bool { return p.Next < p.To })
+	page.Last = at.next() < 0
 	if page.Next, err = json.Marshal(at); err != nil {
 		return page, fmt.Errorf("write the position of the export: %w", err)
 	}
-	return page, a.requireNoGaps(ctx)
+	return page, nil
 }
 
 // beginExport returns the position at the start of a round, after that of the round before.
@@ -195,7 +199,7 @@ func (a *App) beginExport(ctx context.Context, r ExportRequest, previous []byte)
 
 // exportFile exports the next range, and moves the position after it.
 func (a *App) exportFile(ctx context.Context, r ExportRequest, at *exportPosition) (map[string]int64, error) {
-	i := slices.IndexFunc(at.Parts, func(p exportPart) bool { return p.Next < p.To })
+	i := at.next()
 	if i < 0 {
 		return nil, fmt.Errorf("nothing is left to export: %v", at.Parts)
 	}

@@ -12,7 +12,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -195,34 +194,28 @@ func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Reque
 }
 
 // spacesOnRecord returns the spaces of a store that have copies on record, sorted.
-func (a *App) spacesOnRecord(ctx context.Context, n StoreName) ([]string, error) {
-	if err := a.requireNoGaps(ctx); err != nil {
-		return nil, err
-	}
-	spaces, err := read.SpacesOnRecord(ctx, a.db, n.Account, n.Store)
-	if err != nil {
-		return nil, err
-	}
+func (a *App) spacesOnRecord(ctx context.Context, n StoreName) (spaces []string, err error) {
+	err = a.withoutGaps(ctx, func() (err error) {
+		spaces, err = read.SpacesOnRecord(ctx, a.db, n.Account, n.Store)
+		return err
+	})
 	slices.Sort(spaces)
-	return spaces, a.requireNoGaps(ctx)
+	return spaces, err
 }
 
 // dueCopies reads the due copies from the state tables.
 type dueCopies struct{ a *App }
 
 // Due implements sweep.Due. If tables lack records, the due copies are unknown, and the round waits
-// for a rebuild. The gaps are checked before and after the read, since a table may be filled or
-// emptied meanwhile.
+// for a rebuild.
 func (d dueCopies) Due(
 	ctx context.Context, q schemas.DueQuery,
 ) (copies []schemas.KnownCopy, end schemas.DueCursor, err error) {
-	if err := d.a.requireNoGaps(ctx); err != nil {
-		return nil, end, err
-	}
-	if copies, end, err = d.a.due().Due(ctx, q); err != nil {
-		return nil, end, err
-	}
-	return copies, end, d.a.requireNoGaps(ctx)
+	err = d.a.withoutGaps(ctx, func() (err error) {
+		copies, end, err = d.a.due().Due(ctx, q)
+		return err
+	})
+	return copies, end, err
 }
 
 // A lazyDue makes a read.Due when it is needed.
@@ -317,12 +310,4 @@ func (q taskQueue) Handled(ctx context.Context, end sweep.Offsets) (bool, error)
 		}
 	}
 	return true, nil
-}
-
-func (a *App) requireNoGaps(ctx context.Context) error {
-	gaps, err := a.findGaps(ctx)
-	if err == nil {
-		err = clickhouse.CheckGaps(gaps)
-	}
-	return retry.Unavailable(err)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
@@ -150,4 +151,25 @@ func describeGaps(gaps []clickhouse.Gap) string {
 		fmt.Fprintf(&b, " %s/%d@%d", g.Topic, g.Partition, g.From)
 	}
 	return b.String()
+}
+
+// requireNoGaps returns an error of class unavailable if tables lack records.
+func (a *App) requireNoGaps(ctx context.Context) error {
+	gaps, err := a.findGaps(ctx)
+	if err == nil {
+		err = clickhouse.CheckGaps(gaps)
+	}
+	return retry.Unavailable(err)
+}
+
+// withoutGaps calls do. While tables lack records, or if they do afterwards, it returns an error: what is not on record
+// there would count as absent. A table may be filled or emptied meanwhile.
+func (a *App) withoutGaps(ctx context.Context, do func() error) error {
+	if err := a.requireNoGaps(ctx); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	return a.requireNoGaps(ctx)
 }

@@ -34,14 +34,6 @@ func (a *App) groupSplit(w sweeping, space schemas.Copy, items func(string) bool
 	}
 	subject := incident.Subject{Account: space.Account, Store: space.Store, Space: space.Space,
 		Kind: incident.GroupIncomplete}
-	report := func(do func(context.Context, incident.Subject, string) error) func(context.Context, string) error {
-		return func(ctx context.Context, detail string) error {
-			if w.dry {
-				return nil
-			}
-			return do(ctx, subject, detail)
-		}
-	}
 	pages, err := groups.New(groups.Config{
 		// With restore, a read of an archived document would order its restoration.
 		Space: space, NeverRead: st.cfg.Read == "never" || st.cfg.Restore, Selected: items,
@@ -56,7 +48,7 @@ func (a *App) groupSplit(w sweeping, space schemas.Copy, items func(string) bool
 			err = a.withoutGaps(ctx, func() error { all, err = read.ManifestRecords(ctx, a.db, copies); return err })
 			return all, err
 		},
-		OpenIncident: report(w.board.Open), CloseIncident: report(w.board.Close),
+		OpenIncident: w.report(w.board.Open, subject), CloseIncident: w.report(w.board.Close, subject),
 	})
 	if err != nil {
 		return sweep.Split{}, fmt.Errorf("check the groups of %s: %w", space, err)
@@ -64,18 +56,6 @@ func (a *App) groupSplit(w sweeping, space schemas.Copy, items func(string) bool
 	return sweep.Split{Sweep: groups.Name, Name: schemas.Key(space.Account, space.Store, space.Space),
 		Account: space.Account, Pages: pages, Blocked: a.sweepBlocked(w.controls, groups.Name, n),
 		Lag: a.lagOf(schemas.RoleChecker)}, nil
-}
-
-// withoutGaps calls do. While tables lack records, or if they do afterwards, it returns an error: what is not on record
-// there would count as absent.
-func (a *App) withoutGaps(ctx context.Context, do func() error) error {
-	if err := a.requireNoGaps(ctx); err != nil {
-		return err
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	return a.requireNoGaps(ctx)
 }
 
 // groupItems returns the first live documents and chunks of a space after of.Item.

@@ -40,25 +40,16 @@ func (a *App) reconcileSplit(
 	}
 	subject := incident.Subject{Account: space.Account, Store: space.Store, Space: space.Space,
 		Kind: incident.ListingIncomplete}
+	opened, closed := w.report(w.board.Open, subject), w.report(w.board.Close, subject)
 	pages, err := reconcile.New(reconcile.Config{
 		Space: space, ExternalWrites: st.cfg.ExternalWrites == "expected", ExternalWritesSince: st.since.externalWrites,
 		Settle: a.cfg.Reconcile.Settle, AppearsWhole: st.cfg.Driver == "s3", MaxMissing: float64(a.cfg.Sweep.MaxMissing),
 		Large: int64(a.cfg.Duplication.LargeThreshold), Items: items,
 	}, reconcile.Deps{
 		Store: storage.ReadOnly(st), Listing: l, Rows: manifestRows(a.db, l != nil), Fresh: a.freshTables, Settle: w.Settle,
-		OpenIncident: func(ctx context.Context, _ schemas.Copy, detail string) error {
-			if w.dry {
-				return nil
-			}
-			return w.board.Open(ctx, subject, detail)
-		},
-		CloseIncident: func(ctx context.Context, _ schemas.Copy, detail string) error {
-			if w.dry {
-				return nil
-			}
-			return w.board.Close(ctx, subject, detail)
-		},
-		DeclaredGone: func() bool { return !w.gone.Since(space.Account, space.Store, space.Space).IsZero() },
+		OpenIncident:  func(ctx context.Context, _ schemas.Copy, detail string) error { return opened(ctx, detail) },
+		CloseIncident: func(ctx context.Context, _ schemas.Copy, detail string) error { return closed(ctx, detail) },
+		DeclaredGone:  func() bool { return !w.gone.Since(space.Account, space.Store, space.Space).IsZero() },
 	})
 	if err != nil {
 		return sweep.Split{}, fmt.Errorf("reconcile %s: %w", space, err)

@@ -27,6 +27,7 @@ type spaceSweep struct {
 // spaceSplits returns what returns the splits of a periodic sweep. Its error names the stores whose spaces are unknown.
 func (a *App) spaceSplits(w sweeping, s spaceSweep) func(context.Context) ([]sweep.Split, error) {
 	return func(ctx context.Context) (all []sweep.Split, err error) {
+		selected := a.filter(s.name)
 		for _, n := range a.stores.storeNames() {
 			blocked := a.sweepBlocked(w.controls, s.name, n)
 			if blocked(ctx) != nil {
@@ -35,11 +36,11 @@ func (a *App) spaceSplits(w sweeping, s spaceSweep) func(context.Context) ([]swe
 			spaces, e := s.spaces(ctx, n)
 			err = errors.Join(err, e)
 			for _, space := range spaces {
-				if !a.selects(s.name, n, space) {
+				if !selected.Selects(n.Account, n.Store, space) {
 					continue
 				}
 				m, e := s.split(schemas.Copy{Account: n.Account, Store: n.Store, Space: space},
-					a.filter(s.name).Items(n.Account, n.Store, space))
+					selected.Items(n.Account, n.Store, space))
 				if e != nil {
 					err = errors.Join(err, e)
 					continue

@@ -55,14 +55,12 @@ func statsBlocked(k *client.Controls, account string) func(context.Context) erro
 func (a *App) countSpaces(
 	ctx context.Context, w sweeping, acc config.Account, r sweep.Round,
 ) (page sweep.Page, err error) {
-	if err := a.requireNoGaps(ctx); err != nil {
-		return page, err
-	}
-	spaces, err := read.FixityStatus(ctx, a.db, read.StatusQuery{Account: acc.ID, Emptied: true})
+	var spaces []read.SpaceStatus
+	err = a.withoutGaps(ctx, func() (err error) {
+		spaces, err = read.FixityStatus(ctx, a.db, read.StatusQuery{Account: acc.ID, Emptied: true})
+		return err
+	})
 	if err != nil {
-		return page, err
-	}
-	if err := a.requireNoGaps(ctx); err != nil {
 		return page, err
 	}
 	primary := map[string]bool{}

@@ -177,6 +177,18 @@ func (w sweeping) rounds(ctx context.Context, splits []sweep.Split) (results []s
 	return results, nil
 }
 
+// report returns what opens or closes an incident of a subject; a dry run does neither.
+func (w sweeping) report(
+	do func(context.Context, incident.Subject, string) error, about incident.Subject,
+) func(ctx context.Context, detail string) error {
+	return func(ctx context.Context, detail string) error {
+		if w.dry {
+			return nil
+		}
+		return do(ctx, about, detail)
+	}
+}
+
 // unlessAway returns err unless stores, or ClickHouse, are unavailable, which is reported elsewhere: a later look finds
 // the rest.
 func unlessAway(err error) error {

@@ -93,18 +93,15 @@ func (m *sweepMonitor) closeOthers(ctx context.Context) error {
 
 // failures returns the failures of rounds by the names of their jobs. While tables lack records they are unknown.
 func (m *sweepMonitor) failures(ctx context.Context, now time.Time) (map[string]read.JobFailures, error) {
-	if err := m.app.requireNoGaps(ctx); err != nil {
-		return nil, err
-	}
-	all, err := read.FailuresOfJobs(ctx, m.app.db, now.Add(-monitoredPeriod))
-	if err != nil {
-		return nil, err
-	}
 	byName := map[string]read.JobFailures{}
-	for _, f := range all {
-		byName[f.Name] = f
-	}
-	return byName, m.app.requireNoGaps(ctx)
+	err := m.app.withoutGaps(ctx, func() error {
+		all, err := read.FailuresOfJobs(ctx, m.app.db, now.Add(-monitoredPeriod))
+		for _, f := range all {
+			byName[f.Name] = f
+		}
+		return err
+	})
+	return byName, err
 }
 
 // behindOf returns why the round of a split is behind; "" if it is not. It is a pure function.
