@@ -85,10 +85,10 @@ func TestS3DemoServerDies(t *testing.T) {
 	}
 }
 
-// TestS3DemoKilled is TestDemoKilled with an S3 server, which is killed too. The short form has it alone, for both.
+// TestS3DemoKilled is TestDemoKilled with an S3 server, which is killed too.
 func TestS3DemoKilled(t *testing.T) {
-	need.Integration(t)
-	demoKilled(t, need.Amount(1, 5, 5), "--stores", "s3", "--s3-server", s3Server(t))
+	need.Full(t)
+	demoKilled(t, 5, "--stores", "s3", "--s3-server", s3Server(t))
 }
 
 // childOf returns the process id of the child of parent that runs a program.
