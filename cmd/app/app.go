@@ -98,6 +98,7 @@ type App struct {
 	events            *eventServer        // nil: ingest.listen is not set, or another process has role ingester
 	emits             *emit.Metrics       // nil: http.listen is not set, or nothing emits
 	folder            *folder.Folder
+	policySource      *PolicySource // of folder; nil: policies.folder is not set
 	lists             *exclusion.Lists
 	deleteLists       *deleteLists  // nil: no role uses it
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
@@ -160,6 +161,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		return nil, err
 	}
 	a.lists = exclusion.New(ctx, exclusion.Config{})
+	if a.policySource, err = configuredPolicies(ctx, cfg.Policies); err != nil {
+		return nil, fmt.Errorf("open the policy folder: %w", err)
+	}
 	a.folder = a.newFolder(0)
 	a.watermark = a.admin.NewWatermark(schemas.Changes, positionTopics())
 	a.reader = read.NewReader(a.db, a.watermark, read.ReaderConfig{
@@ -179,6 +183,11 @@ func (a *App) Close() {
 	}
 	if a.producer != nil {
 		a.producer.Close()
+	}
+	if a.policySource != nil {
+		if err := a.policySource.Close(); err != nil {
+			a.log.Warn("close the policy folder", "err", err)
+		}
 	}
 	if a.stores != nil {
 		if err := a.stores.close(); err != nil {

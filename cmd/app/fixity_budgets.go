@@ -34,7 +34,7 @@ func (a *App) newBudgets(known *checkpoints) *fixityBudgets {
 // of returns the budget of a store; nil: it has none. Without limit it only counts.
 func (f *fixityBudgets) of(n StoreName, limit bool) *sweep.Budget {
 	b, ok := f.app.cfg.Fixity.BudgetOf(n.Account, n.Store)
-	if !ok {
+	if !ok || b.Items == 0 && b.Bytes == 0 {
 		return nil
 	}
 	key := budgetKey{n, 0, 0}

@@ -44,7 +44,11 @@ func (a *App) asserts(n StoreName) bool {
 // fixitySweep returns the periodic fixity sweep over the spaces of all stores that have copies on record.
 func (a *App) fixitySweep(w sweeping, lists *spaceLists) spaceSweep {
 	rounds := a.fixityRounds()
-	return spaceSweep{sweep.FixitySweep, a.recordedSpaces(lists),
+	open := func(n StoreName) bool {
+		b, ok := a.cfg.Fixity.BudgetOf(n.Account, n.Store)
+		return !ok || b.Open(time.Now())
+	}
+	return spaceSweep{sweep.FixitySweep, a.recordedSpaces(lists), open,
 		func(space schemas.Copy, items func(string) bool) (sweep.Split, error) {
 			n := StoreName{space.Account, space.Store}
 			r := a.fixityRequest(n, space.Space)

@@ -19,7 +19,7 @@ import (
 
 // groupSweep returns the sweep over the spaces of all stores that have copies on record.
 func (a *App) groupSweep(w sweeping, lists *spaceLists) spaceSweep {
-	return spaceSweep{groups.Name, a.recordedSpaces(lists),
+	return spaceSweep{groups.Name, a.recordedSpaces(lists), nil,
 		func(space schemas.Copy, items func(string) bool) (sweep.Split, error) {
 			return a.groupSplit(w, space, items)
 		}}

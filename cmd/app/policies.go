@@ -85,9 +85,24 @@ func applyTo(r *policy.Registry) func(key []byte, d *schemas.Delivery) error {
 
 // newFolder makes the policy folder. interval is the time between two reads; 0: the default.
 func (a *App) newFolder(interval time.Duration) *folder.Folder {
-	return folder.New(folder.Config{Dir: a.cfg.Policies.Folder, Accounts: a.stores.forPolicies, Interval: interval},
+	c := folder.Config{Accounts: a.stores.forPolicies, Interval: interval, Follow: a.cfg.Policies.Interval}
+	if a.policySource != nil {
+		c.Location, c.Files = a.cfg.Policies.Folder, a.policySource.files
+	}
+	return folder.New(c,
 		folder.Deps{Registry: a.policyRegistry, Board: a.incidentBoard, Publisher: a.producer,
 			Unreadable: a.unreadablePolicies, Lists: a.unreadLists, Log: a.log})
+}
+
+// configuredPolicies returns the configured policy folder; nil if there is none.
+func configuredPolicies(ctx context.Context, c config.Policies) (*PolicySource, error) {
+	switch {
+	case c.Folder == "":
+		return nil, nil
+	case c.InBucket():
+		return PolicyBucket(ctx, c.Folder, c.Endpoint)
+	}
+	return PolicyDirectory(c.Folder)
 }
 
 // unreadablePolicies returns the subjects of the incidents of the unreadable records of an account's policy.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/policy"
@@ -238,6 +239,14 @@ func TestPolicyImportSources(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { s.imports(tt.open, tt.location, tt.fault) })
 	}
+	// A process follows a folder in a bucket.
+	cfg := *s.cfg
+	cfg.Policies = config.Policies{Endpoint: server.URL(), Interval: time.Second}
+	s.cfg = &cfg
+	a := s.restarted("s3://archive/policies/old")
+	put("/archive/policies/old/acme-duplication-policy.json",
+		`{"defaultPolicies": [{"srcStoreId":"2","destStoreId":"1"}]}`)
+	s.inForce(a, "acme", "1")
 }
 
 // imports imports the policy of acme from a source, again, and then not at all since it is unchanged.

@@ -22,7 +22,7 @@ import (
 // reconcileSweep returns the sweep over the spaces of all stores.
 func (a *App) reconcileSweep(w sweeping, lists *spaceLists) spaceSweep {
 	return spaceSweep{reconcile.Name,
-		func(ctx context.Context, n StoreName) ([]string, error) { return a.spacesOf(ctx, n, lists) },
+		func(ctx context.Context, n StoreName) ([]string, error) { return a.spacesOf(ctx, n, lists) }, nil,
 		func(space schemas.Copy, items func(string) bool) (sweep.Split, error) {
 			return a.reconcileSplit(w, space, items, nil)
 		}}

@@ -20,6 +20,8 @@ import (
 type spaceSweep struct {
 	name   string
 	spaces func(context.Context, StoreName) ([]string, error)
+	// open reports whether the rounds over a store may go on now; nil: they may.
+	open func(StoreName) bool
 	// split returns the split of a space. items reports whether an item is looked at; nil: all are.
 	split func(space schemas.Copy, items func(string) bool) (sweep.Split, error)
 }
@@ -45,11 +47,24 @@ func (a *App) spaceSplits(w sweeping, s spaceSweep) func(context.Context) ([]swe
 					err = errors.Join(err, e)
 					continue
 				}
-				m.Blocked = a.whileAnswering(n, blocked)
+				m.Blocked = a.whileAnswering(n, s.whileOpen(n, blocked))
 				all = append(all, m)
 			}
 		}
 		return all, err
+	}
+}
+
+// whileOpen returns blocked, or that the rounds over a store must wait.
+func (s spaceSweep) whileOpen(n StoreName, blocked func(context.Context) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := blocked(ctx); err != nil {
+			return err
+		}
+		if s.open != nil && !s.open(n) {
+			return sweep.ErrNotNow
+		}
+		return nil
 	}
 }
 

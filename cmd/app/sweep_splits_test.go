@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -91,5 +93,22 @@ func TestPairOfOneStore(t *testing.T) {
 	all, err := a.pairSplits(t.Context(), w, lists)
 	if len(all) != 1 || all[0].Account != "b" {
 		t.Errorf("%d splits, %v", len(all), err)
+	}
+}
+
+// The rounds over a store wait for its windows.
+func TestFixityWindows(t *testing.T) {
+	a, w, lists := splitsApp(t)
+	for hours, want := range map[int]error{-1: nil, 2: sweep.ErrNotNow} {
+		from := time.Now().UTC().Add(time.Duration(hours) * time.Hour)
+		a.cfg.Fixity.Budgets = []config.StoreBudget{{Stores: "acme/1",
+			Windows: "window " + from.Format("15:04") + "-" + from.Add(2*time.Hour).Format("15:04")}}
+		of := a.fixitySweep(w, lists)
+		for store, want := range map[string]error{"1": want, "2": nil} {
+			blocked := of.whileOpen(StoreName{"acme", store}, func(context.Context) error { return nil })
+			if err := blocked(t.Context()); !errors.Is(err, want) {
+				t.Errorf("store %s, window from %s: %v, want %v", store, from, err, want)
+			}
+		}
 	}
 }

@@ -224,10 +224,18 @@ type Credentials struct {
 // Policies configures where policy documents come from.
 type Policies struct {
 	// A folder with duplication-accounts.json and one ACCOUNT-duplication-policy.json (or .yaml) for
-	// each account. It is read at startup and published. Default: the policies that were published
-	// before apply.
+	// each account: a directory, or s3://BUCKET/PREFIX with the credentials of the AWS tools. It is
+	// read at startup and published. Default: the policies that were published before apply.
 	Folder string `key:"folder"`
+	// The URL of another S3 service of a folder s3://BUCKET/PREFIX.
+	Endpoint string `key:"endpoint"`
+	// How often changed files of the folder are looked for; 0: only at startup, and while documents
+	// are refused.
+	Interval time.Duration `key:"interval"`
 }
+
+// InBucket reports whether the folder is a prefix of a bucket.
+func (p Policies) InBucket() bool { return strings.HasPrefix(p.Folder, "s3://") }
 
 // Kafka configures the connection to the brokers, and the topics that are created.
 type Kafka struct {
@@ -384,6 +392,15 @@ type StoreBudget struct {
 	Items int `key:"items"`
 	// The bytes of the checked copies; 0: any.
 	Bytes Size `key:"bytes"`
+	// The times of the day in which checks are requested, as 'window 22:00-06:00 zone Europe/Zurich', with the windows
+	// of a schedule. Requested checks may end after them. Default: any time.
+	Windows string `key:"windows"`
+}
+
+// Open reports whether checks may be requested at a time. The windows have been validated.
+func (b StoreBudget) Open(at time.Time) bool {
+	windows, err := schedule.ParseWindows(b.Windows)
+	return b.Windows == "" || err == nil && windows.Open(at)
 }
 
 // BudgetOf returns the budget of a store; false if it has none. The patterns have been validated.
@@ -708,6 +725,7 @@ func Default() Config {
 			Duplication: schedule.MustParse("every 1d"), Stats: schedule.MustParse("every 1d"),
 			Groups: schedule.MustParse("every 7d"),
 		},
+		Policies:  Policies{Interval: time.Minute},
 		Reconcile: Reconcile{Settle: time.Minute},
 		Deletes:   Deletes{MaxShare: 0.1, MaxCount: 1000},
 		Roles: Roles{

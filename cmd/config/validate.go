@@ -41,6 +41,7 @@ func validate(c *Config, fault report) {
 		fault("duplication.large_threshold", c.Duplication.LargeThreshold, "want more than 0 bytes")
 	}
 	increasing("duplication.wait", c.Duplication.Wait, fault)
+	validatePolicies(c.Policies, fault)
 	validateFixity(c, fault)
 	validateSweep(c.Sweep, fault)
 	notNegative("reconcile.settle", c.Reconcile.Settle, fault)
@@ -96,8 +97,11 @@ func validateFixity(c *Config, fault report) {
 		if err := filter.CheckStores(b.Stores); err != nil {
 			fault(at+".stores", b.Stores, err.Error())
 		}
-		if b.Items < 0 || b.Bytes < 0 || b.Items == 0 && b.Bytes == 0 {
-			fault(at, b.Stores, "want items or bytes, of 1 or more")
+		if b.Items < 0 || b.Bytes < 0 || b.Items == 0 && b.Bytes == 0 && b.Windows == "" {
+			fault(at, b.Stores, "want items or bytes, of 1 or more, or windows")
+		}
+		if _, err := schedule.ParseWindows(b.Windows); b.Windows != "" && err != nil {
+			fault(at+".windows", b.Windows, "want "+err.Error())
 		}
 	}
 }
@@ -172,6 +176,24 @@ func validateLimits(at string, l Limits, fault report) {
 	}
 	if l.TasksPerSecond < 0 {
 		fault(at+".tasks_per_second", l.TasksPerSecond, "want 0, for no limit, or more")
+	}
+}
+
+// validatePolicies checks the settings of the policy folder.
+func validatePolicies(p Policies, fault report) {
+	if p.Interval != 0 {
+		atLeast("policies.interval", p.Interval, time.Second, fault)
+	}
+	if u, err := url.Parse(p.Folder); p.InBucket() && (err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "") {
+		fault("policies.folder", p.Folder, "want a directory or s3://BUCKET/PREFIX")
+	}
+	switch u, err := url.Parse(p.Endpoint); {
+	case hasPassword(p.Endpoint):
+		fault("policies.endpoint", nil, "has a password in clear text: the credentials are those of the AWS tools")
+	case p.Endpoint != "" && !p.InBucket():
+		fault("policies.endpoint", p.Endpoint, "is only for a folder s3://BUCKET/PREFIX")
+	case p.Endpoint != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https"):
+		fault("policies.endpoint", p.Endpoint, "want a URL such as https://s3.example.org")
 	}
 }
 

@@ -41,8 +41,19 @@ func TestValidate(t *testing.T) {
 		"health: {stall_after: 0s}":                               "health.stall_after = 0s: want 1s or more",
 		"health: {stall_after: 1s}":                               "",
 		"sweep: {fixity: off}":                                    "",
-		"sweep: {fixity: every 1m}":                               "",
-		"sweep: {fixity: every 59s}":                              "sweep.fixity = every 59s: want a period of 1m or more",
+		"policies: {folder: policies, interval: 0s}":              "",
+		"policies: {folder: policies, interval: 10ms}":            "policies.interval = 10ms: want 1s or more",
+		"policies: {folder: \"s3://repo/mill\", interval: 5m}":    "",
+		"policies: {folder: \"s3://\"}":                           "policies.folder = s3://: want a directory or s3://BUCKET/PREFIX",
+		"policies: {folder: \"s3://repo?x=1\"}": "policies.folder = s3://repo?x=1: " +
+			"want a directory or s3://BUCKET/PREFIX",
+		"policies: {folder: \"s3://repo\", endpoint: \"https://s3.example.org\"}":  "",
+		"policies: {folder: \"s3://repo\", endpoint: example.org}":                 "policies.endpoint = example.org: want a URL",
+		"policies: {folder: \"s3://repo\", endpoint: \"https://a:b@example.org\"}": "policies.endpoint: has a password",
+		"policies: {folder: policies, endpoint: \"https://s3.example.org\"}": "policies.endpoint = https://s3.example.org: " +
+			"is only for a folder",
+		"sweep: {fixity: every 1m}":  "",
+		"sweep: {fixity: every 59s}": "sweep.fixity = every 59s: want a period of 1m or more",
 		"sweep: {reconcile: every 1s window 22:00-06:00}": "sweep.reconcile = every 1s window 22:00-06:00: " +
 			"want a period of 1m or more",
 		"sweep: {duplication: every 30s}": "sweep.duplication = every 30s: " +
@@ -66,9 +77,12 @@ func TestValidate(t *testing.T) {
 		"fixity: {periods: [{spaces: a, period: 2h}]}":    rare,
 		"fixity: {budgets: [{stores: a/1, items: 1}, {stores: a, bytes: 1GiB}]}": "",
 		"fixity: {budgets: [{stores: a/1}]}": "fixity.budgets[0] = a/1: " +
-			"want items or bytes",
+			"want items or bytes, of 1 or more, or windows",
 		"fixity: {budgets: [{stores: a/1, items: -1}]}": "fixity.budgets[0] = a/1: " +
-			"want items or bytes",
+			"want items or bytes, of 1 or more, or windows",
+		"fixity: {budgets: [{stores: a/1, windows: window 22:00-06:00 zone Europe/Zurich}]}": "",
+		"fixity: {budgets: [{stores: a/1, items: 1, windows: 22:00-06:00}]}": "fixity.budgets[0].windows = 22:00-06:00: " +
+			"want window or zone at column 1",
 		"fixity: {budgets: [{stores: a/1/b, items: 1}]}": "fixity.budgets[0].stores = a/1/b: " +
 			"\"a/1/b\" has",
 		"fixity: {periods: [{spaces: a}]}": "fixity.periods[0].period",

@@ -40,7 +40,10 @@ Exit codes: 0 no faults, 2 faults.`,
 func checkConfig(out io.Writer, file, folder string) error {
 	var found policy.Folder
 	cfg, err := config.Check(config.Sources{File: file}, func(cfg *config.Config, sound bool) (faults config.Faults) {
-		if folder = cmp.Or(folder, cfg.Policies.Folder); folder != "" {
+		if folder == "" && !cfg.Policies.InBucket() {
+			folder = cfg.Policies.Folder
+		}
+		if folder != "" {
 			found, faults = app.CheckPolicies(cfg, sound, folder)
 		}
 		return faults
@@ -53,9 +56,12 @@ func checkConfig(out io.Writer, file, folder string) error {
 		stores += len(a.Stores)
 	}
 	report := fmt.Sprintf("no faults: %d accounts, %d stores", len(cfg.Accounts), stores)
-	if folder == "" {
+	switch {
+	case folder == "" && cfg.Policies.InBucket():
+		report += "; the policies in " + cfg.Policies.Folder + " were not read"
+	case folder == "":
 		report += "; no policies: policies.folder is not set"
-	} else {
+	default:
 		report += fmt.Sprintf("; %d policies in %s", len(found.Documents), folder)
 	}
 	for _, name := range found.Ignored {

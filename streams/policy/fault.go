@@ -34,8 +34,16 @@ func (f Fault) String() string {
 	return strings.Join(append(parts, f.Reason), ": ")
 }
 
-// Origin returns the origin of a fault in the folder with the path dir, FILE:LINE:COLUMN.
-func (f Fault) Origin(dir string) string { return filepath.Join(dir, f.File) + f.position() }
+// Origin returns the origin of a fault in a folder, FILE:LINE:COLUMN.
+func (f Fault) Origin(folder string) string { return FileOf(folder, f.File) + f.position() }
+
+// FileOf returns the path, or the URL, of a file in a folder.
+func FileOf(folder, name string) string {
+	if strings.Contains(folder, "://") {
+		return strings.TrimSuffix(folder+"/"+name, "/")
+	}
+	return filepath.Join(folder, name)
+}
 
 // position returns :LINE:COLUMN, without the unknown parts.
 func (f Fault) position() (s string) {

@@ -40,35 +40,68 @@ func (p *parser) next() word {
 	return w
 }
 
-// Parse reads the text of a schedule. Quotes count as blanks, so that the fields of cron may be in quotes. The error
-// says what is wanted, and where: print it after "want".
-func Parse(text string) (Schedule, error) {
-	var p parser
+// parserOf returns the words of a text.
+func parserOf(text string) (p parser) {
 	for _, at := range append(wordForm.FindAllStringIndex(text, -1), []int{len(text), len(text)}) {
 		p = append(p, word{text[at[0]:at[1]], 1 + utf8.RuneCountInString(text[:at[0]])})
 	}
+	return p
+}
+
+// Parse reads the text of a schedule. Quotes count as blanks, so that the fields of cron may be in quotes. The error
+// says what is wanted, and where: print it after "want".
+func Parse(text string) (Schedule, error) {
+	p := parserOf(text)
 	var s Schedule
 	kind := p.next()
 	if err := s.parseKind(kind, &p); err != nil {
 		return Schedule{}, err
 	}
+	if w := p[0]; kind.text == "off" && w.text != "" {
+		return Schedule{}, w.fault("nothing after off")
+	}
+	if err := s.parseOptions(&p, s.parseOption); err != nil {
+		return Schedule{}, err
+	}
+	return s, nil
+}
+
+// ParseWindows reads the windows of a schedule, and their zone, by themselves:
+//
+//	window 22:00-06:00 window 12:00-13:00 zone Europe/Zurich
+//
+// Only Open, NextOpen and Close count of what it returns. The error is like that of Parse.
+func ParseWindows(text string) (Schedule, error) {
+	p := parserOf(text)
+	var s Schedule
+	err := s.parseOptions(&p, func(option word, p *parser) error {
+		if option.text != "window" && option.text != "zone" {
+			return option.fault("window or zone")
+		}
+		return s.parseOption(option, p)
+	})
+	if err == nil && len(s.windows) == 0 {
+		err = p[0].fault("a window such as window 22:00-06:00")
+	}
+	if err != nil {
+		return Schedule{}, err
+	}
+	return s, nil
+}
+
+// parseOptions reads what remains with parse.
+func (*Schedule) parseOptions(p *parser, parse func(option word, p *parser) error) error {
 	seen := map[string]bool{}
 	for w := p.next(); w.text != ""; w = p.next() {
-		var err error
-		switch {
-		case kind.text == "off":
-			err = w.fault("nothing after off")
-		case seen[w.text] && w.text != "window":
-			err = w.fault("%s only once", w.text)
-		default:
-			err = s.parseOption(w, &p)
+		if seen[w.text] && w.text != "window" {
+			return w.fault("%s only once", w.text)
 		}
-		if err != nil {
-			return Schedule{}, err
+		if err := parse(w, p); err != nil {
+			return err
 		}
 		seen[w.text] = true
 	}
-	return s, nil
+	return nil
 }
 
 // MustParse is Parse of a constant. It panics if that is no schedule.

@@ -109,6 +109,39 @@ func TestParseFaults(t *testing.T) {
 	}
 }
 
+func TestParseWindows(t *testing.T) {
+	s, err := ParseWindows("window 22:00-06:00 window 12:00-13:00 zone Europe/Zurich")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, want := range map[string]bool{
+		"2026-07-01T19:59:00Z": false, "2026-07-01T20:00:00Z": true, "2026-07-02T03:59:00Z": true,
+		"2026-07-02T04:00:00Z": false, "2026-07-02T10:30:00Z": true, "2026-12-01T20:30:00Z": false,
+	} {
+		moment, err := time.Parse(time.RFC3339, at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Open(moment); got != want {
+			t.Errorf("at %s: open %v, want %v", at, got, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"":                             "a window such as window 22:00-06:00 at column 1, got nothing",
+		"zone UTC":                     "a window such as window 22:00-06:00 at column 9, got nothing",
+		"22:00-06:00":                  `window or zone at column 1, got "22:00-06:00"`,
+		"window 1:00-2:00 start 20:00": `window or zone at column 18, got "start"`,
+		"window 2:00-2:00":             `two times of day such as 22:00-06:00 at column 8, got "2:00-2:00"`,
+		"window 1:00-2:00 zone Mars":   `a time zone such as UTC or Europe/Zurich at column 23, got "Mars"`,
+		"zone UTC zone UTC":            `zone only once at column 10, got "zone"`,
+		"every 1d window 22:00-06:00":  `window or zone at column 1, got "every"`,
+	} {
+		if _, err := ParseWindows(text); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+}
+
 // A schedule is a text in JSON.
 func TestJSON(t *testing.T) {
 	want := `{"Schedule":"every 1d start 20:00"}`

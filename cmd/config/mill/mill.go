@@ -123,9 +123,9 @@ func conversions() map[string]conversion {
 		"local-duplication-dir": func(c *converter, value string) (string, error) {
 			return c.set("policies.folder", value), nil
 		},
-		"duplication-policy.bucket-suffix": unneeded("read the documents of the bucket once: millrace policy import " +
-			"s3://BUCKET"),
-		"duplication-policy.refresh-frequency": unneeded("processes follow policies within a second"),
+		"duplication-policy.bucket-suffix": unneeded("name the bucket: policies.folder: s3://BUCKET, or read its " +
+			"documents once: millrace policy import s3://BUCKET"),
+		"duplication-policy.refresh-frequency": unneeded("the folder is read again once in policies.interval"),
 		"manifest.expiration-time":             unneeded("the records of deleted items stay: they are few"),
 		"audit-log-generator.audit-log-space-id": unneeded("millrace audit export writes the audit log to a directory; " +
 			"copy that to the space"),

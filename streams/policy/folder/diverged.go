@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
+	"path"
 
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/policy"
@@ -51,7 +51,7 @@ func (p *Folder) publishChanged(ctx context.Context, f policy.Folder) (diverged 
 				diverged[account] = p.whyDiverged(account, f.Sums[account], gap, older)
 			}
 		}
-		err = p.publish(ctx, changed, f.Sums, filepath.Base(p.config.Dir))
+		err = p.publish(ctx, changed, f.Sums, path.Base(p.config.Location))
 		var lost *policy.LostError
 		if !errors.As(err, &lost) {
 			return diverged, err

@@ -3,16 +3,15 @@
 //
 // A file is published once in the life of an account, so that a restart reverts no policy. Nothing is published over a
 // record that cannot be decoded, until an operator has accepted its loss. A refused document leaves the last good one
-// active. Refused and diverged documents are read again until they are active.
+// active. Refused and diverged documents are read again until they are active, and all if the folder is followed.
 package folder
 
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -28,13 +27,23 @@ import (
 
 // Config holds the settings of a Folder.
 type Config struct {
-	// Dir is the path of the folder; empty if there is none.
-	Dir string
+	// Location is where the folder is, as logs and records name it; empty if there is none. Files are its files.
+	Location string
+	Files    fs.FS
 	// Accounts returns the stores that are in force by account.
 	Accounts func() map[string][]policy.Store
 	// Interval is the time between two reads of documents that were refused, and between two reports of faults; 0: 10 s.
 	Interval time.Duration
+	// Follow is the time between two looks for files that have changed; 0: they are read at the start only.
+	Follow time.Duration
 }
+
+// steadyTime is the time between two reads that must be alike before a changed file counts: it may be being written.
+// After steadyReads that differ the next look tries again.
+const (
+	steadyTime  = time.Second
+	steadyReads = 10
+)
 
 // Deps are the dependencies of a Folder. All are required.
 type Deps struct {
@@ -62,6 +71,8 @@ type Folder struct {
 	// the reasons why other valid documents are not published. Only Run uses both.
 	active   map[string]bool
 	diverged map[string]string
+	// last is what was read when the folder was applied as a whole. Only Run uses it.
+	last policy.Folder
 	// open are the accounts that may have an open incident which this process must close. Only Run uses it.
 	open map[string]bool
 	// firstDigests are the digests of files at the first read, for documents that only older versions of this program have
@@ -82,7 +93,7 @@ func New(c Config, d Deps) *Folder {
 		config: c, deps: d, published: make(chan struct{}),
 		active: map[string]bool{}, open: map[string]bool{}, firstDigests: map[string]string{},
 	}
-	if c.Dir == "" {
+	if c.Location == "" {
 		close(p.published)
 	}
 	return p
@@ -93,27 +104,85 @@ func New(c Config, d Deps) *Folder {
 func (p *Folder) Published() <-chan struct{} { return p.published }
 
 // Run reads the folder. While documents are refused or have diverged, or incidents must be closed, it reads the folder
-// again periodically. Then it waits for ctx.
+// again periodically, and if the folder is followed also to look for changes. Else it waits for ctx.
 func (p *Folder) Run(ctx context.Context) error {
 	f := p.read()
 	for _, name := range f.Ignored {
 		p.deps.Log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, "+
-			"or its name does not end in .json or .yaml", "file", filepath.Join(p.config.Dir, name))
+			"or its name does not end in .json or .yaml", "file", policy.FileOf(p.config.Location, name))
 	}
 	if err := p.apply(ctx, f); err != nil {
 		return err
 	}
 	close(p.published)
-	for len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0 {
-		if err := retry.Sleep(ctx, p.config.Interval); err != nil {
+	p.last = f
+	for looked := time.Now(); ; {
+		pending := len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0
+		wait := p.config.Interval
+		switch {
+		case pending:
+		case p.config.Follow == 0:
+			<-ctx.Done()
+			return nil
+		default:
+			wait = p.config.Follow
+		}
+		if err := retry.Sleep(ctx, wait); err != nil {
 			return err
 		}
-		if err := p.readAgain(ctx); err != nil {
+		step := p.readAgain
+		if p.config.Follow > 0 && time.Since(looked) >= p.config.Follow {
+			looked, step = time.Now(), p.look
+		}
+		if err := step(ctx); err != nil {
 			return err
 		}
 	}
-	<-ctx.Done()
-	return nil
+}
+
+// look applies the folder if it has changed since the last look.
+func (p *Folder) look(ctx context.Context) error {
+	f, err := p.steady(ctx)
+	if err != nil || alike(f, p.last) {
+		return err
+	}
+	for _, account := range slices.Sorted(maps.Keys(p.last.Documents)) {
+		if _, ok := f.Documents[account]; !ok && len(faultsOf(f.Faults, "")) == 0 && len(faultsOf(f.Faults, account)) == 0 {
+			p.deps.Log.Warn("the policy folder has no document of the account any more: its policy stays in force, "+
+				"and 'millrace policy remove' removes it", "account", account, "folder", p.config.Location)
+		}
+	}
+	for account := range accountsOf(f.Faults) {
+		delete(p.active, account) // what is in force is not of this file
+	}
+	p.last = f
+	return p.apply(ctx, f)
+}
+
+// steady reads the folder until two reads in a row are alike. If it changes all the time, it returns what was read last
+// time.
+func (p *Folder) steady(ctx context.Context) (policy.Folder, error) {
+	f := p.read()
+	if alike(f, p.last) {
+		return f, nil
+	}
+	for range steadyReads {
+		if err := retry.Sleep(ctx, steadyTime); err != nil {
+			return f, err
+		}
+		again := p.read()
+		if alike(f, again) {
+			return again, nil
+		}
+		f = again
+	}
+	p.deps.Log.Warn("the policy folder changes all the time: look again later", "folder", p.config.Location)
+	return p.last, nil
+}
+
+// alike reports whether two reads of a folder found the same.
+func alike(a, b policy.Folder) bool {
+	return maps.Equal(a.Sums, b.Sums) && slices.Equal(a.Faults, b.Faults)
 }
 
 // readAgain reads the folder for the accounts that are not active yet. These can be others than the
@@ -129,7 +198,7 @@ func (p *Folder) readAgain(ctx context.Context) error {
 }
 
 func (p *Folder) read() policy.Folder {
-	return policy.ReadFolder(os.DirFS(p.config.Dir), p.config.Accounts())
+	return policy.ReadFolder(p.config.Files, p.config.Accounts())
 }
 
 // apply publishes documents, and logs and records the faults and the diverged documents.
@@ -141,7 +210,7 @@ func (p *Folder) apply(ctx context.Context, f policy.Folder) error {
 		if slices.Equal(now, faultsOf(before, account)) {
 			continue // already logged
 		}
-		p.deps.Log.Error(p.refusal(account), "account", account, "file", now[0].Origin(p.config.Dir), "err", reasons(now))
+		p.deps.Log.Error(p.refusal(account), "account", account, "file", now[0].Origin(p.config.Location), "err", reasons(now))
 	}
 	diverged, err := p.publishChanged(ctx, f)
 	if err != nil {
@@ -153,7 +222,7 @@ func (p *Folder) apply(ctx context.Context, f policy.Folder) error {
 	p.reportDiverged(ctx, f, diverged)
 	for account := range accountsOf(before) {
 		if len(faultsOf(faults, account)) == 0 {
-			p.deps.Log.Info("accept policy", "account", account, "folder", p.config.Dir)
+			p.deps.Log.Info("accept policy", "account", account, "folder", p.config.Location)
 		}
 	}
 	// Last, so that the process is not ready too early.
@@ -221,7 +290,7 @@ func (p *Folder) Refused() (all []string) {
 	for _, account := range slices.Sorted(maps.Keys(accountsOf(faults))) {
 		first := faultsOf(faults, account)[0]
 		fault := policy.Fault{Key: first.Key, Reason: first.Reason}
-		all = append(all, fmt.Sprintf("%s: %s", first.Origin(p.config.Dir), fault))
+		all = append(all, fmt.Sprintf("%s: %s", first.Origin(p.config.Location), fault))
 	}
 	for _, account := range slices.Sorted(maps.Keys(p.config.Accounts())) {
 		f := p.recordFaults(account)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -420,4 +421,83 @@ func TestDivergedPolicyIsOver(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A folder that is followed is read again. A document that an operator has published in between stays until its file
+// changes, and so does the policy of an account that has left the folder.
+func TestFolderIsFollowed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t, interval: time.Minute}
+		dir, write := folderOf(t, map[string]string{"duplication-accounts.json": `["acme", "bell"]`,
+			"acme-duplication-policy.yaml": to("2"), "bell-duplication-policy.yaml": to("2")})
+		p := s.run(dir)
+		next := func() {
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+		}
+		write("acme-duplication-policy.yaml", to("3"))
+		next()
+		p.inForce("acme", "3")
+		p.revision("bell", 1)
+
+		if err := p.Set(t.Context(), "acme", document(t, to("2")), "ann"); err != nil {
+			t.Fatal(err)
+		}
+		next()
+		p.inForce("acme", "2")
+		write("acme-duplication-policy.yaml", "# again\n"+to("3"))
+		next()
+		p.inForce("acme", "3")
+
+		write("acme-duplication-policy.yaml", to("7"))
+		next()
+		p.refuses("acme-duplication-policy.yaml:2:21: defaultPolicies[0].destStoreId: unknown store")
+		p.inForce("acme", "3")
+		write("acme-duplication-policy.yaml", to("2"))
+		next()
+		p.refuses()
+		p.inForce("acme", "2")
+
+		write("duplication-accounts.json", `["acme"]`)
+		next()
+		next()
+		p.inForce("bell", "2")
+		p.logged("the policy folder has no document of the account any more", 1)
+	})
+}
+
+// While a file is being written, what it has is no policy. While the folder cannot be read, the policies stay.
+func TestFolderThatChangesWhileItIsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t, interval: time.Minute}
+		dir, write := ofAcme(t, to("2"))
+		p := s.run(dir)
+		time.Sleep(time.Minute - steadyTime/2)
+		for i := range 3 * steadyReads / 2 { // for longer than one look
+			write(fmt.Sprintf("%s# %d\n", to("3"), i))
+			time.Sleep(steadyTime)
+		}
+		synctest.Wait()
+		p.revision("acme", 1)
+		p.logged("the policy folder changes all the time", 1)
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		p.inForce("acme", "3")
+		p.revision("acme", 2)
+
+		away := dir + ".away"
+		if err := os.Rename(dir, away); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		p.inForce("acme", "3")
+		p.refuses("read the folder")
+		if err := os.Rename(away, dir); err != nil {
+			t.Fatal(err)
+		}
+		later()
+		p.refuses()
+		p.revision("acme", 2)
+	})
 }

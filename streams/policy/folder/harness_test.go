@@ -41,8 +41,9 @@ type site struct {
 	t *testing.T
 
 	mu        sync.Mutex
-	records   []record   // of both topics
-	calls     int        // of Publish with policies
+	records   []record // of both topics
+	calls     int      // of Publish with policies
+	interval  time.Duration
 	processes []*process // those that follow the topics
 }
 
@@ -125,7 +126,7 @@ func (s *site) late(dir string, accounts map[string][]policy.Store) *process {
 	})
 	p.board = incident.NewBoard(s, slog.New(slog.DiscardHandler))
 	known := func() map[string][]policy.Store { return accounts }
-	p.Folder = New(Config{Dir: dir, Accounts: known}, Deps{Registry: p.registry, Board: p.board, Publisher: s,
+	p.Folder = New(Config{Location: dir, Files: os.DirFS(dir), Accounts: known, Follow: s.interval}, Deps{Registry: p.registry, Board: p.board, Publisher: s,
 		Unreadable: func(string) []incident.Subject { return nil },
 		Lists:      func(string) error { return p.unread }, Log: p.log.Log()})
 	return p

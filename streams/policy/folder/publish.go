@@ -55,7 +55,7 @@ func (p *Folder) publish(
 			return fmt.Errorf("encode the policy of %s: %w", account, err)
 		}
 		if sums[account] != "" {
-			rec.FileSha256, rec.From, rec.Location = sums[account], policy.FromFolder, p.config.Dir
+			rec.FileSha256, rec.From, rec.Location = sums[account], policy.FromFolder, p.config.Location
 		}
 		records, msgs = append(records, rec), append(msgs, schemas.Message{Topic: schemas.Policies, Body: rec})
 	}
