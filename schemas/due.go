@@ -5,6 +5,8 @@ import "time"
 // A DueQuery selects live copies of one space in one store that are due for a check, in the order of DueCursor.
 type DueQuery struct {
 	Account, Store, Space string
+	// Prefix selects the items that begin with it; empty: all.
+	Prefix string
 	// PassedBefore selects the copies without a passed check of their current content since then; zero selects all.
 	PassedBefore time.Time
 	// Asserted lets passes count, too, that rest on what the store asserts. Otherwise only those of the bytes count.

@@ -235,7 +235,7 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 	start := time.Now()
 	round := func() (result sweep.Result, err error) {
 		rounds := sweep.FixityRounds{Due: due, Page: 1,
-			Lag:     func(context.Context) (int64, error) { return 0, nil },
+			Lag: noLag, LagHigh: noLag,
 			Checked: func(context.Context, schemas.Copy) (bool, error) { return true, nil },
 			Results: threeResults{}, Queue: threeResults{}}
 		m, err := rounds.Split(sweep.Request{Account: "acme", Store: "disk", Space: "photos", Begun: start})

@@ -17,7 +17,7 @@ import (
 
 func (a *App) fixityRounds() sweep.FixityRounds {
 	f := sweep.FixityRounds{
-		Due: dueCopies{a}, Lag: a.lagOf(schemas.RoleChecker), Large: int64(a.cfg.Duplication.LargeThreshold),
+		Due: dueCopies{a}, Lag: a.lagOf(schemas.RoleChecker), LagHigh: a.lagIn(schemas.RoleChecker, schemas.FixityHigh), Large: int64(a.cfg.Duplication.LargeThreshold),
 		Results: roundResults{a}, Queue: taskQueue{a},
 		Checked: func(ctx context.Context, space schemas.Copy) (bool, error) {
 			return read.HasFinalCheck(ctx, a.db, space)
@@ -33,6 +33,16 @@ func (a *App) fixityRounds() sweep.FixityRounds {
 func (a *App) fixityRequest(n StoreName, space string) sweep.Request {
 	return sweep.Request{Account: n.Account, Store: n.Store, Space: space,
 		Period: a.cfg.Fixity.PeriodOf(n.Account, n.Store, space), Asserts: a.asserts(n)}
+}
+
+// fixityRequestOf is fixityRequest for the name of a split.
+func (a *App) fixityRequestOf(split string) sweep.Request {
+	parts := schemas.SplitKey(split)
+	r := a.fixityRequest(StoreName{parts[0], parts[1]}, parts[2])
+	if len(parts) > 3 {
+		r.Prefix = parts[3]
+	}
+	return r
 }
 
 // asserts reports whether a store is not always read, so that what it asserts counts as a check.
@@ -78,8 +88,7 @@ func (a *App) otherRounds(points []*pb.Checkpoint, now time.Time) (all []sweep.S
 		}
 		m, waits := sweep.Split{Sweep: c.GetSweep(), Name: c.GetSplit()}, false
 		if name, byHand := strings.CutSuffix(c.GetSweep(), demand); name == sweep.FixitySweep {
-			parts := schemas.SplitKey(c.GetSplit())
-			r := a.fixityRequest(StoreName{parts[0], parts[1]}, parts[2])
+			r := a.fixityRequestOf(c.GetSplit())
 			r.All = byHand
 			var e error
 			if m, e = a.fixityRounds().Split(r); e != nil {
@@ -121,12 +130,15 @@ func (a *App) isScheduled(n StoreName, space string) bool {
 // A FixityRound is the result of a fixity round over one space in a store.
 type FixityRound struct {
 	Account, Store, Space string
+	Prefix                string // of the items; empty: all of the space
 	sweep.Result
 }
 
 // A FixityRequest selects the copies of fixity rounds over a space of a store, or over each of its spaces.
 type FixityRequest struct {
 	Account, Store, Space string
+	// Prefix selects the items of Space that begin with it, in a round with All; empty: all.
+	Prefix string
 	// Begun, All, Detach, DryRun and OnRequested are those of sweep.Request.
 	Begun               time.Time
 	All, Detach, DryRun bool
@@ -153,6 +165,7 @@ func (a *App) SweepFixity(ctx context.Context, r FixityRequest) (all []FixityRou
 	requests := make([]sweep.Request, len(spaces))
 	for i, space := range spaces {
 		one := a.fixityRequest(of, space)
+		one.Prefix = r.Prefix
 		one.Begun, one.All, one.Detach, one.OnRequested = r.Begun, r.All, r.Detach, r.OnRequested
 		if r.AnyAge {
 			one.Period = 0
@@ -168,6 +181,7 @@ func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) err
 	requests := make([]sweep.Request, len(rounds))
 	for i, r := range rounds {
 		requests[i] = a.fixityRequest(StoreName{r.Account, r.Store}, r.Space)
+		requests[i].Prefix = r.Prefix
 		requests[i].Begun, requests[i].All, requests[i].Only = r.Started, all, r.ID
 	}
 	_, err := a.fixityByHand(ctx, false, requests)
@@ -189,8 +203,8 @@ func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Reque
 		}
 		results, err := w.rounds(ctx, splits)
 		for _, result := range results {
-			parts := schemas.SplitKey(result.Split)
-			all = append(all, FixityRound{parts[0], parts[1], parts[2], result})
+			r := a.fixityRequestOf(result.Split)
+			all = append(all, FixityRound{r.Account, r.Store, r.Space, r.Prefix, result})
 		}
 		return err
 	})
@@ -261,7 +275,7 @@ func (r roundResults) Counts(ctx context.Context, q sweep.RoundQuery) (c sweep.R
 
 func spaceRound(q sweep.RoundQuery) read.SpaceRound {
 	return read.SpaceRound{Space: schemas.Copy{Account: q.First.Account, Store: q.First.Store, Space: q.First.Space},
-		Round: q.ID, Started: q.Started, Since: q.Since, PassedBefore: q.First.PassedBefore,
+		Prefix: q.First.Prefix, Round: q.ID, Started: q.Started, Since: q.Since, PassedBefore: q.First.PassedBefore,
 		AttemptedBefore: q.First.AttemptedBefore, Asserted: q.First.Asserted, VerifiedSince: q.VerifiedSince}
 }
 
@@ -290,7 +304,7 @@ type taskQueue struct{ a *App }
 // End implements sweep.Queue.
 func (q taskQueue) End(ctx context.Context) (sweep.Offsets, error) {
 	end := sweep.Offsets{}
-	for _, topic := range []schemas.Topic{schemas.FixityLow, schemas.FixityLarge} {
+	for _, topic := range []schemas.Topic{schemas.FixityHigh, schemas.FixityLow, schemas.FixityLarge} {
 		ends, err := q.a.admin.EndOffsets(ctx, topic)
 		if err != nil {
 			return nil, err

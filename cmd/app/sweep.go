@@ -273,6 +273,21 @@ func (a *App) whileAnswering(of StoreName, blocked func(context.Context) error) 
 	}
 }
 
+// lagIn returns a function that returns the number of records of a topic that a role has not handled.
+func (a *App) lagIn(role schemas.Role, topic schemas.Topic) func(context.Context) (int64, error) {
+	return func(ctx context.Context) (n int64, err error) {
+		done, err := a.admin.Committed(ctx, role, topic) // first: a commit made in between would hide lag
+		if err != nil {
+			return 0, err
+		}
+		log, err := a.admin.Extent(ctx, topic)
+		for partition, end := range log.Ends {
+			n += max(0, end-max(done[partition], log.Starts[partition]))
+		}
+		return n, err
+	}
+}
+
 // lagOf returns a function that returns the number of records that roles have not handled.
 func (a *App) lagOf(roles ...schemas.Role) func(context.Context) (int64, error) {
 	return func(ctx context.Context) (n int64, err error) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
@@ -31,6 +32,7 @@ func newSweep() *cobra.Command {
 type sweepFlags struct {
 	engineFlags
 	account, store, space string
+	prefix                string // of the items, with all
 	all, full, wait       bool
 	dryRun                bool
 	listing               sweepListing
@@ -133,6 +135,7 @@ type sweepReport struct {
 	Sweep     string           `json:"sweep"`
 	DryRun    bool             `json:"dry_run,omitempty"`  // nothing was requested
 	Requested int64            `json:"requested"`          // requested checks
+	Checked   int64            `json:"checked"`            // with --wait: copies with a final result
 	Bytes     int64            `json:"requested_bytes"`    // their size on record
 	Seconds   *float64         `json:"seconds,omitempty"`  // with --dry-run: the estimated time of the checks, if known
 	Verdicts  map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies by the verdict of their checks
@@ -161,6 +164,9 @@ func rolesWithoutSweeper() []schemas.Role {
 func (f *sweepFlags) run(c *cobra.Command) error {
 	report := sweepReport{Sweep: "fixity", DryRun: f.dryRun, Rounds: []sweepRound{}}
 	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+		if err := requireStores(e.cfg, schemas.Copy{Account: f.account, Store: f.store}); err != nil {
+			return err
+		}
 		if f.dryRun {
 			err := f.ask(ctx, a, e, &report, nil)
 			if err == nil {
@@ -179,6 +185,9 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 			return report.wait(ctx, w, a, f.all)
 		})
 	})
+	if err == nil && f.all && f.space != "" && report.Requested == 0 {
+		err = fmt.Errorf("%w: no such copies are on record: see 'millrace space list'", precondition.Err)
+	}
 	// Report the requested checks even if a later store fails or the command is interrupted.
 	if err == nil || len(report.Rounds) > 0 {
 		err = errors.Join(err, report.print(c.OutOrStdout(), f))
@@ -215,7 +224,7 @@ func (f *sweepFlags) requests(e *engines) (all []app.FixityRequest) {
 	for _, acc := range e.cfg.Accounts {
 		for _, st := range acc.Stores {
 			if (f.account == "" || acc.ID == f.account) && (f.store == "" || st.ID == f.store) {
-				all = append(all, app.FixityRequest{Account: acc.ID, Store: st.ID, Space: f.space, Begun: begun,
+				all = append(all, app.FixityRequest{Account: acc.ID, Store: st.ID, Space: f.space, Prefix: f.prefix, Begun: begun,
 					All: f.all, DryRun: f.dryRun})
 			}
 		}
@@ -258,6 +267,11 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 	}
 	var err error
 	r.Verdicts, err = verdictsOf(ctx, a.DB(), r.Rounds)
+	for verdict, n := range r.Verdicts {
+		if verdict != "skipped" && verdict != metadataDamaged {
+			r.Checked += n
+		}
+	}
 	return err
 }
 

@@ -12,7 +12,8 @@ import (
 const (
 	// FixitySweep is the name of the periodic fixity sweep, and the kind of its reports.
 	FixitySweep = "fixity"
-	// DemandSweep is the name of fixity rounds that an operator requests.
+	// DemandSweep is the name of fixity rounds that an operator requests, and the kind of the reports of those over some
+	// items of a space.
 	DemandSweep = "fixity.demand"
 	// fixityPage is the default number of copies per page.
 	fixityPage = 1000
@@ -34,9 +35,11 @@ type Request struct {
 	Account, Store, Space string
 	// Begun identifies the round. A round with the same time resumes where it stopped.
 	Begun time.Time
-	// All checks every copy regardless of its last pass. Such rounds have a checkpoint of their own, beside the periodic
-	// ones, and resume only with the same Begun.
+	// All checks every copy regardless of its last pass, ahead of the periodic rounds. Such rounds have a checkpoint of
+	// their own, beside those, and resume only with the same Begun.
 	All bool
+	// Prefix selects the items that begin with it; empty: all. Only a round with All has one.
+	Prefix string
 	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
 	Period time.Duration
 	// Detach lets Sweeper.Rounds return when all checks are requested. A later call, or the sweeper of another process,
@@ -61,8 +64,8 @@ type FixityRounds struct {
 	Checked func(ctx context.Context, space schemas.Copy) (bool, error)
 	Results Results
 	Queue   Queue
-	// Lag returns the number of unread records in the topics of fixity tasks.
-	Lag func(context.Context) (int64, error)
+	// Lag returns the number of unread records in the topics of fixity tasks, and LagHigh those of class high.
+	Lag, LagHigh func(context.Context) (int64, error)
 	// Large is the smallest size in bytes of items of class large; 0 means that none are.
 	Large int64
 	// Page is the number of copies per page [1000].
@@ -124,7 +127,11 @@ func (f FixityRounds) Split(r Request) (Split, error) {
 	if err != nil {
 		return Split{}, err
 	}
-	m := Split{Sweep: c.sweepName(), Name: c.splitName(), Account: r.Account, Lag: f.Lag,
+	lag := f.Lag
+	if r.All {
+		lag = f.LagHigh
+	}
+	m := Split{Sweep: c.sweepName(), Name: c.splitName(), Account: r.Account, Lag: lag,
 		Start: r.Begun, Anew: r.All, Detach: r.Detach, Only: r.Only, OnEmitted: r.OnRequested, Pages: c.sweep,
 		Quiet: isWaiting,
 		Carry: func(c *pb.Checkpoint) []byte {
@@ -138,6 +145,9 @@ func (f FixityRounds) Split(r Request) (Split, error) {
 	}
 	// It is the first round if none has checked these copies before: neither kind of rounds has a checkpoint, except an
 	// empty one, and no check of a round is recorded. So the loss of a checkpoint does not cause a second baseline.
+	if r.Prefix != "" {
+		return m, nil
+	}
 	m.FirstRound = func(ctx context.Context, checkpoint func(sweep, split string) *pb.Checkpoint) (bool, error) {
 		if !empty(checkpoint(m.Sweep, m.Name)) || !empty(checkpoint(other, m.Name)) {
 			return false, nil
@@ -156,10 +166,12 @@ func empty(c *pb.Checkpoint) bool {
 
 func (f FixityRounds) config(r Request) (*fixitySweep, error) {
 	switch {
-	case f.Due == nil || f.Results == nil || f.Queue == nil || f.Checked == nil || f.Lag == nil:
+	case f.Due == nil || f.Results == nil || f.Queue == nil || f.Checked == nil || f.Lag == nil || f.LagHigh == nil:
 		return nil, errors.New("fixity sweep: due, results, queue, checked or lag is missing")
 	case r.Account == "" || r.Store == "" || r.Space == "":
 		return nil, errors.New("fixity sweep: account, store or space is missing")
+	case r.Prefix != "" && !r.All:
+		return nil, errors.New("fixity sweep: a periodic round has a prefix")
 	case f.Page < 0 || f.MaxWait < 0 || r.Period < 0:
 		return nil, errors.New("fixity sweep: page, max wait or period is negative")
 	}
@@ -190,7 +202,12 @@ type fixitySweep struct {
 	space schemas.Copy
 }
 
-func (s *fixitySweep) splitName() string { return schemas.Key(s.Account, s.Store, s.Space) }
+func (s *fixitySweep) splitName() string {
+	if s.Prefix != "" {
+		return schemas.Key(s.Account, s.Store, s.Space, s.Prefix)
+	}
+	return schemas.Key(s.Account, s.Store, s.Space)
+}
 
 func (s *fixitySweep) sweepName() string {
 	if s.All {

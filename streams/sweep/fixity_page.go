@@ -81,7 +81,7 @@ func (s *fixitySweep) selection(r Round) selection {
 
 // query returns the query of a page.
 func (s *fixitySweep) query(at fixityCursor) schemas.DueQuery {
-	return schemas.DueQuery{Account: s.Account, Store: s.Store, Space: s.Space, Limit: s.Page, After: at.DueCursor,
+	return schemas.DueQuery{Account: s.Account, Store: s.Store, Space: s.Space, Prefix: s.Prefix, Limit: s.Page, After: at.DueCursor,
 		PassedBefore: at.Selection.PassedBefore, AttemptedBefore: at.Selection.AttemptedBefore,
 		Asserted: at.Selection.Asserted}
 }
@@ -214,6 +214,9 @@ func (s *fixitySweep) task(round Round, k schemas.KnownCopy) schemas.Message {
 		reason = pb.FixityReason_FIXITY_REASON_DEMAND
 	}
 	topic, priority := taskClass(k.Record.GetManifest().GetSize(), s.Large)
+	if s.All && topic == schemas.FixityLow {
+		topic, priority = schemas.FixityHigh, pb.Priority_PRIORITY_HIGH
+	}
 	return schemas.Message{Topic: topic, Body: &pb.FixityTask{
 		Id:      schemas.ID("sweep", round.ID, k.Copy.String()),
 		Account: k.Account, Store: k.Store, Space: k.Space, Item: k.Item,

@@ -299,6 +299,7 @@ func (r *runner) selectTasks(ctx context.Context, db *clickhouse.DB) ([]sideResu
 	rounds := sweep.FixityRounds{
 		Due:     read.NewDue(db),
 		Lag:     func(context.Context) (int64, error) { return 0, nil },
+		LagHigh: func(context.Context) (int64, error) { return 0, nil },
 		Checked: func(context.Context, schemas.Copy) (bool, error) { return false, nil },
 		Results: noResults{},
 		Queue:   noQueue{},

@@ -140,24 +140,28 @@ func (s *dueSelection) page(q schemas.DueQuery, n int) (page []dueKey, more, ok 
 	return rest[:min(n, len(rest))], len(rest) > n, true
 }
 
-// checkedCopies selects the copies of a space, which takes the parameters account, store and space: since when they
-// have their content, when they were checked last, and when they passed last (good), all shifted. With asserted a pass
-// counts that rests on what the store asserts.
+// checkedCopies selects the copies of a space, which takes the parameters account, store, space and prefix of items:
+// since when they have their content, when they were checked last, and when they passed last (good), all shifted.
 func checkedCopies(asserted bool) string {
-	good := "effective"
-	if asserted {
-		good = "greatest(effective, if(bitShiftRight(asserted_ver, 83) > bitShiftRight(written, 83)," +
-			" toInt64(bitShiftRight(asserted_ver, 83)), 0))"
-	}
 	return "SELECT item, live, effective, toInt64(bitShiftRight(written, 83)) AS since," +
-		" toInt64(bitShiftRight(attempted_ver, 83)) AS attempted, " + good + " AS good FROM (" + copySummary +
-		"account = ? AND store = ? AND space = ? GROUP BY account, store, space, item)"
+		" toInt64(bitShiftRight(attempted_ver, 83)) AS attempted, " + lastPass(asserted) + " AS good FROM (" + copySummary +
+		"account = ? AND store = ? AND space = ? AND startsWith(item, ?) GROUP BY account, store, space, item)"
+}
+
+// lastPass is when a copy of copySummary passed last, shifted. With asserted a pass counts that rests on what the store
+// asserts.
+func lastPass(asserted bool) string {
+	if !asserted {
+		return "effective"
+	}
+	return "greatest(effective, if(bitShiftRight(asserted_ver, 83) > bitShiftRight(written, 83)," +
+		" toInt64(bitShiftRight(asserted_ver, 83)), 0))"
 }
 
 // selectDue returns the first n keys of the copies that are due.
 func selectDue(ctx context.Context, db *clickhouse.DB, q schemas.DueQuery, n int) ([]dueKey, error) {
 	statement := "SELECT item, good FROM (" + checkedCopies(q.Asserted) + ") WHERE live"
-	args := []any{q.Account, q.Store, q.Space}
+	args := []any{q.Account, q.Store, q.Space, q.Prefix}
 	if !q.PassedBefore.IsZero() {
 		statement += " AND good < ?"
 		args = append(args, shifted(q.PassedBefore))

@@ -104,6 +104,7 @@ const (
 // A SpaceRound is a round over one space in one store.
 type SpaceRound struct {
 	Space   schemas.Copy // without an item
+	Prefix  string       // of the items; empty: all of the space
 	Round   string
 	Started time.Time
 	Since   time.Time // its checks began at this time, or later
@@ -200,7 +201,7 @@ func SpaceRoundCounts(ctx context.Context, db *clickhouse.DB, r SpaceRound) (c R
 	now, err := clickhouse.Query[copies](ctx, db, "count the copies of a space",
 		"SELECT toInt64(countIf(live)) AS live_copies, toInt64(countIf(live AND effective >= greatest(?, 1))) AS verified,"+
 			" toInt64(countIf(live AND "+stillDue+")) AS due FROM ("+checkedCopies(r.Asserted)+")"+aggregateInOrder,
-		append(args, r.Space.Account, r.Space.Store, r.Space.Space)...)
+		append(args, r.Space.Account, r.Space.Store, r.Space.Space, r.Prefix)...)
 	if err != nil {
 		return c, err
 	}

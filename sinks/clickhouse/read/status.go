@@ -30,6 +30,7 @@ type StatusQuery struct {
 	Account      string
 	Store, Space string    // empty: all
 	PassedBefore time.Time // copies without a pass since then are overdue; zero: copies that never passed
+	Asserted     bool      // a pass counts for Overdue, too, that rests on what the store asserts
 	Emptied      bool      // also spaces that have no live copies any more
 }
 
@@ -43,6 +44,7 @@ type SpaceStatus struct {
 	Verified uint64 // copies with a pass of the bytes of their current content
 	Overdue  uint64
 	Failing  uint64    // copies with a failed check that began after their newest pass
+	Unknown  uint64    // copies whose newest check has neither passed nor failed, as when the store did not answer
 	Oldest   time.Time // the oldest of the last passes of verified copies; zero: none is verified
 	Newest   time.Time // start of the newest check; zero: there was none
 }
@@ -65,6 +67,7 @@ func FixityStatus(ctx context.Context, db *clickhouse.DB, q StatusQuery) ([]Spac
 		Verified uint64 `ch:"verified"`
 		Overdue  uint64 `ch:"overdue"`
 		Failing  uint64 `ch:"failing"`
+		Unknown  uint64 `ch:"inconclusive"`
 		Oldest   int64  `ch:"oldest"`
 		Newest   int64  `ch:"newest"`
 	}
@@ -75,7 +78,9 @@ func FixityStatus(ctx context.Context, db *clickhouse.DB, q StatusQuery) ([]Spac
 	rows, err := clickhouse.Query[row](ctx, db, "count copies by their checks",
 		"SELECT store, space, countIf(live) AS live_copies, sumIf(size, live AND size >= 0) AS bytes,"+
 			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified,"+
-			" countIf(live AND effective < greatest(?, 1)) AS overdue, countIf(live AND failed_ver > passed_ver) AS failing,"+
+			" countIf(live AND "+lastPass(q.Asserted)+" < greatest(?, 1)) AS overdue,"+
+			" countIf(live AND failed_ver > passed_ver) AS failing,"+
+			" countIf(live AND attempted_ver > greatest(passed_ver, failed_ver, asserted_ver, written)) AS inconclusive,"+
 			" minIf(effective, live AND effective > 0) AS oldest,"+
 			" toInt64(bitShiftRight(maxIf(attempted_ver, live), 83)) AS newest"+
 			" FROM ("+copySummary+where+" GROUP BY account, store, space, item)"+
@@ -84,7 +89,7 @@ func FixityStatus(ctx context.Context, db *clickhouse.DB, q StatusQuery) ([]Spac
 	all := make([]SpaceStatus, len(rows))
 	for i, r := range rows {
 		all[i] = SpaceStatus{
-			r.Store, r.Space, r.Live, r.Bytes, r.Unsized, r.Verified, r.Overdue, r.Failing,
+			r.Store, r.Space, r.Live, r.Bytes, r.Unsized, r.Verified, r.Overdue, r.Failing, r.Unknown,
 			unshiftTime(r.Oldest), unshiftTime(r.Newest),
 		}
 	}

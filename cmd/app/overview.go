@@ -1,0 +1,155 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka/admin"
+	"github.com/millrace/millrace/streams/kafka/deadletter"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// An Overview is the state of an installation in short.
+type Overview struct {
+	Stores []StoreOverview
+	Work   []RoleBacklog
+	// Incidents are the open ones by kind, and Waiting how many of them wait for a decision of an operator.
+	Incidents []read.IncidentCount
+	Waiting   int64
+	// DeadLetters is the number of messages that wait for an operator since they could not be handled.
+	DeadLetters int64
+	Paused      []string // what is paused, in the words of 'millrace pause'
+	Inactive    []string // accounts
+	Unserved    []schemas.Role
+}
+
+// A StoreOverview adds the spaces of a store.
+type StoreOverview struct {
+	StoreName
+	Copies, Verified, Overdue, Failing, Unknown uint64
+	Bytes                                       int64 // of the copies with a known size
+}
+
+// A RoleBacklog is what a role has not handled.
+type RoleBacklog struct {
+	Role    schemas.Role
+	Records int64
+	Bytes   *int64   // nil: unknown
+	Seconds *float64 // to handle them at the rate of the last seconds; nil: unknown
+}
+
+// rateWait is the time over which the rate of roles is measured.
+const rateWait = 2 * time.Second
+
+// Overview returns the state of an installation.
+func (a *App) Overview(ctx context.Context) (o Overview, err error) {
+	spaces, err := a.FixityStatus(ctx, schemas.Copy{}, time.Now())
+	if err != nil {
+		return o, err
+	}
+	o.Stores = storesOf(spaces)
+	if o.Incidents, err = read.CountIncidents(ctx, a.db, ""); err != nil {
+		return o, err
+	}
+	for _, n := range o.Incidents {
+		switch n.Kind {
+		case incident.DeletesHeld, incident.RewritesHeld: // lists, which wait since they were opened
+			o.Waiting += n.Open
+		default:
+			o.Waiting += n.Waiting
+		}
+	}
+	if o.Work, err = a.backlogs(ctx); err != nil {
+		return o, err
+	}
+	if o.DeadLetters, err = a.countDeadLetters(ctx); err != nil {
+		return o, err
+	}
+	s, err := a.Standstill(ctx, Roles()...)
+	for _, p := range s.Paused {
+		o.Paused = append(o.Paused, p.String())
+	}
+	o.Inactive, o.Unserved = s.Inactive, s.Unserved
+	return o, err
+}
+
+// storesOf adds the spaces of each store, which are sorted by account and store.
+func storesOf(spaces []SpaceFixity) (all []StoreOverview) {
+	for _, s := range spaces {
+		n := StoreName{s.Account, s.Store}
+		if len(all) == 0 || all[len(all)-1].StoreName != n {
+			all = append(all, StoreOverview{StoreName: n})
+		}
+		of := &all[len(all)-1]
+		of.Copies, of.Bytes = of.Copies+s.Live, of.Bytes+s.Bytes
+		of.Verified, of.Overdue = of.Verified+s.Live-s.Overdue, of.Overdue+s.Overdue
+		of.Failing, of.Unknown = of.Failing+s.Failing, of.Unknown+s.Unknown
+	}
+	return all
+}
+
+// backlogs returns what each role has not handled, those with most first.
+func (a *App) backlogs(ctx context.Context) (all []RoleBacklog, err error) {
+	if _, err = a.admin.Lags(ctx, Roles()...); err != nil { // the rates are those between two calls
+		return nil, err
+	}
+	if err := retry.Sleep(ctx, rateWait); err != nil {
+		return nil, err
+	}
+	lags, err := a.admin.Lags(ctx, Roles()...)
+	if err != nil {
+		return nil, err
+	}
+	return backlogsOf(lags), nil
+}
+
+// backlogsOf adds the lags of each role. Its topics are handled at the same time.
+func backlogsOf(lags []admin.Lag) (all []RoleBacklog) {
+	for _, l := range lags {
+		if l.Records == 0 {
+			continue
+		}
+		i := slices.IndexFunc(all, func(b RoleBacklog) bool { return b.Role == l.Role })
+		if i < 0 {
+			all = append(all, RoleBacklog{Role: l.Role, Records: l.Records, Bytes: l.Bytes, Seconds: l.Seconds})
+			continue
+		}
+		b := &all[i]
+		b.Records += l.Records
+		if b.Bytes = sumOf(b.Bytes, l.Bytes); b.Seconds != nil && l.Seconds != nil {
+			longest := max(*b.Seconds, *l.Seconds)
+			b.Seconds = &longest
+		} else {
+			b.Seconds = nil
+		}
+	}
+	slices.SortStableFunc(all, func(a, b RoleBacklog) int { return cmp.Compare(b.Records, a.Records) })
+	return all
+}
+
+// sumOf adds two numbers, of which none may be unknown.
+func sumOf(a, b *int64) *int64 {
+	if a == nil || b == nil {
+		return nil
+	}
+	sum := *a + *b
+	return &sum
+}
+
+func (a *App) countDeadLetters(ctx context.Context) (n int64, err error) {
+	letters, err := deadletter.New(a.kafka)
+	if err != nil {
+		return 0, err
+	}
+	defer letters.Close()
+	err = letters.Each(ctx, deadletter.Query{}, func(*deadletter.Letter) error {
+		n++
+		return nil
+	})
+	return n, err
+}

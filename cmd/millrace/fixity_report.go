@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/sinks/fixityreport"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+// A roundsQuery selects the reports of fixity rounds.
+type roundsQuery struct {
+	of    schemas.Copy // without an item
+	round string       // also one over some items of a space; empty: the newest of each space, or all
+	all   bool
+	since time.Time
+	limit int
+}
+
+// read returns the rounds, newest first.
+func (q roundsQuery) read(ctx context.Context, db *clickhouse.DB) (rounds []fixityreport.Round, err error) {
+	r := read.ReportQuery{Kind: sweep.FixitySweep, Account: q.of.Account, Store: q.of.Store, Space: q.of.Space,
+		Since: q.since, Newest: !q.all && q.round == "", Limit: q.limit}
+	found, err := read.Reports(ctx, db, r)
+	if err == nil && q.round != "" {
+		r.Kind = sweep.DemandSweep
+		var more []read.RoundReport
+		more, err = read.Reports(ctx, db, r)
+		found = append(found, more...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, report := range found {
+		if q.round == "" || report.Round == q.round {
+			rounds = append(rounds, fixityreport.Round{RoundReport: report, Checks: checksOf(ctx, db, report)})
+		}
+	}
+	return rounds, nil
+}
+
+// checksPage is the number of checks that are read at once.
+const checksPage = 10_000
+
+// checksOf returns fixityreport.Round.Checks of a report.
+func checksOf(
+	ctx context.Context, db *clickhouse.DB, r read.RoundReport,
+) func(findings bool, each func(read.RoundCheck) error) error {
+	return func(findings bool, each func(read.RoundCheck) error) error {
+		q := read.RoundCheckQuery{Space: schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}, Round: r.Round,
+			Started: r.Started, Findings: findings, Limit: checksPage}
+		for {
+			checks, err := read.RoundChecks(ctx, db, q)
+			if err != nil {
+				return err
+			}
+			for _, c := range checks {
+				if err := each(c); err != nil {
+					return err
+				}
+				q.After = c.Item
+			}
+			if len(checks) < q.Limit {
+				return nil
+			}
+		}
+	}
+}
+
+func newFixityRounds() *cobra.Command {
+	var (
+		f   engineFlags
+		h   historyFlags
+		all bool
+		o   *output
+	)
+	c := &cobra.Command{
+		Use:   "rounds " + copiesScope,
+		Short: "List the newest fixity round of each space, and its result",
+		Long: `Lists the newest fixity round of each space in each store that has ended, or with --all all rounds, newest
+first. Rounds that are under way are in 'millrace sweep status fixity'. RESULT is
+
+  success     every copy of the space has passed a check of its bytes within the period, and nothing was found
+  findings    copies have failed their check, are unknown, or have lost their properties
+  incomplete  nothing was found, but copies have not passed within the period, or the round has not checked all
+              that it requested
+
+CHECKED is the number of copies with a final result of the round, which checks only what is due, and FINDINGS that of
+its findings. COVERAGE is the share of the copies of the space that have passed within the period.`,
+		Args: atMostOne,
+		RunE: func(c *cobra.Command, args []string) error {
+			q := roundsQuery{all: all}
+			var err error
+			if q.of, err = atMostOneScope(args, 3); err != nil {
+				return err
+			}
+			if q.since, err = h.parse(); err != nil {
+				return err
+			}
+			if all {
+				q.limit = h.limit
+			} else if c.Flags().Changed("limit") {
+				return fmt.Errorf("%w: --limit is of --all", usage.Err)
+			}
+			return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
+				rounds, err := q.read(ctx, db)
+				if err != nil {
+					return err
+				}
+				rows := make([]roundRow, len(rounds))
+				for i, r := range rounds {
+					rows[i] = roundRowOf(r)
+				}
+				return printList(c.OutOrStdout(), o, rows, roundTable())
+			})
+		},
+	}
+	f.register(c)
+	h.register(c, "rounds")
+	c.Flags().BoolVar(&all, "all", false, "all rounds, not only the newest of each space")
+	o = listFlag(c)
+	return c
+}
+
+// A roundRow is a fixity round in a list.
+type roundRow struct {
+	Account  string           `json:"account"`
+	Store    string           `json:"store"`
+	Space    string           `json:"space"`
+	Round    string           `json:"round"`
+	Started  *time.Time       `json:"started"`
+	Finished *time.Time       `json:"finished"`
+	Result   string           `json:"result"`
+	Complete bool             `json:"complete"`
+	Checked  int64            `json:"checked"`
+	Found    int64            `json:"findings"`
+	Coverage *float64         `json:"coverage"`
+	Counts   map[string]int64 `json:"counts"`
+	Detail   string           `json:"detail"`
+}
+
+func roundRowOf(r fixityreport.Round) roundRow {
+	row := roundRow{r.Account, r.Store, r.Space, r.Round, set(r.Started), set(r.Finished), r.Result(), r.Complete,
+		r.Checked(), r.Found(), nil, countsOrEmpty(r.Counts), r.Detail}
+	if share, ok := r.Coverage(); ok {
+		row.Coverage = &share
+	}
+	return row
+}
+
+func roundTable() table[roundRow] {
+	const columns = "STORE\tSPACE\tROUND\tSTARTED\tFINISHED\tRESULT\tCHECKED\tFINDINGS\tCOVERAGE\tDETAIL"
+	return table[roundRow]{columns, func(r roundRow) []string {
+		coverage := ""
+		if r.Coverage != nil {
+			coverage = shareText(*r.Coverage)
+		}
+		return []string{storeName(r.Account, r.Store), r.Space, r.Round, stamp(r.Started), stamp(r.Finished), r.Result,
+			strconv.FormatInt(r.Checked, 10), strconv.FormatInt(r.Found, 10), coverage, r.Detail}
+	}}
+}
+
+func newFixityReport() *cobra.Command {
+	var (
+		f     engineFlags
+		q     roundsQuery
+		since string
+		o     *output
+	)
+	c := &cobra.Command{
+		Use:   "report " + copiesScope,
+		Short: "Write the report of the newest fixity round of each space",
+		Long: `Writes the report of the newest fixity round of each space in each store that has ended; with --round that of
+one round, and with --since those of all rounds that have ended since.
+
+Forms of the output:
+
+  json   rounds with their result, counts and findings
+  csv    every checked copy (RFC 4180)
+  tsv    every checked copy, in the 11 columns of DuraCloud's reports: date-checked, account, store-id, store-type,
+         space-id, content-id, result (success, failure, error for unknown, ignore), content-checksum,
+         provider-checksum, manifest-checksum, details; with backslashes before tabs, line breaks and backslashes
+  html   a page with the rounds and up to 1,000 findings of each, without scripts, which can be printed
+
+RESULT and COVERAGE are those of 'millrace fixity rounds'.`,
+		Args: atMostOne,
+		RunE: func(c *cobra.Command, args []string) error {
+			var err error
+			if q.of, err = atMostOneScope(args, 3); err != nil {
+				return err
+			}
+			if since != "" && q.round != "" {
+				return fmt.Errorf("%w: --round is one round, and --since are several", usage.Err)
+			}
+			if since != "" {
+				if q.since, err = sinceTime(since, time.Now()); err != nil {
+					return err
+				}
+				q.all = true
+			}
+			return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
+				rounds, err := q.read(ctx, db)
+				if err != nil {
+					return err
+				}
+				if q.round != "" && len(rounds) == 0 {
+					return fmt.Errorf("%w: no round %q has ended: see 'millrace fixity rounds'", usage.Err, q.round)
+				}
+				fixityreport.Sort(rounds)
+				return fixityreport.Format(o.form).Write(c.OutOrStdout(), rounds)
+			})
+		},
+	}
+	f.register(c)
+	c.Flags().StringVar(&q.round, "round", "", "the report of the round with this `ID`")
+	c.Flags().StringVar(&since, "since", "",
+		"the reports of rounds that have ended since this `TIME`, or within the last such period: 2006-01-02T15:04:05Z, 7d")
+	forms := make([]string, 0, len(fixityreport.Formats()))
+	for _, format := range fixityreport.Formats() {
+		forms = append(forms, string(format))
+	}
+	o = outputFlag(c, forms...)
+	return c
+}

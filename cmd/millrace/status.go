@@ -1,0 +1,174 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/internal/bytesize"
+)
+
+func newStatus() *cobra.Command {
+	var (
+		f engineFlags
+		o *output
+	)
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Show the copies, the work and what waits for a person, on one screen",
+		Long: `Shows
+
+  - the copies of each store, and how many have passed a check within their period: 'millrace fixity status' has each
+    space
+  - the messages that roles have not handled, and how long that takes at the rate of the last two seconds
+  - the open incidents by kind, how many of them wait for a decision, and dead letters: 'millrace incident list',
+    'millrace dead list'
+  - what is paused, inactive accounts, and roles that no process runs
+
+Exit codes: 0 fine, also if something waits, 1 error, 2 usage, 5 precondition.`,
+		Args: usage.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+				s, err := a.Overview(ctx)
+				if err != nil {
+					return err
+				}
+				if e.state != nil { // roles run only in commands
+					s.Unserved = nil
+				}
+				if o.form == formJSON {
+					return writeJSON(c.OutOrStdout(), statusOf(s))
+				}
+				return printStatus(c.OutOrStdout(), statusOf(s), time.Now())
+			})
+		},
+	}
+	f.register(c)
+	o = outputFlag(c, formText, formJSON)
+	return c
+}
+
+// A statusReport is the state of an installation.
+type statusReport struct {
+	Stores      []statusStore    `json:"stores"`
+	Work        []statusWork     `json:"work"`
+	Incidents   []statusIncident `json:"incidents"` // open ones
+	Waiting     int64            `json:"waiting"`   // incidents that wait for a decision
+	DeadLetters int64            `json:"dead_letters"`
+	Paused      []string         `json:"paused"`
+	Inactive    []string         `json:"inactive"`
+	Unserved    []string         `json:"unserved"` // roles that no process runs
+}
+
+// A statusStore is a store with its copies.
+type statusStore struct {
+	Account  string  `json:"account"`
+	Store    string  `json:"store"`
+	Copies   uint64  `json:"copies"`
+	Bytes    int64   `json:"bytes"`
+	Verified uint64  `json:"verified"`
+	Share    float64 `json:"verified_share"`
+	Overdue  uint64  `json:"overdue"`
+	Failing  uint64  `json:"failing"`
+	Unknown  uint64  `json:"unknown"`
+}
+
+// A statusWork is what a role has not handled.
+type statusWork struct {
+	Role    string   `json:"role"`
+	Records int64    `json:"records"`
+	Bytes   *int64   `json:"bytes"`
+	Seconds *float64 `json:"seconds"` // to handle them; null: unknown
+}
+
+// A statusIncident counts incidents of one kind.
+type statusIncident struct {
+	Kind    string     `json:"kind"`
+	Open    int64      `json:"open"`
+	Waiting int64      `json:"waiting"`
+	Oldest  *time.Time `json:"oldest"`
+}
+
+func statusOf(s app.Overview) statusReport {
+	r := statusReport{Stores: []statusStore{}, Work: []statusWork{}, Incidents: []statusIncident{}, Waiting: s.Waiting,
+		DeadLetters: s.DeadLetters, Paused: filled(s.Paused), Inactive: filled(s.Inactive), Unserved: []string{}}
+	for _, st := range s.Stores {
+		share := 1.0
+		if st.Copies > 0 {
+			share = float64(st.Verified) / float64(st.Copies)
+		}
+		r.Stores = append(r.Stores, statusStore{st.Account, st.Store, st.Copies, st.Bytes, st.Verified, share, st.Overdue,
+			st.Failing, st.Unknown})
+	}
+	for _, w := range s.Work {
+		r.Work = append(r.Work, statusWork{string(w.Role), w.Records, w.Bytes, w.Seconds})
+	}
+	for _, i := range s.Incidents {
+		r.Incidents = append(r.Incidents, statusIncident{i.Kind, i.Open, i.Waiting, set(i.Oldest)})
+	}
+	for _, role := range s.Unserved {
+		r.Unserved = append(r.Unserved, string(role))
+	}
+	return r
+}
+
+// printStatus prints a report as text.
+func printStatus(w io.Writer, r statusReport, now time.Time) error {
+	var b strings.Builder
+	section := func(columns string, rows [][]string, none string) {
+		if len(rows) == 0 {
+			fmt.Fprintf(&b, "%s\n\n", none)
+			return
+		}
+		tw := tabwriter.NewWriter(&b, 2, 0, 2, ' ', 0)
+		fmt.Fprintln(tw, columns)
+		for _, row := range rows {
+			fmt.Fprintln(tw, strings.Join(row, "\t"))
+		}
+		_ = tw.Flush() // a strings.Builder takes all
+		fmt.Fprintln(&b)
+	}
+	n := func(n uint64) string { return strconv.FormatUint(n, 10) }
+	var rows [][]string
+	for _, s := range r.Stores {
+		rows = append(rows, []string{storeName(s.Account, s.Store), n(s.Copies), bytesize.Format(s.Bytes), n(s.Verified),
+			shareText(s.Share), n(s.Overdue), n(s.Failing), n(s.Unknown)})
+	}
+	section("STORE\tCOPIES\tBYTES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN", rows, "no copies are on record")
+	rows = nil
+	for _, work := range r.Work {
+		left := "unknown"
+		if work.Seconds != nil {
+			left = secondsText(*work.Seconds)
+		}
+		rows = append(rows, []string{work.Role, strconv.FormatInt(work.Records, 10), left})
+	}
+	section("ROLE\tMESSAGES TO HANDLE\tTIME LEFT", rows, "no messages wait for a role")
+	rows = nil
+	for _, i := range r.Incidents {
+		age := ""
+		if i.Oldest != nil {
+			age = secondsText(now.Sub(*i.Oldest).Seconds())
+		}
+		rows = append(rows, []string{i.Kind, strconv.FormatInt(i.Open, 10), strconv.FormatInt(i.Waiting, 10), age})
+	}
+	section("OPEN INCIDENTS\tNUMBER\tAWAITING APPROVAL\tOLDEST", rows, "no incident is open")
+	fmt.Fprintf(&b, "%d incidents wait for a decision: millrace incident list\n", r.Waiting)
+	fmt.Fprintf(&b, "%d dead letters: millrace dead list\n", r.DeadLetters)
+	for what, names := range map[string][]string{"paused": r.Paused, "inactive accounts": r.Inactive,
+		"roles that no process runs": r.Unserved} {
+		if len(names) > 0 {
+			fmt.Fprintf(&b, "%s: %s\n", what, strings.Join(names, ", "))
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,62 @@
+package fixityreport
+
+import (
+	_ "embed" // the template
+	"fmt"
+	"html/template"
+	"io"
+	"strconv"
+
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+)
+
+// pageFindings is the number of findings of a round that a page lists.
+const pageFindings = 1000
+
+//go:embed page.html
+var pageText string
+
+var page = template.Must(template.New("page").Parse(pageText))
+
+// A pageRound is a round on a page.
+type pageRound struct {
+	Round
+	Share    string
+	Findings []pageFinding
+	More     int64 // findings that are not listed
+}
+
+// A pageFinding is a finding on a page.
+type pageFinding struct {
+	read.RoundCheck
+	Words                     string
+	Content, Stored, Manifest string
+}
+
+// writeHTML writes a page that can be printed. It holds the findings in memory.
+func writeHTML(w io.Writer, rounds []Round) error {
+	data := struct{ Rounds []pageRound }{}
+	for _, r := range rounds {
+		p := pageRound{Round: r, Share: "unknown"}
+		if share, ok := r.Coverage(); ok {
+			p.Share = strconv.FormatFloat(float64(int(share*1000))/10, 'f', 1, 64) + " %"
+		}
+		err := r.Checks(true, func(c read.RoundCheck) error {
+			if len(p.Findings) == pageFindings {
+				p.More++
+				return nil
+			}
+			p.Findings = append(p.Findings,
+				pageFinding{c, details(c), digests(c.Content), digests(c.Stored), digests(c.Manifest)})
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		data.Rounds = append(data.Rounds, p)
+	}
+	if err := page.Execute(w, data); err != nil {
+		return fmt.Errorf("write the page: %w", err)
+	}
+	return nil
+}
