@@ -72,6 +72,7 @@ type App struct {
 	reader          *read.Reader
 	registry        *prometheus.Registry // nil: http.listen is not set
 	lagMetrics      *admin.LagMetrics
+	workMetrics     *workMetrics
 	tracing         *tracing // nil: no spans
 	producer        *kafka.Producer
 	admin           *admin.Admin

@@ -150,7 +150,7 @@ func (a *App) copier() ([]part, error) {
 				w.Stores = [2]string{c.GetDestinationStore()}
 			}
 			return w
-		}}), e.Handle)
+		}}), a.workMetrics.counting(e.Handle))
 	if err != nil {
 		return nil, err
 	}
@@ -212,7 +212,7 @@ func (a *App) checker() ([]part, error) {
 				Account: t.GetAccount(), Stores: [2]string{t.GetStore()},
 				Bytes: max(t.GetKnown().GetManifest().GetSize(), t.GetSize()),
 			}
-		}}), c.Handle)
+		}}), a.workMetrics.counting(c.Handle))
 	if err != nil {
 		return nil, err
 	}

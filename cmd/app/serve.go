@@ -31,7 +31,7 @@ const (
 // registerMetrics creates the metrics. Without http.listen only the process itself reads them.
 func (a *App) registerMetrics() {
 	reg := health.NewRegistry()
-	a.kafka.Metrics, a.lagMetrics = metrics.New(reg), admin.NewLagMetrics(reg)
+	a.kafka.Metrics, a.lagMetrics, a.workMetrics = metrics.New(reg), admin.NewLagMetrics(reg), newWorkMetrics(reg)
 	if a.cfg.HTTP.Listen != "" {
 		a.registry = reg
 	}

@@ -58,6 +58,10 @@ func (a *App) sweeper() ([]part, error) {
 		a.registry.MustRegister(m)
 		parts = append(parts, afterTables("policy pairs",
 			func(ctx context.Context) error { return a.watchPairs(ctx, m) }, a.policies))
+		copies := newCopyMetrics()
+		a.registry.MustRegister(copies)
+		parts = append(parts, afterTables("copies",
+			func(ctx context.Context) error { return a.watchCopies(ctx, copies) }, a.policies))
 	}
 	return parts, nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
-	"github.com/millrace/millrace/internal/bytesize"
 )
 
 func newStatus() *cobra.Command {
@@ -139,7 +138,7 @@ func printStatus(w io.Writer, r statusReport, now time.Time) error {
 	n := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	var rows [][]string
 	for _, s := range r.Stores {
-		rows = append(rows, []string{storeName(s.Account, s.Store), n(s.Copies), bytesize.Format(s.Bytes), n(s.Verified),
+		rows = append(rows, []string{storeName(s.Account, s.Store), n(s.Copies), strconv.FormatInt(s.Bytes, 10), n(s.Verified),
 			shareText(s.Share), n(s.Overdue), n(s.Failing), n(s.Unknown)})
 	}
 	section("STORE\tCOPIES\tBYTES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN", rows, "no copies are on record")
@@ -163,10 +162,12 @@ func printStatus(w io.Writer, r statusReport, now time.Time) error {
 	section("OPEN INCIDENTS\tNUMBER\tAWAITING APPROVAL\tOLDEST", rows, "no incident is open")
 	fmt.Fprintf(&b, "%d incidents wait for a decision: millrace incident list\n", r.Waiting)
 	fmt.Fprintf(&b, "%d dead letters: millrace dead list\n", r.DeadLetters)
-	for what, names := range map[string][]string{"paused": r.Paused, "inactive accounts": r.Inactive,
-		"roles that no process runs": r.Unserved} {
-		if len(names) > 0 {
-			fmt.Fprintf(&b, "%s: %s\n", what, strings.Join(names, ", "))
+	for _, l := range []struct {
+		what  string
+		names []string
+	}{{"paused", r.Paused}, {"inactive accounts", r.Inactive}, {"roles that no process runs", r.Unserved}} {
+		if len(l.names) > 0 {
+			fmt.Fprintf(&b, "%s: %s\n", l.what, strings.Join(l.names, ", "))
 		}
 	}
 	_, err := io.WriteString(w, b.String())
