@@ -40,6 +40,10 @@ minutes.`,
 records that a listing is compared with, and those of which fixity tasks are selected (--rows). All roles run for the
 import of unknown files; an in-memory broker and slow consumers for the backlog. It takes more than ten minutes.`,
 			bench.Sweep},
+		{"fixity", "Benchmark checks and the log of checks", `All roles run for the checks of files that are on record, and
+the peer reads the same files. Items are read from an S3 server in memory, ours and the peer's in turns. ClickHouse
+generates the checks among which those of one copy are looked up (--rows). It takes about six minutes.`,
+			bench.Fixity},
 		{"main", "Benchmark the main job", `All roles run with an embedded broker and an embedded ClickHouse, as in
 'millrace demo'. Files are stored, copied twice, checked and recorded; then copies are deleted; then an import is
 copied; then the latency of changes is measured. It takes about eight minutes.`, bench.Main},
@@ -101,7 +105,7 @@ func (f *flags) command(name, short, long string, of ...area) *cobra.Command {
 		"`DIR` with the programs of the peers and S3 servers (default: peers, next to this program)")
 	for _, a := range of {
 		switch a.name {
-		case "sink", "duplicate", "sweep":
+		case "sink", "duplicate", "sweep", "fixity":
 			if s.Lookup("rows") != nil {
 				continue
 			}

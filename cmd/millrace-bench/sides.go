@@ -104,10 +104,10 @@ func newRolesSide() *cobra.Command {
 	var side bench.RolesSide
 	c := hidden("rolesside", "Run all roles for one job and print the time it took",
 		func(ctx context.Context) ([]byte, error) { return side.Run(ctx) }) //nolint:gocritic // flags set side later
-	c.Flags().StringVar(&side.Do, "do", "", "store, change, delete, import, adopt or adopt-live")
+	c.Flags().StringVar(&side.Do, "do", "", "store, change, delete, import, check, adopt or adopt-live")
 	c.Flags().StringVar(&side.Dir, "dir", "", "empty `DIR` for state, stores and output")
 	c.Flags().StringVar(&side.Files, "files", "", "store the files below `DIR`")
-	c.Flags().IntVar(&side.Items, "items", 0, "change, delete, import, adopt or adopt-live `N` items")
+	c.Flags().IntVar(&side.Items, "items", 0, "change, delete, import, check, adopt or adopt-live `N` items")
 	c.Flags().IntVar(&side.Limit, "limit", 0, "set deletes.max_count to `N`")
 	c.Flags().DurationVar(&side.Window, "window", 0, "count deletes or copies for this `DURATION`")
 	return c

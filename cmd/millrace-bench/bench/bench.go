@@ -90,6 +90,7 @@ type runner struct {
 	listing       *sideResult          // the result of the listing benchmark; nil until it has run
 	sinkPeakBytes int64                // peak memory of the role sink's process; 0 until it has run
 	swept         map[string]sweptKind // the comparisons that have run
+	checks        []checkCost          // of the rounds that have run
 }
 
 // amounts sets the size of each benchmark.
@@ -125,6 +126,7 @@ type amounts struct {
 	comparedFiles int           // files in each of two stores that are compared
 	adopted       int           // files that no record has
 	selected      int           // fixity tasks
+	checked       int           // files to check
 	outstanding   int           // commands that sweeps emit to slow consumers
 	window        time.Duration // how long deletes and copies are counted
 	callTime      time.Duration // how long a call is repeated
@@ -138,6 +140,7 @@ func full() amounts {
 		objects: 20_000, diskObjects: 3_000, largeItems: 64, largeSize: largeBytes, hugeItems: 4, hugeSize: 1 << 30,
 		mixedItems: 48, emitted: 100_000, listed: 1_000_000,
 		local: 10_000, written: 5_000, deleted: 10_000, imported: 12_000, changed: 3_000, window: time.Minute,
+		checked:  100_000,
 		compared: 1_000_000, comparedFiles: 100_000, adopted: 100_000, selected: 100_000, outstanding: 80_000,
 		callTime: 500 * time.Millisecond,
 	}
@@ -153,6 +156,7 @@ func quick() amounts {
 		objects: 100, diskObjects: 50, largeItems: 2, largeSize: 17 << 20, hugeItems: 1, hugeSize: 33 << 20, mixedItems: 9,
 		emitted: 1_000, listed: 3_500,
 		local: 100, written: 100, deleted: 50, imported: 50, changed: 50, window: 3 * time.Second, callTime: time.Millisecond,
+		checked:  200,
 		compared: 2_000, comparedFiles: 1_000, adopted: 200, selected: 2_000, outstanding: 1_600,
 	}
 }

@@ -32,7 +32,7 @@ import (
 // RolesSide is the job of one child process in the main job's figures. It runs the roles with an embedded broker and an
 // embedded ClickHouse, as millrace demo does, and reports the time for one job.
 type RolesSide struct {
-	Do     string        // store, change, delete, import, adopt or adopt-live
+	Do     string        // store, change, delete, import, check, adopt or adopt-live
 	Dir    string        // an empty directory for the state and the stores
 	Files  string        // directory of the files to store; only for store
 	Items  int           // number of items; for the other jobs
@@ -41,7 +41,7 @@ type RolesSide struct {
 }
 
 var errRolesSide = errors.New(
-	"--dir is required, and --do store with --files, --do change, adopt or adopt-live with --items, " +
+	"--dir is required, and --do store with --files, --do change, check, adopt or adopt-live with --items, " +
 		"or --do delete or import with --items and --window")
 
 func (s RolesSide) check() error {
@@ -49,7 +49,7 @@ func (s RolesSide) check() error {
 	switch s.Do {
 	case "store":
 		complete = s.Files != ""
-	case "change", "adopt", adoptLive:
+	case "change", "check", "adopt", adoptLive:
 		complete = s.Items > 0
 	case "delete", "import":
 		complete = s.Items > 0 && s.Window > 0
@@ -71,7 +71,7 @@ const (
 // policies returns the policy of each job: two copies for store and change, none for adopt, one otherwise.
 func (s RolesSide) policies() string {
 	switch s.Do {
-	case "adopt":
+	case "adopt", "check":
 		return `{}`
 	case "store", "change":
 		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`
@@ -114,7 +114,7 @@ func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
 	// All but the sweeper: the job starts its round itself, as the demo does.
 	roles := slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
 	all := []service{rolesService(a, roles...), serviceFunc(state.Watch)}
-	if s.Do != "import" {
+	if !s.isPlain() {
 		if j.client, err = a.EmittingStore(mainAccount, primary, "bench"); err != nil {
 			return nil, err
 		}
@@ -152,7 +152,7 @@ func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 			return nil, fmt.Errorf("make a store: %w", err)
 		}
 		store := settings.Store{ID: id, Driver: "file", Root: root, Primary: id == primary}
-		if s.Do == "import" && id == primary {
+		if s.isPlain() && id == primary {
 			store.Layout, store.Space, store.Expect = "plain", space, expectedFile
 			if err := s.fillTree(root); err != nil {
 				return nil, err
@@ -181,10 +181,17 @@ func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	return saved, nil
 }
 
-// fillTree writes the files to import, 1 KiB each.
+// isPlain reports whether the first store is a tree that exists before.
+func (s RolesSide) isPlain() bool { return s.Do == "import" || s.Do == "check" }
+
+// fillTree writes the files to import, of 1 KiB each, or to check.
 func (s RolesSide) fillTree(root string) error {
+	times := 1
+	if s.Do == "check" {
+		times = checkedSize / len(content(0))
+	}
 	for i := range s.Items {
-		if err := os.WriteFile(filepath.Join(root, item(i)), []byte(content(i)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(root, item(i)), []byte(strings.Repeat(content(i), times)), 0o644); err != nil {
 			return fmt.Errorf("write a file to import: %w", err)
 		}
 	}
@@ -222,6 +229,8 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 		return j.delete(ctx)
 	case "import":
 		return j.imported(ctx)
+	case "check":
+		return j.check(ctx)
 	case "adopt":
 		return j.adopt(ctx)
 	case adoptLive:

@@ -200,6 +200,26 @@ func SpaceRows() Fill {
 	return f
 }
 
+// ChecksOfACopy is the number of checks that CheckRows makes of each copy.
+const ChecksOfACopy = 10
+
+// CheckRows fills bit_log with ten checks of each copy in the first store, one a month. Item has the copies, a tenth of
+// the rows.
+func CheckRows() Fill {
+	return Fill{"bit_log", `INSERT INTO {db}.bit_log
+  (id, ts, topic, inc, part, off, account, store, space, item, store_kind, reason, verdict, row, finding, final, level,
+   content_state, stored_state, manifest_state, audit_state, digest.algorithm, digest.value, digest.places, bytes_read,
+   worker, host, software, finished)
+WITH intDiv(number * 10, {rows}) AS month, number % intDiv({rows}, 10) AS place,
+  addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), month) + cityHash64(number) % 2419200 AS began,
+  unhex(hex(sipHash128(place, 1))) AS md5
+SELECT sipHash128(number)::FixedString(16), began, 'filled', 7, number % 12, intDiv(number, 12), 'acme', '1',
+  concat('space-', leftPad(toString(intDiv(place, {rows} / 1000)), 2, '0')),
+  concat('img-', leftPad(toString(place), 9, '0'), '.tif'), 'file', 'sweep', 'pass', 1, 'pass', true, 4,
+  'digests', 'digests', 'digests', 'digests', ['md5'], [md5], [15], 1000, 'bench', 'bench', 'bench', began + 1
+FROM numbers({rows})`}
+}
+
 // Item returns the space and the name of the nth item of a Fill of rows.
 func Item(n, rows int) (space, item string) {
 	return fmt.Sprintf("space-%02d", n/(rows/100)), fmt.Sprintf("img-%09d.tif", n)

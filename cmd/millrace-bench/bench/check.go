@@ -1,0 +1,171 @@
+package bench
+
+import (
+	"context"
+	"crypto/md5" //nolint:gosec // a checksum, not a signature
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/inventory"
+	"github.com/millrace/millrace/streams/retry"
+)
+
+// check puts the files of the first store on record with their digests, and returns when a fixity round has checked each
+// and every result is recorded. What precedes the round is not counted.
+func (j *job) check(ctx context.Context) (res sideResult, err error) {
+	if err := j.recordFiles(ctx); err != nil {
+		return res, err
+	}
+	if err := j.app.CatchUp(ctx); err != nil {
+		return res, err
+	}
+	loop, err := j.loop()
+	if err != nil {
+		return res, err
+	}
+	before, err := processorTime(os.Getpid())
+	if err != nil {
+		return res, err
+	}
+	start := time.Now()
+	rounds, err := j.app.SweepFixity(ctx, app.FixityRequest{Account: mainAccount, Store: primary,
+		Begun: start.UTC().Truncate(time.Millisecond), AnyAge: true, Detach: true})
+	if err != nil {
+		return res, err
+	}
+	if len(rounds) != 1 || rounds[0].Emitted != int64(j.Items) {
+		return res, fmt.Errorf("the round requested other than %d checks: %v", j.Items, rounds)
+	}
+	_, err = j.waitRecorded(ctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Verified) })
+	if err != nil {
+		return res, err
+	}
+	for { // another group writes the log
+		n, err := read.CountFinal(ctx, j.app.DB(), rounds[0].ID)
+		if err != nil {
+			return res, err
+		}
+		if n == int64(j.Items) {
+			break
+		}
+		if err := retry.Sleep(ctx, pollInterval); err != nil {
+			return res, err
+		}
+	}
+	res = sideResult{Records: int64(j.Items), Seconds: time.Since(start).Seconds(), Loop: loop}
+	after, err := processorTime(os.Getpid())
+	res.CPU = after - before
+	return res, err
+}
+
+// recordFiles publishes a Change with digests for each file.
+func (j *job) recordFiles(ctx context.Context) error {
+	producer, err := app.OpenProducer(ctx, j.cfg, slog.New(slog.DiscardHandler), "bench")
+	if err != nil {
+		return err
+	}
+	defer producer.Close()
+	target := inventory.Target{Account: mainAccount, Store: primary, Space: space, Now: time.Now()}
+	var changes []schemas.Message
+	for i := range j.Items {
+		name := j.file(i)
+		info, err := os.Stat(name)
+		if err != nil {
+			return err
+		}
+		bytes, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		m, s := md5.Sum(bytes), sha256.Sum256(bytes) //nolint:gosec // a checksum, not a signature
+		c, err := target.Change(inventory.Entry{Item: item(i), Key: true, Size: info.Size(), Time: info.ModTime(),
+			Digests: digest.Set{digest.MD5: hex.EncodeToString(m[:]), digest.SHA256: hex.EncodeToString(s[:])}})
+		if err != nil {
+			return err
+		}
+		changes = append(changes, schemas.Message{Topic: schemas.Changes, Body: c})
+	}
+	if err := producer.Publish(ctx, changes...); err != nil {
+		return err
+	}
+	_, err = j.waitRecorded(ctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Live) })
+	return err
+}
+
+func (j *job) file(i int) string { return filepath.Join(j.Dir, "store-"+primary, item(i)) }
+
+// loop reads and hashes each file, and returns the processor time that this takes, in seconds.
+func (j *job) loop() (float64, error) {
+	before, err := processorTime(os.Getpid())
+	if err != nil {
+		return 0, err
+	}
+	for i := range j.Items {
+		bytes, err := os.ReadFile(j.file(i))
+		if err != nil {
+			return 0, err
+		}
+		_, _ = md5.Sum(bytes), sha256.Sum256(bytes) //nolint:gosec // a checksum, not a signature
+	}
+	after, err := processorTime(os.Getpid())
+	return after - before, err
+}
+
+// clockTicks is the number of clock ticks per second in /proc.
+const clockTicks = 100
+
+// processorTime returns the processor time that a process, and those that it has started and that run, have taken.
+func processorTime(pid int) (seconds float64, err error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // after the name, the fields from the third on
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, fmt.Errorf("read the processor time of process %d: %q", pid, stat)
+	}
+	for _, field := range fields[11:13] { // utime and stime
+		n, err := strconv.ParseUint(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+		}
+		seconds += float64(n) / clockTicks
+	}
+	lists, err := filepath.Glob(filepath.Join(dir, "task", "*", "children"))
+	if err != nil {
+		return 0, err
+	}
+	for _, list := range lists {
+		text, err := os.ReadFile(list)
+		if os.IsNotExist(err) { // the thread has ended
+			continue
+		} else if err != nil {
+			return 0, err
+		}
+		for _, child := range strings.Fields(string(text)) {
+			n, err := strconv.Atoi(child)
+			if err != nil {
+				return 0, err
+			}
+			more, err := processorTime(n)
+			if err != nil {
+				return 0, err
+			}
+			seconds += more
+		}
+	}
+	return seconds, nil
+}
