@@ -26,7 +26,7 @@ const (
 )
 
 // Jobs returns the names of the jobs.
-func Jobs() []string { return []string{auditExport, expireJob, trimJob} }
+func Jobs() []string { return []string{auditExport, expireJob, reportJob, trimJob} }
 
 // jobs returns what runs each job. One that takes hours delays none of the others.
 func (a *App) jobs(known *checkpoints, owns func(sweep, split string) bool) (all []*periodicRounds, err error) {
@@ -45,6 +45,13 @@ func (a *App) jobs(known *checkpoints, owns func(sweep, split string) bool) (all
 			p.addJob(newTimetable(name, a.cfg.Expire.Schedule, a.log), func(context.Context) ([]sweep.Split, error) {
 				return expiry.splits(), nil
 			})
+		case reportJob:
+			for _, r := range a.cfg.Fixity.Reports {
+				t := newTimetable(jobName(name, r.Name), r.Schedule, a.log)
+				p.addJob(t, func(context.Context) ([]sweep.Split, error) {
+					return []sweep.Split{a.reportSplit(r)}, nil
+				})
+			}
 		case auditExport:
 			for _, e := range a.cfg.Audit.Exports {
 				t := newTimetable(jobName(name, e.Name), e.Schedule, a.log)
@@ -195,6 +202,9 @@ func (a *App) jobNames() (all []string) {
 	}
 	for _, e := range a.cfg.Audit.Exports {
 		all = append(all, jobName(auditExport, e.Name))
+	}
+	for _, r := range a.cfg.Fixity.Reports {
+		all = append(all, jobName(reportJob, r.Name))
 	}
 	slices.Sort(all)
 	return all

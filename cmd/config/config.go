@@ -372,7 +372,31 @@ type Fixity struct {
 	FreshWait time.Duration `key:"fresh_wait"`
 	// Whether every copy is checked as soon as it is written.
 	AfterCopy bool `key:"after_copy"`
+	// Where the reports of rounds are written.
+	Reports []FixityReport `key:"reports"`
 }
+
+// FixityReport writes the reports of fixity rounds to files.
+type FixityReport struct {
+	// The name of the reports, which begins the names of the files.
+	Name string `key:"name"`
+	// The account whose rounds are reported; empty: all.
+	Account string `key:"account"`
+	// When a file is written of the rounds that have ended since the one before.
+	Schedule schedule.Schedule `key:"schedule"`
+	// The format of the files: html, json, csv or tsv; empty: html.
+	Format string `key:"format"`
+	// The space in which the files are items, as ACCOUNT/STORE/SPACE. They are copied and checked like others.
+	Space string `key:"space"`
+	// Or the directory of the files, on the machine of the role sweeper that writes them.
+	Dir string `key:"dir"`
+}
+
+// To returns the space of the files; empty if they are in a directory. The settings have been validated.
+func (r FixityReport) To() (account, store, space string) { return spaceOf(r.Space) }
+
+// FormatOrDefault returns the format of the files.
+func (r FixityReport) FormatOrDefault() string { return cmp.Or(r.Format, "html") }
 
 // SpacePeriod is the period of the checks of some spaces.
 type SpacePeriod struct {
@@ -650,8 +674,11 @@ type AuditExport struct {
 }
 
 // To returns the space of the files. The settings have been validated.
-func (e AuditExport) To() (account, store, space string) {
-	account, rest, _ := strings.Cut(e.Space, "/")
+func (e AuditExport) To() (account, store, space string) { return spaceOf(e.Space) }
+
+// spaceOf returns the parts of ACCOUNT/STORE/SPACE.
+func spaceOf(name string) (account, store, space string) {
+	account, rest, _ := strings.Cut(name, "/")
 	store, space, _ = strings.Cut(rest, "/")
 	return account, store, space
 }

@@ -8,72 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/sinks/fixityreport"
-	"github.com/millrace/millrace/streams/sweep"
 )
-
-// A roundsQuery selects the reports of fixity rounds.
-type roundsQuery struct {
-	of    schemas.Copy // without an item
-	round string       // also one over some items of a space; empty: the newest of each space, or all
-	all   bool
-	since time.Time
-	limit int
-}
-
-// read returns the rounds, newest first.
-func (q roundsQuery) read(ctx context.Context, db *clickhouse.DB) (rounds []fixityreport.Round, err error) {
-	r := read.ReportQuery{Kind: sweep.FixitySweep, Account: q.of.Account, Store: q.of.Store, Space: q.of.Space,
-		Since: q.since, Newest: !q.all && q.round == "", Limit: q.limit}
-	found, err := read.Reports(ctx, db, r)
-	if err == nil && q.round != "" {
-		r.Kind = sweep.DemandSweep
-		var more []read.RoundReport
-		more, err = read.Reports(ctx, db, r)
-		found = append(found, more...)
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, report := range found {
-		if q.round == "" || report.Round == q.round {
-			rounds = append(rounds, fixityreport.Round{RoundReport: report, Checks: checksOf(ctx, db, report)})
-		}
-	}
-	return rounds, nil
-}
-
-// checksPage is the number of checks that are read at once.
-const checksPage = 10_000
-
-// checksOf returns fixityreport.Round.Checks of a report.
-func checksOf(
-	ctx context.Context, db *clickhouse.DB, r read.RoundReport,
-) func(findings bool, each func(read.RoundCheck) error) error {
-	return func(findings bool, each func(read.RoundCheck) error) error {
-		q := read.RoundCheckQuery{Space: schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}, Round: r.Round,
-			Started: r.Started, Findings: findings, Limit: checksPage}
-		for {
-			checks, err := read.RoundChecks(ctx, db, q)
-			if err != nil {
-				return err
-			}
-			for _, c := range checks {
-				if err := each(c); err != nil {
-					return err
-				}
-				q.After = c.Item
-			}
-			if len(checks) < q.Limit {
-				return nil
-			}
-		}
-	}
-}
 
 func newFixityRounds() *cobra.Command {
 	var (
@@ -97,21 +36,21 @@ CHECKED is the number of copies with a final result of the round, which checks o
 its findings. COVERAGE is the share of the copies of the space that have passed within the period.`,
 		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
-			q := roundsQuery{all: all}
+			q := app.ReportsQuery{Newest: !all}
 			var err error
-			if q.of, err = atMostOneScope(args, 3); err != nil {
+			if q.Of, err = atMostOneScope(args, 3); err != nil {
 				return err
 			}
-			if q.since, err = h.parse(); err != nil {
+			if q.Since, err = h.parse(); err != nil {
 				return err
 			}
 			if all {
-				q.limit = h.limit
+				q.Limit = h.limit
 			} else if c.Flags().Changed("limit") {
 				return fmt.Errorf("%w: --limit is of --all", usage.Err)
 			}
 			return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
-				rounds, err := q.read(ctx, db)
+				rounds, err := app.FixityReports(ctx, db, q)
 				if err != nil {
 					return err
 				}
@@ -171,7 +110,7 @@ func roundTable() table[roundRow] {
 func newFixityReport() *cobra.Command {
 	var (
 		f     engineFlags
-		q     roundsQuery
+		q     = app.ReportsQuery{Newest: true}
 		since string
 		o     *output
 	)
@@ -194,25 +133,28 @@ RESULT and COVERAGE are those of 'millrace fixity rounds'.`,
 		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
 			var err error
-			if q.of, err = atMostOneScope(args, 3); err != nil {
+			if q.Of, err = atMostOneScope(args, 3); err != nil {
 				return err
 			}
-			if since != "" && q.round != "" {
+			if q.Round != "" {
+				q.Newest = false
+			}
+			if since != "" && q.Round != "" {
 				return fmt.Errorf("%w: --round is one round, and --since are several", usage.Err)
 			}
 			if since != "" {
-				if q.since, err = sinceTime(since, time.Now()); err != nil {
+				if q.Since, err = sinceTime(since, time.Now()); err != nil {
 					return err
 				}
-				q.all = true
+				q.Newest = false
 			}
 			return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
-				rounds, err := q.read(ctx, db)
+				rounds, err := app.FixityReports(ctx, db, q)
 				if err != nil {
 					return err
 				}
-				if q.round != "" && len(rounds) == 0 {
-					return fmt.Errorf("%w: no round %q has ended: see 'millrace fixity rounds'", usage.Err, q.round)
+				if q.Round != "" && len(rounds) == 0 {
+					return fmt.Errorf("%w: no round %q has ended: see 'millrace fixity rounds'", usage.Err, q.Round)
 				}
 				fixityreport.Sort(rounds)
 				return fixityreport.Format(o.form).Write(c.OutOrStdout(), rounds)
@@ -220,7 +162,7 @@ RESULT and COVERAGE are those of 'millrace fixity rounds'.`,
 		},
 	}
 	f.register(c)
-	c.Flags().StringVar(&q.round, "round", "", "the report of the round with this `ID`")
+	c.Flags().StringVar(&q.Round, "round", "", "the report of the round with this `ID`")
 	c.Flags().StringVar(&since, "since", "",
 		"the reports of rounds that have ended since this `TIME`, or within the last such period: 2006-01-02T15:04:05Z, 7d")
 	forms := make([]string, 0, len(fixityreport.Formats()))

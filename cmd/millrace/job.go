@@ -47,6 +47,7 @@ ended. Sweeps are started with 'millrace sweep start'.
                  expire/ACCOUNT/STORE: of one store
   audit.export   exports the changes of the audit log that were not exported before; audit.export/NAME: of one of
                  audit.exports
+  fixity.report  writes the reports of fixity rounds that have ended; fixity.report/NAME: of one of fixity.reports
 
 Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted.`,
 		Args: exactly(1),

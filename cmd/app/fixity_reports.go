@@ -1,0 +1,191 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/statedir"
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/sinks/fixityreport"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+// reportJob is the job that writes the reports of fixity rounds (fixity.reports).
+const reportJob = "fixity.report"
+
+// reportDelay is how long after the end of a round its report is published at the latest.
+const reportDelay = 10 * time.Minute
+
+// A ReportsQuery selects the reports of fixity rounds over whole spaces. Empty fields select all.
+type ReportsQuery struct {
+	Of     schemas.Copy // without an item
+	Round  string       // also of a round over some items of a space
+	Newest bool         // only the newest one of each space
+	Since  time.Time    // of the ends of rounds
+	Limit  int          // 0: none
+}
+
+// FixityReports returns the selected reports, newest first, for display.
+func FixityReports(ctx context.Context, db *clickhouse.DB, q ReportsQuery) (rounds []fixityreport.Round, err error) {
+	r := read.ReportQuery{Kind: sweep.FixitySweep, Account: q.Of.Account, Store: q.Of.Store, Space: q.Of.Space,
+		Since: q.Since, Newest: q.Newest, Limit: q.Limit}
+	found, err := read.Reports(ctx, db, r)
+	if err == nil && q.Round != "" {
+		r.Kind = sweep.DemandSweep
+		var more []read.RoundReport
+		more, err = read.Reports(ctx, db, r)
+		found = append(found, more...)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, report := range found {
+		if q.Round == "" || report.Round == q.Round {
+			rounds = append(rounds, fixityreport.Round{RoundReport: report, Checks: checksOf(ctx, db, report)})
+		}
+	}
+	return rounds, nil
+}
+
+// checksPage is the number of checks that are read at once.
+const checksPage = 10_000
+
+// checksOf returns fixityreport.Round.Checks of a report.
+func checksOf(
+	ctx context.Context, db *clickhouse.DB, r read.RoundReport,
+) func(findings bool, each func(read.RoundCheck) error) error {
+	return func(findings bool, each func(read.RoundCheck) error) error {
+		q := read.RoundCheckQuery{Space: schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}, Round: r.Round,
+			Started: r.Started, Findings: findings, Limit: checksPage}
+		for {
+			checks, err := read.RoundChecks(ctx, db, q)
+			if err != nil {
+				return err
+			}
+			for _, c := range checks {
+				if err := each(c); err != nil {
+					return err
+				}
+				q.After = c.Item
+			}
+			if retry.Alive(ctx); len(checks) < q.Limit {
+				return nil
+			}
+		}
+	}
+}
+
+// A reportPosition is how far the reports of a setting have been written.
+type reportPosition struct {
+	Request string    `json:"request,omitempty"` // that of jobCursor
+	Until   time.Time `json:"until"`             // rounds that ended later have not
+}
+
+// reportSplit returns the split that writes the reports of a setting. Each iteration writes a file of the rounds that
+// have ended since the one before; the first one of the newest round of each space.
+func (a *App) reportSplit(r config.FixityReport) sweep.Split {
+	account, store, _ := r.To()
+	return sweep.Split{Sweep: reportJob, Name: r.Name, Account: r.Account, Lag: noLag,
+		Blocked: a.jobBlocked(reportJob, StoreName{account, store}),
+		Pages: func(ctx context.Context, round sweep.Round, _ []byte) (page sweep.Page, err error) {
+			var last reportPosition
+			if round.Previous != nil {
+				if err := json.Unmarshal(round.Previous, &last); err != nil {
+					return page, fmt.Errorf("read the position of the reports: %w", err)
+				}
+			}
+			at := reportPosition{cmp.Or(a.jobRequests.newest(jobName(reportJob, r.Name)).id, last.Request),
+				round.Started.Add(-reportDelay)}
+			page.Last = true
+			if page.Counts, err = a.writeReports(ctx, r, last.Until, at.Until); err != nil {
+				return page, retry.Unavailable(err) // not tried again at once
+			}
+			page.Next, err = json.Marshal(at)
+			return page, err
+		}}
+}
+
+// writeReports writes the reports of the rounds that have ended after since and not after until, and counts them.
+func (a *App) writeReports(
+	ctx context.Context, r config.FixityReport, since, until time.Time,
+) (map[string]int64, error) {
+	if err := a.sinkHas(ctx, schemas.Reports); err != nil {
+		return nil, err
+	}
+	all, err := FixityReports(ctx, a.db, ReportsQuery{Of: schemas.Copy{Account: r.Account}, Newest: since.IsZero(),
+		Since: since})
+	if err != nil {
+		return nil, err
+	}
+	var rounds []fixityreport.Round
+	for _, one := range all {
+		if one.Finished.After(since) && !one.Finished.After(until) {
+			rounds = append(rounds, one)
+		}
+	}
+	counts := map[string]int64{"rounds": int64(len(rounds))}
+	if len(rounds) == 0 {
+		return counts, nil
+	}
+	fixityreport.Sort(rounds)
+	format := fixityreport.Format(r.FormatOrDefault())
+	name := fmt.Sprintf("%s-%s.%s", r.Name, until.UTC().Format("20060102T150405Z"), format)
+	err = a.putReport(ctx, r, name, func(w io.Writer) error { return format.Write(w, rounds) })
+	if err != nil {
+		return counts, fmt.Errorf("write the report %s: %w", name, err)
+	}
+	counts["files"] = 1
+	return counts, nil
+}
+
+// putReport writes a file into the directory or the space of a setting.
+func (a *App) putReport(ctx context.Context, r config.FixityReport, name string, write func(io.Writer) error) error {
+	if r.Dir != "" {
+		return statedir.WriteFrom(filepath.Join(r.Dir, name), write)
+	}
+	account, store, space := r.To()
+	st, err := a.stores.configured(StoreName{account, store})
+	if err != nil {
+		return err
+	}
+	out, err := emit.New(st, emit.Config{Account: account, Store: store, Agent: "millrace fixity report", Log: a.log},
+		a.producer)
+	if err != nil {
+		return err
+	}
+	from, to := io.Pipe()
+	go func() { _ = to.CloseWithError(write(to)) }() // a pipe takes any error
+	_, err = out.Put(ctx, space, name, from, storage.PutOptions{Size: storage.UnknownSize})
+	_ = from.CloseWithError(errors.New("the item was stored, or could not be")) // ends write
+	return err
+}
+
+// sinkHas returns an error unless the role sink has handled all that a topic has now.
+func (a *App) sinkHas(ctx context.Context, topic schemas.Topic) error {
+	log, err := a.admin.Extent(ctx, topic)
+	if err != nil {
+		return err
+	}
+	done, err := a.admin.Committed(ctx, schemas.RoleSink, topic)
+	if err != nil {
+		return err
+	}
+	for partition, end := range log.Ends {
+		if end > log.Starts[partition] && done[partition] < end {
+			return fmt.Errorf("the tables lack records of topic %s: is role sink running?", topic)
+		}
+	}
+	return nil
+}
