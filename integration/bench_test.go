@@ -80,7 +80,7 @@ func TestBenchDuplicate(t *testing.T) {
 // are wrong, as a round that finds other differences than there are, make the run fail.
 func TestBenchSweep(t *testing.T) {
 	need.Full(t)
-	positive(t, 11, figures(t, "sweep", "--peers", t.TempDir()))
+	positive(t, 12, figures(t, "sweep", "--peers", t.TempDir()))
 }
 
 // TestBenchMain runs the main job with the real roles and checks that its deletes and copies are recorded.
