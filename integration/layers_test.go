@@ -100,6 +100,7 @@ func layers() []layer {
 		{[]string{kafkaParts}, []string{wire, retry, kafkaParts}},
 		{[]string{"sinks/clickhouse/..."}, []string{wire, retry, child, tally, "sinks/clickhouse/..."}},
 		{[]string{"sinks/export"}, []string{wire}},
+		{[]string{"sinks/fixityreport"}, []string{digest, "sinks/clickhouse/read"}},
 		{[]string{"cmd/config"}, []string{nearest, sizes, "cmd/precondition", "streams/schedule", "streams/sweep/filter",
 			"sinks/export"}},
 		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress", "cmd/config/mill"}, nil},

@@ -107,6 +107,17 @@ func TestValidate(t *testing.T) {
 			"want tsv",
 		"audit: {exports: [{name: a, schedule: every 1d, space: a/1/x}, {name: a, schedule: every 1d, space: a/1/x}]}": "" +
 			"audit.exports[1].name = a: is the name of another export",
+		"fixity: {reports: [{name: a, schedule: every 1d, space: acme/1/x}]}":          "",
+		"fixity: {reports: [{name: a, schedule: every 1d, dir: /srv/x, format: tsv}]}": "",
+		"fixity: {reports: [{name: a, dir: /srv/x}]}":                                  "fixity.reports[0].schedule = off: want a schedule",
+		"fixity: {reports: [{name: a, schedule: every 1d}]}":                           "fixity.reports[0] = a: want space or dir",
+		"fixity: {reports: [{name: a, schedule: every 1d, space: acme/1/x, dir: /srv/x}]}": "fixity.reports[0] = a: " +
+			"want space or dir",
+		"fixity: {reports: [{name: a, schedule: every 1d, dir: x}]}": "fixity.reports[0].dir = x: want an absolute path",
+		"fixity: {reports: [{name: a, schedule: every 1d, space: acme/1}]}": "fixity.reports[0].space = acme/1: " +
+			"want ACCOUNT/STORE/SPACE",
+		"fixity: {reports: [{name: a, schedule: every 1d, dir: /x, format: pdf}]}": "fixity.reports[0].format = pdf: " +
+			"want html",
 		"roles: {stall: 1ns}": "roles.stall = 1ns: want 1s or more",
 		"roles: {deleter: {reserved: 2}}": "roles.deleter.reserved = 2: " +
 			"deletes have no class low",

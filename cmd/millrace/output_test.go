@@ -40,9 +40,10 @@ func TestEveryListHasForms(t *testing.T) {
 	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
 		"incident show", "object show", "object versions", "object dry-run", "space list", "space show",
 		"policy list", "policy history", "policy plan", "policy unmanaged", "account list", "account history",
-		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history"}
+		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history",
+		"fixity status", "fixity overdue", "fixity rounds"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
-		"verify", "rebuild", "sweep start", "migrate", "health",
+		"verify", "rebuild", "sweep start", "fixity check", "status", "migrate", "health",
 		"policy show", "policy set", "policy remove", "policy import", "object restore",
 		"account show", "account set", "account remove", "audit export"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident refuse",
@@ -72,6 +73,10 @@ func TestEveryListHasForms(t *testing.T) {
 		case slices.Contains(documents, words):
 			if len(forms) != 2 || forms[1] != formJSON {
 				t.Errorf("%s: it has the forms %q, want one for a terminal, and json", words, forms)
+			}
+		case words == "fixity report":
+			if want := []string{formJSON, "csv", "tsv", "html"}; !slices.Equal(forms, want) {
+				t.Errorf("%s: it has the forms %q, want %q", words, forms, want)
 			}
 		case !slices.Contains(none, words) || forms != nil:
 			t.Errorf("%s: it has the forms %q; name it here as a list, a document, or neither", words, forms)
