@@ -231,6 +231,19 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		"failures of jobs": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.FailuresOfJobs(ctx, db, clickhousetest.Epoch)
 		},
+		"checks of a round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.RoundChecks(ctx, db, read.RoundCheckQuery{Space: schemas.Copy{Account: "acme", Store: "1",
+				Space: "photos"}, Round: "round-1", Started: clickhousetest.Epoch})
+		},
+		"overdue copies": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.Overdue(ctx, db, schemas.DueQuery{Account: "acme", Store: "1", Space: "photos", Prefix: "p0"})
+		},
+		"incidents by kind": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.CountIncidents(ctx, db, "acme")
+		},
+		"rates of spaces": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			return read.SpaceRates(ctx, db, "acme", clickhousetest.Epoch)
+		},
 		"rates of checks": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.CheckRates(ctx, db, "acme", clickhousetest.Epoch)
 		},

@@ -6,7 +6,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/digest"
 )
 
 // A RoundCheckQuery selects the results of a round over one space in one store.
@@ -33,7 +32,7 @@ type RoundCheck struct {
 	Bytes          int64 // that were read
 	Detail         string
 	// Content, Stored and Manifest are the digests of the bytes, of the store's report and of the manifest.
-	Content, Stored, Manifest digest.Set
+	Content, Stored, Manifest map[string]string
 }
 
 // The bits of the column digest.places.
@@ -79,9 +78,10 @@ func RoundChecks(ctx context.Context, db *clickhouse.DB, q RoundCheckQuery) ([]R
 	for i, r := range rows {
 		all[i] = RoundCheck{Item: r.Item, Started: r.Started, StoreKind: r.StoreKind, Verdict: r.Verdict, Row: r.Row,
 			Finding: r.Finding, Level: r.Level, Metadata: r.Metadata, MetadataDetail: r.MetadataDetail, Bytes: r.Bytes,
-			Detail: r.Detail, Content: digest.Set{}, Stored: digest.Set{}, Manifest: digest.Set{}}
+			Detail: r.Detail, Content: map[string]string{}, Stored: map[string]string{},
+			Manifest: map[string]string{}}
 		for n, algorithm := range r.Algorithms {
-			for place, set := range map[uint8]digest.Set{
+			for place, set := range map[uint8]map[string]string{
 				placeContent: all[i].Content, placeStored: all[i].Stored, placeManifest: all[i].Manifest,
 			} {
 				if r.Places[n]&place != 0 {

@@ -1,0 +1,179 @@
+package read_test
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+)
+
+// checkOf returns a result of a check of an item, as f alters it.
+func checkOf(item string, d time.Duration, f func(*pb.FixityResult)) *pb.FixityResult {
+	r := clickhousetest.Result(clickhousetest.Change(item, 0), d)
+	if f != nil {
+		f(r)
+	}
+	return r
+}
+
+func verdict(v pb.Verdict) func(*pb.FixityResult) {
+	return func(r *pb.FixityResult) { r.Verdict, r.Row, r.Finding = v, 2, "content-corrupt" }
+}
+
+// The results of a round are the newest final one of each copy of its space.
+func TestRoundChecks(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	digests := func(md5 string) *pb.Evidence {
+		return &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: map[string]string{"md5": md5}}
+	}
+	a, b := schemas.ID("a"), schemas.ID("b")
+	all := []schemas.Body{
+		checkOf("passed", time.Hour, verdict(pb.Verdict_VERDICT_FAIL)), // before it passed
+		checkOf("passed", 2*time.Hour, nil),
+		checkOf("corrupt", time.Hour, func(r *pb.FixityResult) {
+			verdict(pb.Verdict_VERDICT_FAIL)(r)
+			r.Content, r.Stored, r.Manifest, r.Audit, r.Detail = digests(a), digests(b), digests(b), digests(b), "d"
+		}),
+		checkOf("pending", time.Hour, func(r *pb.FixityResult) { r.Final = false }),
+		checkOf("lost properties", time.Hour, func(r *pb.FixityResult) {
+			r.Metadata, r.MetadataDetail = pb.Metadata_METADATA_DAMAGED, "media type"
+		}),
+		checkOf("deleted", time.Hour, verdict(pb.Verdict_VERDICT_MOOT)),
+		checkOf("of another round", time.Hour, func(r *pb.FixityResult) { r.Round = "round-2" }),
+		checkOf("of another space", time.Hour, func(r *pb.FixityResult) { r.Space = "maps" }),
+		checkOf("of another store", time.Hour, func(r *pb.FixityResult) { r.Store = "2" }),
+	}
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, all...) // twice, as after a crash
+	q := read.RoundCheckQuery{Space: schemas.Copy{Account: "acme", Store: "1", Space: "photos"}, Round: "round-1",
+		Started: clickhousetest.Epoch, Limit: 2}
+	items := func(q read.RoundCheckQuery) (got []string) {
+		t.Helper()
+		for {
+			page, err := read.RoundChecks(t.Context(), db, q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range page {
+				got, q.After = append(got, c.Item+" "+c.Verdict), c.Item
+			}
+			if len(page) < q.Limit {
+				return got
+			}
+		}
+	}
+	if got, want := fmt.Sprint(items(q)), "[corrupt fail deleted moot lost properties pass passed pass]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	q.Findings = true
+	if got, want := fmt.Sprint(items(q)), "[corrupt fail lost properties pass]"; got != want {
+		t.Errorf("findings: got %s, want %s", got, want)
+	}
+	found, err := read.RoundChecks(t.Context(), db, q)
+	if err != nil || len(found) != 2 {
+		t.Fatalf("got %v, %v", found, err)
+	}
+	c := found[0]
+	if !maps.Equal(c.Content, map[string]string{"md5": a}) || !maps.Equal(c.Stored, map[string]string{"md5": b}) ||
+		!maps.Equal(c.Manifest, map[string]string{"md5": b}) || c.StoreKind != "file" || c.Level != 4 || c.Row != 2 ||
+		c.Finding != "content-corrupt" || c.Detail != "d" || c.Bytes != 1000 {
+		t.Errorf("got %+v", c)
+	}
+	if found[1].Metadata != "damaged" || found[1].MetadataDetail != "media type" {
+		t.Errorf("got %+v", found[1])
+	}
+}
+
+// Copies are overdue from the oldest pass on, and can be selected by the beginnings of their items.
+func TestOverdue(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	var changes []schemas.Body
+	for _, item := range []string{"a/never", "a/old", "a/new", "b/old", "b/unread", "b/unknown"} {
+		changes = append(changes, clickhousetest.Change(item, 0))
+	}
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, changes...)
+	unread := func(r *pb.FixityResult) { r.EvidenceLevel, r.BytesRead = 2, 0 }
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, checkOf("a/old", time.Hour, nil),
+		checkOf("a/new", 3*time.Hour, nil), checkOf("b/old", 2*time.Hour, nil), checkOf("b/unread", 3*time.Hour, unread),
+		checkOf("b/unknown", time.Hour, nil), checkOf("b/unknown", 3*time.Hour, func(r *pb.FixityResult) {
+			r.Verdict, r.Final, r.BytesRead = pb.Verdict_VERDICT_UNKNOWN, false, 0
+		}))
+	before := clickhousetest.Epoch.Add(150 * time.Minute)
+	q := schemas.DueQuery{Account: "acme", Store: "1", Space: "photos", PassedBefore: before}
+	for name, tt := range map[string]struct {
+		f    func(*schemas.DueQuery)
+		want string
+	}{
+		"all":            {nil, "[a/never b/unread a/old b/unknown b/old]"},
+		"of a prefix":    {func(q *schemas.DueQuery) { q.Prefix = "b/" }, "[b/unread b/unknown b/old]"},
+		"of an item":     {func(q *schemas.DueQuery) { q.Prefix = "a/old" }, "[a/old]"},
+		"of no item":     {func(q *schemas.DueQuery) { q.Prefix = "c" }, "[]"},
+		"also asserted":  {func(q *schemas.DueQuery) { q.Asserted = true }, "[a/never a/old b/unknown b/old]"},
+		"the first ones": {func(q *schemas.DueQuery) { q.Limit = 2 }, "[a/never b/unread]"},
+	} {
+		q := q
+		if tt.f != nil {
+			tt.f(&q)
+		}
+		found, err := read.Overdue(t.Context(), db, q)
+		got := []string{}
+		for _, c := range found {
+			if got = append(got, c.Item); (c.Item == "a/never" || c.Item == "b/unread") != c.LastPass.IsZero() {
+				t.Errorf("%s passed at %v", c.Item, c.LastPass)
+			}
+		}
+		if err != nil || fmt.Sprint(got) != tt.want {
+			t.Errorf("%s: got %v, %v, want %s", name, got, err, tt.want)
+		}
+	}
+	for asserted, want := range map[bool]uint64{false: 5, true: 4} {
+		s, err := read.FixityStatus(t.Context(), db,
+			read.StatusQuery{Account: "acme", PassedBefore: before, Asserted: asserted})
+		if err != nil || len(s) != 1 || s[0].Overdue != want || s[0].Unknown != 1 || s[0].Live != 6 {
+			t.Errorf("asserted %v: got %+v, %v, want %d overdue and 1 unknown of 6", asserted, s, err, want)
+		}
+	}
+	rates, err := read.SpaceRates(t.Context(), db, "acme", clickhousetest.Epoch.Add(90*time.Minute))
+	if err != nil || len(rates) != 1 || rates[0] != (read.SpaceRate{Store: "1", Space: "photos", Checks: 2, Bytes: 2000}) {
+		t.Errorf("rates: got %v, %v", rates, err)
+	}
+}
+
+// Incidents are counted by kind, each once, by their newest state.
+func TestCountIncidents(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	of := func(kind, item, id string, opened time.Duration, steps int32, state pb.IncidentState) *pb.Incident {
+		return &pb.Incident{Id: schemas.ID(id), Account: "acme", Store: "1", Space: "photos", Item: item, Kind: kind,
+			State: state, Opened: clickhousetest.At(opened), Updated: clickhousetest.At(opened), StepCount: steps}
+	}
+	const open, closed, waiting = pb.IncidentState_INCIDENT_STATE_OPEN, pb.IncidentState_INCIDENT_STATE_CLOSED,
+		pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
+	records := clickhousetest.Deliver(schemas.Incidents, 0,
+		of("replaced", "a", "1", time.Hour, 1, open), of("replaced", "a", "1", time.Hour, 2, waiting),
+		of("replaced", "b", "2", 2*time.Hour, 1, open),
+		of("replaced", "c", "3", time.Hour, 1, open), of("replaced", "c", "3", time.Hour, 2, closed),
+		of("replaced", "d", "4", time.Hour, 1, open), of("replaced", "d", "5", 3*time.Hour, 1, closed), // a later one
+		of("content-missing", "a", "6", 3*time.Hour, 1, open))
+	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil {
+		t.Fatal(err)
+	}
+	got, err := read.CountIncidents(t.Context(), db, "")
+	want := []read.IncidentCount{
+		{Kind: "content-missing", Open: 1, Oldest: clickhousetest.At(3 * time.Hour).AsTime().Truncate(time.Millisecond)},
+		{Kind: "replaced", Open: 2, Waiting: 1, Oldest: clickhousetest.At(time.Hour).AsTime().Truncate(time.Millisecond)}}
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	if other, err := read.CountIncidents(t.Context(), db, "bell"); err != nil || len(other) != 0 {
+		t.Errorf("of another account: %v, %v", other, err)
+	}
+}
