@@ -83,6 +83,7 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{viewer, "status", 0, "STORE", readAll, lacks + "Describe on topic millrace.", ""},
 		{viewer, "fixity status acme", 0, "acme/2", none, "", ""},
 		{viewer, "fixity overdue acme/2", 0, "LAST PASS", none, "", ""},
+		{viewer, "fixity analysis acme", 0, "copies have failed", none, "", ""},
 		{viewer, "fixity rounds", 0, "COVERAGE", none, "", ""},
 		{viewer, "fixity report -o tsv", 0, "date-checked", none, "", ""},
 		{viewer, "job list", 0, "NAME", none, "", ""},

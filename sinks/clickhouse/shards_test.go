@@ -238,6 +238,10 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		"overdue copies": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.Overdue(ctx, db, schemas.DueQuery{Account: "acme", Store: "1", Space: "photos", Prefix: "p0"})
 		},
+		"failures": func(ctx context.Context, db *clickhouse.DB) (any, error) {
+			totals, groups, err := read.Failures(ctx, db, read.FailureQuery{Account: "acme"})
+			return []any{totals, groups}, err
+		},
 		"incidents by kind": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.CountIncidents(ctx, db, "acme")
 		},

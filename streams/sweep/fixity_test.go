@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -414,5 +415,49 @@ func TestCopiesThatAreExcluded(t *testing.T) {
 	got := items(of[*pb.FixityTask](w))
 	if err != nil || !slices.Equal(got, []string{"a", "z"}) || s.Counts[Requested] != 2 {
 		t.Errorf("got %q, %v, %v", got, s.Counts, err)
+	}
+}
+
+// A round over the items with a prefix is apart from those of the whole space, and is no first round.
+func TestRoundOfAPrefix(t *testing.T) {
+	w := newHarness(t)
+	w.fill()
+	c := w.config()
+	c.All, c.Prefix = true, "a/b"
+	c.Checked = func(context.Context, schemas.Copy) (bool, error) {
+		t.Error("asked whether it is the first round")
+		return false, nil
+	}
+	m, err := c.Split(c.Request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.Name != schemas.Key("acme", "2", "photos", "a/b") || m.Sweep != DemandSweep || m.FirstRound != nil {
+		t.Errorf("split %s of sweep %s", m.Name, m.Sweep)
+	}
+	s, err := w.run(c, nil)
+	if err != nil || s.Counts[Requested] == 0 {
+		t.Fatalf("got %+v, %v", s, err)
+	}
+	for _, q := range w.queries {
+		if q.Prefix != "a/b" {
+			t.Errorf("asked for the prefix %q", q.Prefix)
+		}
+	}
+	for _, call := range w.published {
+		for _, msg := range call {
+			if task, ok := msg.Body.(*pb.FixityTask); ok && (msg.Topic == schemas.FixityLow ||
+				task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND) {
+				t.Errorf("%s is in %s for the reason %v", task.GetItem(), msg.Topic, task.GetReason())
+			}
+		}
+	}
+	reports := of[*pb.Report](w)
+	if len(reports) != 1 || reports[0].GetKind() != DemandSweep || !strings.Contains(reports[0].GetDetail(), `"a/b"`) {
+		t.Errorf("reports: %v", reports)
+	}
+	c.All = false
+	if _, err := c.Split(c.Request); err == nil {
+		t.Error("a periodic round has a prefix")
 	}
 }

@@ -177,3 +177,49 @@ func TestCountIncidents(t *testing.T) {
 		t.Errorf("of another account: %v, %v", other, err)
 	}
 }
+
+// Failures are counted by copy and by check, in groups. Checks without a verdict count as none.
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	fail := verdict(pb.Verdict_VERDICT_FAIL)
+	by := func(worker string, f func(*pb.FixityResult)) func(*pb.FixityResult) {
+		return func(r *pb.FixityResult) {
+			if f != nil {
+				f(r)
+			}
+			r.Worker = worker
+		}
+	}
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0,
+		checkOf("2024/a", time.Hour, by("w1", fail)), checkOf("2024/a", 2*time.Hour, by("w1", fail)),
+		checkOf("2024/b", time.Hour, by("w2", nil)), checkOf("2025/c", time.Hour, by("w2", nil)),
+		checkOf("d", 3*time.Hour, by("w2", fail)),
+		checkOf("d", time.Hour, by("w2", func(r *pb.FixityResult) { r.Verdict = pb.Verdict_VERDICT_UNKNOWN })),
+		checkOf("d", time.Hour, by("w3", func(r *pb.FixityResult) { fail(r); r.Final = false; r.Id = schemas.ID("x") })))
+	q := read.FailureQuery{Account: "acme"}
+	totals, groups, err := read.Failures(t.Context(), db, q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := clickhousetest.At(time.Hour).AsTime().Truncate(time.Millisecond)
+	if totals.Copies != 4 || totals.Failed != 2 || totals.Checks != 5 || totals.Bytes != 5000 ||
+		!totals.FirstFailed().Equal(first) {
+		t.Errorf("got %+v, first %v", totals, totals.FirstFailed())
+	}
+	got := map[string]string{}
+	for _, g := range groups {
+		got[g.Dimension+" "+g.Value] = fmt.Sprintf("%d/%d", g.Failed, g.Total)
+	}
+	for key, want := range map[string]string{"store 1": "2/4", "space photos": "2/4", "prefix photos/2024": "1/2",
+		"prefix photos/2025": "0/1", "prefix photos/": "1/1", "month unknown": "2/4", "worker w1": "2/2",
+		"worker w2": "1/3", "worker w3": "", "host h1": "3/5", "software millrace/1": "3/5"} {
+		if got[key] != want {
+			t.Errorf("%s: got %s, want %s", key, got[key], want)
+		}
+	}
+	q.Store = "2"
+	if totals, groups, err := read.Failures(t.Context(), db, q); err != nil || totals.Copies != 0 || len(groups) != 0 {
+		t.Errorf("of another store: %+v, %v, %v", totals, groups, err)
+	}
+}
