@@ -67,14 +67,18 @@ func newSwept(t *testing.T, copies int) *swept {
 // published.
 func (s *swept) sweep(after time.Duration, demand bool) (FixityRound, []*pb.FixityTask) {
 	s.t.Helper()
-	n := len(s.b.Bodies(schemas.FixityLow))
+	topic := schemas.FixityLow
+	if demand {
+		topic = schemas.FixityHigh
+	}
+	n := len(s.b.Bodies(topic))
 	all, err := s.a.SweepFixity(s.t.Context(), FixityRequest{Account: "acme", Store: "1", Begun: s.begun.Add(after),
 		All: demand, Detach: true})
 	if err != nil || len(all) != 1 {
 		s.t.Fatal(all, err)
 	}
 	var tasks []*pb.FixityTask
-	for _, b := range s.b.Bodies(schemas.FixityLow)[n:] {
+	for _, b := range s.b.Bodies(topic)[n:] {
 		tasks = append(tasks, b.(*pb.FixityTask))
 	}
 	return all[0], tasks
@@ -102,7 +106,7 @@ func (s *swept) pass(tasks []*pb.FixityTask, at time.Time) {
 			s.t.Fatal(err)
 		}
 	}
-	for _, topic := range []schemas.Topic{schemas.FixityLow, schemas.FixityLarge} {
+	for _, topic := range []schemas.Topic{schemas.FixityHigh, schemas.FixityLow, schemas.FixityLarge} {
 		ends, err := s.a.admin.EndOffsets(s.t.Context(), topic)
 		if err != nil {
 			s.t.Fatal(err)

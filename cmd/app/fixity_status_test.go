@@ -1,0 +1,172 @@
+package app
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/sinks/fixityreport"
+)
+
+// Copies count as verified by the period of their space, and as overdue otherwise.
+func TestFixityStatus(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	status := func(of schemas.Copy) []SpaceFixity {
+		t.Helper()
+		all, err := s.a.FixityStatus(t.Context(), of, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	acme := schemas.Copy{Account: "acme"}
+	if all := status(acme); len(all) != 1 || all[0].Live != 3 || all[0].Overdue != 3 || all[0].Share() != 0 ||
+		all[0].Sample != 100 || !all[0].End(time.Now()).IsZero() {
+		t.Errorf("before any check: %+v", all)
+	}
+	_, tasks := s.sweep(0, false)
+	s.pass(tasks[:2], s.begun.Add(time.Second))
+	all := status(acme)
+	if len(all) != 1 || all[0].Overdue != 1 || all[0].Verified != 2 {
+		t.Errorf("after two checks: %+v", all)
+	}
+	overdue, err := s.a.OverdueCopies(t.Context(), acme, time.Now(), 0)
+	if err != nil || len(overdue) != 1 || overdue[0].Item != tasks[2].GetItem() || !overdue[0].LastPass.IsZero() {
+		t.Errorf("overdue: %+v, %v", overdue, err)
+	}
+	s.a.cfg.Fixity.Periods = []config.SpacePeriod{{Spaces: "acme/1/photos", Period: time.Nanosecond}}
+	if all := status(acme); len(all) != 1 || all[0].Overdue != 3 || all[0].Period != time.Nanosecond {
+		t.Errorf("with another period: %+v", all)
+	}
+	overdue, err = s.a.OverdueCopies(t.Context(), schemas.Copy{Account: "acme", Store: "1", Space: "photos",
+		Item: tasks[0].GetItem()}, time.Now(), 5)
+	if err != nil || len(overdue) != 1 || overdue[0].LastPass.IsZero() {
+		t.Errorf("overdue with a prefix: %+v, %v", overdue, err)
+	}
+	if all := status(schemas.Copy{Account: "bell"}); len(all) != 0 {
+		t.Errorf("of another account: %+v", all)
+	}
+	r, err := s.a.readCopies(t.Context(), time.Now())
+	if err != nil || len(r.stores) != 1 || r.stores[0].Copies != 3 || r.oldest[StoreName{"acme", "1"}].IsZero() {
+		t.Errorf("metrics: %+v, %v", r, err)
+	}
+}
+
+// The end is estimated by the rate of the last day, and unknown without one.
+func TestFixityEnd(t *testing.T) {
+	now := time.Now()
+	for name, tt := range map[string]struct {
+		s    SpaceFixity
+		want time.Duration // 0: unknown
+	}{
+		"nothing is overdue": {SpaceFixity{SpaceStatus: read.SpaceStatus{Live: 5}, Rate: 1}, 0},
+		"no checks":          {SpaceFixity{SpaceStatus: read.SpaceStatus{Live: 5, Overdue: 2}}, 0},
+		"two a second":       {SpaceFixity{SpaceStatus: read.SpaceStatus{Live: 5, Overdue: 4}, Rate: 2}, 2 * time.Second},
+		"a thousand years": {SpaceFixity{SpaceStatus: read.SpaceStatus{Live: 1 << 40, Overdue: 1 << 40}, Rate: 1e-3},
+			0},
+	} {
+		got := tt.s.End(now)
+		if tt.want == 0 != got.IsZero() || tt.want > 0 && got.Sub(now) != tt.want {
+			t.Errorf("%s: got %v", name, got.Sub(now))
+		}
+	}
+	if share := (&SpaceFixity{}).Share(); share != 1 {
+		t.Errorf("of no copies: %v", share)
+	}
+}
+
+// Stores add up, and roles are ordered by what they have not handled.
+func TestStoresOf(t *testing.T) {
+	of := func(store string, live, overdue uint64) SpaceFixity {
+		return SpaceFixity{Account: "acme", SpaceStatus: read.SpaceStatus{Store: store, Live: live, Overdue: overdue, Bytes: 7}}
+	}
+	got := storesOf([]SpaceFixity{of("1", 5, 2), of("1", 3, 0), of("2", 1, 1)})
+	if len(got) != 2 || got[0].Copies != 8 || got[0].Verified != 6 || got[0].Overdue != 2 || got[0].Bytes != 14 ||
+		got[1].Verified != 0 {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// A round by hand checks the items with a prefix, also while another one of the space is under way.
+func TestCheckOfAPrefix(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 12)
+	whole, tasks := s.sweep(0, true)
+	if len(tasks) != 12 {
+		t.Fatalf("%d checks, want 12", len(tasks))
+	}
+	part, err := s.a.SweepFixity(t.Context(), FixityRequest{Account: "acme", Store: "1", Space: "photos",
+		Prefix: "item-01", Begun: s.begun.Add(time.Minute), All: true, Detach: true})
+	if err != nil || len(part) != 1 || part[0].Emitted != 2 || part[0].Prefix != "item-01" {
+		t.Fatalf("got %+v, %v", part, err)
+	}
+	more := s.b.Bodies(schemas.FixityHigh)[12:]
+	if len(more) != 2 || more[0].(*pb.FixityTask).GetItem() != "item-010" {
+		t.Errorf("requested %v", more)
+	}
+	s.pass(tasks, s.begun.Add(time.Second))
+	s.pass([]*pb.FixityTask{more[0].(*pb.FixityTask), more[1].(*pb.FixityTask)}, s.begun.Add(2*time.Minute))
+	for _, r := range []FixityRound{whole, part[0]} {
+		if err := s.a.EndFixity(t.Context(), []FixityRound{r}, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reports := s.b.Bodies(schemas.Reports)
+	if len(reports) != 2 || reports[0].(*pb.Report).GetKind() != "fixity" || reports[1].(*pb.Report).GetKind() !=
+		"fixity.demand" || reports[1].(*pb.Report).GetCounts()["pass"] != 2 {
+		t.Errorf("reports: %v", reports)
+	}
+}
+
+// Each round that has ended is in one file of a setting, whatever is interrupted.
+func TestFixityReports(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	r := config.FixityReport{Name: "all", Dir: t.TempDir(), Format: "csv"}
+	end := func(after time.Duration) {
+		t.Helper()
+		due, tasks := s.sweep(after, true)
+		s.pass(tasks, s.begun.Add(after+time.Second))
+		if err := s.a.EndFixity(t.Context(), []FixityRound{due}, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end(0)
+	now := time.Now().Add(time.Minute)
+	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {
+		t.Error("reports are written while the tables lack some")
+	}
+	s.sink(schemas.RoleSink)
+	for range 2 { // the second time the same file
+		counts, err := s.a.writeReports(t.Context(), r, time.Time{}, now)
+		if err != nil || counts["rounds"] != 1 || counts["files"] != 1 {
+			t.Errorf("got %v, %v", counts, err)
+		}
+	}
+	if counts, err := s.a.writeReports(t.Context(), r, now, now.Add(time.Minute)); err != nil || counts["files"] != 0 {
+		t.Errorf("with nothing new: %v, %v", counts, err)
+	}
+	files, err := filepath.Glob(filepath.Join(r.Dir, "*"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("files %q, %v", files, err)
+	}
+	text, err := os.ReadFile(files[0])
+	if err != nil || strings.Count(string(text), "\n") != 4 || !strings.Contains(string(text), "item-002,pass") {
+		t.Errorf("got %v:\n%s", err, text)
+	}
+	rounds, err := FixityReports(t.Context(), s.a.db, ReportsQuery{Newest: true})
+	if err != nil || len(rounds) != 1 || rounds[0].Result() != fixityreport.Success || rounds[0].Checked() != 3 {
+		t.Errorf("got %+v, %v", rounds, err)
+	}
+	r.Dir = filepath.Join(r.Dir, "none")
+	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {
+		t.Error("a directory that is not there is no error")
+	}
+}
