@@ -18,6 +18,7 @@ type active struct {
 	result Result
 	waited bool // since its last page
 	ended  func(Result, error)
+	base   context.Context // of the engine
 	// release gives back the slot for the page, unless that is done. The engine calls it when the split has its turn,
 	// so that no other split takes the slot before.
 	release func()
@@ -121,6 +122,7 @@ func (e *engine) run(ctx context.Context, due <-chan []*active) {
 func (e *engine) work(ctx context.Context, a *active) {
 	s := &slot{e.slots, e.deps.Looking}
 	s.looking(1)
+	a.base = ctx
 	done, wait, err := e.watched(context.WithValue(ctx, slotKey{}, s), a)
 	if err != nil && a.run != nil && !isNoFailure(err) {
 		err = a.run.failed(ctx, err)
@@ -143,6 +145,7 @@ func (e *engine) work(ctx context.Context, a *active) {
 	}
 	a.release()
 	if a.run != nil {
+		a.run.stopAhead()
 		a.result = a.run.summary
 	}
 	e.ended <- func() { a.ended(a.result, err) }

@@ -91,6 +91,9 @@ type Split struct {
 	// Quiet reports whether the page at a cursor publishes nothing. Such a page is not blocked, and needs no room in the
 	// topics. nil: no page is quiet.
 	Quiet func(cursor []byte) bool
+	// Ahead: the next page is read while the messages of one are published. What a page finds does not depend on the
+	// messages of the page before.
+	Ahead bool
 	// Detach: Sweeper.Rounds returns when the round only waits (Page.Wait). A later call, or another process, ends it.
 	Detach bool
 	// OnEmitted is called with the number of messages after each page; nil: not called.
@@ -189,6 +192,9 @@ type run struct {
 	pages   int   // how many were published in this run
 	full    bool  // the lag was above its bound, and has not fallen to half of it
 	room    int64 // how many messages the newest lag leaves room for
+	// ahead is the next page if it is being read, and base what its context derives from: it may outlive this page.
+	ahead *pageAhead
+	base  context.Context
 	// meanwhile reports whether another process has ended the round; the error says that it works on the round, or on a
 	// later one.
 	meanwhile func(context.Context) (ended bool, err error)
@@ -234,6 +240,9 @@ func (r *run) step(ctx context.Context) (done bool, wait time.Duration, err erro
 	if page.Wait > 0 {
 		return false, page.Wait, nil
 	}
+	if !page.Last {
+		r.readAhead(page.Next)
+	}
 	if err := r.emit(ctx, page.Messages); err != nil {
 		return false, 0, err
 	}
@@ -272,8 +281,11 @@ func (r *run) failed(ctx context.Context, err error) error {
 }
 
 func (r *run) page(ctx context.Context) (Page, error) {
-	var page Page
-	err := r.try(ctx, "page", func() (err error) {
+	page, ok, err := r.takeAhead(ctx)
+	if ok || err != nil {
+		return page, err
+	}
+	err = r.try(ctx, "page", func() (err error) {
 		page, err = r.split.Pages(ctx, r.summary.Round, r.cursor)
 		return err
 	})

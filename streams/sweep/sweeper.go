@@ -334,6 +334,7 @@ func (s *Sweeper) begin(ctx context.Context, a *active) (done bool, err error) {
 	if a.run, err = s.runner.begin(m, last, baseline); err != nil {
 		return false, err
 	}
+	a.run.base = a.base
 	a.run.meanwhile = func(ctx context.Context) (ended bool, err error) {
 		if err := s.deps.CatchUp(ctx); err != nil {
 			return false, err
@@ -392,6 +393,7 @@ func (s *Sweeper) afterWait(ctx context.Context, a *active) error {
 	last := s.deps.Checkpoint(a.split.Sweep, a.split.Name)
 	moved := !bytes.Equal(last.GetCursor(), a.run.cursor) && !bytes.Equal(last.GetCursor(), a.run.from)
 	if last.GetRound() == a.run.summary.ID && last.GetFinished() == nil && moved {
+		a.run.stopAhead()
 		a.run = nil
 	}
 	return nil
