@@ -70,7 +70,9 @@ func (a *aheadSplit) run(ctx context.Context, w *harness, ahead bool, publish ti
 
 type publisherFunc func(context.Context, ...schemas.Message) error
 
-func (f publisherFunc) Publish(ctx context.Context, messages ...schemas.Message) error { return f(ctx, messages...) }
+func (f publisherFunc) Publish(ctx context.Context, messages ...schemas.Message) error {
+	return f(ctx, messages...)
+}
 
 func tasks(w *harness) string {
 	var ids []string
