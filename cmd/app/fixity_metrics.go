@@ -15,8 +15,8 @@ import (
 )
 
 // copyMetrics exports how many copies there are, and how sure it is that they are intact. The labels are the configured
-// stores and the kinds of incidents. Before the first reading, and after one that failed, all is unknown and absent. It
-// is safe for concurrent use.
+// stores and the kinds of incidents. Before the first reading, after one that failed, and while another process reads,
+// all is unknown and absent. It is safe for concurrent use.
 type copyMetrics struct {
 	copies, bytes, verified, overdue, failing, unknown, oldest *prometheus.Desc
 	incidents, waiting                                         *prometheus.Desc
@@ -89,13 +89,16 @@ func (m *copyMetrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// watchCopies reads the state of the copies again and again, until ctx is done.
-func (a *App) watchCopies(ctx context.Context, m *copyMetrics) error {
+// watchCopies reads the state of the copies again and again, until ctx is done. One of the processes does it.
+func (a *App) watchCopies(ctx context.Context, m *copyMetrics, owns func(sweep, split string) bool) error {
 	for a.waitUntilResumed(ctx, "copies") {
 		begun := time.Now()
-		r, err := a.readCopies(ctx, begun)
-		if err != nil && ctx.Err() == nil {
-			a.log.Warn("read the state of the copies", "err", err)
+		var r *copyReading
+		if owns("metrics", "copies") {
+			var err error
+			if r, err = a.readCopies(ctx, begun); err != nil && ctx.Err() == nil {
+				a.log.Warn("read the state of the copies", "err", err)
+			}
 		}
 		m.mu.Lock()
 		m.known = r
@@ -107,7 +110,7 @@ func (a *App) watchCopies(ctx context.Context, m *copyMetrics) error {
 
 // readCopies returns the state of the copies; nil if it is unknown.
 func (a *App) readCopies(ctx context.Context, now time.Time) (*copyReading, error) {
-	spaces, err := a.FixityStatus(ctx, schemas.Copy{}, now)
+	spaces, err := a.countCopies(ctx, schemas.Copy{}, now)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
@@ -28,35 +30,16 @@ const reportJob = "fixity.report"
 // reportDelay is how long after the end of a round its report is published at the latest.
 const reportDelay = 10 * time.Minute
 
-// A ReportsQuery selects the reports of fixity rounds over whole spaces. Empty fields select all.
-type ReportsQuery struct {
-	Of     schemas.Copy // without an item
-	Round  string       // also of a round over some items of a space
-	Newest bool         // only the newest one of each space
-	Since  time.Time    // of the ends of rounds
-	Limit  int          // 0: none
-}
-
-// FixityReports returns the selected reports, newest first, for display.
-func FixityReports(ctx context.Context, db *clickhouse.DB, q ReportsQuery) (rounds []fixityreport.Round, err error) {
-	r := read.ReportQuery{Kind: sweep.FixitySweep, Account: q.Of.Account, Store: q.Of.Store, Space: q.Of.Space,
-		Since: q.Since, Newest: q.Newest, Limit: q.Limit}
-	found, err := read.Reports(ctx, db, r)
-	if err == nil && q.Round != "" {
-		r.Kind = sweep.DemandSweep
-		var more []read.RoundReport
-		more, err = read.Reports(ctx, db, r)
-		found = append(found, more...)
-	}
-	if err != nil {
-		return nil, err
-	}
+// FixityReports returns the reports of fixity rounds that q selects, newest first, for display. Kind of q is not used.
+func FixityReports(
+	ctx context.Context, db *clickhouse.DB, q read.ReportQuery,
+) (rounds []fixityreport.Round, err error) {
+	q.Kind = sweep.FixitySweep
+	found, err := read.Reports(ctx, db, q)
 	for _, report := range found {
-		if q.Round == "" || report.Round == q.Round {
-			rounds = append(rounds, fixityreport.Round{RoundReport: report, Checks: checksOf(ctx, db, report)})
-		}
+		rounds = append(rounds, fixityreport.Round{RoundReport: report, Checks: checksOf(ctx, db, report)})
 	}
-	return rounds, nil
+	return rounds, err
 }
 
 // checksPage is the number of checks that are read at once.
@@ -108,6 +91,9 @@ func (a *App) reportSplit(r config.FixityReport) sweep.Split {
 			}
 			at := reportPosition{cmp.Or(a.jobRequests.newest(jobName(reportJob, r.Name)).id, last.Request),
 				round.Started.Add(-reportDelay)}
+			if at.Until.Before(last.Until) { // the clock was set back
+				at.Until = last.Until
+			}
 			page.Last = true
 			if page.Counts, err = a.writeReports(ctx, r, last.Until, at.Until); err != nil {
 				return page, retry.Unavailable(err) // not tried again at once
@@ -124,8 +110,7 @@ func (a *App) writeReports(
 	if err := a.sinkHas(ctx, schemas.Reports); err != nil {
 		return nil, err
 	}
-	all, err := FixityReports(ctx, a.db, ReportsQuery{Of: schemas.Copy{Account: r.Account}, Newest: since.IsZero(),
-		Since: since})
+	all, err := FixityReports(ctx, a.db, read.ReportQuery{Account: r.Account, Newest: since.IsZero(), Since: since})
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +127,9 @@ func (a *App) writeReports(
 	fixityreport.Sort(rounds)
 	format := fixityreport.Format(r.FormatOrDefault())
 	name := fmt.Sprintf("%s-%s.%s", r.Name, until.UTC().Format("20060102T150405Z"), format)
-	err = a.putReport(ctx, r, name, func(w io.Writer) error { return format.Write(w, rounds) })
+	err = a.putReport(ctx, r, name, func(w io.Writer) error {
+		return a.withoutGaps(ctx, func() error { return format.Write(w, rounds) })
+	})
 	if err != nil {
 		return counts, fmt.Errorf("write the report %s: %w", name, err)
 	}
@@ -166,11 +153,14 @@ func (a *App) putReport(ctx context.Context, r config.FixityReport, name string,
 		return err
 	}
 	from, to := io.Pipe()
-	go func() { _ = to.CloseWithError(write(to)) }() // a pipe takes any error
+	var g errgroup.Group
+	g.Go(func() error { return to.CloseWithError(write(to)) }) // which the reader returns
 	_, err = out.Put(ctx, space, name, from, storage.PutOptions{Size: storage.UnknownSize})
-	_ = from.CloseWithError(errors.New("the item was stored, or could not be")) // ends write
-	return err
+	return errors.Join(err, from.CloseWithError(errNotStored), g.Wait())
 }
+
+// errNotStored ends the writing of a file that could not be stored.
+var errNotStored = errors.New("the item was not stored")
 
 // sinkHas returns an error unless the role sink has handled all that a topic has now.
 func (a *App) sinkHas(ctx context.Context, topic schemas.Topic) error {

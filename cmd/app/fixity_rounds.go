@@ -17,12 +17,13 @@ import (
 
 func (a *App) fixityRounds() sweep.FixityRounds {
 	f := sweep.FixityRounds{
-		Due: dueCopies{a}, Lag: a.lagOf(schemas.RoleChecker), LagHigh: a.lagIn(schemas.RoleChecker, schemas.FixityHigh), Large: int64(a.cfg.Duplication.LargeThreshold),
+		Due: dueCopies{a}, Lag: a.lagOf(schemas.RoleChecker), Large: int64(a.cfg.Duplication.LargeThreshold),
 		Results: roundResults{a}, Queue: taskQueue{a},
 		Checked: func(ctx context.Context, space schemas.Copy) (bool, error) {
 			return read.HasFinalCheck(ctx, a.db, space)
 		},
 	}
+	f.LagHigh = a.lagIn(schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
 	if s := a.cfg.Sweep.Fixity; !s.Off() {
 		f.Next = func(started time.Time) time.Time { return s.Next(started, started) }
 	}
@@ -33,16 +34,6 @@ func (a *App) fixityRounds() sweep.FixityRounds {
 func (a *App) fixityRequest(n StoreName, space string) sweep.Request {
 	return sweep.Request{Account: n.Account, Store: n.Store, Space: space,
 		Period: a.cfg.Fixity.PeriodOf(n.Account, n.Store, space), Asserts: a.asserts(n)}
-}
-
-// fixityRequestOf is fixityRequest for the name of a split.
-func (a *App) fixityRequestOf(split string) sweep.Request {
-	parts := schemas.SplitKey(split)
-	r := a.fixityRequest(StoreName{parts[0], parts[1]}, parts[2])
-	if len(parts) > 3 {
-		r.Prefix = parts[3]
-	}
-	return r
 }
 
 // asserts reports whether a store is not always read, so that what it asserts counts as a check.
@@ -88,7 +79,8 @@ func (a *App) otherRounds(points []*pb.Checkpoint, now time.Time) (all []sweep.S
 		}
 		m, waits := sweep.Split{Sweep: c.GetSweep(), Name: c.GetSplit()}, false
 		if name, byHand := strings.CutSuffix(c.GetSweep(), demand); name == sweep.FixitySweep {
-			r := a.fixityRequestOf(c.GetSplit())
+			parts := schemas.SplitKey(c.GetSplit())
+			r := a.fixityRequest(StoreName{parts[0], parts[1]}, parts[2])
 			r.All = byHand
 			var e error
 			if m, e = a.fixityRounds().Split(r); e != nil {
@@ -132,6 +124,7 @@ type FixityRound struct {
 	Account, Store, Space string
 	Prefix                string // of the items; empty: all of the space
 	sweep.Result
+	once sweep.Once // of a round over items with a prefix: how far it is
 }
 
 // A FixityRequest selects the copies of fixity rounds over a space of a store, or over each of its spaces.
@@ -172,23 +165,61 @@ func (a *App) SweepFixity(ctx context.Context, r FixityRequest) (all []FixityRou
 		}
 		requests[i] = one
 	}
-	return a.fixityByHand(ctx, r.DryRun, requests)
+	if r.Prefix == "" || r.DryRun {
+		return a.fixityByHand(ctx, r.DryRun, requests)
+	}
+	for _, one := range requests {
+		round, err := a.checkOnce(ctx, one, sweep.Once{})
+		if round.ID != "" {
+			all = append(all, round)
+		}
+		if err != nil {
+			return all, err
+		}
+	}
+	return all, nil
 }
 
 // EndFixity ends rounds that SweepFixity has returned, when their results are there. Rounds that another process has
 // ended, or replaced, are left alone.
 func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) error {
-	requests := make([]sweep.Request, len(rounds))
-	for i, r := range rounds {
-		requests[i] = a.fixityRequest(StoreName{r.Account, r.Store}, r.Space)
-		requests[i].Prefix = r.Prefix
-		requests[i].Begun, requests[i].All, requests[i].Only = r.Started, all, r.ID
+	var requests []sweep.Request
+	for _, r := range rounds {
+		one := a.fixityRequest(StoreName{r.Account, r.Store}, r.Space)
+		if one.Begun, one.All = r.Started, all; r.Prefix == "" {
+			one.Only = r.ID
+			requests = append(requests, one)
+			continue
+		}
+		one.Prefix = r.Prefix
+		if _, err := a.checkOnce(ctx, one, r.once); err != nil {
+			return err
+		}
 	}
 	_, err := a.fixityByHand(ctx, false, requests)
 	return err
 }
 
+// checkOnce runs a round over the items with a prefix, from where it is.
+func (a *App) checkOnce(ctx context.Context, r sweep.Request, from sweep.Once) (round FixityRound, err error) {
+	err = a.inCommand(ctx, false, func(ctx context.Context, w sweeping) error {
+		n := StoreName{r.Account, r.Store}
+		r.Budget = w.budgets.of(n, false)
+		m, err := a.fixityRounds().Split(r)
+		if err != nil {
+			return err
+		}
+		m.Blocked = a.sweepBlocked(w.controls, sweep.FixitySweep, n)
+		from, err = w.Once(ctx, m, from)
+		return err
+	})
+	return FixityRound{r.Account, r.Store, r.Space, r.Prefix, from.Result, from}, err
+}
+
 func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Request) (all []FixityRound, err error) {
+	if len(requests) == 0 {
+		return nil, nil
+	}
 	rounds := a.fixityRounds()
 	err = a.inCommand(ctx, dry, func(ctx context.Context, w sweeping) error {
 		var splits []sweep.Split
@@ -203,8 +234,12 @@ func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Reque
 		}
 		results, err := w.rounds(ctx, splits)
 		for _, result := range results {
-			r := a.fixityRequestOf(result.Split)
-			all = append(all, FixityRound{r.Account, r.Store, r.Space, r.Prefix, result})
+			parts := schemas.SplitKey(result.Split)
+			round := FixityRound{Account: parts[0], Store: parts[1], Space: parts[2], Result: result}
+			if len(parts) > 3 { // of a dry run
+				round.Prefix = parts[3]
+			}
+			all = append(all, round)
 		}
 		return err
 	})

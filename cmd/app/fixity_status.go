@@ -1,8 +1,9 @@
 package app
 
 import (
+	"cmp"
 	"context"
-	"slices"
+	"math"
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
@@ -45,7 +46,38 @@ func (s *SpaceFixity) End(now time.Time) time.Time {
 
 // FixityStatus returns the state of the checks of the selected spaces, sorted by account, store and space. An empty
 // account, store or space selects all.
-func (a *App) FixityStatus(ctx context.Context, of schemas.Copy, now time.Time) (all []SpaceFixity, err error) {
+func (a *App) FixityStatus(ctx context.Context, of schemas.Copy, now time.Time) ([]SpaceFixity, error) {
+	all, err := a.countCopies(ctx, of, now)
+	if err != nil {
+		return nil, err
+	}
+	rates := map[schemas.Copy]read.SpaceRate{}
+	for _, account := range a.stores.inForce() {
+		if of.Account != "" && of.Account != account.ID {
+			continue
+		}
+		found, err := read.SpaceRates(ctx, a.db, account.ID, now.Add(-rateDay))
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range found {
+			rates[schemas.Copy{Account: account.ID, Store: r.Store, Space: r.Space}] = r
+		}
+	}
+	for i := range all {
+		s := &all[i]
+		r := rates[schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space}]
+		checks := r.Read
+		if s.Asserts {
+			checks = r.Checks
+		}
+		s.Rate = float64(checks) / rateDay.Seconds()
+	}
+	return all, nil
+}
+
+// countCopies is FixityStatus without rates.
+func (a *App) countCopies(ctx context.Context, of schemas.Copy, now time.Time) (all []SpaceFixity, err error) {
 	for _, account := range a.stores.inForce() {
 		if of.Account != "" && of.Account != account.ID {
 			continue
@@ -75,31 +107,32 @@ func sampleOf(s config.Store) int {
 	return 100
 }
 
-// A statusKey is how copies count as overdue.
+// A statusKey is how the copies of a store count as overdue.
 type statusKey struct {
+	store   string // empty: all
 	period  time.Duration
 	asserts bool
 }
 
-// accountFixity is FixityStatus of one account.
+// accountFixity is countCopies of one account. Spaces whose copies count in another way than those of most are counted
+// again, by store.
 func (a *App) accountFixity(ctx context.Context, of schemas.Copy, now time.Time) (all []SpaceFixity, err error) {
-	byKey := map[statusKey][]read.SpaceStatus{}
+	type place struct{ store, space string }
+	byKey := map[statusKey]map[place]read.SpaceStatus{}
 	count := func(k statusKey) ([]read.SpaceStatus, error) {
-		if _, ok := byKey[k]; !ok {
-			found, err := read.FixityStatus(ctx, a.db, read.StatusQuery{Account: of.Account, Store: of.Store,
-				Space: of.Space, PassedBefore: now.Add(-k.period), Asserted: k.asserts})
-			if err != nil {
-				return nil, err
-			}
-			byKey[k] = found
+		found, err := read.FixityStatus(ctx, a.db, read.StatusQuery{Account: of.Account, Store: cmp.Or(of.Store, k.store),
+			Space: of.Space, PassedBefore: now.Add(-k.period), Asserted: k.asserts})
+		if err != nil {
+			return nil, err
 		}
-		return byKey[k], nil
+		byKey[k] = map[place]read.SpaceStatus{}
+		for _, s := range found {
+			byKey[k][place{s.Store, s.Space}] = s
+		}
+		return found, nil
 	}
-	spaces, err := count(statusKey{period: a.cfg.Fixity.Period})
-	if err != nil || len(spaces) == 0 {
-		return nil, err
-	}
-	rates, err := read.SpaceRates(ctx, a.db, of.Account, now.Add(-rateDay))
+	usual := statusKey{period: a.cfg.Fixity.Period}
+	spaces, err := count(usual)
 	if err != nil {
 		return nil, err
 	}
@@ -109,22 +142,21 @@ func (a *App) accountFixity(ctx context.Context, of schemas.Copy, now time.Time)
 		if err != nil {
 			continue // it was removed, and its copies are not checked
 		}
-		k := statusKey{a.cfg.Fixity.PeriodOf(n.Account, n.Store, s.Space), a.asserts(n)}
-		counted, err := count(k)
-		if err != nil {
-			return nil, err
+		k := statusKey{s.Store, a.cfg.Fixity.PeriodOf(n.Account, n.Store, s.Space), a.asserts(n)}
+		if k.period == usual.period && !k.asserts {
+			k = usual
 		}
-		same := func(c read.SpaceStatus) bool { return c.Store == s.Store && c.Space == s.Space }
-		if i := slices.IndexFunc(counted, same); i >= 0 {
-			s = counted[i]
-		}
-		f := SpaceFixity{Account: of.Account, SpaceStatus: s, Period: k.period, Asserts: k.asserts, Sample: sampleOf(st.cfg)}
-		for _, r := range rates {
-			if r.Store == s.Store && r.Space == s.Space {
-				f.Rate = float64(r.Checks) / rateDay.Seconds()
+		if byKey[k] == nil {
+			if _, err := count(k); err != nil {
+				return nil, err
 			}
 		}
-		all = append(all, f)
+		if counted, ok := byKey[k][place{s.Store, s.Space}]; ok {
+			s = counted
+		}
+		period := a.cfg.Fixity.PeriodOf(n.Account, n.Store, s.Space)
+		all = append(all, SpaceFixity{Account: of.Account, SpaceStatus: s, Period: period, Asserts: k.asserts,
+			Sample: sampleOf(st.cfg)})
 	}
 	return all, nil
 }
@@ -136,32 +168,40 @@ type OverdueCopy struct {
 	Period   time.Duration
 }
 
-// OverdueCopies returns at most limit of the copies that are overdue, sorted by account, store and space; 0: all. Those
+// overduePage is the number of overdue copies that are read at once.
+const overduePage = 10_000
+
+// EachOverdue calls each with at most limit of the copies that are overdue, by account, store and space; 0: all. Those
 // of a space that have never passed come first, then those with the oldest pass.
-func (a *App) OverdueCopies(
-	ctx context.Context, of schemas.Copy, now time.Time, limit int,
-) (all []OverdueCopy, err error) {
-	spaces, err := a.FixityStatus(ctx, of.WithoutItem(), now)
+func (a *App) EachOverdue(
+	ctx context.Context, of schemas.Copy, now time.Time, limit int, each func([]OverdueCopy) error,
+) error {
+	spaces, err := a.countCopies(ctx, of.WithoutItem(), now)
 	if err != nil {
-		return nil, err
+		return err
 	}
+	left := cmp.Or(limit, math.MaxInt)
 	for _, s := range spaces {
-		left := int(s.Overdue)
-		if limit > 0 {
-			left = min(left, limit-len(all))
-		}
-		if left == 0 {
-			continue
-		}
-		found, err := read.Overdue(ctx, a.db, schemas.DueQuery{Account: s.Account, Store: s.Store, Space: s.Space,
-			Prefix: of.Item, PassedBefore: now.Add(-s.Period), Asserted: s.Asserts, Limit: left})
-		if err != nil {
-			return nil, err
-		}
-		for _, c := range found {
-			at := schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space, Item: c.Item}
-			all = append(all, OverdueCopy{at, c.LastPass, s.Period})
+		q := schemas.DueQuery{Account: s.Account, Store: s.Store, Space: s.Space, Prefix: of.Item,
+			PassedBefore: now.Add(-s.Period), Asserted: s.Asserts}
+		for q.Limit = min(left, overduePage); s.Overdue > 0 && q.Limit > 0; q.Limit = min(left, overduePage) {
+			found, err := read.Overdue(ctx, a.db, q)
+			if err != nil {
+				return err
+			}
+			page := make([]OverdueCopy, len(found))
+			for i, c := range found {
+				at := schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space, Item: c.Item}
+				page[i] = OverdueCopy{at, c.LastPass, s.Period}
+				q.After = schemas.DueCursor{LastPass: c.LastPass, Item: c.Item}
+			}
+			if err := each(page); err != nil {
+				return err
+			}
+			if left -= len(found); len(found) < q.Limit {
+				break
+			}
 		}
 	}
-	return all, nil
+	return nil
 }

@@ -161,7 +161,7 @@ func TestFixityReports(t *testing.T) {
 	if err != nil || strings.Count(string(text), "\n") != 4 || !strings.Contains(string(text), "item-002,pass") {
 		t.Errorf("got %v:\n%s", err, text)
 	}
-	rounds, err := FixityReports(t.Context(), s.a.db, ReportsQuery{Newest: true})
+	rounds, err := FixityReports(t.Context(), s.a.db, read.ReportQuery{Newest: true})
 	if err != nil || len(rounds) != 1 || rounds[0].Result() != fixityreport.Success || rounds[0].Checked() != 3 {
 		t.Errorf("got %+v, %v", rounds, err)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/deadletter"
 	"github.com/millrace/millrace/streams/retry"
@@ -21,8 +20,9 @@ type Overview struct {
 	// Incidents are the open ones by kind, and Waiting how many of them wait for a decision of an operator.
 	Incidents []read.IncidentCount
 	Waiting   int64
-	// DeadLetters is the number of messages that wait for an operator since they could not be handled.
-	DeadLetters int64
+	// DeadLetters is the number of messages that wait for an operator since they could not be handled; nil: it takes
+	// longer to count them than deadLettersTimeout.
+	DeadLetters *int64
 	Paused      []string // what is paused, in the words of 'millrace pause'
 	Inactive    []string // accounts
 	Unserved    []schemas.Role
@@ -48,7 +48,7 @@ const rateWait = 2 * time.Second
 
 // Overview returns the state of an installation.
 func (a *App) Overview(ctx context.Context) (o Overview, err error) {
-	spaces, err := a.FixityStatus(ctx, schemas.Copy{}, time.Now())
+	spaces, err := a.countCopies(ctx, schemas.Copy{}, time.Now())
 	if err != nil {
 		return o, err
 	}
@@ -57,12 +57,7 @@ func (a *App) Overview(ctx context.Context) (o Overview, err error) {
 		return o, err
 	}
 	for _, n := range o.Incidents {
-		switch n.Kind {
-		case incident.DeletesHeld, incident.RewritesHeld: // lists, which wait since they were opened
-			o.Waiting += n.Open
-		default:
-			o.Waiting += n.Waiting
-		}
+		o.Waiting += n.Waiting
 	}
 	if o.Work, err = a.backlogs(ctx); err != nil {
 		return o, err
@@ -141,15 +136,27 @@ func sumOf(a, b *int64) *int64 {
 	return &sum
 }
 
-func (a *App) countDeadLetters(ctx context.Context) (n int64, err error) {
+// deadLettersTimeout is how long the dead letters are counted, by reading all of them.
+const deadLettersTimeout = 10 * time.Second
+
+func (a *App) countDeadLetters(ctx context.Context) (*int64, error) {
 	letters, err := deadletter.New(a.kafka)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer letters.Close()
-	err = letters.Each(ctx, deadletter.Query{}, func(*deadletter.Letter) error {
+	timed, cancel := context.WithTimeout(ctx, deadLettersTimeout)
+	defer cancel()
+	n := int64(0)
+	err = letters.Each(timed, deadletter.Query{}, func(*deadletter.Letter) error {
 		n++
 		return nil
 	})
-	return n, err
+	switch {
+	case err != nil && timed.Err() != nil && ctx.Err() == nil:
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &n, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
@@ -87,7 +88,7 @@ func applyTo(r *policy.Registry) func(key []byte, d *schemas.Delivery) error {
 func (a *App) newFolder(interval time.Duration) *folder.Folder {
 	c := folder.Config{Accounts: a.stores.forPolicies, Interval: interval, Follow: a.cfg.Policies.Interval}
 	if a.policySource != nil {
-		c.Location, c.Files = a.cfg.Policies.Folder, a.policySource.files
+		c.Location, c.Files = strings.TrimSuffix(a.cfg.Policies.Folder, "/"), a.policySource.files
 	}
 	return folder.New(c,
 		folder.Deps{Registry: a.policyRegistry, Board: a.incidentBoard, Publisher: a.producer,

@@ -273,18 +273,23 @@ func (a *App) whileAnswering(of StoreName, blocked func(context.Context) error) 
 	}
 }
 
-// lagIn returns a function that returns the number of records of a topic that a role has not handled.
-func (a *App) lagIn(role schemas.Role, topic schemas.Topic) func(context.Context) (int64, error) {
+// lagIn returns a function that returns the number of records of topics that a role has not handled.
+func (a *App) lagIn(role schemas.Role, topics ...schemas.Topic) func(context.Context) (int64, error) {
 	return func(ctx context.Context) (n int64, err error) {
-		done, err := a.admin.Committed(ctx, role, topic) // first: a commit made in between would hide lag
-		if err != nil {
-			return 0, err
+		for _, topic := range topics {
+			done, err := a.admin.Committed(ctx, role, topic) // first: a commit made in between would hide lag
+			if err != nil {
+				return 0, err
+			}
+			log, err := a.admin.Extent(ctx, topic)
+			if err != nil {
+				return 0, err
+			}
+			for partition, end := range log.Ends {
+				n += max(0, end-max(done[partition], log.Starts[partition]))
+			}
 		}
-		log, err := a.admin.Extent(ctx, topic)
-		for partition, end := range log.Ends {
-			n += max(0, end-max(done[partition], log.Starts[partition]))
-		}
-		return n, err
+		return n, nil
 	}
 }
 

@@ -39,7 +39,6 @@ type SplitStatus struct {
 	ByHand bool // rounds that operators start, which are beside the scheduled ones
 	// Store is the source of a pair. An empty Space is all of them, or an unknown one.
 	Account, Store, Space, Destination string
-	Prefix                             string // of the items of a round by hand; empty: all of the space
 	State                              string // SplitDone, ...
 	Round                              string
 	// Started and Finished are those of the round, and Updated is the time of its last checkpoint.
@@ -86,8 +85,6 @@ func splitOf(c *pb.Checkpoint) (s SplitStatus, ok bool) {
 	s.Sweep, s.ByHand = strings.CutSuffix(c.GetSweep(), demand)
 	parts := schemas.SplitKey(c.GetSplit())
 	switch n := len(parts); {
-	case s.Sweep == sweep.FixitySweep && n == 4:
-		s.Account, s.Store, s.Space, s.Prefix = parts[0], parts[1], parts[2], parts[3]
 	case s.Sweep == sweep.FixitySweep && n == 3, s.Sweep == reconcile.Name && n == 3, s.Sweep == groups.Name && n == 3:
 		s.Account, s.Store, s.Space = parts[0], parts[1], parts[2]
 	case s.Sweep == StatsSweep && n == 1:
@@ -230,7 +227,7 @@ func (a *App) splits(ctx context.Context, points []*pb.Checkpoint) ([]SplitStatu
 }
 
 func (s *SplitStatus) key() string {
-	return schemas.Key(s.Sweep, fmt.Sprint(s.ByHand), s.Account, s.Store, s.Space, s.Prefix, s.Destination)
+	return schemas.Key(s.Sweep, fmt.Sprint(s.ByHand), s.Account, s.Store, s.Space, s.Destination)
 }
 
 // scheduledSplits returns the splits of the scheduled sweeps but the duplication sweep, without rounds.

@@ -61,7 +61,7 @@ func (a *App) sweeper() ([]part, error) {
 		copies := newCopyMetrics()
 		a.registry.MustRegister(copies)
 		parts = append(parts, afterTables("copies",
-			func(ctx context.Context) error { return a.watchCopies(ctx, copies) }, a.policies))
+			func(ctx context.Context) error { return a.watchCopies(ctx, copies, owns) }, a.policies))
 	}
 	return parts, nil
 }

@@ -16,7 +16,7 @@ var exportName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 // CheckExportName returns why a text is no name of an export of the audit log, or of reports.
 func CheckExportName(name string) error {
 	if !exportName.MatchString(name) {
-		return fmt.Errorf("the name of an export has 1 to 64 letters, digits, '.', '_' and '-', not %q", name)
+		return fmt.Errorf("a name has 1 to 64 letters, digits, '.', '_' and '-', not %q", name)
 	}
 	return nil
 }

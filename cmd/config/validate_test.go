@@ -100,7 +100,7 @@ func TestValidate(t *testing.T) {
 		"audit: {exports: [{name: a, space: acme/1/x}]}": "audit.exports[0].schedule = off: " +
 			"want a",
 		"audit: {exports: [{name: a/b, schedule: every 1d, space: acme/1/exports}]}": "audit.exports[0].name = a/b: " +
-			"the name",
+			"a name",
 		"audit: {exports: [{name: a, schedule: every 1d, space: acme/1}]}": "audit.exports[0].space = acme/1: " +
 			"want ACCOUNT",
 		"audit: {exports: [{name: a, schedule: every 1d, space: acme/1/x, format: xml}]}": "audit.exports[0].format = xml: " +

@@ -77,7 +77,7 @@ configure it.
 	for _, a := range areas() {
 		root.AddCommand(newArea(a))
 	}
-	root.AddCommand(newBroker(), newSide(), newSinkSide(), newStorageSide(), newRolesSide(), newSweepSide(),
+	root.AddCommand(newBroker(), newSide(), newSinkSide(), newStorageSide(), newRolesSide(), newSweepSide(), newHashLoop(),
 		newObjects())
 	return root
 }

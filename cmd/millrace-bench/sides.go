@@ -113,6 +113,14 @@ func newRolesSide() *cobra.Command {
 	return c
 }
 
+func newHashLoop() *cobra.Command {
+	var dir string
+	c := hidden("hashloop", "Read and hash the files of a directory, and print the time it took",
+		func(context.Context) ([]byte, error) { return bench.HashLoop(dir) })
+	c.Flags().StringVar(&dir, "dir", "", "the `DIR` with the files")
+	return c
+}
+
 func newSweepSide() *cobra.Command {
 	var side bench.SweepSide
 	c := hidden("sweepside", "Run one round of a sweep and print the time it took",

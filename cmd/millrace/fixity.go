@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -199,15 +200,15 @@ never passed, then those with the oldest pass. PREFIX is the beginning of the it
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withCopies(c, args, 4, func(ctx context.Context, a *app.App, of schemas.Copy) error {
-				all, err := a.OverdueCopies(ctx, of, time.Now(), limit)
-				if err != nil {
-					return err
-				}
-				rows := make([]overdueRow, len(all))
-				for i, r := range all {
-					rows[i] = overdueRow{r.Account, r.Store, r.Space, r.Item, set(r.LastPass), r.Period.Seconds()}
-				}
-				return printList(c.OutOrStdout(), o, rows, overdueTable())
+				l := list[overdueRow]{w: c.OutOrStdout(), form: o.form, table: overdueTable()}
+				err := a.EachOverdue(ctx, of, time.Now(), limit, func(page []app.OverdueCopy) error {
+					rows := make([]overdueRow, len(page))
+					for i, r := range page {
+						rows[i] = overdueRow{r.Account, r.Store, r.Space, r.Item, set(r.LastPass), r.Period.Seconds()}
+					}
+					return l.print(rows)
+				})
+				return errors.Join(err, l.end())
 			})
 		},
 	}
@@ -234,7 +235,7 @@ func overdueTable() table[overdueRow] {
 }
 
 func newFixityCheck() *cobra.Command {
-	f := sweepFlags{all: true}
+	f := sweepFlags{all: true, named: true}
 	c := &cobra.Command{
 		Use:   "check ACCOUNT[/STORE[/SPACE[/PREFIX]]]",
 		Short: "Check copies now, ahead of the scheduled checks",
@@ -249,7 +250,7 @@ and how long they take at least, by the rates of the last 30 days.
 With --state all roles except the sweeper run in this command.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 findings: with --wait a copy failed its check or lost its properties,
-5 precondition, 130 interrupted: the checks that were requested are still made.`,
+5 precondition, such as no copies that are selected, 130 interrupted: the checks that were requested are still made.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("%w: name what is checked, as ACCOUNT[/STORE[/SPACE[/PREFIX]]]", usage.Err)

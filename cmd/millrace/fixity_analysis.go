@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/sinks/fixityreport"
@@ -26,8 +27,8 @@ func newFixityAnalysis() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "analysis ACCOUNT[/STORE[/SPACE]]",
 		Short: "Show what failed checks have in common, and the rate of errors",
-		Long: `Compares the copies that have failed a check with all that were checked, by store, space, first directory, and
-the month in which they were written, and failed checks with all checks by worker, host, version of millrace, and hour.
+		Long: `Compares the copies that have failed a check with all that were checked, by store, space, first directory, the
+month in which they were written, and by worker, host, version of millrace and hour of the first check that failed.
 
 It prints what failures have in common more often than chance explains (one such line would be there by chance once in
 a thousand reports), and the rate of failed copies for each 10^15 bytes that were read, with an interval of 95 %.
@@ -52,6 +53,10 @@ Exit codes: 0 fine, also if copies have failed, 1 error, 2 usage, 5 precondition
 				totals, groups, err := read.Failures(ctx, db, q)
 				if err != nil {
 					return err
+				}
+				if totals.Checks == 0 {
+					return fmt.Errorf("%w: no checks of %s are on record since %s", precondition.Err, args[0],
+						from.UTC().Format(time.RFC3339))
 				}
 				a := analysisOf(totals, groups, from, all)
 				if o.form == formJSON {
@@ -92,7 +97,7 @@ type failureGroup struct {
 
 func analysisOf(t read.FailureTotals, groups []read.FailureGroup, since time.Time, all bool) analysis {
 	a := analysis{Since: since.UTC(), Copies: t.Copies, Failed: t.Failed, Checks: t.Checks, Bytes: t.Bytes,
-		First: set(t.FirstFailed()), Causes: fixityreport.Causes(groups)}
+		First: set(t.FirstFailed()), Causes: fixityreport.Causes(t, groups)}
 	if a.Causes == nil {
 		a.Causes = []fixityreport.Cause{}
 	}

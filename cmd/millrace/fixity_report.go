@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/sinks/fixityreport"
 )
 
@@ -28,19 +29,20 @@ func newFixityRounds() *cobra.Command {
 first. Rounds that are under way are in 'millrace sweep status fixity'. RESULT is
 
   success     every copy of the space has passed a check of its bytes within the period, and nothing was found
-  findings    copies have failed their check, are unknown, or have lost their properties
-  incomplete  nothing was found, but copies have not passed within the period, or the round has not checked all
-              that it requested
+  findings    copies have failed their check, or have lost their properties
+  incomplete  nothing was found, but copies have not passed within the period, or checks have no final result, as of
+              a store that does not answer
 
 CHECKED is the number of copies with a final result of the round, which checks only what is due, and FINDINGS that of
 its findings. COVERAGE is the share of the copies of the space that have passed within the period.`,
 		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
-			q := app.ReportsQuery{Newest: !all}
-			var err error
-			if q.Of, err = atMostOneScope(args, 3); err != nil {
+			q := read.ReportQuery{Newest: !all}
+			of, err := atMostOneScope(args, 3)
+			if err != nil {
 				return err
 			}
+			q.Account, q.Store, q.Space = of.Account, of.Store, of.Space
 			if q.Since, err = h.parse(); err != nil {
 				return err
 			}
@@ -110,7 +112,7 @@ func roundTable() table[roundRow] {
 func newFixityReport() *cobra.Command {
 	var (
 		f     engineFlags
-		q     = app.ReportsQuery{Newest: true}
+		q     = read.ReportQuery{Newest: true}
 		since string
 		o     *output
 	)
@@ -132,10 +134,11 @@ Forms of the output:
 RESULT and COVERAGE are those of 'millrace fixity rounds'.`,
 		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
-			var err error
-			if q.Of, err = atMostOneScope(args, 3); err != nil {
+			of, err := atMostOneScope(args, 3)
+			if err != nil {
 				return err
 			}
+			q.Account, q.Store, q.Space = of.Account, of.Store, of.Space
 			if q.Round != "" {
 				q.Newest = false
 			}

@@ -61,7 +61,7 @@ type statusReport struct {
 	Work        []statusWork     `json:"work"`
 	Incidents   []statusIncident `json:"incidents"` // open ones
 	Waiting     int64            `json:"waiting"`   // incidents that wait for a decision
-	DeadLetters int64            `json:"dead_letters"`
+	DeadLetters *int64           `json:"dead_letters"` // null: there are many
 	Paused      []string         `json:"paused"`
 	Inactive    []string         `json:"inactive"`
 	Unserved    []string         `json:"unserved"` // roles that no process runs
@@ -161,7 +161,11 @@ func printStatus(w io.Writer, r statusReport, now time.Time) error {
 	}
 	section("OPEN INCIDENTS\tNUMBER\tAWAITING APPROVAL\tOLDEST", rows, "no incident is open")
 	fmt.Fprintf(&b, "%d incidents wait for a decision: millrace incident list\n", r.Waiting)
-	fmt.Fprintf(&b, "%d dead letters: millrace dead list\n", r.DeadLetters)
+	letters := "many"
+	if r.DeadLetters != nil {
+		letters = strconv.FormatInt(*r.DeadLetters, 10)
+	}
+	fmt.Fprintf(&b, "%s dead letters: millrace dead list\n", letters)
 	for _, l := range []struct {
 		what  string
 		names []string

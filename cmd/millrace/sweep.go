@@ -33,6 +33,7 @@ type sweepFlags struct {
 	engineFlags
 	account, store, space string
 	prefix                string // of the items, with all
+	named                 bool   // no copies are an error
 	all, full, wait       bool
 	dryRun                bool
 	listing               sweepListing
@@ -135,7 +136,7 @@ type sweepReport struct {
 	Sweep     string           `json:"sweep"`
 	DryRun    bool             `json:"dry_run,omitempty"`  // nothing was requested
 	Requested int64            `json:"requested"`          // requested checks
-	Checked   int64            `json:"checked"`            // with --wait: copies with a final result
+	Checked   int64            `json:"checked,omitempty"`  // with --wait: copies with a final result
 	Bytes     int64            `json:"requested_bytes"`    // their size on record
 	Seconds   *float64         `json:"seconds,omitempty"`  // with --dry-run: the estimated time of the checks, if known
 	Verdicts  map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies by the verdict of their checks
@@ -176,6 +177,9 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 		}
 		return e.withRoles(c, a, f.engineFlags, rolesWithoutSweeper(), func(ctx context.Context, w *waiter) error {
 			var asked atomic.Int64
+			if f.all {
+				w.again = "these are made, and the rest is not requested"
+			}
 			err := w.waitWhile(ctx, "checks", []schemas.Role{schemas.RoleChecker}, asked.Load, func(ctx context.Context) error {
 				return f.ask(ctx, a, e, &report, func(n int64) { asked.Add(n) })
 			})
@@ -185,7 +189,7 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 			return report.wait(ctx, w, a, f.all)
 		})
 	})
-	if err == nil && f.all && f.space != "" && report.Requested == 0 {
+	if err == nil && f.named && report.Requested == 0 {
 		err = fmt.Errorf("%w: no such copies are on record: see 'millrace space list'", precondition.Err)
 	}
 	// Report the requested checks even if a later store fails or the command is interrupted.
@@ -249,12 +253,12 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 	})
 	g.Go(func() error {
 		return w.until(gctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
-			for _, round := range r.Rounds {
-				n, err := read.CountFinal(ctx, a.DB(), round.Round)
+			for _, round := range r.asked {
+				now, err := read.SpaceRoundProgress(ctx, a.DB(), spaceRound(round))
 				if err != nil {
 					return p, err
 				}
-				p.Done += n
+				p.Done += now.Final
 			}
 			if p.Total = max(r.Requested, p.Done+1); ended.Load() {
 				p.Done = p.Total
@@ -266,7 +270,7 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 		return err
 	}
 	var err error
-	r.Verdicts, err = verdictsOf(ctx, a.DB(), r.Rounds)
+	r.Verdicts, err = verdictsOf(ctx, a.DB(), r.asked)
 	for verdict, n := range r.Verdicts {
 		if verdict != "skipped" && verdict != metadataDamaged {
 			r.Checked += n
@@ -279,21 +283,22 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 // store cannot return. They have a verdict too.
 const metadataDamaged = "metadata-damaged"
 
-// verdictsOf counts the copies of rounds by verdict.
-func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []sweepRound) (map[string]int64, error) {
+// spaceRound returns what selects the results of a round.
+func spaceRound(r app.FixityRound) read.SpaceRound {
+	return read.SpaceRound{Space: schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}, Prefix: r.Prefix,
+		Round: r.ID, Since: r.Started}
+}
+
+// verdictsOf counts the copies of rounds by verdict, and those that have lost their properties.
+func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []app.FixityRound) (map[string]int64, error) {
 	verdicts := map[string]int64{}
 	for _, round := range rounds {
-		results, err := read.RoundResults(ctx, db, round.Round)
+		counted, err := read.SpaceRoundVerdicts(ctx, db, spaceRound(round))
 		if err != nil {
 			return nil, err
 		}
-		for _, v := range results.Counts {
-			if v.Final {
-				verdicts[v.Verdict] += int64(v.Copies)
-			}
-		}
-		if results.MetadataDamaged > 0 {
-			verdicts[metadataDamaged] += results.MetadataDamaged
+		for verdict, n := range counted {
+			verdicts[verdict] += n
 		}
 	}
 	return verdicts, nil

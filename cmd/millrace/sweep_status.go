@@ -92,7 +92,6 @@ type splitRow struct {
 	Account     string     `json:"account"`
 	Store       string     `json:"store"`
 	Space       string     `json:"space"`
-	Prefix      string     `json:"prefix,omitempty"` // of the items of a round by hand
 	Destination string     `json:"destination"`
 	State       string     `json:"state"`
 	Round       string     `json:"round"`
@@ -106,7 +105,7 @@ type splitRow struct {
 }
 
 func splitRowOf(s app.SplitStatus) splitRow {
-	return splitRow{s.Sweep, s.ByHand, s.Account, s.Store, s.Space, s.Prefix, s.Destination, s.State, s.Round, set(s.Started),
+	return splitRow{s.Sweep, s.ByHand, s.Account, s.Store, s.Space, s.Destination, s.State, s.Round, set(s.Started),
 		set(s.Finished), set(s.Updated), s.Compared, s.Emitted, set(s.Failed), s.Error}
 }
 
@@ -116,14 +115,6 @@ func sweepName(sweep string, byHand bool) string {
 		return sweep + " (by hand)"
 	}
 	return sweep
-}
-
-// spaceName returns SPACE, or SPACE/PREFIX of what is about some of its items.
-func spaceName(space, prefix string) string {
-	if prefix == "" {
-		return space
-	}
-	return space + "/" + prefix
 }
 
 // storeName returns ACCOUNT/STORE, or ACCOUNT of what is about all its stores.
@@ -137,7 +128,7 @@ func storeName(account, store string) string {
 func splitTable() table[splitRow] {
 	const columns = "SWEEP\tSTORE\tSPACE\tDESTINATION\tSTATE\tROUND\tSTARTED\tFINISHED\tEMITTED\tERROR"
 	return table[splitRow]{columns, func(r splitRow) []string {
-		return []string{sweepName(r.Sweep, r.ByHand), storeName(r.Account, r.Store), spaceName(r.Space, r.Prefix), r.Destination, r.State, r.Round,
+		return []string{sweepName(r.Sweep, r.ByHand), storeName(r.Account, r.Store), r.Space, r.Destination, r.State, r.Round,
 			stamp(r.Started), stamp(r.Finished), strconv.FormatInt(r.Emitted, 10), r.Error}
 	}}
 }
@@ -282,7 +273,7 @@ func progressLines(sweeps []sweepState) (lines []progressLine) {
 				split += " to " + r.Destination
 			}
 			if r.Space != "" {
-				split += ": " + spaceName(r.Space, r.Prefix)
+				split += ": " + r.Space
 			}
 			progress := sweepProgress{r.Compared, r.Emitted, r.Rate, r.Share, r.End}
 			lines = append(lines, progressLine{progress, name, split, r.State, r.Round, r.Error})

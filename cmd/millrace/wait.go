@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ type waiter struct {
 	// standstill returns reasons why roles make no progress.
 	standstill func(context.Context, ...schemas.Role) (app.Standstill, error)
 	display    *progress.Display
+	again      string // what becomes of the rest after an interruption of waitWhile [the same command continues with it]
 
 	remaining func() string // describes the remaining work; nil: not waiting yet
 }
@@ -118,7 +120,8 @@ func (w *waiter) until(ctx context.Context, what string, roles []schemas.Role, l
 func (w *waiter) waitWhile(ctx context.Context, what string, roles []schemas.Role, published func() int64,
 	do func(context.Context) error) error {
 	w.remaining = func() string {
-		return fmt.Sprintf("%d %s are requested; the same command continues with the rest", published(), what)
+		return fmt.Sprintf("%d %s are requested; %s", published(), what,
+			cmp.Or(w.again, "the same command continues with the rest"))
 	}
 	var done atomic.Bool
 	g, gctx := errgroup.WithContext(ctx)

@@ -41,7 +41,7 @@ func writeHTML(w io.Writer, rounds []Round) error {
 		if share, ok := r.Coverage(); ok {
 			p.Share = strconv.FormatFloat(float64(int(share*1000))/10, 'f', 1, 64) + " %"
 		}
-		err := r.Checks(true, func(c read.RoundCheck) error {
+		err := r.findings(func(c read.RoundCheck) error {
 			if len(p.Findings) == pageFindings {
 				p.More++
 				return nil

@@ -29,21 +29,18 @@ const (
 // Formats returns all formats.
 func Formats() []Format { return []Format{JSON, CSV, TSV, HTML} }
 
-// ListsAll reports whether a format has every checked copy, and not only those with a finding.
-func (f Format) ListsAll() bool { return f == CSV || f == TSV }
-
 // Results of a round.
 const (
 	Success    = "success"    // it is complete, every copy of the space is verified, and there are no findings
-	Findings   = "findings"   // a copy has failed its check, is unknown, or has lost its properties
-	Incomplete = "incomplete" // no findings, but copies are not verified
+	Findings   = "findings"   // a copy has failed its check, or has lost its properties
+	Incomplete = "incomplete" // no findings, but checks have no final result, or copies are not verified
 )
 
 // A Round is a round with the results of its checks.
 type Round struct {
 	read.RoundReport
-	// Checks calls a function for the final results of the round, in the order of items, until it returns an error. With
-	// findings only those of copies that have not passed, or have lost their properties.
+	// Checks calls a function for the results of the round, in the order of items, until it returns an error. With findings
+	// only those of copies that have not passed, or have lost their properties, and results that are not final.
 	Checks func(findings bool, each func(read.RoundCheck) error) error
 }
 
@@ -54,23 +51,27 @@ const (
 	countDamaged  = "metadata-damaged"
 )
 
-// findings are the counts of a report that are findings.
-var findings = []string{"fail", "missing", "not_captured", "unknown", "undecided", countDamaged}
+// Checked returns the number of copies with a final result, without those that were skipped.
+func (r Round) Checked() int64 {
+	return r.sum("pass", "moot", "unverified", "fail", "missing", "not_captured")
+}
 
-// Checked returns the number of copies with a final result.
-func (r Round) Checked() (n int64) {
-	for _, verdict := range append([]string{"pass", "moot", "unverified"}, findings[:len(findings)-1]...) {
-		n += r.Counts[verdict]
+// Found returns the number of findings.
+func (r Round) Found() int64 { return r.sum("fail", "missing", "not_captured", countDamaged) }
+
+func (r Round) sum(counts ...string) (n int64) {
+	for _, c := range counts {
+		n += r.Counts[c]
 	}
 	return n
 }
 
-// Found returns the number of findings.
-func (r Round) Found() (n int64) {
-	for _, verdict := range findings {
-		n += r.Counts[verdict]
+// findings calls each for the findings of the round, and for the results that are not final.
+func (r Round) findings(each func(read.RoundCheck) error) error {
+	if r.Complete && r.Found() == 0 && r.Counts["unverified"] == 0 {
+		return nil // there are none, in a space that may be large
 	}
-	return n
+	return r.Checks(true, each)
 }
 
 // Coverage returns the share of the copies of the space that have passed a check of their bytes within the period; false
@@ -180,13 +181,13 @@ func writeTSV(w io.Writer, rounds []Round) error {
 func writeCSV(w io.Writer, rounds []Round) error {
 	out := csv.NewWriter(w)
 	err := out.Write([]string{"round", "started", "account", "store", "store_kind", "space", "item", "verdict", "row",
-		"finding", "evidence_level", "bytes_read", "content", "stored", "manifest", "metadata", "detail"})
+		"final", "finding", "evidence_level", "bytes_read", "content", "stored", "manifest", "metadata", "detail"})
 	if err != nil {
 		return err
 	}
 	err = eachCheck(rounds, func(r Round, c read.RoundCheck) error {
 		return out.Write([]string{r.Round, c.Started.UTC().Format(timeForm), r.Account, r.Store, c.StoreKind, r.Space,
-			c.Item, c.Verdict, strconv.Itoa(int(c.Row)), c.Finding, strconv.Itoa(int(c.Level)),
+			c.Item, c.Verdict, strconv.Itoa(int(c.Row)), strconv.FormatBool(c.Final), c.Finding, strconv.Itoa(int(c.Level)),
 			strconv.FormatInt(c.Bytes, 10), digests(c.Content), digests(c.Stored), digests(c.Manifest), c.Metadata, c.Detail})
 	})
 	out.Flush()
@@ -256,7 +257,7 @@ func writeJSON(w io.Writer, rounds []Round) error {
 		if share, ok := r.Coverage(); ok {
 			j.Coverage = &share
 		}
-		err := r.Checks(true, func(c read.RoundCheck) error {
+		err := r.findings(func(c read.RoundCheck) error {
 			j.Findings = append(j.Findings, jsonFinding{c.Item, c.Started, c.Verdict, c.Row, c.Finding, c.Level, c.Content,
 				c.Stored, c.Manifest, c.Metadata, details(c)})
 			return nil

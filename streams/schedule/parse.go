@@ -60,7 +60,7 @@ func Parse(text string) (Schedule, error) {
 	if w := p[0]; kind.text == "off" && w.text != "" {
 		return Schedule{}, w.fault("nothing after off")
 	}
-	if err := s.parseOptions(&p, s.parseOption); err != nil {
+	if err := parseOptions(&p, s.parseOption); err != nil {
 		return Schedule{}, err
 	}
 	return s, nil
@@ -74,7 +74,7 @@ func Parse(text string) (Schedule, error) {
 func ParseWindows(text string) (Schedule, error) {
 	p := parserOf(text)
 	var s Schedule
-	err := s.parseOptions(&p, func(option word, p *parser) error {
+	err := parseOptions(&p, func(option word, p *parser) error {
 		if option.text != "window" && option.text != "zone" {
 			return option.fault("window or zone")
 		}
@@ -90,7 +90,7 @@ func ParseWindows(text string) (Schedule, error) {
 }
 
 // parseOptions reads what remains with parse.
-func (*Schedule) parseOptions(p *parser, parse func(option word, p *parser) error) error {
+func parseOptions(p *parser, parse func(option word, p *parser) error) error {
 	seen := map[string]bool{}
 	for w := p.next(); w.text != ""; w = p.next() {
 		if seen[w.text] && w.text != "window" {

@@ -112,7 +112,11 @@ func (e *engine) run(ctx context.Context, due <-chan []*active) {
 			end()
 		case <-stop: // those at work end soon
 			for stop, due = nil, nil; len(e.turns.accounts) > 0; {
-				e.turns.next().ended(Result{}, context.Cause(ctx))
+				a := e.turns.next()
+				if a.run != nil {
+					a.run.stopAhead()
+				}
+				a.ended(Result{}, context.Cause(ctx))
 			}
 		}
 	}

@@ -12,8 +12,7 @@ import (
 const (
 	// FixitySweep is the name of the periodic fixity sweep, and the kind of its reports.
 	FixitySweep = "fixity"
-	// DemandSweep is the name of fixity rounds that an operator requests, and the kind of the reports of those over some
-	// items of a space.
+	// DemandSweep is the name of fixity rounds that an operator requests.
 	DemandSweep = "fixity.demand"
 	// fixityPage is the default number of copies per page.
 	fixityPage = 1000
@@ -38,7 +37,8 @@ type Request struct {
 	// All checks every copy regardless of its last pass, ahead of the periodic rounds. Such rounds have a checkpoint of
 	// their own, beside those, and resume only with the same Begun.
 	All bool
-	// Prefix selects the items that begin with it; empty: all. Only a round with All has one.
+	// Prefix selects the items that begin with it; empty: all. Only a round with All has one. It runs by Sweeper.Once, and
+	// has no report.
 	Prefix string
 	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
 	Period time.Duration
@@ -146,6 +146,7 @@ func (f FixityRounds) Split(r Request) (Split, error) {
 	// It is the first round if none has checked these copies before: neither kind of rounds has a checkpoint, except an
 	// empty one, and no check of a round is recorded. So the loss of a checkpoint does not cause a second baseline.
 	if r.Prefix != "" {
+		m.Report = nil
 		return m, nil
 	}
 	m.FirstRound = func(ctx context.Context, checkpoint func(sweep, split string) *pb.Checkpoint) (bool, error) {
@@ -207,6 +208,15 @@ func (s *fixitySweep) splitName() string {
 		return schemas.Key(s.Account, s.Store, s.Space, s.Prefix)
 	}
 	return schemas.Key(s.Account, s.Store, s.Space)
+}
+
+// cause returns what the tasks of a round have as their cause: its id. That of a round over some items is another word,
+// so that it does not count as the first round of the space.
+func (s *fixitySweep) cause(r Round) string {
+	if s.Prefix != "" {
+		return s.splitName()
+	}
+	return r.ID
 }
 
 func (s *fixitySweep) sweepName() string {

@@ -221,7 +221,7 @@ func (s *fixitySweep) task(round Round, k schemas.KnownCopy) schemas.Message {
 		Id:      schemas.ID("sweep", round.ID, k.Copy.String()),
 		Account: k.Account, Store: k.Store, Space: k.Space, Item: k.Item,
 		Reason: reason, Priority: priority,
-		Cause: round.ID, Round: round.ID, Baseline: round.Baseline, Time: timestamppb.New(round.Started),
+		Cause: s.cause(round), Round: round.ID, Baseline: round.Baseline, Time: timestamppb.New(round.Started),
 		Known: schemas.WithoutProperties(k.Record),
 	}}
 }

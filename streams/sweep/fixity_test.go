@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -418,46 +417,56 @@ func TestCopiesThatAreExcluded(t *testing.T) {
 	}
 }
 
-// A round over the items with a prefix is apart from those of the whole space, and is no first round.
+// A round over the items with a prefix has no checkpoint and no report, and does not count as the first one.
 func TestRoundOfAPrefix(t *testing.T) {
-	w := newHarness(t)
-	w.fill()
-	c := w.config()
-	c.All, c.Prefix = true, "a/b"
-	c.Checked = func(context.Context, schemas.Copy) (bool, error) {
-		t.Error("asked whether it is the first round")
-		return false, nil
-	}
-	m, err := c.Split(c.Request)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if m.Name != schemas.Key("acme", "2", "photos", "a/b") || m.Sweep != DemandSweep || m.FirstRound != nil {
-		t.Errorf("split %s of sweep %s", m.Name, m.Sweep)
-	}
-	s, err := w.run(c, nil)
-	if err != nil || s.Counts[Requested] == 0 {
-		t.Fatalf("got %+v, %v", s, err)
-	}
-	for _, q := range w.queries {
-		if q.Prefix != "a/b" {
-			t.Errorf("asked for the prefix %q", q.Prefix)
+	synctest.Test(t, func(t *testing.T) {
+		w := newHarness(t)
+		w.fill()
+		c := w.config()
+		c.All, c.Prefix = true, "a/b"
+		m, err := c.Split(c.Request)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	for _, call := range w.published {
-		for _, msg := range call {
-			if task, ok := msg.Body.(*pb.FixityTask); ok && (msg.Topic == schemas.FixityLow ||
-				task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND) {
-				t.Errorf("%s is in %s for the reason %v", task.GetItem(), msg.Topic, task.GetReason())
+		s, err := NewSweeper(SweeperConfig{}, SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler),
+			CatchUp:    func(context.Context) error { return nil },
+			Checkpoint: func(string, string) *pb.Checkpoint { return nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Detach = true
+		w.missing = 1
+		once, err := s.Once(t.Context(), m, Once{})
+		if err != nil || once.Counts[Requested] == 0 || !once.Finished.IsZero() {
+			t.Fatalf("got %+v, %v", once, err)
+		}
+		m.Detach = false
+		time.AfterFunc(time.Minute, func() {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.missing = 0
+		})
+		again, err := s.Once(t.Context(), m, once)
+		if err != nil || again.ID != once.ID || again.Finished.IsZero() || again.Counts["pass"] != once.Counts[Requested] {
+			t.Errorf("to its end: %+v, %v", again, err)
+		}
+		for _, q := range w.queries {
+			if q.Prefix != "a/b" {
+				t.Errorf("asked for the prefix %q", q.Prefix)
 			}
 		}
-	}
-	reports := of[*pb.Report](w)
-	if len(reports) != 1 || reports[0].GetKind() != DemandSweep || !strings.Contains(reports[0].GetDetail(), `"a/b"`) {
-		t.Errorf("reports: %v", reports)
-	}
-	c.All = false
-	if _, err := c.Split(c.Request); err == nil {
-		t.Error("a periodic round has a prefix")
-	}
+		for _, call := range w.published {
+			for _, msg := range call {
+				task, ok := msg.Body.(*pb.FixityTask)
+				if !ok || msg.Topic == schemas.FixityLow || task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND ||
+					task.GetCause() == task.GetRound() || task.GetRound() != once.ID || task.GetBaseline() {
+					t.Errorf("published %v to %s", msg.Body, msg.Topic)
+				}
+			}
+		}
+		c.All = false
+		if _, err := c.Split(c.Request); err == nil {
+			t.Error("a periodic round has a prefix")
+		}
+	})
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -112,15 +111,6 @@ func (s *fixitySweep) isLate(r Round, now time.Time) bool {
 	return interval > 0 && now.Sub(r.Started) >= interval/10*9
 }
 
-// reportKind returns the kind of the reports of rounds. Those over some items of a space are apart, so that the newest
-// report of a space is about all of it.
-func (s *fixitySweep) reportKind() string {
-	if s.Prefix != "" {
-		return DemandSweep
-	}
-	return FixitySweep
-}
-
 // report returns the report of a round that has ended; nil if nothing was due.
 func (s *fixitySweep) report(r Result) *pb.Report {
 	missing := r.Counts[Outstanding]
@@ -128,15 +118,12 @@ func (s *fixitySweep) report(r Result) *pb.Report {
 		return nil
 	}
 	report := &pb.Report{
-		Id: schemas.ID("report", FixitySweep, r.ID), Kind: s.reportKind(), Account: s.Account, Store: s.Store, Space: s.Space,
+		Id: schemas.ID("report", FixitySweep, r.ID), Kind: FixitySweep, Account: s.Account, Store: s.Store, Space: s.Space,
 		Round: r.ID, Started: timestamppb.New(r.Started), Finished: timestamppb.New(r.Finished),
 		Counts: maps.Clone(r.Counts), Complete: missing == 0,
 	}
 	if !report.Complete {
 		report.Detail = fmt.Sprintf("%d checks have no final result", missing)
-	}
-	if s.Prefix != "" {
-		report.Detail = strings.TrimPrefix(report.Detail+fmt.Sprintf("; of the items that begin with %q", s.Prefix), "; ")
 	}
 	return report
 }

@@ -61,8 +61,8 @@ func (r *runner) checkFiles(of func(checkCost) (ours, peers float64)) func(conte
 			m.ours = append(m.ours, ours)
 			if peer > 0 {
 				m.peers = append(m.peers, peer)
-			} else {
-				m.absent = "make peers, or apt-get install " + hashdeep
+			} else if m.absent == "" {
+				m.absent = "make peers, or apt-get install " + hashdeep // the loop is always there
 			}
 		}
 		return m, nil
@@ -76,12 +76,18 @@ func (r *runner) checkOnce(ctx context.Context) (c checkCost, err error) {
 		if err != nil {
 			return err
 		}
-		c.rate, c.cpu, c.loopCPU = res.rate(), res.CPU, res.Loop
+		c.rate, c.cpu = res.rate(), res.CPU
+		files := filepath.Join(dir, "store-"+primary)
+		loop, _, err := runMeasured(ctx, nil, r.cfg.Self, "hashloop", "--dir", files)
+		if err != nil {
+			return err
+		}
+		c.loopCPU = loop.cpu
 		peer, err := exec.LookPath(hashdeep)
 		if err != nil {
 			return nil //nolint:nilerr // it is not installed
 		}
-		u, out, err := runMeasured(ctx, nil, peer, "-c", "md5,sha256", "-r", filepath.Join(dir, "store-"+primary))
+		u, out, err := runMeasured(ctx, nil, peer, "-c", "md5,sha256", "-r", files)
 		if err != nil {
 			return err
 		}

@@ -31,10 +31,8 @@ type sideResult struct {
 	Bytes   int64   `json:"bytes,omitempty"` // peak memory of the process
 	// Copied is the p99 time in seconds from a Change to the end of its copy, as the log of results has it.
 	Copied float64 `json:"copied,omitempty"`
-	// CPU is the processor time in seconds of the job, in all processes, and Loop that of a loop that only reads and
-	// hashes the files.
-	CPU  float64 `json:"cpu,omitempty"`
-	Loop float64 `json:"loop,omitempty"`
+	// CPU is the processor time in seconds of the job, in all processes.
+	CPU float64 `json:"cpu,omitempty"`
 }
 
 func (r sideResult) rate() float64 { return float64(r.Records) / r.Seconds }

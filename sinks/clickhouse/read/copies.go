@@ -67,11 +67,11 @@ func CountFinal(ctx context.Context, db *clickhouse.DB, round string) (int64, er
 		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
 }
 
-// HasFinalCheck reports whether a round has a final check of a copy in a space.
+// HasFinalCheck reports whether a round over a space has a final check of a copy in it.
 func HasFinalCheck(ctx context.Context, db *clickhouse.DB, space schemas.Copy) (bool, error) {
 	n, err := db.Count(ctx, "look for the checks of rounds",
 		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND space = ?"+
-			" AND round != '' AND final LIMIT 1)", space.Account, space.Store, space.Space)
+			" AND round != '' AND cause = round AND final LIMIT 1)", space.Account, space.Store, space.Space)
 	return n > 0, err
 }
 

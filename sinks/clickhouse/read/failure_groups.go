@@ -7,15 +7,16 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// A FailureGroup counts the copies, or the checks, that have something in common, and those of them that failed.
+// A FailureGroup counts the checked copies that have something in common, and those of them that failed.
 type FailureGroup struct {
-	Dimension string // Dimensions has them
+	Dimension string
 	Value     string
 	Total     uint64
 	Failed    uint64
 }
 
-// The dimensions of failures: the first ones of copies, those from ByWorker on of checks.
+// The dimensions of failures. The last four are those of the first check of a copy that failed, or of the first one if
+// none did: a copy that fails again and again counts once.
 const (
 	ByStore    = "store"
 	BySpace    = "space"
@@ -44,7 +45,8 @@ func (t FailureTotals) FirstFailed() time.Time { return timeOfMillis(t.First) }
 func failuresIn(q FailureQuery) (where string, args []any) {
 	from, to := q.Span.millis(time.Time{})
 	where = "account = ? AND ts BETWEEN " + milliParam + " AND " + milliParam +
-		" AND final AND verdict IN ('pass', 'fail', 'missing', 'not_captured') AND (? = '' OR store = ?) AND (? = '' OR space = ?)"
+		" AND final AND verdict IN ('pass', 'fail', 'missing', 'not_captured')" +
+		" AND (? = '' OR store = ?) AND (? = '' OR space = ?)"
 	return where, []any{q.Account, from, to, q.Store, q.Store, q.Space, q.Space}
 }
 
@@ -55,8 +57,8 @@ func Failures(
 ) (t FailureTotals, groups []FailureGroup, err error) {
 	where, args := failuresIn(q)
 	totals, err := clickhouse.Query[FailureTotals](ctx, db, "count the failures of checks",
-		"SELECT count() AS copies, countIf(worst) AS failed, sum(n) AS checks, sum(amount) AS bytes, minIf(began, worst) AS first"+
-			" FROM (SELECT count() AS n, sum(bytes_read) AS amount, max("+failed+") AS worst,"+
+		"SELECT count() AS copies, countIf(worst) AS failed, sum(n) AS checks, sum(amount) AS bytes,"+
+			" minIf(began, worst) AS first FROM (SELECT count() AS n, sum(bytes_read) AS amount, max("+failed+") AS worst,"+
 			" minIf(toUnixTimestamp64Milli(ts), "+failed+") AS began FROM {db}.bit_log WHERE "+where+
 			" GROUP BY account, space, item, store)"+aggregateInOrder, args...)
 	if err != nil || len(totals) == 0 {
@@ -69,27 +71,21 @@ func Failures(
 		Total     uint64 `ch:"total"`
 		Failed    uint64 `ch:"failures"`
 	}
-	const split = " SELECT pair.1 AS dimension, pair.2 AS of_value, count() AS total, countIf(worst) AS failures FROM ("
-	const group = ") ARRAY JOIN pairs AS pair GROUP BY dimension, of_value ORDER BY dimension, failures DESC, total DESC, of_value" +
-		" LIMIT 1000 BY dimension"
-	for _, statement := range []string{
-		split + "SELECT max(" + failed + ") AS worst, any(store::String) AS in_store," +
-			" minIf(object_modified, object_modified IS NOT NULL) AS written," +
-			" [('" + ByStore + "', in_store), ('" + BySpace + "', space)," +
-			" ('" + ByPrefix + "', concat(space, '/', if(position(item, '/') > 0, splitByChar('/', item)[1], '')))," +
-			" ('" + ByMonth + "', ifNull(formatDateTime(written, '%Y-%m'), 'unknown'))] AS pairs" +
-			" FROM {db}.bit_log WHERE " + where + " GROUP BY account, space, item, store" + group,
-		split + "SELECT " + failed + " AS worst, [('" + ByWorker + "', worker::String), ('" + ByHost + "', host::String)," +
-			" ('" + BySoftware + "', software::String), ('" + ByHour + "', formatDateTime(ts, '%Y-%m-%dT%H'))] AS pairs" +
-			" FROM {db}.bit_log WHERE " + where + group,
-	} {
-		rows, err := clickhouse.Query[row](ctx, db, "group the failures of checks", statement, args...)
-		if err != nil {
-			return t, nil, err
-		}
-		for _, r := range rows {
-			groups = append(groups, FailureGroup(r))
-		}
+	rows, err := clickhouse.Query[row](ctx, db, "group the failures of checks",
+		"SELECT pair.1 AS dimension, pair.2 AS of_value, count() AS total, countIf(worst) AS failures FROM ("+
+			"SELECT max("+failed+") AS worst, store::String AS in_store,"+
+			" minIf(object_modified, object_modified IS NOT NULL) AS written,"+
+			" argMin((worker::String, host::String, software::String, ts), (NOT ("+failed+"), ts)) AS one,"+
+			" [('"+ByStore+"', in_store), ('"+BySpace+"', space),"+
+			" ('"+ByPrefix+"', concat(space, '/', if(position(item, '/') > 0, splitByChar('/', item)[1], ''))),"+
+			" ('"+ByMonth+"', ifNull(formatDateTime(written, '%Y-%m'), 'unknown')),"+
+			" ('"+ByWorker+"', one.1), ('"+ByHost+"', one.2), ('"+BySoftware+"', one.3),"+
+			" ('"+ByHour+"', formatDateTime(one.4, '%Y-%m-%dT%H'))] AS pairs"+
+			" FROM {db}.bit_log WHERE "+where+" GROUP BY account, space, item, store)"+
+			" ARRAY JOIN pairs AS pair GROUP BY dimension, of_value"+
+			" ORDER BY dimension, failures DESC, total DESC, of_value LIMIT 1000 BY dimension"+aggregateInOrder, args...)
+	for _, r := range rows {
+		groups = append(groups, FailureGroup(r))
 	}
-	return t, groups, nil
+	return t, groups, err
 }

@@ -11,7 +11,7 @@ import (
 type IncidentCount struct {
 	Kind    string
 	Open    int64
-	Waiting int64     // for the approval of an operator
+	Waiting int64     // for a decision of an operator: all lists do
 	Oldest  time.Time // when the oldest one was opened
 }
 
@@ -25,7 +25,7 @@ func CountIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]I
 	}
 	rows, err := clickhouse.Query[row](ctx, db, "count the open incidents",
 		"SELECT kind::String AS of_kind, toInt64(count()) AS open,"+
-			" toInt64(countIf(state = 'awaiting_approval')) AS waiting, min(toUnixTimestamp64Milli(ts)) AS oldest FROM ("+
+			" toInt64(countIf(state = 'awaiting_approval' OR kind IN ('deletes-held', 'rewrites-held'))) AS waiting, min(toUnixTimestamp64Milli(ts)) AS oldest FROM ("+
 			"SELECT kind, state, ts FROM ("+
 			"SELECT id, account, store, space, item, kind, subject, state, ts, ns FROM {db}.incidents_v"+
 			" WHERE (? = '' OR account = ?) ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id)"+

@@ -156,24 +156,44 @@ type RoundCounts struct {
 	Counts map[string]int64
 }
 
-// SpaceRoundCounts returns the results of a round.
-func SpaceRoundCounts(ctx context.Context, db *clickhouse.DB, r SpaceRound) (c RoundCounts, err error) {
-	type checked struct {
-		Verdict string `ch:"newest"`
-		Unread  bool   `ch:"unread"`
-		Damaged bool   `ch:"damaged"`
-		Copies  int64  `ch:"copies"`
-	}
-	// The progress first: a result that comes meanwhile is counted only below.
-	if c.RoundProgress, err = SpaceRoundProgress(ctx, db, r); err != nil {
-		return c, err
-	}
+// A checkedCount counts the copies with a final result of one kind.
+type checkedCount struct {
+	Verdict string `ch:"newest"`
+	Unread  bool   `ch:"unread"`
+	Damaged bool   `ch:"damaged"`
+	Copies  int64  `ch:"copies"`
+}
+
+// countChecked counts the copies with a final result of a round.
+func countChecked(ctx context.Context, db *clickhouse.DB, r SpaceRound) ([]checkedCount, error) {
 	where, args := r.checks()
-	rows, err := clickhouse.Query[checked](ctx, db, "count the results of a round by verdict",
+	return clickhouse.Query[checkedCount](ctx, db, "count the results of a round by verdict",
 		"SELECT newest, level < 4 AS unread, damaged, toInt64(count()) AS copies FROM (SELECT account, space, item,"+
 			" argMax(verdict, (ts, id)) AS newest, argMax(level, (ts, id)) AS level, max(metadata = 'damaged') AS damaged"+
 			" FROM {db}.bit_log WHERE "+where+" AND final GROUP BY account, space, item)"+
 			" GROUP BY newest, unread, damaged"+aggregateInOrder, args...)
+}
+
+// SpaceRoundVerdicts counts the copies with a final result of a round by the verdict of the newest one, and those with
+// damaged metadata.
+func SpaceRoundVerdicts(ctx context.Context, db *clickhouse.DB, r SpaceRound) (map[string]int64, error) {
+	rows, err := countChecked(ctx, db, r)
+	counts := map[string]int64{}
+	for _, n := range rows {
+		if counts[n.Verdict] += n.Copies; n.Damaged {
+			counts[countDamaged] += n.Copies
+		}
+	}
+	return counts, err
+}
+
+// SpaceRoundCounts returns the results of a round.
+func SpaceRoundCounts(ctx context.Context, db *clickhouse.DB, r SpaceRound) (c RoundCounts, err error) {
+	// The progress first: a result that comes meanwhile is counted only below.
+	if c.RoundProgress, err = SpaceRoundProgress(ctx, db, r); err != nil {
+		return c, err
+	}
+	rows, err := countChecked(ctx, db, r)
 	if err != nil {
 		return c, err
 	}

@@ -18,12 +18,14 @@ type RoundCheckQuery struct {
 	Limit    int       // default 1,000
 }
 
-// A RoundCheck is the newest final result of a round for a copy.
+// A RoundCheck is the newest final result of a round for a copy, or its newest one if none is final: its check is
+// repeated, as when the store does not answer.
 type RoundCheck struct {
 	Item           string
 	Started        time.Time
 	StoreKind      string
 	Verdict        string
+	Final          bool
 	Row            uint8
 	Finding        string
 	Level          uint8 // of the evidence
@@ -49,6 +51,7 @@ func RoundChecks(ctx context.Context, db *clickhouse.DB, q RoundCheckQuery) ([]R
 		Started        time.Time `ch:"ts"`
 		StoreKind      string    `ch:"kind"`
 		Verdict        string    `ch:"judged"`
+		Final          bool      `ch:"final"`
 		Row            uint8     `ch:"row"`
 		Finding        string    `ch:"found"`
 		Level          uint8     `ch:"level"`
@@ -62,23 +65,24 @@ func RoundChecks(ctx context.Context, db *clickhouse.DB, q RoundCheckQuery) ([]R
 	}
 	of := SpaceRound{Space: q.Space, Round: q.Round, Since: q.Started}
 	where, args := of.checks()
-	outer := ""
-	if q.Findings {
-		outer = " WHERE judged NOT IN ('pass', 'skipped', 'moot') OR meta = 'damaged'"
-	}
+	args = append(args, q.After)
 	// The table is faster than its view. Rows that were stored twice are of one item.
-	rows, err := clickhouse.Query[row](ctx, db, "read the checks of a round",
-		"SELECT * FROM (SELECT item, ts, store_kind::String AS kind, verdict::String AS judged, row,"+
-			" finding::String AS found, level, metadata::String AS meta, metadata_detail, bytes_read, detail,"+
-			" `digest.algorithm`::Array(String) AS algorithms, arrayMap(v -> lower(hex(v)), `digest.value`) AS digests,"+
-			" `digest.places` AS places FROM {db}.bit_log WHERE "+where+" AND final AND item > ?"+
-			" ORDER BY item, ts DESC, id DESC LIMIT 1 BY item)"+outer+" ORDER BY item LIMIT ?",
-		append(args, q.After, limit(q.Limit))...)
+	statement := "SELECT item, ts, store_kind::String AS kind, verdict::String AS judged, final, row," +
+		" finding::String AS found, level, metadata::String AS meta, metadata_detail, bytes_read, detail," +
+		" `digest.algorithm`::Array(String) AS algorithms, arrayMap(v -> lower(hex(v)), `digest.value`) AS digests," +
+		" `digest.places` AS places FROM {db}.bit_log WHERE " + where + " AND item > ?" +
+		" ORDER BY item, final DESC, ts DESC, id DESC LIMIT 1 BY item"
+	if q.Findings {
+		statement = "SELECT * FROM (" + statement + ")" +
+			" WHERE NOT final OR judged NOT IN ('pass', 'skipped', 'moot') OR meta = 'damaged' ORDER BY item"
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "read the checks of a round", statement+" LIMIT ?",
+		append(args, limit(q.Limit))...)
 	all := make([]RoundCheck, len(rows))
 	for i, r := range rows {
-		all[i] = RoundCheck{Item: r.Item, Started: r.Started, StoreKind: r.StoreKind, Verdict: r.Verdict, Row: r.Row,
-			Finding: r.Finding, Level: r.Level, Metadata: r.Metadata, MetadataDetail: r.MetadataDetail, Bytes: r.Bytes,
-			Detail: r.Detail, Content: map[string]string{}, Stored: map[string]string{},
+		all[i] = RoundCheck{Item: r.Item, Started: r.Started, StoreKind: r.StoreKind, Verdict: r.Verdict, Final: r.Final,
+			Row: r.Row, Finding: r.Finding, Level: r.Level, Metadata: r.Metadata, MetadataDetail: r.MetadataDetail,
+			Bytes: r.Bytes, Detail: r.Detail, Content: map[string]string{}, Stored: map[string]string{},
 			Manifest: map[string]string{}}
 		for n, algorithm := range r.Algorithms {
 			for place, set := range map[uint8]map[string]string{
@@ -109,18 +113,18 @@ func Overdue(ctx context.Context, db *clickhouse.DB, q schemas.DueQuery) ([]Over
 	return all, err
 }
 
-// A SpaceRate is how many checks of a space in a store have read bytes since some time.
+// A SpaceRate is how many checks of a space in a store have had a final result since some time.
 type SpaceRate struct {
 	Store  string `ch:"in_store"`
 	Space  string `ch:"space"`
 	Checks uint64 `ch:"checks"`
-	Bytes  int64  `ch:"bytes"`
+	Read   uint64 `ch:"bytes_read_by"` // those that have read bytes
 }
 
-// SpaceRates counts the checks of an account that have read bytes and began since a time, ordered by store and space.
+// SpaceRates counts the checks of an account that began since a time, ordered by store and space.
 func SpaceRates(ctx context.Context, db *clickhouse.DB, account string, since time.Time) ([]SpaceRate, error) {
 	return clickhouse.Query[SpaceRate](ctx, db, "count the checks of spaces",
-		"SELECT store::String AS in_store, space, count() AS checks, sum(bytes_read) AS bytes FROM {db}.bit_log"+
-			" WHERE account = ? AND ts >= "+milliParam+" AND bytes_read > 0 GROUP BY in_store, space"+
-			" ORDER BY in_store, space", account, since.UnixMilli())
+		"SELECT store::String AS in_store, space, count() AS checks, countIf(level = 4) AS bytes_read_by"+
+			" FROM {db}.bit_log WHERE account = ? AND ts >= "+milliParam+" AND final AND verdict != 'skipped'"+
+			" GROUP BY in_store, space ORDER BY in_store, space", account, since.UnixMilli())
 }

@@ -15,7 +15,7 @@ const copySummary = `SELECT account, store, space, item, max(content.ver) AS wri
   argMax(content.size, content.ver) AS size, argMax(content.change, content.ver) AS written_by,
   maxMap(digests) AS reported,
   max(pass.ver) AS passed_ver, argMax(pass.digests, pass.ver) AS passed_digests, max(asserted.ver) AS asserted_ver,
-  max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver,
+  max(fail.ver) AS failed_ver, max(attempt.ver) AS attempted_ver, argMax(attempt.verdict, attempt.ver) AS attempted_as,
   mapFilter((k, v) -> substring(v, 18, 16) = written_by AND mapContains(passed_digests, k), reported) AS shared,
   if(notEmpty(shared)
       AND NOT arrayExists((k, v) -> passed_digests[k] != substring(v, 34), mapKeys(shared), mapValues(shared)),
@@ -44,7 +44,7 @@ type SpaceStatus struct {
 	Verified uint64 // copies with a pass of the bytes of their current content
 	Overdue  uint64
 	Failing  uint64    // copies with a failed check that began after their newest pass
-	Unknown  uint64    // copies whose newest check has neither passed nor failed, as when the store did not answer
+	Unknown  uint64    // copies whose newest check is repeated, as when the store did not answer
 	Oldest   time.Time // the oldest of the last passes of verified copies; zero: none is verified
 	Newest   time.Time // start of the newest check; zero: there was none
 }
@@ -80,7 +80,7 @@ func FixityStatus(ctx context.Context, db *clickhouse.DB, q StatusQuery) ([]Spac
 			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified,"+
 			" countIf(live AND "+lastPass(q.Asserted)+" < greatest(?, 1)) AS overdue,"+
 			" countIf(live AND failed_ver > passed_ver) AS failing,"+
-			" countIf(live AND attempted_ver > greatest(passed_ver, failed_ver, asserted_ver, written)) AS inconclusive,"+
+			" countIf(live AND attempted_ver > written AND attempted_as IN ('unknown', 'undecided')) AS inconclusive,"+
 			" minIf(effective, live AND effective > 0) AS oldest,"+
 			" toInt64(bitShiftRight(maxIf(attempted_ver, live), 83)) AS newest"+
 			" FROM ("+copySummary+where+" GROUP BY account, store, space, item)"+

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 
 	"github.com/millrace/millrace/streams/incident"
@@ -57,6 +58,14 @@ func (p *Folder) publishChanged(ctx context.Context, f policy.Folder) (diverged 
 			return diverged, err
 		}
 		p.deps.Log.Warn("publish policies again: another writer was first", "err", err)
+		now := p.read() // the other may have published a newer file
+		maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool {
+			_, ok := now.Documents[account]
+			return !ok
+		})
+		for account := range f.Documents {
+			f.Documents[account], f.Sums[account] = now.Documents[account], now.Sums[account]
+		}
 	}
 }
 

@@ -71,8 +71,10 @@ type Folder struct {
 	// the reasons why other valid documents are not published. Only Run uses both.
 	active   map[string]bool
 	diverged map[string]string
-	// last is what was read when the folder was applied as a whole. Only Run uses it.
-	last policy.Folder
+	// sums are those of the files when they were looked at last, and unread the files that could not be read. Only Run uses
+	// both.
+	sums   map[string]string
+	unread string
 	// open are the accounts that may have an open incident which this process must close. Only Run uses it.
 	open map[string]bool
 	// firstDigests are the digests of files at the first read, for documents that only older versions of this program have
@@ -104,7 +106,7 @@ func New(c Config, d Deps) *Folder {
 func (p *Folder) Published() <-chan struct{} { return p.published }
 
 // Run reads the folder. While documents are refused or have diverged, or incidents must be closed, it reads the folder
-// again periodically, and if the folder is followed also to look for changes. Else it waits for ctx.
+// again periodically, and if it is followed also to look for changes. Otherwise it waits for ctx.
 func (p *Folder) Run(ctx context.Context) error {
 	f := p.read()
 	for _, name := range f.Ignored {
@@ -115,55 +117,101 @@ func (p *Folder) Run(ctx context.Context) error {
 		return err
 	}
 	close(p.published)
-	p.last = f
+	p.sums = maps.Clone(f.Sums)
 	for looked := time.Now(); ; {
 		pending := len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0
 		wait := p.config.Interval
 		switch {
-		case pending:
-		case p.config.Follow == 0:
+		case p.config.Follow > 0 && (!pending || p.config.Follow < wait):
+			wait = p.config.Follow
+		case !pending:
 			<-ctx.Done()
 			return nil
-		default:
-			wait = p.config.Follow
 		}
 		if err := retry.Sleep(ctx, wait); err != nil {
 			return err
 		}
-		step := p.readAgain
-		if p.config.Follow > 0 && time.Since(looked) >= p.config.Follow {
-			looked, step = time.Now(), p.look
+		follow := p.config.Follow > 0 && time.Since(looked) >= p.config.Follow
+		if follow {
+			looked = time.Now()
 		}
-		if err := step(ctx); err != nil {
+		if err := p.readAgain(ctx, follow); err != nil {
 			return err
 		}
 	}
 }
 
-// look applies the folder if it has changed since the last look.
-func (p *Folder) look(ctx context.Context) error {
+// readAgain reads the folder for the accounts that are not active yet, and with follow also for those whose files have
+// changed. The former can be others than the refused ones, since a corrected list of accounts may have new ones.
+func (p *Folder) readAgain(ctx context.Context, follow bool) error {
 	f, err := p.steady(ctx)
-	if err != nil || alike(f, p.last) {
+	if err != nil {
 		return err
 	}
-	for _, account := range slices.Sorted(maps.Keys(p.last.Documents)) {
-		if _, ok := f.Documents[account]; !ok && len(faultsOf(f.Faults, "")) == 0 && len(faultsOf(f.Faults, account)) == 0 {
-			p.deps.Log.Warn("the policy folder has no document of the account any more: its policy stays in force, "+
-				"and 'millrace policy remove' removes it", "account", account, "folder", p.config.Location)
-		}
+	p.reportUnread(f)
+	if len(p.active) > 0 && slices.ContainsFunc(f.Faults, func(f policy.Fault) bool { return f.Account == "" && isUnread(f) }) {
+		return nil // an unreadable folder says nothing about the accounts
 	}
-	for account := range accountsOf(f.Faults) {
-		delete(p.active, account) // what is in force is not of this file
+	if follow {
+		p.forgetChanged(f)
 	}
-	p.last = f
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.active[account] })
+	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.active[fault.Account] })
+	if len(faultsOf(f.Faults, "")) > 0 { // of the list of accounts: what is known of each stays
+		f.Faults = append(f.Faults, slices.DeleteFunc(slices.Clone(p.refusals()),
+			func(fault policy.Fault) bool { return fault.Account == "" })...)
+	}
 	return p.apply(ctx, f)
 }
 
-// steady reads the folder until two reads in a row are alike. If it changes all the time, it returns what was read last
-// time.
+// isUnread reports whether a fault is of a file that could not be read, or is missing, and not of what it has.
+func isUnread(f policy.Fault) bool { return f.Line == 0 }
+
+// reportUnread logs the files that cannot be read, when they are others than before.
+func (p *Folder) reportUnread(f policy.Folder) {
+	unread := ""
+	for _, fault := range f.Faults {
+		if isUnread(fault) && (fault.Account == "" || p.active[fault.Account]) {
+			unread += fault.Origin(p.config.Location) + "\n"
+			if !strings.Contains(p.unread, fault.Origin(p.config.Location)+"\n") {
+				p.deps.Log.Warn("the policy folder cannot be read: the policies in force stay", "account", fault.Account,
+					"file", fault.Origin(p.config.Location), "err", fault.Reason)
+			}
+		}
+	}
+	p.unread = unread
+}
+
+// forgetChanged makes the accounts whose files have changed since the last look inactive, so that they are applied. A
+// file that cannot be read has not changed.
+func (p *Folder) forgetChanged(f policy.Folder) {
+	sums := maps.Clone(f.Sums)
+	for account, sum := range p.sums {
+		faults := faultsOf(f.Faults, account)
+		switch {
+		case f.Sums[account] != "":
+		case len(faults) == 0 && len(faultsOf(f.Faults, "")) == 0:
+			p.deps.Log.Warn("the policy folder has no document of the account any more: its policy stays in force, "+
+				"and 'millrace policy remove' removes it", "account", account, "folder", p.config.Location)
+		case !slices.ContainsFunc(faults, func(f policy.Fault) bool { return !isUnread(f) }):
+			sums[account] = sum
+		default:
+			delete(p.active, account) // it has a fault now
+		}
+	}
+	for account, sum := range sums {
+		if p.sums[account] != sum {
+			delete(p.active, account)
+		}
+	}
+	p.sums = sums
+}
+
+// steady reads the folder until two reads in a row are alike, so that no part of a file that is being written counts. If
+// it changes all the time it returns what was read last.
 func (p *Folder) steady(ctx context.Context) (policy.Folder, error) {
 	f := p.read()
-	if alike(f, p.last) {
+	if maps.Equal(f.Sums, p.sums) {
 		return f, nil
 	}
 	for range steadyReads {
@@ -171,30 +219,20 @@ func (p *Folder) steady(ctx context.Context) (policy.Folder, error) {
 			return f, err
 		}
 		again := p.read()
-		if alike(f, again) {
+		if maps.Equal(f.Sums, again.Sums) && slices.EqualFunc(f.Faults, again.Faults, alike) {
 			return again, nil
 		}
 		f = again
 	}
-	p.deps.Log.Warn("the policy folder changes all the time: look again later", "folder", p.config.Location)
-	return p.last, nil
+	p.deps.Log.Warn("the policy folder changes all the time: read it again later", "folder", p.config.Location)
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return f.Sums[account] != p.sums[account] })
+	f.Sums = maps.Clone(p.sums)
+	return f, nil
 }
 
-// alike reports whether two reads of a folder found the same.
-func alike(a, b policy.Folder) bool {
-	return maps.Equal(a.Sums, b.Sums) && slices.Equal(a.Faults, b.Faults)
-}
-
-// readAgain reads the folder for the accounts that are not active yet. These can be others than the
-// refused ones, since a corrected list of accounts may have new ones.
-func (p *Folder) readAgain(ctx context.Context) error {
-	f := p.read()
-	if len(p.active) > 0 && len(faultsOf(f.Faults, "")) > 0 {
-		return nil // an unreadable folder says nothing about the pending accounts
-	}
-	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.active[account] })
-	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.active[fault.Account] })
-	return p.apply(ctx, f)
+// alike reports whether two faults are of one cause. The text of a failed read may have the port of a connection.
+func alike(a, b policy.Fault) bool {
+	return a == b || isUnread(a) && isUnread(b) && a.Account == b.Account && a.File == b.File
 }
 
 func (p *Folder) read() policy.Folder {

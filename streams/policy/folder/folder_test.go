@@ -453,10 +453,19 @@ func TestFolderIsFollowed(t *testing.T) {
 		next()
 		p.refuses("acme-duplication-policy.yaml:2:21: defaultPolicies[0].destStoreId: unknown store")
 		p.inForce("acme", "3")
-		write("acme-duplication-policy.yaml", to("2"))
+		write("acme-duplication-policy.yaml", "# corrected\n"+to("2"))
 		next()
 		p.refuses()
 		p.inForce("acme", "2")
+
+		if err := p.Set(t.Context(), "acme", document(t, to("3")), "ann"); err != nil {
+			t.Fatal(err)
+		}
+		write("bell-duplication-policy.yaml", "# of bell\n"+to("2")) // says nothing about acme
+		next()
+		p.inForce("acme", "3")
+		p.revision("bell", 2)
+		p.incident(incident.PolicyDiverged, false)
 
 		write("duplication-accounts.json", `["acme"]`)
 		next()
@@ -492,12 +501,63 @@ func TestFolderThatChangesWhileItIsRead(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		p.inForce("acme", "3")
-		p.refuses("read the folder")
+		p.refuses()
+		p.logged("the policy folder cannot be read", 1)
 		if err := os.Rename(away, dir); err != nil {
 			t.Fatal(err)
 		}
 		later()
 		p.refuses()
 		p.revision("acme", 2)
+	})
+}
+
+// Of two processes that follow one folder, the one that has read an older file publishes nothing over the newer one.
+func TestFollowersOfOneFolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t, interval: time.Minute}
+		dir, write := ofAcme(t, to("2"))
+		slow := s.process(dir)
+		first := slow.read()
+		if err := slow.apply(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		write("# older\n" + to("2"))
+		older := slow.read()
+		write(to("3"))
+		s.run(dir).inForce("acme", "3")
+		late := s.late(dir, defaultAccounts()) // it knows the first revision only
+		for _, r := range s.records[:1] {
+			late.receive(r)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- late.apply(t.Context(), older) }()
+		synctest.Wait()
+		late.follow() // and now that it has lost
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		late.inForce("acme", "3")
+		late.revision("acme", 2)
+	})
+}
+
+// Documents that are pending are read again also if the folder is followed more often than they.
+func TestPendingDocumentOfAFollowedFolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t, interval: time.Second}
+		dir, _ := ofAcme(t, to("2"))
+		p := s.run(dir)
+		if err := p.Set(t.Context(), "acme", document(t, to("3")), "ann"); err != nil {
+			t.Fatal(err)
+		}
+		other := s.run(dir) // finds that it has diverged
+		later()
+		other.incident(incident.PolicyDiverged, true)
+		if err := p.Set(t.Context(), "acme", document(t, to("2")), "ann"); err != nil {
+			t.Fatal(err)
+		}
+		later()
+		other.incident(incident.PolicyDiverged, false)
 	})
 }
