@@ -59,8 +59,8 @@ Exit codes: 0 fine, also if something waits, 1 error, 2 usage, 5 precondition.`,
 type statusReport struct {
 	Stores      []statusStore    `json:"stores"`
 	Work        []statusWork     `json:"work"`
-	Incidents   []statusIncident `json:"incidents"` // open ones
-	Waiting     int64            `json:"waiting"`   // incidents that wait for a decision
+	Incidents   []statusIncident `json:"incidents"`    // open ones
+	Waiting     int64            `json:"waiting"`      // incidents that wait for a decision
 	DeadLetters *int64           `json:"dead_letters"` // null: there are many
 	Paused      []string         `json:"paused"`
 	Inactive    []string         `json:"inactive"`
