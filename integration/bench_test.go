@@ -83,6 +83,12 @@ func TestBenchSweep(t *testing.T) {
 	positive(t, 12, figures(t, "sweep", "--peers", t.TempDir()))
 }
 
+// TestBenchFixity runs all figures of checks, without the peer of the S3 server.
+func TestBenchFixity(t *testing.T) {
+	need.Full(t)
+	positive(t, 4, figures(t, "fixity", "--peers", t.TempDir()))
+}
+
 // TestBenchMain runs the main job with the real roles and checks that its deletes and copies are recorded.
 func TestBenchMain(t *testing.T) {
 	need.Full(t)
