@@ -114,7 +114,7 @@ func (a *App) readCopies(ctx context.Context, now time.Time) (*copyReading, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &copyReading{at: now, stores: storesOf(spaces), oldest: map[StoreName]time.Time{}}
+	r := &copyReading{at: now, stores: sumByStore(spaces), oldest: map[StoreName]time.Time{}}
 	for _, s := range spaces {
 		n := StoreName{s.Account, s.Store}
 		if last := r.oldest[n]; !s.Oldest.IsZero() && (last.IsZero() || s.Oldest.Before(last)) {

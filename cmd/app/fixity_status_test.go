@@ -95,11 +95,11 @@ func TestFixityEnd(t *testing.T) {
 }
 
 // Stores add up, and roles are ordered by what they have not handled.
-func TestStoresOf(t *testing.T) {
+func TestSumByStore(t *testing.T) {
 	of := func(store string, live, overdue uint64) SpaceFixity {
 		return SpaceFixity{Account: "acme", SpaceStatus: read.SpaceStatus{Store: store, Live: live, Overdue: overdue, Bytes: 7}}
 	}
-	got := storesOf([]SpaceFixity{of("1", 5, 2), of("1", 3, 0), of("2", 1, 1)})
+	got := sumByStore([]SpaceFixity{of("1", 5, 2), of("1", 3, 0), of("2", 1, 1)})
 	if len(got) != 2 || got[0].Copies != 8 || got[0].Verified != 6 || got[0].Overdue != 2 || got[0].Bytes != 14 ||
 		got[1].Verified != 0 {
 		t.Errorf("got %+v", got)

@@ -52,7 +52,7 @@ func (a *App) Overview(ctx context.Context) (o Overview, err error) {
 	if err != nil {
 		return o, err
 	}
-	o.Stores = storesOf(spaces)
+	o.Stores = sumByStore(spaces)
 	if o.Incidents, err = read.CountIncidents(ctx, a.db, ""); err != nil {
 		return o, err
 	}
@@ -73,8 +73,8 @@ func (a *App) Overview(ctx context.Context) (o Overview, err error) {
 	return o, err
 }
 
-// storesOf adds the spaces of each store, which are sorted by account and store.
-func storesOf(spaces []SpaceFixity) (all []StoreOverview) {
+// sumByStore adds the spaces of each store, which are sorted by account and store.
+func sumByStore(spaces []SpaceFixity) (all []StoreOverview) {
 	for _, s := range spaces {
 		n := StoreName{s.Account, s.Store}
 		if len(all) == 0 || all[len(all)-1].StoreName != n {

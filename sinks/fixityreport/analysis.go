@@ -65,43 +65,48 @@ type Cause struct {
 	Failed    uint64  `json:"failed"` // of them
 	Share     float64 `json:"share"`  // of all that failed
 	Expected  float64 `json:"expected"`
-	// Deviation is the statistic of the likelihood ratio, by which causes are ordered.
-	Deviation float64 `json:"deviation"`
+	// Chance is the logarithm to base 10 of the probability that chance puts so many failures into a group of this size,
+	// or more.
+	Chance float64 `json:"chance_log10"`
 }
 
-// significant is the deviation of a group that occurs by chance once in a thousand tests. With m groups it is 2 ln m more.
-const significant = 10.83
+// falseCauses is the share of analyses in which chance alone makes a cause.
+const falseCauses = 0.001
 
-// Causes returns the groups of copies that have more failures than their size explains, those that deviate most first.
+// Causes returns the groups of copies that have more failures than their size explains, the least likely first.
 // What all copies have explains nothing.
 func Causes(t read.FailureTotals, groups []read.FailureGroup) (causes []Cause) {
-	bound := significant + 2*math.Log(float64(max(len(groups), 1)))
+	bound := math.Log10(falseCauses / float64(max(len(groups), 1)))
 	for _, g := range groups {
-		if t.Failed == 0 || g.Total == t.Copies {
+		if g.Failed == 0 || g.Total == t.Copies {
 			continue
 		}
 		share := float64(g.Total) / float64(t.Copies)
 		c := Cause{Dimension: g.Dimension, Value: g.Value, Total: g.Total, Failed: g.Failed,
 			Share: float64(g.Failed) / float64(t.Failed), Expected: share * float64(t.Failed)}
-		if c.Deviation = deviation(g, t.Copies, t.Failed); float64(c.Failed) > c.Expected && c.Deviation > bound {
+		if float64(c.Failed) <= c.Expected {
+			continue
+		}
+		if c.Chance = binomialTail(g.Failed, t.Failed, share) / math.Ln10; c.Chance < bound {
 			causes = append(causes, c)
 		}
 	}
-	slices.SortStableFunc(causes, func(a, b Cause) int { return cmp.Compare(b.Deviation, a.Deviation) })
+	slices.SortStableFunc(causes, func(a, b Cause) int { return cmp.Compare(a.Chance, b.Chance) })
 	return causes
 }
 
-// deviation returns the statistic of the likelihood ratio of the table of failed and good ones, in the group and out of
-// it: how much likelier the failures are if the group has a rate of its own.
-func deviation(g read.FailureGroup, total, failed uint64) float64 {
-	cell := func(observed, row, column uint64) float64 {
-		if observed == 0 {
-			return 0
-		}
-		o := float64(observed)
-		return o * math.Log(o*float64(total)/(float64(row)*float64(column)))
+// binomialTail returns the logarithm of the probability of k or more of n events that each have a probability p, for k
+// above the mean.
+func binomialTail(k, n uint64, p float64) float64 {
+	gamma := func(x uint64) float64 {
+		v, _ := math.Lgamma(float64(x) + 1)
+		return v
 	}
-	out, outFailed := total-g.Total, failed-g.Failed
-	return 2 * (cell(g.Failed, g.Total, failed) + cell(g.Total-g.Failed, g.Total, total-failed) +
-		cell(outFailed, out, failed) + cell(out-outFailed, out, total-failed))
+	first := gamma(n) - gamma(k) - gamma(n-k) + float64(k)*math.Log(p) + float64(n-k)*math.Log1p(-p)
+	sum, term := 1.0, 1.0
+	for i := k; i < n && term > 1e-12*sum; i++ {
+		term *= float64(n-i) / float64(i+1) * p / (1 - p)
+		sum += term
+	}
+	return first + math.Log(sum)
 }

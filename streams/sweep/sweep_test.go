@@ -195,7 +195,7 @@ func TestDemand(t *testing.T) {
 	}
 	for _, task := range of[*pb.FixityTask](w) {
 		if task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND || task.GetRound() != s.ID ||
-			task.GetPriority() != pb.Priority_PRIORITY_LOW {
+			task.GetPriority() != pb.Priority_PRIORITY_HIGH {
 			t.Errorf("got %v", task)
 		}
 	}
