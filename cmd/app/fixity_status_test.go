@@ -97,7 +97,8 @@ func TestFixityEnd(t *testing.T) {
 // Stores add up, and roles are ordered by what they have not handled.
 func TestSumByStore(t *testing.T) {
 	of := func(store string, live, overdue uint64) SpaceFixity {
-		return SpaceFixity{Account: "acme", SpaceStatus: read.SpaceStatus{Store: store, Live: live, Overdue: overdue, Bytes: 7}}
+		counts := read.SpaceStatus{Store: store, Live: live, Overdue: overdue, Bytes: 7}
+		return SpaceFixity{Account: "acme", SpaceStatus: counts}
 	}
 	got := sumByStore([]SpaceFixity{of("1", 5, 2), of("1", 3, 0), of("2", 1, 1)})
 	if len(got) != 2 || got[0].Copies != 8 || got[0].Verified != 6 || got[0].Overdue != 2 || got[0].Bytes != 14 ||

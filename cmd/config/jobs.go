@@ -73,7 +73,8 @@ func validateJobs(c *Config, fault report) {
 
 // validateSpace checks the name of a space in a store.
 func validateSpace(key, name string, fault report) {
-	if account, store, space := spaceOf(name); account == "" || store == "" || space == "" || strings.Contains(space, "/") {
+	account, store, space := spaceOf(name)
+	if account == "" || store == "" || space == "" || strings.Contains(space, "/") {
 		fault(key, name, "want ACCOUNT/STORE/SPACE")
 	}
 }

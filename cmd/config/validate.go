@@ -184,7 +184,8 @@ func validatePolicies(p Policies, fault report) {
 	if p.Interval != 0 {
 		atLeast("policies.interval", p.Interval, time.Second, fault)
 	}
-	if u, err := url.Parse(p.Folder); p.InBucket() && (err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "") {
+	u, err := url.Parse(p.Folder)
+	if p.InBucket() && (err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "") {
 		fault("policies.folder", p.Folder, "want a directory or s3://BUCKET/PREFIX")
 	}
 	switch u, err := url.Parse(p.Endpoint); {

@@ -44,11 +44,13 @@ func TestValidate(t *testing.T) {
 		"policies: {folder: policies, interval: 0s}":              "",
 		"policies: {folder: policies, interval: 10ms}":            "policies.interval = 10ms: want 1s or more",
 		"policies: {folder: \"s3://repo/mill\", interval: 5m}":    "",
-		"policies: {folder: \"s3://\"}":                           "policies.folder = s3://: want a directory or s3://BUCKET/PREFIX",
+		"policies: {folder: \"s3://\"}": "policies.folder = s3://: " +
+			"want a directory or s3://BUCKET/PREFIX",
 		"policies: {folder: \"s3://repo?x=1\"}": "policies.folder = s3://repo?x=1: " +
 			"want a directory or s3://BUCKET/PREFIX",
 		"policies: {folder: \"s3://repo\", endpoint: \"https://s3.example.org\"}":  "",
-		"policies: {folder: \"s3://repo\", endpoint: example.org}":                 "policies.endpoint = example.org: want a URL",
+		"policies: {folder: \"s3://repo\", endpoint: example.org}": "policies.endpoint = example.org: " +
+			"want a URL",
 		"policies: {folder: \"s3://repo\", endpoint: \"https://a:b@example.org\"}": "policies.endpoint: has a password",
 		"policies: {folder: policies, endpoint: \"https://s3.example.org\"}": "policies.endpoint = https://s3.example.org: " +
 			"is only for a folder",
@@ -109,8 +111,10 @@ func TestValidate(t *testing.T) {
 			"audit.exports[1].name = a: is the name of another export",
 		"fixity: {reports: [{name: a, schedule: every 1d, space: acme/1/x}]}":          "",
 		"fixity: {reports: [{name: a, schedule: every 1d, dir: /srv/x, format: tsv}]}": "",
-		"fixity: {reports: [{name: a, dir: /srv/x}]}":                                  "fixity.reports[0].schedule = off: want a schedule",
-		"fixity: {reports: [{name: a, schedule: every 1d}]}":                           "fixity.reports[0] = a: want space or dir",
+		"fixity: {reports: [{name: a, dir: /srv/x}]}": "fixity.reports[0].schedule = off: " +
+			"want a schedule",
+		"fixity: {reports: [{name: a, schedule: every 1d}]}": "fixity.reports[0] = a: " +
+			"want space or dir",
 		"fixity: {reports: [{name: a, schedule: every 1d, space: acme/1/x, dir: /srv/x}]}": "fixity.reports[0] = a: " +
 			"want space or dir",
 		"fixity: {reports: [{name: a, schedule: every 1d, dir: x}]}": "fixity.reports[0].dir = x: want an absolute path",

@@ -138,8 +138,8 @@ func printStatus(w io.Writer, r statusReport, now time.Time) error {
 	n := func(n uint64) string { return strconv.FormatUint(n, 10) }
 	var rows [][]string
 	for _, s := range r.Stores {
-		rows = append(rows, []string{storeName(s.Account, s.Store), n(s.Copies), strconv.FormatInt(s.Bytes, 10), n(s.Verified),
-			shareText(s.Share), n(s.Overdue), n(s.Failing), n(s.Unknown)})
+		rows = append(rows, []string{storeName(s.Account, s.Store), n(s.Copies), strconv.FormatInt(s.Bytes, 10),
+			n(s.Verified), shareText(s.Share), n(s.Overdue), n(s.Failing), n(s.Unknown)})
 	}
 	section("STORE\tCOPIES\tBYTES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN", rows, "no copies are on record")
 	rows = nil

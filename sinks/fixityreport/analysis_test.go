@@ -14,7 +14,8 @@ func TestRateOf(t *testing.T) {
 		0: {0, 3.689}, 1: {0.0253, 5.572}, 2: {0.242, 7.225}, 5: {1.623, 11.668}, 10: {4.795, 18.390}, 100: {81.364, 121.627},
 	} {
 		r := RateOf(n, 1)
-		if r.Value != float64(n) || math.Abs(r.Low-want[0]) > 0.002*max(want[0], 0.1) || math.Abs(r.High-want[1]) > 0.002*want[1] {
+		if r.Value != float64(n) || math.Abs(r.Low-want[0]) > 0.002*max(want[0], 0.1) ||
+			math.Abs(r.High-want[1]) > 0.002*want[1] {
 			t.Errorf("%d events: got %+v, want %v", n, r, want)
 		}
 	}

@@ -39,8 +39,8 @@ const (
 // A Round is a round with the results of its checks.
 type Round struct {
 	read.RoundReport
-	// Checks calls a function for the results of the round, in the order of items, until it returns an error. With findings
-	// only those of copies that have not passed, or have lost their properties, and results that are not final.
+	// Checks calls a function for the results of the round, in the order of items, until it returns an error. With
+	// findings only those of copies that have not passed, or have lost their properties, and results that are not final.
 	Checks func(findings bool, each func(read.RoundCheck) error) error
 }
 
@@ -74,8 +74,8 @@ func (r Round) findings(each func(read.RoundCheck) error) error {
 	return r.Checks(true, each)
 }
 
-// Coverage returns the share of the copies of the space that have passed a check of their bytes within the period; false
-// if the report does not say it.
+// Coverage returns the share of the copies of the space that have passed a check of their bytes within the period;
+// false if the report does not say it.
 func (r Round) Coverage() (share float64, ok bool) {
 	live, ok := r.Counts[countLive]
 	if !ok || live == 0 {

@@ -56,7 +56,8 @@ func TestResult(t *testing.T) {
 		"coverage is not known":  {map[string]int64{"pass": 2}, true, Incomplete},
 		"a failure":              {map[string]int64{"pass": 1, "fail": 1, "live": 2, "verified": 1}, true, Findings},
 		"missing":                {map[string]int64{"missing": 1, "live": 2, "verified": 2}, true, Findings},
-		"lost properties":        {map[string]int64{"pass": 2, "live": 2, "verified": 2, "metadata-damaged": 1}, true, Findings},
+		"lost properties": {map[string]int64{"pass": 2, "live": 2, "verified": 2, "metadata-damaged": 1}, true,
+			Findings},
 	} {
 		if got := round(tt.counts, tt.complete).Result(); got != tt.want {
 			t.Errorf("%s: got %s, want %s", name, got, tt.want)

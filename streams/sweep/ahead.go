@@ -46,8 +46,8 @@ func (r *run) readAhead(cursor []byte) {
 	r.ahead = a
 }
 
-// takeAhead returns the page that was read ahead; false if there is none for the cursor of the round, or it failed or is
-// old, so that it is read now. Others may work while it is waited for.
+// takeAhead returns the page that was read ahead; false if there is none for the cursor of the round, or it failed or
+// is old, so that it is read now. Others may work while it is waited for.
 func (r *run) takeAhead(ctx context.Context) (page Page, ok bool, err error) {
 	a := r.ahead
 	if a == nil {

@@ -81,8 +81,8 @@ func (s *fixitySweep) selection(r Round) selection {
 
 // query returns the query of a page.
 func (s *fixitySweep) query(at fixityCursor) schemas.DueQuery {
-	return schemas.DueQuery{Account: s.Account, Store: s.Store, Space: s.Space, Prefix: s.Prefix, Limit: s.Page, After: at.DueCursor,
-		PassedBefore: at.Selection.PassedBefore, AttemptedBefore: at.Selection.AttemptedBefore,
+	return schemas.DueQuery{Account: s.Account, Store: s.Store, Space: s.Space, Prefix: s.Prefix, Limit: s.Page,
+		After: at.DueCursor, PassedBefore: at.Selection.PassedBefore, AttemptedBefore: at.Selection.AttemptedBefore,
 		Asserted: at.Selection.Asserted}
 }
 

@@ -12,7 +12,8 @@ type Once struct {
 	ended  bool
 }
 
-// Once runs the pages of a split from where o is, to their end. If the split is detached it returns when they only wait.
+// Once runs the pages of a split from where o is, to their end. If the split is detached it returns when they only
+// wait.
 func (s *Sweeper) Once(ctx context.Context, m Split, o Once) (Once, error) {
 	run, err := s.runner.begin(m, nil, false)
 	if err != nil {

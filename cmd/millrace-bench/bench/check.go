@@ -23,8 +23,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// check puts the files of the first store on record with their digests, and returns when a fixity round has checked each
-// and every result is recorded. What precedes the round is not counted.
+// check puts the files of the first store on record with their digests, and returns when a fixity round has checked
+// each and every result is recorded. What precedes the round is not counted.
 func (j *job) check(ctx context.Context) (res sideResult, err error) {
 	if err := j.recordFiles(ctx); err != nil {
 		return res, err

@@ -29,9 +29,8 @@ func (r *runner) fixityFigures() []figure {
 	ratio := func(op string, bound float64) target { return target{op: op, bound: bound, ratio: true} }
 	return []figure{
 		{"checks: " + files + ", md5 and sha256, cache warm, each result on record", "checks/s",
-			hashdeep + " -c md5,sha256, which records nothing", ratio(">=", 0.3), r.checkFiles(func(c checkCost) (float64, float64) {
-				return c.rate, c.peerRate
-			})},
+			hashdeep + " -c md5,sha256, which records nothing", ratio(">=", 0.3),
+			r.checkFiles(func(c checkCost) (float64, float64) { return c.rate, c.peerRate })},
 		{"checks: processor time for them, with roles, broker and ClickHouse", "s", "a loop that reads and hashes the files",
 			ratio("<=", 5.5), r.checkFiles(func(c checkCost) (float64, float64) { return c.cpu, c.loopCPU })},
 		{fmt.Sprintf("checks: s3 in memory, %s x 10 KiB read, md5 and sha256", count(a.objects)), "items/s",

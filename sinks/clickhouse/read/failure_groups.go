@@ -50,8 +50,8 @@ func failuresIn(q FailureQuery) (where string, args []any) {
 	return where, []any{q.Account, from, to, q.Store, q.Store, q.Space, q.Space}
 }
 
-// Failures returns what the checks that q selects have found, with up to 1,000 groups of each dimension, those with most
-// failures first. After and Limit of q are not used.
+// Failures returns what the checks that q selects have found, with up to 1,000 groups of each dimension, those with
+// most failures first. After and Limit of q are not used.
 func Failures(
 	ctx context.Context, db *clickhouse.DB, q FailureQuery,
 ) (t FailureTotals, groups []FailureGroup, err error) {

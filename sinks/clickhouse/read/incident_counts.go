@@ -25,7 +25,8 @@ func CountIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]I
 	}
 	rows, err := clickhouse.Query[row](ctx, db, "count the open incidents",
 		"SELECT kind::String AS of_kind, toInt64(count()) AS open,"+
-			" toInt64(countIf(state = 'awaiting_approval' OR kind IN ('deletes-held', 'rewrites-held'))) AS waiting, min(toUnixTimestamp64Milli(ts)) AS oldest FROM ("+
+			" toInt64(countIf(state = 'awaiting_approval' OR kind IN ('deletes-held', 'rewrites-held'))) AS waiting,"+
+			" min(toUnixTimestamp64Milli(ts)) AS oldest FROM ("+
 			"SELECT kind, state, ts FROM ("+
 			"SELECT id, account, store, space, item, kind, subject, state, ts, ns FROM {db}.incidents_v"+
 			" WHERE (? = '' OR account = ?) ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id)"+

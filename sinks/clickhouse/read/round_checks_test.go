@@ -72,7 +72,8 @@ func TestRoundChecks(t *testing.T) {
 			}
 		}
 	}
-	if got, want := fmt.Sprint(items(q)), "[corrupt fail deleted moot lost properties pass passed pass pending unknown]"; got != want {
+	want := "[corrupt fail deleted moot lost properties pass passed pass pending unknown]"
+	if got := fmt.Sprint(items(q)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	q.Findings = true

@@ -71,8 +71,8 @@ type Folder struct {
 	// the reasons why other valid documents are not published. Only Run uses both.
 	active   map[string]bool
 	diverged map[string]string
-	// sums are those of the files when they were looked at last, and unread the files that could not be read. Only Run uses
-	// both.
+	// sums are those of the files when they were looked at last, and unread the files that could not be read. Only Run
+	// uses both.
 	sums   map[string]string
 	unread string
 	// open are the accounts that may have an open incident which this process must close. Only Run uses it.
@@ -149,7 +149,7 @@ func (p *Folder) readAgain(ctx context.Context, follow bool) error {
 		return err
 	}
 	p.reportUnread(f)
-	if len(p.active) > 0 && slices.ContainsFunc(f.Faults, func(f policy.Fault) bool { return f.Account == "" && isUnread(f) }) {
+	if len(p.active) > 0 && slices.ContainsFunc(faultsOf(f.Faults, ""), isUnread) {
 		return nil // an unreadable folder says nothing about the accounts
 	}
 	if follow {
@@ -207,8 +207,8 @@ func (p *Folder) forgetChanged(f policy.Folder) {
 	p.sums = sums
 }
 
-// steady reads the folder until two reads in a row are alike, so that no part of a file that is being written counts. If
-// it changes all the time it returns what was read last.
+// steady reads the folder until two reads in a row are alike, so that no part of a file that is being written counts.
+// If it changes all the time it returns only what has not changed.
 func (p *Folder) steady(ctx context.Context) (policy.Folder, error) {
 	f := p.read()
 	if maps.Equal(f.Sums, p.sums) {
@@ -225,7 +225,9 @@ func (p *Folder) steady(ctx context.Context) (policy.Folder, error) {
 		f = again
 	}
 	p.deps.Log.Warn("the policy folder changes all the time: read it again later", "folder", p.config.Location)
-	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return f.Sums[account] != p.sums[account] })
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool {
+		return f.Sums[account] != p.sums[account]
+	})
 	f.Sums = maps.Clone(p.sums)
 	return f, nil
 }
@@ -248,7 +250,8 @@ func (p *Folder) apply(ctx context.Context, f policy.Folder) error {
 		if slices.Equal(now, faultsOf(before, account)) {
 			continue // already logged
 		}
-		p.deps.Log.Error(p.refusal(account), "account", account, "file", now[0].Origin(p.config.Location), "err", reasons(now))
+		p.deps.Log.Error(p.refusal(account), "account", account, "file", now[0].Origin(p.config.Location),
+			"err", reasons(now))
 	}
 	diverged, err := p.publishChanged(ctx, f)
 	if err != nil {

@@ -126,7 +126,8 @@ func (s *site) late(dir string, accounts map[string][]policy.Store) *process {
 	})
 	p.board = incident.NewBoard(s, slog.New(slog.DiscardHandler))
 	known := func() map[string][]policy.Store { return accounts }
-	p.Folder = New(Config{Location: dir, Files: os.DirFS(dir), Accounts: known, Follow: s.interval}, Deps{Registry: p.registry, Board: p.board, Publisher: s,
+	c := Config{Location: dir, Files: os.DirFS(dir), Accounts: known, Follow: s.interval}
+	p.Folder = New(c, Deps{Registry: p.registry, Board: p.board, Publisher: s,
 		Unreadable: func(string) []incident.Subject { return nil },
 		Lists:      func(string) error { return p.unread }, Log: p.log.Log()})
 	return p
