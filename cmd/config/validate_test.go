@@ -48,7 +48,7 @@ func TestValidate(t *testing.T) {
 			"want a directory or s3://BUCKET/PREFIX",
 		"policies: {folder: \"s3://repo?x=1\"}": "policies.folder = s3://repo?x=1: " +
 			"want a directory or s3://BUCKET/PREFIX",
-		"policies: {folder: \"s3://repo\", endpoint: \"https://s3.example.org\"}":  "",
+		"policies: {folder: \"s3://repo\", endpoint: \"https://s3.example.org\"}": "",
 		"policies: {folder: \"s3://repo\", endpoint: example.org}": "policies.endpoint = example.org: " +
 			"want a URL",
 		"policies: {folder: \"s3://repo\", endpoint: \"https://a:b@example.org\"}": "policies.endpoint: has a password",
