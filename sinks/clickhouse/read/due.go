@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
@@ -17,6 +18,10 @@ const (
 	dueMinimum = 8                // pages of a selection, at least, if many rounds take turns
 	dueMemory  = 400_000          // keys that are kept, some 40 MB
 	dueAge     = 30 * time.Minute // after which a selection is not used any more
+	// dueAhead is the number of pages whose records are read at once, in the order of items: those of one page are
+	// anywhere in the space. dueRecords is the number of records that are kept, some 50 MB.
+	dueAhead   = 10
+	dueRecords = 50_000
 )
 
 // A Due selects the copies that are due for a check. Since a selection reads the keys and versions of a whole space, it
@@ -38,6 +43,8 @@ type dueSelection struct {
 	keys  []dueKey
 	all   bool // there are no more
 	made  time.Time
+	// records are those of keys of the next pages, by item.
+	records map[string]*pb.CopyRecord
 }
 
 type dueKey struct {
@@ -56,39 +63,90 @@ func (k dueKey) compare(other dueKey) int {
 // It also returns the cursor of the next page. If it returns fewer copies than q.Limit there are no more. A copy may
 // have been checked or deleted since its selection, up to half an hour ago.
 func (d *Due) Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error) {
-	keys, err := d.keys(ctx, q)
+	keys, ahead, err := d.keys(ctx, q)
 	if err != nil || len(keys) == 0 {
 		return nil, q.After, err
 	}
-	copies := make([]schemas.Copy, len(keys))
-	for i, k := range keys {
-		copies[i] = schemas.Copy{Account: q.Account, Store: q.Store, Space: q.Space, Item: k.Item}
-	}
-	records, err := Records(ctx, d.db, copies)
+	records, err := d.recordsOf(ctx, q, keys, ahead)
 	if err != nil {
 		return nil, q.After, err
 	}
 	known := make([]schemas.KnownCopy, len(keys))
-	for i, c := range copies {
-		known[i] = schemas.KnownCopy{Copy: c, Record: records[i]}
+	for i, k := range keys {
+		known[i] = schemas.KnownCopy{Record: records[k.Item],
+			Copy: schemas.Copy{Account: q.Account, Store: q.Store, Space: q.Space, Item: k.Item}}
 	}
 	last := keys[len(keys)-1]
 	return known, schemas.DueCursor{LastPass: unshiftTime(last.Good), Item: last.Item}, nil
 }
 
-// keys returns the keys of a page, from a recent selection if there is one.
-func (d *Due) keys(ctx context.Context, q schemas.DueQuery) ([]dueKey, error) {
+// recordsOf returns the records of the keys of a page, by item. It reads those of the next pages with them, if there is
+// room.
+func (d *Due) recordsOf(
+	ctx context.Context, q schemas.DueQuery, keys, ahead []dueKey,
+) (map[string]*pb.CopyRecord, error) {
+	q.Limit = 0
+	d.mu.Lock()
+	kept := 0
+	var of *dueSelection
+	for _, s := range d.recent {
+		if kept += len(s.records); s.serves(q) {
+			of = s
+		}
+	}
+	found := map[string]*pb.CopyRecord{}
+	for _, k := range keys {
+		if of != nil && of.records[k.Item] != nil {
+			found[k.Item] = of.records[k.Item]
+			delete(of.records, k.Item)
+		}
+	}
+	d.mu.Unlock()
+	if len(found) == len(keys) {
+		return found, nil
+	}
+	if of == nil || kept+len(ahead) > dueRecords {
+		ahead = nil
+	}
+	var copies []schemas.Copy
+	for _, k := range slices.Concat(keys, ahead) {
+		copies = append(copies, schemas.Copy{Account: q.Account, Store: q.Store, Space: q.Space, Item: k.Item})
+	}
+	slices.SortFunc(copies, func(a, b schemas.Copy) int { return strings.Compare(a.Item, b.Item) })
+	records, err := Records(ctx, d.db, copies)
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]*pb.CopyRecord, len(copies))
+	for i, c := range copies {
+		all[c.Item] = records[i]
+	}
+	for _, k := range keys {
+		found[k.Item] = all[k.Item]
+		delete(all, k.Item)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if of != nil && slices.Contains(d.recent, of) {
+		of.records = all
+	}
+	return found, nil
+}
+
+// keys returns the keys of a page, from a recent selection if there is one, and those of the pages after it that the
+// selection has.
+func (d *Due) keys(ctx context.Context, q schemas.DueQuery) (page, ahead []dueKey, err error) {
 	n := limit(q.Limit)
 	q.Limit = 0
 	d.mu.Lock()
 	d.recent = slices.DeleteFunc(d.recent, func(s *dueSelection) bool { return time.Since(s.made) > dueAge })
 	for i, s := range d.recent {
-		if page, more, ok := s.page(q, n); ok {
-			if !more {
+		if page, ahead, ok := s.page(q, n); ok {
+			if len(ahead) == 0 && len(s.records) == 0 {
 				d.recent = slices.Delete(d.recent, i, i+1)
 			}
 			d.mu.Unlock()
-			return page, nil
+			return page, ahead, nil
 		}
 	}
 	size := max(min(dueKeys, d.left()/8), dueMinimum*n)
@@ -98,9 +156,8 @@ func (d *Due) keys(ctx context.Context, q schemas.DueQuery) ([]dueKey, error) {
 	d.queries++
 	d.mu.Unlock()
 	s := &dueSelection{query: q, made: time.Now()}
-	var err error
 	if s.keys, err = selectDue(ctx, d.db, q, size); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.all = len(s.keys) < size
 	d.mu.Lock()
@@ -109,7 +166,8 @@ func (d *Due) keys(ctx context.Context, q schemas.DueQuery) ([]dueKey, error) {
 	if len(s.keys) > n && len(s.keys) <= d.left() { // others follow
 		d.recent = append(d.recent, s)
 	}
-	return s.keys[:min(n, len(s.keys))], nil
+	n = min(n, len(s.keys))
+	return s.keys[:n], s.keys[n:min(len(s.keys), dueAhead*n)], nil
 }
 
 // left returns how many more keys may be kept. The caller holds mu.
@@ -127,17 +185,19 @@ func (s *dueSelection) serves(q schemas.DueQuery) bool {
 	return s.query == q
 }
 
-// page returns the next n keys after q.After, and whether others follow; false if the selection does not have them.
-func (s *dueSelection) page(q schemas.DueQuery, n int) (page []dueKey, more, ok bool) {
+// page returns the next n keys after q.After, and those of the pages that follow; false if the selection does not have
+// them.
+func (s *dueSelection) page(q schemas.DueQuery, n int) (page, ahead []dueKey, ok bool) {
 	if !s.serves(q) || q.After == s.query.After {
-		return nil, false, false // the first page is always read anew
+		return nil, nil, false // the first page is always read anew
 	}
 	i, found := slices.BinarySearchFunc(s.keys, dueKey{q.After.Item, shifted(q.After.LastPass)}, dueKey.compare)
 	rest := s.keys[min(i+1, len(s.keys)):]
 	if !found || len(rest) < n && !s.all {
-		return nil, false, false
+		return nil, nil, false
 	}
-	return rest[:min(n, len(rest))], len(rest) > n, true
+	n = min(n, len(rest))
+	return rest[:n], rest[n:min(len(rest), dueAhead*n)], true
 }
 
 // checkedCopies selects the copies of a space, which takes the parameters account, store, space and prefix of items:
