@@ -101,6 +101,9 @@ func (d *Due) recordsOf(
 			delete(of.records, k.Item)
 		}
 	}
+	if len(ahead) == 0 { // it is the last page
+		d.recent = slices.DeleteFunc(d.recent, func(s *dueSelection) bool { return s == of })
+	}
 	d.mu.Unlock()
 	if len(found) == len(keys) {
 		return found, nil
@@ -140,11 +143,8 @@ func (d *Due) keys(ctx context.Context, q schemas.DueQuery) (page, ahead []dueKe
 	q.Limit = 0
 	d.mu.Lock()
 	d.recent = slices.DeleteFunc(d.recent, func(s *dueSelection) bool { return time.Since(s.made) > dueAge })
-	for i, s := range d.recent {
+	for _, s := range d.recent {
 		if page, ahead, ok := s.page(q, n); ok {
-			if len(ahead) == 0 && len(s.records) == 0 {
-				d.recent = slices.Delete(d.recent, i, i+1)
-			}
 			d.mu.Unlock()
 			return page, ahead, nil
 		}
