@@ -110,6 +110,7 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{operator, "account remove bell --reason test", 0, "revision 2", none, "", ""},
 		{operator, "object dry-run acme/s/a --from 1 --to 2", 0, "WOULD BE", none, "", ""},
 		{operator, "incident refuse {incident} --reason test", 5, "only a list", none, "", ""},
+		{operator, "incident accept acme/2/s/none/replaced --reason test", 1, "no open incident", none, "", ""},
 		{operator, "pause role sweeper --reason test", 0, "paused", write(schemas.Controls),
 			lacks + "Write on topic millrace.control", ""},
 		{operator, "resume role sweeper --reason test", 0, "", write(schemas.Controls),

@@ -39,11 +39,12 @@ type memoryLoop struct {
 	copier    *duplicate.Executor
 	checker   *fixity.Checker
 	steward   *steward.Steward
+	repair    steward.Mode
 }
 
 func newLoop(t *testing.T) *memoryLoop {
 	m := &memoryLoop{t: t, mem: map[string]*mem.Store{}, stores: map[string]*storagetest.Faulty{},
-		manifest: map[schemas.Copy]*pb.Record{}, incidents: map[string]*pb.Incident{}}
+		manifest: map[schemas.Copy]*pb.Record{}, incidents: map[string]*pb.Incident{}, repair: steward.Auto}
 	for _, id := range []string{"1", "2"} {
 		s, err := mem.New(mem.Config{ID: id})
 		m.must(err)
@@ -81,7 +82,7 @@ func (m *memoryLoop) Rules(string, string) (policy.Rules, bool) {
 	return policy.Rules{Pairs: []policy.Pair{{Source: "1", Destination: "2"}}, Deletes: policy.Propagate}, true
 }
 
-func (m *memoryLoop) RepairMode(string, string, time.Time) steward.Mode { return steward.Auto }
+func (m *memoryLoop) RepairMode(string, string, time.Time) steward.Mode { return m.repair }
 
 func (m *memoryLoop) Others(_, _, store string) []string {
 	return slices.DeleteFunc([]string{"1", "2"}, func(s string) bool { return s == store })
@@ -205,7 +206,8 @@ func (m *memoryLoop) metadata() (open []string) {
 }
 
 // TestTreeRestoredWithoutProperties checks that a tree that was restored without its metadata changes no properties in
-// a store or in a record, whichever role detects it. Lost properties are incidents until they can be read again.
+// a store or in a record, whichever role detects it. Lost properties are incidents until they can be read again. With
+// repair: off they are set by hand; TestLostPropertiesAreSetAgain has the other mode.
 func TestTreeRestoredWithoutProperties(t *testing.T) {
 	t.Parallel()
 	props := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
@@ -215,6 +217,7 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, redated := newLoop(t), strings.HasSuffix(name, "new times")
+			m.repair = steward.Off
 			for item, p := range items {
 				m.put(item, p)
 			}
@@ -283,6 +286,46 @@ func TestTreeRestoredWithoutProperties(t *testing.T) {
 				m.must(err)
 				if b, err := io.ReadAll(r); err != nil || string(b) != "bytes of "+at.Item {
 					t.Errorf("%s holds %q (%v)", at, b, err)
+				}
+			}
+		})
+	}
+}
+
+// TestLostPropertiesAreSetAgain checks that with repair: auto the properties of a tree that was restored without its
+// metadata come back from the records, and the bytes stay as they are.
+func TestLostPropertiesAreSetAgain(t *testing.T) {
+	t.Parallel()
+	want := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	for name, lost := range map[string][]string{"source": {"1"}, "destination": {"2"}, "both": {"1", "2"}} {
+		t.Run(name, func(t *testing.T) {
+			m := newLoop(t)
+			m.put("a", want)
+			for _, store := range lost {
+				m.mem[store].Strip("photos", "a")
+				m.stores[store] = storagetest.NewFaulty(m.mem[store]) // which has no calls so far
+			}
+			for _, store := range []string{"1", "2"} {
+				m.check(schemas.Copy{Account: "acme", Store: store, Space: "photos", Item: "a"})
+			}
+			if got := m.metadata(); len(got) > 0 {
+				t.Errorf("damaged are %q", got)
+			}
+			for store, s := range m.mem {
+				o, err := s.Stat(t.Context(), "photos", "a")
+				m.must(err)
+				if o.PropertiesUnknown || o.Properties.MediaType != want.MediaType || !maps.Equal(o.Properties.User, want.User) {
+					t.Errorf("store %s has %+v", store, o)
+				}
+				sets := 0
+				if slices.Contains(lost, store) {
+					sets = 1
+					if n := m.stores[store].Count("Put"); n > 0 {
+						t.Errorf("%d times bytes were put in store %s", n, store)
+					}
+				}
+				if n := m.stores[store].Count("SetProperties"); n != sets {
+					t.Errorf("properties of store %s were set %d times, want %d", store, n, sets)
 				}
 			}
 		})

@@ -82,9 +82,10 @@ func TestRepairModeOfEarlierFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	set := time.Now()
-	store := config.Store{ID: "1", Driver: "file", Root: "/a", Repair: "auto", ExternalWrites: "expected", Read: "never"}
+	store := config.Store{ID: "1", Driver: "file", Root: "/a", Repair: "auto", ExternalWrites: "expected",
+		Corrections: "auto", Read: "never"}
 	s.set("acme", accountState{Account: config.Account{ID: "acme", Stores: []config.Store{store}},
-		since: map[string]since{"1": {repair: set, externalWrites: set, read: set}}}, true)
+		since: map[string]since{"1": {repair: set, externalWrites: set, corrections: set, read: set}}}, true)
 	for found, want := range map[time.Time]steward.Mode{
 		set.Add(-time.Second): steward.Approve, set: steward.Auto, set.Add(time.Second): steward.Auto,
 	} {
@@ -96,6 +97,8 @@ func TestRepairModeOfEarlierFaults(t *testing.T) {
 		t.Errorf("external writes: %+v", got)
 	} else if !got.NeverRead || !got.NeverReadSince.Equal(set) {
 		t.Errorf("read: %+v", got)
+	} else if !got.CorrectUpdates || !got.CorrectUpdatesSince.Equal(set) {
+		t.Errorf("corrections: %+v", got)
 	}
 }
 

@@ -138,6 +138,7 @@ type since struct {
 	place          time.Time // its place; of two stores in one place, the later one is not used
 	repair         time.Time // repair
 	externalWrites time.Time // external_writes
+	corrections    time.Time // corrections
 	read           time.Time // read
 }
 
@@ -173,10 +174,12 @@ func accountStateOf(file *config.Account, l *revision.Log[config.AccountDocument
 			repair: sinceWhen(l, file, st.ID, st.Repair, func(s config.Store) string { return s.Repair }),
 			externalWrites: sinceWhen(l, file, st.ID, st.ExternalWrites,
 				func(s config.Store) string { return s.ExternalWrites }),
+			corrections: sinceWhen(l, file, st.ID, st.Corrections,
+				func(s config.Store) string { return s.Corrections }),
 			read: sinceWhen(l, file, st.ID, st.Read, func(s config.Store) string { return s.Read }),
 		}
 		if !l.Gap.IsZero() || newest.Unread {
-			in.repair, in.externalWrites, in.read = never, never, never
+			in.repair, in.externalWrites, in.corrections, in.read = never, never, never, never
 		}
 		state.since[st.ID] = in
 	}
@@ -337,7 +340,8 @@ func (s *Stores) storeOf(account string, c config.Store, fault error, before sto
 // does not know.
 func alike(a, b config.Store) bool {
 	for _, s := range []*config.Store{&a, &b} {
-		s.Primary, s.Read, s.SamplePercent, s.Repair, s.ExternalWrites, s.Watch = false, "", 0, "", "", false
+		s.Primary, s.Read, s.SamplePercent, s.Repair, s.Watch = false, "", 0, "", false
+		s.ExternalWrites, s.Corrections = "", ""
 		s.Limits, s.Requests = config.Limits{}, config.Requests{}
 		if s.Layout == "millrace" { // the default
 			s.Layout = ""

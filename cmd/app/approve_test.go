@@ -34,6 +34,7 @@ func TestApproveRepairRefuses(t *testing.T) {
 	a := &App{stores: stores}
 	for name, i := range map[string]*pb.Incident{
 		"a kind without a repair": {Account: "acme", Store: "1", Kind: "no-quorum"},
+		"no check has found it":   {Account: "acme", Store: "1", Kind: "resurrected"},
 		"repair is off":           {Account: "acme", Store: "2", Kind: "content-corrupt"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -41,6 +42,27 @@ func TestApproveRepairRefuses(t *testing.T) {
 				t.Errorf("got %v, want a precondition", err)
 			}
 		})
+	}
+}
+
+// Acceptances that the steward would not act on are refused and not published.
+func TestAcceptRefuses(t *testing.T) {
+	seen, found := &pb.Identity{Version: "v"}, map[string]string{"md5": oneMD5}
+	for name, i := range map[string]*pb.Incident{
+		"a kind that is repaired": {Kind: "content-corrupt", Object: seen, Found: found},
+		"found by a copier":       {Kind: "resurrected"},
+		"not read":                {Kind: "replaced", Object: seen},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := new(App).Accept(t.Context(), i, Actor{Who: "ann"}, true); !errors.Is(err, precondition.Err) {
+				t.Errorf("got %v, want a precondition", err)
+			}
+		})
+	}
+	for _, kind := range []string{"replaced", "no-quorum", "not-captured-update", "resurrected"} {
+		if err := CheckAccept(&pb.Incident{Kind: kind, Object: seen, Found: found}); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
 	}
 }
 

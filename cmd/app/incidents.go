@@ -88,11 +88,42 @@ func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (acti
 	switch {
 	case !steward.Repairable(i.GetKind()):
 		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", precondition.Err, key, i.GetKind())
-	case a.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime()) == steward.Off:
+	case steward.Acceptable(i.GetKind()) && i.GetObject() == nil:
+		return "", fmt.Errorf("%w: incident %s: no check has found the copy yet", precondition.Err, key)
+	case steward.WritesStore(i.GetKind()) &&
+		a.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime()) == steward.Off:
 		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s",
 			precondition.Err, key, i.GetAccount(), i.GetStore())
 	}
 	done := by.action(steward.ActionApprove, i)
+	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+}
+
+// CheckAccept returns an error that wraps precondition.Err if the steward would not accept the copy
+// of an incident.
+func CheckAccept(i *pb.Incident) error {
+	switch key := schemas.IncidentKey(i); {
+	case !steward.Acceptable(i.GetKind()):
+		return fmt.Errorf("%w: incident %s: copies with incidents of the kind %s cannot be accepted",
+			precondition.Err, key, i.GetKind())
+	case i.GetObject() == nil || len(i.GetFound()) == 0:
+		return fmt.Errorf("%w: incident %s: no check has read the copy yet", precondition.Err, key)
+	}
+	return nil
+}
+
+// Accept publishes an operator's decision that what the copy of the incident in the state i holds
+// is right, and returns the id of the action. With force, bytes count too that have changed under
+// the version on record.
+func (a *App) Accept(ctx context.Context, i *pb.Incident, by Actor, force bool) (action string, err error) {
+	if err := CheckAccept(i); err != nil {
+		return "", err
+	}
+	do := steward.ActionAccept
+	if force {
+		do = steward.ActionAcceptForced
+	}
+	done := by.action(do, i)
 	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
 }
 

@@ -201,7 +201,8 @@ func (s *Stores) Settings(account, id string) fixity.StoreSettings {
 	st := s.of(StoreName{account, id})
 	c := st.cfg
 	set := fixity.StoreSettings{NeverRead: c.Read == "never", NeverReadSince: st.since.read,
-		ExternalWrites: c.ExternalWrites == "expected", ExternalWritesSince: st.since.externalWrites}
+		ExternalWrites: c.ExternalWrites == "expected", ExternalWritesSince: st.since.externalWrites,
+		CorrectUpdates: c.Corrections == "auto", CorrectUpdatesSince: st.since.corrections}
 	if c.Read == "sampled" {
 		set.SamplePercent = c.SamplePercent
 	}

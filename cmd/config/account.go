@@ -173,7 +173,8 @@ func (a Account) settings() yaml.MapSlice {
 // withoutDefaults empties the fields of a store that have their defaults, except the driver.
 func (s Store) withoutDefaults() Store {
 	bare := s
-	bare.Layout, bare.Read, bare.SamplePercent, bare.Repair, bare.ExternalWrites = "", "", 0, "", ""
+	bare.Layout, bare.Read, bare.SamplePercent, bare.Repair = "", "", 0, ""
+	bare.ExternalWrites, bare.Corrections = "", ""
 	if s.Layout == layoutPlain {
 		bare.Layout = s.Layout
 	}
@@ -189,6 +190,9 @@ func (s Store) withoutDefaults() Store {
 	}
 	if s.ExternalWrites != d.ExternalWrites {
 		bare.ExternalWrites = s.ExternalWrites
+	}
+	if s.Corrections != d.Corrections {
+		bare.Corrections = s.Corrections
 	}
 	return bare
 }

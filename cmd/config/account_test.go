@@ -94,6 +94,7 @@ stores:
   read: sampled
   repair: approve
   external_writes: expected
+  corrections: auto
   limits:
     tasks: 4
     bytes_per_second: 200MB

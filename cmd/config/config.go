@@ -187,6 +187,9 @@ type Store struct {
 	Repair string `key:"repair" oneof:"auto|approve|off"`
 	// Whether programs other than millrace may change this store.
 	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
+	// With external_writes: expected, whether an item that another program has replaced without an
+	// event is put on record at once (auto), or after approval (approve).
+	Corrections string `key:"corrections" oneof:"approve|auto"`
 	// Driver file: whether the ingester watches the directory with inotify and reports changes at
 	// once. When it starts, it reports every existing file. It does not report files that were deleted
 	// while it was stopped (docs/ingest.md).
@@ -799,6 +802,9 @@ func (s Store) withDefaults() Store {
 	}
 	if s.ExternalWrites == "" {
 		s.ExternalWrites = "refused"
+	}
+	if s.Corrections == "" {
+		s.Corrections = "approve"
 	}
 	return s
 }

@@ -71,9 +71,9 @@ func TestLoadLayers(t *testing.T) {
 	want := Default()
 	want.Accounts = []Account{{ID: "acme", Stores: []Store{
 		{ID: "1", Driver: "file", Layout: "millrace", Root: "/a", Primary: true,
-			Read: "always", Repair: "approve", ExternalWrites: "refused"},
+			Read: "always", Repair: "approve", ExternalWrites: "refused", Corrections: "approve"},
 		{ID: "2", Driver: "file", Layout: "millrace", Root: "/b",
-			Read: "always", Repair: "off", ExternalWrites: "refused"},
+			Read: "always", Repair: "off", ExternalWrites: "refused", Corrections: "approve"},
 	}}}
 	want.Kafka.TopicPrefix, want.Kafka.Partitions, want.Kafka.Brokers = "from-flag.", 4, []string{"a:1", "b:2"}
 	want.Kafka.TLS.Enabled = true

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/user"
 	"slices"
@@ -21,8 +22,9 @@ import (
 )
 
 func newIncident() *cobra.Command {
-	return noun("incident", "List, approve, refuse and close incidents",
-		newIncidentList(), newIncidentShow(), newIncidentApprove(), newIncidentRefuse(), newIncidentClose())
+	return noun("incident", "List, approve, accept, refuse and close incidents",
+		newIncidentList(), newIncidentShow(), newIncidentApprove(), newIncidentAccept(), newIncidentRefuse(),
+		newIncidentClose())
 }
 
 func newIncidentList() *cobra.Command {
@@ -175,6 +177,10 @@ func newIncidentApprove() *cobra.Command {
 		Short: "Approve the repair of an incident, or a list of deletes or rewrites",
 		Long: `Publishes the approval of a repair. The roles steward, copier and checker carry it out.
 
+Of an incident resurrected it approves the delete of the copy that came back, by the roles steward and deleter, if it
+is still the object that the check has found and no later event is on record. Of an incident not-captured-update it
+approves the record of the update, as 'incident accept' does.
+
 Of an incident deletes-held it approves the deletes that are on its list now. The roles steward and deleter carry them
 out, if the sources are still deleted and were not deleted again later. Later deletes come to another list.
 
@@ -201,7 +207,7 @@ that has no repair, 130 interrupted.`,
 				switch {
 				case wait:
 					how = "the incident is closed"
-					if err := f.awaitRepair(c, e, a, open, action); err != nil {
+					if err := f.awaitRepairs(c, e, a, []approval{{open, action}}); err != nil {
 						return err
 					}
 				case e.state != nil:
@@ -220,7 +226,11 @@ that has no repair, 130 interrupted.`,
 
 // approve publishes an approval. It returns the id of the action, and what follows.
 func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (action, how string, err error) {
-	if !app.HasList(i.GetKind()) {
+	switch {
+	case i.GetKind() == "resurrected":
+		action, err = a.ApproveRepair(ctx, i, by)
+		return action, "the deleter will delete the copy", err
+	case !app.HasList(i.GetKind()):
 		action, err = a.ApproveRepair(ctx, i, by)
 		return action, "the steward will order the repair", err
 	}
@@ -307,40 +317,56 @@ func openIncident(ctx context.Context, a *app.App, key string) (*pb.Incident, er
 	if err != nil {
 		return nil, fmt.Errorf("read the incidents: %w", err)
 	}
-	for _, i := range open {
-		if k := schemas.IncidentKey(i); k == key || k == "-"+key {
-			return i, nil
-		}
-	}
-	return nil, nil
+	return withKey(open, key), nil
 }
 
-// awaitRepair waits until an approved incident is closed, or its repair has failed or cannot be
-// made. action is the id of the approval.
-func (f *engineFlags) awaitRepair(
-	c *cobra.Command, e *engines, a *app.App, approved *pb.Incident, action string,
-) error {
-	key, open := schemas.IncidentKey(approved), ""
-	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
-	if app.HasList(approved.GetKind()) {
-		by = []schemas.Role{schemas.RoleSteward, schemas.RoleDeleter, schemas.RoleCopier, schemas.RoleSink}
+// withKey returns the incident with a key; nil if there is none.
+func withKey(incidents []*pb.Incident, key string) *pb.Incident {
+	for _, i := range incidents {
+		if k := schemas.IncidentKey(i); k == key || k == "-"+key {
+			return i
+		}
 	}
+	return nil
+}
+
+// An approval is an action about an incident, which was as it is here.
+type approval struct {
+	incident *pb.Incident
+	action   string // its id
+}
+
+// awaitRepairs waits until each approved incident is closed, or its repair has failed or cannot be
+// made. The error names the incidents that are still open.
+func (f *engineFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, approved []approval) error {
+	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
+	if k := approved[0].incident.GetKind(); app.HasList(k) || k == "resurrected" {
+		by = append(by, schemas.RoleDeleter)
+	}
+	var open []error
 	err := e.withRoles(c, a, *f, app.Roles(), func(ctx context.Context, w *waiter) error {
 		return w.until(ctx, "repairs", by, func(ctx context.Context) (app.Progress, error) {
-			i, err := openIncident(ctx, a, key)
+			now, err := read.OpenIncidents(ctx, a.DB(), "")
 			if err != nil {
-				return app.Progress{}, err
+				return app.Progress{}, fmt.Errorf("read the incidents: %w", err)
 			}
-			p := app.Progress{Total: 1}
-			var over bool
-			if over, open = repairEnded(i, approved, action); over {
-				p.Done = 1
+			p := app.Progress{Total: int64(len(approved))}
+			open = nil
+			for _, on := range approved {
+				key := schemas.IncidentKey(on.incident)
+				over, last := repairEnded(withKey(now, key), on.incident, on.action)
+				if over {
+					p.Done++
+				}
+				if last != "" {
+					open = append(open, fmt.Errorf("%w: the incident %s is still open: %s", errFindings, key, last))
+				}
 			}
 			return p, nil
 		})
 	})
-	if err == nil && open != "" {
-		return fmt.Errorf("%w: the incident %s is still open: %s", errFindings, key, open)
+	if err == nil {
+		err = errors.Join(open...)
 	}
 	return err
 }

@@ -46,8 +46,8 @@ func TestEveryListHasForms(t *testing.T) {
 		"verify", "rebuild", "sweep start", "fixity check", "fixity analysis", "status", "migrate", "health",
 		"policy show", "policy set", "policy remove", "policy import", "object restore",
 		"account show", "account set", "account remove", "audit export"}
-	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident refuse",
-		"incident close",
+	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident accept",
+		"incident refuse", "incident close",
 		"space back", "space gone", "store init", "workers", "sweep pause", "sweep resume", "sweep skip",
 		"job start", "job pause", "job resume",
 		"policy check", "policy diff", "account diff", "import-config"}

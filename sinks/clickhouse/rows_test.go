@@ -93,6 +93,8 @@ func TestRows(t *testing.T) {
 				Finished: later, Detail: "d",
 				Object: object, Next: later, Baseline: true, Overtaken: true,
 				Metadata: pb.Metadata_METADATA_DAMAGED, MetadataDetail: "md",
+				// no columns: audit_log has the correction, and the incident the end of the acceptance
+				Correction: "c", LastEvent: later, Accept: &pb.AcceptOrder{}, AcceptResult: "ar", AcceptDetail: "ad",
 			},
 			"bit_log_v",
 			`"task":"` + id2 + `","cause":"c","account":"acme","store":"1","space":"s","item":"i","store_kind":"file",` +
@@ -116,8 +118,8 @@ func TestRows(t *testing.T) {
 				State:  pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
 				Opened: when, Updated: later, Closed: later, Checked: later, Row: 13, Expected: map[string]string{"md5": md5},
 				Found: map[string]string{"md5": id2},
-				// no column: object_size nearly says it
-				Object: object, Repairs: 3, Parent: "p", StepCount: 5, Subject: "t/0@7", Size: 1 << 40,
+				// no columns: object_size nearly says Size, and audit_log LastEvent
+				Object: object, Repairs: 3, Parent: "p", StepCount: 5, Subject: "t/0@7", Size: 1 << 40, LastEvent: later,
 				Steps: []*pb.IncidentStep{{Time: later, Action: "a1", Ref: "r1", By: "b1", Detail: "d1"},
 					{Time: when, Action: "a2", Detail: long}},
 			},

@@ -91,6 +91,8 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		return nil, retry.Permanent(fmt.Errorf("deletion: message is a %T, not a DeletionCommand", d.Body))
 	}
 	switch {
+	case c.GetIncident() != "" && c.GetItem() != "" && c.GetSpace() != "" && !c.GetDryRun():
+		return e.deleteReturned(ctx, c, d.Attempt)
 	case c.GetItem() != "" || c.GetSpace() == "" || c.GetDryRun():
 	case c.GetApproveList() != "":
 		return e.order(ctx, c, d.Attempt)
@@ -413,7 +415,7 @@ func (w *execution) messages(e ending) []schemas.Message {
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(e.row), Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
 		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.attempt),
-		ChangeTime: deleted, List: e.list,
+		ChangeTime: deleted, List: e.list, Incident: c.GetIncident(),
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}
 	if c.GetDryRun() {

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // copy streams the source's bytes to the destination: C0, C4, C4d, C4n, C5, and C3 at stores that cannot set
@@ -198,6 +199,28 @@ func (w *execution) setProperties(ctx context.Context, s Observation, d Decision
 		w.finish(d, pb.Outcome_OUTCOME_DONE)
 	}
 	return false, nil
+}
+
+// repairProperties acts on C0p. It repeats what is on record, so its Change has the time of the content: whatever a
+// client sets meanwhile is newer.
+func (w *execution) repairProperties(ctx context.Context, s Observation, d Decision) (done bool, err error) {
+	at := s.Destination
+	p, _ := at.properties(at.digests().Union(s.Command.GetRepair().GetDigests()))
+	o, err := w.Store.SetProperties(ctx, w.Copy.Space, w.Copy.Item, p, storage.Condition{Version: at.Object.Version})
+	if errors.Is(err, storage.ErrUnsupported) {
+		w.detail = err.Error()
+		w.finish(Decision{Row: d.Row, Result: "properties-unsupported"}, pb.Outcome_OUTCOME_NOTHING)
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("set properties of %s: %w", w.Copy, err)
+	}
+	change := w.propertiesChange(o)
+	change.Time = record.Time(o.Modified)
+	w.emit(schemas.Changes, record.Seal(change))
+	w.requestCheck(w.suspectTask(w.Copy, s))
+	w.finish(d, pb.Outcome_OUTCOME_DONE)
+	return true, nil
 }
 
 // deferProperties ends the command if the store cannot set the properties now.

@@ -15,7 +15,7 @@ import (
 // An action is the operation that a Decision asks for.
 type action int
 
-// The actions. Only actCopy, actSetProperties, actCreateSpace and actSetSpace change a store.
+// The actions. Only actCopy, actSetProperties, actCreateSpace, actSetSpace and actRepairProperties change a store.
 const (
 	actNothing action = iota
 	// actFail ends the execution with the error of the side or record that is unknown.
@@ -39,6 +39,8 @@ const (
 	actNextSource
 	// actSetSpace sets the properties and the ACL of the destination's space.
 	actSetSpace
+	// actRepairProperties sets the properties on record of a copy whose store has lost them.
+	actRepairProperties
 )
 
 // A Decision is a row of the tables in docs/decisions-duplication.md, with the parameters of its action.
@@ -79,7 +81,10 @@ func Decide(s Observation) Decision {
 	c := s.Command
 	switch {
 	case c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR:
-		if !s.managed() {
+		switch {
+		case c.GetRepair().GetProperties():
+			return s.repairProperties()
+		case !s.managed():
 			return Decision{Row: RowRepair, Result: "repair-moot", CheckDestination: true}
 		}
 		return s.repair()
@@ -573,59 +578,4 @@ func (s Observation) bothAbsent() Decision {
 		return Decision{Row: RowBothAbsent, Result: "gone-unexplained"}
 	}
 	return Decision{Row: RowBothAbsent, Result: "gone", Announce: true, Deleted: d.Deleted}
-}
-
-// repair decides C0. The source is the good copy, the destination the failed one. It is written over only if it is
-// still the object that failed, and order, manifest, audit log and good copy agree on verified digests.
-func (s Observation) repair() Decision {
-	moot := Decision{Row: RowRepair, Result: "repair-moot", CheckDestination: true}
-	// The records name a good copy that is not good: it is checked too, so that the next repair does not use it again.
-	noSource := moot
-	noSource.CheckSource = true
-	order := s.Command.GetRepair()
-	switch {
-	case !s.observed():
-		return Decision{Row: RowRepair, action: actFail}
-	case order == nil, s.Destination.Presence != Present && !s.isFailedObject():
-		return moot
-	case s.Source.Presence != Present:
-		return noSource
-	case s.recordsState != recordsRead:
-		return s.needRecords(RowRepair)
-	}
-	m, a := s.Destination.Record.GetManifest(), s.Destination.Record.GetAudit()
-	for _, r := range []*pb.Record{m, a} {
-		if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
-			return Decision{Row: RowRepair, action: actFail}
-		}
-	}
-	if _, ok := s.Source.lostProperties(nil); !ok {
-		return Decision{Row: RowRepair, action: actFail}
-	}
-	expected, ok := repairReference(order.GetDigests(), s.Destination.Record)
-	switch {
-	case !isLive(m) || !isLive(a) || !ok:
-		return moot
-	case expected.Compare(s.Source.digests()) == digest.Disagree:
-		return noSource
-	case !s.isFailedObject():
-		// Repaired already, perhaps by an execution that died before it published its result.
-		if m.GetVersion() != s.Destination.Object.Version && expected.Compare(s.Destination.digests()) == digest.Agree {
-			moot.Announce, moot.CheckDestination = true, false // a check follows its Change
-		}
-		return moot
-	}
-	return Decision{Row: RowRepair, action: actCopy, Result: "repaired", Expected: expected}
-}
-
-// repairReference returns the digests that the repaired copy must have. It returns false unless order, manifest and
-// audit log agree, and the digests were verified against bytes.
-func repairReference(order digest.Set, r *pb.CopyRecord) (digest.Set, bool) {
-	m, a := digest.Set(r.GetManifest().GetDigests()), digest.Set(r.GetAudit().GetDigests())
-	verified := r.GetLastPass() != nil ||
-		r.GetManifest().GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED ||
-		r.GetAudit().GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
-	expected := supported(order.Union(m).Union(a))
-	return expected, verified && len(expected) > 0 &&
-		m.Compare(a) == digest.Agree && order.Compare(m) == digest.Agree && order.Compare(a) == digest.Agree
 }

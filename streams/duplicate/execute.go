@@ -244,6 +244,8 @@ func (w *execution) act(ctx context.Context, s Observation, d Decision) (done bo
 		return w.copyWithinLimits(ctx, s, d)
 	case actSetProperties:
 		return w.setProperties(ctx, s, d)
+	case actRepairProperties:
+		return w.repairProperties(ctx, s, d)
 	case actDelete:
 		w.announce(s, d)
 		w.finish(d, pb.Outcome_OUTCOME_HANDED_ON)

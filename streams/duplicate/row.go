@@ -9,8 +9,11 @@ type Row string
 const (
 	// RowSuperseded: a later command for the same item and destination does the same work. Handle decides it, not Decide.
 	RowSuperseded Row = "superseded"
+	// RowRepairDelete: an operator has a copy deleted that is present under its tombstone. The deleter decides it.
+	RowRepairDelete Row = "C0d"
 
 	RowRepair                   Row = "C0"
+	RowRepairProperties         Row = "C0p"
 	RowRestore                  Row = "C0r"
 	RowNotInPolicy              Row = "C12"
 	RowUnknown                  Row = "C9"

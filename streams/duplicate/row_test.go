@@ -38,7 +38,13 @@ func TestRowsAreDocumented(t *testing.T) {
 // rowResults returns the results of each row, from the cases that are named after the row that they decide.
 func rowResults(t *testing.T) map[Row]map[string]bool {
 	t.Helper()
-	results := map[Row]map[string]bool{RowSuperseded: {"superseded": true}} // TestSuperseded: Handle decides it
+	results := map[Row]map[string]bool{
+		RowSuperseded: {"superseded": true}, // TestSuperseded: Handle decides it
+		// TestDecideReturned in streams/deletion
+		RowRepairDelete: {"deleted": true, "repair-moot": true, "repair-refused": true, "held": true},
+		// TestRepairOfProperties: the store decides it
+		RowRepairProperties: {"properties-unsupported": true},
+	}
 	add := func(name string, d Decision) {
 		if row, _, ok := strings.Cut(name, ":"); !ok || Row(row) != d.Row {
 			return // it decides what the row needs first, such as records
@@ -55,6 +61,9 @@ func rowResults(t *testing.T) map[Row]map[string]bool {
 	}
 	for name, tt := range repairCases() {
 		add("C0: "+name, tt.want)
+	}
+	for name, tt := range repairPropertiesCases() {
+		add("C0p: "+name, tt.want)
 	}
 	for name, tt := range restoreCases() {
 		add("C0r: "+name, tt.want)

@@ -22,6 +22,7 @@ import (
 // may holds the actions of each row.
 var may = map[Row][]action{
 	RowRepair:                   {actNothing, actFail, actReadRecords, actCopy},
+	RowRepairProperties:         {actNothing, actFail, actReadRecords, actRepairProperties},
 	RowNotInPolicy:              {actNothing},
 	RowUnknown:                  {actFail, actReadRecords, actReadLists},
 	RowExcluded:                 {actNothing},
@@ -118,6 +119,11 @@ func everyObservation(yield func(Observation) bool) {
 			s.Command.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 			s.Command.Repair = &pb.RepairOrder{Digests: md5of(a), Failed: record.Identity(object("d1", b, 3))}
 		},
+		func(s *Observation) {
+			s.Command.Reason = pb.DuplicationReason_DUPLICATION_REASON_REPAIR
+			s.Command.Repair = &pb.RepairOrder{Digests: md5of(a), Failed: record.Identity(object("d1", a, 3)),
+				Properties: true}
+		},
 	}
 	n, each := 0, need.Amount(7, 1, 1)
 	for _, source := range sources {
@@ -206,6 +212,10 @@ func wrong(s Observation, d Decision) string {
 		return "the source's digests are on no record, or are announced though they are"
 	case d.Row == RowInSync, d.Row == RowPropertiesUnknown, d.Row == RowPropertiesDiffer:
 		return wrongProperties(s, d)
+	case d.action == actRepairProperties &&
+		(s.recordsState != recordsRead || s.Destination.Object.Version != "d1" || !s.Destination.Object.PropertiesUnknown ||
+			len(s.Destination.Record.GetManifest().GetProperties()) == 0):
+		return "sets properties that are not lost, or on stale records"
 	case d.action == actCopy:
 		return cmp.Or(wrongCopy(s, d, repair), wrongProperties(s, d))
 	case d.action == actDelete:

@@ -35,8 +35,9 @@ type check struct {
 	started time.Time
 	attemptState
 
-	bytesRead int64 // in all attempts
-	overtaken bool
+	bytesRead  int64 // in all attempts
+	overtaken  bool
+	acceptance acceptance // about the order of the task, if it has one
 }
 
 // run repeats the check until the object does not change during it, at most Restarts times.

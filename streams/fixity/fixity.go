@@ -30,6 +30,10 @@ type StoreSettings struct {
 	ExternalWrites bool
 	// ExternalWritesSince is when ExternalWrites came into force. It does not hold for objects that were written before.
 	ExternalWritesSince time.Time
+	// CorrectUpdates: updates that no event has reported (RowUpdateNotCaptured) are recorded without approval.
+	CorrectUpdates bool
+	// CorrectUpdatesSince is when CorrectUpdates came into force. It does not hold for what a check found before.
+	CorrectUpdatesSince time.Time
 	// Digests are the algorithms computed for all bytes that are read, besides those on record; nil: MD5 and SHA-256.
 	Digests []string
 }
@@ -139,11 +143,12 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	}
 	if k.passedRecently() {
 		k.skip()
-		return []schemas.Message{k.result(time.Now())}, nil
+		return k.messages(), nil
 	}
 	if err := k.run(ctx); err != nil {
 		return nil, fmt.Errorf("check %s: %w", at, err)
 	}
+	k.decideAccept()
 	if err := k.reportSpace(ctx); err != nil {
 		return nil, fmt.Errorf("check %s: %w", at, err)
 	}
@@ -166,14 +171,15 @@ func (k *check) skip() {
 // messages returns the result, the correction and the re-check.
 func (k *check) messages() []schemas.Message {
 	now := time.Now()
-	result := k.result(now)
+	change, result := k.correction(), k.result(now)
 	out := make([]schemas.Message, 1, 2)
-	out[0] = result
-	if change := k.correction(); change != nil {
+	out[0] = schemas.Message{Topic: schemas.FixityResults, Body: result}
+	if change != nil {
+		result.Correction = change.GetId()
 		out = append(out, schemas.Message{Topic: schemas.Changes, Body: change})
 	}
 	if !k.conclusion.Final {
-		out = append(out, k.recheckTask(now, result.Body.GetId()))
+		out = append(out, k.recheckTask(now, result.GetId()))
 	}
 	return out
 }
@@ -200,6 +206,6 @@ func (k *check) recheckTask(now time.Time, result string) schemas.Message {
 		Reason: t.GetReason(), Priority: t.GetPriority(), Cause: t.GetCause(),
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Recheck: int32(n),
 		Known: schemas.WithoutProperties(known), Size: t.GetSize(),
-		Time: timestamppb.New(now), First: first, Previous: result,
+		Time: timestamppb.New(now), First: first, Previous: result, Accept: k.openOrder(),
 	}}
 }

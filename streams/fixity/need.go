@@ -117,7 +117,7 @@ func (a attemptState) restsOnBytes() bool {
 	switch a.verdict.Row {
 	case RowContentCorrupt, RowStoreDigestWrong, RowReplaced, RowNoQuorum:
 		return true
-	case RowNotCaptured:
+	case RowNotCaptured, RowUpdateNotCaptured:
 		return a.conclusion.Final
 	}
 	return false

@@ -57,6 +57,10 @@ func needCases() map[string]struct {
 	noBytes, noQuorum := symbolic{c: "404", s: "a", m: "a", a: "a"}, symbolic{c: "c", s: "b", m: "a", a: "none"}
 	final := attempt(uncaptured, confirmed)
 	final.conclusion.Final = true
+	update := attempt(replaced, confirmed)
+	update.verdict = verdict(RowUpdateNotCaptured, "")
+	finalUpdate := update
+	finalUpdate.conclusion.Final = true
 	return map[string]struct {
 		state attemptState
 		want  requirement
@@ -88,6 +92,7 @@ func needCases() map[string]struct {
 		"second read: replaced":                {attempt(replaced, confirmed), needSecondRead},
 		"second read: no quorum":               {attempt(noQuorum, confirmed), needSecondRead},
 		"second read: not captured, final":     {final, needSecondRead},
+		"second read: update, final":           {finalUpdate, needSecondRead},
 		"nothing: pass":                        {attempt(good, nil), needNothing},
 		"nothing: pass, fresh":                 {attempt(good, recordsRead), needNothing},
 		"nothing: pass, properties unknown":    {attempt(good, lost(noAnswer)), needNothing},
@@ -96,6 +101,7 @@ func needCases() map[string]struct {
 		"nothing: missing":                     {attempt(missing, confirmed), needNothing},
 		"nothing: audit missing":               {attempt(noAudit, confirmed), needNothing},
 		"nothing: not captured, to re-check":   {attempt(uncaptured, confirmed), needNothing},
+		"nothing: update, to re-check":         {update, needNothing},
 		"nothing: corrupt, read twice":         {attempt(rotten, readTwice), needNothing},
 		"nothing: item without bytes":          {attempt(noBytes, markerRead), needNothing},
 		"nothing: store unknown":               {attempt(symbolic{c: "a", s: "unknown", m: "a", a: "a"}, nil), needNothing},

@@ -86,6 +86,7 @@ func TestRecheckTaskOfLongProperties(t *testing.T) {
 }
 
 func TestCorrections(t *testing.T) {
+	updated := func(w *world, _ *pb.FixityTask) { w.settings.ExternalWrites = true; w.put(rot) }
 	tests := map[string]struct {
 		prepare func(*world, *pb.FixityTask)
 		row     int32
@@ -100,9 +101,35 @@ func TestCorrections(t *testing.T) {
 		"unread, not reported": {func(w *world, _ *pb.FixityTask) {
 			w.record, w.settings.NeverRead = nothing(), true
 		}, 9, false},
-		"replaced":    {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
-		"resurrected": {func(w *world, t *pb.FixityTask) { w.bury(); t.Baseline = true }, 16, false},
-		"pass":        {func(*world, *pb.FixityTask) {}, 1, false},
+		"manifest wrong":         {func(w *world, _ *pb.FixityTask) { w.record.Manifest.Digests = sums(rot) }, 5, true},
+		"manifest without a row": {func(w *world, _ *pb.FixityTask) { w.record.Manifest = nothing().Manifest }, 5, true},
+		"manifest wrong, about another version": {func(w *world, _ *pb.FixityTask) {
+			w.record.Manifest.Digests, w.record.Manifest.Version = sums(rot), "v0"
+		}, 5, true},
+		"manifest later than the check": {func(w *world, _ *pb.FixityTask) {
+			w.record.Manifest.Digests = sums(rot)
+			w.config.Settle, w.record.Manifest.Time = 0, timestamppb.New(time.Now().Add(100*24*time.Hour))
+		}, 5, false},
+		"manifest wrong, unread": {func(w *world, _ *pb.FixityTask) {
+			w.record.Manifest.Digests, w.settings.NeverRead = sums(rot), true
+		}, 5, false},
+		"audit log out of step": {func(w *world, _ *pb.FixityTask) { w.record.Audit.Digests = sums(rot) }, 6, true},
+		"audit log out of step, unread": {func(w *world, _ *pb.FixityTask) {
+			w.record.Audit.Digests, w.settings.NeverRead = sums(rot), true
+		}, 6, false},
+		"update not captured": {updated, 10, false},
+		"update not captured, auto": {func(w *world, t *pb.FixityTask) {
+			updated(w, t)
+			w.settings.CorrectUpdates = true
+		}, 10, true},
+		"update not captured, auto, but later": {func(w *world, t *pb.FixityTask) {
+			updated(w, t)
+			w.settings.CorrectUpdates, w.settings.CorrectUpdatesSince = true, time.Now().Add(72*time.Hour+time.Minute)
+		}, 10, false},
+		"replaced, auto": {func(w *world, t *pb.FixityTask) { w.put(rot); w.settings.CorrectUpdates = true }, 13, false},
+		"replaced":       {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
+		"resurrected":    {func(w *world, t *pb.FixityTask) { w.bury(); t.Baseline = true }, 16, false},
+		"pass":           {func(*world, *pb.FixityTask) {}, 1, false},
 		"others write, untold": {func(w *world, _ *pb.FixityTask) {
 			w.record, w.settings.ExternalWrites = nothing(), true
 		}, 9, true},
@@ -132,21 +159,27 @@ func TestCorrections(t *testing.T) {
 				if !tt.change {
 					return
 				}
-				if tt.row == 9 && o.result.GetConfirmed().GetState() != stDigests {
+				if (tt.row == 9 || tt.row == 10) && o.result.GetConfirmed().GetState() != stDigests {
 					t.Error("taken in without a second reading")
 				}
 				want := record.Content(at, w.object)
-				if tt.row == 9 {
+				if tt.row != 7 {
 					want.Time = record.Time(o.result.GetStarted().AsTime()) // no time passes during a check
 				}
 				want.Origin, want.Agent, want.Cause = pb.Origin_ORIGIN_FIXITY, "checker", next.GetId()
 				want.Evidence = o.change.GetEvidence()
-				if want = record.Seal(want); !proto.Equal(o.change, want) {
-					t.Errorf("got %v\nwant %v", o.change, want)
+				if want = record.Seal(want); !proto.Equal(o.change, want) || o.result.GetCorrection() != want.GetId() {
+					t.Errorf("got %v\nwant %v\nthe result names %q", o.change, want, o.result.GetCorrection())
 				}
-				if o.change.GetEvidence()["C"] != "md5:"+sums(good)[digest.MD5]+" sha256:"+sums(good)[digest.SHA256] {
+				read := w.object.Digests
+				if o.change.GetEvidence()["C"] != "md5:"+read[digest.MD5]+" sha256:"+read[digest.SHA256] {
 					t.Errorf("evidence %v", o.change.GetEvidence())
 				}
+				if tt.row == 9 || tt.row == 7 {
+					return
+				}
+				w.recordChange(o.change)
+				w.is(w.handle(task(nil)), 1, pb.Verdict_VERDICT_PASS, true)
 			})
 		})
 	}

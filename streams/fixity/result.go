@@ -62,7 +62,7 @@ func sameObject(a, b storage.Object) bool {
 }
 
 // result returns the FixityResult of the check.
-func (k *check) result(now time.Time) schemas.Message {
+func (k *check) result(now time.Time) *pb.FixityResult {
 	t := k.task
 	r := &pb.FixityResult{
 		Id: schemas.NewID(), Task: t.GetId(), Cause: t.GetCause(),
@@ -87,10 +87,16 @@ func (k *check) result(now time.Time) schemas.Message {
 		}
 		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, bytes, k.fresh.GetManifest())
 	}
+	if last := lastEvent(k.fresh); !last.IsZero() {
+		r.LastEvent = timestamppb.New(last)
+	}
+	if k.acceptance.result != "" {
+		r.Accept, r.AcceptResult, r.AcceptDetail = k.task.GetAccept(), k.acceptance.result, k.acceptance.detail
+	}
 	if !k.conclusion.Final {
 		r.Next = timestamppb.New(k.conclusion.Next)
 	}
-	return schemas.Message{Topic: schemas.FixityResults, Body: r}
+	return r
 }
 
 // proto returns the evidence as a message; nil if the place was not asked.
@@ -123,22 +129,51 @@ func (e EvidenceSet) level() int32 {
 	return 0
 }
 
-// correction returns the Change that records what a concluded check has read, for the rows that it corrects: a copy
-// that is on no record (RowNotCaptured), and one that the audit log lacks (RowAuditMissing). The latter is the missing
-// Change, under its own id. The former has the time of the second stat: it is later than the row that it corrects, and
-// earlier than whatever a client writes meanwhile.
+// corrects reports whether a Change records what the check has read: the bytes were read, the check is concluded, and
+// its row allows it or an operator has accepted the content. Known digests are never replaced while the record is about
+// the object that the store has, except if the bytes agree with manifest or audit log.
+func (k *check) corrects() bool {
+	if !k.conclusion.Final || k.evidence.Content.State != pb.EvidenceState_EVIDENCE_STATE_DIGESTS {
+		return false
+	}
+	m := k.fresh.GetManifest()
+	known := isOf(m, k.object) && len(m.GetDigests()) > 0
+	switch k.verdict.Row {
+	case RowAuditMissing:
+		return true
+	case RowManifestWrong, RowAuditMismatch:
+		return isLater(k.statTime, k.fresh)
+	case RowNotCaptured:
+		return k.accepts() || !known && isLater(k.statTime, k.fresh)
+	case RowUpdateNotCaptured:
+		return k.accepts() || k.correctsUpdates() && !known && isLater(k.statTime, k.fresh)
+	}
+	return k.accepts()
+}
+
+// correctsUpdates reports whether an update that the check has found is recorded without approval.
+func (k *check) correctsUpdates() bool {
+	found := k.started
+	if first := k.task.GetFirst(); first != nil {
+		found = first.AsTime()
+	}
+	return k.settings.CorrectUpdates && !found.Before(k.settings.CorrectUpdatesSince)
+}
+
+// correction returns the Change that records what the check has read; nil if it does not. Of RowAuditMissing it is the
+// missing Change, under its own id. Any other has the time of the second stat: it is later than the records that it
+// corrects, and earlier than whatever a client writes meanwhile.
 func (k *check) correction() *pb.Change {
-	if !k.conclusion.Final || k.evidence.Content.State != pb.EvidenceState_EVIDENCE_STATE_DIGESTS ||
-		k.verdict.Row != RowNotCaptured && k.verdict.Row != RowAuditMissing {
+	if !k.corrects() {
 		return nil
 	}
 	o := k.object
 	o.Digests = k.evidence.Content.Digests
 	c := record.Content(k.copy, o)
 	m := k.fresh.GetManifest()
-	same := m.GetVersion() == o.Version
+	same := m.GetVersion() == o.Version && !k.accepts()
 	switch {
-	case k.verdict.Row == RowNotCaptured:
+	case k.verdict.Row != RowAuditMissing:
 		c.Time = record.Time(k.statTime)
 	case same && m.GetTime() != nil:
 		c.Time = m.GetTime()
@@ -154,16 +189,25 @@ func (k *check) correction() *pb.Change {
 		"C":   k.evidence.Content.String(), "S": k.evidence.Stored.String(),
 		"M": k.evidence.Manifest.String(), "A": k.evidence.Audit.String(),
 	}
-	if k.verdict.Row == RowNotCaptured && completes(m, k.object) {
+	switch {
+	case k.accepts():
+		order := k.task.GetAccept()
+		c.Approved = order.GetBy()
+		c.Evidence["incident"], c.Evidence["accepted"] = order.GetIncident(), order.GetAction()
+		c.Evidence["why"] = order.GetReason()
+		if order.GetForce() {
+			c.Evidence["forced"] = "true"
+		}
+	case k.verdict.Row == RowNotCaptured && isOf(m, k.object) && len(m.GetDigests()) == 0:
 		c.Evidence[schemas.Completes] = m.GetChangeId()
 	}
 	return record.Seal(c)
 }
 
-// completes reports whether the manifest's row describes the content of o and lacks digests.
-func completes(m *pb.Record, o storage.Object) bool {
+// isOf reports whether a live record is about the object o: by the version if it has one, else by size and time.
+func isOf(m *pb.Record, o storage.Object) bool {
 	switch {
-	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE || len(m.GetDigests()) > 0:
+	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE:
 		return false
 	case m.GetVersion() != "":
 		return m.GetVersion() == o.Version

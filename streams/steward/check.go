@@ -16,49 +16,58 @@ import (
 
 // check handles the result of a check. It ignores results that are not final, were overtaken by a change, or have no
 // conclusive verdict.
-func (s *Steward) check(ctx context.Context, r *pb.FixityResult) ([]schemas.Message, error) {
-	if !r.GetFinal() || r.GetOvertaken() {
-		return nil, nil
+func (s *Steward) check(ctx context.Context, r *pb.FixityResult) (out []schemas.Message, err error) {
+	ended := false
+	if r.GetAccept() != nil {
+		out, ended = s.accepted(r)
 	}
-	var out []schemas.Message
-	var err error
+	if !r.GetFinal() || r.GetOvertaken() {
+		return out, nil
+	}
+	var more []schemas.Message
 	switch r.GetVerdict() {
 	case pb.Verdict_VERDICT_PASS, pb.Verdict_VERDICT_MOOT:
-		out = s.passed(r)
+		more = s.passed(r)
 	case pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING, pb.Verdict_VERDICT_NOT_CAPTURED:
-		if out, err = s.failed(ctx, r); err != nil {
+		if ended {
+			break
+		}
+		if more, err = s.failed(ctx, r); err != nil {
 			return nil, err
 		}
 	}
-	return append(out, s.metadata(r)...), nil
+	out = append(out, more...)
+	if more, err = s.metadata(ctx, r); err != nil {
+		return nil, err
+	}
+	return append(out, more...), nil
 }
 
 // metadata opens, updates or closes the incident of a copy that has lost the media type and properties on record.
 // It does not depend on the verdict about the bytes.
-func (s *Steward) metadata(r *pb.FixityResult) []schemas.Message {
+func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.Message, error) {
 	cp, damaged := schemas.CopyOf(r), r.GetMetadata() == pb.Metadata_METADATA_DAMAGED
 	if r.GetMetadata() == pb.Metadata_METADATA_UNSPECIFIED || !damaged && s.table.of(cp) == nil { // usual case
-		return nil
+		return nil, nil
 	}
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.find(cp, kindMetadata)
 	started := r.GetStarted().AsTime()
-	older := started.Before(s.table.newest(cp)) || started.Before(i.GetChecked().AsTime())
+	older := (started.Before(s.table.newest(cp)) || started.Before(i.GetChecked().AsTime())) && !followsUp(i, r)
 	switch {
 	case hasRef(i, c.ref):
-		return s.save(i, c.ref)
+		return s.save(i, c.ref), nil
 	case closed(i) && (!damaged || older):
-		return nil
+		return nil, nil
 	case older:
 		i = clone(i)
 		s.step(i, stepOlder, c, r.GetMetadata().String())
-		return s.save(i, c.ref)
+		return s.save(i, c.ref), nil
 	case !damaged:
 		i = clone(i)
-		i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetStarted(), r.GetFinished()
-		s.step(i, stepClosed, c, "")
-		return s.save(i, c.ref)
+		s.close(i, r, c, "")
+		return s.save(i, c.ref), nil
 	case closed(i):
 		i = s.open(cp, kindMetadata, i, c)
 		s.step(i, stepOpened, c, r.GetMetadataDetail())
@@ -67,8 +76,22 @@ func (s *Steward) metadata(r *pb.FixityResult) []schemas.Message {
 		i = clone(i)
 		s.step(i, stepSeenAgain, c, r.GetMetadataDetail())
 	}
-	i.Checked, i.Object, i.Size = r.GetStarted(), r.GetObject(), r.GetObject().GetSize()
-	return s.save(i, c.ref)
+	i.Checked = later(i.GetChecked(), r.GetStarted())
+	if r.GetReason() != pb.FixityReason_FIXITY_REASON_REPAIR && s.inProgress(i, c) {
+		return s.save(i, c.ref), nil
+	}
+	i.Object, i.Size, i.Found = r.GetObject(), r.GetObject().GetSize(), found(r)
+	if err := s.applyMode(ctx, i, c); err != nil {
+		return nil, err
+	}
+	return s.save(i, c.ref), nil
+}
+
+// close closes i, a clone, because of the check r.
+func (s *Steward) close(i *pb.Incident, r *pb.FixityResult, c cause, detail string) {
+	i.State, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetFinished()
+	i.Checked = later(i.GetChecked(), r.GetStarted())
+	s.step(i, stepClosed, c, detail)
 }
 
 // passed closes the incidents of a copy that is intact or was deleted on purpose.
@@ -91,11 +114,10 @@ func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
 			continue
 		}
 		i = clone(i)
-		if r.GetStarted().AsTime().Before(i.GetChecked().AsTime()) {
+		if r.GetStarted().AsTime().Before(i.GetChecked().AsTime()) && !followsUp(i, r) {
 			s.step(i, stepOlder, c, r.GetFinding())
 		} else {
-			i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, r.GetStarted(), r.GetFinished()
-			s.step(i, stepClosed, c, r.GetFinding())
+			s.close(i, r, c, r.GetFinding())
 		}
 		out = append(out, s.save(i, c.ref)...)
 	}
@@ -114,7 +136,7 @@ func cures(r *pb.FixityResult, kind string) bool {
 		return true
 	}
 	switch kind {
-	case kindCorrupt, kindReplaced, "store-digest-wrong", "no-quorum", "not-captured-update":
+	case kindCorrupt, kindReplaced, "store-digest-wrong", kindNoQuorum, kindUpdate:
 		return false
 	}
 	return true
@@ -129,7 +151,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.find(cp, r.GetFinding())
-	older := r.GetStarted().AsTime().Before(s.table.newest(cp))
+	older := r.GetStarted().AsTime().Before(s.table.newest(cp)) && !followsUp(i, r)
 	switch {
 	case hasRef(i, c.ref):
 		return s.save(i, c.ref), nil
@@ -149,13 +171,27 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		i = clone(i)
 		s.step(i, stepSeenAgain, c, r.GetDetail())
 	}
-	i.Checked = r.GetStarted()
-	if r.GetReason() != pb.FixityReason_FIXITY_REASON_REPAIR && s.repairInProgress(i, c) {
+	i.Checked = later(i.GetChecked(), r.GetStarted())
+	if r.GetReason() != pb.FixityReason_FIXITY_REASON_REPAIR && !endsAccept(i, r) && s.inProgress(i, c) {
 		return s.save(i, c.ref), nil
 	}
 	i.Row, i.Expected, i.Found, i.Object = r.GetRow(), expected(r), found(r), r.GetObject()
+	i.LastEvent = r.GetLastEvent()
 	if size := r.GetObject().GetSize(); size > 0 { // 0 if the object is missing
 		i.Size = size
+	}
+	if err := s.proceed(ctx, i, r, c); err != nil {
+		return nil, err
+	}
+	return s.save(i, c.ref), nil
+}
+
+// proceed decides what follows from the fault that r has found: a check of the corrected records, or a repair according
+// to the mode of the store. i is a clone.
+func (s *Steward) proceed(ctx context.Context, i *pb.Incident, r *pb.FixityResult, c cause) error {
+	if r.GetCorrection() != "" {
+		s.corrected(i, r.GetCorrection(), c)
+		return nil
 	}
 	err := s.applyMode(ctx, i, c)
 	switch {
@@ -165,29 +201,27 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		// the copy as it is then.
 		s.step(i, stepUnknown, c, "")
 		s.log.Warn("postpone repair: the records of its sources are unavailable",
-			"copy", cp.String(), "kind", i.GetKind(), "err", err)
+			"copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "err", err)
 	case err != nil:
-		return nil, err
+		return err
 	}
-	return s.save(i, c.ref), nil
-}
-
-// repairInProgress reports whether a repair was ordered less than RepairTimeout ago and has no result yet.
-func (s *Steward) repairInProgress(i *pb.Incident, c cause) bool {
-	if i.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING {
-		return false
+	if endsAccept(i, r) {
+		s.endAccept(i, r, c)
 	}
-	n := lastOrder(i)
-	return n >= 0 && c.at.Sub(i.GetSteps()[n].GetTime().AsTime()) < s.config.RepairTimeout
+	return nil
 }
 
 // applyMode starts or requests a repair according to the mode of the store.
 func (s *Steward) applyMode(ctx context.Context, i *pb.Incident, c cause) error {
 	if !Repairable(i.GetKind()) {
+		i.State = pb.IncidentState_INCIDENT_STATE_OPEN
 		return nil
 	}
-	mode := s.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime())
-	if mode == Auto && i.GetKind() == kindReplaced {
+	mode := Approve // a checker that may correct the records at once has done so
+	if WritesStore(i.GetKind()) {
+		mode = s.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime())
+	}
+	if mode == Auto && (i.GetKind() == kindReplaced || i.GetKind() == kindBack) {
 		mode = Approve
 	}
 	switch mode {
@@ -204,12 +238,22 @@ func (s *Steward) applyMode(ctx context.Context, i *pb.Incident, c cause) error 
 	return nil
 }
 
-// Repairable reports whether incidents of kind can be repaired.
+// Repairable reports whether incidents of kind can be repaired: from a good copy, by a delete of what is present under
+// a tombstone, by setting properties again, or by a correction of the records.
 func Repairable(kind string) bool {
-	return kind == kindCorrupt || kind == kindMissing || kind == kindReplaced
+	switch kind {
+	case kindCorrupt, kindMissing, kindReplaced, kindBack, kindMetadata, kindUpdate:
+		return true
+	}
+	return false
 }
 
-// orderRepair orders a repair from a good copy, if there is one and the limit of repairs is not reached.
+// WritesStore reports whether the repair of incidents of kind writes to the store, so that the mode of the store holds
+// for it.
+func WritesStore(kind string) bool { return kind != kindUpdate }
+
+// orderRepair orders a repair, if the limit of repairs is not reached and what it needs is there: a good copy for the
+// bytes of a copy, or the object that it is about.
 func (s *Steward) orderRepair(ctx context.Context, i *pb.Incident, c cause) error {
 	log := s.log.With("copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "incident", i.GetId())
 	i.State = pb.IncidentState_INCIDENT_STATE_OPEN
@@ -220,7 +264,17 @@ func (s *Steward) orderRepair(ctx context.Context, i *pb.Incident, c cause) erro
 		}
 		return nil
 	}
-	if len(i.GetExpected()) == 0 {
+	switch {
+	case i.GetKind() == kindMetadata:
+		s.orderStep(i, c, "set media type and properties")
+		return nil
+	case i.GetKind() == kindBack && (i.GetObject() == nil || i.GetLastEvent() == nil):
+		s.step(i, stepUnseen, c, "no check has found the copy since the incident was opened")
+		return nil
+	case i.GetKind() == kindBack:
+		s.orderStep(i, c, "delete the copy")
+		return nil
+	case len(i.GetExpected()) == 0:
 		s.step(i, stepNoDigests, c, "")
 		log.Error("skip repair: no verified digests are on record")
 		return nil
@@ -234,14 +288,20 @@ func (s *Steward) orderRepair(ctx context.Context, i *pb.Incident, c cause) erro
 		log.Error("skip repair: no good copy is left")
 		return nil
 	}
-	i.State = pb.IncidentState_INCIDENT_STATE_REPAIRING
 	if size > 0 {
 		i.Size = size
 	}
-	i.Repairs++
-	s.step(i, stepOrdered, c, source)
-	log.Info("order repair", "source", source, "number", i.GetRepairs())
+	s.orderStep(i, c, source)
 	return nil
+}
+
+// orderStep orders a repair: from the store that detail names, or by what detail says.
+func (s *Steward) orderStep(i *pb.Incident, c cause, detail string) {
+	i.State = pb.IncidentState_INCIDENT_STATE_REPAIRING
+	i.Repairs++
+	s.step(i, stepOrdered, c, detail)
+	s.log.Info("order repair", "copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "incident", i.GetId(),
+		"source", detail, "number", i.GetRepairs())
 }
 
 // recordsTimeout is the longest wait for records. It is less than the time limit of a message, because unavailable
@@ -303,7 +363,11 @@ func (s *Steward) fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyR
 
 // excludesSource reports whether a copy with an open incident of kind must not be the source of a repair.
 func excludesSource(kind string) bool {
-	return Repairable(kind) || kind == "no-quorum" || kind == "source-missing" || kind == kindBack
+	switch kind {
+	case kindCorrupt, kindMissing, kindReplaced, kindNoQuorum, kindBack, "source-missing":
+		return true
+	}
+	return false
 }
 
 // captured reports whether the check has added an unreported copy to the records as intended: in a baseline round, or

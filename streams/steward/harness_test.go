@@ -41,6 +41,7 @@ type harness struct {
 	topic   map[string]*pb.Incident     // published incidents, by key
 	orders  []*pb.DuplicationCommand    // published
 	tasks   []*pb.FixityTask            // published
+	deletes []*pb.DeletionCommand       // published
 }
 
 func (w *harness) RepairMode(_, store string, _ time.Time) Mode { return w.modes[store] }
@@ -127,6 +128,11 @@ func (w *harness) handle(b schemas.Body) []schemas.Message {
 			w.orders = append(w.orders, b)
 		case *pb.FixityTask:
 			w.tasks = append(w.tasks, b)
+		case *pb.DeletionCommand:
+			if m.Topic != schemas.Deletions || schemas.Validate(b) != nil {
+				w.t.Errorf("delete on %s: %v", m.Topic, b)
+			}
+			w.deletes = append(w.deletes, b)
 		}
 	}
 	return out
@@ -156,18 +162,27 @@ func (w *harness) result(row int32, changes ...with) *pb.FixityResult {
 		Finished: timestamppb.New(base.Add(time.Duration(w.clock)*time.Minute + time.Second)),
 		Content:  &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS, Digests: bad1},
 		Manifest: verified, Audit: verified, Object: &pb.Identity{Version: "v1", Size: 3},
+		LastEvent: timestamppb.New(base.Add(-time.Hour)),
 	}
 	switch row {
 	case 1:
 		r.Verdict, r.Finding = pb.Verdict_VERDICT_PASS, "pass"
 	case 2:
 		r.Finding = "content-corrupt"
+	case 5:
+		r.Finding = "manifest-corrected"
+	case 6:
+		r.Finding = "audit-mismatch"
+	case 7:
+		r.Finding = "audit-missing"
 	case 8:
 		r.Verdict, r.Finding, r.Object = pb.Verdict_VERDICT_MISSING, "content-missing", nil
 		r.Content = &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_ABSENT}
 	case 9:
 		none := &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_NONE}
 		r.Verdict, r.Finding, r.Manifest, r.Audit = pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured", none, none
+	case 10:
+		r.Verdict, r.Finding = pb.Verdict_VERDICT_NOT_CAPTURED, "not-captured-update"
 	case 11:
 		r.Verdict, r.Finding, r.EvidenceLevel = pb.Verdict_VERDICT_MOOT, "moot", 1
 	case 12:
@@ -176,6 +191,10 @@ func (w *harness) result(row int32, changes ...with) *pb.FixityResult {
 		r.Finding = "replaced"
 	case 14:
 		r.Finding = "no-quorum"
+	case 16:
+		r.Finding = "resurrected"
+		r.Manifest = &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE}
+		r.Audit = &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_NONE}
 	}
 	for _, c := range changes {
 		c(r)

@@ -15,29 +15,36 @@ import (
 
 // The steps of an incident.
 const (
-	stepOpened     = "opened"
-	stepSeenAgain  = "seen-again"
-	stepOlder      = "older-check"
-	stepAsked      = "approval-asked"
-	stepApproved   = "approved"
-	stepOrdered    = "repair-ordered"
-	stepRepaired   = "repaired"
-	stepMoot       = "repair-moot"
-	stepFailed     = "repair-failed"
-	stepExhausted  = "repairs-exhausted"
-	stepNoCopy     = "no-good-copy"
-	stepNoDigests  = "no-verified-digests"
-	stepUnknown    = "records-unknown"
-	stepClosed     = "closed"
-	stepOutdated   = "decision-outdated"
-	stepOther      = "repair-ordered-by-another" // Ref is the id of the command
-	kindCorrupt    = "content-corrupt"
-	kindMissing    = "content-missing"
-	kindReplaced   = "replaced"
-	kindUncaptured = "not-captured"
-	kindBack       = "resurrected"  // present under a tombstone
-	kindDiffers    = "copy-differs" // from its source, but no client has reported the content of one of them
-	kindMetadata   = "metadata-damaged"
+	stepOpened    = "opened"
+	stepSeenAgain = "seen-again"
+	stepOlder     = "older-check"
+	stepAsked     = "approval-asked"
+	stepApproved  = "approved"
+	stepOrdered   = "repair-ordered"
+	stepRepaired  = "repaired"
+	stepMoot      = "repair-moot"
+	stepFailed    = "repair-failed"
+	stepExhausted = "repairs-exhausted"
+	stepNoCopy    = "no-good-copy"
+	stepNoDigests = "no-verified-digests"
+	stepUnknown   = "records-unknown"
+	stepClosed    = "closed"
+	stepOutdated  = "decision-outdated"
+	stepOther     = "repair-ordered-by-another" // Ref is the id of the command
+	// An operator accepts what the copy holds, the latter also under the version on record. A check decides about it.
+	stepAccept       = "accept-ordered"
+	stepAcceptForced = "accept-forced"
+	stepCorrected    = "corrected" // Detail is the id of the Change
+	stepUnseen       = "not-seen"  // no check has described the object that a decision is about
+	kindCorrupt      = "content-corrupt"
+	kindMissing      = "content-missing"
+	kindReplaced     = "replaced"
+	kindUncaptured   = "not-captured"
+	kindUpdate       = "not-captured-update"
+	kindNoQuorum     = "no-quorum"
+	kindBack         = "resurrected"  // present under a tombstone
+	kindDiffers      = "copy-differs" // from its source, but no client has reported the content of one of them
+	kindMetadata     = "metadata-damaged"
 )
 
 // A cause is the message that changes an incident.
@@ -128,24 +135,18 @@ func hasStep(i *pb.Incident, action string) bool {
 	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetAction() == action })
 }
 
-// triedSource reports whether a repair of i from store was ordered.
-func triedSource(i *pb.Incident, store string) bool {
-	return slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool {
-		return s.GetAction() == stepOrdered && s.GetDetail() == store
-	})
-}
-
-// save stores i in the table and returns the messages to publish: i itself and, unless it is finished, the repair order
-// or the postponed check that the message ref caused.
+// save stores i in the table and returns the messages to publish: i itself and, unless it is finished, the order or the
+// check that the message ref caused.
 func (s *Steward) save(i *pb.Incident, ref string) []schemas.Message {
 	s.table.set(i)
 	out := []schemas.Message{{Topic: schemas.Incidents, Body: i}}
-	if order := ordered(i, ref); order != nil {
-		topic := schemas.DuplicationHigh
-		if s.large(order.GetSize()) {
-			topic, order.Priority = schemas.DuplicationLarge, pb.Priority_PRIORITY_LARGE
+	if n := orderedBy(i, ref); n >= 0 {
+		out = append(out, s.order(i, n))
+	}
+	for _, task := range []*pb.FixityTask{acceptTask(i, ref), followUp(i, ref)} {
+		if task != nil {
+			out = append(out, s.checkRequest(task))
 		}
-		out = append(out, schemas.Message{Topic: topic, Body: order})
 	}
 	if task := postponedCheck(i, ref); task != nil {
 		m := s.checkRequest(task)
@@ -182,60 +183,5 @@ func postponedCheck(i *pb.Incident, ref string) *pb.FixityTask {
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
 		Reason: pb.FixityReason_FIXITY_REASON_SUSPECT, Priority: pb.Priority_PRIORITY_HIGH,
 		Cause: ref, Time: i.Steps[n].GetTime(), Size: i.GetSize(),
-	}
-}
-
-// orderID returns the id of the nth repair order of an incident.
-func orderID(incident string, n int32) string {
-	return schemas.ID("repair", incident, strconv.Itoa(int(n)))
-}
-
-// orderNumber returns the number of the repair order of i with the id command; 0 if there is none.
-func orderNumber(i *pb.Incident, command string) int32 {
-	for n := i.GetRepairs(); n > 0; n-- {
-		if orderID(i.GetId(), n) == command {
-			return n
-		}
-	}
-	return 0
-}
-
-// lastOrder returns the index of the step of i that ordered the newest repair; -1 if there is none.
-func lastOrder(i *pb.Incident) int {
-	n := len(i.GetSteps()) - 1
-	for n >= 0 && i.Steps[n].GetAction() != stepOrdered {
-		n--
-	}
-	return n
-}
-
-// ordered returns the repair order that the message ref caused. It returns nil if ref caused none or the repair has
-// finished.
-func ordered(i *pb.Incident, ref string) *pb.DuplicationCommand {
-	if i.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING {
-		return nil
-	}
-	n := lastOrder(i)
-	if n < 0 || i.Steps[n].GetRef() != ref {
-		return nil
-	}
-	step := i.Steps[n]
-	var check string
-	for _, before := range i.Steps[:n] {
-		if a := before.GetAction(); a == stepOpened || a == stepSeenAgain {
-			check = before.GetRef()
-		}
-	}
-	return &pb.DuplicationCommand{
-		Id:      orderID(i.GetId(), i.GetRepairs()),
-		Account: i.GetAccount(), Space: i.GetSpace(), Item: i.GetItem(),
-		SourceStore: step.GetDetail(), DestinationStore: i.GetStore(),
-		Reason: pb.DuplicationReason_DUPLICATION_REASON_REPAIR, Priority: pb.Priority_PRIORITY_HIGH,
-		Cause: i.GetId(), Size: i.GetSize(), Digests: i.GetExpected(), Provenance: pb.Provenance_PROVENANCE_VERIFIED,
-		Approved: step.GetBy(), Time: step.GetTime(),
-		Repair: &pb.RepairOrder{
-			Incident: schemas.IncidentKey(i), Digests: i.GetExpected(), Failed: i.GetObject(),
-			Check: check, Number: i.GetRepairs(),
-		},
 	}
 }

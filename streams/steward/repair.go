@@ -22,6 +22,12 @@ const (
 	ActionApproveRewrites = "approve-rewrites"
 )
 
+// The results of repairs that write no bytes: of a copy that was present under its tombstone, and of properties.
+const (
+	resultDeleted       = "deleted"
+	resultPropertiesSet = "properties-set"
+)
+
 // unlistedDeletes is the list of an incident of held deletes without a subject; see brake.UnlistedDeletes.
 const unlistedDeletes = "unlisted"
 
@@ -44,15 +50,15 @@ func (s *Steward) approveList(a *pb.AdminAction) []schemas.Message {
 	}}}
 }
 
-// action approves a repair or closes an incident on behalf of an operator. It has an effect only if the incident and
-// its copy have not changed since the operator decided.
+// action carries out what an operator decided about an incident. It has an effect only if the incident and its copy
+// have not changed since.
 func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
 	switch a.GetAction() {
 	case ActionApproveDeletes, ActionApproveRewrites:
 		return s.approveList(a), nil
 	case ActionRefuse:
 		return s.refuseList(a), nil
-	case ActionApprove, ActionClose:
+	case ActionApprove, ActionClose, ActionAccept, ActionAcceptForced:
 	default:
 		return nil, nil
 	}
@@ -80,14 +86,25 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 		i = clone(i)
 		s.step(i, stepOutdated, c, a.GetAction()+": the incident has changed since the decision; decide again")
 		return s.save(i, c.ref), nil
+	}
+	return s.decision(ctx, clone(i), a, c)
+}
+
+// decision carries out a decision about i, a clone, that still applies.
+func (s *Steward) decision(
+	ctx context.Context, i *pb.Incident, a *pb.AdminAction, c cause,
+) ([]schemas.Message, error) {
+	log := s.log.With("target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId())
+	switch {
 	case a.GetAction() == ActionClose:
-		i = clone(i)
 		i.State, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, a.GetTime()
 		s.step(i, stepClosed, c, a.GetReason())
 		return s.save(i, c.ref), nil
-	case s.repairInProgress(i, c):
-		log.Warn("ignore approval of a repair: a repair is in progress")
+	case s.inProgress(i, c):
+		log.Warn("ignore approval or acceptance: a repair or a correction is in progress")
 		return nil, nil
+	case isAccept(a, i):
+		return s.orderAccept(i, a, c), nil
 	case !Repairable(i.GetKind()):
 		log.Warn("ignore approval of a repair: incidents of this kind cannot be repaired", "kind", i.GetKind())
 		return nil, nil
@@ -95,7 +112,6 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 		log.Warn("ignore approval of a repair: repair is off for the store", "store", i.GetStore())
 		return nil, nil
 	}
-	i = clone(i)
 	s.step(i, stepApproved, c, a.GetReason())
 	if err := s.orderRepair(ctx, i, c); err != nil {
 		return nil, err
@@ -118,9 +134,9 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 		return s.observed(source, r.GetResult(), r)
 	case kindDiffers:
 		return s.observed(cp, kindDiffers, r)
-	case "in-sync", "properties-set", "properties-unknown", "gone", "not-in-policy":
+	case "in-sync", resultPropertiesSet, "properties-unknown", "gone", "not-in-policy":
 		return s.closeDiffers(cp, r, r.GetStarted())
-	case "copied", "deleted": // earlier observations of the copy are obsolete
+	case "copied", resultDeleted: // earlier observations of the copy are obsolete
 		return s.closeDiffers(cp, r, r.GetFinished())
 	case "was-lost", "gone-unexplained":
 		out := s.observed(cp, kindMissing, r)
@@ -214,8 +230,11 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 	}
 	i = clone(i)
 	action := stepFailed
-	if word := r.GetResult(); word == stepRepaired || word == stepMoot {
-		action = word
+	switch r.GetResult() {
+	case stepRepaired, resultDeleted, resultPropertiesSet:
+		action = stepRepaired
+	case stepMoot:
+		action = stepMoot
 	}
 	if action != stepRepaired && number == i.GetRepairs() && i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
 		i.State = pb.IncidentState_INCIDENT_STATE_OPEN

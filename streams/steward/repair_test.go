@@ -3,6 +3,7 @@ package steward
 import (
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -64,7 +65,8 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 		"an older program's, later": {func(w *harness) { w.handle(w.result(13)) },
 			func(w *harness, a *pb.AdminAction) { older(w, a); a.Time = w.next() }, true},
 	} {
-		for do, taken := range map[string]string{ActionApprove: stepOrdered, ActionClose: stepClosed} {
+		for do, taken := range map[string]string{ActionApprove: stepOrdered, ActionClose: stepClosed,
+			ActionAccept: stepAccept, ActionAcceptForced: stepAcceptForced} {
 			t.Run(name+"/"+do, func(t *testing.T) {
 				w := newHarness(t)
 				w.handle(w.result(13))
@@ -92,7 +94,7 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 					last.GetBy() != "eve" {
 					t.Errorf("the last step is %v, want %s", last, want)
 				}
-				if !tt.taken && (i.GetState() != before.GetState() || len(w.orders) != 0) {
+				if !tt.taken && (i.GetState() != before.GetState() || len(w.orders)+len(w.tasks) != 0) {
 					t.Errorf("is %v, and ordered %v, want %v and no order", i.GetState(), w.orders, before.GetState())
 				}
 			})
@@ -375,27 +377,92 @@ func TestGoneUnexplainedIsRepaired(t *testing.T) {
 	w.checkIncident("content-missing", shut, "opened", "seen-again", "repair-ordered", "closed")
 }
 
-// A resurrected copy is left to an operator in every mode, and is never the source of a repair.
+// A resurrected copy is left to an operator in every mode, and is never the source of a repair. Its approved repair is
+// a delete. The check after it closes the incident.
 func TestResurrectedCopy(t *testing.T) {
 	w := newHarness(t)
-	back := func(r *pb.FixityResult) { r.Row, r.Finding, r.Store = 16, "resurrected", "1" }
-	w.handle(w.result(2, back))
+	back := func(r *pb.FixityResult) { r.Store = "1" }
+	found := w.result(16, back)
+	w.handle(found)
 	k := schemas.Key(at.Account, "1", at.Space, at.Item, "resurrected")
-	if i := w.topic[k]; i.GetState() != open || i.GetStepCount() != 1 || len(w.orders)+len(w.tasks) != 0 {
+	if i := w.topic[k]; i.GetState() != awaiting || i.GetStepCount() != 2 || len(w.orders)+len(w.tasks) != 0 {
 		t.Fatalf("got %v, orders %v", i, w.orders)
-	}
-	approval := w.approval("resurrected")
-	approval.Target = k
-	if got := w.handle(approval); got != nil {
-		t.Errorf("approved: %v, want nothing", got)
 	}
 	w.handle(w.result(2))
 	if len(w.orders) != 1 || w.orders[0].GetSourceStore() != "3" {
 		t.Errorf("ordered %v, want from store 3", w.orders)
 	}
-	w.handle(w.result(11, func(r *pb.FixityResult) { r.Store = "1" })) // deleted again
+	approval := w.approval("resurrected")
+	approval.Target = k
+	w.handle(approval)
+	i := w.topic[k]
+	want := &pb.DeletionCommand{Id: schemas.ID("repair", i.GetId(), "1"), Account: at.Account, Space: at.Space,
+		Item: at.Item, DestinationStore: "1", Cause: i.GetId(), Deleted: found.GetLastEvent(), Destination: found.GetObject(),
+		Reason: pb.DuplicationReason_DUPLICATION_REASON_REPAIR, Time: approval.GetTime(), Approved: "eve",
+		Why: "looked at it", Incident: k}
+	if i.GetState() != repairing || len(w.deletes) != 1 || !proto.Equal(w.deletes[0], want) {
+		t.Fatalf("is %v, ordered %v\nwant %v", i, w.deletes, want)
+	}
+	w.handle(w.result(16, back)) // a check of a sweep, meanwhile
+	end := w.deleteResult("deleted")
+	w.handle(end)
+	check := &pb.FixityTask{Id: schemas.ID("follow-up", i.GetId(), end.GetId()), Account: at.Account, Store: "1",
+		Space: at.Space, Item: at.Item, Reason: pb.FixityReason_FIXITY_REASON_REPAIR, Priority: pb.Priority_PRIORITY_HIGH,
+		Cause: end.GetId(), Time: end.GetFinished(), Size: 3}
+	if len(w.tasks) != 1 || !proto.Equal(w.tasks[0], check) {
+		t.Errorf("checks %v, want %v", w.tasks, check)
+	}
+	w.handle(w.result(11, back))
 	if i := w.topic[k]; i.GetState() != shut {
 		t.Errorf("is %v", i)
+	}
+}
+
+// A delete that was not carried out leaves the incident open, and the next finding asks again.
+func TestEndsOfADelete(t *testing.T) {
+	for result, tt := range map[string]struct {
+		step    string
+		checked bool
+	}{
+		"repair-moot": {"repair-moot", true}, "repair-refused": {"repair-failed", false}, "held": {"repair-failed", false},
+	} {
+		t.Run(result, func(t *testing.T) {
+			w := newHarness(t)
+			w.handle(w.result(16))
+			w.handle(w.approval("resurrected"))
+			w.handle(w.deleteResult(result))
+			w.checkIncident("resurrected", open, "opened", "approval-asked", "approved", "repair-ordered", tt.step)
+			if (len(w.tasks) == 1) != tt.checked {
+				t.Errorf("checks %v", w.tasks)
+			}
+			w.handle(w.result(16, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+			w.checkIncident("resurrected", awaiting, "opened", "approval-asked", "approved", "repair-ordered", tt.step,
+				"seen-again", "approval-asked")
+		})
+	}
+}
+
+// A copier has found the item under its tombstone, and no check has described the object yet: nothing is deleted.
+func TestDeleteOfWhatNoCheckHasSeen(t *testing.T) {
+	w := newHarness(t)
+	found := w.lostResult("resurrected")
+	found.SourceStore, found.DestinationStore = "2", "3"
+	w.handle(found)
+	w.handle(w.approval("resurrected"))
+	w.handle(w.accepting("resurrected"))
+	w.checkIncident("resurrected", open, "opened", "approved", "not-seen", "not-seen")
+	if len(w.deletes)+len(w.tasks) != 0 {
+		t.Errorf("ordered %v, checks %v", w.deletes, w.tasks)
+	}
+}
+
+// deleteResult returns the result of the last delete that was ordered.
+func (w *harness) deleteResult(result string) *pb.DuplicationResult {
+	order, at := w.deletes[len(w.deletes)-1], w.next()
+	return &pb.DuplicationResult{
+		Id: "result-" + strconv.Itoa(w.clock), Command: order.GetId(), Incident: order.GetIncident(),
+		Account: order.GetAccount(), Space: order.GetSpace(), Item: order.GetItem(),
+		DestinationStore: order.GetDestinationStore(), Decision: "C0d", Result: result, Started: at, Finished: at,
 	}
 }
 
@@ -581,14 +648,14 @@ func TestStoreFlippedToExpectedWrites(t *testing.T) {
 	w := newHarness(t)
 	w.handle(w.result(13))
 	for range 2 {
-		w.handle(w.result(10, func(f *pb.FixityResult) { f.Finding = "not-captured-update" }))
+		w.handle(w.result(10))
 	}
 	w.checkIncident("replaced", awaiting, "opened", "approval-asked")
-	w.checkIncident("not-captured-update", open, "opened", "seen-again")
+	w.checkIncident("not-captured-update", awaiting, "opened", "approval-asked", "seen-again")
 	if len(w.orders) > 0 {
 		t.Errorf("ordered %v", w.orders)
 	}
 	w.handle(w.result(1)) // the update was recorded, or the copy was put right
 	w.checkIncident("replaced", shut, "opened", "approval-asked", "closed")
-	w.checkIncident("not-captured-update", shut, "opened", "seen-again", "closed")
+	w.checkIncident("not-captured-update", shut, "opened", "approval-asked", "seen-again", "closed")
 }

@@ -36,7 +36,7 @@ func TestCorruptCopyIsRepaired(t *testing.T) {
 		Space: at.Space, Item: at.Item,
 		Kind: "content-corrupt", State: repairing, Opened: found.GetFinished(), Updated: found.GetFinished(),
 		Checked: found.GetStarted(), Row: 2, Expected: want, Found: bad1, Object: found.GetObject(), Repairs: 1,
-		StepCount: 2, Size: 3,
+		StepCount: 2, Size: 3, LastEvent: found.GetLastEvent(),
 		Steps: []*pb.IncidentStep{
 			{Time: found.GetFinished(), Action: "opened", Ref: found.GetId()},
 			{Time: found.GetFinished(), Action: "repair-ordered", Ref: found.GetId(), Detail: "1"},
@@ -94,6 +94,10 @@ func TestModes(t *testing.T) {
 		"missing, M is not A": {Auto, 8, apart, open, []string{"opened", "no-verified-digests"}},
 		"replaced, auto":      {Auto, 13, nil, awaiting, []string{"opened", "approval-asked"}},
 		"replaced, off":       {Off, 13, nil, open, []string{"opened"}},
+		"resurrected, auto":   {Auto, 16, nil, awaiting, []string{"opened", "approval-asked"}},
+		"resurrected, off":    {Off, 16, nil, open, []string{"opened"}},
+		"update, auto":        {Auto, 10, nil, awaiting, []string{"opened", "approval-asked"}},
+		"update, off":         {Off, 10, nil, awaiting, []string{"opened", "approval-asked"}},
 		"no quorum, auto":     {Auto, 14, nil, open, []string{"opened"}},
 		"not captured, auto":  {Auto, 9, nil, open, []string{"opened"}},
 	}
@@ -230,6 +234,38 @@ func TestReplay(t *testing.T) {
 			w.handle(w.result(2))
 			return w.repairResult(w.orders[0], "repaired")
 		},
+		"a corrected record": func(w *harness) schemas.Body { return w.result(5, corrected) },
+		"an acceptance": func(w *harness) schemas.Body {
+			w.handle(w.result(13))
+			return w.accepting("replaced")
+		},
+		"an accepted copy": func(w *harness) schemas.Body {
+			w.handle(w.result(13))
+			w.handle(w.accepting("replaced"))
+			return w.result(13, w.decided("accepted"), corrected)
+		},
+		"an acceptance that is outdated": func(w *harness) schemas.Body {
+			w.handle(w.result(13))
+			w.handle(w.accepting("replaced"))
+			return w.result(13, w.decided("accept-outdated"))
+		},
+		"an acceptance that is outdated, undecided": func(w *harness) schemas.Body {
+			w.handle(w.result(14))
+			w.handle(w.accepting("no-quorum"))
+			return w.result(13, w.decided("accept-outdated"), func(r *pb.FixityResult) {
+				r.Final, r.Verdict = false, pb.Verdict_VERDICT_UNDECIDED
+			})
+		},
+		"the approval of a delete": func(w *harness) schemas.Body {
+			w.handle(w.result(16))
+			return w.approval("resurrected")
+		},
+		"the end of a delete": func(w *harness) schemas.Body {
+			w.handle(w.result(16))
+			w.handle(w.approval("resurrected"))
+			return w.deleteResult("deleted")
+		},
+		"lost properties":      func(w *harness) schemas.Body { return w.result(1, damaged) },
 		"a copy that was lost": func(w *harness) schemas.Body { return w.lostResult("was-lost") },
 	}
 	for name, prepare := range tests {

@@ -421,8 +421,11 @@ type RepairOrder struct {
 	// The object that failed its check; unset if the bytes were missing.
 	Failed *Identity `protobuf:"bytes,3,opt,name=failed,proto3" json:"failed,omitempty"`
 	// The check that failed.
-	Check         string `protobuf:"bytes,4,opt,name=check,proto3" json:"check,omitempty"`
-	Number        int32  `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	Check  string `protobuf:"bytes,4,opt,name=check,proto3" json:"check,omitempty"`
+	Number int32  `protobuf:"varint,5,opt,name=number,proto3" json:"number,omitempty"`
+	// Only media type and properties, which the store has lost, are set again, as the manifest has them. Then digests are
+	// those of the bytes of failed, and source_store is destination_store.
+	Properties    bool `protobuf:"varint,6,opt,name=properties,proto3" json:"properties,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -490,6 +493,13 @@ func (x *RepairOrder) GetNumber() int32 {
 		return x.Number
 	}
 	return 0
+}
+
+func (x *RepairOrder) GetProperties() bool {
+	if x != nil {
+		return x.Properties
+	}
+	return false
 }
 
 // RestoreOrder orders that a store gets back content of an item that was deleted or replaced, with the properties that
@@ -689,7 +699,10 @@ type DeletionCommand struct {
 	// The reason that the operator gave, of a list that is refused.
 	Why string `protobuf:"bytes,19,opt,name=why,proto3" json:"why,omitempty"`
 	// As in DuplicationCommand. The brake counts nothing.
-	DryRun        bool `protobuf:"varint,22,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,22,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The key of an incident resurrected. The item is deleted if it is still destination, and its newest record is still
+	// the tombstone of deleted. source_store is empty, and approved is the operator.
+	Incident      string `protobuf:"bytes,23,opt,name=incident,proto3" json:"incident,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -862,6 +875,13 @@ func (x *DeletionCommand) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *DeletionCommand) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
 }
 
 // DuplicationResult is the result of one execution of a command.
@@ -1183,13 +1203,16 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\adry_run\x18\x1e \x01(\bR\x06dryRun\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x83\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa3\x02\n" +
 	"\vRepairOrder\x12\x1a\n" +
 	"\bincident\x18\x01 \x01(\tR\bincident\x12?\n" +
 	"\adigests\x18\x02 \x03(\v2%.millrace.v1.RepairOrder.DigestsEntryR\adigests\x12-\n" +
 	"\x06failed\x18\x03 \x01(\v2\x15.millrace.v1.IdentityR\x06failed\x12\x14\n" +
 	"\x05check\x18\x04 \x01(\tR\x05check\x12\x16\n" +
-	"\x06number\x18\x05 \x01(\x05R\x06number\x1a:\n" +
+	"\x06number\x18\x05 \x01(\x05R\x06number\x12\x1e\n" +
+	"\n" +
+	"properties\x18\x06 \x01(\bR\n" +
+	"properties\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x88\x03\n" +
@@ -1207,7 +1230,7 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
 	"\rRestoreSource\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x12\n" +
-	"\x04kept\x18\x02 \x01(\tR\x04kept\"\xab\x05\n" +
+	"\x04kept\x18\x02 \x01(\tR\x04kept\"\xc7\x05\n" +
 	"\x0fDeletionCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1230,7 +1253,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\vrefuse_list\x18\x12 \x01(\tR\n" +
 	"refuseList\x12\x10\n" +
 	"\x03why\x18\x13 \x01(\tR\x03why\x12\x17\n" +
-	"\adry_run\x18\x16 \x01(\bR\x06dryRun\"\x80\b\n" +
+	"\adry_run\x18\x16 \x01(\bR\x06dryRun\x12\x1a\n" +
+	"\bincident\x18\x17 \x01(\tR\bincident\"\x80\b\n" +
 	"\x11DuplicationResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acommand\x18\x02 \x01(\tR\acommand\x12\x14\n" +

@@ -31,7 +31,7 @@ const (
 	FixityReason_FIXITY_REASON_DEMAND      FixityReason = 3
 	// Requested by an executor that found an inconsistency.
 	FixityReason_FIXITY_REASON_SUSPECT FixityReason = 4
-	// Requested after a repair, also after one that was not needed any more.
+	// Requested after a repair or a correction, also after one that was not needed any more.
 	FixityReason_FIXITY_REASON_REPAIR FixityReason = 5
 )
 
@@ -279,10 +279,11 @@ type IncidentState int32
 const (
 	IncidentState_INCIDENT_STATE_UNSPECIFIED IncidentState = 0
 	IncidentState_INCIDENT_STATE_OPEN        IncidentState = 1
-	// A repair waits for the approval of an operator.
+	// A repair or a correction waits for the approval of an operator.
 	IncidentState_INCIDENT_STATE_AWAITING_APPROVAL IncidentState = 2
-	IncidentState_INCIDENT_STATE_REPAIRING         IncidentState = 3
-	IncidentState_INCIDENT_STATE_CLOSED            IncidentState = 4
+	// A repair, or a correction of the records, is ordered or done, and no check has passed since.
+	IncidentState_INCIDENT_STATE_REPAIRING IncidentState = 3
+	IncidentState_INCIDENT_STATE_CLOSED    IncidentState = 4
 )
 
 // Enum value maps for IncidentState.
@@ -354,7 +355,9 @@ type FixityTask struct {
 	// The id of the last finished check of this copy.
 	Previous string `protobuf:"bytes,15,opt,name=previous,proto3" json:"previous,omitempty"`
 	// An estimate in bytes, for rate limits and fairness only.
-	Size          int64 `protobuf:"varint,16,opt,name=size,proto3" json:"size,omitempty"`
+	Size int64 `protobuf:"varint,16,opt,name=size,proto3" json:"size,omitempty"`
+	// Set if an operator accepts what the copy holds: the check records it if it is still what the operator saw.
+	Accept        *AcceptOrder `protobuf:"bytes,17,opt,name=accept,proto3" json:"accept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -501,6 +504,128 @@ func (x *FixityTask) GetSize() int64 {
 	return 0
 }
 
+func (x *FixityTask) GetAccept() *AcceptOrder {
+	if x != nil {
+		return x.Accept
+	}
+	return nil
+}
+
+// AcceptOrder orders that the content of a copy becomes the content on record. Its conditions are those of the moment
+// of the decision: if the copy or its records have changed since, nothing is recorded.
+type AcceptOrder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key and the id of the incident.
+	Incident   string `protobuf:"bytes,1,opt,name=incident,proto3" json:"incident,omitempty"`
+	IncidentId string `protobuf:"bytes,2,opt,name=incident_id,json=incidentId,proto3" json:"incident_id,omitempty"`
+	// The id of the AdminAction.
+	Action string `protobuf:"bytes,3,opt,name=action,proto3" json:"action,omitempty"`
+	// The object that the operator saw, and the digests of its bytes.
+	Object  *Identity         `protobuf:"bytes,4,opt,name=object,proto3" json:"object,omitempty"`
+	Digests map[string]string `protobuf:"bytes,5,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// FixityResult.last_event of the check that found the object.
+	LastEvent *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
+	By        string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`
+	Reason    string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Accept bytes that have changed under the version on record, too.
+	Force         bool `protobuf:"varint,9,opt,name=force,proto3" json:"force,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AcceptOrder) Reset() {
+	*x = AcceptOrder{}
+	mi := &file_millrace_v1_fixity_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AcceptOrder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AcceptOrder) ProtoMessage() {}
+
+func (x *AcceptOrder) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_fixity_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AcceptOrder.ProtoReflect.Descriptor instead.
+func (*AcceptOrder) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *AcceptOrder) GetIncident() string {
+	if x != nil {
+		return x.Incident
+	}
+	return ""
+}
+
+func (x *AcceptOrder) GetIncidentId() string {
+	if x != nil {
+		return x.IncidentId
+	}
+	return ""
+}
+
+func (x *AcceptOrder) GetAction() string {
+	if x != nil {
+		return x.Action
+	}
+	return ""
+}
+
+func (x *AcceptOrder) GetObject() *Identity {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *AcceptOrder) GetDigests() map[string]string {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+func (x *AcceptOrder) GetLastEvent() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastEvent
+	}
+	return nil
+}
+
+func (x *AcceptOrder) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *AcceptOrder) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *AcceptOrder) GetForce() bool {
+	if x != nil {
+		return x.Force
+	}
+	return false
+}
+
 type Evidence struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	State         EvidenceState          `protobuf:"varint,1,opt,name=state,proto3,enum=millrace.v1.EvidenceState" json:"state,omitempty"`
@@ -512,7 +637,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[1]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +649,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[1]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +662,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{1}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Evidence) GetState() EvidenceState {
@@ -610,13 +735,21 @@ type FixityResult struct {
 	Metadata  Metadata `protobuf:"varint,34,opt,name=metadata,proto3,enum=millrace.v1.Metadata" json:"metadata,omitempty"`
 	// For METADATA_DAMAGED: the media type and properties on record.
 	MetadataDetail string `protobuf:"bytes,35,opt,name=metadata_detail,json=metadataDetail,proto3" json:"metadata_detail,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The id of the Change that corrects the records; empty if none was published.
+	Correction string `protobuf:"bytes,36,opt,name=correction,proto3" json:"correction,omitempty"`
+	// The time of the newest event on record, by the clock of the store; unset if the records were not read afresh.
+	LastEvent *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
+	// The order of the task, if this check decided about it, the decision in a word, and its reason.
+	Accept        *AcceptOrder `protobuf:"bytes,38,opt,name=accept,proto3" json:"accept,omitempty"`
+	AcceptResult  string       `protobuf:"bytes,39,opt,name=accept_result,json=acceptResult,proto3" json:"accept_result,omitempty"`
+	AcceptDetail  string       `protobuf:"bytes,40,opt,name=accept_detail,json=acceptDetail,proto3" json:"accept_detail,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *FixityResult) Reset() {
 	*x = FixityResult{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[2]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -628,7 +761,7 @@ func (x *FixityResult) String() string {
 func (*FixityResult) ProtoMessage() {}
 
 func (x *FixityResult) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[2]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -641,7 +774,7 @@ func (x *FixityResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FixityResult.ProtoReflect.Descriptor instead.
 func (*FixityResult) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *FixityResult) GetId() string {
@@ -889,6 +1022,41 @@ func (x *FixityResult) GetMetadataDetail() string {
 	return ""
 }
 
+func (x *FixityResult) GetCorrection() string {
+	if x != nil {
+		return x.Correction
+	}
+	return ""
+}
+
+func (x *FixityResult) GetLastEvent() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastEvent
+	}
+	return nil
+}
+
+func (x *FixityResult) GetAccept() *AcceptOrder {
+	if x != nil {
+		return x.Accept
+	}
+	return nil
+}
+
+func (x *FixityResult) GetAcceptResult() string {
+	if x != nil {
+		return x.AcceptResult
+	}
+	return ""
+}
+
+func (x *FixityResult) GetAcceptDetail() string {
+	if x != nil {
+		return x.AcceptDetail
+	}
+	return ""
+}
+
 type IncidentStep struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Time  *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
@@ -904,7 +1072,7 @@ type IncidentStep struct {
 
 func (x *IncidentStep) Reset() {
 	*x = IncidentStep{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[3]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -916,7 +1084,7 @@ func (x *IncidentStep) String() string {
 func (*IncidentStep) ProtoMessage() {}
 
 func (x *IncidentStep) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[3]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -929,7 +1097,7 @@ func (x *IncidentStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IncidentStep.ProtoReflect.Descriptor instead.
 func (*IncidentStep) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *IncidentStep) GetTime() *timestamppb.Timestamp {
@@ -999,14 +1167,16 @@ type Incident struct {
 	Size int64 `protobuf:"varint,20,opt,name=size,proto3" json:"size,omitempty"`
 	// For incidents without an item: the object of the problem (a table, a position, ...), besides account, store, space
 	// and kind.
-	Subject       string `protobuf:"bytes,21,opt,name=subject,proto3" json:"subject,omitempty"`
+	Subject string `protobuf:"bytes,21,opt,name=subject,proto3" json:"subject,omitempty"`
+	// FixityResult.last_event of the check that found the fault.
+	LastEvent     *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Incident) Reset() {
 	*x = Incident{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[4]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1018,7 +1188,7 @@ func (x *Incident) String() string {
 func (*Incident) ProtoMessage() {}
 
 func (x *Incident) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[4]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1031,7 +1201,7 @@ func (x *Incident) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Incident.ProtoReflect.Descriptor instead.
 func (*Incident) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Incident) GetId() string {
@@ -1181,11 +1351,18 @@ func (x *Incident) GetSubject() string {
 	return ""
 }
 
+func (x *Incident) GetLastEvent() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastEvent
+	}
+	return nil
+}
+
 var File_millrace_v1_fixity_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/fixity.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\xff\x03\n" +
+	"\x18millrace/v1/fixity.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\xb1\x04\n" +
 	"\n" +
 	"FixityTask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -1204,7 +1381,23 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x04time\x18\r \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x120\n" +
 	"\x05first\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12\x1a\n" +
 	"\bprevious\x18\x0f \x01(\tR\bprevious\x12\x12\n" +
-	"\x04size\x18\x10 \x01(\x03R\x04size\"\xef\x01\n" +
+	"\x04size\x18\x10 \x01(\x03R\x04size\x120\n" +
+	"\x06accept\x18\x11 \x01(\v2\x18.millrace.v1.AcceptOrderR\x06accept\"\x87\x03\n" +
+	"\vAcceptOrder\x12\x1a\n" +
+	"\bincident\x18\x01 \x01(\tR\bincident\x12\x1f\n" +
+	"\vincident_id\x18\x02 \x01(\tR\n" +
+	"incidentId\x12\x16\n" +
+	"\x06action\x18\x03 \x01(\tR\x06action\x12-\n" +
+	"\x06object\x18\x04 \x01(\v2\x15.millrace.v1.IdentityR\x06object\x12?\n" +
+	"\adigests\x18\x05 \x03(\v2%.millrace.v1.AcceptOrder.DigestsEntryR\adigests\x129\n" +
+	"\n" +
+	"last_event\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tlastEvent\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x14\n" +
+	"\x05force\x18\t \x01(\bR\x05force\x1a:\n" +
+	"\fDigestsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xef\x01\n" +
 	"\bEvidence\x120\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x1a.millrace.v1.EvidenceStateR\x05state\x12<\n" +
 	"\adigests\x18\x02 \x03(\v2\".millrace.v1.Evidence.DigestsEntryR\adigests\x127\n" +
@@ -1213,7 +1406,7 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"provenance\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xae\t\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x85\v\n" +
 	"\fFixityResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x14\n" +
@@ -1252,13 +1445,21 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\bbaseline\x18  \x01(\bR\bbaseline\x12\x1c\n" +
 	"\tovertaken\x18! \x01(\bR\tovertaken\x121\n" +
 	"\bmetadata\x18\" \x01(\x0e2\x15.millrace.v1.MetadataR\bmetadata\x12'\n" +
-	"\x0fmetadata_detail\x18# \x01(\tR\x0emetadataDetail\"\x90\x01\n" +
+	"\x0fmetadata_detail\x18# \x01(\tR\x0emetadataDetail\x12\x1e\n" +
+	"\n" +
+	"correction\x18$ \x01(\tR\n" +
+	"correction\x129\n" +
+	"\n" +
+	"last_event\x18% \x01(\v2\x1a.google.protobuf.TimestampR\tlastEvent\x120\n" +
+	"\x06accept\x18& \x01(\v2\x18.millrace.v1.AcceptOrderR\x06accept\x12#\n" +
+	"\raccept_result\x18' \x01(\tR\facceptResult\x12#\n" +
+	"\raccept_detail\x18( \x01(\tR\facceptDetail\"\x90\x01\n" +
 	"\fIncidentStep\x12.\n" +
 	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x16\n" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x10\n" +
 	"\x03ref\x18\x03 \x01(\tR\x03ref\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
-	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xef\x06\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xaa\a\n" +
 	"\bIncident\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1282,7 +1483,9 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"step_count\x18\x12 \x01(\x05R\tstepCount\x12/\n" +
 	"\x05steps\x18\x13 \x03(\v2\x19.millrace.v1.IncidentStepR\x05steps\x12\x12\n" +
 	"\x04size\x18\x14 \x01(\x03R\x04size\x12\x18\n" +
-	"\asubject\x18\x15 \x01(\tR\asubject\x1a;\n" +
+	"\asubject\x18\x15 \x01(\tR\asubject\x129\n" +
+	"\n" +
+	"last_event\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\tlastEvent\x1a;\n" +
 	"\rExpectedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +
@@ -1340,7 +1543,7 @@ func file_millrace_v1_fixity_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_fixity_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_millrace_v1_fixity_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_millrace_v1_fixity_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_v1_fixity_proto_goTypes = []any{
 	(FixityReason)(0),             // 0: millrace.v1.FixityReason
 	(EvidenceState)(0),            // 1: millrace.v1.EvidenceState
@@ -1348,55 +1551,64 @@ var file_millrace_v1_fixity_proto_goTypes = []any{
 	(Metadata)(0),                 // 3: millrace.v1.Metadata
 	(IncidentState)(0),            // 4: millrace.v1.IncidentState
 	(*FixityTask)(nil),            // 5: millrace.v1.FixityTask
-	(*Evidence)(nil),              // 6: millrace.v1.Evidence
-	(*FixityResult)(nil),          // 7: millrace.v1.FixityResult
-	(*IncidentStep)(nil),          // 8: millrace.v1.IncidentStep
-	(*Incident)(nil),              // 9: millrace.v1.Incident
-	nil,                           // 10: millrace.v1.Evidence.DigestsEntry
-	nil,                           // 11: millrace.v1.Incident.ExpectedEntry
-	nil,                           // 12: millrace.v1.Incident.FoundEntry
-	(Priority)(0),                 // 13: millrace.v1.Priority
-	(*CopyRecord)(nil),            // 14: millrace.v1.CopyRecord
-	(*timestamppb.Timestamp)(nil), // 15: google.protobuf.Timestamp
-	(Provenance)(0),               // 16: millrace.v1.Provenance
-	(*Identity)(nil),              // 17: millrace.v1.Identity
+	(*AcceptOrder)(nil),           // 6: millrace.v1.AcceptOrder
+	(*Evidence)(nil),              // 7: millrace.v1.Evidence
+	(*FixityResult)(nil),          // 8: millrace.v1.FixityResult
+	(*IncidentStep)(nil),          // 9: millrace.v1.IncidentStep
+	(*Incident)(nil),              // 10: millrace.v1.Incident
+	nil,                           // 11: millrace.v1.AcceptOrder.DigestsEntry
+	nil,                           // 12: millrace.v1.Evidence.DigestsEntry
+	nil,                           // 13: millrace.v1.Incident.ExpectedEntry
+	nil,                           // 14: millrace.v1.Incident.FoundEntry
+	(Priority)(0),                 // 15: millrace.v1.Priority
+	(*CopyRecord)(nil),            // 16: millrace.v1.CopyRecord
+	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
+	(*Identity)(nil),              // 18: millrace.v1.Identity
+	(Provenance)(0),               // 19: millrace.v1.Provenance
 }
 var file_millrace_v1_fixity_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.FixityTask.reason:type_name -> millrace.v1.FixityReason
-	13, // 1: millrace.v1.FixityTask.priority:type_name -> millrace.v1.Priority
-	14, // 2: millrace.v1.FixityTask.known:type_name -> millrace.v1.CopyRecord
-	15, // 3: millrace.v1.FixityTask.time:type_name -> google.protobuf.Timestamp
-	15, // 4: millrace.v1.FixityTask.first:type_name -> google.protobuf.Timestamp
-	1,  // 5: millrace.v1.Evidence.state:type_name -> millrace.v1.EvidenceState
-	10, // 6: millrace.v1.Evidence.digests:type_name -> millrace.v1.Evidence.DigestsEntry
-	16, // 7: millrace.v1.Evidence.provenance:type_name -> millrace.v1.Provenance
-	0,  // 8: millrace.v1.FixityResult.reason:type_name -> millrace.v1.FixityReason
-	2,  // 9: millrace.v1.FixityResult.verdict:type_name -> millrace.v1.Verdict
-	6,  // 10: millrace.v1.FixityResult.content:type_name -> millrace.v1.Evidence
-	6,  // 11: millrace.v1.FixityResult.stored:type_name -> millrace.v1.Evidence
-	6,  // 12: millrace.v1.FixityResult.manifest:type_name -> millrace.v1.Evidence
-	6,  // 13: millrace.v1.FixityResult.audit:type_name -> millrace.v1.Evidence
-	15, // 14: millrace.v1.FixityResult.started:type_name -> google.protobuf.Timestamp
-	15, // 15: millrace.v1.FixityResult.finished:type_name -> google.protobuf.Timestamp
-	17, // 16: millrace.v1.FixityResult.object:type_name -> millrace.v1.Identity
-	15, // 17: millrace.v1.FixityResult.next:type_name -> google.protobuf.Timestamp
-	6,  // 18: millrace.v1.FixityResult.confirmed:type_name -> millrace.v1.Evidence
-	3,  // 19: millrace.v1.FixityResult.metadata:type_name -> millrace.v1.Metadata
-	15, // 20: millrace.v1.IncidentStep.time:type_name -> google.protobuf.Timestamp
-	4,  // 21: millrace.v1.Incident.state:type_name -> millrace.v1.IncidentState
-	15, // 22: millrace.v1.Incident.opened:type_name -> google.protobuf.Timestamp
-	15, // 23: millrace.v1.Incident.updated:type_name -> google.protobuf.Timestamp
-	15, // 24: millrace.v1.Incident.closed:type_name -> google.protobuf.Timestamp
-	15, // 25: millrace.v1.Incident.checked:type_name -> google.protobuf.Timestamp
-	11, // 26: millrace.v1.Incident.expected:type_name -> millrace.v1.Incident.ExpectedEntry
-	12, // 27: millrace.v1.Incident.found:type_name -> millrace.v1.Incident.FoundEntry
-	17, // 28: millrace.v1.Incident.object:type_name -> millrace.v1.Identity
-	8,  // 29: millrace.v1.Incident.steps:type_name -> millrace.v1.IncidentStep
-	30, // [30:30] is the sub-list for method output_type
-	30, // [30:30] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	15, // 1: millrace.v1.FixityTask.priority:type_name -> millrace.v1.Priority
+	16, // 2: millrace.v1.FixityTask.known:type_name -> millrace.v1.CopyRecord
+	17, // 3: millrace.v1.FixityTask.time:type_name -> google.protobuf.Timestamp
+	17, // 4: millrace.v1.FixityTask.first:type_name -> google.protobuf.Timestamp
+	6,  // 5: millrace.v1.FixityTask.accept:type_name -> millrace.v1.AcceptOrder
+	18, // 6: millrace.v1.AcceptOrder.object:type_name -> millrace.v1.Identity
+	11, // 7: millrace.v1.AcceptOrder.digests:type_name -> millrace.v1.AcceptOrder.DigestsEntry
+	17, // 8: millrace.v1.AcceptOrder.last_event:type_name -> google.protobuf.Timestamp
+	1,  // 9: millrace.v1.Evidence.state:type_name -> millrace.v1.EvidenceState
+	12, // 10: millrace.v1.Evidence.digests:type_name -> millrace.v1.Evidence.DigestsEntry
+	19, // 11: millrace.v1.Evidence.provenance:type_name -> millrace.v1.Provenance
+	0,  // 12: millrace.v1.FixityResult.reason:type_name -> millrace.v1.FixityReason
+	2,  // 13: millrace.v1.FixityResult.verdict:type_name -> millrace.v1.Verdict
+	7,  // 14: millrace.v1.FixityResult.content:type_name -> millrace.v1.Evidence
+	7,  // 15: millrace.v1.FixityResult.stored:type_name -> millrace.v1.Evidence
+	7,  // 16: millrace.v1.FixityResult.manifest:type_name -> millrace.v1.Evidence
+	7,  // 17: millrace.v1.FixityResult.audit:type_name -> millrace.v1.Evidence
+	17, // 18: millrace.v1.FixityResult.started:type_name -> google.protobuf.Timestamp
+	17, // 19: millrace.v1.FixityResult.finished:type_name -> google.protobuf.Timestamp
+	18, // 20: millrace.v1.FixityResult.object:type_name -> millrace.v1.Identity
+	17, // 21: millrace.v1.FixityResult.next:type_name -> google.protobuf.Timestamp
+	7,  // 22: millrace.v1.FixityResult.confirmed:type_name -> millrace.v1.Evidence
+	3,  // 23: millrace.v1.FixityResult.metadata:type_name -> millrace.v1.Metadata
+	17, // 24: millrace.v1.FixityResult.last_event:type_name -> google.protobuf.Timestamp
+	6,  // 25: millrace.v1.FixityResult.accept:type_name -> millrace.v1.AcceptOrder
+	17, // 26: millrace.v1.IncidentStep.time:type_name -> google.protobuf.Timestamp
+	4,  // 27: millrace.v1.Incident.state:type_name -> millrace.v1.IncidentState
+	17, // 28: millrace.v1.Incident.opened:type_name -> google.protobuf.Timestamp
+	17, // 29: millrace.v1.Incident.updated:type_name -> google.protobuf.Timestamp
+	17, // 30: millrace.v1.Incident.closed:type_name -> google.protobuf.Timestamp
+	17, // 31: millrace.v1.Incident.checked:type_name -> google.protobuf.Timestamp
+	13, // 32: millrace.v1.Incident.expected:type_name -> millrace.v1.Incident.ExpectedEntry
+	14, // 33: millrace.v1.Incident.found:type_name -> millrace.v1.Incident.FoundEntry
+	18, // 34: millrace.v1.Incident.object:type_name -> millrace.v1.Identity
+	9,  // 35: millrace.v1.Incident.steps:type_name -> millrace.v1.IncidentStep
+	17, // 36: millrace.v1.Incident.last_event:type_name -> google.protobuf.Timestamp
+	37, // [37:37] is the sub-list for method output_type
+	37, // [37:37] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fixity_proto_init() }
@@ -1411,7 +1623,7 @@ func file_millrace_v1_fixity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_fixity_proto_rawDesc), len(file_millrace_v1_fixity_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,144 @@
+package deletion
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
+)
+
+// A returned is the complete input of a decision about a copy that came back after its delete.
+type returned struct {
+	// order has the object that the operator saw, and the time of the tombstone that it is under.
+	order    *pb.DeletionCommand
+	copy     duplicate.Side // observed after the record was read
+	record   *pb.CopyRecord
+	hold     *policy.Hold // nil: none is in force
+	readOnly bool
+}
+
+// decide decides C0d. It is pure. ok is true if the copy is to be deleted: it is the object that the operator saw, and
+// nothing was recorded of it since. The caller knows the presence of the copy and its record.
+func (s returned) decide() (e ending, ok bool) {
+	e = ending{row: duplicate.RowRepairDelete, result: "repair-moot", outcome: pb.Outcome_OUTCOME_NOTHING}
+	switch {
+	case s.copy.Presence != duplicate.Present:
+		e.detail = "the copy is gone"
+	case s.record.GetManifest().GetState() != pb.RecordState_RECORD_STATE_TOMBSTONE:
+		e.detail = "the item is not on record as deleted any more"
+	case !s.lastEvent().Equal(s.order.GetDeleted().AsTime()):
+		e.detail = "the records have changed since the copy was found"
+	case !record.Is(s.copy.Object, s.order.GetDestination()):
+		e.detail = "the store has another object than the one that was seen"
+	case s.hold != nil:
+		e.result = "held"
+		e.detail = fmt.Sprintf("hold of prefix %q until %s: %s", s.hold.Prefix, s.hold.Until.UTC().Format(time.RFC3339),
+			s.hold.Reason)
+	case s.readOnly:
+		e.result, e.detail = resultRefused, "the store is read-only"
+	default:
+		e.result, e.outcome = "deleted", pb.Outcome_OUTCOME_DONE
+		return e, true
+	}
+	return e, false
+}
+
+// resultRefused is the result of an order that the brake or the store does not allow.
+const resultRefused = "repair-refused"
+
+// lastEvent returns the time of the newest event on record.
+func (s returned) lastEvent() time.Time {
+	m, a := s.record.GetManifest().GetTime().AsTime(), s.record.GetAudit().GetTime().AsTime()
+	if a.After(m) {
+		return a
+	}
+	return m
+}
+
+// deleteReturned executes an operator's order to delete a copy that is present under its tombstone.
+func (e *Deleter) deleteReturned(ctx context.Context, c *pb.DeletionCommand, attempt int) ([]schemas.Message, error) {
+	w := &execution{cfg: e.cfg, command: c, attempt: attempt, started: time.Now()}
+	both := w.observeCommand()
+	both.SourceStore = both.GetDestinationStore() // there is no source
+	var err error
+	if w.sides, err = e.observer.Sides(both); err != nil {
+		return nil, err
+	}
+	if w.sides.Store == nil {
+		return nil, retry.Permanent(fmt.Errorf("delete %s: the account has no such store", w.sides.Copy))
+	}
+	for range maxIterations {
+		var out []schemas.Message
+		if out, err = w.iterateReturned(ctx, e.records); err == nil {
+			return out, nil
+		}
+		if !errors.Is(err, storage.ErrChanged) && !errors.Is(err, storage.ErrNotFound) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("execute deletion %s: %w", c.GetId(), err)
+}
+
+// iterateReturned reads the record, observes the copy, decides and acts once.
+func (w *execution) iterateReturned(ctx context.Context, records duplicate.Records) ([]schemas.Message, error) {
+	at := w.sides.Copy
+	known, err := records.Fresh(ctx, []schemas.Copy{at})
+	if err == nil && (len(known) != 1 || known[0].GetManifest().GetState() == 0 || known[0].GetAudit().GetState() == 0) {
+		err = errors.New("they did not answer")
+	}
+	if err != nil {
+		return nil, retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", at, err))
+	}
+	s := w.sides.Observe(ctx)
+	if s.Destination.Presence == duplicate.Unknown {
+		return nil, s.Destination.Err
+	}
+	e, ok := returned{order: w.command, copy: s.Destination, record: known[0], hold: s.Hold,
+		readOnly: w.sides.Store.Capabilities().ReadOnly}.decide()
+	if !ok {
+		return w.messages(e), nil
+	}
+	return w.deleteCopy(ctx, s.Destination.Object, e)
+}
+
+// deleteCopy deletes the version seen of a copy that came back, if the brake allows it. The store keeps the bytes if it
+// can. The delete is one of the deletes that the brake counts, but is put on no list: e has the result instead.
+func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e ending) ([]schemas.Message, error) {
+	b, c, at, store := w.cfg.Brake, w.command, w.sides.Copy, w.sides.Store
+	if err := b.Refused(at, c.GetCause()); err != nil {
+		return nil, err
+	}
+	reached, err := b.Take(ctx, at)
+	switch {
+	case err != nil:
+		return nil, err
+	case reached != "":
+		return w.messages(ending{row: e.row, result: resultRefused, detail: "the brake: " + reached,
+			outcome: pb.Outcome_OUTCOME_NOTHING}), nil
+	}
+	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
+		Condition: storage.Condition{Version: seen.Version}, KeepDeleted: store.Capabilities().KeepsReplaced,
+	})
+	if err != nil {
+		if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || storage.IsNotApplied(err) {
+			b.GiveBack(at)
+		}
+		return nil, fmt.Errorf("delete %s: %w", at, err)
+	}
+	change := record.Delete(at, deleted)
+	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_REPAIR, c.GetId(), agent
+	change.Approved, change.Evidence = c.GetApproved(), map[string]string{"incident": c.GetIncident()}
+	if c.GetWhy() != "" {
+		change.Evidence["why"] = c.GetWhy()
+	}
+	e.change, e.digests = record.Seal(change), deleted.Object.Digests
+	return w.messages(e), nil
+}

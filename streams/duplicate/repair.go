@@ -1,0 +1,84 @@
+package duplicate
+
+import (
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
+)
+
+// repair decides C0. The source is the good copy, the destination the failed one. It is written over only if it is
+// still the object that failed, and order, manifest, audit log and good copy agree on verified digests.
+func (s Observation) repair() Decision {
+	moot := Decision{Row: RowRepair, Result: "repair-moot", CheckDestination: true}
+	// The records name a good copy that is not good: it is checked too, so that the next repair does not use it again.
+	noSource := moot
+	noSource.CheckSource = true
+	order := s.Command.GetRepair()
+	switch {
+	case !s.observed():
+		return Decision{Row: RowRepair, action: actFail}
+	case order == nil, s.Destination.Presence != Present && !s.isFailedObject():
+		return moot
+	case s.Source.Presence != Present:
+		return noSource
+	case s.recordsState != recordsRead:
+		return s.needRecords(RowRepair)
+	}
+	m, a := s.Destination.Record.GetManifest(), s.Destination.Record.GetAudit()
+	for _, r := range []*pb.Record{m, a} {
+		if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
+			return Decision{Row: RowRepair, action: actFail}
+		}
+	}
+	if _, ok := s.Source.lostProperties(nil); !ok {
+		return Decision{Row: RowRepair, action: actFail}
+	}
+	expected, ok := repairReference(order.GetDigests(), s.Destination.Record)
+	switch {
+	case !isLive(m) || !isLive(a) || !ok:
+		return moot
+	case expected.Compare(s.Source.digests()) == digest.Disagree:
+		return noSource
+	case !s.isFailedObject():
+		// Repaired already, perhaps by an execution that died before it published its result.
+		if m.GetVersion() != s.Destination.Object.Version && expected.Compare(s.Destination.digests()) == digest.Agree {
+			moot.Announce, moot.CheckDestination = true, false // a check follows its Change
+		}
+		return moot
+	}
+	return Decision{Row: RowRepair, action: actCopy, Result: "repaired", Expected: expected}
+}
+
+// repairProperties decides C0p. The properties on record are set if the copy is still the object that failed, its store
+// still cannot report any, and the manifest, read afresh, has them of the bytes that the object holds. Both sides of
+// such a command are the copy.
+func (s Observation) repairProperties() Decision {
+	order, at := s.Command.GetRepair(), s.Destination
+	moot := Decision{Row: RowRepairProperties, Result: "repair-moot", CheckDestination: true}
+	switch {
+	case !s.managed():
+		return moot
+	case !s.observed():
+		return Decision{Row: RowRepairProperties, action: actFail}
+	case at.Presence == Absent, !s.isFailedObject(), !at.Object.PropertiesUnknown:
+		return moot
+	}
+	switch lost, ok := at.lostProperties(at.digests().Union(order.GetDigests())); {
+	case !ok:
+		return s.needRecords(RowRepairProperties)
+	case lost != digest.Agree:
+		return moot
+	}
+	return Decision{Row: RowRepairProperties, action: actRepairProperties, Result: "properties-set"}
+}
+
+// repairReference returns the digests that the repaired copy must have. It returns false unless order, manifest and
+// audit log agree, and the digests were verified against bytes.
+func repairReference(order digest.Set, r *pb.CopyRecord) (digest.Set, bool) {
+	m, a := digest.Set(r.GetManifest().GetDigests()), digest.Set(r.GetAudit().GetDigests())
+	verified := r.GetLastPass() != nil ||
+		r.GetManifest().GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED ||
+		r.GetAudit().GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
+	expected := supported(order.Union(m).Union(a))
+	return expected, verified && len(expected) > 0 &&
+		m.Compare(a) == digest.Agree && order.Compare(m) == digest.Agree && order.Compare(a) == digest.Agree
+}
