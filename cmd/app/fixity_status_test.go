@@ -32,7 +32,7 @@ func TestFixityStatus(t *testing.T) {
 		t.Errorf("before any check: %+v", all)
 	}
 	_, tasks := s.sweep(0, false)
-	s.pass(tasks[:2], s.begun.Add(time.Second))
+	s.pass(tasks[:2], s.begun.Add(-time.Second))
 	all := status(acme)
 	if len(all) != 1 || all[0].Overdue != 1 || all[0].Verified != 2 {
 		t.Errorf("after two checks: %+v", all)
