@@ -42,15 +42,17 @@ func layers() []layer {
 		parts    = "internal/jsonpart"
 		denied   = "internal/denied"
 		sizes    = "internal/bytesize"
-		chunks   = "streams/chunks"
-		record   = "streams/storage/record" // between what is on record and what a store shows
+		// files that are complete when they have their names
+		wholefile = "internal/wholefile"
+		chunks    = "streams/chunks"
+		record    = "streams/storage/record" // between what is on record and what a store shows
 
 		kafkaClient = "streams/kafka/client"
 		kafkaCore   = "streams/kafka/internal/core"
 	)
 	return []layer{
 		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, denied, sizes,
-			"internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
+			wholefile, "internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		{[]string{chunks}, []string{storage, digest}},
@@ -106,11 +108,11 @@ func layers() []layer {
 		{[]string{"cmd/millrace-clickhouse", "cmd/millrace/progress", "cmd/config/mill"}, nil},
 		{[]string{"cmd/precondition"}, nil},
 		{[]string{"cmd/statedir"}, []string{"streams/kafka/embedded", "sinks/clickhouse/embedded", "cmd/config",
-			"cmd/precondition", denied}},
+			"cmd/precondition", denied, wholefile}},
 		{[]string{"cmd/health"}, []string{wire, retry, kafkaClient, "streams/kafka/admin", "streams/kafka/metrics",
 			"streams/storage/limit", "sinks/clickhouse"}},
-		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", denied, "cmd/config", "cmd/precondition",
-			"cmd/health"}},
+		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", denied, wholefile, "cmd/config",
+			"cmd/precondition", "cmd/health"}},
 		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
 		{[]string{"deploy/libchdb", "internal/licences"}, []string{"sinks/clickhouse/embedded"}},

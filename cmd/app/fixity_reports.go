@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/cmd/config"
-	"github.com/millrace/millrace/cmd/statedir"
+	"github.com/millrace/millrace/internal/wholefile"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
@@ -140,7 +140,7 @@ func (a *App) writeReports(
 // putReport writes a file into the directory or the space of a setting.
 func (a *App) putReport(ctx context.Context, r config.FixityReport, name string, write func(io.Writer) error) error {
 	if r.Dir != "" {
-		return statedir.WriteFrom(filepath.Join(r.Dir, name), write)
+		return wholefile.Write(filepath.Join(r.Dir, name), write)
 	}
 	account, store, space := r.To()
 	st, err := a.stores.configured(StoreName{account, store})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/denied"
+	"github.com/millrace/millrace/internal/wholefile"
 )
 
 // claim creates the directory, locks it, and checks its version.
@@ -62,7 +63,7 @@ func (d *Dir) recognise() error {
 		return fmt.Errorf("read the state directory: %w", err)
 	}
 	for _, e := range entries {
-		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), tmpPrefix) { // a killed process can leave these
+		if e.Name() != "lock" && !strings.HasPrefix(e.Name(), wholefile.Prefix) { // a killed process can leave these
 			return fmt.Errorf("%w: %s holds %s but no %s: it is not a state directory; name an empty or new one with --state",
 				precondition.Err, d.path, e.Name(), versionFile)
 		}

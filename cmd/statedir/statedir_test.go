@@ -148,7 +148,7 @@ func TestOpenRefusedElsewhere(t *testing.T) {
 // A process that was killed while it made the directory leaves a lock and a temporary file.
 func TestOpenAfterKill(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"lock", tmpPrefix + "1"} {
+	for _, name := range []string{"lock", ".tmp-1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
