@@ -116,19 +116,9 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 			a.Close()
 		}
 	}()
-	if a.kafka, err = kafkaConfig(ctx, cfg, log); err != nil {
+	if err := a.newKafka(ctx); err != nil {
 		return nil, err
 	}
-	a.unreadable = client.NewUnreadables()
-	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(client.DeletedTopics)
-	a.kafka.Unavailable = new(client.UnavailableCounts)
-	a.registerMetrics()
-	a.tracing = newTracing(cfg.Trace, log)
-	a.kafka.Tracer = a.tracing.tracer()
-	if a.controls, err = kafka.NewControls(a.kafka); err != nil {
-		return nil, fmt.Errorf("make the controls: %w", err)
-	}
-	a.kafka.Controls = a.controls
 	if a.stores, err = newStores(cfg, log); err != nil {
 		return nil, err
 	}
@@ -171,6 +161,24 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 		Wait: cfg.Fixity.FreshWait, Gaps: a.reportAllGaps, DeclaredGone: a.goneSpaces.Since,
 	})
 	return a, nil
+}
+
+// newKafka makes the configuration of the clients of Kafka, with the controls and counts that they share.
+func (a *App) newKafka(ctx context.Context) (err error) {
+	if a.kafka, err = kafkaConfig(ctx, a.cfg, a.log); err != nil {
+		return err
+	}
+	a.unreadable = client.NewUnreadables()
+	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(client.DeletedTopics)
+	a.kafka.Unavailable = new(client.UnavailableCounts)
+	a.registerMetrics()
+	a.tracing = newTracing(a.cfg.Trace, a.log)
+	a.kafka.Tracer = a.tracing.tracer()
+	if a.controls, err = kafka.NewControls(a.kafka); err != nil {
+		return fmt.Errorf("make the controls: %w", err)
+	}
+	a.kafka.Controls = a.controls
+	return nil
 }
 
 // Close closes the clients. Call it after Run has returned.

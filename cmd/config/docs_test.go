@@ -20,7 +20,7 @@ var update = flag.Bool("update", false, "write docs/configuration.md")
 
 const docsHead = `# Configuration
 
-Generated from the structs in 'cmd/config/config.go' by 'go test ./cmd/config -update'.
+Generated from the structs in 'cmd/config' by 'go test ./cmd/config -update'.
 'examples/millrace.yaml' is a commented example.
 
 Settings come from four layers. A later layer overrides an earlier one: defaults, the file (YAML),
@@ -204,29 +204,38 @@ func typeName(t reflect.Type) string {
 	return "text"
 }
 
-// comments returns the comments of the fields in config.go, by Struct.Field.
+// comments returns the comments of the fields of the structs of this package, by Struct.Field.
 func comments(t *testing.T) map[string]string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "config.go", nil, parser.ParseComments)
+	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
 	found := map[string]string{}
-	ast.Inspect(file, func(n ast.Node) bool {
-		spec, ok := n.(*ast.TypeSpec)
-		if !ok {
-			return true
+	for _, name := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
 		}
-		fields, ok := spec.Type.(*ast.StructType)
-		if !ok {
-			return false
-		}
-		for _, f := range fields.Fields.List {
-			for _, name := range f.Names {
-				found[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+		ast.Inspect(file, func(n ast.Node) bool {
+			if spec, ok := n.(*ast.TypeSpec); ok {
+				addComments(found, spec)
 			}
-		}
-		return false
-	})
+			return true
+		})
+	}
 	return found
+}
+
+// addComments adds the comments of the fields of a struct to found.
+func addComments(found map[string]string, spec *ast.TypeSpec) {
+	fields, ok := spec.Type.(*ast.StructType)
+	if !ok {
+		return
+	}
+	for _, f := range fields.Fields.List {
+		for _, name := range f.Names {
+			found[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/streams/schedule"
-	"github.com/millrace/millrace/streams/sweep/filter"
 )
 
 var (
@@ -69,66 +67,6 @@ func validate(c *Config, fault report) {
 	}
 }
 
-func validateFixity(c *Config, fault report) {
-	f := c.Fixity
-	positive("fixity.period", f.Period, fault)
-	notNegative("fixity.min_interval", f.MinInterval, fault)
-	shortest := f.Period
-	for i, p := range f.Periods {
-		at := fmt.Sprintf("fixity.periods[%d]", i)
-		positive(at+".period", p.Period, fault)
-		shortest = min(shortest, p.Period)
-		if err := filter.Check(p.Spaces); err != nil {
-			fault(at+".spaces", p.Spaces, err.Error())
-		}
-	}
-	if shortest > 0 && c.Sweep.Fixity.LongerThan(shortest) {
-		fault("sweep.fixity", c.Sweep.Fixity, "is longer than the shortest fixity.period: copies would be checked too rarely")
-	}
-	if f.MinInterval > shortest && shortest > 0 {
-		fault("fixity.min_interval", formatDuration(f.MinInterval),
-			"is longer than fixity.period: every sweep would skip the copies that are due")
-	}
-	notNegative("fixity.settle", f.Settle, fault)
-	increasing("fixity.recheck", f.Recheck, fault)
-	positive("fixity.fresh_wait", f.FreshWait, fault)
-	for i, b := range f.Budgets {
-		at := fmt.Sprintf("fixity.budgets[%d]", i)
-		if err := filter.CheckStores(b.Stores); err != nil {
-			fault(at+".stores", b.Stores, err.Error())
-		}
-		if b.Items < 0 || b.Bytes < 0 || b.Items == 0 && b.Bytes == 0 && b.Windows == "" {
-			fault(at, b.Stores, "want items or bytes, of 1 or more, or windows")
-		}
-		if _, err := schedule.ParseWindows(b.Windows); b.Windows != "" && err != nil {
-			fault(at+".windows", b.Windows, "want "+err.Error())
-		}
-	}
-}
-
-func validateSweep(s Sweep, fault report) {
-	for key, is := range map[string]schedule.Schedule{
-		"sweep.fixity": s.Fixity, "sweep.reconcile": s.Reconcile, "sweep.duplication": s.Duplication,
-		"sweep.groups": s.Groups, "sweep.stats": s.Stats,
-	} {
-		validateSchedule(key, is, fault)
-	}
-	between("sweep.max_backlog", s.MaxBacklog, 1_000_000_000, fault)
-	between("sweep.workers", s.Workers, 256, fault)
-	for key, f := range map[string]SpaceFilter{
-		"fixity": s.Spaces.Fixity, "reconcile": s.Spaces.Reconcile, "duplication": s.Spaces.Duplication,
-		"groups": s.Spaces.Groups,
-	} {
-		for list, texts := range map[string][]string{"include": f.Include, "exclude": f.Exclude} {
-			for i, text := range texts {
-				if err := filter.CheckItems(text); err != nil {
-					fault(fmt.Sprintf("sweep.spaces.%s.%s[%d]", key, list, i), text, err.Error())
-				}
-			}
-		}
-	}
-}
-
 // validateSchedule reports a period that is too short: what is due is looked for once a minute.
 func validateSchedule(key string, s schedule.Schedule, fault report) {
 	if s.ShorterThan(time.Minute) {
@@ -167,15 +105,6 @@ func validateRoles(r *Roles, fault report) {
 	positive("roles.drain", r.Drain, fault)
 	if r.Drain > MaxDrain {
 		fault("roles.drain", formatDuration(r.Drain), "want at most "+formatDuration(MaxDrain)+": rebalances wait for it")
-	}
-}
-
-func validateLimits(at string, l Limits, fault report) {
-	if l.Tasks < 0 {
-		fault(at+".tasks", l.Tasks, "want 0, for no limit, or more")
-	}
-	if l.TasksPerSecond < 0 {
-		fault(at+".tasks_per_second", l.TasksPerSecond, "want 0, for no limit, or more")
 	}
 }
 
@@ -288,222 +217,6 @@ func identifier(at, id string, seen map[string]string, fault report) {
 		fault(at, id, "is taken by "+other)
 	default:
 		seen[id] = at
-	}
-}
-
-// validateLocation checks the settings of where a store keeps its items.
-func validateLocation(at string, s Store, roots map[string]string, fault report) {
-	if s.Driver != "s3" {
-		validateRoot(at+".root", s.Root, roots, fault)
-		for key, is := range map[string]bool{
-			"endpoint": s.Endpoint != "", "bucket": s.Bucket != "", "bucket_prefix": s.BucketPrefix != "",
-			"prefix": s.Prefix != "", "credentials": s.Credentials != Credentials{}, "region": s.Region != "",
-			"path_style": s.PathStyle, "ca": s.CA != "", "proxy": s.Proxy != "", "encryption": s.Encryption != "",
-			"kms_key": s.KMSKey != "", "storage_class": s.StorageClass != "", "requester_pays": s.RequesterPays,
-			"restore": s.Restore,
-		} {
-			if is {
-				fault(at+"."+key, nil, "is for driver s3")
-			}
-		}
-		return
-	}
-	validateBucket(at, s, roots, fault)
-	if s.Root != "" {
-		fault(at+".root", s.Root, "is for driver file")
-	}
-	if hasPassword(s.Proxy) {
-		fault(at+".proxy", nil, "has a password in clear text: leave it out, and set HTTPS_PROXY in the environment")
-	}
-	u, err := url.Parse(s.Endpoint)
-	if err == nil && u.User != nil {
-		fault(at+".endpoint", nil, "has a user or password in clear text: set credentials")
-	} else if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-		fault(at+".endpoint", s.Endpoint, "want https://host[:port], without a path: the bucket is a setting of its own")
-	}
-	if c := s.Credentials; c.FromEnvironment && !c.AccessKey.IsZero() {
-		fault(at+".credentials.from_environment", true, "want keys or the environment's, not both")
-	} else if c.AccessKey.IsZero() != c.SecretKey.IsZero() {
-		fault(at+".credentials", nil, "want both access_key and secret_key, or none")
-	}
-	if s.KMSKey != "" && s.Encryption != "aws:kms" {
-		fault(at+".kms_key", s.KMSKey, "is for encryption aws:kms")
-	}
-}
-
-// validateBucket checks the buckets of a store, and that no two stores share keys.
-func validateBucket(at string, s Store, roots map[string]string, fault report) {
-	switch {
-	case s.Bucket == "" && s.BucketPrefix == "":
-		fault(at+".bucket", nil, "is missing: want a bucket for all spaces, or bucket_prefix for a bucket for each")
-	case s.Bucket != "" && !bucketForm.MatchString(s.Bucket):
-		fault(at+".bucket", s.Bucket,
-			"want 3 to 63 letters, digits, dots, dashes and underscores, a letter or digit first and last")
-	case !bucketPrefixForm.MatchString(s.BucketPrefix):
-		fault(at+".bucket_prefix", s.BucketPrefix,
-			"want at most 55 lower-case letters, digits, dots and dashes, a letter or digit first")
-	case s.Bucket != "" && s.BucketPrefix != "":
-		fault(at+".bucket_prefix", s.BucketPrefix, "is for stores without bucket")
-	case s.Bucket == "" && s.Prefix != "":
-		fault(at+".prefix", s.Prefix, "is for stores with bucket")
-	}
-	root := s.Place()
-	for other, path := range roots {
-		if overlaps(root, other) {
-			key, value := at+".bucket", s.Bucket
-			if s.Bucket == "" {
-				key, value = at+".bucket_prefix", s.BucketPrefix
-			}
-			fault(key, value, "is the same location as "+path+": stores must not share keys")
-			return
-		}
-	}
-	roots[root] = at
-}
-
-// validateRoot checks a directory, and that no two stores share one: a copy would be its own second
-// copy.
-func validateRoot(at, root string, roots map[string]string, fault report) {
-	switch {
-	case root == "":
-		fault(at, nil, "is missing: a store of driver file needs the directory that holds its spaces")
-		return
-	case !filepath.IsAbs(root):
-		fault(at, root, "want an absolute path: a relative one depends on the working directory")
-		return
-	}
-	root = filepath.Clean(root)
-	for other, path := range roots {
-		if overlaps(root, other) {
-			fault(at, root, "is the same location as "+path+": stores must not share a directory")
-			return
-		}
-	}
-	roots[root] = at
-}
-
-// Place returns where a store keeps its items: the path of a directory, s3:ENDPOINT/BUCKET/PREFIX/ or, for a bucket for
-// each space, s3:ENDPOINT/BUCKET_PREFIX, with which the places of these buckets begin.
-func (s Store) Place() string {
-	if s.Driver != "s3" {
-		return filepath.Clean(s.Root)
-	}
-	place := "s3:" + strings.TrimSuffix(s.Endpoint, "/") + "/"
-	if s.Bucket == "" {
-		return place + s.BucketPrefix
-	}
-	place += s.Bucket + "/"
-	if prefix := strings.Trim(s.Prefix, "/"); prefix != "" {
-		place += prefix + "/"
-	}
-	return place
-}
-
-// overlaps reports whether one of two places is the other one or inside it.
-func overlaps(a, b string) bool {
-	if in := strings.HasPrefix(a, "s3:"); in || strings.HasPrefix(b, "s3:") {
-		return in && strings.HasPrefix(b, "s3:") && (strings.HasPrefix(a, b) || strings.HasPrefix(b, a))
-	}
-	return a == b || within(a, b) || within(b, a)
-}
-
-func within(path, parent string) bool {
-	rel, err := filepath.Rel(parent, path)
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, ".."+string(filepath.Separator))
-}
-
-func validateKafka(k *Kafka, fault report) {
-	addresses("kafka.brokers", k.Brokers, fault)
-	if !prefixForm.MatchString(k.TopicPrefix) {
-		fault("kafka.topic_prefix", k.TopicPrefix,
-			"want at most 100 letters, digits, dots, dashes and underscores, a letter or digit first")
-	}
-	between("kafka.partitions", k.Partitions, 10_000, fault)
-	between("kafka.replication", k.Replication, 100, fault)
-	between("kafka.min_insync", k.MinInSync, 100, fault)
-	if k.MinInSync > k.Replication && k.Replication > 0 {
-		fault("kafka.min_insync", k.MinInSync,
-			fmt.Sprintf("is more than kafka.replication, which is %d: nothing could be written", k.Replication))
-	}
-	if k.Instance != "" && !idForm.MatchString(k.Instance) {
-		fault("kafka.instance", k.Instance, "want letters, digits, dots, dashes and underscores, a letter or digit first")
-	}
-	validateSession(k, fault)
-	validateTLS("kafka.tls", k.TLS, fault)
-	switch s := k.SASL; {
-	case s.Mechanism == "":
-		if s.User != "" || !s.Password.IsZero() {
-			fault("kafka.sasl.mechanism", nil, "is missing, but a user or password is set")
-		}
-	case s.User == "":
-		fault("kafka.sasl.user", nil, "is missing")
-	case s.Password.IsZero():
-		fault("kafka.sasl.password", nil, "is missing")
-	}
-}
-
-// validateSession checks the session timeout. The range has the brokers' default limits, and room
-// for three heartbeats.
-func validateSession(k *Kafka, fault report) {
-	const at = "kafka.session_timeout"
-	switch d := k.SessionTimeout; {
-	case d == 0:
-	case d < 6*time.Second || d > 30*time.Minute:
-		fault(at, formatDuration(d), "want 6s to 30m: brokers refuse other values")
-	case k.GroupProtocol == "consumer":
-		fault(at, formatDuration(d), "has no effect with kafka.group_protocol consumer: "+
-			"leave it out, and set group.consumer.session.timeout.ms of the brokers")
-	}
-}
-
-func validateClickHouse(c *ClickHouse, fault report) {
-	addresses("clickhouse.addresses", c.Addresses, fault)
-	if !databaseForm.MatchString(c.Database) {
-		fault("clickhouse.database", c.Database, "want letters, digits and underscores, no digit first")
-	}
-	if c.User == "" {
-		fault("clickhouse.user", nil, "is missing")
-	}
-	if c.Reader.User == "" && !c.Reader.Password.IsZero() {
-		fault("clickhouse.reader.password", nil, "is set, but clickhouse.reader.user is missing")
-	}
-	if c.Cluster != "" && !idForm.MatchString(c.Cluster) {
-		fault("clickhouse.cluster", c.Cluster, "want letters, digits, dots, dashes and underscores, a letter or digit first")
-	}
-	if !quorumForm.MatchString(c.InsertQuorum) {
-		fault("clickhouse.insert_quorum", c.InsertQuorum, "want all, auto or a number from 1")
-	}
-	validateTLS("clickhouse.tls", c.TLS, fault)
-}
-
-func validateTLS(at string, t TLS, fault report) {
-	if !t.Enabled && t != (TLS{}) {
-		fault(at+".enabled", false, "the other settings of "+at+" have no effect without it")
-	}
-	if (t.Cert == "") != (t.Key == "") {
-		fault(at, nil, "cert and key go together")
-	}
-}
-
-func validateLanes(lanes []Lane, fault report) {
-	if len(lanes) == 0 {
-		fault("delay.lanes", nil, "is empty: messages that wait need at least one lane")
-	}
-	seen := map[string]string{}
-	for i, l := range lanes {
-		at := fmt.Sprintf("delay.lanes[%d]", i)
-		switch other, taken := seen[l.Name]; {
-		case !laneForm.MatchString(l.Name):
-			fault(at+".name", l.Name, "want 1 to 20 lower-case letters and digits")
-		case taken:
-			fault(at+".name", l.Name, "is taken by "+other)
-		default:
-			seen[l.Name] = at + ".name"
-		}
-		positive(at+".delay", l.Delay, fault)
-		if i > 0 && l.Delay > 0 && l.Delay <= lanes[i-1].Delay {
-			fault(at+".delay", formatDuration(l.Delay), "want more than the lane before: lanes are sorted from the shortest")
-		}
 	}
 }
 

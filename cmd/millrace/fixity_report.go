@@ -112,7 +112,7 @@ func roundTable() table[roundRow] {
 func newFixityReport() *cobra.Command {
 	var (
 		f     engineFlags
-		q     = read.ReportQuery{Newest: true}
+		q     read.ReportQuery
 		since string
 		o     *output
 	)
@@ -139,17 +139,14 @@ RESULT and COVERAGE are those of 'millrace fixity rounds'.`,
 				return err
 			}
 			q.Account, q.Store, q.Space = of.Account, of.Store, of.Space
-			if q.Round != "" {
-				q.Newest = false
-			}
 			if since != "" && q.Round != "" {
 				return fmt.Errorf("%w: --round is one round, and --since are several", usage.Err)
 			}
+			q.Newest = q.Round == "" && since == ""
 			if since != "" {
 				if q.Since, err = sinceTime(since, time.Now()); err != nil {
 					return err
 				}
-				q.Newest = false
 			}
 			return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
 				rounds, err := app.FixityReports(ctx, db, q)
@@ -168,10 +165,15 @@ RESULT and COVERAGE are those of 'millrace fixity rounds'.`,
 	c.Flags().StringVar(&q.Round, "round", "", "the report of the round with this `ID`")
 	c.Flags().StringVar(&since, "since", "",
 		"the reports of rounds that have ended since this `TIME`, or within the last such period: 2006-01-02T15:04:05Z, 7d")
+	o = outputFlag(c, reportForms()...)
+	return c
+}
+
+// reportForms returns the names of the forms of a report.
+func reportForms() []string {
 	forms := make([]string, 0, len(fixityreport.Formats()))
 	for _, format := range fixityreport.Formats() {
 		forms = append(forms, string(format))
 	}
-	o = outputFlag(c, forms...)
-	return c
+	return forms
 }

@@ -125,7 +125,7 @@ const clockTicks = 100
 
 // processorTime returns the processor time that a process, and those that it has started and that run, have taken.
 func processorTime(pid int) (seconds float64, err error) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	dir := "/proc/" + strconv.Itoa(pid)
 	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
 	if err != nil {
 		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)

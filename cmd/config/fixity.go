@@ -1,0 +1,143 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/streams/schedule"
+	"github.com/millrace/millrace/streams/sweep/filter"
+)
+
+// Fixity configures how copies are checked.
+type Fixity struct {
+	// The time in which every copy is read at least once.
+	Period time.Duration `key:"period"`
+	// Other periods, of some spaces. The first entry whose pattern matches counts.
+	Periods []SpacePeriod `key:"periods"`
+	// How much the rounds over some stores check in a day. The first entry whose pattern matches counts.
+	Budgets []StoreBudget `key:"budgets"`
+	// A sweep skips a copy that passed a check within this time; sweep start --all does not.
+	MinInterval time.Duration `key:"min_interval"`
+	// A difference found within this time after the newest change of the item is checked again before
+	// it counts as a fault.
+	Settle time.Duration `key:"settle"`
+	// The intervals before the re-checks, of a check and of a command with a missing source. After the
+	// last re-check the fault is final. A repair waits for the first interval for the records that it
+	// needs.
+	Recheck []time.Duration `key:"recheck"`
+	// How long a fresh read of the records waits until the sinks have caught up.
+	FreshWait time.Duration `key:"fresh_wait"`
+	// Whether every copy is checked as soon as it is written.
+	AfterCopy bool `key:"after_copy"`
+	// Where the reports of rounds are written.
+	Reports []FixityReport `key:"reports"`
+}
+
+// FixityReport writes the reports of fixity rounds to files.
+type FixityReport struct {
+	// The name of the reports, which begins the names of the files.
+	Name string `key:"name"`
+	// The account whose rounds are reported; empty: all.
+	Account string `key:"account"`
+	// When a file is written of the rounds that have ended since the one before.
+	Schedule schedule.Schedule `key:"schedule"`
+	// The format of the files: html, json, csv or tsv; empty: html.
+	Format string `key:"format"`
+	// The space in which the files are items, as ACCOUNT/STORE/SPACE. They are copied and checked like others.
+	Space string `key:"space"`
+	// Or the directory of the files, on the machine of the role sweeper that writes them.
+	Dir string `key:"dir"`
+}
+
+// To returns the space of the files; empty if they are in a directory. The settings have been validated.
+func (r FixityReport) To() (account, store, space string) { return spaceOf(r.Space) }
+
+// FormatOrDefault returns the format of the files.
+func (r FixityReport) FormatOrDefault() string { return cmp.Or(r.Format, "html") }
+
+// SpacePeriod is the period of the checks of some spaces.
+type SpacePeriod struct {
+	// The spaces, as ACCOUNT[/STORE[/SPACE]]; * and ? stand for any names.
+	Spaces string `key:"spaces"`
+	// The time in which every copy in them is read at least once.
+	Period time.Duration `key:"period"`
+}
+
+// StoreBudget bounds the checks that the scheduled rounds request of each of some stores in 24 hours. Those of rounds
+// by hand count, and are not bounded.
+type StoreBudget struct {
+	// The stores, as ACCOUNT[/STORE]; * and ? stand for any names.
+	Stores string `key:"stores"`
+	// The number of checks; 0: any. A check makes two or three requests to a store. Copies whose newest check did not
+	// pass take a quarter at most.
+	Items int `key:"items"`
+	// The bytes of the checked copies; 0: any.
+	Bytes Size `key:"bytes"`
+	// The times of the day in which checks are requested, as 'window 22:00-06:00 zone Europe/Zurich', with the windows
+	// of a schedule. Requested checks may end after them. Default: any time.
+	Windows string `key:"windows"`
+}
+
+// Open reports whether checks may be requested at a time. The windows have been validated.
+func (b StoreBudget) Open(at time.Time) bool {
+	windows, err := schedule.ParseWindows(b.Windows)
+	return b.Windows == "" || err == nil && windows.Open(at)
+}
+
+// BudgetOf returns the budget of a store; false if it has none. The patterns have been validated.
+func (f Fixity) BudgetOf(account, store string) (StoreBudget, bool) {
+	for _, b := range f.Budgets {
+		if of, err := filter.New([]string{b.Stores}, nil); err == nil && of.Selects(account, store, "") {
+			return b, true
+		}
+	}
+	return StoreBudget{}, false
+}
+
+// PeriodOf returns the period of a space in a store. The patterns have been validated.
+func (f Fixity) PeriodOf(account, store, space string) time.Duration {
+	for _, p := range f.Periods {
+		if of, err := filter.New([]string{p.Spaces}, nil); err == nil && of.Selects(account, store, space) {
+			return p.Period
+		}
+	}
+	return f.Period
+}
+
+func validateFixity(c *Config, fault report) {
+	f := c.Fixity
+	positive("fixity.period", f.Period, fault)
+	notNegative("fixity.min_interval", f.MinInterval, fault)
+	shortest := f.Period
+	for i, p := range f.Periods {
+		at := fmt.Sprintf("fixity.periods[%d]", i)
+		positive(at+".period", p.Period, fault)
+		shortest = min(shortest, p.Period)
+		if err := filter.Check(p.Spaces); err != nil {
+			fault(at+".spaces", p.Spaces, err.Error())
+		}
+	}
+	if shortest > 0 && c.Sweep.Fixity.LongerThan(shortest) {
+		fault("sweep.fixity", c.Sweep.Fixity, "is longer than the shortest fixity.period: copies would be checked too rarely")
+	}
+	if f.MinInterval > shortest && shortest > 0 {
+		fault("fixity.min_interval", formatDuration(f.MinInterval),
+			"is longer than fixity.period: every sweep would skip the copies that are due")
+	}
+	notNegative("fixity.settle", f.Settle, fault)
+	increasing("fixity.recheck", f.Recheck, fault)
+	positive("fixity.fresh_wait", f.FreshWait, fault)
+	for i, b := range f.Budgets {
+		at := fmt.Sprintf("fixity.budgets[%d]", i)
+		if err := filter.CheckStores(b.Stores); err != nil {
+			fault(at+".stores", b.Stores, err.Error())
+		}
+		if b.Items < 0 || b.Bytes < 0 || b.Items == 0 && b.Bytes == 0 && b.Windows == "" {
+			fault(at, b.Stores, "want items or bytes, of 1 or more, or windows")
+		}
+		if _, err := schedule.ParseWindows(b.Windows); b.Windows != "" && err != nil {
+			fault(at+".windows", b.Windows, "want "+err.Error())
+		}
+	}
+}
