@@ -1,17 +1,23 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/sinks/fixityreport"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 // Copies count as verified by the period of their space, and as overdue otherwise.
@@ -185,5 +191,111 @@ func TestFixityReports(t *testing.T) {
 	r.Dir = filepath.Join(r.Dir, "none")
 	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {
 		t.Error("a directory that is not there is no error")
+	}
+}
+
+// A report of the settings is written as an item of a space, and reported as a change. Each iteration begins where the
+// one before has ended.
+func TestScheduledReports(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	st := s.a.stores.of(StoreName{"acme", "1"})
+	err := errors.Join(st.WriteMarker(t.Context()), st.CreateSpace(t.Context(), storage.Space{Name: "reports"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	setting := config.FixityReport{Name: "all", Space: "acme/1/reports"}
+	iterate := func(after time.Duration) error {
+		t.Helper()
+		m := s.a.reportSplit(setting)
+		m.Start = s.begun.Add(reportDelay + after)
+		return s.a.inCommand(t.Context(), false, func(ctx context.Context, w sweeping) error {
+			_, err := w.rounds(ctx, []sweep.Split{m})
+			return err
+		})
+	}
+	items := func() (items []string) {
+		t.Helper()
+		for o, err := range st.List(t.Context(), "reports", "") {
+			if err != nil {
+				t.Fatal(err)
+			}
+			items = append(items, o.Item)
+		}
+		return items
+	}
+	due, tasks := s.sweep(0, true)
+	s.pass(tasks, s.begun.Add(time.Second))
+	if err := s.a.EndFixity(t.Context(), []FixityRound{due}, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := iterate(time.Hour); err == nil {
+		t.Error("reports are written while the tables lack some")
+	}
+	s.sink(schemas.RoleSink)
+	for n, after := range []time.Duration{time.Hour, 2 * time.Hour} { // the second one has no new rounds
+		if err := iterate(after); err != nil {
+			t.Fatalf("iteration %d: %v", n, err)
+		}
+	}
+	found := items()
+	if len(found) != 1 || !strings.HasPrefix(found[0], "all-") || !strings.HasSuffix(found[0], ".html") {
+		t.Fatalf("items %q, want one page", found)
+	}
+	changes := s.b.Bodies(schemas.Changes)
+	last, _ := changes[len(changes)-1].(*pb.Change)
+	if last.GetSpace() != "reports" || last.GetItem() != found[0] {
+		t.Errorf("the last change is %v, want that of %s", last, found[0])
+	}
+	setting.Space = "acme/1/none"
+	if err := iterate(3 * time.Hour); err != nil {
+		t.Errorf("no new rounds, for a space that is not there: %v", err)
+	}
+}
+
+// The metrics of copies are absent while they are unknown.
+func TestCopyMetrics(t *testing.T) {
+	m, registry := newCopyMetrics(), prometheus.NewPedanticRegistry()
+	registry.MustRegister(m)
+	values := func() map[string]float64 {
+		t.Helper()
+		families, err := registry.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found := map[string]float64{}
+		for _, family := range families {
+			for _, metric := range family.GetMetric() {
+				name := family.GetName()
+				for _, l := range metric.GetLabel() {
+					name += " " + l.GetValue()
+				}
+				found[name] = metric.GetGauge().GetValue()
+			}
+		}
+		return found
+	}
+	if found := values(); len(found) != 0 {
+		t.Errorf("before the first reading: %v", found)
+	}
+	now := time.Now()
+	one, two := StoreName{"acme", "1"}, StoreName{"acme", "2"}
+	m.known = &copyReading{at: now, oldest: map[StoreName]time.Time{one: now.Add(-time.Minute)},
+		stores: []StoreOverview{{StoreName: one, Copies: 5, Verified: 3, Overdue: 2, Failing: 1, Unknown: 1, Bytes: 7},
+			{StoreName: two, Copies: 4, Overdue: 4}},
+		incidents: []read.IncidentCount{{Kind: "replaced", Open: 2, Waiting: 1}}}
+	found := values()
+	for name, want := range map[string]float64{
+		"millrace_copies acme 1": 5, "millrace_copies_bytes acme 1": 7, "millrace_copies_verified acme 1": 3,
+		"millrace_copies_overdue acme 1": 2, "millrace_copies_failing acme 1": 1, "millrace_copies_unknown acme 1": 1,
+		"millrace_copies_oldest_pass_seconds acme 1": 60, "millrace_copies_overdue acme 2": 4,
+		"millrace_incidents_open replaced": 2, "millrace_incidents_awaiting_approval replaced": 1,
+	} {
+		if got, ok := found[name]; !ok || got != want {
+			t.Errorf("%s = %v, %v; want %v", name, got, ok, want)
+		}
+	}
+	if _, ok := found["millrace_copies_oldest_pass_seconds acme 2"]; ok {
+		t.Error("an age of passes where no copy has passed")
 	}
 }

@@ -56,8 +56,14 @@ func (a *App) reconcileSplit(
 	}
 	return sweep.Split{Sweep: reconcile.Name, Name: schemas.Key(space.Account, space.Store, space.Space),
 		Account: space.Account, Pages: pages, Ahead: true, Blocked: a.sweepBlocked(w.controls, reconcile.Name, n),
-		Lag:    a.lagOf(schemas.RolePlanner, schemas.RoleChecker, schemas.RoleState),
+		Lag:    a.reconcileLag,
 		Report: func(r sweep.Result) *pb.Report { return reconcile.Report(space, l, r) }}, nil
+}
+
+// reconcileLag returns the number of Changes that planner or state has not handled, and of tasks that the checker has not.
+func (a *App) reconcileLag(ctx context.Context) (int64, error) {
+	lag, err := a.admin.Lag(ctx, schemas.RolePlanner, schemas.RoleState, schemas.RoleChecker)
+	return max(lag[schemas.RolePlanner], lag[schemas.RoleState]) + lag[schemas.RoleChecker], err
 }
 
 // ManifestRows returns reconcile.Deps.Rows of a database.

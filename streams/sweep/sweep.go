@@ -131,7 +131,7 @@ type Config struct {
 	// MaxBacklog is the consumer lag, in records, above which a round stops publishing until the lag has fallen to
 	// half of it. The rounds of a process exceed it by a tenth at most.
 	MaxBacklog int64
-	// Poll is the interval of reading a lag that is too high.
+	// Poll is the longest interval of reading a lag that is too high. It begins with a tenth of it.
 	Poll time.Duration
 	// Pause is the wait between two pages.
 	Pause time.Duration
@@ -187,11 +187,12 @@ type run struct {
 	cursor  []byte
 	from    []byte // the cursor at which the run began
 	summary Result
-	fresh   bool  // the round has no checkpoint
-	seen    bool  // its checkpoint was the newest one
-	pages   int   // how many were published in this run
-	full    bool  // the lag was above its bound, and has not fallen to half of it
-	room    int64 // how many messages the newest lag leaves room for
+	fresh   bool          // the round has no checkpoint
+	seen    bool          // its checkpoint was the newest one
+	pages   int           // how many were published in this run
+	full    bool          // the lag was above its bound, and has not fallen to half of it
+	room    int64         // how many messages the newest lag leaves room for
+	poll    time.Duration // the wait before the lag is read again; 0: it was not too high
 	// ahead is the next page if it is being read, and base what its context derives from: it may outlive this page.
 	ahead *pageAhead
 	base  context.Context
@@ -314,11 +315,17 @@ func (r *run) emit(ctx context.Context, messages []schemas.Message) error {
 		if messages = messages[n:]; n > 0 {
 			continue
 		}
-		if err := r.wait(ctx, r.config.Poll); err != nil {
+		if err := r.wait(ctx, r.nextPoll()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// nextPoll returns how long to wait before the lag is read again.
+func (r *run) nextPoll() time.Duration {
+	r.poll = min(max(2*r.poll, r.config.Poll/10), r.config.Poll)
+	return r.poll
 }
 
 // emitSome publishes the first n of messages, none if the lag is too high.
@@ -361,7 +368,9 @@ func (r *run) backlog(ctx context.Context) (full bool, err error) {
 	if r.full {
 		bound /= 2
 	}
-	r.full = lag > bound
+	if r.full = lag > bound; !r.full {
+		r.poll = 0
+	}
 	r.room = max(1, r.config.MaxBacklog+r.config.MaxBacklog/10-lag)
 	return r.full, nil
 }

@@ -375,7 +375,7 @@ func (s *Sweeper) mayPublish(ctx context.Context, a *active) (wait time.Duration
 	}
 	full, err := a.run.backlog(ctx)
 	if full && err == nil {
-		return s.runner.config.Poll, nil
+		return a.run.nextPoll(), nil
 	}
 	return 0, err
 }
