@@ -13,7 +13,7 @@ const (
 	// aheadAge is how long a page that was read ahead may wait. What an older one has found may have changed.
 	aheadAge = 30 * time.Second
 	// aheadPoll is how long a page is waited for before others may work meanwhile, and then the time between two looks.
-	aheadPoll = time.Second
+	aheadPoll = 100 * time.Millisecond
 	// aheadStall is how long a page may be read ahead without a call of retry.Alive.
 	aheadStall = 10 * time.Minute
 )

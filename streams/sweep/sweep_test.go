@@ -310,9 +310,11 @@ func TestBackpressure(t *testing.T) {
 		want time.Duration // waited
 	}{
 		"room":                 {[]int64{10_000}, 0},
-		"above, then half":     {[]int64{10_001, 5_000}, time.Second},
-		"above, then not half": {[]int64{10_001, 9_000, 5_001, 4_000}, 3 * time.Second},
-		"twice":                {[]int64{10_001, 0, 20_000, 0}, 2 * time.Second},
+		"above, then half":     {[]int64{10_001, 5_000}, 100 * time.Millisecond},
+		"above, then not half": {[]int64{10_001, 9_000, 5_001, 4_000}, 700 * time.Millisecond},
+		"for long": {[]int64{10_001, 10_001, 10_001, 10_001, 10_001, 10_001, 10_001, 0},
+			(100 + 200 + 400 + 800 + 3*1000) * time.Millisecond},
+		"twice": {[]int64{10_001, 0, 20_000, 0}, 200 * time.Millisecond},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

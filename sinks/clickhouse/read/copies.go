@@ -45,11 +45,14 @@ func ManifestRecords(ctx context.Context, db *clickhouse.DB, copies []schemas.Co
 	return recordsOf(ctx, db, copies, none)
 }
 
+// recordsAtOnce is the number of copies in one query of their records.
+const recordsAtOnce = 10_000
+
 func recordsOf(
 	ctx context.Context, db *clickhouse.DB, copies []schemas.Copy, audit auditQuery,
 ) ([]*pb.CopyRecord, error) {
 	known := map[schemas.Copy]*pb.CopyRecord{}
-	for part := range slices.Chunk(copies, 1000) {
+	for part := range slices.Chunk(copies, recordsAtOnce) {
 		if _, err := readRecords(ctx, db, part, audit, known); err != nil {
 			return nil, err
 		}

@@ -18,9 +18,9 @@ const (
 	dueMinimum = 8                // pages of a selection, at least, if many rounds take turns
 	dueMemory  = 400_000          // keys that are kept, some 40 MB
 	dueAge     = 30 * time.Minute // after which a selection is not used any more
-	// dueAhead is the number of pages whose records are read at once, in the order of items: those of one page are
-	// anywhere in the space. dueRecords is the number of records that are kept, some 50 MB.
-	dueAhead   = 10
+	// dueAhead is the number of pages whose records are read at once, in the order of items, if there is room: those of
+	// one page are anywhere in the space. dueRecords is the number of records that are kept, some 50 MB.
+	dueAhead   = 50
 	dueRecords = 50_000
 )
 
@@ -63,6 +63,7 @@ func (k dueKey) compare(other dueKey) int {
 // It also returns the cursor of the next page. If it returns fewer copies than q.Limit there are no more. A copy may
 // have been checked or deleted since its selection, up to half an hour ago.
 func (d *Due) Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error) {
+	q.PassedBefore, q.AttemptedBefore = instant(q.PassedBefore), instant(q.AttemptedBefore)
 	keys, ahead, err := d.keys(ctx, q)
 	if err != nil || len(keys) == 0 {
 		return nil, q.After, err
@@ -79,6 +80,9 @@ func (d *Due) Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy,
 	last := keys[len(keys)-1]
 	return known, schemas.DueCursor{LastPass: unshiftTime(last.Good), Item: last.Item}, nil
 }
+
+// instant returns t in a form in which == compares instants.
+func instant(t time.Time) time.Time { return t.UTC().Round(0) }
 
 // recordsOf returns the records of the keys of a page, by item. It reads those of the next pages with them, if there is
 // room.
@@ -108,9 +112,10 @@ func (d *Due) recordsOf(
 	if len(found) == len(keys) {
 		return found, nil
 	}
-	if of == nil || kept+len(ahead) > dueRecords {
+	if of == nil {
 		ahead = nil
 	}
+	ahead = ahead[:min(len(ahead), max(0, dueRecords-kept))]
 	var copies []schemas.Copy
 	for _, k := range slices.Concat(keys, ahead) {
 		copies = append(copies, schemas.Copy{Account: q.Account, Store: q.Store, Space: q.Space, Item: k.Item})

@@ -325,7 +325,7 @@ func TestDueOfManyQueries(t *testing.T) {
 				got[i] += strings.TrimPrefix(k.Item, "item-")
 			}
 			got[i] += "|"
-			q.After = after
+			q.After, q.PassedBefore = after, q.PassedBefore.In(time.FixedZone("", 60)) // the same instant
 		}
 	}
 	// One selection of each, and one of each empty page at the end.

@@ -42,7 +42,7 @@ const agent = "sweeper"
 
 const (
 	// defaultPage is the number of listed items that are in memory at once.
-	defaultPage = 10_000
+	defaultPage = 20_000
 	// maxMissing is the number of missing items that a round remembers for the next one, which remembers those after
 	// them. Their hashes take 87 KiB of a checkpoint, which has those of two rounds.
 	maxMissing = 8192
