@@ -38,7 +38,7 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 // the commands without -o are listed here. Lists have the forms table, json and ndjson.
 func TestEveryListHasForms(t *testing.T) {
 	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
-		"incident show", "object show", "object versions", "object dry-run", "space list", "space show",
+		"incident show", "incident check", "object show", "object versions", "object dry-run", "space list", "space show",
 		"policy list", "policy history", "policy plan", "policy unmanaged", "account list", "account history",
 		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history",
 		"fixity status", "fixity overdue", "fixity rounds"}
