@@ -20,8 +20,9 @@ import (
 // keysUse and keysLong say how the commands that decide about incidents take their keys.
 const (
 	keysUse  = "KEY [KEY...]"
-	keysLong = `Each incident is decided about on its own, in the state that the command reads: a failure does not stop the others.
-With '-' as the only key, the keys are the lines of stdin, as from 'millrace incident list -o json | jq -r .[].key'.`
+	keysLong = `Each incident is decided about on its own, in the state that the command reads: a failure does not stop the
+others. With '-' as the only key, the keys are the lines of stdin, as from
+'millrace incident list -o json | jq -r .[].key'.`
 )
 
 // someKeys accepts one or more keys.

@@ -81,11 +81,13 @@ func TestIncidentSelection(t *testing.T) {
 		want  read.IncidentSelection
 		wrong bool
 	}{
-		"none":       {},
-		"a space":    {flags: incidentFilter{of: of}, want: read.IncidentSelection{Of: of}},
-		"kinds":      {flags: incidentFilter{kinds: []string{"replaced", "no-quorum"}}, want: read.IncidentSelection{Kinds: []string{"replaced", "no-quorum"}}},
-		"all":        {flags: incidentFilter{all: true}, want: read.IncidentSelection{Closed: true}},
-		"since":      {flags: incidentFilter{since: "2026-03-01"}, want: read.IncidentSelection{Since: now.AddDate(0, 0, -9).Truncate(24 * time.Hour)}},
+		"none":    {},
+		"a space": {flags: incidentFilter{of: of}, want: read.IncidentSelection{Of: of}},
+		"kinds": {flags: incidentFilter{kinds: []string{"replaced", "no-quorum"}},
+			want: read.IncidentSelection{Kinds: []string{"replaced", "no-quorum"}}},
+		"all": {flags: incidentFilter{all: true}, want: read.IncidentSelection{Closed: true}},
+		"since": {flags: incidentFilter{since: "2026-03-01"},
+			want: read.IncidentSelection{Since: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)}},
 		"older than": {flags: incidentFilter{olderThan: "7d"}, want: read.IncidentSelection{Before: now.AddDate(0, 0, -7)}},
 		"a range": {flags: incidentFilter{since: "9d", olderThan: "7d"},
 			want: read.IncidentSelection{Since: now.AddDate(0, 0, -9), Before: now.AddDate(0, 0, -7)}},
@@ -113,9 +115,10 @@ func TestIncidentKeys(t *testing.T) {
 		stdin string
 		want  []string
 	}{
-		"arguments":     {[]string{"a", "b"}, "", []string{"a", "b"}},
-		"twice":         {[]string{"a", "b", "a"}, "", []string{"a", "b"}},
-		"stdin":         {[]string{"-"}, "-////k/s\r\n\nacme/1/p/a b/k\nacme/1/p/a b/k", []string{"-////k/s", "acme/1/p/a b/k"}},
+		"arguments": {[]string{"a", "b"}, "", []string{"a", "b"}},
+		"twice":     {[]string{"a", "b", "a"}, "", []string{"a", "b"}},
+		"stdin": {[]string{"-"}, "-////k/s\r\n\nacme/1/p/a b/k\nacme/1/p/a b/k",
+			[]string{"-////k/s", "acme/1/p/a b/k"}},
 		"nothing there": {[]string{"-"}, "\n", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,7 +135,8 @@ func TestIncidentKeys(t *testing.T) {
 // Each incident is decided about on its own, as it was when the command read it. The exit code is that of a failure if
 // nothing was decided, and 4 otherwise.
 func TestDecideEach(t *testing.T) {
-	open := []*pb.Incident{{Account: "acme", Kind: "a"}, {Account: "acme", Kind: "b"}, {Account: "-", Kind: "behind", Subject: "t"}}
+	open := []*pb.Incident{{Account: "acme", Kind: "a"}, {Account: "acme", Kind: "b"},
+		{Account: "-", Kind: "behind", Subject: "t"}}
 	refused := fmt.Errorf("%w: there is no repair", precondition.Err)
 	for name, tt := range map[string]struct {
 		keys []string
@@ -173,7 +177,8 @@ func TestDecideEachIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	open := []*pb.Incident{{Account: "acme", Kind: "a"}, {Account: "acme", Kind: "b"}, {Account: "acme", Kind: "c"}}
 	asked := 0
-	made, err := decideEach(ctx, []string{"acme////a", "acme////b", "acme////c"}, open, func(i *pb.Incident) (decision, error) {
+	keys := []string{"acme////a", "acme////b", "acme////c"}
+	made, err := decideEach(ctx, keys, open, func(i *pb.Incident) (decision, error) {
 		if asked++; asked == 1 {
 			return decision{incident: i}, nil
 		}

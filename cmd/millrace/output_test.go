@@ -43,7 +43,7 @@ func TestEveryListHasForms(t *testing.T) {
 		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history",
 		"fixity status", "fixity overdue", "fixity rounds"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
-		"verify", "rebuild", "sweep start", "fixity check", "fixity analysis", "status", "migrate", "health",
+		"verify", "rebuild", "sweep start", "fixity check", "fixity import", "fixity analysis", "status", "migrate", "health",
 		"policy show", "policy set", "policy remove", "policy import", "object restore",
 		"account show", "account set", "account remove", "audit export"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident accept",

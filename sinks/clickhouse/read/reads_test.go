@@ -597,11 +597,14 @@ func TestSelectIncidents(t *testing.T) {
 		"a store":           {read.IncidentSelection{Of: schemas.Copy{Store: "1"}}, []string{"a", "newer"}},
 		"a space":           {read.IncidentSelection{Of: at("acme", "2", "maps")}, []string{"c"}},
 		"a kind":            {read.IncidentSelection{Kinds: []string{"no-quorum"}}, []string{"b"}},
-		"kinds":             {read.IncidentSelection{Kinds: []string{"no-quorum", "replaced"}}, []string{"a", "b", "c", "newer"}},
-		"no such kind":      {read.IncidentSelection{Kinds: []string{"no"}}, nil},
-		"since":             {read.IncidentSelection{Since: hour(2)}, []string{"b", "c", "newer"}},
-		"before":            {read.IncidentSelection{Before: hour(2)}, []string{"a"}}, // not "older", which is not open any more
-		"a range of a kind": {read.IncidentSelection{Since: hour(2), Before: hour(4), Kinds: []string{"replaced"}}, []string{"c"}},
+		"kinds": {read.IncidentSelection{Kinds: []string{"no-quorum", "replaced"}},
+			[]string{"a", "b", "c", "newer"}},
+		"no such kind": {read.IncidentSelection{Kinds: []string{"no"}}, nil},
+		"since":        {read.IncidentSelection{Since: hour(2)}, []string{"b", "c", "newer"}},
+		// Not "older", which is not open any more.
+		"before": {read.IncidentSelection{Before: hour(2)}, []string{"a"}},
+		"a range of a kind": {read.IncidentSelection{Since: hour(2), Before: hour(4), Kinds: []string{"replaced"}},
+			[]string{"c"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all, err := read.SelectIncidents(t.Context(), db, tt.by)
