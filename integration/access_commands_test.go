@@ -133,6 +133,8 @@ func accessCommands(cfg client.Config) []accessCommand {
 			lacks + "Write on topic millrace.fixity.high", ""},
 		{operator, "fixity check acme/2/s/a --wait", 0, "pass", write(schemas.FixityHigh),
 			lacks + "Write on topic millrace.fixity.high", ""},
+		{operator, "incident check acme/2/s/none/replaced", 1, "no open incident", none, "", ""},
+		{operator, "fixity import {listing} --time 2026-03-04T00:00:00Z", 1, "columns", none, "", ""},
 		{operator, "sweep start fixity --store 1 --all", 0, "", groups, lacks + "Describe on group millrace.", ""},
 		{operator, "incident approve {incident} --wait", 0, "the incident is closed", write(schemas.Admin),
 			lacks + "Write on topic millrace.admin", ""},

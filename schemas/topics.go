@@ -211,7 +211,7 @@ func Catalogue(lanes ...string) []Entry {
 		class(Large, entry(FixityLarge, Trim, task, item, itemKey[*pb.FixityTask],
 			roles(RoleSweeper, RoleCopier, RoleChecker, RoleSteward), roles(RoleChecker))),
 		entry(FixityResults, Trim, func() *pb.FixityResult { return new(pb.FixityResult) }, item,
-			itemKey[*pb.FixityResult], roles(RoleChecker), roles(RoleSteward, RoleSink, RoleState)),
+			itemKey[*pb.FixityResult], roles(RoleChecker, RoleAPI), roles(RoleSteward, RoleSink, RoleState)),
 		fixed(entry(Incidents, Compact, func() *pb.Incident { return new(pb.Incident) },
 			"account/store/space/item/kind[/subject]", IncidentKey, observers(), roles(RoleSink))),
 		entry(Reports, Trim, func() *pb.Report { return new(pb.Report) }, "account/store/space",

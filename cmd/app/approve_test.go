@@ -3,9 +3,11 @@ package app
 import (
 	"errors"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
@@ -62,6 +64,44 @@ func TestAcceptRefuses(t *testing.T) {
 	for _, kind := range []string{"replaced", "no-quorum", "not-captured-update", "resurrected"} {
 		if err := CheckAccept(&pb.Incident{Kind: kind, Object: seen, Found: found}); err != nil {
 			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}
+
+// An incident that is about no copy, or about one in an unknown store, cannot be checked: nothing is published.
+func TestCheckIncidentRefuses(t *testing.T) {
+	cfg := config.Default()
+	stores, err := newStores(&cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stores.close()
+	a := &App{stores: stores}
+	err = a.CheckIncident(t.Context(), &pb.Incident{Account: "acme", Store: "1", Space: "s", Kind: "space-missing"}, "c")
+	if !errors.Is(err, precondition.Err) {
+		t.Errorf("without an item: %v, want a precondition", err)
+	}
+	i := &pb.Incident{Account: "acme", Store: "9", Space: "s", Item: "a", Kind: "replaced"}
+	if err := a.CheckIncident(t.Context(), i, "c"); err == nil || !strings.Contains(err.Error(), "acme/9/s/a/replaced") {
+		t.Errorf("of an unknown store: %v", err)
+	}
+}
+
+// The task of a requested check is a function of the request: repeating it is the same task.
+func TestRequestedCheck(t *testing.T) {
+	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+	r := CheckRequest{Copy: schemas.Copy{Account: "acme", Store: "1", Space: "s", Item: "a"}, Size: 100,
+		Reason: pb.FixityReason_FIXITY_REASON_DEMAND, Cause: "c", Time: at}
+	want := &pb.FixityTask{Id: schemas.ID("requested", "c", "acme/1/s/a"), Account: "acme", Store: "1", Space: "s",
+		Item: "a", Reason: r.Reason, Priority: pb.Priority_PRIORITY_HIGH, Cause: "c", Size: 100, Time: timestamppb.New(at)}
+	for large, topic := range map[int64]schemas.Topic{0: schemas.FixityHigh, 101: schemas.FixityHigh,
+		100: schemas.FixityLarge} {
+		want.Priority = pb.Priority_PRIORITY_HIGH
+		if topic == schemas.FixityLarge {
+			want.Priority = pb.Priority_PRIORITY_LARGE
+		}
+		if got := r.task(large); got.Topic != topic || !proto.Equal(got.Body, want) {
+			t.Errorf("large %d: got %s, %v, want %s, %v", large, got.Topic, got.Body, topic, want)
 		}
 	}
 }

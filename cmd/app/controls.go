@@ -158,11 +158,11 @@ func (c *Controls) set(ctx context.Context, action string, p Scope, by Actor, ch
 	after := proto.CloneOf(before)
 	after.Id = schemas.NewID()
 	change(after)
+	done := by.action(action, p.String())
+	done.Account, done.Store = p.Account, p.Store
+	done.Before, done.After = describeControl(before), describeControl(after)
 	err = c.producer.Publish(ctx, schemas.Message{Topic: schemas.Controls, Body: after},
-		schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-			Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action, Account: p.Account, Store: p.Store,
-			Target: p.String(), Reason: by.Reason, From: by.From, Before: describeControl(before), After: describeControl(after),
-		}})
+		schemas.Message{Topic: schemas.Admin, Body: done})
 	if err != nil {
 		return fmt.Errorf("%s %s: the result is unknown; repeating it is safe: %w", action, p, err)
 	}

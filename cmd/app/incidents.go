@@ -70,15 +70,28 @@ func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, fun
 // An Actor is the operator who acts, the reason, and the program that the action came through.
 type Actor struct{ Who, Reason, From string }
 
-// action returns the admin action of an operator about an incident. Its key is that of the results
+// action returns an admin action of the actor, now, with a random id and without what it is about.
+func (by Actor) action(do, target string) *pb.AdminAction {
+	return &pb.AdminAction{Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: do, Target: target,
+		Reason: by.Reason, From: by.From}
+}
+
+// decision returns the admin action of an operator about an incident. Its key is that of the results
 // about the copy, so that it reaches the steward of the copy. It names the state that the operator
 // saw, so that it does not apply to a later one.
-func (by Actor) action(do string, i *pb.Incident) *pb.AdminAction {
-	return &pb.AdminAction{
-		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: do, Target: schemas.IncidentKey(i),
-		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
-		Reason: by.Reason, From: by.From, Incident: i.GetId(), Seen: steward.Seen(i),
+func (by Actor) decision(do string, i *pb.Incident) *pb.AdminAction {
+	a := by.action(do, schemas.IncidentKey(i))
+	a.Account, a.Store, a.Space, a.Item = i.GetAccount(), i.GetStore(), i.GetSpace(), i.GetItem()
+	a.Incident, a.Seen = i.GetId(), steward.Seen(i)
+	return a
+}
+
+// publishDecision publishes an action about an incident, and returns its id.
+func (a *App) publishDecision(ctx context.Context, done *pb.AdminAction) (action string, err error) {
+	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done}); err != nil {
+		return "", fmt.Errorf("publish the decision about incident %s: %w", done.GetTarget(), err)
 	}
+	return done.GetId(), nil
 }
 
 // ApproveRepair publishes an operator's approval of the repair of the incident in the state i, and
@@ -95,8 +108,7 @@ func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (acti
 		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s",
 			precondition.Err, key, i.GetAccount(), i.GetStore())
 	}
-	done := by.action(steward.ActionApprove, i)
-	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+	return a.publishDecision(ctx, by.decision(steward.ActionApprove, i))
 }
 
 // CheckAccept returns an error that wraps precondition.Err if the steward would not accept the copy
@@ -123,8 +135,7 @@ func (a *App) Accept(ctx context.Context, i *pb.Incident, by Actor, force bool) 
 	if force {
 		do = steward.ActionAcceptForced
 	}
-	done := by.action(do, i)
-	return done.GetId(), a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+	return a.publishDecision(ctx, by.decision(do, i))
 }
 
 // ApproveList publishes an operator's approval of the deletes, or rewrites, that are on the list of an incident, and
@@ -147,12 +158,9 @@ func QueryOfList(i *pb.Incident) read.ListQuery {
 // soon after the action is published. An incident without an item is closed when CloseIncident
 // returns.
 func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Actor) error {
-	done := by.action(steward.ActionClose, i)
-	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done}); err != nil {
-		return fmt.Errorf("close incident %s: %w", done.GetTarget(), err)
-	}
-	if i.GetItem() != "" {
-		return nil
+	done := by.decision(steward.ActionClose, i)
+	if _, err := a.publishDecision(ctx, done); err != nil || i.GetItem() != "" {
+		return err
 	}
 	// It needs its own table and board: those of the process run only while its roles run.
 	b := incident.NewBoard(a.producer, a.log)

@@ -70,7 +70,7 @@ func TestActionsHaveTheKeyOfTheCopy(t *testing.T) {
 	}
 	want := keyOf(schemas.FixityResults, &pb.FixityResult{Account: "acme", Store: "2", Space: "photos", Item: "a/b"})
 	for _, who := range []string{"ann", "eve"} {
-		a := Actor{Who: who, Reason: "r", From: "cli"}.action("close-incident", i)
+		a := Actor{Who: who, Reason: "r", From: "cli"}.decision("close-incident", i)
 		if got := keyOf(schemas.Admin, a); got != want || a.GetTarget() != schemas.IncidentKey(i) || a.GetWho() != who ||
 			a.GetStore() != "2" {
 			t.Errorf("got key %q of %v, want %q", got, a, want)

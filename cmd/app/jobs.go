@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
@@ -179,11 +177,8 @@ func (a *App) StartJob(ctx context.Context, name string, by Actor) (started []st
 		if job != name && !strings.HasPrefix(job, name+"/") {
 			continue
 		}
-		err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-			Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: actionStartJob, Target: job,
-			Reason: by.Reason, From: by.From,
-		}})
-		if err != nil {
+		start := schemas.Message{Topic: schemas.Admin, Body: by.action(actionStartJob, job)}
+		if err := a.producer.Publish(ctx, start); err != nil {
 			return started, fmt.Errorf("request %s: %w", job, err)
 		}
 		started = append(started, job)

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -119,11 +117,11 @@ func (a *App) recordPositionsBegun(ctx context.Context) error {
 	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
 		return err
 	}
-	err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: schemas.ID(actionPositions), Time: timestamppb.Now(), Who: "millrace", Action: actionPositions, From: "migrate",
-		Reason: "the tables have positions: a database without them is an older one",
-	}})
-	if err != nil {
+	by := Actor{Who: "millrace", Reason: "the tables have positions: a database without them is an older one",
+		From: "migrate"}
+	done := by.action(actionPositions, "")
+	done.Id = schemas.ID(actionPositions)
+	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done}); err != nil {
 		return fmt.Errorf("publish that the tables have positions: %w", err)
 	}
 	return nil

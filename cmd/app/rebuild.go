@@ -9,8 +9,6 @@ import (
 	"slices"
 	"strconv"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -59,10 +57,9 @@ func (l Loss) message(by Actor) (schemas.Message, error) {
 	if err != nil {
 		return schemas.Message{}, fmt.Errorf("encode the loss: %w", err)
 	}
-	return schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: l.ID, Time: timestamppb.Now(), Who: by.Who, Action: actionLost, Target: l.ID,
-		Reason: by.Reason, From: by.From, After: string(after),
-	}}, nil
+	lost := by.action(actionLost, l.ID)
+	lost.Id, lost.After = l.ID, string(after)
+	return schemas.Message{Topic: schemas.Admin, Body: lost}, nil
 }
 
 // recordRemoved returns the messages that record the loss of records that were removed from Kafka
@@ -407,10 +404,7 @@ func (a *App) AcceptLoss(ctx context.Context, by Actor) ([]Loss, error) {
 	}
 	var actions []schemas.Message
 	for _, l := range lost {
-		actions = append(actions, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-			Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: actionAccept, Target: l.ID,
-			Reason: by.Reason, From: by.From,
-		}})
+		actions = append(actions, schemas.Message{Topic: schemas.Admin, Body: by.action(actionAccept, l.ID)})
 	}
 	if err := a.producer.Publish(ctx, actions...); err != nil {
 		return nil, fmt.Errorf("accept losses: some may be accepted; repeating it is safe: %w", err)

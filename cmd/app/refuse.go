@@ -32,14 +32,15 @@ func (a *App) decideList(
 	p, err := read.ProgressOfList(ctx, a.db, q.Space, q.List)
 	switch {
 	case err != nil:
-		return "", 0, err
+		return "", 0, fmt.Errorf("incident %s: %w", schemas.IncidentKey(i), err)
 	case p.Items == 0:
 		return "", 0, fmt.Errorf("%w: incident %s: nothing of its list is on record yet: is role sink running?",
 			precondition.Err, schemas.IncidentKey(i))
 	}
-	done := by.action(do, i)
+	done := by.decision(do, i)
 	done.After = p.Last.Format(time.RFC3339Nano)
-	return done.GetId(), p.Items, a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
+	action, err = a.publishDecision(ctx, done)
+	return action, p.Items, err
 }
 
 // ListOfKey returns an incident with the key of a list, whose items are on record even if it is closed; nil if the key

@@ -321,11 +321,9 @@ func (w *restoration) adminAction() *pb.AdminAction {
 	case r.Version != "":
 		what = "version " + r.Version
 	}
-	done := &pb.AdminAction{
-		Id: w.action.ID, Time: timestamppb.New(w.action.Time), Who: r.By.Who, Action: ActionRestore,
-		Account: r.Account, Store: r.Store, Space: r.Space, Target: schemas.Key(r.Account, r.Space, r.Item), After: what,
-		Reason: r.By.Reason, From: r.By.From,
-	}
+	done := r.By.action(ActionRestore, schemas.Key(r.Account, r.Space, r.Item))
+	done.Id, done.Time = w.action.ID, timestamppb.New(w.action.Time)
+	done.Account, done.Store, done.Space, done.After = r.Account, r.Store, r.Space, what
 	if !r.Prefix {
 		done.Item = r.Item
 	}

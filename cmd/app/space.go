@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -91,8 +89,7 @@ func (a *App) SpaceBack(ctx context.Context, of StoreName, name string, by Actor
 }
 
 func (a *App) publishSpaceAction(ctx context.Context, action string, of StoreName, name string, by Actor) error {
-	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-		Id: schemas.NewID(), Time: timestamppb.Now(), Who: by.Who, Action: action,
-		Account: of.Account, Store: of.Store, Space: name, Reason: by.Reason, From: by.From,
-	}})
+	done := by.action(action, "")
+	done.Account, done.Store, done.Space = of.Account, of.Store, name
+	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done})
 }

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 )
@@ -56,11 +54,10 @@ func (a *App) SkipRounds(ctx context.Context, r SkipRequest, by Actor) (skipped 
 			r.Store != "" && s.Store != r.Store && s.Destination != r.Store || r.Space != "" && s.Space != r.Space {
 			continue
 		}
-		err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
-			Id: schemas.ID(actionSkipRound, s.Round), Time: timestamppb.Now(), Who: by.Who, Action: actionSkipRound,
-			Account: s.Account, Store: s.Store, Space: s.Space, Target: s.Round, Reason: by.Reason, From: by.From,
-		}})
-		if err != nil {
+		skip := by.action(actionSkipRound, s.Round)
+		skip.Id = schemas.ID(actionSkipRound, s.Round)
+		skip.Account, skip.Store, skip.Space = s.Account, s.Store, s.Space
+		if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: skip}); err != nil {
 			return skipped, err
 		}
 		skipped = append(skipped, s)

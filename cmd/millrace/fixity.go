@@ -19,7 +19,7 @@ import (
 
 func newFixity() *cobra.Command {
 	return noun("fixity", "Check copies, and show how sure it is that they are intact", newFixityStatus(),
-		newFixityOverdue(), newFixityCheck(), newFixityRounds(), newFixityReport(), newFixityAnalysis())
+		newFixityOverdue(), newFixityCheck(), newFixityImport(), newFixityRounds(), newFixityReport(), newFixityAnalysis())
 }
 
 // copiesScope is the form of an argument that selects copies.

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
-	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -18,106 +18,110 @@ import (
 const maxNamed = 100
 
 func newIncidentRefuse() *cobra.Command {
-	var (
-		f      engineFlags
-		reason string
-		wait   bool
-	)
+	f := decisionFlags{done: "refused", later: "it is carried out"}
 	c := &cobra.Command{
-		Use:   "refuse KEY",
-		Short: "Refuse a list of deletes or rewrites, and bring the sources back",
-		Long: `Refuses the deletes or rewrites that are on the list of an incident deletes-held or rewrites-held now, and
+		Use:   "refuse " + keysUse,
+		Short: "Refuse lists of deletes or rewrites, and bring the sources back",
+		Long: `Refuses the deletes or rewrites that are on the lists of incidents deletes-held or rewrites-held now, and
 brings the sources back from the copies: an item that is still deleted, or still has the content that is on the list.
 What is replaced is kept. Later deletes and rewrites come to another list. The roles steward, deleter and copier carry
 it out.
 
+` + keysLong + `
+
 With --wait the command ends when each item has a result, and names those that were not brought back. With --state all
 roles run in this command until then. 'millrace incident show' lists the results.
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: another operator decided before, 4 with --wait: some items were not
-brought back, 5 precondition, such as an incident without a list, 130 interrupted.`,
-		Args: exactly(1),
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: another operator decided before, 4 some lists are refused and
+others not, or with --wait: some items were not brought back, 5 precondition, such as an incident without a list,
+130 interrupted.`,
+		Args: someKeys,
 		RunE: func(c *cobra.Command, args []string) error {
-			if reason == "" {
-				return fmt.Errorf("%w: --reason is missing: it is recorded", usage.Err)
-			}
-			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				open, err := requireOpenIncident(ctx, a, args[0])
-				if err != nil {
-					return err
-				}
-				key := schemas.IncidentKey(open)
-				if !app.HasList(open.GetKind()) {
-					return fmt.Errorf("%w: incident %s: only a list of deletes or rewrites can be refused", precondition.Err, key)
-				}
-				action, n, err := a.RefuseList(ctx, open, app.Actor{Who: currentUser(), Reason: reason, From: "cli"})
-				if err != nil {
-					return err
-				}
-				how := fmt.Sprintf("the sources of %d items will be restored", n)
-				switch {
-				case wait:
-					return f.awaitRefusal(c, e, a, open, action)
-				case e.state != nil:
-					how = f.laterWithState("it is carried out")
-				}
-				_, err = fmt.Fprintf(c.OutOrStdout(), "refused %s: %s\n", key, how)
+			if err := f.requireReason(); err != nil {
 				return err
-			})
+			}
+			return f.decide(c, args, refuseList, f.awaitRefusals)
 		},
 	}
-	f.register(c)
-	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
-	c.Flags().BoolVar(&wait, "wait", false, "wait until each item of the list has a result")
+	f.register(c, "wait until each item of the lists has a result")
 	return c
 }
 
-// awaitRefusal waits until a refused list is worked off, and prints what came back.
-func (f *engineFlags) awaitRefusal(
-	c *cobra.Command, e *engines, a *app.App, refused *pb.Incident, action string,
-) error {
-	key, q := schemas.IncidentKey(refused), app.QueryOfList(refused)
-	by := []schemas.Role{schemas.RoleSteward, schemas.RoleDeleter, schemas.RoleCopier, schemas.RoleSink}
-	var p read.ListProgress
-	var decided read.DecisionResult
-	err := e.withRoles(c, a, *f, app.Roles(), func(ctx context.Context, w *waiter) error {
-		return w.until(ctx, "restores", by, func(ctx context.Context) (app.Progress, error) {
-			var err error
-			if decided, err = read.ResultOfDecision(ctx, a.DB(), q.Space, action); err != nil {
-				return app.Progress{}, err
-			}
-			if decided.Lost() {
-				return app.Progress{}, nil
-			}
-			if p, err = read.ProgressOfList(ctx, a.DB(), q.Space, q.List); err != nil {
-				return app.Progress{}, err
-			}
-			open, err := openIncident(ctx, a, key)
-			progress := app.Progress{Done: int64(min(p.Ended, p.Items)), Total: int64(p.Items) + 1}
-			if err == nil && decided.Result != "" && (open == nil || open.GetId() != refused.GetId()) {
-				progress.Done = progress.Total
-			}
-			return progress, err
-		})
-	})
-	switch {
-	case err != nil:
-		return err
-	case decided.Lost():
-		return fmt.Errorf("%w: incident %s: %s", errFindings, key, decided.Detail)
+// refuseList publishes the refusal of a list.
+func refuseList(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (decision, error) {
+	if !app.HasList(i.GetKind()) {
+		return decision{}, fmt.Errorf("%w: incident %s: only a list of deletes or rewrites can be refused",
+			precondition.Err, schemas.IncidentKey(i))
 	}
-	return f.reportRefusal(c, a, q, p)
+	action, n, err := a.RefuseList(ctx, i, by)
+	return decision{i, action, fmt.Sprintf("the sources of %d items will be restored", n)}, err
 }
 
-// reportRefusal prints how many items are back, and those that are not.
-func (f *engineFlags) reportRefusal(c *cobra.Command, a *app.App, q read.ListQuery, p read.ListProgress) error {
-	out := c.OutOrStdout()
-	if _, err := fmt.Fprintf(out, "%d of %d items are back\n", p.Restored, p.Items); err != nil {
+// A refusedList is a refused list, and how far it is worked off.
+type refusedList struct {
+	decision
+	progress read.ListProgress
+	decided  read.DecisionResult
+}
+
+// awaitRefusals waits until refused lists are worked off, one after the other, and prints what came back.
+func (f *decisionFlags) awaitRefusals(c *cobra.Command, e *engines, a *app.App, made []decision) error {
+	by := []schemas.Role{schemas.RoleSteward, schemas.RoleDeleter, schemas.RoleCopier, schemas.RoleSink}
+	refused := make([]refusedList, len(made))
+	err := e.withRoles(c, a, f.engineFlags, app.Roles(), func(ctx context.Context, w *waiter) error {
+		for n := range made {
+			refused[n].decision = made[n]
+			err := w.until(ctx, "restores", by, func(ctx context.Context) (app.Progress, error) {
+				return refused[n].look(ctx, a)
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
 		return err
 	}
-	if p.Restored >= p.Items {
-		return nil
+	for _, r := range refused {
+		if r.decided.Lost() {
+			err = errors.Join(err, fmt.Errorf("%w: incident %s: %s",
+				errFindings, schemas.IncidentKey(r.incident), r.decided.Detail))
+			continue
+		}
+		err = errors.Join(err, f.report(c, a, r))
 	}
+	return err
+}
+
+// look reads how far the list is worked off.
+func (r *refusedList) look(ctx context.Context, a *app.App) (p app.Progress, err error) {
+	q := app.QueryOfList(r.incident)
+	if r.decided, err = read.ResultOfDecision(ctx, a.DB(), q.Space, r.action); err != nil || r.decided.Lost() {
+		return p, err
+	}
+	if r.progress, err = read.ProgressOfList(ctx, a.DB(), q.Space, q.List); err != nil {
+		return p, err
+	}
+	all, err := openIncidents(ctx, a)
+	if err != nil {
+		return p, err
+	}
+	open := withKey(all, schemas.IncidentKey(r.incident))
+	p = app.Progress{Done: int64(min(r.progress.Ended, r.progress.Items)), Total: int64(r.progress.Items) + 1}
+	if r.decided.Result != "" && (open == nil || open.GetId() != r.incident.GetId()) {
+		p.Done = p.Total
+	}
+	return p, nil
+}
+
+// report prints how many items of a list are back, and those that are not.
+func (f *decisionFlags) report(c *cobra.Command, a *app.App, r refusedList) error {
+	r.how = fmt.Sprintf("%d of %d items are back", r.progress.Restored, r.progress.Items)
+	if err := f.print(c, r.decision); err != nil || r.progress.Restored >= r.progress.Items {
+		return err
+	}
+	out, q := c.OutOrStdout(), app.QueryOfList(r.incident)
 	named := 0
 	for q.Limit = showPage; named < maxNamed; {
 		page, err := read.ListedDeletes(c.Context(), a.DB(), q)
@@ -138,5 +142,6 @@ func (f *engineFlags) reportRefusal(c *cobra.Command, a *app.App, q read.ListQue
 		}
 		q.After = page[len(page)-1].Item
 	}
-	return fmt.Errorf("%w: %d items were not brought back: see 'millrace incident show'", errPartly, p.Items-p.Restored)
+	return fmt.Errorf("%w: %d items were not brought back: see 'millrace incident show'",
+		errPartly, r.progress.Items-r.progress.Restored)
 }

@@ -33,15 +33,15 @@ Of an incident of another kind it lists the steps.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				i, err := openIncident(ctx, a, args[0])
-				if err == nil && i == nil {
-					i = app.ListOfKey(args[0]) // its items are on record after it was closed
-				}
-				if err == nil && i == nil {
-					i, err = requireOpenIncident(ctx, a, args[0])
-				}
+				open, err := openIncidents(ctx, a)
 				if err != nil {
 					return err
+				}
+				i, err := requireKey(open, args[0])
+				if err != nil {
+					if i = app.ListOfKey(args[0]); i == nil { // the items of a list are on record after it was closed
+						return err
+					}
 				}
 				if !app.HasList(i.GetKind()) {
 					rows := []stepRow{}

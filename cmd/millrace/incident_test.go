@@ -1,9 +1,20 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
 // Waiting for a repair ends when the incident is closed, and when the steward has accepted the
@@ -56,6 +67,147 @@ func TestRepairEnded(t *testing.T) {
 			over, open := repairEnded(tt.now, tt.before, "a")
 			if over != tt.over || open != tt.open {
 				t.Errorf("got %t, %q, want %t, %q", over, open, tt.over, tt.open)
+			}
+		})
+	}
+}
+
+// The flags of incident list become a selection, or a usage error.
+func TestIncidentSelection(t *testing.T) {
+	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
+	of := schemas.Copy{Account: "acme", Store: "2", Space: "photos"}
+	for name, tt := range map[string]struct {
+		flags incidentFilter
+		want  read.IncidentSelection
+		wrong bool
+	}{
+		"none":    {},
+		"a space": {flags: incidentFilter{of: of}, want: read.IncidentSelection{Of: of}},
+		"kinds": {flags: incidentFilter{kinds: []string{"replaced", "no-quorum"}},
+			want: read.IncidentSelection{Kinds: []string{"replaced", "no-quorum"}}},
+		"all": {flags: incidentFilter{all: true}, want: read.IncidentSelection{Closed: true}},
+		"since": {flags: incidentFilter{since: "2026-03-01"},
+			want: read.IncidentSelection{Since: time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)}},
+		"older than": {flags: incidentFilter{olderThan: "7d"}, want: read.IncidentSelection{Before: now.AddDate(0, 0, -7)}},
+		"a range": {flags: incidentFilter{since: "9d", olderThan: "7d"},
+			want: read.IncidentSelection{Since: now.AddDate(0, 0, -9), Before: now.AddDate(0, 0, -7)}},
+		"no duration":        {flags: incidentFilter{olderThan: "2026-03-01"}, wrong: true},
+		"a negative age":     {flags: incidentFilter{olderThan: "-7d"}, wrong: true},
+		"no time":            {flags: incidentFilter{since: "yesterday"}, wrong: true},
+		"pending":            {flags: incidentFilter{of: of, pending: true}, want: read.IncidentSelection{Of: of}},
+		"pending, all":       {flags: incidentFilter{pending: true, all: true}, wrong: true},
+		"pending, of a kind": {flags: incidentFilter{pending: true, kinds: []string{"replaced"}}, wrong: true},
+		"pending, since":     {flags: incidentFilter{pending: true, since: "7d"}, wrong: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := tt.flags.selection(now)
+			if errors.Is(err, usage.Err) != tt.wrong || !tt.wrong && !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, %v, want %+v", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// Keys are arguments, or lines of stdin; each counts once.
+func TestIncidentKeys(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args  []string
+		stdin string
+		want  []string
+	}{
+		"arguments": {[]string{"a", "b"}, "", []string{"a", "b"}},
+		"twice":     {[]string{"a", "b", "a"}, "", []string{"a", "b"}},
+		"stdin": {[]string{"-"}, "-////k/s\r\n\nacme/1/p/a b/k\nacme/1/p/a b/k",
+			[]string{"-////k/s", "acme/1/p/a b/k"}},
+		"nothing there": {[]string{"-"}, "\n", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newIncidentClose()
+			c.SetIn(strings.NewReader(tt.stdin))
+			got, err := incidentKeys(c, tt.args)
+			if !slices.Equal(got, tt.want) || errors.Is(err, usage.Err) != (tt.want == nil) {
+				t.Errorf("got %q, %v, want %q", got, err, tt.want)
+			}
+		})
+	}
+}
+
+// Each incident is decided about on its own, as it was when the command read it. The exit code is that of a failure if
+// nothing was decided, and 4 otherwise.
+func TestDecideEach(t *testing.T) {
+	open := []*pb.Incident{{Account: "acme", Kind: "a"}, {Account: "acme", Kind: "b"},
+		{Account: "-", Kind: "behind", Subject: "t"}}
+	refused := fmt.Errorf("%w: there is no repair", precondition.Err)
+	for name, tt := range map[string]struct {
+		keys []string
+		fail map[string]error // by kind
+		made []string         // kinds
+		code int
+		text string
+	}{
+		"all":              {[]string{"acme////a", "acme////b"}, nil, []string{"a", "b"}, exitOK, ""},
+		"without its dash": {[]string{"////behind/t"}, nil, []string{"behind"}, exitOK, ""},
+		"one is refused": {[]string{"acme////a", "acme////b", "-////behind/t"}, map[string]error{"a": refused},
+			[]string{"b", "behind"}, exitPartly, "partly done: 2 of 3 incidents: precondition: there is no repair"},
+		"one is not open": {[]string{"acme////x", "acme////b"}, nil, []string{"b"}, exitPartly, `the key "acme////x"`},
+		"all are refused": {[]string{"acme////a", "acme////b"}, map[string]error{"a": refused, "b": refused}, nil,
+			exitPrecondition, "there is no repair"},
+		"none is open": {[]string{"acme////x", "acme////y"}, nil, nil, exitError, `the key "acme////y"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			made, err := decideEach(t.Context(), tt.keys, open, func(i *pb.Incident) (decision, error) {
+				return decision{incident: i}, tt.fail[i.GetKind()]
+			})
+			var kinds []string
+			for _, d := range made {
+				kinds = append(kinds, d.incident.GetKind())
+			}
+			if code := exitCode(t.Context(), err); !slices.Equal(kinds, tt.made) || code != tt.code {
+				t.Errorf("decided %q, exit code %d, %v, want %q and %d", kinds, code, err, tt.made, tt.code)
+			}
+			if err != nil && !strings.Contains(err.Error(), tt.text) {
+				t.Errorf("the error is %q, want %q", err, tt.text)
+			}
+		})
+	}
+}
+
+// A command that is interrupted decides nothing more.
+func TestDecideEachIsInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	open := []*pb.Incident{{Account: "acme", Kind: "a"}, {Account: "acme", Kind: "b"}, {Account: "acme", Kind: "c"}}
+	asked := 0
+	keys := []string{"acme////a", "acme////b", "acme////c"}
+	made, err := decideEach(ctx, keys, open, func(i *pb.Incident) (decision, error) {
+		if asked++; asked == 1 {
+			return decision{incident: i}, nil
+		}
+		cancel()
+		return decision{}, ctx.Err()
+	})
+	if code := exitCode(ctx, err); asked != 2 || len(made) != 1 || code != exitInterrupted {
+		t.Errorf("asked %d times, made %d decisions, exit code %d, %v", asked, len(made), code, err)
+	}
+}
+
+// A check is a finding if the copy is not as on record, or has lost its properties.
+func TestFindingsOfChecks(t *testing.T) {
+	for name, tt := range map[string]struct {
+		row  checkRow
+		want bool
+	}{
+		"requested":    {checkRow{}, false},
+		"pass":         {checkRow{Verdict: "pass", Metadata: "intact"}, false},
+		"moot":         {checkRow{Verdict: "moot"}, false},
+		"fail":         {checkRow{Verdict: "fail"}, true},
+		"missing":      {checkRow{Verdict: "missing"}, true},
+		"not captured": {checkRow{Verdict: "not_captured"}, true},
+		"properties":   {checkRow{Verdict: "pass", Metadata: "damaged"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := incidentChecks{rows: []checkRow{{Verdict: "pass"}, tt.row}}
+			if err := r.findings(); errors.Is(err, errFindings) != tt.want {
+				t.Errorf("got %v, want a finding: %t", err, tt.want)
 			}
 		})
 	}

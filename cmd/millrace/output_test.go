@@ -38,12 +38,12 @@ func leaves(c *cobra.Command) map[string]*cobra.Command {
 // the commands without -o are listed here. Lists have the forms table, json and ndjson.
 func TestEveryListHasForms(t *testing.T) {
 	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
-		"incident show", "object show", "object versions", "object dry-run", "space list", "space show",
+		"incident show", "incident check", "object show", "object versions", "object dry-run", "space list", "space show",
 		"policy list", "policy history", "policy plan", "policy unmanaged", "account list", "account history",
 		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history",
 		"fixity status", "fixity overdue", "fixity rounds"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
-		"verify", "rebuild", "sweep start", "fixity check", "fixity analysis", "status", "migrate", "health",
+		"verify", "rebuild", "sweep start", "fixity check", "fixity import", "fixity analysis", "status", "migrate", "health",
 		"policy show", "policy set", "policy remove", "policy import", "object restore",
 		"account show", "account set", "account remove", "audit export"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident accept",

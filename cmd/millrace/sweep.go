@@ -238,8 +238,15 @@ func (f *sweepFlags) requests(e *engines) (all []app.FixityRequest) {
 
 // failed returns the number of copies with a finding.
 func (r *sweepReport) failed() int64 {
-	return r.Verdicts["fail"] + r.Verdicts["missing"] + r.Verdicts["not_captured"] + r.Verdicts[metadataDamaged]
+	n := r.Verdicts[metadataDamaged]
+	for _, verdict := range failedVerdicts() {
+		n += r.Verdicts[verdict]
+	}
+	return n
 }
+
+// failedVerdicts returns the verdicts of copies that are not as on record.
+func failedVerdicts() []string { return []string{"fail", "missing", "not_captured"} }
 
 // wait ends the rounds, which takes until they have their results, and stores the verdicts.
 func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool) error {

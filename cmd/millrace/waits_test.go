@@ -248,7 +248,18 @@ func TestCommandsWait(t *testing.T) {
 	if len(found) != 1 || found[0].State != "awaiting-approval" {
 		t.Fatalf("open incidents: %+v, want one that waits for approval", found)
 	}
-	k.run(t.Context(), exitOK, quiet, "incident", "approve", found[0].Key, "--reason", "test", "--wait")
+	if other := incidents("--kind", "no-quorum", "--store", "2"); len(open) != 0 {
+		t.Errorf("of another kind: %+v", other)
+	}
+	out = k.run(t.Context(), exitFindings, quiet, "incident", "check", found[0].Key, "--wait", "-o", "ndjson")
+	if !strings.Contains(out, `"verdict":"fail"`) || !strings.Contains(out, `"evidence_level":4`) {
+		t.Errorf("the check printed %s", out)
+	}
+	out = k.run(t.Context(), exitPartly, quiet, "incident", "approve", "acme/2/maps/other/replaced", found[0].Key,
+		"--reason", "test", "--wait")
+	if want := "approved " + found[0].Key + ": the incident is closed\n"; out != want {
+		t.Errorf("approve printed %q, want %q", out, want)
+	}
 	if left := incidents(); len(left) != 0 {
 		t.Errorf("still open after the repair: %+v", left)
 	}

@@ -210,7 +210,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			return read.OpenIncidents(ctx, db, "acme")
 		},
 		"pending": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return read.Pending(ctx, db, "acme", clickhousetest.Epoch)
+			return read.Pending(ctx, db, schemas.Copy{Account: "acme"}, clickhousetest.Epoch)
 		},
 		"round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.RoundResults(ctx, db, "round-1")
@@ -341,7 +341,8 @@ func TestCluster(t *testing.T) {
 	single := clickhousetest.Open(t)
 	store(t, single, all)
 	want := reads(t, single)
-	if pending, err := read.Pending(t.Context(), single, "acme", clickhousetest.Epoch); err != nil || len(pending) != 6 {
+	pending, err := read.Pending(t.Context(), single, schemas.Copy{Account: "acme"}, clickhousetest.Epoch)
+	if err != nil || len(pending) != 6 {
 		t.Errorf("%d copies are pending, %v, want 6", len(pending), err)
 	}
 	for i, db := range p.cluster {

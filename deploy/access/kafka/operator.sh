@@ -36,6 +36,7 @@ acl --operation Write \
 	--topic "${PREFIX}fixity.high" \
 	--topic "${PREFIX}fixity.large" \
 	--topic "${PREFIX}fixity.low" \
+	--topic "${PREFIX}fixity.results" \
 	--topic "${PREFIX}incidents" \
 	--topic "${PREFIX}jobs" \
 	--topic "${PREFIX}policies" \
@@ -44,8 +45,7 @@ acl --operation Write \
 # redrives dead letters
 acl --operation Write \
 	--topic "${PREFIX}deletions" \
-	--topic "${PREFIX}duplication.results" \
-	--topic "${PREFIX}fixity.results"
+	--topic "${PREFIX}duplication.results"
 
 # waits for the roles
 acl --operation Describe --resource-pattern-type prefixed \

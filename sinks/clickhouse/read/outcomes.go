@@ -3,6 +3,7 @@ package read
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -263,16 +264,51 @@ func CopyDelays(ctx context.Context, db *clickhouse.DB, account string) (Delays,
 // incident, as its newest record, if it is not closed. Older incidents of a key cannot be decided any more, even if
 // they are open.
 func OpenIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]*pb.Incident, error) {
-	return readIncidents(ctx, db, incidentQuery{where: "(? = '' OR account = ?)", args: []any{account, account},
-		newest: "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject",
-		having: "state != 'closed'"})
+	return SelectIncidents(ctx, db, IncidentSelection{Of: schemas.Copy{Account: account}})
 }
 
 // Incidents returns the newest record of every incident of an account, or of all accounts for "", including closed
 // ones.
 func Incidents(ctx context.Context, db *clickhouse.DB, account string) ([]*pb.Incident, error) {
-	return readIncidents(ctx, db, incidentQuery{newest: "1", having: "1",
-		where: "(? = '' OR account = ?)", args: []any{account, account}})
+	return SelectIncidents(ctx, db, IncidentSelection{Of: schemas.Copy{Account: account}, Closed: true})
+}
+
+// An IncidentSelection selects open incidents. Zero fields select all.
+type IncidentSelection struct {
+	Of            schemas.Copy // an account, a store and a space; the item is ignored
+	Kinds         []string
+	Since, Before time.Time // of opening: at or after Since, and before Before
+	Closed        bool      // include closed incidents, and all of a key
+}
+
+// SelectIncidents returns the selected incidents as OpenIncidents does, or with Closed as Incidents does.
+func SelectIncidents(ctx context.Context, db *clickhouse.DB, s IncidentSelection) ([]*pb.Incident, error) {
+	kinds := strings.Join(s.Kinds, ",")
+	q := incidentQuery{newest: "1", having: "1",
+		where: whereSpace + " AND (? = '' OR has(splitByChar(',', ?), kind))",
+		args:  append(spaceArgs(s.Of), kinds, kinds)}
+	if !s.Closed {
+		q.newest = "1 ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject"
+		q.having = "state != 'closed'"
+	}
+	// Last, because an older incident of a key is not open, even if the newer one is not selected.
+	if !s.Since.IsZero() {
+		q.having += " AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"
+		q.args = append(q.args, s.Since.UnixMilli())
+	}
+	if !s.Before.IsZero() {
+		q.having += " AND ts < fromUnixTimestamp64Milli(?, 'UTC')"
+		q.args = append(q.args, s.Before.UnixMilli())
+	}
+	return readIncidents(ctx, db, q)
+}
+
+// whereSpace selects the rows of an account, a store and a space, each of which may be empty, for all.
+const whereSpace = "(? = '' OR account = ?) AND (? = '' OR store = ?) AND (? = '' OR space = ?)"
+
+// spaceArgs returns the arguments of whereSpace.
+func spaceArgs(c schemas.Copy) []any {
+	return []any{c.Account, c.Account, c.Store, c.Store, c.Space, c.Space}
 }
 
 // IncidentsOf returns the newest record of every incident of one copy, including closed ones.
@@ -314,7 +350,7 @@ type incidentRecord struct {
 }
 
 // An incidentQuery filters records with where, takes the newest record of each incident, and filters these with newest
-// and then with having. The args are those of where.
+// and then with having. The args are those of where, then of having.
 type incidentQuery struct {
 	where, newest, having string
 	args                  []any

@@ -22,9 +22,9 @@ type PendingCopy struct {
 // pendingLimit bounds the result of Pending.
 const pendingLimit = 10_000
 
-// Pending returns the pending copies of an account, or of all accounts for "", that were checked at or after since,
-// ordered by the time of their next check. It returns at most 10,000.
-func Pending(ctx context.Context, db *clickhouse.DB, account string, since time.Time) ([]PendingCopy, error) {
+// Pending returns the pending copies of an account, a store and a space, each of which may be empty, for all, that were
+// checked at or after since, ordered by the time of their next check. It returns at most 10,000.
+func Pending(ctx context.Context, db *clickhouse.DB, of schemas.Copy, since time.Time) ([]PendingCopy, error) {
 	type row struct {
 		Account string    `ch:"account"`
 		Store   string    `ch:"store"`
@@ -40,8 +40,9 @@ func Pending(ctx context.Context, db *clickhouse.DB, account string, since time.
 	// Inconclusive checks are rare, and the index of verdicts finds them. Only their copies are then read, on each
 	// shard of a cluster.
 	const undecided = "verdict IN ('undecided', 'unknown') AND NOT final" +
-		" AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND (? = '' OR account = ?)"
-	args := []any{since.UnixMilli(), account, account, since.UnixMilli(), pendingLimit}
+		" AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND " + whereSpace
+	args := append([]any{since.UnixMilli()}, spaceArgs(of)...)
+	args = append(args, since.UnixMilli(), pendingLimit)
 	rows, err := clickhouse.Query[row](ctx, db, "list pending copies",
 		"SELECT account, store, space, item, argMax(verdict, (ts, off)) AS last_verdict,"+
 			" argMax(finding, (ts, off)) AS last_finding, argMax(row, (ts, off)) AS last_row, min(ts) AS since,"+

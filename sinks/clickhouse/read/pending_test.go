@@ -50,7 +50,7 @@ func TestPending(t *testing.T) {
 	)
 	list := func(account string) (got string) {
 		t.Helper()
-		all, err := read.Pending(t.Context(), db, account, clickhousetest.Epoch.Add(-time.Hour))
+		all, err := read.Pending(t.Context(), db, schemas.Copy{Account: account}, clickhousetest.Epoch.Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
 		}

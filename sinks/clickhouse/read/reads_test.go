@@ -562,3 +562,93 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 		t.Errorf("of another account: %q", got)
 	}
 }
+
+// A selection of incidents is that of its flags; the time of opening selects after the newest of each key is known.
+func TestSelectIncidents(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	names := map[string]string{}
+	incident := func(name string, of schemas.Copy, kind string, opened time.Duration) *pb.Incident {
+		names[schemas.ID(name)] = name
+		return &pb.Incident{Id: schemas.ID(name), Account: of.Account, Store: of.Store, Space: of.Space, Item: of.Item,
+			Kind: kind, State: pb.IncidentState_INCIDENT_STATE_OPEN, StepCount: 1,
+			Opened: clickhousetest.At(opened), Updated: clickhousetest.At(opened)}
+	}
+	at := func(account, store, space string) schemas.Copy {
+		return schemas.Copy{Account: account, Store: store, Space: space, Item: "a"}
+	}
+	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 0,
+		incident("a", at("acme", "1", "photos"), "replaced", time.Hour),
+		incident("b", at("acme", "2", "photos"), "no-quorum", 2*time.Hour),
+		incident("c", at("acme", "2", "maps"), "replaced", 3*time.Hour),
+		incident("older", at("bell", "1", "photos"), "replaced", time.Hour),
+		incident("newer", at("bell", "1", "photos"), "replaced", 4*time.Hour),
+	)); err != nil {
+		t.Fatal(err)
+	}
+	hour := func(n time.Duration) time.Time { return clickhousetest.At(n * time.Hour).AsTime() }
+	for name, tt := range map[string]struct {
+		by   read.IncidentSelection
+		want []string
+	}{
+		"all that are open": {read.IncidentSelection{}, []string{"a", "b", "c", "newer"}},
+		"closed ones too":   {read.IncidentSelection{Closed: true}, []string{"a", "older", "b", "c", "newer"}},
+		"an account":        {read.IncidentSelection{Of: schemas.Copy{Account: "acme"}}, []string{"a", "b", "c"}},
+		"a store":           {read.IncidentSelection{Of: schemas.Copy{Store: "1"}}, []string{"a", "newer"}},
+		"a space":           {read.IncidentSelection{Of: at("acme", "2", "maps")}, []string{"c"}},
+		"a kind":            {read.IncidentSelection{Kinds: []string{"no-quorum"}}, []string{"b"}},
+		"kinds": {read.IncidentSelection{Kinds: []string{"no-quorum", "replaced"}},
+			[]string{"a", "b", "c", "newer"}},
+		"no such kind": {read.IncidentSelection{Kinds: []string{"no"}}, nil},
+		"since":        {read.IncidentSelection{Since: hour(2)}, []string{"b", "c", "newer"}},
+		// Not "older", which is not open any more.
+		"before": {read.IncidentSelection{Before: hour(2)}, []string{"a"}},
+		"a range of a kind": {read.IncidentSelection{Since: hour(2), Before: hour(4), Kinds: []string{"replaced"}},
+			[]string{"c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, err := read.SelectIncidents(t.Context(), db, tt.by)
+			var got []string
+			for _, i := range all {
+				got = append(got, names[i.GetId()])
+			}
+			if slices.Sort(got); err != nil {
+				t.Fatal(err)
+			}
+			if slices.Sort(tt.want); !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// The final results of checks are found by their cause.
+func TestFinalChecks(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	check := func(item, cause string, d time.Duration, verdict pb.Verdict, final bool) *pb.FixityResult {
+		return &pb.FixityResult{Id: schemas.ID(item, cause, d.String()), Task: "t", Cause: cause, Account: "acme", Store: "1",
+			Space: "photos", Item: item, Verdict: verdict, Row: 2, Finding: "content-corrupt", Final: final, EvidenceLevel: 4,
+			Detail: "d", Started: clickhousetest.At(d), Finished: clickhousetest.At(d)}
+	}
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0,
+		check("a", "other", time.Hour, pb.Verdict_VERDICT_PASS, true),
+		check("a", "c", time.Hour, pb.Verdict_VERDICT_UNDECIDED, false),
+		check("a", "c", 2*time.Hour, pb.Verdict_VERDICT_FAIL, true),
+		check("b", "c", time.Hour, pb.Verdict_VERDICT_UNDECIDED, false),
+		check("c", "c", -time.Hour, pb.Verdict_VERDICT_PASS, true),
+	)
+	at := func(item string) schemas.Copy {
+		return schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}
+	}
+	got, err := read.FinalChecks(t.Context(), db, "c", clickhousetest.At(0).AsTime(),
+		[]schemas.Copy{at("a"), at("b"), at("c"), at("d")})
+	want := map[schemas.Copy]read.FinalCheck{
+		at("a"): {Verdict: "fail", Finding: "content-corrupt", Level: 4, Detail: "d"}}
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("got %+v, %v, want %+v", got, err, want)
+	}
+	if got, err := read.FinalChecks(t.Context(), db, "c", time.Time{}, nil); err != nil || len(got) != 0 {
+		t.Errorf("of no copies: %v, %v", got, err)
+	}
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
+)
+
+// keysUse and keysLong say how the commands that decide about incidents take their keys.
+const (
+	keysUse  = "KEY [KEY...]"
+	keysLong = `Each incident is decided about on its own, in the state that the command reads: a failure does not stop the
+others. With '-' as the only key, the keys are the lines of stdin, as from
+'millrace incident list -o json | jq -r .[].key'.`
+)
+
+// someKeys accepts one or more keys.
+func someKeys(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("%w: name the incidents by their keys; see '%s --help'", usage.Err, c.CommandPath())
+	}
+	return nil
+}
+
+// incidentKeys returns the keys that args name, each once.
+func incidentKeys(c *cobra.Command, args []string) (keys []string, err error) {
+	if slices.Equal(args, []string{"-"}) {
+		lines := bufio.NewScanner(c.InOrStdin())
+		for args = nil; lines.Scan(); {
+			if line := strings.TrimSpace(lines.Text()); line != "" {
+				args = append(args, line)
+			}
+		}
+		if err := lines.Err(); err != nil {
+			return nil, fmt.Errorf("%w: read the keys: %w", usage.Err, err)
+		}
+	}
+	for _, key := range args {
+		if !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	if len(keys) == 0 {
+		err = fmt.Errorf("%w: there are no keys on stdin", usage.Err)
+	}
+	return keys, err
+}
+
+// A decision is what an operator has decided about an incident, which was as it is here.
+type decision struct {
+	incident *pb.Incident
+	action   string // the id of the action
+	how      string // what follows; howClosed: nothing
+}
+
+// howClosed is the end of an incident that is closed when the command ends.
+const howClosed = "closed"
+
+// decisionFlags are the flags of the commands that decide about incidents.
+type decisionFlags struct {
+	engineFlags
+	reason string
+	wait   bool
+
+	done  string // the decision in a word, as it is printed: approved
+	later string // what happens to it when the roles run: it is carried out
+}
+
+// register adds the flags; that of --wait unless its description is empty.
+func (f *decisionFlags) register(c *cobra.Command, wait string) {
+	f.engineFlags.register(c)
+	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is recorded")
+	if wait != "" {
+		c.Flags().BoolVar(&f.wait, "wait", false, wait)
+	}
+}
+
+// requireReason returns a usage error if there is no reason.
+func (f *decisionFlags) requireReason() error {
+	if f.reason == "" {
+		return fmt.Errorf("%w: --reason is missing: it is recorded", usage.Err)
+	}
+	return nil
+}
+
+// A decider publishes a decision about an incident in the state i. Its error names the incident.
+type decider func(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (decision, error)
+
+// An awaiter waits for the ends of decisions, and prints them.
+type awaiter func(c *cobra.Command, e *engines, a *app.App, made []decision) error
+
+// decide decides about the incidents that args name, and prints what follows.
+func (f *decisionFlags) decide(c *cobra.Command, args []string, do decider, await awaiter) error {
+	keys, err := incidentKeys(c, args)
+	if err != nil {
+		return err
+	}
+	return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+		open, err := openIncidents(ctx, a)
+		if err != nil {
+			return err
+		}
+		by := app.Actor{Who: currentUser(), Reason: f.reason, From: "cli"}
+		made, err := decideEach(ctx, keys, open, func(i *pb.Incident) (decision, error) { return do(ctx, a, i, by) })
+		if f.wait && len(made) > 0 {
+			return errors.Join(err, await(c, e, a, made))
+		}
+		for _, d := range made {
+			if e.state != nil && d.how != howClosed {
+				d.how = f.laterWithState(f.later)
+			}
+			err = errors.Join(err, f.print(c, d))
+		}
+		return err
+	})
+}
+
+// print prints what follows from a decision.
+func (f *decisionFlags) print(c *cobra.Command, d decision) error {
+	_, err := fmt.Fprintf(c.OutOrStdout(), "%s %s: %s\n", f.done, schemas.IncidentKey(d.incident), d.how)
+	return err
+}
+
+// decideEach calls do for the open incident of each key, and returns the decisions that were made. The error has all
+// failures. It wraps errPartly, and none of them, if other decisions were made.
+func decideEach(
+	ctx context.Context, keys []string, open []*pb.Incident, do func(*pb.Incident) (decision, error),
+) (made []decision, err error) {
+	var failed []error
+	for _, key := range keys {
+		var d decision
+		i, err := requireKey(open, key)
+		if err == nil {
+			d, err = do(i)
+		}
+		if err == nil {
+			made = append(made, d)
+			continue
+		}
+		if failed = append(failed, err); ctx.Err() != nil {
+			return made, errors.Join(failed...)
+		}
+	}
+	if err = errors.Join(failed...); err != nil && len(made) > 0 {
+		err = fmt.Errorf("%w: %d of %d incidents: %v", errPartly, len(made), len(keys), err) //nolint:errorlint // one code
+	}
+	return made, err
+}
+
+// openIncidents returns all open incidents.
+func openIncidents(ctx context.Context, a *app.App) ([]*pb.Incident, error) {
+	open, err := read.OpenIncidents(ctx, a.DB(), "")
+	if err != nil {
+		return nil, fmt.Errorf("read the incidents: %w", err)
+	}
+	return open, nil
+}
+
+// requireKey returns the incident with a key, or an error if there is none.
+func requireKey(open []*pb.Incident, key string) (*pb.Incident, error) {
+	if i := withKey(open, key); i != nil {
+		return i, nil
+	}
+	return nil, fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
+}
+
+// withKey returns the incident with a key; nil if there is none.
+func withKey(incidents []*pb.Incident, key string) *pb.Incident {
+	for _, i := range incidents {
+		if k := schemas.IncidentKey(i); k == key || k == "-"+key {
+			return i
+		}
+	}
+	return nil
+}
+
+// awaitRepairs waits until each incident is closed, or its repair has failed or cannot be made. The error names the
+// incidents that are still open.
+func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, made []decision) error {
+	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
+	if slices.ContainsFunc(made, func(d decision) bool {
+		return app.HasList(d.incident.GetKind()) || d.incident.GetKind() == "resurrected"
+	}) {
+		by = append(by, schemas.RoleDeleter)
+	}
+	last := make([]string, len(made)) // the last steps of those that stay open
+	err := e.withRoles(c, a, f.engineFlags, app.Roles(), func(ctx context.Context, w *waiter) error {
+		return w.until(ctx, "repairs", by, func(ctx context.Context) (app.Progress, error) {
+			now, err := openIncidents(ctx, a)
+			if err != nil {
+				return app.Progress{}, err
+			}
+			p := app.Progress{Total: int64(len(made))}
+			for n, d := range made {
+				var over bool
+				over, last[n] = repairEnded(withKey(now, schemas.IncidentKey(d.incident)), d.incident, d.action)
+				if over {
+					p.Done++
+				}
+			}
+			return p, nil
+		})
+	})
+	if err != nil {
+		return err
+	}
+	for n, d := range made {
+		if last[n] != "" {
+			err = errors.Join(err, fmt.Errorf("%w: the incident %s is still open: %s",
+				errFindings, schemas.IncidentKey(d.incident), last[n]))
+			continue
+		}
+		d.how = "the incident is closed"
+		err = errors.Join(err, f.print(c, d))
+	}
+	return err
+}
+
+// repairEnded reports whether the repair approved by an action has ended, and, if the incident is
+// still open, its last step. now is the present state of the open incident with the same key; nil
+// if there is none.
+func repairEnded(now, approved *pb.Incident, action string) (over bool, open string) {
+	if now == nil || now.GetId() != approved.GetId() {
+		return true, ""
+	}
+	if now.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
+		return false, ""
+	}
+	// During a repair the steward ignores an approval. Then the end of that repair counts.
+	taken := approved.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
+	for _, s := range now.GetSteps() {
+		taken = taken || s.GetRef() == action
+	}
+	if !taken {
+		return false, ""
+	}
+	return true, lastStep(now)
+}
