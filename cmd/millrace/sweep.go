@@ -267,7 +267,8 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 				}
 				p.Done += now.Final
 			}
-			if p.Total = max(r.Requested, p.Done+1); ended.Load() {
+			p.Total = max(1, r.Requested)
+			if p.Done = min(p.Done, p.Total-1); ended.Load() { // the last one counts when the rounds have ended
 				p.Done = p.Total
 			}
 			return p, nil

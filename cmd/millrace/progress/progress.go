@@ -146,7 +146,7 @@ func (s *Step) End(ok bool) {
 func (s *Step) write() {
 	spent := time.Since(s.started).Seconds()
 	l := line{Step: s.name, Done: s.n, Total: s.total, Seconds: round(spent), Ended: s.ended}
-	if spent > 0 {
+	if l.Seconds > 0 {
 		l.Rate = round(float64(s.n) / spent)
 	}
 	data, err := json.Marshal(l)
