@@ -26,8 +26,8 @@ func newFixityImport() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "import REPORT... --time TIME",
 		Short: "Import checksums that S3 Batch Operations has computed",
-		Long: `Imports completion reports of jobs 'Compute checksum' of S3 Batch Operations: the CSV files below results/, or '-'
-for stdin. Each checksum is compared with the records of its copy:
+		Long: `Imports completion reports of jobs 'Compute checksum' of S3 Batch Operations: the CSV files below results/, or
+'-' for stdin. Each checksum is compared with the records of its copy:
 
   agreed          a check that passed is recorded, with evidence level 3. It does not count as a reading of the bytes
   differs         no fault is concluded: a check that reads the bytes is requested, ahead of the scheduled checks

@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// A ComputedRow is a row of the completion report of a job of S3 Batch Operations that has computed checksums (Amazon S3
-// User Guide, "Examples: S3 Batch Operations completion reports").
+// A ComputedRow is a row of the completion report of a job of S3 Batch Operations that has computed checksums (Amazon
+// S3 User Guide, "Examples: S3 Batch Operations completion reports").
 type ComputedRow struct {
 	At     Position
 	Bucket string

@@ -586,7 +586,7 @@ func TestSelectIncidents(t *testing.T) {
 	)); err != nil {
 		t.Fatal(err)
 	}
-	hour := func(n time.Duration) time.Time { return clickhousetest.At(n * time.Hour).AsTime() }
+	hour := func(n int) time.Time { return clickhousetest.At(time.Duration(n) * time.Hour).AsTime() }
 	for name, tt := range map[string]struct {
 		by   read.IncidentSelection
 		want []string
