@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/millrace/usage"
-	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/sinks/fixityreport"
@@ -34,7 +33,7 @@ It prints what failures have in common more often than chance explains (one such
 a thousand reports), and the rate of failed copies for each 10^15 bytes that were read, with an interval of 95 %.
 A check without an answer counts as none.
 
-Exit codes: 0 fine, also if copies have failed, 1 error, 2 usage, 5 precondition.`,
+Exit codes: 0 fine, also if copies have failed, 1 error, 2 usage.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			of, err := atMostOneScope(args, 3)
@@ -53,10 +52,6 @@ Exit codes: 0 fine, also if copies have failed, 1 error, 2 usage, 5 precondition
 				totals, groups, err := read.Failures(ctx, db, q)
 				if err != nil {
 					return err
-				}
-				if totals.Checks == 0 {
-					return fmt.Errorf("%w: no checks of %s are on record since %s", precondition.Err, args[0],
-						from.UTC().Format(time.RFC3339))
 				}
 				a := analysisOf(totals, groups, from, all)
 				if o.form == formJSON {
