@@ -33,12 +33,16 @@ func newIncidentList() *cobra.Command {
 		account string
 		pending bool
 		all     bool
+		members bool
 		o       *output
 	)
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List open incidents, or checks that may become incidents",
 		Long: `Lists the open incidents of copies, tables, spaces, policies and records, the oldest first.
+
+Incidents with one cause have an open incident as parent, repairs-held or incidents-grouped. Only the parent is
+listed, with their number; --children lists them too.
 
 With --all it lists closed incidents too. Several of them may have the same key.
 
@@ -64,17 +68,14 @@ verdict, since when, and the time of the next check. An incident is opened only 
 			if err != nil {
 				return err
 			}
-			rows := make([]incidentRow, 0, len(incidents))
-			for _, i := range incidents {
-				rows = append(rows, incidentOf(i))
-			}
-			return printList(c.OutOrStdout(), o, rows, incidentTable())
+			return printList(c.OutOrStdout(), o, incidentRows(incidents, members), incidentTable())
 		},
 	}
 	f.register(c)
 	c.Flags().StringVar(&account, "account", "", "only of this `ACCOUNT`")
 	c.Flags().BoolVar(&pending, "pending", false, "list copies with checks that are not concluded yet")
 	c.Flags().BoolVar(&all, "all", false, "list closed incidents too")
+	c.Flags().BoolVar(&members, "children", false, "list the incidents that have an open parent, too")
 	o = listFlag(c)
 	return c
 }
@@ -135,6 +136,10 @@ type incidentRow struct {
 	Closed  *time.Time `json:"closed"` // null: it is open
 	Repairs int32      `json:"repairs"`
 	Last    string     `json:"last_step"` // with its detail
+	// Parent is the id of the incident that stands for this one and others; empty: none does. Children is the number of
+	// the open ones.
+	Parent   string `json:"parent"`
+	Children int    `json:"children"`
 }
 
 func incidentOf(i *pb.Incident) incidentRow {
@@ -142,7 +147,7 @@ func incidentOf(i *pb.Incident) incidentRow {
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
 		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: incidentState(i.GetState()), Row: i.GetRow(),
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Closed: timeOf(i.GetClosed()),
-		Repairs: i.GetRepairs(), Last: lastStep(i),
+		Repairs: i.GetRepairs(), Last: lastStep(i), Parent: i.GetParent(),
 	}
 }
 
@@ -162,7 +167,7 @@ func lastStep(i *pb.Incident) string {
 // incidentTable returns the table of incidents.
 func incidentTable() table[incidentRow] {
 	return table[incidentRow]{"KEY\tSTATE\tROW\tOPENED\tLAST STEP", func(r incidentRow) []string {
-		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last}
+		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last + childrenOf(r)}
 	}}
 }
 
@@ -180,6 +185,9 @@ func newIncidentApprove() *cobra.Command {
 Of an incident resurrected it approves the delete of the copy that came back, by the roles steward and deleter, if it
 is still the object that the check has found and no later event is on record. Of an incident not-captured-update it
 approves the record of the update, as 'incident accept' does.
+
+Of an incident repairs-held it approves the repairs of all missing copies of the space, also of those that are found
+while the incident is open. The steward orders them within seconds.
 
 Of an incident deletes-held it approves the deletes that are on its list now. The roles steward and deleter carry them
 out, if the sources are still deleted and were not deleted again later. Later deletes come to another list.
