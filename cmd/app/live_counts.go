@@ -85,7 +85,7 @@ func (l *liveCounts) request(space schemas.Copy) (*liveCount, <-chan struct{}) {
 		return c, nil
 	}
 	if c.over == nil {
-		c.over = make(chan struct{})
+		c.err, c.over = nil, make(chan struct{})
 		l.requested = append(l.requested, space)
 		select {
 		case l.wake <- struct{}{}:

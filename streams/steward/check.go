@@ -149,6 +149,9 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	}
 	cp := schemas.CopyOf(r)
 	defer s.lock(cp)()
+	if r.GetFinding() == kindMissing {
+		defer s.table.decide(cp)()
+	}
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
 	i := s.table.find(cp, r.GetFinding())
 	older := r.GetStarted().AsTime().Before(s.table.newest(cp)) && !followsUp(i, r)

@@ -89,44 +89,51 @@ func TestGroupOf(t *testing.T) {
 
 // A tally that has counted a record in place of another is that of the newest record alone.
 func TestTally(t *testing.T) {
-	at := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(base.Add(d)) }
+	after := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(base.Add(d)) }
 	var table table
 	put := func(item string, opened time.Duration, state pb.IncidentState, repairs int32) *pb.Incident {
 		i := &pb.Incident{Account: "acme", Store: "2", Space: "photos", Item: item, Kind: kindMissing, Worker: "w",
-			Opened: at(opened), State: state, Repairs: repairs}
+			Opened: after(opened), State: state, Repairs: repairs}
 		table.set(i)
 		return i
 	}
 	check := func(what string, lost int64, n recent) {
 		t.Helper()
 		other := &pb.Incident{Account: "acme", Store: "2", Space: "photos", Item: "other", Kind: kindMissing, Worker: "w",
-			Opened: at(0)}
-		if got := table.lostWith(other, base.Add(-24*time.Hour)); got != lost {
+			Opened: after(0)}
+		if got := table.lost(at.WithoutItem(), base.Add(-24*time.Hour)); got != lost {
 			t.Errorf("%s: %d are lost, want %d", what, got, lost)
 		}
 		if got := table.recent(other); got != n {
 			t.Errorf("%s: counts %v, want %v", what, got, n)
 		}
 	}
-	check("nothing", 1, recent{1, 1, 1})
+	check("nothing", 0, recent{1, 1, 1})
 	put("a", -10*time.Minute, open, 0)
 	put("b", -100*time.Hour, open, 0)
-	check("two are missing, one for long", 3, recent{2, 2, 2})
+	check("two are missing, one for long", 2, recent{2, 2, 2})
 	put("a", -10*time.Minute, shut, 1)
-	check("one was repaired", 3, recent{2, 2, 2})
+	check("one was repaired", 2, recent{2, 2, 2})
 	put("b", -100*time.Hour, shut, 1)
-	check("the other one too, but it was missing before the round", 2, recent{2, 2, 2})
+	check("the other one too, but it was missing before the round", 1, recent{2, 2, 2})
 	put("c", -2*time.Hour, shut, 0)
-	check("one was there all the time", 2, recent{2, 2, 2})
-	c := put("c", 5*time.Minute, open, 0)
-	check("it is missing now", 3, recent{3, 3, 3})
-	if got := table.lostWith(c, base); got != 1 {
-		t.Errorf("%d are lost with one that is counted, want 1", got)
+	check("one was there all the time", 1, recent{2, 2, 2})
+	put("c", 5*time.Minute, open, 0)
+	check("it is missing now", 2, recent{3, 3, 3})
+	var ends []func()
+	for _, item := range []string{"c", "d", "e"} {
+		c := at
+		c.Item = item
+		ends = append(ends, table.decide(c))
+	}
+	check("two more are being decided about", 4, recent{3, 3, 3})
+	for _, end := range ends {
+		end()
 	}
 	for _, item := range []string{"a", "b", "c"} {
 		table.apply("acme/2/photos/"+item+"/content-missing", nil)
 	}
-	check("all were removed", 1, recent{1, 1, 1})
+	check("all were removed", 0, recent{1, 1, 1})
 	if len(table.tally.opened) > 0 || len(table.tally.missing) > 0 {
 		t.Errorf("an empty tally is %v", table.tally)
 	}

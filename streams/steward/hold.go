@@ -47,7 +47,7 @@ func (s *Steward) holdMode(ctx context.Context, i *pb.Incident, c cause, mode Mo
 	return Approve, nil
 }
 
-// lostTooMuch reports whether the copies of a space that are missing, i included, are too many to be repaired without
+// lostTooMuch reports whether the copies of the space of i that are missing are too many to be repaired without
 // approval. Those that were repaired count too if they were missing in the last round, which ends at a time, but not
 // from before forgiven.
 func (s *Steward) lostTooMuch(ctx context.Context, i *pb.Incident, at, forgiven time.Time) (bool, error) {
@@ -56,7 +56,7 @@ func (s *Steward) lostTooMuch(ctx context.Context, i *pb.Incident, at, forgiven 
 	if forgiven.After(since) {
 		since = forgiven
 	}
-	missing := s.table.lostWith(i, since)
+	missing := s.table.lost(space, since)
 	if !mayBeTooMuch(missing, s.config.MaxMissing) { // usual case
 		return false, nil
 	}

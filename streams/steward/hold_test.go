@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"testing"
 
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/schemas"
@@ -138,9 +139,10 @@ func TestHeldRepairs(t *testing.T) {
 	}
 	w.update()
 	i := w.checkParent(photos, open)
-	if d := i.GetSteps()[0].GetDetail(); d != "103 copies of the space are missing, more than sweep.max_missing or all of it;"+
-		" 3 repairs wait for approval" {
-		t.Errorf("the parent says %q", d)
+	const detail = "103 copies of the space are missing, more than sweep.max_missing or all of it;" +
+		" 3 repairs wait for approval"
+	if d := i.GetSteps()[0].GetDetail(); d != detail {
+		t.Errorf("the parent says %q, want %q", d, detail)
 	}
 	w.handle(w.decide(ActionApprove, photos.Key()))
 	w.update()
@@ -174,6 +176,37 @@ func TestHeldRepairs(t *testing.T) {
 	w.update()
 	w.checkParent(photos, shut)
 	w.checkState("d", open, stepNoCopy)
+}
+
+// Checks whose results are handled at the same time count each other.
+func TestHeldRepairsAtOnce(t *testing.T) {
+	w := newHarness(t)
+	w.live = 8
+	var results []*pb.FixityResult
+	for k := range w.live {
+		item := "a" + strconv.FormatInt(k, 10)
+		w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: item}] = live(want)
+		results = append(results, w.result(8, of(item)))
+	}
+	var g errgroup.Group
+	for _, r := range results {
+		g.Go(func() error {
+			_, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: r})
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	held := 0
+	w.steward.table.each(func(i *pb.Incident) {
+		if i.GetState() == awaiting {
+			held++
+		}
+	})
+	if held == 0 {
+		t.Error("the whole space is repaired")
+	}
 }
 
 // Repairs that were ordered and have ended count for a round, so that a store that loses its copies slowly, or whose
@@ -352,8 +385,9 @@ func TestHeldRepairsTwice(t *testing.T) {
 	w.handle(approval)
 	w.handle(w.decide(ActionApprove, photos.Key())) // of another operator
 	steps := w.topic[photos.Key()].GetSteps()
-	if n := len(slices.DeleteFunc(slices.Clone(steps), func(s *pb.IncidentStep) bool { return s.GetAction() != stepApproved })); n != 1 {
-		t.Errorf("the parent was approved %d times: %v", n, steps)
+	approved := slices.DeleteFunc(slices.Clone(steps), func(s *pb.IncidentStep) bool { return s.GetAction() != stepApproved })
+	if len(approved) != 1 {
+		t.Errorf("the parent was approved %d times: %v", len(approved), steps)
 	}
 	w.update()
 	w.restart() // before the approval was handled
@@ -426,7 +460,9 @@ func TestUpdateParentsOfOthers(t *testing.T) {
 func TestApprovalsWithoutParent(t *testing.T) {
 	w := newHarness(t)
 	w.lose("a", 1)
-	for _, about := range []incident.Subject{photos, {Account: "acme", Store: "2", Space: "photos", Kind: incident.SpaceMissing}} {
+	other := photos
+	other.Kind = incident.SpaceMissing
+	for _, about := range []incident.Subject{photos, other} {
 		a := w.decide(ActionApprove, about.Key())
 		a.Account, a.Store, a.Space = "acme", "2", "photos"
 		if out := w.handle(a); len(out) > 0 || w.topic[about.Key()] != nil {

@@ -229,8 +229,9 @@ func parentKey(about incident.Subject) string {
 func childApproval(i *pb.Incident, about incident.Subject, parent *pb.IncidentStep) *pb.AdminAction {
 	seen := Seen(i)
 	return &pb.AdminAction{
-		Id:  schemas.ID("approve-child", parent.GetRef(), i.GetId(), seen),
-		Who: parent.GetBy(), Action: ActionApprove, Target: schemas.IncidentKey(i), Time: later(parent.GetTime(), i.GetUpdated()),
+		Id:   schemas.ID("approve-child", parent.GetRef(), i.GetId(), seen),
+		Time: later(parent.GetTime(), i.GetUpdated()),
+		Who:  parent.GetBy(), Action: ActionApprove, Target: schemas.IncidentKey(i),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
 		Reason: strings.TrimSuffix("approved with "+about.Key()+": "+parent.GetDetail(), ": "), From: "steward",
 		Incident: i.GetId(), Seen: seen,

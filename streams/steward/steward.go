@@ -2,8 +2,8 @@
 // checks and of duplication, and orders repairs.
 //
 // At most one incident is open for a copy and kind. A message that is handled twice publishes the same decision again.
-// Checks count in the order of their start times; an older check does not change the state of an incident. Repair orders
-// carry preconditions, so that executing one twice has no further effect.
+// Checks count in the order of their start times; an older check does not change the state of an incident. Repair
+// orders carry preconditions, so that executing one twice has no further effect.
 //
 // Incidents with one cause have a parent, an incident without an item: many that were opened within an hour, or a space
 // of which a store has lost so much that the repairs wait for one approval. Each steward counts the incidents of all

@@ -20,6 +20,7 @@ type table struct {
 	copies    map[schemas.Copy][]string // sorted keys of the incidents of each copy
 	stale     map[string]bool           // keys for which the newest record of the topic lacks steps
 	tally     tally
+	deciding  map[schemas.Copy]bool // missing copies about which a message is being handled
 
 	// changed reports that a parent may have to be updated: a child, a missing copy or a parent has changed.
 	changed atomic.Bool
@@ -128,14 +129,31 @@ func (t *table) recent(i *pb.Incident) recent {
 	return recent{n.space - old.space + 1, n.store - old.store + 1, n.worker - old.worker + 1}
 }
 
-// lostWith counts the copies of the space of i that are missing, or were missing since a time and were repaired. i is
-// counted.
-func (t *table) lostWith(i *pb.Incident, since time.Time) int64 {
+// decide makes lost count a missing copy whose incident is being decided about, until the returned function is called.
+func (t *table) decide(c schemas.Copy) (end func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.deciding == nil {
+		t.deciding = map[schemas.Copy]bool{}
+	}
+	t.deciding[c] = true
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.deciding, c)
+	}
+}
+
+// lost counts the copies of a space of a store that are missing, or were missing since a time and were repaired.
+func (t *table) lost(space schemas.Copy, since time.Time) int64 {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	n := t.tally.lost(schemas.CopyOf(i).WithoutItem(), since)
-	if closed(t.incidents[schemas.IncidentKey(i)]) {
-		n++
+	n := t.tally.lost(space, since)
+	for c := range t.deciding {
+		key := schemas.Key(c.Account, c.Store, c.Space, c.Item, kindMissing)
+		if c.WithoutItem() == space && closed(t.incidents[key]) {
+			n++
+		}
 	}
 	return n
 }

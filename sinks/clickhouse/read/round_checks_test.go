@@ -167,7 +167,8 @@ func TestCountIncidents(t *testing.T) {
 		of("replaced", "c", "3", time.Hour, 1, open), of("replaced", "c", "3", time.Hour, 2, closed),
 		of("replaced", "d", "4", time.Hour, 1, open), of("replaced", "d", "5", 3*time.Hour, 1, closed), // a later one
 		of("content-missing", "a", "6", 3*time.Hour, 1, open))
-	parent, child := of("repairs-held", "", "7", 4*time.Hour, 1, open), of("content-missing", "e", "8", 4*time.Hour, 1, waiting)
+	parent := of("repairs-held", "", "7", 4*time.Hour, 1, open)
+	child := of("content-missing", "e", "8", 4*time.Hour, 1, waiting)
 	child.Parent = parent.GetId()
 	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20, parent, child)...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil {
