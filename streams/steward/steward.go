@@ -8,7 +8,7 @@
 // Incidents with one cause have a parent, an incident without an item: many that were opened within an hour, or a space
 // of which a store has lost so much that the repairs wait for one approval. Each steward counts the incidents of all
 // copies, those of other stewards as soon as it has read them. So a few more may be reported, or repaired, one by one
-// than the limits say, and never fewer. One steward owns each parent.
+// than the limits say. One steward owns each parent.
 package steward
 
 import (
