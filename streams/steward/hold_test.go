@@ -385,9 +385,14 @@ func TestHeldRepairsTwice(t *testing.T) {
 	w.handle(approval)
 	w.handle(w.decide(ActionApprove, photos.Key())) // of another operator
 	steps := w.topic[photos.Key()].GetSteps()
-	approved := slices.DeleteFunc(slices.Clone(steps), func(s *pb.IncidentStep) bool { return s.GetAction() != stepApproved })
-	if len(approved) != 1 {
-		t.Errorf("the parent was approved %d times: %v", len(approved), steps)
+	approved := 0
+	for _, s := range steps {
+		if s.GetAction() == stepApproved {
+			approved++
+		}
+	}
+	if approved != 1 {
+		t.Errorf("the parent was approved %d times: %v", approved, steps)
 	}
 	w.update()
 	w.restart() // before the approval was handled

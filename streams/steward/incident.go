@@ -1,8 +1,6 @@
 package steward
 
 import (
-	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"strconv"
@@ -93,12 +91,11 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 
 // logOpened reports that an incident was opened. An incident with a parent is not worth a warning: the parent is.
 func (s *Steward) logOpened(i *pb.Incident, c cause) {
-	level := slog.LevelWarn
+	log := s.log.Warn
 	if i.GetParent() != "" {
-		level = slog.LevelInfo
+		log = s.log.Info
 	}
-	s.log.Log(context.Background(), level, "open incident",
-		"copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "row", i.GetRow(), "cause", c.ref)
+	log("open incident", "copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "row", i.GetRow(), "cause", c.ref)
 }
 
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state
