@@ -60,8 +60,9 @@ func (w *convergeWorld) decide(t *testing.T, e converge.Event) func(context.Cont
 			for begun, decided := time.Now(), false; !decided && time.Since(begun) < restoreLimit; {
 				waiting, err := w.awaitOpen(ctx, restoreLimit, func(i *pb.Incident) bool {
 					// The approval of a copy that came back deletes it, which no client has done.
+					// Repairs that are held are approved at once.
 					return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && !w.isDecided(i.GetId()) &&
-						i.GetKind() != "resurrected"
+						i.GetKind() != "resurrected" && i.GetSpace() != lostSpace
 				})
 				if err != nil {
 					t.Logf("no incident to decide: %v", err)
@@ -307,7 +308,7 @@ func (w *convergeWorld) awaitRestored(ctx context.Context, items []converge.Item
 	for redriven := false; ; redriven = true {
 		var missing error
 		for _, p := range items {
-			if err := w.awaitCopied(ctx, p, restoreLimit); err != nil {
+			if err := w.awaitRepaired(ctx, p); err != nil {
 				missing = fmt.Errorf("%v: %w", p, err)
 				break
 			}
@@ -321,6 +322,31 @@ func (w *convergeWorld) awaitRestored(ctx context.Context, items []converge.Item
 			if err := w.runUntilOK(ctx, "dead", "redrive", "--topic", string(topic), "--since", "24h",
 				"--reason", "processes were killed"); err != nil {
 				return errors.Join(missing, err)
+			}
+		}
+	}
+}
+
+// awaitRepaired waits until an item of a lost space is copied again, and approves the repairs of the space if they are
+// held.
+func (w *convergeWorld) awaitRepaired(ctx context.Context, p converge.ItemRef) error {
+	for begun := time.Now(); ; {
+		err := w.awaitCopied(ctx, p, restoreLimit/6)
+		if err == nil || time.Since(begun) > restoreLimit || ctx.Err() != nil {
+			return err
+		}
+		all, err := read.OpenIncidents(ctx, w.app.DB(), "")
+		if err != nil {
+			continue // ClickHouse is away
+		}
+		for _, i := range all {
+			if i.GetKind() != incident.RepairsHeld || i.GetSpace() != p.Space ||
+				i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN {
+				continue
+			}
+			d := decisionOn(i, w.reason(i.GetId()+i.GetOpened().AsTime().String()), false)
+			if w.runUntilOK(ctx, "incident", "approve", schemas.IncidentKey(i), "--reason", d.Reason) == nil {
+				w.model.RecordDecision(d)
 			}
 		}
 	}

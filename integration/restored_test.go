@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"maps"
@@ -16,6 +17,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/ingest/hint"
 	planning "github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
@@ -59,7 +61,9 @@ func newLoop(t *testing.T) *memoryLoop {
 	m.must(err)
 	m.checker, err = fixity.New(fixity.Config{}, m, m, m)
 	m.must(err)
-	m.steward, err = steward.New(steward.Config{}, steward.Deps{Stores: m, Records: m, Log: slog.New(slog.DiscardHandler)})
+	log := slog.New(slog.DiscardHandler)
+	m.steward, err = steward.New(steward.Config{MaxMissing: 1, Round: func(schemas.Copy) time.Duration { return time.Hour }},
+		steward.Deps{Stores: m, Records: m, Copies: m, Board: incident.NewBoard(m, log), Publisher: m, Log: log})
 	m.must(err)
 	return m
 }
@@ -86,6 +90,13 @@ func (m *memoryLoop) RepairMode(string, string, time.Time) steward.Mode { return
 
 func (m *memoryLoop) Others(_, _, store string) []string {
 	return slices.DeleteFunc([]string{"1", "2"}, func(s string) bool { return s == store })
+}
+
+func (m *memoryLoop) Live(context.Context, schemas.Copy) (int64, error) { return 1000, nil }
+
+// Publish implements schemas.Publisher for parents of incidents, of which there are none.
+func (m *memoryLoop) Publish(context.Context, ...schemas.Message) error {
+	return errors.New("nothing is published but outputs")
 }
 
 func (m *memoryLoop) Open(context.Context, schemas.Copy, string) error  { return nil }

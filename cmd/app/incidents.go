@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -67,6 +68,15 @@ func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, fun
 	}
 }
 
+// maintainIncidents returns a function that does what no message about a copy leads to: it publishes incidents again
+// that another process has overwritten, and updates the parents of incidents.
+func (a *App) maintainIncidents(s *steward.Steward) func(context.Context, func(key string) bool) error {
+	republish := a.republishOverwritten(s)
+	return func(ctx context.Context, owns func(key string) bool) error {
+		return errors.Join(republish(ctx, owns), s.UpdateParents(ctx, owns))
+	}
+}
+
 // An Actor is the operator who acts, the reason, and the program that the action came through.
 type Actor struct{ Who, Reason, From string }
 
@@ -94,12 +104,15 @@ func (a *App) publishDecision(ctx context.Context, done *pb.AdminAction) (action
 	return done.GetId(), nil
 }
 
-// ApproveRepair publishes an operator's approval of the repair of the incident in the state i, and
-// returns the id of the action. It refuses an incident that the steward would not repair.
+// ApproveRepair publishes an operator's approval of the repair of the incident in the state i, or of
+// the repairs that wait under it, and returns the id of the action. It refuses an incident that the
+// steward would not repair.
 func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (action string, err error) {
-	key := schemas.IncidentKey(i)
+	key, held := schemas.IncidentKey(i), i.GetKind() == incident.RepairsHeld
 	switch {
-	case !steward.Repairable(i.GetKind()):
+	case held && i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING:
+		return "", fmt.Errorf("%w: incident %s: the repairs were approved before", precondition.Err, key)
+	case !held && !steward.Repairable(i.GetKind()):
 		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", precondition.Err, key, i.GetKind())
 	case steward.Acceptable(i.GetKind()) && i.GetObject() == nil:
 		return "", fmt.Errorf("%w: incident %s: no check has found the copy yet", precondition.Err, key)

@@ -220,25 +220,32 @@ func (a *App) checker() ([]part, error) {
 }
 
 func (a *App) steward() ([]part, error) {
-	c := steward.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}
+	c := steward.Config{Large: int64(a.cfg.Duplication.LargeThreshold), MaxMissing: float64(a.cfg.Sweep.MaxMissing),
+		Round: func(c schemas.Copy) time.Duration { return a.cfg.Fixity.PeriodOf(c.Account, c.Store, c.Space) }}
 	if intervals := a.cfg.Fixity.Recheck; len(intervals) > 0 {
 		c.Recheck = intervals[0]
 	}
-	s, err := steward.New(c, steward.Deps{Stores: a.stores, Records: a.reader, Log: a.log})
+	live := newLiveCounts(a.countLive)
+	s, err := steward.New(c, steward.Deps{Stores: a.stores, Records: a.reader, Copies: live, Board: a.incidentBoard,
+		Publisher: a.producer, Log: a.log})
 	if err != nil {
 		return nil, err
 	}
-	a.onIncident = append(a.onIncident, s.Apply)
+	a.onIncident = append(a.onIncident, s.Apply) // after those of the board
 	pool, err := kafka.NewPool(a.kafka, a.decisions(kafka.PoolConfig{Role: schemas.RoleSteward,
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward handles all messages of a copy, and has read the decisions of its predecessor.
-		CoPartitioned: true, Prepare: a.incidents.CatchUp,
-		Maintain: a.republishOverwritten(s), MaintainInterval: a.republishInterval,
-		MaintainDue: func() bool { return len(s.Overwritten()) > 0 }}), s.Handle)
+		CoPartitioned: true,
+		Prepare: func(ctx context.Context) error {
+			s.Assigned()
+			return a.incidents.CatchUp(ctx)
+		},
+		Maintain: a.maintainIncidents(s), MaintainInterval: a.republishInterval,
+		MaintainDue: func() bool { return s.ParentsDue() || len(s.Overwritten()) > 0 }}), s.Handle)
 	if err != nil {
 		return nil, err
 	}
-	return []part{afterTables("steward", pool.Run, a.policies)}, nil
+	return []part{afterTables("steward", pool.Run, a.policies), {"live counts", live.Run}}, nil
 }
 
 // sink writes the log tables and, in a consumer group of its own, the state tables.

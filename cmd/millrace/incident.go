@@ -31,6 +31,7 @@ type incidentFilter struct {
 	kinds            []string
 	since, olderThan string
 	pending, all     bool
+	children         bool
 }
 
 func (f *incidentFilter) register(c *cobra.Command) {
@@ -43,12 +44,13 @@ func (f *incidentFilter) register(c *cobra.Command) {
 	c.Flags().StringVar(&f.olderThan, "older-than", "", "only incidents opened longer ago than this `DURATION`: 90m, 7d")
 	c.Flags().BoolVar(&f.pending, "pending", false, "list copies with checks that are not concluded yet")
 	c.Flags().BoolVar(&f.all, "all", false, "list closed incidents too")
+	c.Flags().BoolVar(&f.children, "children", false, "list the incidents that have an open parent, too")
 }
 
 // selection converts the flags. It is pure.
 func (f *incidentFilter) selection(now time.Time) (s read.IncidentSelection, err error) {
 	s = read.IncidentSelection{Of: f.of, Kinds: f.kinds, Closed: f.all}
-	if f.pending && (f.all || len(f.kinds) > 0 || f.since != "" || f.olderThan != "") {
+	if f.pending && (f.all || f.children || len(f.kinds) > 0 || f.since != "" || f.olderThan != "") {
 		return s, fmt.Errorf("%w: --pending takes --account, --store and --space, and no other flag that selects", usage.Err)
 	}
 	if f.since != "" {
@@ -77,6 +79,9 @@ func newIncidentList() *cobra.Command {
 		Short: "List open incidents, or checks that may become incidents",
 		Long: `Lists the open incidents of copies, tables, spaces, policies and records, the oldest first.
 
+Incidents with one cause have an open incident as parent, repairs-held or incidents-grouped. Only the parent is
+listed, with their number; --children lists them too.
+
 With --all it lists closed incidents too. Several of them may have the same key.
 
 With --pending it lists the copies with a check of the last 35 days that is not concluded yet: the preliminary
@@ -98,11 +103,7 @@ verdict, since when, and the time of the next check. An incident is opened only 
 			if err != nil {
 				return err
 			}
-			rows := make([]incidentRow, 0, len(incidents))
-			for _, i := range incidents {
-				rows = append(rows, incidentOf(i))
-			}
-			return printList(c.OutOrStdout(), o, rows, incidentTable())
+			return printList(c.OutOrStdout(), o, incidentRows(incidents, by.children), incidentTable())
 		},
 	}
 	f.register(c)
@@ -167,6 +168,10 @@ type incidentRow struct {
 	Closed  *time.Time `json:"closed"` // null: it is open
 	Repairs int32      `json:"repairs"`
 	Last    string     `json:"last_step"` // with its detail
+	// Parent is the id of the incident that stands for this one and others; empty: none does. Children is the number of
+	// the open ones.
+	Parent   string `json:"parent"`
+	Children int    `json:"children"`
 }
 
 func incidentOf(i *pb.Incident) incidentRow {
@@ -174,7 +179,7 @@ func incidentOf(i *pb.Incident) incidentRow {
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
 		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: incidentState(i.GetState()), Row: i.GetRow(),
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Closed: timeOf(i.GetClosed()),
-		Repairs: i.GetRepairs(), Last: lastStep(i),
+		Repairs: i.GetRepairs(), Last: lastStep(i), Parent: i.GetParent(),
 	}
 }
 
@@ -194,7 +199,7 @@ func lastStep(i *pb.Incident) string {
 // incidentTable returns the table of incidents.
 func incidentTable() table[incidentRow] {
 	return table[incidentRow]{"KEY\tSTATE\tROW\tOPENED\tLAST STEP", func(r incidentRow) []string {
-		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last}
+		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last + childrenOf(r)}
 	}}
 }
 

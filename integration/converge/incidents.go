@@ -15,6 +15,8 @@ const (
 	policyRefused     = "policy-refused"
 	deletesHeld       = "deletes-held"
 	listingIncomplete = "listing-incomplete"
+	repairsHeld       = "repairs-held"
+	incidentsGrouped  = "incidents-grouped"
 )
 
 // Incident is an incident that was opened at any time. An incident of a table, space, policy or record has no Item.
@@ -71,7 +73,9 @@ func (m *Model) explainsIncident(i Incident) bool {
 		return m.any(Empty) || m.any(Restore)
 	case recordUnreadable:
 		return m.faults[faultTarget{CorruptRecord, i.Subject}]
-	case spaceMissing, listingIncomplete:
+	case incidentsGrouped: // of copies, each of which has an incident of its own
+		return true
+	case spaceMissing, listingIncomplete, repairsHeld:
 		return m.faults[faultTarget{LoseSpace, i.Store + "/" + i.Space}]
 	case deletesHeld: // the source's delete is only a guess
 		return m.faults[faultTarget{LoseAndGuess, i.Space}]

@@ -118,8 +118,9 @@ func TestRows(t *testing.T) {
 				State:  pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
 				Opened: when, Updated: later, Closed: later, Checked: later, Row: 13, Expected: map[string]string{"md5": md5},
 				Found: map[string]string{"md5": id2},
-				// no columns: object_size nearly says Size, and audit_log LastEvent
+				// no columns: object_size nearly says Size, audit_log LastEvent, and bit_log Worker
 				Object: object, Repairs: 3, Parent: "p", StepCount: 5, Subject: "t/0@7", Size: 1 << 40, LastEvent: later,
+				Worker: "w",
 				Steps: []*pb.IncidentStep{{Time: later, Action: "a1", Ref: "r1", By: "b1", Detail: "d1"},
 					{Time: when, Action: "a2", Detail: long}},
 			},

@@ -176,6 +176,15 @@ func (b *Board) IsOpen(s Subject) bool {
 	return !closed(i)
 }
 
+// ClosedAt returns when the incident about s was closed; the zero time if it is open or was never opened.
+func (b *Board) ClosedAt(s Subject) time.Time {
+	i := b.get(s.Key())
+	if i == nil || !closed(i) {
+		return time.Time{}
+	}
+	return i.GetClosed().AsTime()
+}
+
 // Accepted reports whether an operator closed the incident about s and it has not been opened again.
 func (b *Board) Accepted(s Subject) bool {
 	i := b.get(s.Key())
@@ -219,7 +228,7 @@ func (b *Board) change(ctx context.Context, key string, next func(*pb.Incident, 
 	b.Apply([]byte(key), i)
 	step := i.GetSteps()[len(i.GetSteps())-1]
 	level := slog.LevelWarn
-	if closed(i) {
+	if closed(i) || step.GetAction() == stepSeen { // an open incident has a warning already
 		level = slog.LevelInfo
 	}
 	b.log.Log(ctx, level, "publish incident",

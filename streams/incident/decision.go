@@ -53,6 +53,15 @@ func (b *Board) Ordered(ctx context.Context, s Subject, detail string) error {
 	})
 }
 
+// Approval returns the step with which an operator approved the incident about s; nil if it is closed or was not
+// approved.
+func (b *Board) Approval(s Subject) *pb.IncidentStep {
+	if step := decisionOf(b.get(s.Key())); step.GetAction() == stepApproved {
+		return step
+	}
+	return nil
+}
+
 // A Phase says how far the work on an incident is.
 type Phase int
 

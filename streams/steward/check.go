@@ -51,7 +51,7 @@ func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.M
 		return nil, nil
 	}
 	defer s.lock(cp)()
-	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
+	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
 	i := s.table.find(cp, kindMetadata)
 	started := r.GetStarted().AsTime()
 	older := (started.Before(s.table.newest(cp)) || started.Before(i.GetChecked().AsTime())) && !followsUp(i, r)
@@ -71,7 +71,7 @@ func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.M
 	case closed(i):
 		i = s.open(cp, kindMetadata, i, c)
 		s.step(i, stepOpened, c, r.GetMetadataDetail())
-		s.log.Warn("open incident", "copy", cp.String(), "kind", kindMetadata, "check", c.ref)
+		s.logOpened(i, c)
 	default:
 		i = clone(i)
 		s.step(i, stepSeenAgain, c, r.GetMetadataDetail())
@@ -149,7 +149,10 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	}
 	cp := schemas.CopyOf(r)
 	defer s.lock(cp)()
-	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
+	if r.GetFinding() == kindMissing {
+		defer s.table.decide(cp)()
+	}
+	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
 	i := s.table.find(cp, r.GetFinding())
 	older := r.GetStarted().AsTime().Before(s.table.newest(cp)) && !followsUp(i, r)
 	switch {
@@ -163,10 +166,10 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		s.step(i, stepOlder, c, r.GetFinding())
 		return s.save(i, c.ref), nil
 	}
-	if closed(i) {
+	opens := closed(i)
+	if opens {
 		i = s.open(cp, r.GetFinding(), i, c)
 		s.step(i, stepOpened, c, r.GetDetail())
-		s.log.Warn("open incident", "copy", cp.String(), "kind", i.GetKind(), "row", r.GetRow(), "check", c.ref)
 	} else {
 		i = clone(i)
 		s.step(i, stepSeenAgain, c, r.GetDetail())
@@ -182,6 +185,9 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	}
 	if err := s.proceed(ctx, i, r, c); err != nil {
 		return nil, err
+	}
+	if opens { // not before it is known whether it has a parent
+		s.logOpened(i, c)
 	}
 	return s.save(i, c.ref), nil
 }
@@ -223,6 +229,14 @@ func (s *Steward) applyMode(ctx context.Context, i *pb.Incident, c cause) error 
 	}
 	if mode == Auto && (i.GetKind() == kindReplaced || i.GetKind() == kindBack) {
 		mode = Approve
+	}
+	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	defer cancel()
+	if i.GetKind() == kindMissing && (mode == Auto || mode == Approve) {
+		var err error
+		if mode, err = s.holdMode(ctx, i, c, mode); err != nil {
+			return err
+		}
 	}
 	switch mode {
 	case Auto:

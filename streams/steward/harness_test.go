@@ -2,6 +2,7 @@ package steward
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
 )
 
 const (
@@ -42,6 +44,50 @@ type harness struct {
 	orders  []*pb.DuplicationCommand    // published
 	tasks   []*pb.FixityTask            // published
 	deletes []*pb.DeletionCommand       // published
+	board   *incident.Board
+	live    int64             // copies on record in each space; negative: unknown
+	actions []*pb.AdminAction // published
+	refused error             // of the next Publish, which has no effect
+	log     *slog.Logger
+	large   int64 // size of items of class large
+}
+
+// Live implements Copies.
+func (w *harness) Live(context.Context, schemas.Copy) (int64, error) {
+	if w.live < 0 {
+		return 0, errors.New("no answer")
+	}
+	return w.live, nil
+}
+
+// Publish implements schemas.Publisher for the board and for the approvals of children.
+func (w *harness) Publish(_ context.Context, msgs ...schemas.Message) error {
+	if err := w.refused; err != nil {
+		w.refused = nil
+		return err
+	}
+	for _, m := range msgs {
+		switch b := m.Body.(type) {
+		case *pb.Incident:
+			w.record(b)
+		case *pb.AdminAction:
+			if m.Topic != schemas.Admin || schemas.Validate(b) != nil {
+				w.t.Errorf("action on %s: %v", m.Topic, b)
+			}
+			w.actions = append(w.actions, b)
+		default:
+			w.t.Errorf("published %v", b)
+		}
+	}
+	return nil
+}
+
+// record makes i the newest record of its key.
+func (w *harness) record(i *pb.Incident) {
+	key := schemas.IncidentKey(i)
+	w.topic[key] = proto.CloneOf(i)
+	w.board.Apply([]byte(key), w.topic[key])
+	w.steward.Apply([]byte(key), w.topic[key])
 }
 
 func (w *harness) RepairMode(_, store string, _ time.Time) Mode { return w.modes[store] }
@@ -70,6 +116,7 @@ func newHarness(t *testing.T) *harness {
 	w := &harness{
 		t: t, modes: map[string]Mode{"1": Approve, "2": Auto, "3": Auto},
 		records: map[schemas.Copy]*pb.Record{}, topic: map[string]*pb.Incident{},
+		live: 1000, log: slog.New(slog.DiscardHandler),
 	}
 	for _, store := range []string{"1", "3"} {
 		w.records[in(store)] = live(want)
@@ -91,12 +138,16 @@ func live(digests map[string]string) *pb.Record {
 
 // restart replaces the Steward with a new one that has read the topic.
 func (w *harness) restart() {
-	s, err := New(Config{}, Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)})
+	w.board = incident.NewBoard(w, w.log)
+	round := func(schemas.Copy) time.Duration { return 90 * 24 * time.Hour }
+	s, err := New(Config{MaxMissing: 0.1, Round: round, Large: w.large}, Deps{
+		Stores: w, Records: w, Copies: w, Board: w.board, Publisher: w, Log: w.log})
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	w.steward = s
 	for key, i := range w.topic {
+		w.board.Apply([]byte(key), i)
 		s.Apply([]byte(key), i)
 	}
 }
@@ -118,9 +169,7 @@ func (w *harness) handle(b schemas.Body) []schemas.Message {
 	for _, m := range out {
 		switch b := m.Body.(type) {
 		case *pb.Incident:
-			key := schemas.IncidentKey(b)
-			w.topic[key] = proto.CloneOf(b)
-			w.steward.Apply([]byte(key), w.topic[key])
+			w.record(b)
 		case *pb.DuplicationCommand:
 			if m.Topic != schemas.DuplicationHigh {
 				w.t.Errorf("order on %s", m.Topic)

@@ -19,6 +19,7 @@ const (
 	stepSeenAgain = "seen-again"
 	stepOlder     = "older-check"
 	stepAsked     = "approval-asked"
+	stepHeld      = "repair-held" // with others of the space, for one approval
 	stepApproved  = "approved"
 	stepOrdered   = "repair-ordered"
 	stepRepaired  = "repaired"
@@ -49,9 +50,10 @@ const (
 
 // A cause is the message that changes an incident.
 type cause struct {
-	ref string // id of the message
-	by  string // the operator, if there is one
-	at  time.Time
+	ref    string // id of the message
+	by     string // the operator, if there is one
+	at     time.Time
+	worker string // of a result: which made it
 }
 
 // step adds a step to i, which must be a clone.
@@ -80,10 +82,20 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 	}
 	i := &pb.Incident{
 		Account: cp.Account, Store: cp.Store, Space: cp.Space, Item: cp.Item, Kind: kind,
-		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(opened),
+		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(opened), Worker: c.worker,
 	}
 	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
+	s.group(i)
 	return i
+}
+
+// logOpened reports that an incident was opened. An incident with a parent is not worth a warning: the parent is.
+func (s *Steward) logOpened(i *pb.Incident, c cause) {
+	log := s.log.Warn
+	if i.GetParent() != "" {
+		log = s.log.Info
+	}
+	log("open incident", "copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "row", i.GetRow(), "cause", c.ref)
 }
 
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state

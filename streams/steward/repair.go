@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
 )
 
 // The actions of an operator that a Steward handles. Their target is the key of an incident.
@@ -63,7 +64,10 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 		return nil, nil
 	}
 	if parts := strings.Split(a.GetTarget(), "/"); len(parts) > 4 && parts[3] == "" {
-		return nil, nil // the steward has no incidents without an item: the command closes them
+		if parts[4] == incident.RepairsHeld && a.GetAction() == ActionApprove {
+			return nil, s.approveHeld(ctx, a)
+		}
+		return nil, nil // the command closes incidents without an item
 	}
 	i := s.table.get(a.GetTarget())
 	if i != nil {
@@ -158,7 +162,7 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 // observed opens or updates the incident of a copy in which an executor found a fault.
 func (s *Steward) observed(cp schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
 	defer s.lock(cp)()
-	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
+	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
 	i := s.table.find(cp, kind)
 	newest := s.table.newest(cp)
 	if kind == kindDiffers {
@@ -178,7 +182,7 @@ func (s *Steward) observed(cp schemas.Copy, kind string, r *pb.DuplicationResult
 		i = s.open(cp, kind, i, c)
 		i.Expected = r.GetDigests()
 		s.step(i, stepOpened, c, r.GetResult())
-		s.log.Warn("open incident", "copy", cp.String(), "kind", kind, "result", c.ref)
+		s.logOpened(i, c)
 	default:
 		i = clone(i)
 		s.step(i, stepSeenAgain, c, r.GetResult())

@@ -2,7 +2,6 @@ package steward
 
 import (
 	"errors"
-	"log/slog"
 	"reflect"
 	"testing"
 
@@ -62,14 +61,8 @@ func TestSizeOfOrders(t *testing.T) {
 			}
 			cause := tt.of(w)
 			for range 2 { // its outputs are lost, except the incident
-				var err error
-				deps := Deps{Stores: w, Records: w, Log: slog.New(slog.DiscardHandler)}
-				if w.steward, err = New(Config{Large: 100}, deps); err != nil {
-					t.Fatal(err)
-				}
-				for key, i := range w.topic {
-					w.steward.Apply([]byte(key), i)
-				}
+				w.large = 100
+				w.restart()
 				var got []sent
 				for _, m := range w.handleWithoutPublishing(cause) {
 					switch b := m.Body.(type) {

@@ -1,10 +1,14 @@
 // Package steward manages the incidents of copies. It opens, updates and closes incidents according to the results of
 // checks and of duplication, and orders repairs.
 //
-// At most one incident is open for a copy and kind. A decision depends only on the incident and the message, so that a
-// message that is handled twice publishes the same decision again. Checks count in the order of their start times; an
-// older check does not change the state of an incident. Repair orders carry preconditions, so that executing one twice
-// has no further effect.
+// At most one incident is open for a copy and kind. A message that is handled twice publishes the same decision again.
+// Checks count in the order of their start times; an older check does not change the state of an incident. Repair
+// orders carry preconditions, so that executing one twice has no further effect.
+//
+// Incidents with one cause have a parent, an incident without an item: many that were opened within an hour, or a space
+// of which a store has lost so much that the repairs wait for one approval. Each steward counts the incidents of all
+// copies, those of other stewards as soon as it has read them. So a few more may be reported, or repaired, one by one
+// than the limits say. One steward owns each parent.
 package steward
 
 import (
@@ -19,6 +23,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -49,8 +54,20 @@ type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
+// Copies counts copies.
+type Copies interface {
+	// Live returns the number of live copies on record of a space of a store, which may be some time old. An error means
+	// that the number is unknown.
+	Live(ctx context.Context, space schemas.Copy) (int64, error)
+}
+
 // Config holds the settings of a Steward.
 type Config struct {
+	// MaxMissing is the share of the copies of a space of a store that are repaired without approval if they are missing
+	// within a round.
+	MaxMissing float64
+	// Round returns the duration of a round of checks of a space in a store. It is required.
+	Round func(space schemas.Copy) time.Duration
 	// MaxRepairs is the number of repairs of one incident that are ordered without approval; 0 means 3.
 	MaxRepairs int
 	// MaxSteps is the number of steps that an incident carries, the newest ones; 0 means 100.
@@ -66,9 +83,12 @@ type Config struct {
 
 // Deps are the dependencies of a Steward. All are required.
 type Deps struct {
-	Stores  Stores
-	Records Records
-	Log     *slog.Logger
+	Stores    Stores
+	Records   Records
+	Copies    Copies
+	Board     *incident.Board   // it has applied each record of the topic incidents before the Steward does
+	Publisher schemas.Publisher // of approvals
+	Log       *slog.Logger
 }
 
 // A Steward handles results and approvals. It is safe for concurrent use.
@@ -76,9 +96,17 @@ type Steward struct {
 	config  Config
 	stores  Stores
 	records Records
+	copies  Copies
+	board   *incident.Board
 	log     *slog.Logger
 	table   table
 	seed    maphash.Seed
+
+	publisher schemas.Publisher
+	// sent has the ids of the approvals of children that were published and are not in effect yet, and updated when
+	// parents were updated last, by key. Only UpdateParents uses them.
+	sent    map[string]bool
+	updated map[string]time.Time
 	// locks are held while an incident of a copy is read and changed. A copy uses the lock at its hash.
 	locks [256]sync.Mutex
 }
@@ -88,8 +116,10 @@ func New(c Config, d Deps) (*Steward, error) {
 	switch {
 	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.RepairTimeout < 0 || c.Recheck < 0 || c.Large < 0:
 		return nil, errors.New("steward: max repairs, max steps, repair timeout, recheck or large is negative")
-	case d.Stores == nil || d.Records == nil || d.Log == nil:
-		return nil, errors.New("steward: stores, records or log are missing")
+	case c.MaxMissing < 0 || c.Round == nil:
+		return nil, errors.New("steward: max missing is negative, or the duration of rounds is missing")
+	case d.Stores == nil || d.Records == nil || d.Copies == nil || d.Board == nil || d.Publisher == nil || d.Log == nil:
+		return nil, errors.New("steward: a dependency is missing")
 	}
 	if c.MaxRepairs == 0 {
 		c.MaxRepairs = 3
@@ -104,8 +134,9 @@ func New(c Config, d Deps) (*Steward, error) {
 		c.Recheck = 5 * time.Minute
 	}
 	return &Steward{
-		config: c, stores: d.Stores, records: d.Records,
+		config: c, stores: d.Stores, records: d.Records, copies: d.Copies, board: d.Board, publisher: d.Publisher,
 		log: d.Log.With("part", "steward"), seed: maphash.MakeSeed(),
+		sent: map[string]bool{}, updated: map[string]time.Time{},
 	}, nil
 }
 

@@ -3,10 +3,12 @@ package steward
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
 )
 
 // A table holds the newest state of each incident of a copy, closed ones included: the record of the topic with the
@@ -17,11 +19,19 @@ type table struct {
 	incidents map[string]*pb.Incident
 	copies    map[schemas.Copy][]string // sorted keys of the incidents of each copy
 	stale     map[string]bool           // keys for which the newest record of the topic lacks steps
+	tally     tally
+	deciding  map[schemas.Copy]bool // missing copies about which a message is being handled
+
+	// changed reports that a parent may have to be updated: a child, a missing copy or a parent has changed.
+	changed atomic.Bool
 }
 
-// apply applies a record of the topic. It ignores incidents without an item, which other roles manage.
+// apply applies a record of the topic. It ignores incidents without an item, which other roles and the board manage.
 func (t *table) apply(key string, i *pb.Incident) {
 	if i != nil && i.GetItem() == "" {
+		if i.GetKind() == incident.RepairsHeld || i.GetKind() == incident.Grouped {
+			t.changed.Store(true)
+		}
 		return
 	}
 	t.mu.Lock()
@@ -71,6 +81,7 @@ func (t *table) drop(key string, old *pb.Incident) {
 	if old == nil {
 		return
 	}
+	t.count(old, nil)
 	delete(t.incidents, key)
 	c := schemas.CopyOf(old)
 	keys := slices.DeleteFunc(t.copies[c], func(k string) bool { return k == key })
@@ -91,7 +102,69 @@ func (t *table) put(key string, i *pb.Incident) {
 		slices.Sort(keys)
 		t.copies[c] = keys
 	}
+	t.count(t.incidents[key], i)
 	t.incidents[key] = i
+}
+
+// count counts the incident now in place of old; both may be nil.
+func (t *table) count(old, now *pb.Incident) {
+	t.tally.add(old, -1)
+	t.tally.add(now, 1)
+	for _, i := range [...]*pb.Incident{old, now} {
+		if i.GetParent() != "" || i.GetKind() == kindMissing {
+			t.changed.Store(true)
+		}
+	}
+}
+
+// recent counts the incidents that were opened within groupWindow of i, by what they have in common with i. i is
+// counted, and its predecessor of the same key is not.
+func (t *table) recent(i *pb.Incident) recent {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	n := t.tally.recent(i)
+	var before tally
+	before.add(t.incidents[schemas.IncidentKey(i)], 1)
+	old := before.recent(i)
+	return recent{n.space - old.space + 1, n.store - old.store + 1, n.worker - old.worker + 1}
+}
+
+// decide makes lost count a missing copy whose incident is being decided about, until the returned function is called.
+func (t *table) decide(c schemas.Copy) (end func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.deciding == nil {
+		t.deciding = map[schemas.Copy]bool{}
+	}
+	t.deciding[c] = true
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		delete(t.deciding, c)
+	}
+}
+
+// lost counts the copies of a space of a store that are missing, or were missing since a time and were repaired.
+func (t *table) lost(space schemas.Copy, since time.Time) int64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	n := t.tally.lost(space, since)
+	for c := range t.deciding {
+		key := schemas.Key(c.Account, c.Store, c.Space, c.Item, kindMissing)
+		if c.WithoutItem() == space && closed(t.incidents[key]) {
+			n++
+		}
+	}
+	return n
+}
+
+// each calls do for each incident.
+func (t *table) each(do func(*pb.Incident)) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, i := range t.incidents {
+		do(i)
+	}
 }
 
 // set stores a decision.

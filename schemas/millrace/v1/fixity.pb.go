@@ -1159,7 +1159,8 @@ type Incident struct {
 	Found    map[string]string `protobuf:"bytes,14,rep,name=found,proto3" json:"found,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Object   *Identity         `protobuf:"bytes,15,opt,name=object,proto3" json:"object,omitempty"`
 	Repairs  int32             `protobuf:"varint,16,opt,name=repairs,proto3" json:"repairs,omitempty"`
-	Parent   string            `protobuf:"bytes,17,opt,name=parent,proto3" json:"parent,omitempty"`
+	// The id of the incident without an item that stands for this one and others with the same cause.
+	Parent string `protobuf:"bytes,17,opt,name=parent,proto3" json:"parent,omitempty"`
 	// The number of all steps, including those that are no longer carried.
 	StepCount int32           `protobuf:"varint,18,opt,name=step_count,json=stepCount,proto3" json:"step_count,omitempty"`
 	Steps     []*IncidentStep `protobuf:"bytes,19,rep,name=steps,proto3" json:"steps,omitempty"`
@@ -1169,7 +1170,9 @@ type Incident struct {
 	// and kind.
 	Subject string `protobuf:"bytes,21,opt,name=subject,proto3" json:"subject,omitempty"`
 	// FixityResult.last_event of the check that found the fault.
-	LastEvent     *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
+	LastEvent *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
+	// The worker whose check or copy opened it.
+	Worker        string `protobuf:"bytes,23,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1358,6 +1361,13 @@ func (x *Incident) GetLastEvent() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *Incident) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
 var File_millrace_v1_fixity_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fixity_proto_rawDesc = "" +
@@ -1459,7 +1469,7 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x10\n" +
 	"\x03ref\x18\x03 \x01(\tR\x03ref\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
-	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xaa\a\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xc2\a\n" +
 	"\bIncident\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1485,7 +1495,8 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x04size\x18\x14 \x01(\x03R\x04size\x12\x18\n" +
 	"\asubject\x18\x15 \x01(\tR\asubject\x129\n" +
 	"\n" +
-	"last_event\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\tlastEvent\x1a;\n" +
+	"last_event\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\tlastEvent\x12\x16\n" +
+	"\x06worker\x18\x17 \x01(\tR\x06worker\x1a;\n" +
 	"\rExpectedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +

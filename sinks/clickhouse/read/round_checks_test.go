@@ -167,12 +167,18 @@ func TestCountIncidents(t *testing.T) {
 		of("replaced", "c", "3", time.Hour, 1, open), of("replaced", "c", "3", time.Hour, 2, closed),
 		of("replaced", "d", "4", time.Hour, 1, open), of("replaced", "d", "5", 3*time.Hour, 1, closed), // a later one
 		of("content-missing", "a", "6", 3*time.Hour, 1, open))
+	parent := of("repairs-held", "", "7", 4*time.Hour, 1, open)
+	child := of("content-missing", "e", "8", 4*time.Hour, 1, waiting)
+	child.Parent = parent.GetId()
+	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20, parent, child)...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil {
 		t.Fatal(err)
 	}
 	got, err := read.CountIncidents(t.Context(), db, "")
 	want := []read.IncidentCount{
-		{Kind: "content-missing", Open: 1, Oldest: clickhousetest.At(3 * time.Hour).AsTime().Truncate(time.Millisecond)},
+		{Kind: "content-missing", Open: 2, Oldest: clickhousetest.At(3 * time.Hour).AsTime().Truncate(time.Millisecond)},
+		{Kind: "repairs-held", Open: 1, Waiting: 1,
+			Oldest: clickhousetest.At(4 * time.Hour).AsTime().Truncate(time.Millisecond)},
 		{Kind: "replaced", Open: 2, Waiting: 1, Oldest: clickhousetest.At(time.Hour).AsTime().Truncate(time.Millisecond)}}
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
