@@ -242,6 +242,7 @@ func (w *damagedWorld) awaitCopies(want map[string]int) {
 // repaired if the store is to be repaired without approval, and every other copy is left as it is. In the full form the
 // process of the checker and the steward is killed twice meanwhile.
 func TestDamage(t *testing.T) {
+	need.Integration(t)
 	w := newDamagedWorld(t, need.Amount(100, 1667, 5000), need.Amount(1, 20, 60))
 	w.serve(t, "sink,planner,delayer,copier,deleter")
 	checker := w.start(t, "checker,steward")
