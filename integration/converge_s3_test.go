@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"net/http"
 	"strings"
 	"sync"
@@ -39,7 +40,13 @@ func (w *convergeWorld) serveS3(t *testing.T) {
 		},
 	})
 	t.Cleanup(w.s3.Close)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, w.s3.URL()+"/"+clockBucket, nil)
+	requestS3(t, w.s3, http.MethodPut, clockBucket, nil)
+}
+
+// requestS3 makes a request to a server, as another program does. The path begins with the bucket.
+func requestS3(t *testing.T, s *s3test.Server, method, path string, body []byte) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, s.URL()+"/"+path, bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,6 +55,9 @@ func (w *convergeWorld) serveS3(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
+	if resp.StatusCode >= http.StatusMultipleChoices {
+		t.Fatalf("%s %s: status %d", method, path, resp.StatusCode)
+	}
 }
 
 // hookKey is a request that a hook may wait for: a method and the key of an item.

@@ -43,17 +43,27 @@ func TestConverge(t *testing.T) {
 		seed = uint64(time.Now().UnixNano())
 	}
 	until := time.Now().Add(time.Duration(need.Amount(0, 0, 55)) * time.Minute)
-	if text := os.Getenv(seedEnv); text != "" {
-		var err error
-		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
-			t.Fatalf("%s: %v", seedEnv, err)
-		}
-		until = time.Now()
+	if given, ok := givenSeed(t); ok {
+		seed, until = given, time.Now()
 	}
 	for first := true; first || time.Now().Before(until); first = false {
 		t.Run(strconv.FormatUint(seed, 10), func(t *testing.T) { converged(t, seed, form) })
 		seed++
 	}
+}
+
+// givenSeed returns the seed that a single run is to repeat, if one is set.
+func givenSeed(t *testing.T) (seed uint64, given bool) {
+	t.Helper()
+	text, given := os.LookupEnv(seedEnv)
+	if !given || text == "" {
+		return 0, false
+	}
+	seed, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", seedEnv, err)
+	}
+	return seed, true
 }
 
 // converged makes one run and compares its final state with the model.

@@ -232,19 +232,13 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 // open opens the clients' stores.
 func (w *convergeWorld) open(t *testing.T) {
 	t.Helper()
-	log := slog.New(slog.DiscardHandler)
-	var err error
-	if w.app, err = app.Open(t.Context(), w.cfg, app.Options{Log: log, Drain: time.Second}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.app.Close)
-	if w.client, err = w.app.EmittingStore("acme", sourceStore, "client"); err != nil {
-		t.Fatal(err)
-	}
-	k := client.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix, ClientID: "converge", Log: log}
+	w.app, w.client = w.openClient(t)
+	k := client.Config{Brokers: w.cfg.Kafka.Brokers, Prefix: w.cfg.Kafka.TopicPrefix, ClientID: "converge",
+		Log: slog.New(slog.DiscardHandler)}
 	for _, l := range w.cfg.Delay.Lanes {
 		k.Lanes = append(k.Lanes, client.Lane{Name: l.Name, Delay: l.Delay})
 	}
+	var err error
 	if w.producer, err = kafka.NewProducer(k, "converge"); err != nil {
 		t.Fatal(err)
 	}

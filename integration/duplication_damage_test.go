@@ -53,11 +53,23 @@ func (w *copyWorld) overwriteFile(store, text string) {
 // rot changes the bytes of a file and nothing else that its driver reports.
 func (w *copyWorld) rot(store, text string) {
 	w.t.Helper()
-	name := w.file(store)
+	w.must(rotFile(w.file(store), func([]byte) []byte { return []byte(text) }))
+}
+
+// rotFile changes the bytes of a file in place, and keeps its modification time and its attributes.
+func rotFile(name string, edit func([]byte) []byte) error {
 	i, err := os.Stat(name)
-	w.must(err)
-	w.must(os.WriteFile(name, []byte(text), i.Mode()))
-	w.must(os.Chtimes(name, time.Time{}, i.ModTime()))
+	if err != nil {
+		return err
+	}
+	was, err := os.ReadFile(name)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(name, edit(was), i.Mode()); err != nil {
+		return err
+	}
+	return os.Chtimes(name, time.Time{}, i.ModTime())
 }
 
 func (w *copyWorld) file(store string) string {

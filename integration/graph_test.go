@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -144,6 +145,21 @@ func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 	}
 }
 
+// openClient opens the stores for a client of store 1 until the end of the test. What the client does is reported.
+func (p *setup) openClient(t *testing.T) (*app.App, *emit.Store) {
+	t.Helper()
+	a, err := app.Open(t.Context(), p.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(a.Close)
+	store, err := a.EmittingStore("acme", "1", "client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, store
+}
+
 // joined waits until groups are stable. The embedded broker may keep a member forever that is killed while it joins.
 func (p *setup) joined(t *testing.T, groups ...string) {
 	t.Helper()
@@ -175,15 +191,7 @@ func TestRolesInSeparateProcesses(t *testing.T) {
 	kill := p.serve(t, "copier,checker,deleter,sweeper")
 
 	ctx := t.Context()
-	a, err := app.Open(ctx, p.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	store, err := a.EmittingStore("acme", "1", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, store := p.openClient(t)
 	ids := append([]string{"again/and again.txt", "deleted/soon"}, storagetest.OddIDs()...)
 	put := func(space, item, content string) {
 		t.Helper()

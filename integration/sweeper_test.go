@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -18,7 +17,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/need"
@@ -66,15 +64,19 @@ func newSwept(t *testing.T, edit func(*config.Config)) *swept {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.admin.Close)
-	seed := uint64(time.Now().UnixNano())
-	t.Logf("seed %d", seed)
+	seed, given := givenSeed(t)
+	if !given {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Logf("seed %d: %s=%d repeats this run", seed, seedEnv, seed)
 	s.random = rand.New(rand.NewPCG(seed, 0))
 	return s
 }
 
-func (s *swept) start(t *testing.T) *process {
+// start starts a process with roles, which the test may kill.
+func (s *swept) start(t *testing.T, roles string) *process {
 	t.Helper()
-	return startProgram(t, "sweeper", exec.Command(binaries(t), "run", "--config", s.file, "--roles", "sweeper"))
+	return startProgram(t, roles, exec.Command(binaries(t), "run", "--config", s.file, "--roles", roles))
 }
 
 // published returns the number of records in a topic.
@@ -134,7 +136,7 @@ func (s *swept) awaitMember(ctx context.Context, t *testing.T) {
 // beyond its session while another one takes over.
 func (s *swept) interrupt(t *testing.T, kills int, topic schemas.Topic, ended func() bool) {
 	t.Helper()
-	s.sweeper = s.start(t)
+	s.sweeper = s.start(t, "sweeper")
 	for s.interrupted < kills && !s.goOn(t, topic, ended) {
 		s.kill(t)
 	}
@@ -144,7 +146,7 @@ func (s *swept) interrupt(t *testing.T, kills int, topic schemas.Topic, ended fu
 		suspended := s.sweeper
 		suspended.signal(t, syscall.SIGSTOP)
 		s.interrupted++
-		s.sweeper = s.start(t)
+		s.sweeper = s.start(t, "sweeper")
 		s.goOn(t, topic, ended)
 		suspended.signal(t, syscall.SIGCONT)
 		suspended.stop(t)
@@ -159,7 +161,7 @@ func (s *swept) kill(t *testing.T) {
 	t.Helper()
 	s.sweeper.kill()
 	s.interrupted++
-	s.sweeper = s.start(t)
+	s.sweeper = s.start(t, "sweeper")
 }
 
 // await waits until the rounds have ended.
@@ -316,15 +318,7 @@ func TestFixityRoundKilled(t *testing.T) {
 func (s *swept) put(t *testing.T, items int) {
 	t.Helper()
 	ctx := t.Context()
-	a, err := app.Open(ctx, s.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	store, err := a.EmittingStore("acme", "1", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, store := s.openClient(t)
 	if err := store.CreateSpace(ctx, storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}

@@ -218,7 +218,7 @@ func (s *Server) find(w http.ResponseWriter, r *http.Request, bk *bucket, key st
 		w.Header()[k] = v
 	}
 	o.tier.writeHeaders(w)
-	now := *o // a copy: Damage or a restoration may change o meanwhile
+	now := *o // a copy: Rot or a restoration may change o meanwhile
 	return &now, o.tier.archived()
 }
 

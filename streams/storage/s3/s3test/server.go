@@ -123,13 +123,13 @@ func (s *Server) Uploads() int {
 	return len(s.uploads)
 }
 
-// Damage changes a byte of an object without changing its metadata.
-func (s *Server) Damage(bucket, key string) {
+// Rot changes the bytes of an object, and nothing that the server reports about it but their number.
+func (s *Server) Rot(bucket, key string, edit func([]byte) []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o := s.buckets[bucket].current(key)
-	o.bytes = slices.Clone(o.bytes)
-	o.bytes[len(o.bytes)/2] ^= 1
+	o.bytes = edit(slices.Clone(o.bytes))
+	o.size = int64(len(o.bytes))
 }
 
 // Edit changes the headers of an object.
