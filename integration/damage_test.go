@@ -370,8 +370,8 @@ func (w *damagedWorld) compareChecks(since time.Time, before map[schemas.Copy]co
 	}
 	checks := queryRetry(w.t, w.engine, func() ([]row, error) {
 		return clickhouse.Query[row](w.t.Context(), w.app.DB(), "read the checks",
-			"SELECT store, item, row, metadata::String AS metadata, final FROM {db}.bit_log_v WHERE ts >= fromUnixTimestamp64Milli(?)",
-			since.UnixMilli())
+			"SELECT store, item, row, metadata::String AS metadata, final FROM {db}.bit_log_v"+
+				" WHERE ts >= fromUnixTimestamp64Milli(?)", since.UnixMilli())
 	})
 	named := map[schemas.Copy]bool{}
 	for _, c := range checks {

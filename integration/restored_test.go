@@ -62,8 +62,9 @@ func newLoop(t *testing.T) *memoryLoop {
 	m.checker, err = fixity.New(fixity.Config{}, m, m, m)
 	m.must(err)
 	log := slog.New(slog.DiscardHandler)
-	m.steward, err = steward.New(steward.Config{MaxMissing: 1, Round: func(schemas.Copy) time.Duration { return time.Hour }},
-		steward.Deps{Stores: m, Records: m, Copies: m, Board: incident.NewBoard(m, log), Publisher: m, Log: log})
+	hourly := func(schemas.Copy) time.Duration { return time.Hour }
+	m.steward, err = steward.New(steward.Config{MaxMissing: 1, Round: hourly}, steward.Deps{Stores: m, Records: m,
+		Copies: m, Board: incident.NewBoard(m, log), Publisher: m, Log: log})
 	m.must(err)
 	return m
 }

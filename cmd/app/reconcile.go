@@ -60,7 +60,8 @@ func (a *App) reconcileSplit(
 		Report: func(r sweep.Result) *pb.Report { return reconcile.Report(space, l, r) }}, nil
 }
 
-// reconcileLag returns the number of Changes that planner or state has not handled, and of tasks that the checker has not.
+// reconcileLag returns the number of Changes that planner or state has not handled, and of tasks that the checker has
+// not.
 func (a *App) reconcileLag(ctx context.Context) (int64, error) {
 	lag, err := a.admin.Lag(ctx, schemas.RolePlanner, schemas.RoleState, schemas.RoleChecker)
 	return max(lag[schemas.RolePlanner], lag[schemas.RoleState]) + lag[schemas.RoleChecker], err
