@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/fixity"
 	"github.com/millrace/millrace/streams/inventory"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
@@ -78,7 +79,11 @@ func (a *App) importComputed(
 			copies = append(copies, of...)
 		}
 	}
-	records, err := read.Records(ctx, a.db, copies)
+	var records []*pb.CopyRecord
+	err := a.withoutGaps(ctx, func() (err error) {
+		records, err = read.Records(ctx, a.db, copies)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("read the records: %w", err)
 	}
@@ -102,6 +107,9 @@ func (a *App) importComputed(
 			}
 		}
 	}
+	if err := a.waitForCheckers(ctx); err != nil {
+		return err
+	}
 	if err := a.producer.Publish(ctx, out...); err != nil {
 		return fmt.Errorf("publish the results: some may be published; repeating it is safe: %w", err)
 	}
@@ -110,6 +118,23 @@ func (a *App) importComputed(
 		done.count(o)
 	}
 	return nil
+}
+
+// waitForCheckers waits while more than sweep.max_backlog requested checks wait for the checkers.
+func (a *App) waitForCheckers(ctx context.Context) error {
+	lag := a.lagIn(schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
+	for {
+		n, err := lag(ctx)
+		if err != nil {
+			return fmt.Errorf("read how far the checkers are: %w", err)
+		}
+		if n <= int64(a.cfg.Sweep.MaxBacklog) {
+			return nil
+		}
+		if err := retry.Sleep(ctx, time.Second); err != nil {
+			return err
+		}
+	}
 }
 
 // count counts an outcome.

@@ -55,7 +55,10 @@ func (a *App) countLive(ctx context.Context, space schemas.Copy) (n int64, err e
 // Live implements steward.Copies.
 func (l *liveCounts) Live(ctx context.Context, space schemas.Copy) (int64, error) {
 	c, over := l.request(space)
-	if over != nil {
+	l.mu.Lock()
+	known := !c.at.IsZero() && time.Since(c.at) < liveCountKnown
+	l.mu.Unlock()
+	if over != nil && !known {
 		select {
 		case <-ctx.Done():
 		case <-over:

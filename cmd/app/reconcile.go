@@ -61,10 +61,10 @@ func (a *App) reconcileSplit(
 }
 
 // reconcileLag returns the number of Changes that planner or state has not handled, and of tasks that the checker has
-// not.
+// not. Those of the planner count twice, since a Change of a client waits behind them.
 func (a *App) reconcileLag(ctx context.Context) (int64, error) {
 	lag, err := a.admin.Lag(ctx, schemas.RolePlanner, schemas.RoleState, schemas.RoleChecker)
-	return max(lag[schemas.RolePlanner], lag[schemas.RoleState]) + lag[schemas.RoleChecker], err
+	return max(2*lag[schemas.RolePlanner], lag[schemas.RoleState]) + lag[schemas.RoleChecker], err
 }
 
 // ManifestRows returns reconcile.Deps.Rows of a database.

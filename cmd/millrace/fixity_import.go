@@ -17,6 +17,9 @@ import (
 	"github.com/millrace/millrace/streams/inventory"
 )
 
+// maxAhead is how far the clock of a provider may be ahead.
+const maxAhead = 5 * time.Minute
+
 func newFixityImport() *cobra.Command {
 	var (
 		f    engineFlags
@@ -51,6 +54,9 @@ error or an interruption, the rows that were counted are published.`,
 			since, err := time.Parse(time.RFC3339, when)
 			if err != nil {
 				return fmt.Errorf("%w: --time is when the job was created, such as 2006-01-02T15:04:05Z, not %q", usage.Err, when)
+			}
+			if since.After(time.Now().Add(maxAhead)) {
+				return fmt.Errorf("%w: --time %s is in the future", usage.Err, when)
 			}
 			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
 				done, err := a.ImportComputed(ctx, reportRows(c.InOrStdin(), args), since)

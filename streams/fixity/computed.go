@@ -11,7 +11,8 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// LevelComputed is the evidence level of digests that a provider has computed on demand.
+// LevelComputed is the evidence level of digests that a provider has computed on demand. Such a result moves no clock
+// and closes no incident: it is of a version that the store may not serve any more.
 const LevelComputed = 3
 
 // A Computed is a digest that the provider of a store has computed from the bytes of an object, on demand.

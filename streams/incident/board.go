@@ -176,6 +176,15 @@ func (b *Board) IsOpen(s Subject) bool {
 	return !closed(i)
 }
 
+// OpenedAt returns when the incident about s was opened; the zero time if it is not open.
+func (b *Board) OpenedAt(s Subject) time.Time {
+	i := b.get(s.Key())
+	if closed(i) {
+		return time.Time{}
+	}
+	return i.GetOpened().AsTime()
+}
+
 // ClosedAt returns when the incident about s was closed; the zero time if it is open or was never opened.
 func (b *Board) ClosedAt(s Subject) time.Time {
 	i := b.get(s.Key())

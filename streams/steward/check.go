@@ -132,6 +132,8 @@ func cures(r *pb.FixityResult, kind string) bool {
 		return true
 	case kind == kindDiffers:
 		return false
+	case r.GetEvidenceLevel() == 3: // computed by the provider, of a version that the store may not serve any more
+		return false
 	case r.GetEvidenceLevel() >= 4:
 		return true
 	}

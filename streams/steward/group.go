@@ -15,6 +15,8 @@ const (
 	groupWindow = time.Hour
 	// smallSpace is the number of copies from which Config.MaxMissing counts, as in the sweep reconcile.
 	smallSpace = 100
+	// fewCopies is the number of missing copies of a small space that are repaired without approval.
+	fewCopies = 5
 )
 
 // A scope is what the incidents of a group have in common.
@@ -46,9 +48,10 @@ func scopeOf(n recent) scope {
 }
 
 // lostTooMuch reports whether so many missing copies of a space with some live ones on record have one cause: they are
-// all of it, or more than a share of a space that is not small. One copy is never too much of a small space.
+// all of it, or more than a share of it. A few copies are not too much of a small space, unless they are all.
 func lostTooMuch(missing, live int64, share float64) bool {
-	return missing > 1 && missing >= live || live >= smallSpace && float64(missing) > share*float64(live)
+	return missing > 1 && missing >= live ||
+		float64(missing) > share*float64(live) && (live >= smallSpace || missing > fewCopies)
 }
 
 // mayBeTooMuch reports whether lostTooMuch depends on the number of live copies.

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -89,6 +90,9 @@ func (w *harness) deliver() {
 func (w *harness) decide(action, key string) *pb.AdminAction {
 	i := w.topic[key]
 	at := w.next()
+	if i.GetItem() == "" { // the board has the time of the machine
+		at = timestamppb.Now()
+	}
 	return &pb.AdminAction{
 		Id: "admin-" + strconv.Itoa(w.clock), Time: at, Who: "eve", Action: action, Target: key, Reason: "the disk is new",
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
@@ -474,4 +478,80 @@ func TestApprovalsWithoutParent(t *testing.T) {
 			t.Errorf("%s: %v, %v", about.Key(), out, w.topic[about.Key()])
 		}
 	}
+}
+
+// An approval of an earlier loss, which is handled again, does not approve another one.
+func TestHeldRepairsOfAnotherLoss(t *testing.T) {
+	w := newHarness(t)
+	w.live = 2
+	old := timestamppb.Now()
+	w.lose("a", 2)
+	w.update()
+	approval := w.decide(ActionApprove, photos.Key())
+	approval.Time = old
+	w.handle(approval)
+	w.update()
+	w.checkParent(photos, open)
+	w.checkState("a1", awaiting, stepHeld)
+}
+
+// An approval ends after a round. What is still missing then needs another one.
+func TestHeldRepairsApprovedLongAgo(t *testing.T) {
+	w := newHarness(t)
+	w.live = 2
+	w.lose("a", 2)
+	w.update()
+	w.handle(w.decide(ActionApprove, photos.Key()))
+	i := proto.CloneOf(w.checkParent(photos, repairing))
+	for _, s := range i.Steps {
+		if s.GetAction() == stepApproved {
+			s.Time = timestamppb.New(s.GetTime().AsTime().Add(-2 * w.steward.config.Round(at.WithoutItem())))
+		}
+	}
+	w.record(i)
+	w.steward.Assigned()
+	w.update()
+	w.checkParent(photos, shut)
+	w.steward.Assigned()
+	w.update()
+	w.checkParent(photos, open)
+	w.lose("b", 1)
+	w.checkState("b0", awaiting, stepHeld)
+}
+
+// Approvals of children that have had no effect when the parent is closed have none.
+func TestHeldRepairsWithdrawn(t *testing.T) {
+	w := newHarness(t)
+	w.live = 2
+	w.lose("a", 2)
+	w.update()
+	w.handle(w.decide(ActionApprove, photos.Key()))
+	w.update()
+	if err := w.board.CloseBy(t.Context(), photos.Key(), w.decide(ActionClose, photos.Key())); err != nil {
+		t.Fatal(err)
+	}
+	w.deliver()
+	w.checkState("a1", awaiting, stepOutdated)
+	if got := w.ordered(); !slices.Equal(got, []string{"a0"}) {
+		t.Errorf("repairs of %q are ordered", got)
+	}
+}
+
+// A copy that is lost again after its repair is one missing copy.
+func TestLostAgain(t *testing.T) {
+	w := newHarness(t)
+	w.live = 1
+	w.lose("a", 1)
+	w.handle(w.result(1, of("a0")))
+	w.checkState("a0", shut, stepClosed)
+	w.lose("a", 1)
+	w.checkState("a0", repairing, stepOrdered)
+}
+
+// A checksum that the provider has computed closes no incident.
+func TestComputedClosesNothing(t *testing.T) {
+	w := newHarness(t)
+	w.lose("a", 1)
+	w.handle(w.result(1, of("a0"), func(r *pb.FixityResult) { r.EvidenceLevel = 3 }))
+	w.checkState("a0", repairing, stepOrdered)
 }

@@ -16,8 +16,8 @@ import (
 const (
 	// updateInterval is the shortest time between two updates of the detail of a parent.
 	updateInterval = time.Minute
-	// approvalsAtOnce is the number of approvals that one call of UpdateParents publishes.
-	approvalsAtOnce = 5000
+	// approvalsAtOnce is the number of approvals that were published and have had no effect yet.
+	approvalsAtOnce = 1000
 )
 
 // A family is a parent and its open children.
@@ -91,7 +91,7 @@ func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool)
 			case hasRef(i, a.GetId()):
 			case s.sent[a.GetId()]:
 				sent[a.GetId()] = true
-			case len(approvals) < approvalsAtOnce:
+			case len(approvals)+len(sent) < approvalsAtOnce:
 				approvals = append(approvals, schemas.Message{Topic: schemas.Admin, Body: a})
 			default:
 				done = false
@@ -121,7 +121,7 @@ func (s *Steward) updateParent(ctx context.Context, f *family) (told bool, err e
 		return false, nil
 	case s.board.IsOpen(f.about):
 		err = s.board.Update(ctx, f.about, f.detail())
-	case f.joined.After(s.board.ClosedAt(f.about)):
+	case !s.board.Accepted(f.about), f.joined.After(s.board.ClosedAt(f.about)): // a person's close is for those until then
 		err = s.board.Open(ctx, f.about, f.detail())
 	default:
 		return true, nil
@@ -130,20 +130,39 @@ func (s *Steward) updateParent(ctx context.Context, f *family) (told bool, err e
 	return err == nil, err
 }
 
-// closeParents closes the open parents that have no open child.
+// closeParents closes the open parents that have no open child, and those whose approval is older than a round: what is
+// lost later is another loss. Such a parent opens again if it has children.
 func (s *Steward) closeParents(ctx context.Context, all []*family, owns func(key string) bool) error {
+	parents := map[incident.Subject]bool{}
+	for _, f := range all {
+		parents[f.about] = true
+	}
 	for _, kind := range [...]string{incident.RepairsHeld, incident.Grouped} {
 		for _, about := range s.board.OpenOf(kind) {
-			if !owns(parentKey(about)) || slices.ContainsFunc(all, func(f *family) bool { return f.about == about }) {
+			why := "no incident of it is open any more"
+			if s.isExpired(about) {
+				why = "the approval is older than the period of the checks"
+			} else if parents[about] {
 				continue
 			}
-			if err := s.board.Close(ctx, about, "no incident of it is open any more"); err != nil {
+			if !owns(parentKey(about)) {
+				continue
+			}
+			if err := s.board.Close(ctx, about, why); err != nil {
 				return err
 			}
 			delete(s.updated, about.Key())
 		}
 	}
 	return nil
+}
+
+// isExpired reports whether the approval of held repairs is older than a round over the space.
+func (s *Steward) isExpired(about incident.Subject) bool {
+	approval := s.board.Approval(about)
+	space := schemas.Copy{Account: about.Account, Store: about.Store, Space: about.Space}
+	return about.Kind == incident.RepairsHeld && approval != nil &&
+		time.Since(approval.GetTime().AsTime()) > s.config.Round(space)
 }
 
 // families returns the parents of the open incidents, ordered by key. The children of held repairs are all missing
@@ -233,9 +252,18 @@ func childApproval(i *pb.Incident, about incident.Subject, parent *pb.IncidentSt
 		Time: later(parent.GetTime(), i.GetUpdated()),
 		Who:  parent.GetBy(), Action: ActionApprove, Target: schemas.IncidentKey(i),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
-		Reason: strings.TrimSuffix("approved with "+about.Key()+": "+parent.GetDetail(), ": "), From: "steward",
+		Reason: strings.TrimSuffix("approved with "+about.Key()+": "+parent.GetDetail(), ": "), From: approver,
 		Incident: i.GetId(), Seen: seen,
 	}
+}
+
+// approver is AdminAction.From of the approvals that childApproval makes.
+const approver = "steward"
+
+// isWithdrawn reports whether a is the approval of i that follows from that of a parent, which was closed since.
+func (s *Steward) isWithdrawn(i *pb.Incident, a *pb.AdminAction) bool {
+	return a.GetFrom() == approver &&
+		s.board.ClosedAt(heldOf(schemas.CopyOf(i).WithoutItem())).After(a.GetTime().AsTime())
 }
 
 // approveHeld records an operator's approval of the repairs of a space. UpdateParents hands it on to the children.
@@ -244,6 +272,10 @@ func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 	log := s.log.With("target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId())
 	if about.Key() != a.GetTarget() || !s.board.IsOpen(about) {
 		log.Warn("ignore approval of held repairs: no such incident is open")
+		return nil
+	}
+	if a.GetTime().AsTime().Before(s.board.OpenedAt(about)) { // an approval of an earlier loss
+		log.Warn("ignore approval of held repairs: the incident was opened after the decision")
 		return nil
 	}
 	counts, err := s.board.Decide(ctx, about, incident.Decision{By: a.GetWho(), Ref: a.GetId(), Reason: a.GetReason()})

@@ -91,6 +91,12 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 		s.step(i, stepOutdated, c, a.GetAction()+": the incident has changed since the decision; decide again")
 		return s.save(i, c.ref), nil
 	}
+	if s.isWithdrawn(i, a) {
+		log.Warn("ignore action: the approval of held repairs has ended", "action", a.GetAction())
+		i = clone(i)
+		s.step(i, stepOutdated, c, a.GetAction()+": the approval of all held repairs has ended")
+		return s.save(i, c.ref), nil
+	}
 	return s.decision(ctx, clone(i), a, c)
 }
 

@@ -151,7 +151,9 @@ func (t *table) lost(space schemas.Copy, since time.Time) int64 {
 	n := t.tally.lost(space, since)
 	for c := range t.deciding {
 		key := schemas.Key(c.Account, c.Store, c.Space, c.Item, kindMissing)
-		if c.WithoutItem() == space && closed(t.incidents[key]) {
+		i := t.incidents[key]
+		counted := !closed(i) || i.GetRepairs() > 0 && minute(i.GetOpened().AsTime()) >= minute(since)
+		if c.WithoutItem() == space && !counted {
 			n++
 		}
 	}

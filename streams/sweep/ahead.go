@@ -3,6 +3,7 @@ package sweep
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -10,8 +11,9 @@ import (
 )
 
 const (
-	// aheadAge is how long a page that was read ahead may wait. What an older one has found may have changed.
-	aheadAge = 30 * time.Second
+	// aheadAge is how long a page that was read ahead may wait. What an older one has found may have changed. The page
+	// before is published meanwhile, for which there may be no room for minutes.
+	aheadAge = 5 * time.Minute
 	// aheadPoll is how long a page is waited for before others may work meanwhile, and then the time between two looks.
 	aheadPoll = 100 * time.Millisecond
 	// aheadStall is how long a page may be read ahead without a call of retry.Alive.
@@ -29,9 +31,9 @@ type pageAhead struct {
 	ended  time.Time
 }
 
-// readAhead begins to read the page at a cursor.
+// readAhead begins to read the page at a cursor, unless as many others are being read, or wait, as there are workers.
 func (r *run) readAhead(cursor []byte) {
-	if !r.split.Ahead {
+	if !r.split.Ahead || !r.aheads.TryAcquire(1) {
 		return
 	}
 	ctx, cancel := context.WithCancel(r.base)
@@ -40,6 +42,11 @@ func (r *run) readAhead(cursor []byte) {
 	round := r.summary.Round
 	go func() {
 		defer close(a.done)
+		defer func() {
+			if p := recover(); p != nil { // it is reported when the page is read again
+				a.err = fmt.Errorf("panic: %v", p)
+			}
+		}()
 		a.page, a.err = r.split.Pages(retry.Watched(ctx, func() { a.alive.Store(time.Now().UnixNano()) }), round, cursor)
 		a.ended = time.Now()
 	}()
@@ -91,4 +98,5 @@ func (r *run) stopAhead() {
 	r.ahead.cancel()
 	<-r.ahead.done
 	r.ahead = nil
+	r.aheads.Release(1)
 }

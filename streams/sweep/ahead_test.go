@@ -113,7 +113,7 @@ func TestPageAheadIsReadAgain(t *testing.T) {
 			}
 			return nil
 		}, time.Second, 6},
-		"old": {nil, time.Minute, 9},
+		"old": {nil, 6 * time.Minute, 9},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w, a := newHarness(t), &aheadSplit{take: time.Second, fail: tt.fail}
@@ -148,6 +148,44 @@ func TestPageAheadEnds(t *testing.T) {
 		}
 		if slices.Contains(a.reads, "x") {
 			t.Errorf("read %q", a.reads)
+		}
+	})
+}
+
+// No more pages are read ahead than there are workers, and a panic of one is the error of its round.
+func TestPagesAheadAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, a := newHarness(t), &aheadSplit{take: time.Second}
+		a.fail = func(cursor string, _ int) error {
+			if cursor == "xx" {
+				panic("a fault of the program")
+			}
+			return nil
+		}
+		if _, err := a.run(t.Context(), w, true, 0); err == nil || !strings.Contains(err.Error(), "a fault of the program") {
+			t.Errorf("got %v", err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		a := &aheadSplit{take: time.Second}
+		r, err := newRunner(SweeperConfig{Workers: 2}, publisherFunc(nil), slog.New(slog.DiscardHandler), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		runs := make([]*run, 3)
+		for i := range runs {
+			runs[i] = &run{runner: r, split: Split{Ahead: true, Pages: a.page}, base: t.Context()}
+			runs[i].readAhead([]byte("x"))
+		}
+		if runs[0].ahead == nil || runs[1].ahead == nil || runs[2].ahead != nil {
+			t.Error("other than two pages are read ahead")
+		}
+		runs[0].stopAhead()
+		if runs[2].readAhead([]byte("x")); runs[2].ahead == nil {
+			t.Error("no page is read ahead in the place of one that is not read any more")
+		}
+		for _, r := range runs {
+			r.stopAhead()
 		}
 	})
 }

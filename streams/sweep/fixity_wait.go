@@ -105,10 +105,10 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// isLate reports whether the next round is about to be due.
+// isLate reports whether the next round is about to be due. A round by hand does not wait for one.
 func (s *fixitySweep) isLate(r Round, now time.Time) bool {
 	interval := s.interval(r)
-	return interval > 0 && now.Sub(r.Started) >= interval/10*9
+	return !s.All && interval > 0 && now.Sub(r.Started) >= interval/10*9
 }
 
 // report returns the report of a round that has ended; nil if nothing was due.

@@ -15,6 +15,7 @@ import (
 	"maps"
 	"time"
 
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -44,6 +45,9 @@ type Page struct {
 	// Next is the cursor of the next page. That of the last page is Round.Previous of the next round.
 	Next []byte
 	Last bool
+	// Ended is called before a round ends with this page, which is the last one; nil: not called. The page itself may be
+	// read before those in front of it are published.
+	Ended func(context.Context) error
 	// Wait says that the page depends on work that has not ended: it is asked for again after this time. Nothing else is
 	// set then.
 	Wait time.Duration
@@ -156,10 +160,12 @@ type runner struct {
 	emitting chan struct{}
 	// wait waits, and lets other pages work meanwhile.
 	wait func(context.Context, time.Duration) error
+	// aheads bounds the pages that are read ahead.
+	aheads *semaphore.Weighted
 }
 
 func newRunner(
-	c Config, publisher schemas.Publisher, log *slog.Logger, wait func(context.Context, time.Duration) error,
+	c SweeperConfig, publisher schemas.Publisher, log *slog.Logger, wait func(context.Context, time.Duration) error,
 ) (*runner, error) {
 	switch {
 	case c.MaxBacklog < 0 || c.Poll < 0 || c.Pause < 0:
@@ -177,7 +183,7 @@ func newRunner(
 	if c.Retry == (retry.Policy{}) {
 		c.Retry = values.Retry
 	}
-	return &runner{c, publisher, log, make(chan struct{}, 1), wait}, nil
+	return &runner{c.Config, publisher, log, make(chan struct{}, 1), wait, semaphore.NewWeighted(int64(c.Workers))}, nil
 }
 
 // A run is a round of a split that this process works on.
@@ -255,6 +261,11 @@ func (r *run) step(ctx context.Context) (done bool, wait time.Duration, err erro
 	if r.cursor = page.Next; page.Last {
 		if ended, err := r.meanwhile(ctx); ended || err != nil {
 			return ended, 0, err
+		}
+		if page.Ended != nil {
+			if err := page.Ended(ctx); err != nil {
+				return false, 0, err
+			}
 		}
 		return true, 0, r.end(ctx)
 	}

@@ -107,7 +107,7 @@ func NewSweeper(c SweeperConfig, d SweeperDeps) (*Sweeper, error) {
 	}
 	s := &Sweeper{config: c, held: semaphore.NewWeighted(c.Held), active: map[string]bool{}, failed: map[string]failure{}}
 	var err error
-	if s.runner, err = newRunner(c.Config, d.Publisher, d.Log, s.yieldSlot); err != nil {
+	if s.runner, err = newRunner(c, d.Publisher, d.Log, s.yieldSlot); err != nil {
 		return nil, err
 	}
 	if d.Looking == nil {

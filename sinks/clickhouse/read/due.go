@@ -127,7 +127,7 @@ func (d *Due) recordsOf(
 	}
 	all := make(map[string]*pb.CopyRecord, len(copies))
 	for i, c := range copies {
-		all[c.Item] = records[i]
+		all[c.Item] = schemas.WithoutProperties(records[i])
 	}
 	for _, k := range keys {
 		found[k.Item] = all[k.Item]

@@ -66,7 +66,7 @@ func stateQueries() []stateQuery {
 			movesClock + " AND verdict = 'pass' AND final AND level >= 4"},
 		{"bit_log", "fail", "tuple(" + checkVersion + ", finding, row)",
 			movesClock + " AND verdict IN ('fail', 'missing', 'not_captured')"},
-		{"bit_log", "asserted", "tuple(" + checkVersion + ", level)", movesClock + " AND verdict = 'pass' AND level < 4"},
+		{"bit_log", "asserted", "tuple(" + checkVersion + ", level)", movesClock + " AND verdict = 'pass' AND level < 3"},
 	}
 }
 

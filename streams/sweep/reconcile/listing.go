@@ -139,13 +139,14 @@ func (p *part) secondListed(a Action) Action {
 // of the space that nothing may follow; but a copy that the listing and the manifest have counts as present, even if
 // the store has lost it since. For the same reason the round closes no incident. It can open one, since the store was
 // asked for each copy that it lacks.
-func (p *part) endListed(ctx context.Context, tooMuch bool) error {
+func (p *part) endListed(tooMuch bool) func(context.Context) error {
 	p.cursor.Missing, p.cursor.Full = nil, ""
 	if !tooMuch {
 		return nil
 	}
 	p.counts[string(Inconclusive)] = p.cursor.Lacking
-	return p.deps.OpenIncident(ctx, p.Space, fmt.Sprintf("the store lacks %d of %d copies, by a listing of %s and looks "+
+	detail := fmt.Sprintf("the store lacks %d of %d copies, by a listing of %s and looks "+
 		"at what differs: nothing is concluded", p.cursor.Lacking, p.cursor.Live,
-		p.deps.Listing.Time.UTC().Format(time.RFC3339)))
+		p.deps.Listing.Time.UTC().Format(time.RFC3339))
+	return func(ctx context.Context) error { return p.deps.OpenIncident(ctx, p.Space, detail) }
 }

@@ -188,9 +188,7 @@ func (r *reconciler) page(ctx context.Context, round sweep.Round, state []byte) 
 	}
 	page = sweep.Page{Messages: messages, Counts: p.counts, Emitted: int64(len(messages)), Last: p.last == ""}
 	if p.cursor.After = p.last; page.Last {
-		if err := p.end(ctx); err != nil {
-			return page, err
-		}
+		page.Ended = p.end()
 	}
 	if page.Next, err = json.Marshal(p.cursor); err != nil {
 		return page, fmt.Errorf("write the cursor: %w", err)
@@ -536,14 +534,15 @@ func Report(space schemas.Copy, l *Listing, r sweep.Result) *pb.Report {
 }
 
 // end ends a round: what it misses counts as missing in the next one only if that is little of the space.
-func (p *part) end(ctx context.Context) error {
+func (p *part) end() func(context.Context) error {
 	lacking, live := p.cursor.Lacking, p.cursor.Live
 	tooMuch := lacking > 0 && lacking == live || live >= smallSpace && float64(lacking) > p.MaxMissing*float64(live)
 	if p.deps.Listing != nil {
-		return p.endListed(ctx, tooMuch)
+		return p.endListed(tooMuch)
 	}
 	if !tooMuch || p.noSpace && p.deps.DeclaredGone() {
-		return p.deps.CloseIncident(ctx, p.Space, fmt.Sprintf("the listing lacks %d of %d copies", lacking, live))
+		detail := fmt.Sprintf("the listing lacks %d of %d copies", lacking, live)
+		return func(ctx context.Context) error { return p.deps.CloseIncident(ctx, p.Space, detail) }
 	}
 	p.cursor.Missing = nil
 	p.counts[string(Inconclusive)] = lacking
@@ -551,5 +550,5 @@ func (p *part) end(ctx context.Context) error {
 	if p.noSpace {
 		detail = fmt.Sprintf("the space is absent, with %d copies on record: nothing is concluded from it", live)
 	}
-	return p.deps.OpenIncident(ctx, p.Space, detail)
+	return func(ctx context.Context) error { return p.deps.OpenIncident(ctx, p.Space, detail) }
 }

@@ -161,6 +161,14 @@ func (w *world) deps() Deps {
 	}
 }
 
+// end ends a round, as the sweeper does.
+func (w *world) end(last sweep.Page) {
+	w.t.Helper()
+	if last.Ended != nil {
+		w.must(last.Ended(w.t.Context()))
+	}
+}
+
 // round runs a round, and returns what it has published, and its counts. The Changes are put on record.
 func (w *world) round() (out []schemas.Message, counts map[string]int64, err error) {
 	w.t.Helper()
@@ -184,6 +192,7 @@ func (w *world) round() (out []schemas.Message, counts map[string]int64, err err
 			counts[k] += n
 		}
 		if cursor = page.Next; page.Last {
+			w.end(page)
 			w.previous = page.Next
 			break
 		}
@@ -470,11 +479,13 @@ func TestSpaceIsGone(t *testing.T) {
 		pages, err := New(w.config, d)
 		w.must(err)
 		page, err := pages(t.Context(), sweep.Round{ID: "r", Started: time.Now()}, nil)
+		w.end(page)
 		if err != nil || !page.Last || len(page.Messages) > 0 || !strings.Contains(w.incident, "the space is absent") {
 			t.Errorf("got %+v, %v; incident %q", page, err, w.incident)
 		}
 		w.gone = true
-		_, err = pages(t.Context(), sweep.Round{ID: "r", Started: time.Now(), Previous: page.Next}, nil)
+		page, err = pages(t.Context(), sweep.Round{ID: "r", Started: time.Now(), Previous: page.Next}, nil)
+		w.end(page)
 		if err != nil || w.incident != "" {
 			t.Errorf("declared gone: %v, incident %q", err, w.incident)
 		}
