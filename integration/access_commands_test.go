@@ -46,9 +46,6 @@ func accessCommands(cfg client.Config) []accessCommand {
 	write := func(t schemas.Topic) access.Right {
 		return access.Right{Resource: access.Topic, Name: cfg.Topic(t), Operation: access.Write}
 	}
-	group := func(role schemas.Role) access.Right {
-		return access.Right{Resource: access.Group, Name: cfg.Group(role, schemas.High), Operation: access.Describe}
-	}
 	readAll := access.Right{Resource: access.Topic, Name: cfg.Prefix, Prefixed: true, Operation: access.Read}
 	groups := access.Right{Resource: access.Group, Name: cfg.Prefix, Prefixed: true, Operation: access.Describe}
 	foreign := access.Right{Resource: access.Topic, Name: notified, Operation: access.Describe}
@@ -72,8 +69,8 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{viewer, "policy history acme", 0, "", none, "", ""},
 		{viewer, "policy diff acme {policy}", 3, "", none, "", ""},
 		{viewer, "policy check {policy}", 0, "no faults", none, "", ""},
-		{viewer, "policy plan --account acme {policy}", 0, "DESTINATION", group(schemas.RoleState),
-			lacks + "Describe on group millrace.state", ""},
+		{viewer, "policy plan --account acme {policy}", 0, "DESTINATION", groups,
+			lacks + "Describe on group millrace.", ""},
 		{viewer, "policy unmanaged", 0, "STORE", none, "", ""},
 		{viewer, "policy import {policies} --dry-run", 0, "acme", none, "", ""},
 		{viewer, "pause list", 0, "", readAll, lacks + "Describe on topic millrace.control", ""},
@@ -92,8 +89,8 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{viewer, "dead list --each", 0, "ingester", none, "", ""},
 		{viewer, "dead show {ingester}", 0, "foreign:bucket-events", none, "", ""},
 		{viewer, "dead redrive {ingester} --dry-run", 0, "would redrive 1", none, "", ""},
-		{viewer, "verify", 0, "", group(schemas.RoleSink), lacks + "Describe on group millrace.sink", ""},
-		{viewer, "verify --manifest", 0, "", group(schemas.RoleState), lacks + "Describe on group millrace.state", "migrate"},
+		{viewer, "verify", 0, "", groups, lacks + "Describe on group millrace.", ""},
+		{viewer, "verify --manifest", 0, "", groups, lacks + "Describe on group millrace.", "migrate"},
 		{viewer, "import {listing} --dry-run " + target, 0, "", none, "", ""},
 
 		{operator, "store init acme/2", 0, "", none, "", ""},
@@ -131,7 +128,7 @@ func accessCommands(cfg client.Config) []accessCommand {
 			lacks + "Write on topic millrace.changes", ""},
 		{operator, "sweep start fixity --store 1 --all --wait", 0, "", write(schemas.FixityHigh),
 			lacks + "Write on topic millrace.fixity.high", ""},
-		{operator, "fixity check acme/2/s/a --wait", 0, "pass", write(schemas.FixityHigh),
+		{operator, "fixity check acme/2/s/a --wait", 3, "fail", write(schemas.FixityHigh),
 			lacks + "Write on topic millrace.fixity.high", ""},
 		{operator, "incident check acme/2/s/none/replaced", 1, "no open incident", none, "", ""},
 		{operator, "fixity import {listing} --time 2026-03-04T00:00:00Z", 1, "columns", none, "", ""},

@@ -47,7 +47,7 @@ acl --operation Write \
 	--topic "${PREFIX}deletions" \
 	--topic "${PREFIX}duplication.results"
 
-# waits for the roles
+# knows how far the roles are
 acl --operation Describe --resource-pattern-type prefixed \
 	--group "${PREFIX}"
 

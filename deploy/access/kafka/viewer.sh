@@ -15,7 +15,11 @@ acl() {
 acl --operation Read --resource-pattern-type prefixed \
 	--topic "${PREFIX}"
 
-# compares the tables with what is committed
-acl --operation Describe \
-	--group "${PREFIX}sink" \
-	--group "${PREFIX}state"
+# knows how far the roles are
+acl --operation Describe --resource-pattern-type prefixed \
+	--group "${PREFIX}"
+
+# the topics of ingest.notifications, separated by spaces
+for topic in ${NOTIFICATIONS:-}; do
+	acl --operation Describe --topic "$topic"
+done

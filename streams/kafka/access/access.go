@@ -229,7 +229,10 @@ func (l *list) migrate() {
 
 func (l *list) viewer() {
 	l.all(Topic, "reads and verifies", Read)
-	l.freshReads()
+	l.all(Group, "knows how far the roles are", Describe)
+	for _, name := range l.cfg.Foreign {
+		l.topic(schemas.Foreign(name), "knows how far the ingester is", Describe)
+	}
 }
 
 // operator may publish whatever a command publishes: actions, pauses, imports, the tasks of a sweep. A redrive
@@ -237,10 +240,6 @@ func (l *list) viewer() {
 // to its original topic.
 func (l *list) operator() {
 	l.viewer()
-	l.all(Group, "waits for the roles", Describe)
-	for _, name := range l.cfg.Foreign {
-		l.topic(schemas.Foreign(name), "waits for the ingester", Describe)
-	}
 	l.writer(schemas.RoleAPI)
 	l.writer(schemas.RoleSweeper)
 	for _, e := range l.entries {

@@ -147,7 +147,7 @@ func TestMissingErrorOfNoPrefix(t *testing.T) {
 	t.Parallel()
 	err := &access.MissingError{User: "u", Rights: access.Rights(client.Config{}, access.Viewer)}
 	const want = `user u lacks these Kafka rights: Read on all topics that begin with "", ` +
-		`Describe on group sink, Describe on group state`
+		`Describe on all groups that begin with ""`
 	if err.Error() != want {
 		t.Errorf("got %v", err)
 	}
