@@ -36,7 +36,9 @@ func (s returned) decide() (e ending, ok bool) {
 		e.detail = "the item is not on record as deleted any more"
 	case !s.lastEvent().Equal(s.order.GetDeleted().AsTime()):
 		e.detail = "the records have changed since the copy was found"
-	case !record.Is(s.copy.Object, s.order.GetDestination()):
+	case s.isWrittenLater():
+		e.detail = "the audit log has a write after the delete"
+	case !record.Is(s.copy.Object, s.order.GetDestination()) || !s.sameTime():
 		e.detail = "the store has another object than the one that was seen"
 	case s.hold != nil:
 		e.result = "held"
@@ -61,6 +63,21 @@ func (s returned) lastEvent() time.Time {
 		return a
 	}
 	return m
+}
+
+// isWrittenLater reports whether the audit log has content that is newer than the tombstone: then the manifest is wrong.
+func (s returned) isWrittenLater() bool {
+	a := s.record.GetAudit()
+	return a.GetState() == pb.RecordState_RECORD_STATE_LIVE &&
+		a.GetTime().AsTime().After(s.record.GetManifest().GetTime().AsTime())
+}
+
+// sameTime reports whether the object was written when the one that was seen was: where the version is a function of
+// the bytes, a client can have put the same ones again.
+func (s returned) sameTime() bool {
+	seen := s.order.GetDestination()
+	return seen.GetModified() == nil ||
+		seen.GetModified().AsTime().Equal(s.copy.Object.Modified) && seen.GetSize() == s.copy.Object.Size
 }
 
 // deleteReturned executes an operator's order to delete a copy that is present under its tombstone.
@@ -116,10 +133,14 @@ func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e endin
 	if err := b.Refused(at, c.GetCause()); err != nil {
 		return nil, err
 	}
+	asked := time.Now()
 	reached, err := b.Take(ctx, at)
 	switch {
 	case err != nil:
 		return nil, err
+	case reached == "" && time.Since(asked) > maxBrakeWait: // the records may be old
+		b.GiveBack(at)
+		return nil, fmt.Errorf("%w: the brake took %s", storage.ErrChanged, time.Since(asked).Round(time.Millisecond))
 	case reached != "":
 		return w.messages(ending{row: e.row, result: resultRefused, detail: "the brake: " + reached,
 			outcome: pb.Outcome_OUTCOME_NOTHING}), nil

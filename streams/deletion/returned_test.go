@@ -33,7 +33,13 @@ func TestDecideReturned(t *testing.T) {
 		"put by a client, reported": {func(s *returned) {
 			s.record.Manifest = &pb.Record{State: live, Time: stamp(5)}
 		}, "repair-moot"},
-		"not on record":   {func(s *returned) { s.record.Manifest = &pb.Record{State: none} }, "repair-moot"},
+		"not on record": {func(s *returned) { s.record.Manifest = &pb.Record{State: none} }, "repair-moot"},
+		"put again by a client, with the same version": {func(s *returned) {
+			s.copy.Object.Modified = hour(5)
+		}, "repair-moot"},
+		"a later write in the audit log that the order knows": {func(s *returned) {
+			s.record.Audit, s.order.Deleted = &pb.Record{State: live, Time: stamp(5)}, stamp(5)
+		}, "repair-moot"},
 		"put by a client": {func(s *returned) { s.copy.Object.Version = "v2" }, "repair-moot"},
 		"deleted again":   {func(s *returned) { s.record.Manifest.Time = stamp(5) }, "repair-moot"},
 		"a later write in the audit log": {func(s *returned) {

@@ -24,6 +24,7 @@ type acceptInput struct {
 	evidence EvidenceSet
 	object   storage.Object
 	statTime time.Time      // of object, by the store's clock
+	started  time.Time      // of the check
 	records  *pb.CopyRecord // read afresh
 }
 
@@ -41,7 +42,6 @@ type acceptance struct {
 func decideAccept(s acceptInput) acceptance {
 	outdated := func(row AcceptRow, why string) acceptance { return acceptance{row, resultAcceptOutdated, why} }
 	refused := func(row AcceptRow, why string) acceptance { return acceptance{row, resultAcceptRefused, why} }
-	m := s.records.GetManifest()
 	switch {
 	case s.row == RowUnknown:
 		return acceptance{row: RowAcceptUnknown}
@@ -55,16 +55,38 @@ func decideAccept(s acceptInput) acceptance {
 		return outdated(RowAcceptOtherBytes, "the bytes are not those that were seen")
 	case s.row == RowPass, s.row == RowManifestWrong, s.row == RowAuditMismatch, s.row == RowAuditMissing:
 		return acceptance{RowAcceptRecorded, resultAcceptMoot, "the bytes are on record"}
+	case s.started.Sub(s.order.GetTime().AsTime()) > acceptAge && s.order.GetTime() != nil:
+		return outdated(RowAcceptOtherRecords, "the decision is older than "+acceptAge.String())
 	case !s.sameRecords():
 		return outdated(RowAcceptOtherRecords, "the records have changed since the fault was found")
 	case !s.agrees():
 		return refused(RowAcceptContradicted, "the bytes differ from the store's digest, or cannot be compared")
-	case isOf(m, s.object) && len(m.GetDigests()) > 0 && !s.order.GetForce():
+	case s.changedInPlace() && !s.order.GetForce():
 		return refused(RowAcceptSameVersion, "the bytes have changed, but not the version on record: that is damage")
 	case !isLater(s.statTime, s.records):
 		return refused(RowAcceptNotLater, "by the clock of the store, the newest record is not older than the check")
 	}
 	return acceptance{row: RowAccepted, result: resultAccepted}
+}
+
+// acceptAge is the age up to which an order is carried out: the check may have been repeated while the store was away.
+const acceptAge = 24 * time.Hour
+
+// changedInPlace reports whether the manifest has other digests of this very object, also if that was deleted since and
+// came back. Without a version it is taken for the same one if the ETags are the same, or if it is not newer than the
+// record: then operators have to say that it is not.
+func (s acceptInput) changedInPlace() bool {
+	m, o := s.records.GetManifest(), s.object
+	if len(m.GetDigests()) == 0 || s.evidence.Content.Digests.Compare(m.GetDigests()) == digest.Agree {
+		return false
+	}
+	switch {
+	case m.GetVersion() != "":
+		return m.GetVersion() == o.Version
+	case m.GetEtag() != "" && o.ETag != "":
+		return m.GetEtag() == o.ETag
+	}
+	return m.GetState() == pb.RecordState_RECORD_STATE_LIVE && !o.Modified.Truncate(time.Second).After(m.GetTime().AsTime())
 }
 
 // sameRecords reports whether the newest event on record is the one that the order names.
@@ -96,7 +118,7 @@ func (k *check) decideAccept() {
 	}
 	k.acceptance = decideAccept(acceptInput{
 		order: k.task.GetAccept(), row: k.verdict.Row, evidence: k.evidence, object: k.object, statTime: k.statTime,
-		records: k.fresh,
+		records: k.fresh, started: k.started,
 	})
 	if k.accepts() {
 		k.conclusion = Conclusion{Outcome: k.verdict.Outcome, Final: true}

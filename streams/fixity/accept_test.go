@@ -85,8 +85,11 @@ func acceptCases() map[string]acceptCase {
 			s.records.Manifest.Time = timestamppb.New(seenAt.Add(time.Second))
 		}, "accept-outdated"},
 		"A7 found by an older program": {replaced, func(s *acceptInput) { s.order.LastEvent = nil }, "accept-outdated"},
-		"A8 corrupt":                   {symbolic{c: "b", s: "a", m: "a", a: "a"}, nil, "accept-refused"},
-		"A8 no quorum with the store":  {symbolic{c: "b", s: "c", m: "a", a: "none"}, nil, "accept-refused"},
+		"A7 decided long ago": {replaced, func(s *acceptInput) {
+			s.order.Time, s.started = timestamppb.New(seenAt), seenAt.Add(25*time.Hour)
+		}, "accept-outdated"},
+		"A8 corrupt":                  {symbolic{c: "b", s: "a", m: "a", a: "a"}, nil, "accept-refused"},
+		"A8 no quorum with the store": {symbolic{c: "b", s: "c", m: "a", a: "none"}, nil, "accept-refused"},
 		"A8 under a tombstone, and not what the store reports": {
 			symbolic{c: "b", s: "a", m: "tombstone", a: "none"}, nil, "accept-refused"},
 		"A8 a digest that cannot be compared": {replaced, func(s *acceptInput) { s.row = RowUnverified }, "accept-refused"},
@@ -94,6 +97,17 @@ func acceptCases() map[string]acceptCase {
 		"A9 a flipped byte without versions": {replaced, func(s *acceptInput) {
 			m := s.records.GetManifest()
 			m.Version, m.Size, s.object.Modified = "", 3, seenAt
+		}, "accept-refused"},
+		"A9 a flipped byte without versions, of unknown size": {replaced, func(s *acceptInput) {
+			m := s.records.GetManifest()
+			m.Version, m.SizeUnknown, s.object.Modified = "", true, seenAt.Add(500*time.Millisecond)
+		}, "accept-refused"},
+		"A9 a flipped byte under the ETag on record": {replaced, func(s *acceptInput) {
+			s.records.Manifest.Version, s.records.Manifest.Etag, s.object.ETag = "", "e", "e"
+		}, "accept-refused"},
+		"A9 resurrected with a flipped byte": {resurrected, func(s *acceptInput) {
+			sameVersion(s)
+			s.records.Manifest.Digests = map[string]string{"sha256": "a"}
 		}, "accept-refused"},
 		"A9 a claim about this version": {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, sameVersion, "accept-refused"},
 		"A10 the clock went back":       {replaced, func(s *acceptInput) { s.statTime = seenAt }, "accept-refused"},
@@ -217,6 +231,26 @@ func acceptable() map[string]func(*world) {
 		"update not captured": func(w *world) { w.settings.ExternalWrites = true; w.put(rot) },
 		"resurrected":         func(w *world) { w.bury() },
 	}
+}
+
+// Where the store does not tell its time, a correction is just later than the object and the records: a later event of a
+// client is newer, whatever the clock of the checker says.
+func TestCorrectionWithoutClock(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.withoutClock()
+		w.settings.ExternalWrites, w.settings.CorrectUpdates = true, true
+		w.put(rot)
+		object, err := w.mem.Stat(t.Context(), at.Space, at.Item)
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(72 * time.Hour)
+		o := w.last(task(w.record))
+		want := object.Modified.Add(time.Millisecond)
+		if o.change == nil || !o.change.GetTime().AsTime().Equal(record.Time(want).AsTime()) {
+			t.Errorf("got %v, want one of %v", o.change, want)
+		}
+	})
 }
 
 // Accepted content is recorded as a Change that the operator has approved and that is later than the records. Then a

@@ -126,6 +126,10 @@ func TestCorrections(t *testing.T) {
 			updated(w, t)
 			w.settings.CorrectUpdates, w.settings.CorrectUpdatesSince = true, time.Now().Add(72*time.Hour+time.Minute)
 		}, 10, false},
+		"update not captured, auto, but written before": {func(w *world, t *pb.FixityTask) {
+			updated(w, t)
+			w.settings.CorrectUpdates, w.settings.CorrectUpdatesSince = true, time.Now().Add(time.Minute)
+		}, 10, false},
 		"replaced, auto": {func(w *world, t *pb.FixityTask) { w.put(rot); w.settings.CorrectUpdates = true }, 13, false},
 		"replaced":       {func(w *world, _ *pb.FixityTask) { w.put(rot) }, 13, false},
 		"resurrected":    {func(w *world, t *pb.FixityTask) { w.bury(); t.Baseline = true }, 16, false},

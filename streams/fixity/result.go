@@ -151,18 +151,33 @@ func (k *check) corrects() bool {
 	return k.accepts()
 }
 
-// correctsUpdates reports whether an update that the check has found is recorded without approval.
+// correctsUpdates reports whether an update that the check has found is recorded without approval. One from before that
+// was allowed is not: it may wait for an operator.
 func (k *check) correctsUpdates() bool {
 	found := k.started
 	if first := k.task.GetFirst(); first != nil {
 		found = first.AsTime()
 	}
-	return k.settings.CorrectUpdates && !found.Before(k.settings.CorrectUpdatesSince)
+	since := k.settings.CorrectUpdatesSince
+	return k.settings.CorrectUpdates && !found.Before(since) && !k.object.Modified.Before(since)
+}
+
+// correctionTime returns the time of a correction: that of the second stat by the store's clock, which is later than the
+// records that are corrected, and earlier than whatever a client writes meanwhile. A store that does not tell its time
+// has that of its objects: the correction is just later than the object and the records.
+func (k *check) correctionTime() time.Time {
+	if !k.object.ObservedAt.IsZero() {
+		return k.statTime
+	}
+	at := k.object.Modified
+	if last := lastEvent(k.fresh); last.After(at) {
+		at = last
+	}
+	return at.Add(time.Millisecond)
 }
 
 // correction returns the Change that records what the check has read; nil if it does not. Of RowAuditMissing it is the
-// missing Change, under its own id. Any other has the time of the second stat: it is later than the records that it
-// corrects, and earlier than whatever a client writes meanwhile.
+// missing Change, under its own id. Any other has the time of correctionTime.
 func (k *check) correction() *pb.Change {
 	if !k.corrects() {
 		return nil
@@ -174,7 +189,7 @@ func (k *check) correction() *pb.Change {
 	same := m.GetVersion() == o.Version && !k.accepts()
 	switch {
 	case k.verdict.Row != RowAuditMissing:
-		c.Time = record.Time(k.statTime)
+		c.Time = record.Time(k.correctionTime())
 	case same && m.GetTime() != nil:
 		c.Time = m.GetTime()
 	}

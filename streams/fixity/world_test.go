@@ -130,12 +130,21 @@ func (w *world) clock(ahead time.Duration) {
 	w.fill()
 }
 
+// withoutClock installs a store that does not tell its time.
+func (w *world) withoutClock() {
+	var err error
+	if w.mem, err = mem.New(mem.Config{ID: at.Store}); err != nil {
+		w.t.Fatal(err)
+	}
+	w.fill()
+}
+
 // newWorld stores the good bytes, records them, and lets three days pass.
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, config: specified(), space: pb.RecordState_RECORD_STATE_LIVE}
 	w.config.Worker, w.config.Host, w.config.Software = "worker-1", "host-1", "millrace-test"
 	var err error
-	if w.mem, err = mem.New(mem.Config{ID: at.Store}); err != nil {
+	if w.mem, err = mem.New(mem.Config{ID: at.Store, Now: time.Now}); err != nil {
 		t.Fatal(err)
 	}
 	w.fill()

@@ -79,7 +79,7 @@ func command(rules policy.Rules, c *pb.Change, destination string) *pb.Duplicati
 		Cause:  c.GetId(), CauseOp: c.GetOp(),
 		ChangeTime: c.GetTime(), ChangeVersion: c.GetVersion(), Size: c.GetSize(), SizeUnknown: c.GetSizeUnknown(),
 		Digests: maps.Clone(c.GetDigests()), Provenance: c.GetProvenance(),
-		IfAbsent:       found && c.GetApproved() == "",
+		IfAbsent:       found && (c.GetApproved() == "" || c.GetEvidence()["forced"] != ""),
 		PolicyRevision: rules.Revision, Approved: c.GetApproved(),
 	}
 }

@@ -81,6 +81,10 @@ func TestPlan(t *testing.T) {
 		"fixity":                {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
 		"fixity, completes":     {both, change(completes), nil, false},
 		"fixity, approved":      {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
+		"fixity, approved by force": {both, change(func(c *pb.Change) {
+			origin("1", pb.Origin_ORIGIN_FIXITY, "me")(c)
+			c.Evidence = map[string]string{"forced": "true"}
+		}), []string{"2", "3"}, true},
 		"size unknown": {both, change(func(c *pb.Change) {
 			c.Size, c.SizeUnknown = 0, true
 		}), []string{"2", "3"}, false},

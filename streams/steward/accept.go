@@ -72,7 +72,7 @@ func acceptTask(i *pb.Incident, ref string) *pb.FixityTask {
 		Accept: &pb.AcceptOrder{
 			Incident: schemas.IncidentKey(i), IncidentId: i.GetId(), Action: ref,
 			Object: i.GetObject(), Digests: i.GetFound(), LastEvent: i.GetLastEvent(),
-			By: step.GetBy(), Reason: step.GetDetail(), Force: step.GetAction() == stepAcceptForced,
+			Time: step.GetTime(), By: step.GetBy(), Reason: step.GetDetail(), Force: step.GetAction() == stepAcceptForced,
 		},
 	}
 }
@@ -82,7 +82,7 @@ func acceptTask(i *pb.Incident, ref string) *pb.FixityTask {
 func (s *Steward) accepted(r *pb.FixityResult) (out []schemas.Message, ended bool) {
 	order, c := r.GetAccept(), cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	defer s.lock(schemas.CopyOf(r))()
-	i, corrected := s.table.get(order.GetIncident()), r.GetCorrection() != ""
+	i, corrected := s.table.get(order.GetIncident()), isAccepted(r)
 	switch {
 	case !corrected && r.GetFinal() && (isGood(r) || r.GetFinding() == i.GetKind()):
 		return nil, false // passed or failed records it
@@ -112,7 +112,12 @@ func (s *Steward) endAccept(i *pb.Incident, r *pb.FixityResult, c cause) {
 
 // endsAccept reports whether r has the decision about an acceptance of i, which was not carried out.
 func endsAccept(i *pb.Incident, r *pb.FixityResult) bool {
-	return r.GetAccept().GetIncidentId() == i.GetId() && r.GetAcceptResult() != "" && r.GetCorrection() == ""
+	return r.GetAccept().GetIncidentId() == i.GetId() && r.GetAcceptResult() != "" && !isAccepted(r)
+}
+
+// isAccepted reports whether r is of a check that has accepted the content. Others correct records by their row.
+func isAccepted(r *pb.FixityResult) bool {
+	return r.GetCorrection() != "" && r.GetAcceptResult() == "accepted"
 }
 
 // corrected records that a checker has corrected the records of a copy, and requests a check of them. After MaxRepairs

@@ -132,7 +132,8 @@ func TestAcceptance(t *testing.T) {
 					Space: at.Space, Item: at.Item, Reason: pb.FixityReason_FIXITY_REASON_DEMAND,
 					Priority: pb.Priority_PRIORITY_HIGH, Cause: a.GetId(), Time: a.GetTime(), Size: 3,
 					Accept: &pb.AcceptOrder{Incident: key(kind), IncidentId: i.GetId(), Action: a.GetId(),
-						Object: found.GetObject(), Digests: bad1, LastEvent: found.GetLastEvent(), By: "eve", Reason: "looked at it"}}
+						Object: found.GetObject(), Digests: bad1, LastEvent: found.GetLastEvent(), By: "eve", Reason: "looked at it",
+						Time: a.GetTime()}}
 				if i.GetState() != repairing || len(w.tasks) != 1 || !proto.Equal(w.tasks[0], want) {
 					t.Fatalf("is %v, checks %v\nwant %v", i, w.tasks, want)
 				}
@@ -218,6 +219,9 @@ func TestAcceptanceThatIsNotCarriedOut(t *testing.T) {
 		"in the manifest already": {14, func(w *harness) *pb.FixityResult {
 			return w.result(6, w.decided("accept-moot"), undecided)
 		}, open, []string{"accept-moot"}, ""},
+		"in the audit log already, which corrects the manifest": {14, func(w *harness) *pb.FixityResult {
+			return w.result(5, w.decided("accept-moot"), corrected)
+		}, open, []string{"accept-moot"}, "manifest-corrected"},
 		"a clock an hour behind": {14, func(w *harness) *pb.FixityResult {
 			return w.result(14, w.decided("accept-refused"), func(r *pb.FixityResult) {
 				r.Started = timestamppb.New(r.GetStarted().AsTime().Add(-time.Hour))

@@ -528,7 +528,9 @@ type AcceptOrder struct {
 	By        string                 `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`
 	Reason    string                 `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Accept bytes that have changed under the version on record, too.
-	Force         bool `protobuf:"varint,9,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,9,opt,name=force,proto3" json:"force,omitempty"`
+	// When the operator decided. An order is not carried out for longer than a day.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=time,proto3" json:"time,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -624,6 +626,13 @@ func (x *AcceptOrder) GetForce() bool {
 		return x.Force
 	}
 	return false
+}
+
+func (x *AcceptOrder) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
 }
 
 type Evidence struct {
@@ -1392,7 +1401,7 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x05first\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12\x1a\n" +
 	"\bprevious\x18\x0f \x01(\tR\bprevious\x12\x12\n" +
 	"\x04size\x18\x10 \x01(\x03R\x04size\x120\n" +
-	"\x06accept\x18\x11 \x01(\v2\x18.millrace.v1.AcceptOrderR\x06accept\"\x87\x03\n" +
+	"\x06accept\x18\x11 \x01(\v2\x18.millrace.v1.AcceptOrderR\x06accept\"\xb7\x03\n" +
 	"\vAcceptOrder\x12\x1a\n" +
 	"\bincident\x18\x01 \x01(\tR\bincident\x12\x1f\n" +
 	"\vincident_id\x18\x02 \x01(\tR\n" +
@@ -1404,7 +1413,9 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"last_event\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\tlastEvent\x12\x0e\n" +
 	"\x02by\x18\a \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\b \x01(\tR\x06reason\x12\x14\n" +
-	"\x05force\x18\t \x01(\bR\x05force\x1a:\n" +
+	"\x05force\x18\t \x01(\bR\x05force\x12.\n" +
+	"\x04time\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xef\x01\n" +
@@ -1587,39 +1598,40 @@ var file_millrace_v1_fixity_proto_depIdxs = []int32{
 	18, // 6: millrace.v1.AcceptOrder.object:type_name -> millrace.v1.Identity
 	11, // 7: millrace.v1.AcceptOrder.digests:type_name -> millrace.v1.AcceptOrder.DigestsEntry
 	17, // 8: millrace.v1.AcceptOrder.last_event:type_name -> google.protobuf.Timestamp
-	1,  // 9: millrace.v1.Evidence.state:type_name -> millrace.v1.EvidenceState
-	12, // 10: millrace.v1.Evidence.digests:type_name -> millrace.v1.Evidence.DigestsEntry
-	19, // 11: millrace.v1.Evidence.provenance:type_name -> millrace.v1.Provenance
-	0,  // 12: millrace.v1.FixityResult.reason:type_name -> millrace.v1.FixityReason
-	2,  // 13: millrace.v1.FixityResult.verdict:type_name -> millrace.v1.Verdict
-	7,  // 14: millrace.v1.FixityResult.content:type_name -> millrace.v1.Evidence
-	7,  // 15: millrace.v1.FixityResult.stored:type_name -> millrace.v1.Evidence
-	7,  // 16: millrace.v1.FixityResult.manifest:type_name -> millrace.v1.Evidence
-	7,  // 17: millrace.v1.FixityResult.audit:type_name -> millrace.v1.Evidence
-	17, // 18: millrace.v1.FixityResult.started:type_name -> google.protobuf.Timestamp
-	17, // 19: millrace.v1.FixityResult.finished:type_name -> google.protobuf.Timestamp
-	18, // 20: millrace.v1.FixityResult.object:type_name -> millrace.v1.Identity
-	17, // 21: millrace.v1.FixityResult.next:type_name -> google.protobuf.Timestamp
-	7,  // 22: millrace.v1.FixityResult.confirmed:type_name -> millrace.v1.Evidence
-	3,  // 23: millrace.v1.FixityResult.metadata:type_name -> millrace.v1.Metadata
-	17, // 24: millrace.v1.FixityResult.last_event:type_name -> google.protobuf.Timestamp
-	6,  // 25: millrace.v1.FixityResult.accept:type_name -> millrace.v1.AcceptOrder
-	17, // 26: millrace.v1.IncidentStep.time:type_name -> google.protobuf.Timestamp
-	4,  // 27: millrace.v1.Incident.state:type_name -> millrace.v1.IncidentState
-	17, // 28: millrace.v1.Incident.opened:type_name -> google.protobuf.Timestamp
-	17, // 29: millrace.v1.Incident.updated:type_name -> google.protobuf.Timestamp
-	17, // 30: millrace.v1.Incident.closed:type_name -> google.protobuf.Timestamp
-	17, // 31: millrace.v1.Incident.checked:type_name -> google.protobuf.Timestamp
-	13, // 32: millrace.v1.Incident.expected:type_name -> millrace.v1.Incident.ExpectedEntry
-	14, // 33: millrace.v1.Incident.found:type_name -> millrace.v1.Incident.FoundEntry
-	18, // 34: millrace.v1.Incident.object:type_name -> millrace.v1.Identity
-	9,  // 35: millrace.v1.Incident.steps:type_name -> millrace.v1.IncidentStep
-	17, // 36: millrace.v1.Incident.last_event:type_name -> google.protobuf.Timestamp
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	17, // 9: millrace.v1.AcceptOrder.time:type_name -> google.protobuf.Timestamp
+	1,  // 10: millrace.v1.Evidence.state:type_name -> millrace.v1.EvidenceState
+	12, // 11: millrace.v1.Evidence.digests:type_name -> millrace.v1.Evidence.DigestsEntry
+	19, // 12: millrace.v1.Evidence.provenance:type_name -> millrace.v1.Provenance
+	0,  // 13: millrace.v1.FixityResult.reason:type_name -> millrace.v1.FixityReason
+	2,  // 14: millrace.v1.FixityResult.verdict:type_name -> millrace.v1.Verdict
+	7,  // 15: millrace.v1.FixityResult.content:type_name -> millrace.v1.Evidence
+	7,  // 16: millrace.v1.FixityResult.stored:type_name -> millrace.v1.Evidence
+	7,  // 17: millrace.v1.FixityResult.manifest:type_name -> millrace.v1.Evidence
+	7,  // 18: millrace.v1.FixityResult.audit:type_name -> millrace.v1.Evidence
+	17, // 19: millrace.v1.FixityResult.started:type_name -> google.protobuf.Timestamp
+	17, // 20: millrace.v1.FixityResult.finished:type_name -> google.protobuf.Timestamp
+	18, // 21: millrace.v1.FixityResult.object:type_name -> millrace.v1.Identity
+	17, // 22: millrace.v1.FixityResult.next:type_name -> google.protobuf.Timestamp
+	7,  // 23: millrace.v1.FixityResult.confirmed:type_name -> millrace.v1.Evidence
+	3,  // 24: millrace.v1.FixityResult.metadata:type_name -> millrace.v1.Metadata
+	17, // 25: millrace.v1.FixityResult.last_event:type_name -> google.protobuf.Timestamp
+	6,  // 26: millrace.v1.FixityResult.accept:type_name -> millrace.v1.AcceptOrder
+	17, // 27: millrace.v1.IncidentStep.time:type_name -> google.protobuf.Timestamp
+	4,  // 28: millrace.v1.Incident.state:type_name -> millrace.v1.IncidentState
+	17, // 29: millrace.v1.Incident.opened:type_name -> google.protobuf.Timestamp
+	17, // 30: millrace.v1.Incident.updated:type_name -> google.protobuf.Timestamp
+	17, // 31: millrace.v1.Incident.closed:type_name -> google.protobuf.Timestamp
+	17, // 32: millrace.v1.Incident.checked:type_name -> google.protobuf.Timestamp
+	13, // 33: millrace.v1.Incident.expected:type_name -> millrace.v1.Incident.ExpectedEntry
+	14, // 34: millrace.v1.Incident.found:type_name -> millrace.v1.Incident.FoundEntry
+	18, // 35: millrace.v1.Incident.object:type_name -> millrace.v1.Identity
+	9,  // 36: millrace.v1.Incident.steps:type_name -> millrace.v1.IncidentStep
+	17, // 37: millrace.v1.Incident.last_event:type_name -> google.protobuf.Timestamp
+	38, // [38:38] is the sub-list for method output_type
+	38, // [38:38] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fixity_proto_init() }
