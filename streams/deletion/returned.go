@@ -65,7 +65,8 @@ func (s returned) lastEvent() time.Time {
 	return m
 }
 
-// isWrittenLater reports whether the audit log has content that is newer than the tombstone: then the manifest is wrong.
+// isWrittenLater reports whether the audit log has content that is newer than the tombstone: then the manifest is
+// wrong.
 func (s returned) isWrittenLater() bool {
 	a := s.record.GetAudit()
 	return a.GetState() == pb.RecordState_RECORD_STATE_LIVE &&

@@ -86,7 +86,8 @@ func (s acceptInput) changedInPlace() bool {
 	case m.GetEtag() != "" && o.ETag != "":
 		return m.GetEtag() == o.ETag
 	}
-	return m.GetState() == pb.RecordState_RECORD_STATE_LIVE && !o.Modified.Truncate(time.Second).After(m.GetTime().AsTime())
+	return m.GetState() == pb.RecordState_RECORD_STATE_LIVE &&
+		!o.Modified.Truncate(time.Second).After(m.GetTime().AsTime())
 }
 
 // sameRecords reports whether the newest event on record is the one that the order names.

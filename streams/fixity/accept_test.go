@@ -233,8 +233,8 @@ func acceptable() map[string]func(*world) {
 	}
 }
 
-// Where the store does not tell its time, a correction is just later than the object and the records: a later event of a
-// client is newer, whatever the clock of the checker says.
+// Where the store does not tell its time, a correction is just later than the object and the records: a later event of
+// a client is newer, whatever the clock of the checker says.
 func TestCorrectionWithoutClock(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.withoutClock()

@@ -162,9 +162,9 @@ func (k *check) correctsUpdates() bool {
 	return k.settings.CorrectUpdates && !found.Before(since) && !k.object.Modified.Before(since)
 }
 
-// correctionTime returns the time of a correction: that of the second stat by the store's clock, which is later than the
-// records that are corrected, and earlier than whatever a client writes meanwhile. A store that does not tell its time
-// has that of its objects: the correction is just later than the object and the records.
+// correctionTime returns the time of a correction: that of the second stat by the store's clock, which is later than
+// the records that are corrected, and earlier than whatever a client writes meanwhile. If the store does not tell its
+// time, the correction is just later than the object and the records.
 func (k *check) correctionTime() time.Time {
 	if !k.object.ObservedAt.IsZero() {
 		return k.statTime
