@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
 )
 
 // keysUse and keysLong say how the commands that decide about incidents take their keys.
@@ -46,10 +48,12 @@ func incidentKeys(c *cobra.Command, args []string) (keys []string, err error) {
 			return nil, fmt.Errorf("%w: read the keys: %w", usage.Err, err)
 		}
 	}
+	seen := map[string]bool{}
 	for _, key := range args {
-		if !slices.Contains(keys, key) {
+		if !seen[key] {
 			keys = append(keys, key)
 		}
+		seen[key] = true
 	}
 	if len(keys) == 0 {
 		err = fmt.Errorf("%w: there are no keys on stdin", usage.Err)
@@ -135,12 +139,12 @@ func (f *decisionFlags) print(c *cobra.Command, d decision) error {
 // decideEach calls do for the open incident of each key, and returns the decisions that were made. The error has all
 // failures. It wraps errPartly, and none of them, if other decisions were made.
 func decideEach(
-	ctx context.Context, keys []string, open []*pb.Incident, do func(*pb.Incident) (decision, error),
+	ctx context.Context, keys []string, open incidents, do func(*pb.Incident) (decision, error),
 ) (made []decision, err error) {
 	var failed []error
 	for _, key := range keys {
 		var d decision
-		i, err := requireKey(open, key)
+		i, err := open.require(key)
 		if err == nil {
 			d, err = do(i)
 		}
@@ -158,32 +162,36 @@ func decideEach(
 	return made, err
 }
 
+// incidents are open incidents by key.
+type incidents map[string]*pb.Incident
+
 // openIncidents returns all open incidents.
-func openIncidents(ctx context.Context, a *app.App) ([]*pb.Incident, error) {
-	open, err := read.OpenIncidents(ctx, a.DB(), "")
+func openIncidents(ctx context.Context, a *app.App) (incidents, error) {
+	all, err := read.OpenIncidents(ctx, a.DB(), "")
 	if err != nil {
 		return nil, fmt.Errorf("read the incidents: %w", err)
 	}
-	return open, nil
+	return byKey(all), nil
 }
 
-// requireKey returns the incident with a key, or an error if there is none.
-func requireKey(open []*pb.Incident, key string) (*pb.Incident, error) {
-	if i := withKey(open, key); i != nil {
+func byKey(all []*pb.Incident) incidents {
+	open := make(incidents, len(all))
+	for _, i := range all {
+		open[schemas.IncidentKey(i)] = i
+	}
+	return open
+}
+
+// require returns the incident with a key, or an error if there is none.
+func (open incidents) require(key string) (*pb.Incident, error) {
+	if i := cmp.Or(open[key], open["-"+key]); i != nil {
 		return i, nil
 	}
 	return nil, fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
 }
 
-// withKey returns the incident with a key; nil if there is none.
-func withKey(incidents []*pb.Incident, key string) *pb.Incident {
-	for _, i := range incidents {
-		if k := schemas.IncidentKey(i); k == key || k == "-"+key {
-			return i
-		}
-	}
-	return nil
-}
+// of returns the open incident with the key of i; nil if there is none.
+func (open incidents) of(i *pb.Incident) *pb.Incident { return open[schemas.IncidentKey(i)] }
 
 // awaitRepairs waits until each incident is closed, or its repair has failed or cannot be made. The error names the
 // incidents that are still open.
@@ -204,7 +212,10 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 			p := app.Progress{Total: int64(len(made))}
 			for n, d := range made {
 				var over bool
-				over, last[n] = repairEnded(withKey(now, schemas.IncidentKey(d.incident)), d.incident, d.action)
+				over, last[n] = repairEnded(now.of(d.incident), d.incident, d.action)
+				if !over && d.incident.GetKind() == incident.RepairsHeld {
+					over, last[n] = heldEnded(now, now.of(d.incident), d.action)
+				}
 				if over {
 					p.Done++
 				}
@@ -246,4 +257,26 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 		return false, ""
 	}
 	return true, lastStep(now)
+}
+
+// heldEnded is repairEnded for the repairs that wait under a parent, which stays open while a copy is missing: they have
+// ended when none waits or is under way.
+func heldEnded(now incidents, parent *pb.Incident, action string) (over bool, open string) {
+	if !slices.ContainsFunc(parent.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == action }) {
+		return false, "" // the steward has not handled the approval yet
+	}
+	left := 0
+	for _, i := range now {
+		if i.GetParent() != parent.GetId() {
+			continue
+		}
+		if i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN {
+			return false, ""
+		}
+		left++
+	}
+	if left == 0 { // the steward is about to close the parent
+		return false, ""
+	}
+	return true, fmt.Sprintf("%d copies could not be repaired", left)
 }

@@ -107,7 +107,7 @@ func (r *refusedList) look(ctx context.Context, a *app.App) (p app.Progress, err
 	if err != nil {
 		return p, err
 	}
-	open := withKey(all, schemas.IncidentKey(r.incident))
+	open := all.of(r.incident)
 	p = app.Progress{Done: int64(min(r.progress.Ended, r.progress.Items)), Total: int64(r.progress.Items) + 1}
 	if r.decided.Result != "" && (open == nil || open.GetId() != r.incident.GetId()) {
 		p.Done = p.Total

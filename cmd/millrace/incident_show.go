@@ -37,7 +37,7 @@ Of an incident of another kind it lists the steps.`,
 				if err != nil {
 					return err
 				}
-				i, err := requireKey(open, args[0])
+				i, err := open.require(args[0])
 				if err != nil {
 					if i = app.ListOfKey(args[0]); i == nil { // the items of a list are on record after it was closed
 						return err

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
 )
 
 // Waiting for a repair ends when the incident is closed, and when the steward has accepted the
@@ -155,7 +156,7 @@ func TestDecideEach(t *testing.T) {
 		"none is open": {[]string{"acme////x", "acme////y"}, nil, nil, exitError, `the key "acme////y"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			made, err := decideEach(t.Context(), tt.keys, open, func(i *pb.Incident) (decision, error) {
+			made, err := decideEach(t.Context(), tt.keys, byKey(open), func(i *pb.Incident) (decision, error) {
 				return decision{incident: i}, tt.fail[i.GetKind()]
 			})
 			var kinds []string
@@ -178,7 +179,7 @@ func TestDecideEachIsInterrupted(t *testing.T) {
 	open := []*pb.Incident{{Account: "acme", Kind: "a"}, {Account: "acme", Kind: "b"}, {Account: "acme", Kind: "c"}}
 	asked := 0
 	keys := []string{"acme////a", "acme////b", "acme////c"}
-	made, err := decideEach(ctx, keys, open, func(i *pb.Incident) (decision, error) {
+	made, err := decideEach(ctx, keys, byKey(open), func(i *pb.Incident) (decision, error) {
 		if asked++; asked == 1 {
 			return decision{incident: i}, nil
 		}
@@ -208,6 +209,37 @@ func TestFindingsOfChecks(t *testing.T) {
 			r := incidentChecks{rows: []checkRow{{Verdict: "pass"}, tt.row}}
 			if err := r.findings(); errors.Is(err, errFindings) != tt.want {
 				t.Errorf("got %v, want a finding: %t", err, tt.want)
+			}
+		})
+	}
+}
+
+// The repairs that wait under a parent have ended when none waits or is under way.
+func TestHeldEnded(t *testing.T) {
+	const awaiting, repairing, open = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
+		pb.IncidentState_INCIDENT_STATE_REPAIRING, pb.IncidentState_INCIDENT_STATE_OPEN
+	child := func(item string, state pb.IncidentState) *pb.Incident {
+		return &pb.Incident{Account: "acme", Store: "2", Space: "s", Item: item, Kind: "content-missing", Parent: "p", State: state}
+	}
+	approved := []*pb.IncidentStep{{Action: "approved", Ref: "a"}}
+	for name, tt := range map[string]struct {
+		steps    []*pb.IncidentStep
+		children []*pb.Incident
+		over     bool
+		open     string
+	}{
+		"not handled yet":  {nil, []*pb.Incident{child("a", open)}, false, ""},
+		"one waits":        {approved, []*pb.Incident{child("a", open), child("b", awaiting)}, false, ""},
+		"one is repaired":  {approved, []*pb.Incident{child("a", repairing)}, false, ""},
+		"all are repaired": {approved, nil, false, ""},
+		"one was not": {approved, []*pb.Incident{child("a", open)}, true,
+			"1 copies could not be repaired"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent := &pb.Incident{Id: "p", Account: "acme", Store: "2", Space: "s", Kind: incident.RepairsHeld, Steps: tt.steps}
+			over, open := heldEnded(byKey(append(tt.children, parent)), parent, "a")
+			if over != tt.over || open != tt.open {
+				t.Errorf("got %t, %q, want %t, %q", over, open, tt.over, tt.open)
 			}
 		})
 	}
