@@ -259,8 +259,8 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 	return true, lastStep(now)
 }
 
-// heldEnded is repairEnded for the repairs that wait under a parent, which stays open while a copy is missing: they have
-// ended when none waits or is under way.
+// heldEnded is repairEnded for the repairs that wait under a parent, which stays open while a copy is missing: they
+// have ended when none waits or is under way.
 func heldEnded(now incidents, parent *pb.Incident, action string) (over bool, open string) {
 	if !slices.ContainsFunc(parent.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == action }) {
 		return false, "" // the steward has not handled the approval yet

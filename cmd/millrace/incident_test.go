@@ -219,7 +219,8 @@ func TestHeldEnded(t *testing.T) {
 	const awaiting, repairing, open = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
 		pb.IncidentState_INCIDENT_STATE_REPAIRING, pb.IncidentState_INCIDENT_STATE_OPEN
 	child := func(item string, state pb.IncidentState) *pb.Incident {
-		return &pb.Incident{Account: "acme", Store: "2", Space: "s", Item: item, Kind: "content-missing", Parent: "p", State: state}
+		return &pb.Incident{Account: "acme", Store: "2", Space: "s", Item: item, Kind: "content-missing", Parent: "p",
+			State: state}
 	}
 	approved := []*pb.IncidentStep{{Action: "approved", Ref: "a"}}
 	for name, tt := range map[string]struct {
