@@ -240,10 +240,10 @@ func (w *damagedWorld) awaitCopies(want map[string]int) {
 
 // TestDamage damages copies in all ways of wears, and makes one round of fixity checks and one of reconcile. Each
 // damage is named by the row and the incident that wears has for it, and nothing else is named. What can be repaired is
-// repaired if the store is to be repaired without approval, and every other copy is left as it is. In the full form the
-// process of the checker and the steward is killed twice meanwhile.
+// repaired if the store is to be repaired without approval, and every other copy is left as it is. The process of the
+// checker and the steward is killed twice meanwhile.
 func TestDamage(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	w := newDamagedWorld(t, need.Amount(100, 1667, 5000), need.Amount(1, 20, 60))
 	w.serve(t, "sink,planner,delayer,copier,deleter")
 	checker := w.start(t, "checker,steward")
