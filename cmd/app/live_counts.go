@@ -55,15 +55,19 @@ func (a *App) countLive(ctx context.Context, space schemas.Copy) (n int64, err e
 // Live implements steward.Copies.
 func (l *liveCounts) Live(ctx context.Context, space schemas.Copy) (int64, error) {
 	c, over := l.request(space)
-	l.mu.Lock()
-	known := !c.at.IsZero() && time.Since(c.at) < liveCountKnown
-	l.mu.Unlock()
-	if over != nil && !known {
-		select {
-		case <-ctx.Done():
-		case <-over:
-		}
+	n, err := l.last(c)
+	if err == nil || over == nil {
+		return n, err
 	}
+	select {
+	case <-ctx.Done():
+	case <-over:
+	}
+	return l.last(c)
+}
+
+// last returns the newest count of a space, unless it is too old.
+func (l *liveCounts) last(c *liveCount) (int64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

@@ -258,21 +258,29 @@ func (w *execution) deleteWithinLimits(
 
 // permit takes a permit of the brake. If there is none, it holds the delete, which ends the execution.
 func (w *execution) permit(ctx context.Context, d duplicate.Decision) (bool, error) {
-	b, asked := w.cfg.Brake, time.Now()
-	if err := b.Refused(w.sides.Copy, w.command.GetCause()); err != nil {
-		return false, err
-	}
-	reached, err := b.Take(ctx, w.sides.Copy)
+	reached, err := w.take(ctx)
 	switch {
 	case err != nil:
 		return false, err
 	case reached != "":
 		return false, w.hold(ctx, d, brake.Held{Reason: brake.ReasonBrake, Cause: "the brake: " + reached})
-	case time.Since(asked) > maxBrakeWait: // the records may be old
-		b.GiveBack(w.sides.Copy)
-		return false, fmt.Errorf("%w: the brake took %s", storage.ErrChanged, time.Since(asked).Round(time.Millisecond))
 	}
 	return true, nil
+}
+
+// take takes a permit of the brake, or returns which limit is reached. If that took long the error is
+// storage.ErrChanged, and no permit is taken: the records may be old.
+func (w *execution) take(ctx context.Context) (reached string, err error) {
+	b, asked := w.cfg.Brake, time.Now()
+	if err := b.Refused(w.sides.Copy, w.command.GetCause()); err != nil {
+		return "", err
+	}
+	reached, err = b.Take(ctx, w.sides.Copy)
+	if took := time.Since(asked); err == nil && reached == "" && took > maxBrakeWait {
+		b.GiveBack(w.sides.Copy)
+		err = fmt.Errorf("%w: the brake took %s", storage.ErrChanged, took.Round(time.Millisecond))
+	}
+	return reached, err
 }
 
 // errNotTried marks errors before a delete was tried.

@@ -131,17 +131,10 @@ func (w *execution) iterateReturned(ctx context.Context, records duplicate.Recor
 // can. The delete is one of the deletes that the brake counts, but is put on no list: e has the result instead.
 func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e ending) ([]schemas.Message, error) {
 	b, c, at, store := w.cfg.Brake, w.command, w.sides.Copy, w.sides.Store
-	if err := b.Refused(at, c.GetCause()); err != nil {
-		return nil, err
-	}
-	asked := time.Now()
-	reached, err := b.Take(ctx, at)
+	reached, err := w.take(ctx)
 	switch {
 	case err != nil:
 		return nil, err
-	case reached == "" && time.Since(asked) > maxBrakeWait: // the records may be old
-		b.GiveBack(at)
-		return nil, fmt.Errorf("%w: the brake took %s", storage.ErrChanged, time.Since(asked).Round(time.Millisecond))
 	case reached != "":
 		return w.messages(ending{row: e.row, result: resultRefused, detail: "the brake: " + reached,
 			outcome: pb.Outcome_OUTCOME_NOTHING}), nil

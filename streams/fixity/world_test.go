@@ -123,17 +123,15 @@ func (w *world) create() {
 
 // clock installs a store whose clock is ahead of the machine's.
 func (w *world) clock(ahead time.Duration) {
-	var err error
-	if w.mem, err = mem.New(mem.Config{ID: at.Store, Now: func() time.Time { return time.Now().Add(ahead) }}); err != nil {
-		w.t.Fatal(err)
-	}
-	w.fill()
+	w.install(mem.Config{ID: at.Store, Now: func() time.Time { return time.Now().Add(ahead) }})
 }
 
 // withoutClock installs a store that does not tell its time.
-func (w *world) withoutClock() {
+func (w *world) withoutClock() { w.install(mem.Config{ID: at.Store}) }
+
+func (w *world) install(cfg mem.Config) {
 	var err error
-	if w.mem, err = mem.New(mem.Config{ID: at.Store}); err != nil {
+	if w.mem, err = mem.New(cfg); err != nil {
 		w.t.Fatal(err)
 	}
 	w.fill()
@@ -143,11 +141,7 @@ func (w *world) withoutClock() {
 func newWorld(t *testing.T) *world {
 	w := &world{t: t, config: specified(), space: pb.RecordState_RECORD_STATE_LIVE}
 	w.config.Worker, w.config.Host, w.config.Software = "worker-1", "host-1", "millrace-test"
-	var err error
-	if w.mem, err = mem.New(mem.Config{ID: at.Store, Now: time.Now}); err != nil {
-		t.Fatal(err)
-	}
-	w.fill()
+	w.clock(0)
 	return w
 }
 

@@ -85,19 +85,25 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 	case a.GetAccount() != "" && a.GetAccount() != i.GetAccount():
 		log.Warn("ignore action: the incident belongs to another account", "action", a.GetAction())
 		return nil, nil
-	case !stillApplies(i, a):
-		log.Warn("ignore action: the incident has changed since the decision", "action", a.GetAction())
-		i = clone(i)
-		s.step(i, stepOutdated, c, a.GetAction()+": the incident has changed since the decision; decide again")
-		return s.save(i, c.ref), nil
 	}
-	if s.isWithdrawn(i, a) {
-		log.Warn("ignore action: the approval of held repairs has ended", "action", a.GetAction())
+	if why := s.outdated(i, a); why != "" {
+		log.Warn("ignore action: "+why, "action", a.GetAction())
 		i = clone(i)
-		s.step(i, stepOutdated, c, a.GetAction()+": the approval of all held repairs has ended")
+		s.step(i, stepOutdated, c, a.GetAction()+": "+why)
 		return s.save(i, c.ref), nil
 	}
 	return s.decision(ctx, clone(i), a, c)
+}
+
+// outdated returns why a decision about i has no effect any more; "" if it has.
+func (s *Steward) outdated(i *pb.Incident, a *pb.AdminAction) string {
+	switch {
+	case !stillApplies(i, a):
+		return "the incident has changed since the decision; decide again"
+	case s.isWithdrawn(i, a):
+		return "the approval of all held repairs has ended"
+	}
+	return ""
 }
 
 // decision carries out a decision about i, a clone, that still applies.
