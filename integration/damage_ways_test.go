@@ -75,6 +75,10 @@ func wears() []wear {
 			file: func(w *damagedWorld, h hit) { w.must(unix.Removexattr(w.path(h.store, h.item), fileAttribute)) }},
 		{name: "checksum of the object altered", row: fixity.RowStoreDigestWrong, kind: "store-digest-wrong", ends: isOpen,
 			object: (*damagedWorld).alterChecksum},
+		{name: "metadata of the object altered", row: fixity.RowPass, kind: "metadata-damaged", ends: isRepaired,
+			object: func(w *damagedWorld, h hit) { w.alterHeader(h, "X-Amz-Meta-By", "somebody") }},
+		{name: "media type of the object altered", row: fixity.RowPass, kind: "metadata-damaged", ends: isRepaired,
+			object: func(w *damagedWorld, h hit) { w.alterHeader(h, "Content-Type", "text/html") }},
 		{name: "replaced", row: fixity.RowReplaced, kind: "replaced", ends: isAsked,
 			file: func(w *damagedWorld, h hit) {
 				w.must(os.Remove(w.path(h.store, h.item)))
@@ -208,7 +212,11 @@ func (w *damagedWorld) alterAttribute(h hit) {
 // alterChecksum changes the SHA-256 that the server has of an object.
 func (w *damagedWorld) alterChecksum(h hit) {
 	w.t.Helper()
-	w.s3.Edit(objectBucket, damagedSpace+"/"+h.item, func(header http.Header) {
-		header.Set("X-Amz-Checksum-Sha256", base64.StdEncoding.EncodeToString(make([]byte, sha256.Size)))
-	})
+	w.alterHeader(h, "X-Amz-Checksum-Sha256", base64.StdEncoding.EncodeToString(make([]byte, sha256.Size)))
+}
+
+// alterHeader changes a header that the server keeps with an object.
+func (w *damagedWorld) alterHeader(h hit, name, value string) {
+	w.t.Helper()
+	w.s3.Edit(objectBucket, damagedSpace+"/"+h.item, func(header http.Header) { header.Set(name, value) })
 }

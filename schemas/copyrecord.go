@@ -1,18 +1,58 @@
 package schemas
 
-import pb "github.com/millrace/millrace/schemas/millrace/v1"
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"strings"
 
-// WithoutProperties returns r without media types and properties. The result shares everything else with r; it is nil
-// if r is nil. Messages that carry records use it because properties have no smaller bound than MaxBytes: those of the
-// manifest and of the audit log together could exceed the size limit of a message.
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+)
+
+// WithoutProperties returns r without media types and properties, but with a hash of them. The result shares everything
+// else with r; it is nil if r is nil. Messages that carry records use it because properties have no smaller bound than
+// MaxBytes: those of the manifest and of the audit log together could exceed the size limit of a message.
 func WithoutProperties(r *pb.CopyRecord) *pb.CopyRecord {
 	if r == nil {
 		return nil
 	}
 	return &pb.CopyRecord{
 		Manifest: withoutProperties(r.GetManifest()), Audit: withoutProperties(r.GetAudit()),
-		LastPass: r.GetLastPass(), LastAttempt: r.GetLastAttempt(),
+		LastPass: r.GetLastPass(), LastAttempt: r.GetLastAttempt(), PropertiesHash: propertiesHash(r),
 	}
+}
+
+// propertiesHash returns CopyRecord.properties_hash of r, which has the hash already if it was made by
+// WithoutProperties.
+func propertiesHash(r *pb.CopyRecord) int64 {
+	m := r.GetManifest()
+	if m.GetState() != pb.RecordState_RECORD_STATE_LIVE || m.GetPropertiesClaimed() || m.GetPropertiesOf() != nil ||
+		m.GetMediaType() == "" && len(m.GetProperties()) == 0 {
+		return r.GetPropertiesHash()
+	}
+	return PropertiesHash(m.GetMediaType(), m.GetProperties())
+}
+
+// PropertiesHash returns a hash of the media type and properties of an item that ignores the case of names, as some
+// stores do. It is not 0.
+func PropertiesHash(mediaType string, properties map[string]string) int64 {
+	names := slices.SortedFunc(maps.Keys(properties), func(a, b string) int {
+		if c := strings.Compare(strings.ToLower(a), strings.ToLower(b)); c != 0 {
+			return c
+		}
+		return strings.Compare(properties[a], properties[b])
+	})
+	b := binary.AppendUvarint(nil, uint64(len(mediaType)))
+	b = append(b, mediaType...)
+	for _, name := range names {
+		for _, s := range [...]string{strings.ToLower(name), properties[name]} {
+			b = binary.AppendUvarint(b, uint64(len(s)))
+			b = append(b, s...)
+		}
+	}
+	sum := sha256.Sum256(b)
+	return max(int64(binary.BigEndian.Uint64(sum[:])>>1), 1)
 }
 
 func withoutProperties(r *pb.Record) *pb.Record {

@@ -204,23 +204,58 @@ func (w *execution) setProperties(ctx context.Context, s Observation, d Decision
 // repairProperties acts on C0p. It repeats what is on record, so its Change has the time of the content: whatever a
 // client sets meanwhile is newer.
 func (w *execution) repairProperties(ctx context.Context, s Observation, d Decision) (done bool, err error) {
-	at := s.Destination
-	p, _ := at.properties(at.digests().Union(s.Command.GetRepair().GetDigests()))
-	o, err := w.Store.SetProperties(ctx, w.Copy.Space, w.Copy.Item, p, storage.Condition{Version: at.Object.Version})
-	if errors.Is(err, storage.ErrUnsupported) {
+	change, err := w.setRecorded(ctx, s)
+	switch {
+	case errors.Is(err, storage.ErrUnsupported):
 		w.detail = err.Error()
 		w.finish(Decision{Row: d.Row, Result: "properties-unsupported"}, pb.Outcome_OUTCOME_NOTHING)
 		return true, nil
-	}
-	if err != nil {
+	case errors.Is(err, storage.ErrDigest):
+		w.detail = err.Error()
+		w.finishUnchanged(s, Decision{Row: d.Row, Result: "repair-moot", CheckDestination: true})
+		return true, nil
+	case err != nil:
 		return false, fmt.Errorf("set properties of %s: %w", w.Copy, err)
 	}
-	change := w.propertiesChange(o)
-	change.Time = record.Time(o.Modified)
-	w.emit(schemas.Changes, record.Seal(change))
+	w.emit(schemas.Changes, change)
 	w.requestCheck(w.suspectTask(w.Copy, s))
 	w.finish(d, pb.Outcome_OUTCOME_DONE)
 	return true, nil
+}
+
+// setRecorded sets the properties on record, and returns the Change. A store that cannot set properties gets the same
+// bytes again, if they are those on record.
+func (w *execution) setRecorded(ctx context.Context, s Observation) (*pb.Change, error) {
+	at, m := s.Destination.Object, s.Destination.Record.GetManifest()
+	p, same := record.Properties(m), storage.Condition{Version: at.Version}
+	if w.Store.Capabilities().SetProperties {
+		if err := w.unchanged(ctx, at); err != nil {
+			return nil, err
+		}
+		o, err := w.Store.SetProperties(ctx, w.Copy.Space, w.Copy.Item, p, same)
+		if err != nil {
+			return nil, err
+		}
+		change := w.propertiesChange(o)
+		change.Time = record.Time(o.Modified)
+		return record.Seal(change), nil
+	}
+	expected := supported(m.GetDigests())
+	if len(expected) == 0 {
+		return nil, fmt.Errorf("no digest of the bytes is on record: %w", storage.ErrUnsupported)
+	}
+	put, err := w.stream(ctx, at.Version, storage.PutOptions{
+		Condition: same, Properties: p, Digests: expected, Compute: []string{digest.MD5, digest.SHA256},
+		Size: at.Size, Original: w.originalOf(s),
+		Verify: func(digest.Set, int64) error { return w.unchanged(ctx, at) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	w.bytes += put.Size
+	change := w.contentChange(s, put)
+	change.Op = pb.Op_OP_UPDATE
+	return change, nil
 }
 
 // deferProperties ends the command if the store cannot set the properties now.

@@ -327,6 +327,14 @@ func (s Observation) inSync(k expectation) Decision {
 	case !okSource || !okDestination:
 		return s.needRecords(RowUnknown)
 	case !s.Source.Object.PropertiesUnknown && !s.sameProperties(content):
+		altered, ok := s.Source.altersProperties(content, s.FoldCase)
+		switch {
+		case !ok:
+			return s.needRecords(RowUnknown)
+		case altered: // a check shows whether a client's change is under way
+			d.Row, d.Result, d.CheckSource = RowPropertiesUnknown, "properties-unknown", true
+			return d
+		}
 		d.Row, d.action, d.Result = RowPropertiesDiffer, actSetProperties, "properties-set"
 		if s.Hold != nil {
 			return s.held(d)
@@ -350,7 +358,7 @@ func (s Observation) inSync(k expectation) Decision {
 		d.Announce = true // this Change has the properties too
 	} else {
 		d.AnnounceProperties = !at.PropertiesUnknown && (row.GetMediaType() != at.Properties.MediaType ||
-			!equalProperties(row.GetProperties(), at.Properties.User, s.FoldCase))
+			!storage.EqualUser(row.GetProperties(), at.Properties.User, s.FoldCase))
 		d.Unchecked = s.recordsState == recordsRead && s.Destination.Record.GetLastPass() == nil
 	}
 	return d

@@ -407,12 +407,50 @@ func copyCases() map[string]decisionCase {
 			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 			s.checked()
 		}, Decision{Row: "C2", Result: "in-sync", AnnounceProperties: true}},
-		"C3: properties differ": {func(s *Observation) { s.copied("d1", a); s.Source.Object.Properties = image },
-			Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C3: properties differ": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = image
+			s.records(typed(row(live, "v1", a, 2)), row(live, "d1", a, 3))
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
 		"C3: names have case": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties = image, folded
+			s.records(typed(row(live, "v1", a, 2)), row(live, "d1", a, 3))
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C3: those of the destination were altered": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties, s.Destination.Object.Properties = image, folded
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C3: those of the source are on record as a claim": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = folded
+			s.records(claimed(typed(row(live, "v1", a, 2))), row(live, "d1", a, 3))
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C3: those of the source are on record of other bytes": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = folded
+			s.records(typed(row(live, "v0", b, 1)), row(live, "d1", a, 3))
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C2u: those of the source were altered": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties, s.Destination.Object.Properties = folded, image
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
+		"C2u: all those of the source are gone": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Destination.Object.Properties = image
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
+		"C2u: those of another version of the bytes were altered": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = folded
+			s.records(typed(row(live, "v0", a, 1)), typed(row(live, "d1", a, 3)))
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
+		"C9: whether those of the source were altered needs the record": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = image
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C2u: the source has lost its properties": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.lose()

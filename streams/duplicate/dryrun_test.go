@@ -11,7 +11,6 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
-	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -31,9 +30,12 @@ func TestDryRun(t *testing.T) {
 		},
 		"C3: properties-set": func(w *world) *pb.DuplicationCommand {
 			w.mustRun(command(w.added("1", "one")))
-			_, err := w.mem["1"].SetProperties(w.t.Context(), "photos", "a.jpg",
-				storage.Properties{MediaType: "text/plain"}, storage.Condition{})
-			w.must(err)
+			w.alter("2")
+			return manual()
+		},
+		"C2u: properties-unknown": func(w *world) *pb.DuplicationCommand {
+			w.mustRun(command(w.added("1", "one")))
+			w.alter("1")
 			return manual()
 		},
 		"C2: in-sync": func(w *world) *pb.DuplicationCommand {

@@ -338,3 +338,9 @@ func (w *world) untouched(store string) {
 }
 
 func ms(t time.Time) *timestamppb.Timestamp { return timestamppb.New(t.Truncate(time.Millisecond)) }
+
+// alter changes the properties of a copy without an event.
+func (w *world) alter(store string) {
+	w.t.Helper()
+	w.mem[store].Alter("photos", "a.jpg", storage.Properties{MediaType: "text/plain"})
+}

@@ -69,7 +69,7 @@ func (w *execution) seal(c *pb.Change, o pb.Origin) *pb.Change {
 // none, the Change says that they are unknown.
 func (w *execution) contentChange(s Observation, o storage.Object) *pb.Change {
 	o.Original = w.originalOf(s)
-	if s.Source.Object.PropertiesUnknown && isEmpty(o.Properties) {
+	if s.Source.Object.PropertiesUnknown && o.Properties.IsEmpty() {
 		o.PropertiesUnknown = true
 	}
 	return w.seal(record.Content(w.Copy, o), w.origin())

@@ -2,7 +2,6 @@ package duplicate
 
 import (
 	"maps"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -242,13 +241,23 @@ func (s Side) lostProperties(digests digest.Set) (lost digest.Agreement, ok bool
 		return digest.Disagree, true
 	case r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED:
 		return digest.Incomparable, false
-	case isEmpty(record.Properties(r)):
+	case record.Properties(r).IsEmpty():
 		return digest.Disagree, true
 	}
 	return record.Describes(r, s.Object.Version, digests), true
 }
 
-func isEmpty(p storage.Properties) bool { return p.MediaType == "" && len(p.User) == 0 }
+// altersProperties reports whether the store reports other properties than the manifest has of the side's content;
+// false if the manifest is not known. digests are all that are known of the content.
+func (s Side) altersProperties(digests digest.Set, foldCase bool) (altered, ok bool) {
+	r := s.Record.GetManifest()
+	if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
+		return false, false
+	}
+	return !s.Object.PropertiesUnknown && r.GetPropertiesOf() == nil &&
+		record.Alters(s.Object.Properties, r, foldCase) &&
+		record.Describes(r, s.Object.Version, digests) == digest.Agree, true
+}
 
 // properties returns the properties of the side. If its store cannot report them, they are those on record of the
 // content with these digests; unknown is true if there are none.
@@ -257,7 +266,7 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 		return s.Object.Properties, false
 	}
 	r := s.Record.GetManifest()
-	if p = record.Properties(r); isEmpty(p) || record.Describes(r, s.Object.Version, digests) != digest.Agree {
+	if p = record.Properties(r); p.IsEmpty() || record.Describes(r, s.Object.Version, digests) != digest.Agree {
 		return storage.Properties{}, true
 	}
 	return p, false
@@ -269,7 +278,7 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	p, unknown := s.Source.properties(digests)
 	r := s.Source.Record.GetManifest()
-	had := !isEmpty(record.Properties(r)) || r.GetPropertiesOf() != nil
+	had := !record.Properties(r).IsEmpty() || r.GetPropertiesOf() != nil
 	if unknown && (!had || s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR) {
 		p, _ = s.Destination.properties(digests)
 	}
@@ -280,22 +289,7 @@ func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 func (s Observation) sameProperties(digests digest.Set) bool {
 	a := s.Source.Object.Properties
 	b, _ := s.Destination.properties(digests)
-	return a.MediaType == b.MediaType && equalProperties(a.User, b.User, s.FoldCase)
-}
-
-func equalProperties(a, b map[string]string, fold bool) bool {
-	if !fold {
-		return maps.Equal(a, b)
-	}
-	return maps.Equal(lowerKeys(a), lowerKeys(b))
-}
-
-func lowerKeys(m map[string]string) map[string]string {
-	f := make(map[string]string, len(m))
-	for k, v := range m {
-		f[strings.ToLower(k)] = v
-	}
-	return f
+	return a.Equal(b, s.FoldCase)
 }
 
 // isFailedObject reports whether the destination is still as the failed check found it: the same object, or absent.

@@ -95,6 +95,7 @@ func policyCases() map[string]decisionCase {
 			s.Hold = hold
 			s.copied("d1", a)
 			s.Source.Object.Properties = storage.Properties{MediaType: "image/jpeg"}
+			s.records(row(live, "v1", a, 2), row(live, "d1", a, 3))
 		}, held("C3")},
 		"C2: under a hold": {func(s *Observation) {
 			s.Hold = hold

@@ -1,6 +1,7 @@
 package duplicate
 
 import (
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 )
@@ -49,8 +50,8 @@ func (s Observation) repair() Decision {
 }
 
 // repairProperties decides C0p. The properties on record are set if the copy is still the object that failed, its store
-// still cannot report any, and the manifest, read afresh, has them of the bytes that the object holds. Both sides of
-// such a command are the copy.
+// still cannot report any, or reports those that the check has found, and the manifest, read afresh, has others of the
+// bytes that the object holds. Both sides of such a command are the copy.
 func (s Observation) repairProperties() Decision {
 	order, at := s.Command.GetRepair(), s.Destination
 	moot := Decision{Row: RowRepairProperties, Result: "repair-moot", CheckDestination: true}
@@ -59,16 +60,33 @@ func (s Observation) repairProperties() Decision {
 		return moot
 	case !s.observed():
 		return Decision{Row: RowRepairProperties, action: actFail}
-	case at.Presence == Absent, !s.isFailedObject(), !at.Object.PropertiesUnknown:
+	case at.Presence == Absent, !s.isFailedObject(), !s.hasFailedProperties():
 		return moot
 	}
-	switch lost, ok := at.lostProperties(at.digests().Union(order.GetDigests())); {
+	digests := at.digests().Union(order.GetDigests())
+	damaged, ok := at.altersProperties(digests, s.FoldCase)
+	if at.Object.PropertiesUnknown {
+		var lost digest.Agreement
+		lost, ok = at.lostProperties(digests)
+		damaged = lost == digest.Agree
+	}
+	switch {
 	case !ok:
 		return s.needRecords(RowRepairProperties)
-	case lost != digest.Agree:
+	case !damaged:
 		return moot
 	}
 	return Decision{Row: RowRepairProperties, action: actRepairProperties, Result: "properties-set"}
+}
+
+// hasFailedProperties reports whether the destination's properties are still those of the failed check: unknown, or the
+// ones that it found.
+func (s Observation) hasFailedProperties() bool {
+	found, o := s.Command.GetRepair().GetFailed().GetPropertiesHash(), s.Destination.Object
+	if found == 0 || o.PropertiesUnknown {
+		return found == 0 && o.PropertiesUnknown
+	}
+	return found == schemas.PropertiesHash(o.Properties.MediaType, o.Properties.User)
 }
 
 // repairReference returns the digests that the repaired copy must have. It returns false unless order, manifest and

@@ -17,6 +17,15 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
+// altered makes the destination report other properties, as the failed check has found them.
+func altered(then func(*Observation)) func(*Observation) {
+	return func(s *Observation) {
+		s.Destination.Object.PropertiesUnknown, s.Destination.Object.Properties.MediaType = false, "image/png"
+		s.Command.Repair.Failed.PropertiesHash = schemas.PropertiesHash("image/png", nil)
+		then(s)
+	}
+}
+
 // repairPropertiesCases are about the copy d1 of the bytes a, which its store reports without digests and properties.
 func repairPropertiesCases() map[string]decisionCase {
 	moot := Decision{Row: "C0p", Result: "repair-moot", CheckDestination: true}
@@ -49,6 +58,21 @@ func repairPropertiesCases() map[string]decisionCase {
 		"of another content":    {manifest(of(typed(row(live, "d1", a, 3)), "d0", md5of(b))), moot},
 		"of an unknown content": {manifest(of(typed(row(live, "d1", a, 3)), "d0", nil)), moot},
 		"other bytes on record": {manifest(typed(row(live, "d2", b, 4))), moot},
+		"altered":               {altered(func(*Observation) {}), repaired},
+		"altered again":         {altered(func(s *Observation) { s.Destination.Object.Properties.MediaType = "c" }), moot},
+		"altered, and now lost": {altered(func(s *Observation) { s.Destination.lose() }), moot},
+		"altered, and on record so": {altered(func(s *Observation) {
+			s.Destination.Record.Manifest.MediaType, s.Destination.Record.Manifest.Properties = "image/png", nil
+		}), moot},
+		"altered, and on record of another content": {altered(func(s *Observation) {
+			s.records(row(none, "", "", 0), of(typed(row(live, "d1", a, 3)), "d0", md5of(b)))
+		}), moot},
+		"altered, and only claimed": {altered(func(s *Observation) {
+			s.records(row(none, "", "", 0), claimed(typed(row(live, "d1", a, 3))))
+		}), moot},
+		"altered, and records unread": {altered(func(s *Observation) {
+			s.recordsState, s.Destination.Record = recordsUnread, nil
+		}), Decision{Row: "C0p", action: actReadRecords}},
 	}
 }
 
@@ -195,8 +219,81 @@ func TestRepairOfPropertiesUnderFaults(t *testing.T) {
 	w.hasProperties("2", storage.Properties{})
 }
 
-// A store that cannot set properties keeps its bytes: the same bytes are not put again.
-func TestRepairOfPropertiesWhereNoneCanBeSet(t *testing.T) {
+// A store that cannot set properties gets the same bytes again.
+func TestRepairOfPropertiesByTheBytes(t *testing.T) {
+	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	png := storage.Properties{MediaType: "image/png"}
+	for name, tt := range map[string]struct {
+		prepare func(*world)
+		fault   storagetest.Fault
+		result  string
+		outcome pb.Outcome
+		changes int
+		tasks   int
+		has     storage.Properties
+	}{
+		"altered": {func(*world) {}, storagetest.Fault{}, "properties-set", done, 1, 1, image},
+		"the bytes rot too": {func(w *world) {
+			w.mem["2"].Corrupt("photos", "a.jpg", []byte("jelly"))
+		}, storagetest.Fault{}, "repair-moot", handedOn, 0, 1, png},
+		"another program puts the bytes again meanwhile": {func(w *world) {
+			w.once("2", "Put", func() { w.put("2", "hello") })
+		}, storagetest.Fault{}, "repair-moot", handedOn, 0, 1, image},
+		"the bytes are archived": {func(*world) {}, storagetest.Fault{Method: "Open", Times: -1, Err: storage.ErrUnsupported},
+			"properties-unsupported", nothing, 0, 0, png},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, c := prepareAltered(t)
+			tt.prepare(w)
+			if tt.fault.Method != "" {
+				w.faulty["2"].Script(tt.fault)
+			}
+			got := w.mustRun(c)
+			got.ends("C0p", tt.result, tt.outcome, tt.changes, tt.tasks)
+			w.hasProperties("2", tt.has)
+			if tt.changes == 0 {
+				return
+			}
+			o, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			want := record.Content(at("2"), o)
+			want.Op, want.Origin, want.Cause, want.Agent = pb.Op_OP_UPDATE, pb.Origin_ORIGIN_REPAIR, c.GetId(), "copier"
+			if want = record.Seal(want); !proto.Equal(got.changes[0], want) {
+				t.Errorf("got  %v\nwant %v", got.changes[0], want)
+			}
+			w.mustRun(c).ends("C0p", "repair-moot", handedOn, 0, 1) // twice
+		})
+	}
+}
+
+// A write that failed is tried again, and one that was done and reported to have failed is not.
+func TestRepairOfPropertiesByTheBytesUnderFaults(t *testing.T) {
+	image := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}}
+	for name, tt := range map[string]struct {
+		fault  storagetest.Fault
+		result string
+	}{
+		"failed":                        {storagetest.Fault{Method: "Put"}, "properties-set"},
+		"done, and said to have failed": {storagetest.Fault{Method: "Put", Applied: true}, "repair-moot"},
+		"the bytes do not answer":       {storagetest.Fault{Method: "Open"}, "properties-set"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, c := prepareAltered(t)
+			w.faulty["2"].Script(tt.fault)
+			if _, err := w.run(c, 0); err == nil {
+				t.Fatal("no error")
+			}
+			if got := w.mustRun(c); got.result.GetResult() != tt.result {
+				t.Errorf("then %v, want %s", got.result, tt.result)
+			}
+			w.hasProperties("2", image)
+		})
+	}
+}
+
+// prepareAltered copies an item to a store that cannot set properties, alters those of the copy, and returns the order
+// to set them again.
+func prepareAltered(t *testing.T) (*world, *pb.DuplicationCommand) {
 	w := newWorld(t)
 	var err error
 	w.mem["2"], err = mem.New(mem.Config{ID: "2", Weak: mem.Weak{Properties: true}})
@@ -206,13 +303,10 @@ func TestRepairOfPropertiesWhereNoneCanBeSet(t *testing.T) {
 	w.must(w.mem["2"].CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	change := w.added("1", "hello")
 	w.mustRun(command(change))
-	w.mem["2"].Strip("photos", "a.jpg")
+	w.mem["2"].Alter("photos", "a.jpg", storage.Properties{MediaType: "image/png"})
+	w.faulty["2"] = storagetest.NewFaulty(w.mem["2"]) // resets the count of calls
 	c := w.repair(change.GetDigests())
 	c.SourceStore, c.Repair.Properties = "2", true
-	puts := w.faulty["2"].Count("Put")
-	got := w.mustRun(c)
-	got.ends("C0p", "properties-unsupported", nothing, 0, 0)
-	if w.faulty["2"].Count("Put") != puts || got.result.GetDetail() == "" {
-		t.Errorf("calls %v, result %v", w.faulty["2"].Calls(), got.result)
-	}
+	c.Repair.Failed.PropertiesHash = schemas.PropertiesHash("image/png", nil)
+	return w, c
 }

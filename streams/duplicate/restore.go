@@ -164,7 +164,7 @@ func (s restoreObservation) properties(expected digest.Set) (p storage.Propertie
 		return p, false
 	}
 	row := s.There.Record.GetManifest()
-	if p = record.Properties(row); isEmpty(p) || record.Describes(row, "", expected) != digest.Agree {
+	if p = record.Properties(row); p.IsEmpty() || record.Describes(row, "", expected) != digest.Agree {
 		return storage.Properties{}, true
 	}
 	return p, false

@@ -88,7 +88,7 @@ func (s SpaceObservation) present() Decision {
 
 func (s SpaceObservation) isInSync() bool {
 	a, b := s.Source.Space, s.Destination.Space
-	return !b.PropertiesUnknown && equalProperties(a.Properties, b.Properties, s.FoldCase) && maps.Equal(a.ACL, b.ACL)
+	return !b.PropertiesUnknown && storage.EqualUser(a.Properties, b.Properties, s.FoldCase) && maps.Equal(a.ACL, b.ACL)
 }
 
 // empty decides S2: the source lacks the space, and at the destination it is empty. The rules for the delete of an item

@@ -99,7 +99,7 @@ func (w *execution) actOnSpace(ctx context.Context, s SpaceObservation, d Decisi
 func (w *execution) setSpace(ctx context.Context, s SpaceObservation, d Decision) (pb.Op, error) {
 	op := pb.Op_OP_SET_SPACE_PROPERTIES
 	if !s.Destination.Space.PropertiesUnknown &&
-		equalProperties(s.Source.Space.Properties, s.Destination.Space.Properties, s.FoldCase) {
+		storage.EqualUser(s.Source.Space.Properties, s.Destination.Space.Properties, s.FoldCase) {
 		op = pb.Op_OP_SET_ACL
 	}
 	err := w.Store.SetSpace(ctx, s.Source.Space)

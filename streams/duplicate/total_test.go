@@ -224,6 +224,14 @@ func wrong(s Observation, d Decision) string {
 	return ""
 }
 
+// isAltered reports whether the manifest has other properties of the side's content than its store reports.
+func isAltered(s Side) bool {
+	r, o := s.Record.GetManifest(), s.Object
+	return s.Presence == Present && !o.PropertiesUnknown && isLive(r) && r.GetMediaType() != "" &&
+		r.GetPropertiesOf() == nil && !record.Properties(r).Equal(o.Properties, false) &&
+		(r.GetVersion() == o.Version || digest.Set(r.GetDigests()).Compare(s.digests()) == digest.Agree)
+}
+
 // wrongProperties returns the fault of a decision about properties that a store cannot report.
 func wrongProperties(s Observation, d Decision) string {
 	lost := func(s Side) bool {
@@ -232,7 +240,10 @@ func wrongProperties(s Observation, d Decision) string {
 	}
 	unread := func(s Side) bool { return s.Object.PropertiesUnknown && s.Record.GetManifest() == nil }
 	source, destination := lost(s.Source), lost(s.Destination)
+	altered := isAltered(s.Source)
 	switch {
+	case d.action == actSetProperties && (altered || s.recordsState != recordsRead):
+		return "copies properties that are not on record of the source"
 	case unread(s.Source) || unread(s.Destination) && d.action != actCopy:
 		return "decides without the record of unknown properties"
 	case d.action == actSetProperties && s.Source.Object.PropertiesUnknown:
@@ -243,7 +254,8 @@ func wrongProperties(s Observation, d Decision) string {
 	case d.Row == RowInSync && (source || destination):
 		return "takes lost properties for equal ones"
 	case d.Row == RowPropertiesUnknown &&
-		(source && !d.CheckSource || d.CheckDestination != destination || !source && !destination):
+		((source || altered) && !d.CheckSource || d.CheckDestination != destination && !altered ||
+			!source && !destination && !altered):
 		return "checks another side than the one that has lost its properties"
 	case d.action == actCopy && d.Row != RowRepair && source && !d.CheckSource:
 		return "copies from a side with lost properties without a check"

@@ -97,19 +97,50 @@ func (k *check) collect(ctx context.Context, next requirement) error {
 // judge makes the verdict on the evidence and concludes from it.
 func (k *check) judge() {
 	settings := k.settings
-	settings.ExternalWrites = settings.ExternalWrites && !k.object.Modified.Before(settings.ExternalWritesSince)
+	settings.ExternalWrites = k.externalWrites()
 	v := Judge(k.evidence, settings)
 	if v.Row == RowUnknown && k.cause != "" {
 		v.Detail = k.cause
 	}
-	if k.unchanged && v == k.verdict {
-		return // the evidence was only confirmed: the time of the next check stays
-	}
+	confirmed := k.unchanged && v == k.verdict
 	k.verdict = v
+	k.judgeMetadata()
+	if confirmed { // the time of the next check stays
+		return
+	}
 	k.conclusion = Conclude(v, Progress{
 		Recheck: int(k.task.GetRecheck()), Now: time.Now(), LastEvent: lastEvent(k.fresh),
-		AtOnce: k.task.GetBaseline() || k.evidence.withoutDigests(),
+		AtOnce:  k.task.GetBaseline() || k.evidence.withoutDigests(),
+		Altered: k.altered(),
 	}, k.config.Settings)
+}
+
+// judgeMetadata judges media type and properties, if the item is present.
+func (k *check) judgeMetadata() {
+	k.propertiesInDoubt, k.metadata, k.metadataDetail = false, pb.Metadata_METADATA_UNSPECIFIED, ""
+	if !k.evidence.isPresent() {
+		return
+	}
+	bytes := k.evidence.Stored.Digests
+	if k.verdict.Row != RowUnknown && len(k.evidence.Content.Digests) > 0 {
+		bytes = k.evidence.Content.Digests
+	}
+	e := metadataEvidence{
+		object: k.object, digests: bytes, record: k.fresh.GetManifest(), carried: k.task.GetKnown().GetPropertiesHash(),
+		foldCase: k.store.Capabilities().FoldsPropertyCase, external: k.externalWrites(),
+	}
+	k.propertiesInDoubt = e.inDoubt()
+	k.metadata, k.metadataDetail = judgeMetadata(e)
+}
+
+// altered reports whether the store reports other properties than the records, which an event in flight would explain.
+func (k *check) altered() bool {
+	return k.metadata == pb.Metadata_METADATA_DAMAGED && !k.object.PropertiesUnknown
+}
+
+// externalWrites reports whether another program was expected to write the object.
+func (k *check) externalWrites() bool {
+	return k.settings.ExternalWrites && !k.object.Modified.Before(k.settings.ExternalWritesSince)
 }
 
 // setRecords takes the evidence of manifest and audit log from r.
@@ -184,7 +215,7 @@ func (k *check) confirmUnchanged(ctx context.Context) error {
 	case there == pb.EvidenceState_EVIDENCE_STATE_UNKNOWN:
 		k.evidence.Stored = Evidence{State: there}
 	case there != k.evidence.Stored.State || k.noSpace != noSpace || !sameObject(o, k.object) ||
-		o.PropertiesUnknown != k.object.PropertiesUnknown:
+		o.PropertiesUnknown != k.object.PropertiesUnknown || !o.Properties.Equal(k.object.Properties, false):
 		return errOvertaken
 	default:
 		k.unchanged = true

@@ -24,6 +24,9 @@ type Progress struct {
 	LastEvent time.Time
 	// AtOnce: RowNotCaptured is concluded without re-checks, in a baseline round or if a row without digests exists.
 	AtOnce bool
+	// Altered: media type and properties differ from those on record, which an event in flight would explain. A verdict
+	// that the bytes are good, or unread, is concluded only on the last re-check.
+	Altered bool
 }
 
 // A Conclusion says whether a verdict is final.
@@ -41,7 +44,8 @@ type Conclusion struct {
 // Checks that ended unknown never use up the last re-check: an absence after them is re-checked at least once.
 func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 	settled := p.LastEvent.Add(s.Settle)
-	unsettled := v.waitsForSettle() && !p.LastEvent.IsZero() && p.Now.Before(settled)
+	altered := p.Altered && v.concludesMetadata()
+	unsettled := (altered || v.waitsForSettle()) && !p.LastEvent.IsZero() && p.Now.Before(settled)
 	rungs := len(s.Recheck)
 	c := Conclusion{Outcome: pb.Verdict_VERDICT_UNDECIDED, Recheck: p.Recheck + 1}
 	switch {
@@ -52,7 +56,7 @@ func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 		return c
 	case v.Row == RowNotCaptured && p.AtOnce:
 		return Conclusion{Outcome: v.Outcome, Final: true}
-	case v.waitsForRechecks() && p.Recheck < rungs:
+	case (altered || v.waitsForRechecks()) && p.Recheck < rungs:
 		c.Next = p.Now.Add(s.Recheck[max(p.Recheck, 0)])
 		if unsettled && settled.After(c.Next) {
 			c.Next = settled
@@ -73,6 +77,9 @@ func (v Verdict) waitsForRechecks() bool {
 	}
 	return false
 }
+
+// concludesMetadata reports whether a check with this row finds altered properties: nothing speaks against the bytes.
+func (v Verdict) concludesMetadata() bool { return v.Row == RowPass || v.Row == RowUnverified }
 
 // waitsForSettle reports whether an event in flight would explain the row.
 func (v Verdict) waitsForSettle() bool {

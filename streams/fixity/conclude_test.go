@@ -64,6 +64,29 @@ func TestConclude(t *testing.T) {
 			}
 		})
 	}
+	for name, tt := range map[string]struct {
+		row     Row
+		recheck int
+		event   time.Time
+		want    Conclusion
+	}{
+		"a pass at first":                {1, 0, old, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"a pass at last":                 {1, 3, old, final(pb.Verdict_VERDICT_PASS)},
+		"a pass, an event young":         {1, 0, young, Conclusion{undecided, false, in(23 * time.Hour), 1}},
+		"a pass at last, an event young": {1, 3, young, Conclusion{undecided, false, in(23 * time.Hour), 4}},
+		"a pass, no event on record":     {1, 3, time.Time{}, final(pb.Verdict_VERDICT_PASS)},
+		"unverified at first":            {15, 0, old, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"unverified at last":             {15, 3, old, final(pb.Verdict_VERDICT_UNVERIFIED)},
+		"corruption is not delayed":      {2, 0, young, final(pb.Verdict_VERDICT_FAIL)},
+		"unknown":                        {12, 0, old, Conclusion{unknown, false, in(5 * time.Minute), 1}},
+	} {
+		t.Run("properties altered: "+name, func(t *testing.T) {
+			p := Progress{Recheck: tt.recheck, Now: now, LastEvent: tt.event, Altered: true}
+			if got := Conclude(verdict(tt.row, ""), p, s); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
 }
 
 // Unknown is never concluded, and never uses up the re-check that would conclude.

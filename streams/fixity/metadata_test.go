@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -41,6 +44,68 @@ func TestJudgeMetadata(t *testing.T) {
 	for i := range 25 {
 		many.Properties[fmt.Sprintf("%02d%s", i, strings.Repeat("n", 100))] = ""
 	}
+	reported := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"b": "2", "a\n": "1"}}
+	other := storage.Properties{MediaType: "image/png", User: map[string]string{"b": "3", "c": ""}}
+	const altered = `altered: media type "image/jpeg"; 3 properties: "a\n", "b", "c"`
+	hash, userHash := schemas.PropertiesHash(reported.MediaType, reported.User), schemas.PropertiesHash("", reported.User)
+	later := proto.CloneOf(named)
+	later.Time = timestamppb.New(time.Unix(1, 0))
+	e := func(o storage.Properties, m *pb.Record, sets ...func(*metadataEvidence)) metadataEvidence {
+		e := metadataEvidence{digests: kept, record: m, object: storage.Object{
+			Version: "v1", Properties: o, Modified: time.Unix(2, 0)}}
+		for _, set := range sets {
+			set(&e)
+		}
+		return e
+	}
+	folds := func(e *metadataEvidence) { e.foldCase = true }
+	external := func(e *metadataEvidence) { e.external = true }
+	carries := func(hash int64) func(*metadataEvidence) {
+		return func(e *metadataEvidence) { e.carried = hash }
+	}
+	reread := func(version string, digests digest.Set) *pb.Record {
+		r := proto.CloneOf(named)
+		r.Version, r.Digests = version, digests
+		return r
+	}
+	upper := storage.Properties{MediaType: "image/jpeg", User: map[string]string{"B": "2", "A\n": "1"}}
+	untyped := &pb.Record{State: live, Properties: named.GetProperties(), Version: "v1"}
+	ofOther := proto.CloneOf(named)
+	ofOther.PropertiesOf = &pb.Content{Version: "v0", Digests: kept}
+	for name, tt := range map[string]struct {
+		metadataEvidence
+		want   pb.Metadata
+		detail string
+	}{
+		"the same":                             {e(reported, named), intact, ""},
+		"others":                               {e(other, named), damaged, altered},
+		"others, and no record was read":       {e(other, nil, carries(hash)), open, ""},
+		"others, and the task carries no hash": {e(other, nil), intact, ""},
+		"the same as the task carries":         {e(reported, nil, carries(hash)), intact, ""},
+		"the task carries no media type":       {e(reported, nil, carries(userHash)), intact, ""},
+		"others, and the task is outdated":     {e(reported, named, carries(1)), intact, ""},
+		"none": {e(storage.Properties{}, named), damaged,
+			"altered: " + lost + `; 2 properties: "a\n", "b"`},
+		"others, of another content":            {e(other, reread("v0", sums(rot))), intact, ""},
+		"others, of the content in an object":   {e(other, reread("v0", kept)), damaged, altered},
+		"others, of an unknown content":         {e(other, reread("", nil)), open, ""},
+		"others, than those of a former object": {e(other, ofOther), open, ""},
+		"others, and none on record":            {e(other, &pb.Record{State: live}), intact, ""},
+		"others, under a tombstone":             {e(other, gone), intact, ""},
+		"others, than a claim":                  {e(other, claimed), intact, ""},
+		"names in another case": {e(upper, named), damaged,
+			`altered: 4 properties: "A\n", "B", "a\n", "b"`},
+		"names in another case, which do not count": {e(upper, named, folds), intact, ""},
+		"a media type where none is on record":      {e(reported, untyped), intact, ""},
+		"set by another program":                    {e(other, later, external), open, ""},
+		"set by another program, not as expected":   {e(other, later), damaged, altered},
+	} {
+		t.Run("the store reports "+name, func(t *testing.T) {
+			if got, detail := judgeMetadata(tt.metadataEvidence); got != tt.want || detail != tt.detail {
+				t.Errorf("got %v %q, want %v %q", got, detail, tt.want, tt.detail)
+			}
+		})
+	}
 	for name, tt := range map[string]struct {
 		unknown bool
 		digests digest.Set
@@ -68,7 +133,11 @@ func TestJudgeMetadata(t *testing.T) {
 		"on record as claimed by a listing":                 {true, kept, claimed, intact, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, detail := JudgeMetadata(storage.Object{Version: "v1", PropertiesUnknown: tt.unknown}, tt.digests, tt.record)
+			o := storage.Object{Version: "v1", PropertiesUnknown: tt.unknown}
+			if !tt.unknown {
+				o.Properties = record.Properties(tt.record)
+			}
+			got, detail := judgeMetadata(metadataEvidence{object: o, digests: tt.digests, record: tt.record})
 			if got != tt.want || detail != tt.detail {
 				t.Errorf("got %v %q, want %v %q", got, detail, tt.want, tt.detail)
 			}

@@ -23,6 +23,11 @@ type attemptState struct {
 	cause        string         // the detail of RowUnknown, if a place did not answer
 	verdict      Verdict
 	conclusion   Conclusion
+	// propertiesInDoubt: the store cannot report properties, or reports others than the records. Until these are read
+	// afresh, those are meant that the task carried.
+	propertiesInDoubt bool
+	metadata          pb.Metadata
+	metadataDetail    string
 }
 
 // A requirement is the evidence that a verdict requires next.
@@ -38,8 +43,8 @@ const (
 	// needRecords: a verdict other than a pass must not rest on the records that the task carried. If the space is absent
 	// its record is read with them.
 	needRecords
-	// needProperties: the store cannot report properties and tasks carry none, so that only fresh records have them. The
-	// verdict does not rest on these records.
+	// needProperties: the store cannot report properties, or others than those on record. Tasks carry only a hash of them,
+	// so they are read from fresh records. The verdict does not rest on these records.
 	needProperties
 	// needAlgorithms: the fresh records have a supported algorithm that the digests of the bytes lack.
 	needAlgorithms
@@ -84,7 +89,7 @@ func (a attemptState) needs() requirement {
 		return needMarker
 	case !a.recordsRead && a.restsOnRecords():
 		return needRecords
-	case !a.recordsRead && a.object.PropertiesUnknown && (row == RowPass || a.verdict.Detail == detailUnreadable):
+	case !a.recordsRead && a.propertiesInDoubt && (row == RowPass || a.verdict.Detail == detailUnreadable):
 		return needProperties
 	case a.fresh == nil: // the verdict rests on no fresh record, or is unknown
 		return needNothing
@@ -92,7 +97,7 @@ func (a attemptState) needs() requirement {
 		return needAlgorithms
 	case row == RowUnknown:
 		return needNothing
-	case !a.unchanged && (row != RowPass || a.object.PropertiesUnknown):
+	case !a.unchanged && (row != RowPass || a.propertiesInDoubt):
 		return needUnchanged
 	case a.evidence.Second.State == pb.EvidenceState_EVIDENCE_STATE_UNSPECIFIED && a.restsOnBytes():
 		return needSecondRead

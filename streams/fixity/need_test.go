@@ -11,7 +11,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
-	"github.com/millrace/millrace/streams/storage"
 )
 
 // attempt returns the state of an attempt that observed the store, with the verdict on its evidence. f alters it before
@@ -33,10 +32,10 @@ func noAnswer(a *attemptState)  { a.markerRead, a.recordsRead = true, true }
 func confirmed(a *attemptState) { recordsRead(a); a.unchanged = true }
 func readTwice(a *attemptState) { confirmed(a); a.evidence.Second = a.evidence.Content }
 
-// lost is f for an object with unknown properties.
+// lost is f for an object whose properties are in doubt.
 func lost(f func(*attemptState)) func(*attemptState) {
 	return func(a *attemptState) {
-		a.object = storage.Object{PropertiesUnknown: true}
+		a.propertiesInDoubt = true
 		if f != nil {
 			f(a)
 		}
@@ -138,8 +137,8 @@ func TestNeedsEnd(t *testing.T) {
 		needSecondRead: func(a *attemptState) { a.evidence.Second = a.evidence.Content },
 	}
 	every(func(y symbolic) {
-		for _, unknown := range []bool{false, true} {
-			a := attempt(y, func(a *attemptState) { a.object.PropertiesUnknown = unknown })
+		for _, doubt := range []bool{false, true} {
+			a := attempt(y, func(a *attemptState) { a.propertiesInDoubt = doubt })
 			a.conclusion.Final = true
 			last := needObservation
 			for next := a.needs(); next != needNothing; next = a.needs() {

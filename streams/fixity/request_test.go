@@ -68,6 +68,9 @@ func TestRequests(t *testing.T) {
 			w.recordOnlySHA1()
 			t.Known = nil
 		}, RowPass, observed + " records open"},
+		"pass, properties altered": {func(w *world, t *pb.FixityTask) {
+			t.Known = w.setAltered().GetKnown()
+		}, RowPass, observed + " records stat"},
 		"pass, properties unknown": {func(w *world, _ *pb.FixityTask) { w.mem.Strip(at.Space, at.Item) },
 			RowPass, observed + " records stat"},
 		"pass, properties and records unknown": {func(w *world, _ *pb.FixityTask) {

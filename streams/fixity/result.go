@@ -80,12 +80,13 @@ func (k *check) result(now time.Time) *pb.FixityResult {
 	if k.object.Item != "" || k.object.Version != "" {
 		r.Object = record.Identity(k.object)
 	}
-	if k.evidence.isPresent() {
-		bytes := k.evidence.Stored.Digests
-		if k.verdict.Row != RowUnknown && len(k.evidence.Content.Digests) > 0 {
-			bytes = k.evidence.Content.Digests
-		}
-		r.Metadata, r.MetadataDetail = JudgeMetadata(k.object, bytes, k.fresh.GetManifest())
+	r.Metadata, r.MetadataDetail = k.metadata, k.metadataDetail
+	switch {
+	case !k.altered():
+	case k.conclusion.Final && k.verdict.concludesMetadata():
+		r.Object.PropertiesHash = schemas.PropertiesHash(k.object.Properties.MediaType, k.object.Properties.User)
+	default:
+		r.Metadata = pb.Metadata_METADATA_UNSPECIFIED
 	}
 	if last := lastEvent(k.fresh); !last.IsZero() {
 		r.LastEvent = timestamppb.New(last)

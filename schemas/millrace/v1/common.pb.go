@@ -482,10 +482,13 @@ type CopyRecord struct {
 	Manifest *Record                `protobuf:"bytes,1,opt,name=manifest,proto3" json:"manifest,omitempty"`
 	Audit    *Record                `protobuf:"bytes,2,opt,name=audit,proto3" json:"audit,omitempty"`
 	// Start of the last check that read the bytes of the current content and passed.
-	LastPass      *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_pass,json=lastPass,proto3" json:"last_pass,omitempty"`
-	LastAttempt   *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_attempt,json=lastAttempt,proto3" json:"last_attempt,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	LastPass    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_pass,json=lastPass,proto3" json:"last_pass,omitempty"`
+	LastAttempt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_attempt,json=lastAttempt,proto3" json:"last_attempt,omitempty"`
+	// Hash of media_type and properties of the manifest, in messages that carry no properties: the first 63 bits of a
+	// SHA-256. 0 if the record does not show those of its content, or has none.
+	PropertiesHash int64 `protobuf:"varint,5,opt,name=properties_hash,json=propertiesHash,proto3" json:"properties_hash,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *CopyRecord) Reset() {
@@ -546,6 +549,13 @@ func (x *CopyRecord) GetLastAttempt() *timestamppb.Timestamp {
 	return nil
 }
 
+func (x *CopyRecord) GetPropertiesHash() int64 {
+	if x != nil {
+		return x.PropertiesHash
+	}
+	return 0
+}
+
 // Identity identifies one stored object: by version, else by ETag, else by modification time and size.
 type Identity struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -553,9 +563,12 @@ type Identity struct {
 	Etag     string                 `protobuf:"bytes,2,opt,name=etag,proto3" json:"etag,omitempty"`
 	Modified *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=modified,proto3" json:"modified,omitempty"`
 	// Bytes.
-	Size          int64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Size int64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	// Hash, as in CopyRecord, of the properties that the store reports, if they differ from those on record; else 0. It
+	// does not identify the object.
+	PropertiesHash int64 `protobuf:"varint,5,opt,name=properties_hash,json=propertiesHash,proto3" json:"properties_hash,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Identity) Reset() {
@@ -616,6 +629,13 @@ func (x *Identity) GetSize() int64 {
 	return 0
 }
 
+func (x *Identity) GetPropertiesHash() int64 {
+	if x != nil {
+		return x.PropertiesHash
+	}
+	return 0
+}
+
 var File_millrace_v1_common_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_common_proto_rawDesc = "" +
@@ -656,18 +676,20 @@ const file_millrace_v1_common_proto_rawDesc = "" +
 	"\adigests\x18\x02 \x03(\v2!.millrace.v1.Content.DigestsEntryR\adigests\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xe0\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x89\x02\n" +
 	"\n" +
 	"CopyRecord\x12/\n" +
 	"\bmanifest\x18\x01 \x01(\v2\x13.millrace.v1.RecordR\bmanifest\x12)\n" +
 	"\x05audit\x18\x02 \x01(\v2\x13.millrace.v1.RecordR\x05audit\x127\n" +
 	"\tlast_pass\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\blastPass\x12=\n" +
-	"\flast_attempt\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vlastAttempt\"\x84\x01\n" +
+	"\flast_attempt\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\vlastAttempt\x12'\n" +
+	"\x0fproperties_hash\x18\x05 \x01(\x03R\x0epropertiesHash\"\xad\x01\n" +
 	"\bIdentity\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x12\n" +
 	"\x04etag\x18\x02 \x01(\tR\x04etag\x126\n" +
 	"\bmodified\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\bmodified\x12\x12\n" +
-	"\x04size\x18\x04 \x01(\x03R\x04size*Y\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\x12'\n" +
+	"\x0fproperties_hash\x18\x05 \x01(\x03R\x0epropertiesHash*Y\n" +
 	"\n" +
 	"Provenance\x12\x1a\n" +
 	"\x16PROVENANCE_UNSPECIFIED\x10\x00\x12\x17\n" +

@@ -99,6 +99,7 @@ func (m *CopyRecord) CloneVT() *CopyRecord {
 	r.Audit = m.Audit.CloneVT()
 	r.LastPass = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.LastPass).CloneVT())
 	r.LastAttempt = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.LastAttempt).CloneVT())
+	r.PropertiesHash = m.PropertiesHash
 	if len(m.unknownFields) > 0 {
 		r.unknownFields = make([]byte, len(m.unknownFields))
 		copy(r.unknownFields, m.unknownFields)
@@ -119,6 +120,7 @@ func (m *Identity) CloneVT() *Identity {
 	r.Etag = m.Etag
 	r.Modified = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Modified).CloneVT())
 	r.Size = m.Size
+	r.PropertiesHash = m.PropertiesHash
 	if len(m.unknownFields) > 0 {
 		r.unknownFields = make([]byte, len(m.unknownFields))
 		copy(r.unknownFields, m.unknownFields)
@@ -397,6 +399,11 @@ func (m *CopyRecord) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.PropertiesHash != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.PropertiesHash))
+		i--
+		dAtA[i] = 0x28
+	}
 	if m.LastAttempt != nil {
 		size, err := (*timestamppb1.Timestamp)(m.LastAttempt).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -469,6 +476,11 @@ func (m *Identity) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.PropertiesHash != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.PropertiesHash))
+		i--
+		dAtA[i] = 0x28
 	}
 	if m.Size != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Size))
@@ -622,6 +634,9 @@ func (m *CopyRecord) SizeVT() (n int) {
 		l = (*timestamppb1.Timestamp)(m.LastAttempt).SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.PropertiesHash != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.PropertiesHash))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -646,6 +661,9 @@ func (m *Identity) SizeVT() (n int) {
 	}
 	if m.Size != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Size))
+	}
+	if m.PropertiesHash != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.PropertiesHash))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1771,6 +1789,25 @@ func (m *CopyRecord) UnmarshalVTUnsafe(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 5:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PropertiesHash", wireType)
+			}
+			m.PropertiesHash = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.PropertiesHash |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -1945,6 +1982,25 @@ func (m *Identity) UnmarshalVTUnsafe(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Size |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 5:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PropertiesHash", wireType)
+			}
+			m.PropertiesHash = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.PropertiesHash |= int64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}

@@ -43,6 +43,14 @@ func (s *Store) Strip(space, id string) bool {
 	})
 }
 
+// Alter changes the properties of an item, and nothing else.
+func (s *Store) Alter(space, id string, p storage.Properties) bool {
+	return s.damage(space, id, func(sp *spaceItems, it *item) {
+		it.object.Properties = properties(p)
+		sp.items[id] = it
+	})
+}
+
 // Lose removes an item without a record of the time.
 func (s *Store) Lose(space, id string) bool {
 	return s.damage(space, id, func(sp *spaceItems, _ *item) { sp.remove(id) })

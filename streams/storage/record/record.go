@@ -69,6 +69,16 @@ func Properties(r *pb.Record) storage.Properties {
 	return storage.Properties{MediaType: r.GetMediaType(), User: r.GetProperties()}
 }
 
+// Alters reports whether p are other properties than those in r. A missing media type in r does not count. If r has
+// none at all, they are not altered.
+func Alters(p storage.Properties, r *pb.Record, foldCase bool) bool {
+	was := Properties(r)
+	if was.MediaType == "" {
+		p.MediaType = ""
+	}
+	return !was.IsEmpty() && !was.Equal(p, foldCase)
+}
+
 // Describes reports whether the properties in r belong to the content with the given version or digests. It returns
 // Incomparable if r does not identify their content. The caller must have just read r.
 func Describes(r *pb.Record, version string, digests digest.Set) digest.Agreement {

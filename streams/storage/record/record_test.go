@@ -184,3 +184,36 @@ func TestProperties(t *testing.T) {
 		})
 	}
 }
+
+func TestAlters(t *testing.T) {
+	live := func(mediaType string, user map[string]string) *pb.Record {
+		return &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, MediaType: mediaType, Properties: user}
+	}
+	one, two := map[string]string{"by": "me"}, map[string]string{"by": "you"}
+	claimed, deleted := live("a", one), live("a", one)
+	claimed.PropertiesClaimed, deleted.State = true, pb.RecordState_RECORD_STATE_TOMBSTONE
+	for name, tt := range map[string]struct {
+		now    storage.Properties
+		record *pb.Record
+		want   bool
+	}{
+		"the same":                      {storage.Properties{MediaType: "a", User: one}, live("a", one), false},
+		"another value":                 {storage.Properties{MediaType: "a", User: two}, live("a", one), true},
+		"none":                          {storage.Properties{}, live("a", one), true},
+		"more":                          {storage.Properties{MediaType: "a", User: one}, live("a", nil), true},
+		"another media type":            {storage.Properties{MediaType: "b"}, live("a", nil), true},
+		"a media type that was unknown": {storage.Properties{MediaType: "b", User: one}, live("", one), false},
+		"names in another case":         {storage.Properties{User: map[string]string{"BY": "me"}}, live("", one), true},
+		"nothing on record":             {storage.Properties{MediaType: "a", User: one}, live("", nil), false},
+		"a claim":                       {storage.Properties{}, claimed, false},
+		"deleted":                       {storage.Properties{}, deleted, false},
+		"no record":                     {storage.Properties{MediaType: "a"}, nil, false},
+	} {
+		if got := Alters(tt.now, tt.record, false); got != tt.want {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+	if Alters(storage.Properties{User: map[string]string{"BY": "me"}}, live("", one), true) {
+		t.Error("the case of names counts")
+	}
+}

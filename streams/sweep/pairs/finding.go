@@ -1,9 +1,6 @@
 package pairs
 
 import (
-	"maps"
-	"strings"
-
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
@@ -110,16 +107,5 @@ func (c criteria) propertiesDiffer(a, b *storage.Object) bool {
 	if len(p.User) == 0 || len(q.User) == 0 {
 		return false
 	}
-	if c.foldCase {
-		return !maps.Equal(lowerKeys(p.User), lowerKeys(q.User))
-	}
-	return !maps.Equal(p.User, q.User)
-}
-
-func lowerKeys(m map[string]string) map[string]string {
-	lower := make(map[string]string, len(m))
-	for k, v := range m {
-		lower[strings.ToLower(k)] = v
-	}
-	return lower
+	return !storage.EqualUser(p.User, q.User, c.foldCase)
 }

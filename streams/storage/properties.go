@@ -1,0 +1,31 @@
+package storage
+
+import (
+	"maps"
+	"strings"
+)
+
+// IsEmpty reports whether there is no media type and no property.
+func (p Properties) IsEmpty() bool { return p.MediaType == "" && len(p.User) == 0 }
+
+// Equal reports whether p and q are the same media type and properties. With foldCase, the case of names does not
+// count.
+func (p Properties) Equal(q Properties, foldCase bool) bool {
+	return p.MediaType == q.MediaType && EqualUser(p.User, q.User, foldCase)
+}
+
+// EqualUser reports whether a and b are the same properties. With foldCase, the case of names does not count.
+func EqualUser(a, b map[string]string, foldCase bool) bool {
+	if !foldCase {
+		return maps.Equal(a, b)
+	}
+	return maps.Equal(lowerNames(a), lowerNames(b))
+}
+
+func lowerNames(m map[string]string) map[string]string {
+	lower := make(map[string]string, len(m))
+	for k, v := range m {
+		lower[strings.ToLower(k)] = v
+	}
+	return lower
+}
