@@ -42,16 +42,16 @@ func (w *blockConn) insert(ctx context.Context, q Insertion) (sent bool, err err
 	defer w.bindContext(ctx)()
 	// Each attempt has its own query id: an earlier attempt may still run, and the server refuses a second query with
 	// the same id. The earlier attempt is harmless: its rows have the same ids, and the views show one row for each id.
-	if err := w.query(q.Into, q.Name+"/"+schemas.NewID(), q.Settings); err != nil {
+	if err := w.query(q.Into, q.Name+"/"+schemas.NewID(), q.Settings, nil); err != nil {
 		return false, cause(ctx, err)
 	}
 	if err := w.readUntil(proto.ServerCodeData); err != nil { // the server's empty block
 		return false, cause(ctx, err)
 	}
-	if err := w.writeBlock(q.Columns); err != nil {
+	if err := w.writeBlock("", q.Columns); err != nil {
 		return false, err
 	}
-	if err := w.writeBlock(nil); err != nil {
+	if err := w.writeBlock("", nil); err != nil {
 		return false, err
 	}
 	if _, err := w.out.Flush(); err != nil {
@@ -60,8 +60,8 @@ func (w *blockConn) insert(ctx context.Context, q Insertion) (sent bool, err err
 	return true, cause(ctx, w.readUntil(proto.ServerCodeEndOfStream))
 }
 
-// query sends a statement without external tables.
-func (w *blockConn) query(statement, id string, settings []proto.Setting) error {
+// query sends a statement with the columns of the external table copies; nil: it has none.
+func (w *blockConn) query(statement, id string, settings []proto.Setting, copies proto.Input) error {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.Query{
 			ID: id, Body: statement, Stage: proto.StageComplete, Compression: proto.CompressionDisabled, Settings: settings,
@@ -71,18 +71,23 @@ func (w *blockConn) query(statement, id string, settings []proto.Setting) error 
 			},
 		}.EncodeAware(b, w.rev)
 	})
-	if err := w.writeBlock(nil); err != nil {
+	if copies != nil {
+		if err := w.writeBlock("copies", copies); err != nil {
+			return err
+		}
+	}
+	if err := w.writeBlock("", nil); err != nil {
 		return err
 	}
 	_, err := w.out.Flush()
 	return err
 }
 
-// writeBlock writes a data packet. One without columns ends the data.
-func (w *blockConn) writeBlock(columns proto.Input) error {
+// writeBlock writes a data packet, for an external table if it has a name. One without columns ends the data.
+func (w *blockConn) writeBlock(table string, columns proto.Input) error {
 	w.out.ChainBuffer(func(b *proto.Buffer) {
 		proto.ClientCodeData.Encode(b)
-		proto.ClientData{}.EncodeAware(b, w.rev)
+		proto.ClientData{TableName: table}.EncodeAware(b, w.rev)
 	})
 	b := proto.Block{Columns: len(columns), Info: proto.BlockInfo{BucketNum: -1}}
 	if len(columns) > 0 {

@@ -10,12 +10,17 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
+// A Selection is a query whose result is read by columns.
+type Selection struct {
+	Statement string // {db} is replaced by the name of the database
+	// Copies are the columns of the external table copies; nil: the statement has none.
+	Copies  proto.Input
+	Columns proto.Results // of the result
+}
+
 // SelectColumns runs a query as the reader, on a connection of its own. It reads one block of the result after the
-// other into columns, and calls each for the rows of each block. Meanwhile the server waits, for up to ScanTimeout.
-// {db} is replaced by the name of the database.
-func (db *DB) SelectColumns(
-	ctx context.Context, statement string, columns proto.Results, each func(rows int) error,
-) error {
+// other into the columns, and calls each for the rows of each block. Meanwhile the server waits, for up to ScanTimeout.
+func (db *DB) SelectColumns(ctx context.Context, q Selection, each func(rows int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	w, err := db.dial(ctx, db.cfg.ReaderLogin())
@@ -32,12 +37,12 @@ func (db *DB) SelectColumns(
 	}
 	silent := time.AfterFunc(QueryTimeout, func() { cancel(fmt.Errorf("the server is silent for %s", QueryTimeout)) })
 	defer silent.Stop()
-	if err := w.query(db.Name(statement), schemas.NewID(), settings); err != nil {
+	if err := w.query(db.Name(q.Statement), schemas.NewID(), settings, q.Copies); err != nil {
 		return cause(ctx, err)
 	}
 	for {
 		code, err := w.readPacket(func() error {
-			n, err := w.readBlock(columns)
+			n, err := w.readBlock(q.Columns)
 			if err != nil || n == 0 {
 				return err
 			}

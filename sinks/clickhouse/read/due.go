@@ -121,7 +121,7 @@ func (d *Due) recordsOf(
 		copies = append(copies, schemas.Copy{Account: q.Account, Store: q.Store, Space: q.Space, Item: k.Item})
 	}
 	slices.SortFunc(copies, func(a, b schemas.Copy) int { return strings.Compare(a.Item, b.Item) })
-	records, err := Records(ctx, d.db, copies)
+	records, err := recordsInSpace(ctx, d.db, copies)
 	if err != nil {
 		return nil, err
 	}

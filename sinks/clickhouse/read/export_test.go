@@ -54,3 +54,18 @@ func EachItemInBlocks(
 ) error {
 	return eachItem(ctx, db, itemQuery{account, rows}, each)
 }
+
+// RecordsInSpace returns the records of copies of one space as a Due does, with properties.
+func RecordsInSpace(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
+	return recordsInSpace(ctx, db, copies)
+}
+
+// CountRows returns the number of rows that RecordsInSpace reads from the state.
+func CountRows(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (int, error) {
+	ctx, err := clickhouse.WithCopies(ctx, copies)
+	if err != nil {
+		return 0, err
+	}
+	n, err := db.Count(ctx, "count rows of the state", "SELECT count() AS n FROM ("+recordsStatement(copies[0])+")")
+	return int(n), err
+}

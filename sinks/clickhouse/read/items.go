@@ -252,7 +252,8 @@ func (s *storeCopies) read(ctx context.Context, db *clickhouse.DB, q itemQuery) 
 	}
 	text := clickhouse.QuoteText
 	statement := fmt.Sprintf(stateRows, int64(never), text(q.account), text(s.store), q.rows)
-	err := db.SelectColumns(ctx, statement, c.results(), func(rows int) error {
+	selection := clickhouse.Selection{Statement: statement, Columns: c.results()}
+	err := db.SelectColumns(ctx, selection, func(rows int) error {
 		c.items = string(c.item.Buf) // once, and not for each row
 		for i := range rows {
 			if !m.isOf(&c, i) {

@@ -169,17 +169,19 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 // current returns the digests of the newest content, from all reports of its change. If some are verified, it
 // returns only those.
 func (s *stateRecord) current() (map[string]string, pb.Provenance) {
-	verified, claimed := map[string]string{}, map[string]string{}
+	var verified, claimed map[string]string
 	for alg, v := range s.Digests {
 		if len(v) <= version.DigestAt || v[version.ChangeAt:version.DigestAt] != s.WrittenBy {
 			continue
 		}
-		d := hex.EncodeToString([]byte(v[version.DigestAt:]))
+		set := &claimed
 		if v[version.VerifiedAt] == 1 {
-			verified[alg] = d
-		} else {
-			claimed[alg] = d
+			set = &verified
 		}
+		if *set == nil {
+			*set = map[string]string{}
+		}
+		(*set)[alg] = hex.EncodeToString([]byte(v[version.DigestAt:]))
 	}
 	switch {
 	case len(verified) > 0:

@@ -87,7 +87,8 @@ func eachInSpace(
 		}
 		return each(m.result(of.Store))
 	}
-	err := db.SelectColumns(ctx, statement, c.results(), func(rows int) error {
+	q := clickhouse.Selection{Statement: statement, Columns: c.results()}
+	err := db.SelectColumns(ctx, q, func(rows int) error {
 		c.items = string(c.item.Buf) // once, and not for each row
 		for i := range rows {
 			if m.rows == 0 || string(c.item.RowBytes(i)) != m.item {
