@@ -200,6 +200,23 @@ func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) err
 	return err
 }
 
+// Unanswered returns the number of checks of rounds that SweepFixity has returned without a final result: those that
+// are lost, or are still repeated.
+func (a *App) Unanswered(ctx context.Context, rounds []FixityRound, all bool) (n int64, err error) {
+	for _, r := range rounds {
+		anyAge := all || a.fixityRequest(StoreName{r.Account, r.Store}, r.Space).Period == 0
+		counted, err := read.SpaceRoundCounts(ctx, a.db, read.SpaceRound{
+			Space:  schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space},
+			Prefix: r.Prefix, Round: r.ID, Since: r.Started})
+		if err != nil {
+			return 0, err
+		}
+		c := sweep.RoundCounts{Progress: sweep.Progress(counted.RoundProgress), Live: counted.Live}
+		n += sweep.Unanswered(c, r.Counts[sweep.Requested], anyAge)
+	}
+	return n, nil
+}
+
 // checkOnce runs a round over the items with a prefix, from where it is.
 func (a *App) checkOnce(ctx context.Context, r sweep.Request, from sweep.Once) (round FixityRound, err error) {
 	err = a.inCommand(ctx, false, func(ctx context.Context, w sweeping) error {

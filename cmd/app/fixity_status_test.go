@@ -130,8 +130,19 @@ func TestCheckOfAPrefix(t *testing.T) {
 	if len(more) != 2 || more[0].(*pb.FixityTask).GetItem() != "item-010" {
 		t.Errorf("requested %v", more)
 	}
-	s.pass(tasks, s.begun.Add(time.Second))
+	unanswered := func(want int64) {
+		t.Helper()
+		n, err := s.a.Unanswered(t.Context(), []FixityRound{whole, part[0]}, true)
+		if err != nil || n != want {
+			t.Errorf("%d checks have no result, %v, want %d", n, err, want)
+		}
+	}
+	unanswered(14)
+	s.pass(tasks[1:], s.begun.Add(time.Second))
+	unanswered(3)
+	s.pass(tasks[:1], s.begun.Add(time.Second))
 	s.pass([]*pb.FixityTask{more[0].(*pb.FixityTask), more[1].(*pb.FixityTask)}, s.begun.Add(2*time.Minute))
+	unanswered(0)
 	for _, r := range []FixityRound{whole, part[0]} {
 		if err := s.a.EndFixity(t.Context(), []FixityRound{r}, true); err != nil {
 			t.Fatal(err)

@@ -243,14 +243,16 @@ func newFixityCheck() *cobra.Command {
 that reads only a sample (not with read: never). The checks go ahead of scheduled ones. PREFIX is the beginning of the
 items, or one whole item.
 
-With --wait the command ends when each check has a final result, and prints how many copies passed, failed, or have lost
-their properties (metadata-damaged). With --dry-run nothing is requested: it prints the number of checks, their bytes,
+With --wait the command ends when each check has a final result, or an hour after the last one if some were lost. It
+prints how many copies passed, failed, or have lost their properties (metadata-damaged), and how many checks have no
+final result. With --dry-run nothing is requested: it prints the number of checks, their bytes,
 and how long they take at least, by the rates of the last 30 days.
 
 With --state all roles except the sweeper run in this command.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 findings: with --wait a copy failed its check or lost its properties,
-5 precondition, such as no copies that are selected, 130 interrupted: the checks that were requested are still made.`,
+4 with --wait: no copy failed, but some checks have no final result, 5 precondition, such as no copies that are
+selected, 130 interrupted: the checks that were requested are still made.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("%w: name what is checked, as ACCOUNT[/STORE[/SPACE[/PREFIX]]]", usage.Err)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -209,6 +210,42 @@ func TestFindingsOfChecks(t *testing.T) {
 			r := incidentChecks{rows: []checkRow{{Verdict: "pass"}, tt.row}}
 			if err := r.findings(); errors.Is(err, errFindings) != tt.want {
 				t.Errorf("got %v, want a finding: %t", err, tt.want)
+			}
+		})
+	}
+}
+
+// A check without a final result is no success. Findings come first.
+func TestFindingsOfRounds(t *testing.T) {
+	for name, tt := range map[string]struct {
+		verdicts   map[string]int64
+		unanswered int64
+		code       int
+		text       string
+	}{
+		"all pass":          {map[string]int64{"pass": 5}, 0, exitOK, ""},
+		"one has no result": {map[string]int64{"pass": 4}, 1, exitPartly, "1 of 5 checks have no final result"},
+		"none has a result": {nil, 5, exitPartly, "5 of 5 checks have no final result"},
+		"one fails":         {map[string]int64{"pass": 4, "fail": 1}, 0, exitFindings, "1 copies failed"},
+		"one fails, one has none": {map[string]int64{"pass": 3, "fail": 1}, 1, exitFindings,
+			"1 of 5 checks have no final result"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := sweepReport{Requested: 5, Verdicts: tt.verdicts, Unanswered: tt.unanswered}
+			err := r.findings()
+			if code := exitCode(t.Context(), err); code != tt.code || !strings.Contains(fmt.Sprint(err), tt.text) {
+				t.Errorf("exit code %d, %v, want %d, %q", code, err, tt.code, tt.text)
+			}
+			var text, doc bytes.Buffer
+			for form, out := range map[string]*bytes.Buffer{formText: &text, formJSON: &doc} {
+				if err := r.print(out, &sweepFlags{wait: true, output: &output{form: form}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			inText := strings.Contains(text.String(), fmt.Sprintf("%d checks: no final result\n", tt.unanswered))
+			inDoc := strings.Contains(doc.String(), fmt.Sprintf(`"unanswered": %d`, tt.unanswered))
+			if lost := tt.unanswered > 0; inText != lost || inDoc != lost {
+				t.Errorf("printed %s%s", &text, &doc)
 			}
 		})
 	}

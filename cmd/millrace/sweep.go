@@ -77,12 +77,14 @@ the chunks that they name with what is on record. Those that are absent or diffe
 With --dry-run nothing is requested or put on record: the command prints what a round would request or find now, and
 with fixity how long the checks take at least, by the rates of the last 30 days and fixity.budgets.
 
-With --wait the command ends when the result of every check is recorded. It prints how many copies passed, failed,
-were skipped, or have lost their properties (metadata-damaged).
+With --wait the command ends when the result of every check is recorded, or the round ends without some, as an hour
+after the last result. It prints how many copies passed, failed, were skipped, or have lost their properties
+(metadata-damaged), and how many checks have no final result.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 findings: with --wait a copy failed its check or lost its properties, a
 listing lacks too many copies to conclude anything, has a fault or is damaged, or a group of chunks is incomplete or
-differs, 5 precondition, 130 interrupted: the next sweep of the store resumes the round, except one with --all.`
+differs, 4 with --wait: some checks have no final result, 5 precondition,
+130 interrupted: the next sweep of the store resumes the round, except one with --all.`
 
 func newSweepStart() *cobra.Command {
 	var f sweepFlags
@@ -141,6 +143,8 @@ type sweepReport struct {
 	Seconds   *float64         `json:"seconds,omitempty"`  // with --dry-run: the estimated time of the checks, if known
 	Verdicts  map[string]int64 `json:"verdicts,omitempty"` // with --wait: copies by the verdict of their checks
 	Rounds    []sweepRound     `json:"rounds"`             // one per space in a store
+	// Unanswered counts, with --wait, the requested checks without a final result.
+	Unanswered int64 `json:"unanswered,omitempty"`
 
 	asked []app.FixityRound
 }
@@ -196,11 +200,29 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 	if err == nil || len(report.Rounds) > 0 {
 		err = errors.Join(err, report.print(c.OutOrStdout(), f))
 	}
-	if n := report.failed(); err == nil && n > 0 {
-		err = fmt.Errorf("%w: %d copies failed their check or lost their properties: see 'millrace incident list'",
-			errFindings, n)
+	if err == nil {
+		err = report.findings()
 	}
 	return err
+}
+
+// findings returns an error that wraps errFindings if a check has found a fault, else errPartly if one has no result.
+func (r *sweepReport) findings() error {
+	unanswered := ""
+	if r.Unanswered > 0 {
+		unanswered = fmt.Sprintf("%d of %d checks have no final result: see 'millrace dead list'", r.Unanswered, r.Requested)
+	}
+	switch n := r.failed(); {
+	case n > 0 && unanswered != "":
+		unanswered = "; " + unanswered
+		fallthrough
+	case n > 0:
+		return fmt.Errorf("%w: %d copies failed their check or lost their properties: see 'millrace incident list'%s",
+			errFindings, n, unanswered)
+	case unanswered != "":
+		return fmt.Errorf("%w: %s", errPartly, unanswered)
+	}
+	return nil
 }
 
 // ask requests the checks of all selected stores.
@@ -260,6 +282,7 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 	})
 	g.Go(func() error {
 		return w.until(gctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
+			over := ended.Load()
 			for _, round := range r.asked {
 				now, err := read.SpaceRoundProgress(ctx, a.DB(), spaceRound(round))
 				if err != nil {
@@ -267,9 +290,9 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 				}
 				p.Done += now.Final
 			}
-			p.Total = max(1, r.Requested)
-			if p.Done = min(p.Done, p.Total-1); ended.Load() { // the last one counts when the rounds have ended
-				p.Done = p.Total
+			if p.Total = p.Done; !over { // the last one counts when the rounds have ended
+				p.Total = max(1, r.Requested)
+				p.Done = min(p.Done, p.Total-1)
 			}
 			return p, nil
 		})
@@ -278,6 +301,9 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 		return err
 	}
 	var err error
+	if r.Unanswered, err = a.Unanswered(ctx, r.asked, all); err != nil {
+		return err
+	}
 	r.Verdicts, err = verdictsOf(ctx, a.DB(), r.asked)
 	for verdict, n := range r.Verdicts {
 		if verdict != "skipped" && verdict != metadataDamaged {
@@ -336,6 +362,9 @@ func (r *sweepReport) print(out io.Writer, f *sweepFlags) error {
 			why = ", because they passed less than fixity.min_interval ago: --all checks them"
 		}
 		fmt.Fprintf(&b, "%d copies: %s%s\n", r.Verdicts[verdict], verdict, why)
+	}
+	if r.Unanswered > 0 {
+		fmt.Fprintf(&b, "%d checks: no final result\n", r.Unanswered)
 	}
 	if f.state != "" && !f.wait && !f.dryRun && r.Requested > 0 {
 		fmt.Fprintf(&b, "%s\n", f.laterWithState("the remaining checks are made"))

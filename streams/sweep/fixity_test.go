@@ -166,12 +166,8 @@ func TestOutstandingOfTwoTasks(t *testing.T) {
 		"due, and one is lost":   {false, 6, 5, 5, 0, 1},
 		"due, and more are done": {false, 5, 9, 6, 0, 0},
 	} {
-		at := fixityCursor{Requested: tt.requested}
-		if !tt.all {
-			at.Selection.AttemptedBefore = start
-		}
 		c := RoundCounts{Progress: Progress{Final: tt.final, Pending: tt.pending}, Live: tt.live}
-		if got := outstanding(c, at); got != tt.want {
+		if got := Unanswered(c, tt.requested, tt.all); got != tt.want {
 			t.Errorf("%s: got %d, want %d", name, got, tt.want)
 		}
 	}

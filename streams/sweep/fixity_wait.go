@@ -72,7 +72,7 @@ func (s *fixitySweep) poll(ctx context.Context, round Round, at fixityCursor, no
 		return again, nil
 	}
 	counts := maps.Clone(counted.Counts)
-	counts[Outstanding] = outstanding(counted, at)
+	counts[Outstanding] = Unanswered(counted, at.Requested, at.Selection.AttemptedBefore.IsZero())
 	return s.last(Page{Counts: counts}, at)
 }
 
@@ -89,10 +89,10 @@ func ends(p Progress, requested int64, late bool, quiet time.Duration) bool {
 	return p.Final >= requested || quiet >= quietTime
 }
 
-// outstanding returns the number of requested checks without a final result.
-func outstanding(c RoundCounts, at fixityCursor) int64 {
-	requested := at.Requested
-	if at.Selection.AttemptedBefore.IsZero() { // of copies of any age: some may have two tasks
+// Unanswered returns the number of requested checks of a round without a final result. In a round over copies of any
+// age some may have two tasks.
+func Unanswered(c RoundCounts, requested int64, anyAge bool) int64 {
+	if anyAge {
 		requested = min(requested, max(c.Live, c.Final))
 	}
 	return max(c.Pending, requested-c.Final)
