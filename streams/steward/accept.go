@@ -84,7 +84,7 @@ func (s *Steward) accepted(r *pb.FixityResult) (out []schemas.Message, ended boo
 	defer s.lock(schemas.CopyOf(r))()
 	i, corrected := s.table.get(order.GetIncident()), isAccepted(r)
 	switch {
-	case !corrected && r.GetFinal() && (isGood(r) || r.GetFinding() == i.GetKind()):
+	case !corrected && s.decides(r, i):
 		return nil, false // passed or failed records it
 	case hasRef(i, c.ref):
 		return s.save(i, c.ref), corrected
@@ -100,6 +100,18 @@ func (s *Steward) accepted(r *pb.FixityResult) (out []schemas.Message, ended boo
 		s.endAccept(i, r, c)
 	}
 	return s.save(i, c.ref), corrected
+}
+
+// decides reports whether the check r, as a check, decides about the state of i: no other result is newer. An
+// acceptance ends with its check even if that does not.
+func (s *Steward) decides(r *pb.FixityResult, i *pb.Incident) bool {
+	switch {
+	case !r.GetFinal() || r.GetOvertaken():
+		return false
+	case isGood(r):
+		return cures(r, i.GetKind()) && !isOlder(i, r, i.GetChecked().AsTime())
+	}
+	return r.GetFinding() == i.GetKind() && !isOlder(i, r, s.table.newest(schemas.CopyOf(r)))
 }
 
 // endAccept records that an acceptance was not carried out, and why. i is a clone.

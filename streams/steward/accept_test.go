@@ -185,6 +185,7 @@ func TestOtherAcceptances(t *testing.T) {
 
 // An acceptance that is not carried out says why, and the incident is as the check says.
 func TestAcceptanceThatIsNotCarriedOut(t *testing.T) {
+	early := func(r *pb.FixityResult) { r.Started = timestamppb.New(r.GetStarted().AsTime().Add(-time.Hour)) }
 	undecided := func(r *pb.FixityResult) { r.Final, r.Verdict = false, pb.Verdict_VERDICT_UNDECIDED }
 	for name, tt := range map[string]struct {
 		found  int32
@@ -223,10 +224,30 @@ func TestAcceptanceThatIsNotCarriedOut(t *testing.T) {
 			return w.result(5, w.decided("accept-moot"), corrected)
 		}, open, []string{"accept-moot"}, "manifest-corrected"},
 		"a clock an hour behind": {14, func(w *harness) *pb.FixityResult {
-			return w.result(14, w.decided("accept-refused"), func(r *pb.FixityResult) {
-				r.Started = timestamppb.New(r.GetStarted().AsTime().Add(-time.Hour))
-			})
+			return w.result(14, w.decided("accept-refused"), early)
 		}, open, []string{"seen-again", "accept-refused"}, ""},
+		"a clock an hour behind, beside another check": {14, func(w *harness) *pb.FixityResult {
+			w.handle(w.result(14))
+			return w.result(14, w.decided("accept-refused"), early)
+		}, open, []string{"seen-again", "accept-refused"}, ""},
+		"put right, a clock an hour behind, beside another check": {14, func(w *harness) *pb.FixityResult {
+			w.handle(w.result(14))
+			return w.result(1, w.decided("accept-moot"), early)
+		}, open, []string{"seen-again", "accept-moot"}, ""},
+		"another fault, a clock an hour behind, beside another check": {14, func(w *harness) *pb.FixityResult {
+			w.handle(w.result(14))
+			return w.result(13, w.decided("accept-outdated"), early)
+		}, open, []string{"seen-again", "accept-outdated"}, ""},
+		"another fault, a clock an hour behind, beside a third one": {14, func(w *harness) *pb.FixityResult {
+			w.handle(w.result(13))
+			return w.result(2, w.decided("accept-outdated"), early)
+		}, open, []string{"accept-outdated"}, "replaced"},
+		"overtaken by a change": {14, func(w *harness) *pb.FixityResult {
+			return w.result(14, w.decided("accept-outdated"), func(r *pb.FixityResult) { r.Overtaken = true })
+		}, open, []string{"accept-outdated"}, ""},
+		"put right, unread": {14, func(w *harness) *pb.FixityResult {
+			return w.result(1, w.decided("accept-refused"), func(r *pb.FixityResult) { r.EvidenceLevel = 2 })
+		}, open, []string{"accept-refused"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newHarness(t)

@@ -53,8 +53,7 @@ func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.M
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
 	i := s.table.find(cp, kindMetadata)
-	started := r.GetStarted().AsTime()
-	older := (started.Before(s.table.newest(cp)) || started.Before(i.GetChecked().AsTime())) && !followsUp(i, r)
+	older := isOlder(i, r, s.table.newest(cp)) || isOlder(i, r, i.GetChecked().AsTime())
 	switch {
 	case hasRef(i, c.ref):
 		return s.save(i, c.ref), nil
@@ -114,7 +113,7 @@ func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
 			continue
 		}
 		i = clone(i)
-		if r.GetStarted().AsTime().Before(i.GetChecked().AsTime()) && !followsUp(i, r) {
+		if isOlder(i, r, i.GetChecked().AsTime()) {
 			s.step(i, stepOlder, c, r.GetFinding())
 		} else {
 			s.close(i, r, c, r.GetFinding())
@@ -156,7 +155,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	}
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
 	i := s.table.find(cp, r.GetFinding())
-	older := r.GetStarted().AsTime().Before(s.table.newest(cp)) && !followsUp(i, r)
+	older := isOlder(i, r, s.table.newest(cp))
 	switch {
 	case hasRef(i, c.ref):
 		return s.save(i, c.ref), nil

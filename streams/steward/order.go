@@ -3,6 +3,7 @@ package steward
 import (
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -145,6 +146,11 @@ func followsUp(i *pb.Incident, r *pb.FixityResult) bool {
 		}
 	}
 	return false
+}
+
+// isOlder reports whether the check r of the copy of i began before another one, the newest, which counts.
+func isOlder(i *pb.Incident, r *pb.FixityResult, newest time.Time) bool {
+	return r.GetStarted().AsTime().Before(newest) && !followsUp(i, r)
 }
 
 // inProgress reports whether a repair or an acceptance was ordered, or the records were corrected, less than
