@@ -189,7 +189,11 @@ func lastStep(i *pb.Incident) string {
 	if n == 0 {
 		return ""
 	}
-	s := i.GetSteps()[n-1]
+	return stepText(i.GetSteps()[n-1])
+}
+
+// stepText returns a step and its detail.
+func stepText(s *pb.IncidentStep) string {
 	if s.GetDetail() == "" {
 		return s.GetAction()
 	}

@@ -251,6 +251,9 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 	// During a repair the steward ignores an approval. Then the end of that repair counts.
 	taken := approved.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
 	for _, s := range now.GetSteps() {
+		if s.GetRef() == action && s.GetAction() == "decision-outdated" { // a parent may have later steps
+			return true, stepText(s)
+		}
 		taken = taken || s.GetRef() == action
 	}
 	if !taken {

@@ -62,6 +62,8 @@ func TestRepairEnded(t *testing.T) {
 		"is ignored": {incident("i", repairing), incident("i", repairing), false, ""},
 		"was ignored": {incident("i", repairing), incident("i", open, step("repair-failed", "r", "")), true,
 			"repair-failed"},
+		"outdated": {incident("i", open), incident("i", open, step("decision-outdated", "a", "decide again"),
+			step("seen-again", "", "3 copies are missing")), true, "decision-outdated: decide again"},
 		"repaired, unproved": {incident("i", waiting),
 			incident("i", repairing, approved, ordered, step("repaired", "r", "")), false, ""},
 	} {
@@ -266,9 +268,12 @@ func TestHeldEnded(t *testing.T) {
 		over     bool
 		open     string
 	}{
-		"not handled yet":  {nil, []*pb.Incident{child("a", open)}, false, ""},
-		"one waits":        {approved, []*pb.Incident{child("a", open), child("b", awaiting)}, false, ""},
-		"one is repaired":  {approved, []*pb.Incident{child("a", repairing)}, false, ""},
+		"not handled yet": {nil, []*pb.Incident{child("a", open)}, false, ""},
+		"one waits":       {approved, []*pb.Incident{child("a", open), child("b", awaiting)}, false, ""},
+		"one is repaired": {approved, []*pb.Incident{child("a", repairing)}, false, ""},
+		"approved by another one": {
+			[]*pb.IncidentStep{{Action: "approved", Ref: "b"}, {Action: "decision-outdated", Ref: "a"}},
+			[]*pb.Incident{child("a", open)}, true, "1 copies could not be repaired"},
 		"all are repaired": {approved, nil, false, ""},
 		"one was not": {approved, []*pb.Incident{child("a", open)}, true,
 			"1 copies could not be repaired"},

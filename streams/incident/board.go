@@ -31,6 +31,7 @@ const (
 	stepRefused  = "refused"
 	stepOrdered  = "ordered"
 	stepClosed   = "closed"
+	stepOutdated = "decision-outdated"
 )
 
 // ErrOtherIncident reports that the open incident of a key is not the one that the decision of an operator names.

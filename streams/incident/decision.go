@@ -41,6 +41,17 @@ func (b *Board) Decide(ctx context.Context, s Subject, d Decision) (counts bool,
 	return counts && err == nil, err
 }
 
+// Outdated records that a decision about s has no effect, and why. It does nothing if the incident is not open, or has
+// a step of the decision.
+func (b *Board) Outdated(ctx context.Context, s Subject, d Decision, why string) error {
+	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
+		if closed(i) || slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == d.Ref }) {
+			return nil
+		}
+		return withStep(i, now, &pb.IncidentStep{Action: stepOutdated, By: d.By, Ref: d.Ref, Detail: why})
+	})
+}
+
 // Ordered records that all work that follows from the decision about s was ordered. It does nothing if none is being
 // carried out, or that is recorded.
 func (b *Board) Ordered(ctx context.Context, s Subject, detail string) error {

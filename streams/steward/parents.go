@@ -266,25 +266,28 @@ func (s *Steward) isWithdrawn(i *pb.Incident, a *pb.AdminAction) bool {
 		s.board.ClosedAt(heldOf(schemas.CopyOf(i).WithoutItem())).After(a.GetTime().AsTime())
 }
 
-// approveHeld records an operator's approval of the repairs of a space. UpdateParents hands it on to the children.
+// approveHeld records an operator's approval of the repairs of a space, or why it has no effect. UpdateParents hands it
+// on to the children.
 func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 	about := heldOf(schemas.CopyOf(a).WithoutItem())
-	log := s.log.With("target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId())
 	if about.Key() != a.GetTarget() || !s.board.IsOpen(about) {
-		log.Warn("ignore approval of held repairs: no such incident is open")
+		s.log.Warn("ignore approval of held repairs: no such incident is open",
+			"target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId())
 		return nil
 	}
-	if a.GetTime().AsTime().Before(s.board.OpenedAt(about)) { // an approval of an earlier loss
-		log.Warn("ignore approval of held repairs: the incident was opened after the decision")
-		return nil
+	d := incident.Decision{By: a.GetWho(), Ref: a.GetId(), Reason: a.GetReason()}
+	if opened := s.board.OpenedAt(about); a.GetTime().AsTime().Before(opened) { // an approval of an earlier loss
+		return s.board.Outdated(ctx, about, d, fmt.Sprintf("%s: it is of %s, and the incident was opened later, at %s;"+
+			" compare the clocks of operator and steward, and decide again", a.GetAction(),
+			a.GetTime().AsTime().Format(time.RFC3339), opened.Format(time.RFC3339)))
 	}
-	counts, err := s.board.Decide(ctx, about, incident.Decision{By: a.GetWho(), Ref: a.GetId(), Reason: a.GetReason()})
-	switch {
-	case err != nil:
+	counts, err := s.board.Decide(ctx, about, d)
+	if err != nil {
 		return err
-	case !counts:
-		log.Warn("ignore approval of held repairs: they were approved before")
 	}
 	s.table.changed.Store(true)
+	if !counts {
+		return s.board.Outdated(ctx, about, d, a.GetAction()+": the repairs were approved before")
+	}
 	return nil
 }

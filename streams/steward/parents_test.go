@@ -3,6 +3,7 @@ package steward
 import (
 	"bytes"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -131,5 +132,32 @@ func TestHeldChildLeavesItsGroup(t *testing.T) {
 	w.checkParent(group, pb.IncidentState_INCIDENT_STATE_UNSPECIFIED)
 	if got := w.topic[w.missingKey("a20")]; got.GetParent() != photos.Incident().GetId() {
 		t.Errorf("the last one is %v", got)
+	}
+}
+
+// An approval that is older than its parent, by their clocks, and a second one have no effect. The parent says so once.
+func TestApprovalsOfAParentWithoutEffect(t *testing.T) {
+	w := newHarness(t)
+	w.live = 2
+	w.lose("a", 2)
+	w.update()
+	early := w.decide(ActionApprove, photos.Key())
+	early.Time = timestamppb.New(w.board.OpenedAt(photos).Add(-time.Minute))
+	counts, second := w.decide(ActionApprove, photos.Key()), w.decide(ActionApprove, photos.Key())
+	for _, a := range []*pb.AdminAction{early, early, counts, second, second} {
+		w.handle(a)
+	}
+	i := w.checkParent(photos, repairing)
+	if got := actions(i); !slices.Equal(got, []string{stepOpened, stepOutdated, stepApproved, stepOutdated}) {
+		t.Fatalf("the steps are %q", got)
+	}
+	for n, ref := range []string{"", early.GetId(), counts.GetId(), second.GetId()} {
+		if s := i.GetSteps()[n]; n > 0 && (s.GetRef() != ref || s.GetBy() != "eve" || s.GetDetail() == "") {
+			t.Errorf("step %d is %v", n, s)
+		}
+	}
+	w.update()
+	if len(w.actions) != 1 || w.board.Approval(photos).GetRef() != counts.GetId() {
+		t.Errorf("approvals of children: %v", w.actions)
 	}
 }
