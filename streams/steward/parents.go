@@ -1,10 +1,8 @@
 package steward
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -19,31 +17,6 @@ const (
 	// approvalsAtOnce is the number of approvals that were published and have had no effect yet.
 	approvalsAtOnce = 1000
 )
-
-// A family is a parent and its open children.
-type family struct {
-	about    incident.Subject
-	children int
-	joined   time.Time      // when the last child came to the parent
-	awaiting []*pb.Incident // children whose repairs wait for an approval; only of held repairs
-}
-
-// detail returns the number of children and the cause.
-func (f *family) detail() string {
-	switch {
-	case f.about.Kind == incident.RepairsHeld:
-		return fmt.Sprintf("%d copies of the space are missing, more than sweep.max_missing or all of it;"+
-			" %d repairs wait for approval", f.children, len(f.awaiting))
-	case f.about.Space != "":
-		return fmt.Sprintf("%d further open incidents in one space: more than %d were opened within an hour",
-			f.children, groupAfter)
-	case f.about.Store != "":
-		return fmt.Sprintf("%d further open incidents in one store: more than %d were opened within an hour",
-			f.children, groupAfter)
-	}
-	return fmt.Sprintf("%d further open incidents that one worker found: more than %d were opened within an hour",
-		f.children, groupAfter)
-}
 
 // Assigned must be called after partitions were assigned: their parents may have to be updated.
 func (s *Steward) Assigned() { s.table.changed.Store(true) }
@@ -68,71 +41,100 @@ func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool)
 }
 
 func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool) (done bool, err error) {
-	all := s.families()
+	all := s.table.families()
 	done = true
 	var approvals []schemas.Message
-	sent := map[string]bool{}
+	sent := s.underWay(owns)
 	for _, f := range all {
-		if !owns(parentKey(f.about)) {
+		if f.named == 0 && !s.board.IsOpen(f.about) || !owns(parentKey(f.about)) {
 			continue
 		}
 		told, err := s.updateParent(ctx, f)
 		if err != nil {
 			return false, err
 		}
-		done = done && told
-		step := s.board.Approval(f.about)
-		if step == nil {
-			continue
-		}
-		for _, i := range f.awaiting {
-			a := childApproval(i, f.about, step)
-			switch {
-			case hasRef(i, a.GetId()):
-			case s.sent[a.GetId()]:
-				sent[a.GetId()] = true
-			case len(approvals)+len(sent) < approvalsAtOnce:
-				approvals = append(approvals, schemas.Message{Topic: schemas.Admin, Body: a})
-			default:
-				done = false
-			}
-		}
+		more, rest := s.childApprovals(f.about, sent)
+		approvals = append(approvals, more...)
+		done = done && told && !rest
 	}
-	if err := s.closeParents(ctx, all, owns); err != nil || len(approvals) == 0 {
-		s.sent = sent
-		return done, err
-	}
-	if err := s.publisher.Publish(ctx, approvals...); err != nil {
+	if err := s.closeParents(ctx, all, owns); err != nil {
 		return false, err
 	}
-	for _, m := range approvals {
-		sent[m.Body.(*pb.AdminAction).GetId()] = true
+	if len(approvals) > 0 {
+		if err := s.publisher.Publish(ctx, approvals...); err != nil {
+			return false, err
+		}
+		s.log.Info("approve the repairs of missing copies", "count", len(approvals))
 	}
 	s.sent = sent
-	s.log.Info("approve the repairs of missing copies", "count", len(approvals))
 	return done, nil
 }
 
+// underWay returns those of s.sent that may still have an effect.
+func (s *Steward) underWay(owns func(key string) bool) map[string]string {
+	sent := map[string]string{}
+	for key, id := range s.sent {
+		i := s.table.get(key)
+		if closed(i) || i.GetState() != pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL || hasRef(i, id) {
+			continue
+		}
+		about := heldOf(schemas.CopyOf(i).WithoutItem())
+		step := s.board.Approval(about)
+		if step != nil && owns(parentKey(about)) && childApproval(i, about, step).GetId() == id {
+			sent[key] = id
+		}
+	}
+	return sent
+}
+
+// childApprovals returns approvals of the children of an approved parent, and adds them to sent. rest reports that
+// there are more.
+func (s *Steward) childApprovals(
+	about incident.Subject, sent map[string]string,
+) (approvals []schemas.Message, rest bool) {
+	step := s.board.Approval(about)
+	if step == nil {
+		return nil, false
+	}
+	s.table.eachAwaiting(about, func(key string, i *pb.Incident) bool {
+		if sent[key] != "" {
+			return true
+		}
+		a := childApproval(i, about, step)
+		switch {
+		case hasRef(i, a.GetId()):
+		case len(sent) < approvalsAtOnce:
+			sent[key] = a.GetId()
+			approvals = append(approvals, schemas.Message{Topic: schemas.Admin, Body: a})
+		default:
+			rest = true
+		}
+		return !rest
+	})
+	return approvals, rest
+}
+
 // updateParent opens the parent of f, or updates its detail. It returns false if the detail was updated too recently.
-func (s *Steward) updateParent(ctx context.Context, f *family) (told bool, err error) {
-	key, now := f.about.Key(), time.Now()
+func (s *Steward) updateParent(ctx context.Context, f family) (told bool, err error) {
+	now := time.Now()
 	switch {
-	case s.board.IsOpen(f.about) && now.Sub(s.updated[key]) < updateInterval:
+	case s.board.IsOpen(f.about) && now.Sub(s.updated[f.key]) < updateInterval:
 		return false, nil
 	case s.board.IsOpen(f.about):
 		err = s.board.Update(ctx, f.about, f.detail())
-	case !s.board.Accepted(f.about), f.joined.After(s.board.ClosedAt(f.about)): // a person's close is for those until then
+	case !s.board.Accepted(f.about), // a person's close is for those until then
+		s.table.joined(f.about).After(s.board.ClosedAt(f.about)):
 		err = s.board.Open(ctx, f.about, f.detail())
 	default:
 		return true, nil
 	}
-	s.updated[key] = now
+	s.updated[f.key] = now
 	return err == nil, err
 }
 
 // closeParents closes the open parents that have no open child, and those whose approval is older than a round: what is
 // lost later is another loss. Such a parent opens again if it has children.
-func (s *Steward) closeParents(ctx context.Context, all []*family, owns func(key string) bool) error {
+func (s *Steward) closeParents(ctx context.Context, all []family, owns func(key string) bool) error {
 	parents := map[incident.Subject]bool{}
 	for _, f := range all {
 		parents[f.about] = true
@@ -163,79 +165,6 @@ func (s *Steward) isExpired(about incident.Subject) bool {
 	space := schemas.Copy{Account: about.Account, Store: about.Store, Space: about.Space}
 	return about.Kind == incident.RepairsHeld && approval != nil &&
 		time.Since(approval.GetTime().AsTime()) > s.config.Round(space)
-}
-
-// families returns the parents of the open incidents, ordered by key. The children of held repairs are all missing
-// copies of the space, also those that were found before there were too many.
-func (s *Steward) families() []*family {
-	byID, bySpace := map[string]*family{}, map[schemas.Copy]*family{}
-	s.table.each(func(i *pb.Incident) {
-		if closed(i) {
-			return
-		}
-		if i.GetKind() == kindMissing {
-			space := schemas.CopyOf(i).WithoutItem()
-			f := bySpace[space]
-			if f == nil {
-				f = &family{about: heldOf(space)}
-				bySpace[space], byID[f.about.Incident().GetId()] = f, f
-			}
-			f.children++
-			if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL {
-				f.awaiting = append(f.awaiting, i)
-			}
-			if byID[i.GetParent()] == f {
-				f.join(heldAt(i))
-				return
-			}
-		}
-		f := byID[i.GetParent()]
-		if f == nil {
-			if f = groupWith(i); f == nil {
-				return
-			}
-			byID[i.GetParent()] = f
-		}
-		f.children++
-		f.join(i.GetOpened().AsTime())
-	})
-	var all []*family
-	for _, f := range byID {
-		if !f.joined.IsZero() || s.board.IsOpen(f.about) {
-			slices.SortFunc(f.awaiting, func(a, b *pb.Incident) int { return cmp.Compare(a.GetItem(), b.GetItem()) })
-			all = append(all, f)
-		}
-	}
-	slices.SortFunc(all, func(a, b *family) int { return cmp.Compare(a.about.Key(), b.about.Key()) })
-	return all
-}
-
-// join records when a child came to the parent of f.
-func (f *family) join(at time.Time) {
-	if at.After(f.joined) {
-		f.joined = at
-	}
-}
-
-// groupWith returns the group that i names as its parent; nil if it names none.
-func groupWith(i *pb.Incident) *family {
-	for _, s := range [...]scope{ofSpace, ofStore, ofWorker} {
-		about := groupOf(i, s)
-		if i.GetParent() != "" && about.Kind != "" && about.Incident().GetId() == i.GetParent() {
-			return &family{about: about}
-		}
-	}
-	return nil
-}
-
-// heldAt returns when the repair of i was held last; when i was opened if the step is not carried any more.
-func heldAt(i *pb.Incident) time.Time {
-	for _, step := range slices.Backward(i.GetSteps()) {
-		if step.GetAction() == stepHeld {
-			return step.GetTime().AsTime()
-		}
-	}
-	return i.GetOpened().AsTime()
 }
 
 // parentKey returns the key of the partition of a parent, which is that of the decisions about it.

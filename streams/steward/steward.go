@@ -105,7 +105,7 @@ type Steward struct {
 	publisher schemas.Publisher
 	// sent has the ids of the approvals of children that were published and are not in effect yet, and updated when
 	// parents were updated last, by key. Only UpdateParents uses them.
-	sent    map[string]bool
+	sent    map[string]string
 	updated map[string]time.Time
 	// locks are held while an incident of a copy is read and changed. A copy uses the lock at its hash.
 	locks [256]sync.Mutex
@@ -136,7 +136,7 @@ func New(c Config, d Deps) (*Steward, error) {
 	return &Steward{
 		config: c, stores: d.Stores, records: d.Records, copies: d.Copies, board: d.Board, publisher: d.Publisher,
 		log: d.Log.With("part", "steward"), seed: maphash.MakeSeed(),
-		sent: map[string]bool{}, updated: map[string]time.Time{},
+		sent: map[string]string{}, updated: map[string]time.Time{},
 	}, nil
 }
 

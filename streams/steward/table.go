@@ -20,6 +20,7 @@ type table struct {
 	copies    map[schemas.Copy][]string // sorted keys of the incidents of each copy
 	stale     map[string]bool           // keys for which the newest record of the topic lacks steps
 	tally     tally
+	kins      kins
 	deciding  map[schemas.Copy]bool // missing copies about which a message is being handled
 
 	// changed reports that a parent may have to be updated: a child, a missing copy or a parent has changed.
@@ -94,7 +95,7 @@ func (t *table) drop(key string, old *pb.Incident) {
 
 func (t *table) put(key string, i *pb.Incident) {
 	if t.incidents == nil {
-		t.incidents, t.copies = map[string]*pb.Incident{}, map[schemas.Copy][]string{}
+		t.incidents, t.copies, t.kins = map[string]*pb.Incident{}, map[schemas.Copy][]string{}, kins{}
 	}
 	if t.incidents[key] == nil {
 		c := schemas.CopyOf(i)
@@ -110,6 +111,8 @@ func (t *table) put(key string, i *pb.Incident) {
 func (t *table) count(old, now *pb.Incident) {
 	t.tally.add(old, -1)
 	t.tally.add(now, 1)
+	t.kins.remove(old)
+	t.kins.add(now)
 	for _, i := range [...]*pb.Incident{old, now} {
 		if i.GetParent() != "" || i.GetKind() == kindMissing {
 			t.changed.Store(true)
@@ -158,15 +161,6 @@ func (t *table) lost(space schemas.Copy, since time.Time) int64 {
 		}
 	}
 	return n
-}
-
-// each calls do for each incident.
-func (t *table) each(do func(*pb.Incident)) {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	for _, i := range t.incidents {
-		do(i)
-	}
 }
 
 // set stores a decision.
