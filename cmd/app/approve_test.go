@@ -116,7 +116,7 @@ func TestSeenIsTheSameInTheTable(t *testing.T) {
 	for item, i := range map[string]*pb.Incident{
 		"file": {Row: 13, Found: md5, Object: &pb.Identity{Modified: modified, Size: 3}},
 		"s3": {Row: 2, Found: md5, Expected: md5,
-			Object: &pb.Identity{Version: "v", Etag: "e", Modified: modified, Size: 3}},
+			Object: &pb.Identity{Version: "v", Etag: "e", Modified: modified, Size: 3}, LastEvent: modified},
 		"missing": {Row: 8, Expected: map[string]string{"md5": oneMD5, "sha256": oneMD5 + oneMD5}},
 		"size":    {Row: 2, Object: &pb.Identity{Size: 3}},
 	} {

@@ -1,6 +1,8 @@
 package clickhouse
 
 import (
+	"time"
+
 	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -42,7 +44,16 @@ func incidents() *table[*pb.Incident] {
 	)
 	return newTable("incidents",
 		func(x r) string { return x.m.GetId() },
-		func(x r) *timestamppb.Timestamp { return x.m.GetOpened() }, columns...)
+		func(x r) *timestamppb.Timestamp { return x.m.GetOpened() }, columns...).added(
+		text("last_event", func(x r) string { return nanoText(x.m.GetLastEvent()) }))
+}
+
+// nanoText returns a time in RFC 3339 with nanoseconds; nil is empty.
+func nanoText(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Format(time.RFC3339Nano)
 }
 
 // stepColumn is one of the parallel columns of the steps of an incident.

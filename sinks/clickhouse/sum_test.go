@@ -199,6 +199,20 @@ func TestAddedColumns(t *testing.T) {
 				"another destination":                   "if(off = 1, '3', destination_store) AS destination_store",
 			},
 		},
+		"incidents": {
+			topic: schemas.Incidents, added: "0150_incidents_last_event",
+			records: []schemas.Body{
+				&pb.Incident{Id: id1, Opened: clickhousetest.At(0), Account: "acme", Kind: "replaced"},
+				&pb.Incident{Id: id2, Opened: clickhousetest.At(0), Account: "acme", Kind: "replaced",
+					LastEvent: clickhousetest.At(0)},
+			},
+			before: "account, kind, hash) SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 'incidents', 7, 3, 0, " +
+				"'acme', 'replaced', ?",
+			damage: map[string]string{
+				"an event put into an earlier row": "if(off = 0, '2026-03-04T05:06:07Z', last_event) AS last_event",
+				"an event removed":                 "if(off = 1, '', last_event) AS last_event",
+			},
+		},
 		"audit_log": {
 			topic: schemas.Changes, added: "0092_audit_log_properties_unknown",
 			records: []schemas.Body{

@@ -99,8 +99,10 @@ func (s *Steward) logOpened(i *pb.Incident, c cause) {
 }
 
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state
-// of its copy. It is the same for a record of the topic and for a row of the table.
-func Seen(i *pb.Incident) string {
+// of its copy, and the newest event on record. It is the same for a record of the topic and for a row of the table.
+func Seen(i *pb.Incident) string { return seen(i, i.GetLastEvent()) }
+
+func seen(i *pb.Incident, last *timestamppb.Timestamp) string {
 	parts := []string{"seen", strconv.Itoa(int(i.GetRow()))}
 	if o := i.GetObject(); o.GetVersion() != "" || o.GetEtag() != "" || o.GetModified() != nil {
 		parts = append(parts, o.GetVersion(), o.GetEtag(), strconv.FormatInt(o.GetSize(), 10))
@@ -114,14 +116,18 @@ func Seen(i *pb.Incident) string {
 			parts = append(parts, algorithm, digests[algorithm])
 		}
 	}
+	if last != nil {
+		parts = append(parts, "event", last.AsTime().Format(time.RFC3339Nano))
+	}
 	return schemas.ID(parts...)
 }
 
-// stillApplies reports whether i is unchanged since the decision a. Actions of older programs carry neither the id of
-// the incident nor the digest of Seen; they apply if no check has found a fault since.
+// stillApplies reports whether i is unchanged since the decision a. Rows of older sinks lack the newest event. Actions
+// of older programs carry neither the id of the incident nor the digest of Seen; they apply if no check has found a
+// fault since.
 func stillApplies(i *pb.Incident, a *pb.AdminAction) bool {
 	if a.GetIncident() != "" {
-		return a.GetIncident() == i.GetId() && a.GetSeen() == Seen(i)
+		return a.GetIncident() == i.GetId() && (a.GetSeen() == Seen(i) || a.GetSeen() == seen(i, nil))
 	}
 	at := a.GetTime().AsTime()
 	for _, s := range i.GetSteps() {

@@ -59,6 +59,12 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 			w.handle(w.result(13,
 				func(r *pb.FixityResult) { r.Audit.Digests = bad1 }))
 		}, nil, false},
+		"a later event": {func(w *harness) {
+			w.handle(w.result(13, func(r *pb.FixityResult) { r.LastEvent = timestamppb.New(base) }))
+		}, nil, false},
+		"the row of an older sink": {nil, func(w *harness, a *pb.AdminAction) {
+			a.Seen = seen(w.topic[key("replaced")], nil)
+		}, true},
 		"closed, and opened again": {func(w *harness) { w.handle(w.result(1)); w.handle(w.result(13)) }, nil, false},
 		"an older program's":       {nil, older, true},
 		"an older program's, late": {func(w *harness) { w.handle(w.result(13)) }, older, false},

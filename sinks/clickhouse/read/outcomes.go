@@ -347,6 +347,7 @@ type incidentRecord struct {
 	By        []string          `ch:"step.by"`
 	Details   []string          `ch:"step.detail"`
 	Subject   string            `ch:"subject"`
+	LastEvent string            `ch:"last_event"`
 }
 
 // An incidentQuery filters records with where, takes the newest record of each incident, and filters these with newest
@@ -360,7 +361,7 @@ func readIncidents(ctx context.Context, db *clickhouse.DB, q incidentQuery) ([]*
 	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row," +
 		" expected, found," +
 		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
-		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject"
+		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject, last_event"
 	rows, err := clickhouse.Query[incidentRecord](ctx, db, "read incidents",
 		"SELECT "+columns+" FROM (SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+q.where+
 			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+q.newest+")"+
@@ -388,6 +389,13 @@ func (r *incidentRecord) incident() (*pb.Incident, error) {
 	}
 	if r.Version != "" || r.ETag != "" || r.Modified != nil {
 		i.Object = &pb.Identity{Version: r.Version, Etag: r.ETag, Modified: nullTime(r.Modified, r.ModNanos), Size: r.Size}
+	}
+	if r.LastEvent != "" {
+		last, err := time.Parse(time.RFC3339Nano, r.LastEvent)
+		if err != nil {
+			return nil, fmt.Errorf("read the last event of incident %s: %w", r.ID, err)
+		}
+		i.LastEvent = timestamppb.New(last)
 	}
 	n := len(r.Times)
 	if len(r.Actions) != n || len(r.Refs) != n || len(r.By) != n || len(r.Details) != n {
