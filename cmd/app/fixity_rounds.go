@@ -17,7 +17,7 @@ import (
 
 func (a *App) fixityRounds() sweep.FixityRounds {
 	f := sweep.FixityRounds{
-		Due: dueCopies{a}, Lag: a.lagOf(schemas.RoleChecker), Large: int64(a.cfg.Duplication.LargeThreshold),
+		Due: a.due(), Lag: a.lagOf(schemas.RoleChecker), Large: int64(a.cfg.Duplication.LargeThreshold),
 		Results: roundResults{a}, Queue: taskQueue{a},
 		Checked: func(ctx context.Context, space schemas.Copy) (bool, error) {
 			return read.HasFinalCheck(ctx, a.db, space)
@@ -273,30 +273,19 @@ func (a *App) spacesOnRecord(ctx context.Context, n StoreName) (spaces []string,
 	return spaces, err
 }
 
-// dueCopies reads the due copies from the state tables.
-type dueCopies struct{ a *App }
-
-// Due implements sweep.Due. If tables lack records, the due copies are unknown, and the round waits
-// for a rebuild.
-func (d dueCopies) Due(
-	ctx context.Context, q schemas.DueQuery,
-) (copies []schemas.KnownCopy, end schemas.DueCursor, err error) {
-	err = d.a.withoutGaps(ctx, func() (err error) {
-		copies, end, err = d.a.due().Due(ctx, q)
-		return err
-	})
-	return copies, end, err
-}
-
 // A lazyDue makes a read.Due when it is needed.
 type lazyDue struct {
 	once sync.Once
 	due  *read.Due
 }
 
-// due returns what selects the copies that are due, one for all rounds of the process.
+// due returns what selects the copies that are due, one for all rounds of the process. If tables lack records, the due
+// copies are unknown, and the round waits for a rebuild.
 func (a *App) due() *read.Due {
-	a.dueReads.once.Do(func() { a.dueReads.due = read.NewDue(a.db) })
+	a.dueReads.once.Do(func() {
+		a.dueReads.due = read.NewDue(a.db)
+		a.dueReads.due.Guard = a.withoutGaps
+	})
 	return a.dueReads.due
 }
 

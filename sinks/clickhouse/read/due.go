@@ -27,6 +27,11 @@ const (
 // A Due selects the copies that are due for a check. Since a selection reads the keys and versions of a whole space, it
 // serves many pages. It is safe for concurrent use.
 type Due struct {
+	// Guard runs each read of the tables, and returns an error if the tables may lack records; nil: each read counts.
+	// Set it before the first call of Due. What a selection keeps for its next pages was read within it, so those pages
+	// need no other guard.
+	Guard func(ctx context.Context, read func() error) error
+
 	db *clickhouse.DB
 
 	mu      sync.Mutex // guards what follows
@@ -121,7 +126,11 @@ func (d *Due) recordsOf(
 		copies = append(copies, schemas.Copy{Account: q.Account, Store: q.Store, Space: q.Space, Item: k.Item})
 	}
 	slices.SortFunc(copies, func(a, b schemas.Copy) int { return strings.Compare(a.Item, b.Item) })
-	records, err := recordsInSpace(ctx, d.db, copies)
+	var records []*pb.CopyRecord
+	err := d.guarded(ctx, func() (err error) {
+		records, err = recordsInSpace(ctx, d.db, copies)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +170,11 @@ func (d *Due) keys(ctx context.Context, q schemas.DueQuery) (page, ahead []dueKe
 	d.queries++
 	d.mu.Unlock()
 	s := &dueSelection{query: q, made: time.Now()}
-	if s.keys, err = selectDue(ctx, d.db, q, size); err != nil {
+	err = d.guarded(ctx, func() (err error) {
+		s.keys, err = selectDue(ctx, d.db, q, size)
+		return err
+	})
+	if err != nil {
 		return nil, nil, err
 	}
 	s.all = len(s.keys) < size
@@ -173,6 +186,13 @@ func (d *Due) keys(ctx context.Context, q schemas.DueQuery) (page, ahead []dueKe
 	}
 	n = min(n, len(s.keys))
 	return s.keys[:n], s.keys[n:min(len(s.keys), dueAhead*n)], nil
+}
+
+func (d *Due) guarded(ctx context.Context, read func() error) error {
+	if d.Guard == nil {
+		return read()
+	}
+	return d.Guard(ctx, read)
 }
 
 // left returns how many more keys may be kept. The caller holds mu.

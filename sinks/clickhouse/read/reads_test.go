@@ -337,6 +337,52 @@ func TestDueOfManyQueries(t *testing.T) {
 	}
 }
 
+// Each read of the tables is guarded, a page that an earlier read has needs no guard, and nothing is kept of a read that
+// its guard refuses.
+func TestDueIsGuarded(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	var added []schemas.Body
+	for i := range 9 {
+		added = append(added, clickhousetest.Change(fmt.Sprint("item-", i), 0))
+	}
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, added...)
+	errGap := errors.New("the table lacks records")
+	due, reads, refused := read.NewDue(db), 0, 1 // the first read is refused, although it succeeds
+	due.Guard = func(_ context.Context, read func() error) error {
+		reads++
+		err := read()
+		if reads == refused {
+			return errGap
+		}
+		return err
+	}
+	q := schemas.DueQuery{Account: "acme", Store: "1", Space: clickhousetest.Change("", 0).GetSpace(), Limit: 2}
+	page := func(wantReads int, wantErr error, want string) {
+		t.Helper()
+		copies, after, err := due.Due(t.Context(), q)
+		var got strings.Builder
+		for _, k := range copies {
+			got.WriteString(strings.TrimPrefix(k.Item, "item-"))
+			if k.Record.GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
+				t.Errorf("%s has the record %v", k.Item, k.Record)
+			}
+		}
+		if !errors.Is(err, wantErr) || got.String() != want || reads != wantReads {
+			t.Errorf("got %q after %d reads, %v, want %q after %d, %v", got.String(), reads, err, want, wantReads, wantErr)
+		}
+		if q.After = after; len(copies) == 0 {
+			q.After = schemas.DueCursor{}
+		}
+	}
+	page(1, errGap, "")
+	refused = 3 // that of the records
+	page(3, errGap, "")
+	page(5, nil, "01")
+	page(5, nil, "23")
+	page(5, nil, "45")
+}
+
 // The newest final check of a copy counts, of this round and this space.
 func TestSpaceRoundCounts(t *testing.T) {
 	t.Parallel()
