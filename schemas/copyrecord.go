@@ -23,19 +23,26 @@ func WithoutProperties(r *pb.CopyRecord) *pb.CopyRecord {
 	}
 }
 
+// UnknownProperties is the CopyRecord.properties_hash of a record that does not show the properties of its content.
+const UnknownProperties = 1
+
 // propertiesHash returns CopyRecord.properties_hash of r, which has the hash already if it was made by
 // WithoutProperties.
 func propertiesHash(r *pb.CopyRecord) int64 {
 	m := r.GetManifest()
-	if m.GetState() != pb.RecordState_RECORD_STATE_LIVE || m.GetPropertiesClaimed() || m.GetPropertiesOf() != nil ||
-		m.GetMediaType() == "" && len(m.GetProperties()) == 0 {
+	switch {
+	case r.GetPropertiesHash() != 0:
 		return r.GetPropertiesHash()
+	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE || m.GetPropertiesOf() != nil:
+		return UnknownProperties
+	case m.GetPropertiesClaimed():
+		return PropertiesHash("", nil)
 	}
 	return PropertiesHash(m.GetMediaType(), m.GetProperties())
 }
 
 // PropertiesHash returns a hash of the media type and properties of an item that ignores the case of names, as some
-// stores do. It is not 0.
+// stores do. It is greater than UnknownProperties.
 func PropertiesHash(mediaType string, properties map[string]string) int64 {
 	names := slices.SortedFunc(maps.Keys(properties), func(a, b string) int {
 		if c := strings.Compare(strings.ToLower(a), strings.ToLower(b)); c != 0 {
@@ -52,7 +59,7 @@ func PropertiesHash(mediaType string, properties map[string]string) int64 {
 		}
 	}
 	sum := sha256.Sum256(b)
-	return max(int64(binary.BigEndian.Uint64(sum[:])>>1), 1)
+	return max(int64(binary.BigEndian.Uint64(sum[:])>>1), UnknownProperties+1)
 }
 
 func withoutProperties(r *pb.Record) *pb.Record {

@@ -16,19 +16,20 @@ func TestWithoutProperties(t *testing.T) {
 		return &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
 	}
 	hash := schemas.PropertiesHash("a", map[string]string{"BY": "me"}) // the case of names does not count
+	empty := schemas.PropertiesHash("", nil)
 	for name, tt := range map[string]struct {
 		set  func(*pb.CopyRecord)
 		hash int64
 	}{
 		"properties":                  {func(*pb.CopyRecord) {}, hash},
-		"none":                        {func(r *pb.CopyRecord) { r.Manifest.MediaType, r.Manifest.Properties = "", nil }, 0},
-		"only those of the audit log": {func(r *pb.CopyRecord) { r.Manifest = nil }, 0},
+		"none":                        {func(r *pb.CopyRecord) { r.Manifest.MediaType, r.Manifest.Properties = "", nil }, empty},
+		"only those of the audit log": {func(r *pb.CopyRecord) { r.Manifest = nil }, 1},
 		"of a deleted item": {func(r *pb.CopyRecord) {
 			r.Manifest.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-		}, 0},
-		"claimed":                      {func(r *pb.CopyRecord) { r.Manifest.PropertiesClaimed = true }, 0},
-		"of another content":           {func(r *pb.CopyRecord) { r.Manifest.PropertiesOf = &pb.Content{Version: "w"} }, 0},
-		"without properties, and hash": {func(r *pb.CopyRecord) { proto.Merge(r, schemas.WithoutProperties(full())) }, hash},
+		}, 1},
+		"claimed":            {func(r *pb.CopyRecord) { r.Manifest.PropertiesClaimed = true }, empty},
+		"of another content": {func(r *pb.CopyRecord) { r.Manifest.PropertiesOf = &pb.Content{Version: "w"} }, 1},
+		"a hash already":     {func(r *pb.CopyRecord) { r.Manifest.MediaType, r.PropertiesHash = "", hash }, hash},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := full()
@@ -65,7 +66,7 @@ func TestPropertiesHash(t *testing.T) {
 		{"a", map[string]string{"b": "e", "d": "c"}},
 	} {
 		h := schemas.PropertiesHash(p.mediaType, p.user)
-		if j, ok := seen[h]; ok || h <= 0 {
+		if j, ok := seen[h]; ok || h <= schemas.UnknownProperties {
 			t.Errorf("%d and %d have the hash %x", i, j, h)
 		}
 		seen[h] = i

@@ -209,6 +209,12 @@ func (s *Stores) Settings(account, id string) fixity.StoreSettings {
 	return set
 }
 
+// ExternalWrites reports whether programs other than millrace's clients were expected to write an object of that time.
+func (s *Stores) ExternalWrites(c schemas.Copy, modified time.Time) bool {
+	set := s.Settings(c.Account, c.Store)
+	return set.ExternalWrites && !modified.Before(set.ExternalWritesSince)
+}
+
 // RepairMode returns the repair mode of a store for a fault that was found at a time. Mode Auto holds only for faults
 // that were found after it came into force; the others are approved.
 func (s *Stores) RepairMode(account, id string, found time.Time) steward.Mode {

@@ -332,7 +332,7 @@ func (s Observation) inSync(k expectation) Decision {
 		case !ok:
 			return s.needRecords(RowUnknown)
 		case altered: // a check shows whether a client's change is under way
-			d.Row, d.Result, d.CheckSource = RowPropertiesUnknown, "properties-unknown", true
+			d.Row, d.Result, d.CheckSource, d.CheckDestination = RowPropertiesUnknown, "properties-unknown", true, toLost
 			return d
 		}
 		d.Row, d.action, d.Result = RowPropertiesDiffer, actSetProperties, "properties-set"
@@ -359,9 +359,25 @@ func (s Observation) inSync(k expectation) Decision {
 	} else {
 		d.AnnounceProperties = !at.PropertiesUnknown && (row.GetMediaType() != at.Properties.MediaType ||
 			!storage.EqualUser(row.GetProperties(), at.Properties.User, s.FoldCase))
+		if d.AnnounceProperties && s.recordsState == recordsUnread {
+			return s.needRecords(RowUnknown)
+		}
+		s.distrust(&d, content)
 		d.Unchecked = s.recordsState == recordsRead && s.Destination.Record.GetLastPass() == nil
 	}
 	return d
+}
+
+// distrust replaces the announcement of the destination's properties by checks if the record has others of this content,
+// and the source does not show that an earlier execution has carried these.
+func (s Observation) distrust(d *Decision, content digest.Set) {
+	altered, _ := s.Destination.altersProperties(content, s.FoldCase)
+	fromAltered, _ := s.Source.altersProperties(content, s.FoldCase)
+	if !d.AnnounceProperties || !altered || !fromAltered && !s.Source.Object.PropertiesUnknown {
+		return
+	}
+	d.AnnounceProperties, d.CheckDestination, d.CheckSource = false, true, d.CheckSource || fromAltered
+	d.Row, d.Result = RowPropertiesUnknown, "properties-unknown"
 }
 
 // copy decides if the destination lacks the source's content: C4, C4n, C5, and C4d of a lost copy.

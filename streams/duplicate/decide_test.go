@@ -447,6 +447,35 @@ func copyCases() map[string]decisionCase {
 			s.Source.Object.Properties = folded
 			s.records(typed(row(live, "v0", a, 1)), typed(row(live, "d1", a, 3)))
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true}},
+		"C2u: those of the source were altered, and the destination has lost its own": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties = folded
+			s.Destination.lose()
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, CheckDestination: true}},
+		"C2u: the source has lost its own, and those of the destination were altered": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Destination.Object.Properties = folded
+			s.Source.lose()
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, CheckDestination: true}},
+		"C2u: both were altered alike": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties, s.Destination.Object.Properties = folded, folded
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+			s.checked()
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, CheckDestination: true}},
+		"C3: another program was expected to set those of the source": {func(s *Observation) {
+			s.copied("d1", a)
+			s.Source.Object.Properties, s.Source.Object.Modified, s.Source.ExternalWrites = folded, hour(5), true
+			s.records(typed(row(live, "v1", a, 2)), row(live, "d1", a, 3))
+		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
+		"C9: whether the record lacks those of the destination needs the record": {func(s *Observation) {
+			s.bySweep(row(live, "v1", a, 2), row(live, "d1", a, 3))
+			s.copied("d1", a)
+			s.Source.Object.Properties, s.Destination.Object.Properties = image, image
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C9: whether those of the source were altered needs the record": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties = image

@@ -39,6 +39,8 @@ type Config struct {
 	Lists Lists
 	// Restores says what restore orders may write; nil: they wait.
 	Restores Restores
+	// ExternalWrites reports whether another program was expected to write an object of that time; nil: never.
+	ExternalWrites func(c schemas.Copy, modified time.Time) bool
 	// Brake limits rewrites: copies over a copy with other content. nil: no limit.
 	Brake *brake.Brake
 	// Worker, Host and Software identify the executor in results.
@@ -57,6 +59,7 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 	if err != nil {
 		return nil, err
 	}
+	observer.external = c.ExternalWrites
 	for _, intervals := range []*[]time.Duration{&c.WaitIntervals, &c.MissingIntervals} {
 		if *intervals == nil {
 			*intervals = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}

@@ -36,6 +36,8 @@ type Side struct {
 	Read digest.Set
 	// Record is the record of the copy, read afresh, or made from the last write; nil if it was not read.
 	Record *pb.CopyRecord
+	// ExternalWrites: another program than millrace's clients was expected to write the object.
+	ExternalWrites bool
 	// Err is the reason for which the presence is unknown.
 	Err error
 }
@@ -247,14 +249,15 @@ func (s Side) lostProperties(digests digest.Set) (lost digest.Agreement, ok bool
 	return record.Describes(r, s.Object.Version, digests), true
 }
 
-// altersProperties reports whether the store reports other properties than the manifest has of the side's content;
-// false if the manifest is not known. digests are all that are known of the content.
+// altersProperties reports whether the store reports other properties than the manifest has of the side's content, and
+// no other program may have set them; false if the manifest is not known. digests are all that are known of the content.
 func (s Side) altersProperties(digests digest.Set, foldCase bool) (altered, ok bool) {
 	r := s.Record.GetManifest()
 	if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
 		return false, false
 	}
-	return !s.Object.PropertiesUnknown && r.GetPropertiesOf() == nil &&
+	mayBeSet := s.ExternalWrites && s.modified().After(r.GetTime().AsTime())
+	return !mayBeSet && !s.Object.PropertiesUnknown && r.GetPropertiesOf() == nil &&
 		record.Alters(s.Object.Properties, r, foldCase) &&
 		record.Describes(r, s.Object.Version, digests) == digest.Agree, true
 }
@@ -272,12 +275,15 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 	return p, false
 }
 
-// copyProperties returns the properties for a copy of the source's content, which has these digests. If they are
-// unknown, the destination keeps its own. Except in a repair it does not if the record shows that the source had
+// copyProperties returns the properties for a copy of the source's content, which has these digests. If the records were
+// read, and the source's store reports others than its record, they are those on record. If they are unknown, the destination keeps its own. Except in a repair it does not if the record shows that the source had
 // properties with another content: then the destination's belong to a copy of that content.
 func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	p, unknown := s.Source.properties(digests)
 	r := s.Source.Record.GetManifest()
+	if altered, _ := s.Source.altersProperties(digests, s.FoldCase); altered {
+		return record.Properties(r)
+	}
 	had := !record.Properties(r).IsEmpty() || r.GetPropertiesOf() != nil
 	if unknown && (!had || s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR) {
 		p, _ = s.Destination.properties(digests)

@@ -48,6 +48,8 @@ type Observer struct {
 	records Records
 	lists   Lists
 	markers storage.Markers
+	// external reports whether another program was expected to write an object of that time; nil: never.
+	external func(c schemas.Copy, modified time.Time) bool
 }
 
 // NewObserver returns an Observer. lists may be nil: then the commands of spaces with exclusion lists wait.
@@ -123,7 +125,7 @@ func (l *Observer) observeSide(ctx context.Context, c schemas.Copy, store storag
 	noSpace := errors.Is(err, storage.ErrNoSpace)
 	switch {
 	case err == nil:
-		return Side{Presence: Present, Object: o}
+		return Side{Presence: Present, Object: o, ExternalWrites: l.external != nil && l.external(c, o.Modified)}
 	case !noSpace && !errors.Is(err, storage.ErrNotFound):
 		return Side{Err: fmt.Errorf("stat %s: %w", c, err)}
 	}

@@ -333,3 +333,20 @@ func TestRepairKeepsPropertiesOfTheDestination(t *testing.T) {
 		}
 	}
 }
+
+// A repair takes the properties on record if those of the good copy were altered.
+func TestRepairDoesNotCarryAlteredProperties(t *testing.T) {
+	w := newWorld(t)
+	change := w.added("1", "hello")
+	w.mustRun(command(change))
+	want, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	w.alter("1")
+	w.mem["2"].Corrupt("photos", "a.jpg", []byte("jelly"))
+	got := w.mustRun(w.repair(change.GetDigests()))
+	got.ends("C0", "repaired", done, 1, 1)
+	w.hasProperties("2", want.Properties)
+	if c := got.changes[0]; c.GetMediaType() != want.Properties.MediaType {
+		t.Errorf("on record is now %v", c)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // repair decides C0. The source is the good copy, the destination the failed one. It is written over only if it is
@@ -60,7 +61,17 @@ func (s Observation) repairProperties() Decision {
 		return moot
 	case !s.observed():
 		return Decision{Row: RowRepairProperties, action: actFail}
-	case at.Presence == Absent, !s.isFailedObject(), !s.hasFailedProperties():
+	case at.Presence == Absent:
+		return moot
+	case !s.isFailedObject():
+		if s.recordsState == recordsUnread {
+			return s.needRecords(RowRepairProperties)
+		}
+		// Put again already, perhaps by an execution that died before it published its result.
+		moot.Announce = s.isUnreported()
+		moot.CheckDestination = !moot.Announce // a check follows its Change
+		return moot
+	case !s.hasFailedProperties():
 		return moot
 	}
 	digests := at.digests().Union(order.GetDigests())
@@ -77,6 +88,15 @@ func (s Observation) repairProperties() Decision {
 		return moot
 	}
 	return Decision{Row: RowRepairProperties, action: actRepairProperties, Result: "properties-set"}
+}
+
+// isUnreported reports whether the destination has a version that is on no record, of the bytes and the properties on
+// record.
+func (s Observation) isUnreported() bool {
+	at, m := s.Destination, s.Destination.Record.GetManifest()
+	return isLive(m) && m.GetVersion() != at.Object.Version && !at.Object.PropertiesUnknown &&
+		!record.Alters(at.Object.Properties, m, s.FoldCase) &&
+		digest.Set(m.GetDigests()).Compare(at.digests()) == digest.Agree
 }
 
 // hasFailedProperties reports whether the destination's properties are still those of the failed check: unknown, or the

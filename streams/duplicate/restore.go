@@ -160,6 +160,9 @@ func (s restoreObservation) fromSource(d Decision) Decision {
 // properties returns those that the content comes back with: of the source, or else those on record for this content.
 // unknown is true if there are none.
 func (s restoreObservation) properties(expected digest.Set) (p storage.Properties, unknown bool) {
+	if altered, _ := s.Source.altersProperties(expected, false); altered {
+		return record.Properties(s.Source.Record.GetManifest()), false
+	}
 	if p, unknown = s.Source.properties(expected); !unknown {
 		return p, false
 	}

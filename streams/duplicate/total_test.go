@@ -240,8 +240,10 @@ func wrongProperties(s Observation, d Decision) string {
 	}
 	unread := func(s Side) bool { return s.Object.PropertiesUnknown && s.Record.GetManifest() == nil }
 	source, destination := lost(s.Source), lost(s.Destination)
-	altered := isAltered(s.Source)
+	altered, toAltered := isAltered(s.Source), isAltered(s.Destination)
 	switch {
+	case d.AnnounceProperties && toAltered && (altered || s.Source.Object.PropertiesUnknown):
+		return "puts altered properties on record"
 	case d.action == actSetProperties && (altered || s.recordsState != recordsRead):
 		return "copies properties that are not on record of the source"
 	case unread(s.Source) || unread(s.Destination) && d.action != actCopy:
@@ -254,8 +256,8 @@ func wrongProperties(s Observation, d Decision) string {
 	case d.Row == RowInSync && (source || destination):
 		return "takes lost properties for equal ones"
 	case d.Row == RowPropertiesUnknown &&
-		((source || altered) && !d.CheckSource || d.CheckDestination != destination && !altered ||
-			!source && !destination && !altered):
+		((source || altered) && !d.CheckSource || destination && !d.CheckDestination ||
+			d.CheckDestination && !destination && !toAltered || !source && !destination && !altered && !toAltered):
 		return "checks another side than the one that has lost its properties"
 	case d.action == actCopy && d.Row != RowRepair && source && !d.CheckSource:
 		return "copies from a side with lost properties without a check"

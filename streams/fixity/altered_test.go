@@ -128,3 +128,46 @@ func TestAlteredPropertiesAreExplained(t *testing.T) {
 		})
 	}
 }
+
+// A correction of the digests on record does not put altered properties on record.
+func TestCorrectionsKeepTheProperties(t *testing.T) {
+	for name, prepare := range map[string]func(*world, *pb.FixityTask){
+		"row 5": func(w *world, _ *pb.FixityTask) { w.record.Manifest.Digests = sums(rot) },
+		"row 6": func(w *world, _ *pb.FixityTask) { w.record.Audit.Digests = sums(rot) },
+		"row 7": func(w *world, _ *pb.FixityTask) { w.record.Audit = nothing().GetAudit() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				next := w.setAltered()
+				prepare(w, next)
+				next.Known = nil
+				o := w.last(next)
+				if o.change.GetMediaType() != recorded.MediaType || o.change.GetProperties()["by"] != "me" {
+					t.Errorf("row %d: the correction is %v", o.result.GetRow(), o.change)
+				}
+			})
+		})
+	}
+}
+
+// Properties that were compared with nothing are not intact.
+func TestUncomparedPropertiesAreNotIntact(t *testing.T) {
+	for name, prepare := range map[string]func(*world, *pb.FixityTask){
+		"no records, which do not answer": func(w *world, next *pb.FixityTask) { next.Known = nil; w.withoutRecords() },
+		"of an older program":             func(_ *world, next *pb.FixityTask) { next.Known.PropertiesHash = 0 },
+		"of a content that was put again": func(w *world, next *pb.FixityTask) {
+			w.record.Manifest.PropertiesOf = &pb.Content{Version: "0", Digests: w.record.GetManifest().GetDigests()}
+			next.Known = schemas.WithoutProperties(w.record)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				next := w.setAltered()
+				prepare(w, next)
+				if r := w.handle(next).result; r.GetMetadata() != pb.Metadata_METADATA_UNSPECIFIED {
+					t.Errorf("got %v", r)
+				}
+			})
+		})
+	}
+}

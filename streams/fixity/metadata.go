@@ -30,11 +30,15 @@ func (e metadataEvidence) inDoubt() bool {
 		return true
 	case e.record.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED:
 		p := e.object.Properties
-		return e.carried != 0 && e.carried != schemas.PropertiesHash(p.MediaType, p.User) &&
-			e.carried != schemas.PropertiesHash("", p.User) // no media type is on record
+		return e.carriesHash() && e.carried != schemas.PropertiesHash(p.MediaType, p.User) &&
+			e.carried != schemas.PropertiesHash("", p.User) && // no media type is on record
+			e.carried != schemas.PropertiesHash("", nil)
 	}
 	return record.Alters(e.object.Properties, e.record, e.foldCase)
 }
+
+// carriesHash reports whether the task says which properties are on record of the content.
+func (e metadataEvidence) carriesHash() bool { return e.carried > schemas.UnknownProperties }
 
 // judgeMetadata judges media type and properties independently of the bytes. It is pure. They are damaged if the
 // records have some of these bytes, and the store cannot report them, or reports others; detail names them. If the
@@ -42,10 +46,13 @@ func (e metadataEvidence) inDoubt() bool {
 // to, or another program may have set what the store reports, the result is unspecified.
 func judgeMetadata(e metadataEvidence) (found pb.Metadata, detail string) {
 	m := e.record
+	unread := m.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED
 	switch {
+	case unread && !e.carriesHash(): // nothing to compare with
+		return pb.Metadata_METADATA_UNSPECIFIED, ""
 	case !e.inDoubt():
 		return pb.Metadata_METADATA_INTACT, ""
-	case m.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED:
+	case unread:
 		return pb.Metadata_METADATA_UNSPECIFIED, ""
 	case record.Properties(m).IsEmpty():
 		return pb.Metadata_METADATA_INTACT, ""

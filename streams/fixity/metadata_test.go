@@ -77,13 +77,15 @@ func TestJudgeMetadata(t *testing.T) {
 		want   pb.Metadata
 		detail string
 	}{
-		"the same":                             {e(reported, named), intact, ""},
-		"others":                               {e(other, named), damaged, altered},
-		"others, and no record was read":       {e(other, nil, carries(hash)), open, ""},
-		"others, and the task carries no hash": {e(other, nil), intact, ""},
-		"the same as the task carries":         {e(reported, nil, carries(hash)), intact, ""},
-		"the task carries no media type":       {e(reported, nil, carries(userHash)), intact, ""},
-		"others, and the task is outdated":     {e(reported, named, carries(1)), intact, ""},
+		"the same":                              {e(reported, named), intact, ""},
+		"others":                                {e(other, named), damaged, altered},
+		"others, and no record was read":        {e(other, nil, carries(hash)), open, ""},
+		"others, and the task carries no hash":  {e(other, nil), open, ""},
+		"some, and none are on record":          {e(other, nil, carries(schemas.PropertiesHash("", nil))), intact, ""},
+		"some, and the task does not say which": {e(other, nil, carries(schemas.UnknownProperties)), open, ""},
+		"the same as the task carries":          {e(reported, nil, carries(hash)), intact, ""},
+		"the task carries no media type":        {e(reported, nil, carries(userHash)), intact, ""},
+		"others, and the task is outdated":      {e(reported, named, carries(1)), intact, ""},
 		"none": {e(storage.Properties{}, named), damaged,
 			"altered: " + lost + `; 2 properties: "a\n", "b"`},
 		"others, of another content":            {e(other, reread("v0", sums(rot))), intact, ""},
@@ -114,7 +116,7 @@ func TestJudgeMetadata(t *testing.T) {
 		detail  string
 	}{
 		"the store reports them":                         {false, kept, typed, intact, ""},
-		"the store reports them, and no record was read": {false, kept, nil, intact, ""},
+		"the store reports them, and no record was read": {false, kept, nil, open, ""},
 		"unknown, and the manifest did not answer":       {true, kept, &pb.Record{}, open, ""},
 		"unknown, and no record was read":                {true, kept, nil, open, ""},
 		"unknown, and not on record":                     {true, kept, &pb.Record{State: none}, intact, ""},

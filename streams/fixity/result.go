@@ -1,6 +1,7 @@
 package fixity
 
 import (
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -187,6 +188,10 @@ func (k *check) correction() *pb.Change {
 	o.Digests = k.evidence.Content.Digests
 	c := record.Content(k.copy, o)
 	m := k.fresh.GetManifest()
+	if k.altered() && !k.accepts() { // only the digests are corrected
+		p := record.Properties(m)
+		c.MediaType, c.Properties = p.MediaType, maps.Clone(p.User)
+	}
 	same := m.GetVersion() == o.Version && !k.accepts()
 	switch {
 	case k.verdict.Row != RowAuditMissing:

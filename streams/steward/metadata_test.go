@@ -92,7 +92,7 @@ func TestMetadataIsRepaired(t *testing.T) {
 			order := &pb.DuplicationCommand{
 				Id: schemas.ID("repair", id, "1"), Account: at.Account, Space: at.Space, Item: at.Item,
 				SourceStore: "2", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_REPAIR,
-				Priority: pb.Priority_PRIORITY_HIGH, Cause: id, Time: ordered, Approved: by,
+				Priority: pb.Priority_PRIORITY_HIGH, Cause: id, Size: 3, Time: ordered, Approved: by,
 				Repair: &pb.RepairOrder{Incident: key(kind), Digests: bad1, Failed: found.GetObject(), Check: found.GetId(),
 					Number: 1, Properties: true},
 			}

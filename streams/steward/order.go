@@ -84,8 +84,8 @@ func repairOrder(i *pb.Incident, n int) *pb.DuplicationCommand {
 			Check: check, Number: i.GetRepairs(),
 		},
 	}
-	if i.GetKind() == kindMetadata { // no bytes are read or written
-		order.SourceStore, order.Size, order.Digests = i.GetStore(), 0, nil
+	if i.GetKind() == kindMetadata { // a store that cannot set properties gets the bytes of the copy again
+		order.SourceStore, order.Digests = i.GetStore(), nil
 		order.Provenance = pb.Provenance_PROVENANCE_UNSPECIFIED
 		order.Repair.Digests, order.Repair.Properties = i.GetFound(), true
 	}

@@ -40,10 +40,13 @@ func TestSizeOfOrders(t *testing.T) {
 		of    func(*harness) schemas.Body
 		want  sent
 	}{
-		"repair of a small one":              {99, nil, result(2, 3), sent{schemas.DuplicationHigh, high, 99}},
-		"repair of a large one":              {100, nil, result(2, 3), sent{schemas.DuplicationLarge, large, 100}},
-		"repair of one that is gone":         {100, nil, result(8, 0), sent{schemas.DuplicationLarge, large, 100}},
-		"repair, the record has no size":     {0, nil, result(2, 101), sent{schemas.DuplicationLarge, large, 101}},
+		"repair of a small one":          {99, nil, result(2, 3), sent{schemas.DuplicationHigh, high, 99}},
+		"repair of a large one":          {100, nil, result(2, 3), sent{schemas.DuplicationLarge, large, 100}},
+		"repair of one that is gone":     {100, nil, result(8, 0), sent{schemas.DuplicationLarge, large, 100}},
+		"repair, the record has no size": {0, nil, result(2, 101), sent{schemas.DuplicationLarge, large, 101}},
+		"properties of a large one": {0, nil, func(w *harness) schemas.Body {
+			return w.result(1, damaged, func(r *pb.FixityResult) { r.Object.Size = 100 })
+		}, sent{schemas.DuplicationLarge, large, 100}},
 		"put off, small":                     {99, silent, result(2, 99), sent{schemas.FixityHigh, high, 99}},
 		"put off, large":                     {99, silent, result(2, 100), sent{schemas.FixityLarge, large, 100}},
 		"put off, of one that is gone":       {99, silent, result(8, 0), sent{schemas.FixityHigh, high, 0}},

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"maps"
+	"slices"
 	"strings"
 )
 
@@ -22,10 +23,11 @@ func EqualUser(a, b map[string]string, foldCase bool) bool {
 	return maps.Equal(lowerNames(a), lowerNames(b))
 }
 
+// lowerNames returns m with names in lower case. Of names that differ only in case, the last one in order counts.
 func lowerNames(m map[string]string) map[string]string {
 	lower := make(map[string]string, len(m))
-	for k, v := range m {
-		lower[strings.ToLower(k)] = v
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		lower[strings.ToLower(k)] = m[k]
 	}
 	return lower
 }

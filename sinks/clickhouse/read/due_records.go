@@ -142,10 +142,11 @@ func (m *mergedRecord) fill(r *pb.CopyRecord) {
 	if newer(m.written, m.gone) {
 		s.Live = 1
 	}
-	if !newer(m.described, m.gone) && !newer(m.gone, m.written) { // they belong to a deleted content
+	counts := newer(m.described, m.gone) || newer(m.gone, m.written)
+	if !counts { // they belong to a deleted content
 		s.NewType, s.UserProperties = "", nil
 	}
-	if s.NewType != "" && (newer(m.described, m.written) || s.MediaType == "") {
+	if counts && newer(m.described, m.written) || s.NewType != "" && s.MediaType == "" {
 		s.TypeReplaced = 1
 	}
 	s.fill(r)

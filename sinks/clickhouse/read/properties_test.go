@@ -136,6 +136,14 @@ func propertiesCases() map[string]propertiesCase {
 		return propertiesCase{[]*pb.Change{w(0, func(c *pb.Change) { with(c); claimed(c) }), w(time.Hour, set("you"))},
 			&pb.Record{MediaType: "image/png", Properties: map[string]string{"by": "you"}}}
 	})
+	add("set without a media type", func(w writer) propertiesCase {
+		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, func(c *pb.Change) { set("you")(c); c.MediaType = "" })},
+			&pb.Record{Properties: map[string]string{"by": "you"}}}
+	})
+	add("put again without a media type", func(w writer) propertiesCase {
+		return propertiesCase{[]*pb.Change{w(0, with), w(time.Hour, func(c *pb.Change) { with(c); c.MediaType = "" })},
+			&pb.Record{Properties: user}}
+	})
 	return cases
 }
 

@@ -94,7 +94,7 @@ const stateFields = `account, store, space, item,
   toUInt64(bitShiftRight(properties.ver, 32)) AS described_at,
   NOT counts AND (properties.media_type != '' OR notEmpty(properties.user)) AS outdated,
   if(counts, properties.media_type, '') AS new_type,
-  new_type != '' AND (properties.ver > content.ver OR content.media_type = '') AS retyped,
+  counts AND properties.ver > content.ver OR new_type != '' AND content.media_type = '' AS retyped,
   mapFilter((k, v) -> counts, properties.user) AS user_properties,
   toInt64(bitShiftRight(attempt.ver, 83)) AS attempted,
   toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`

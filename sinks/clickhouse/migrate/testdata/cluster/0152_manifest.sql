@@ -1,0 +1,32 @@
+CREATE OR REPLACE VIEW `millrace`.manifest_local ON CLUSTER `main` AS
+WITH
+  mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests) AS current,
+  arrayExists(v -> substring(v, 9, 1) = char(1), mapValues(current)) AS is_verified
+SELECT
+  account, store, space, item,
+  content.ver > deleted.ver AS live,
+  mapApply((k, v) -> (k, lower(hex(substring(v, 34)))),
+    mapFilter((k, v) -> NOT is_verified OR substring(v, 9, 1) = char(1), current)) AS digests,
+  is_verified AS verified,
+  if(content.ver = 0 OR content.size < 0, NULL, content.size) AS size, content.version AS version, content.etag AS etag,
+  if((properties.ver > deleted.ver OR NOT live)
+      AND (properties.ver > content.ver OR properties.media_type != '' AND content.media_type = ''),
+    properties.media_type, content.media_type) AS media_type,
+  mapFilter((k, v) -> properties.ver > deleted.ver OR NOT live, properties.user) AS properties,
+  mapFilter((k, v) -> acl.ver > deleted.ver OR NOT live, acl.rights) AS acl,
+  fromUnixTimestamp64Milli(toInt64(bitShiftRight(greatest(content.ver, deleted.ver), 83)) - 17592186044416, 'UTC') AS time,
+  lower(hex(if(live, content.change, deleted.change))) AS change,
+  if(live, content.origin, deleted.origin) AS origin,
+  if(live, content.user, deleted.user) AS user,
+  content.source_time AS source_time, content.source_version AS source_version,
+  if(attempt.ver = 0, NULL, fromUnixTimestamp64Milli(toInt64(bitShiftRight(attempt.ver, 83)) - 17592186044416, 'UTC')) AS last_attempt,
+  if(pass.ver = 0, NULL, fromUnixTimestamp64Milli(toInt64(bitShiftRight(pass.ver, 83)) - 17592186044416, 'UTC')) AS last_pass,
+  mapApply((k, v) -> (k, lower(hex(v))), pass.digests) AS passed,
+  if(fail.ver = 0, NULL, fromUnixTimestamp64Milli(toInt64(bitShiftRight(fail.ver, 83)) - 17592186044416, 'UTC')) AS last_fail,
+  fail.finding AS last_finding,
+  if(asserted.ver = 0, NULL, fromUnixTimestamp64Milli(toInt64(bitShiftRight(asserted.ver, 83)) - 17592186044416, 'UTC')) AS last_asserted
+FROM `millrace`.copy_merged_local
+WHERE content.ver > 0 OR deleted.ver > 0;
+
+CREATE OR REPLACE TABLE `millrace`.manifest ON CLUSTER `main` AS `millrace`.manifest_local
+ENGINE = Distributed('main', 'millrace', 'manifest_local');
