@@ -21,8 +21,10 @@ func TestWithoutProperties(t *testing.T) {
 		set  func(*pb.CopyRecord)
 		hash int64
 	}{
-		"properties":                  {func(*pb.CopyRecord) {}, hash},
-		"none":                        {func(r *pb.CopyRecord) { r.Manifest.MediaType, r.Manifest.Properties = "", nil }, empty},
+		"properties": {func(*pb.CopyRecord) {}, hash},
+		"none": {func(r *pb.CopyRecord) {
+			r.Manifest.MediaType, r.Manifest.Properties = "", nil
+		}, empty},
 		"only those of the audit log": {func(r *pb.CopyRecord) { r.Manifest = nil }, 1},
 		"of a deleted item": {func(r *pb.CopyRecord) {
 			r.Manifest.State = pb.RecordState_RECORD_STATE_TOMBSTONE

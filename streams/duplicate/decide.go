@@ -368,8 +368,8 @@ func (s Observation) inSync(k expectation) Decision {
 	return d
 }
 
-// distrust replaces the announcement of the destination's properties by checks if the record has others of this content,
-// and the source does not show that an earlier execution has carried these.
+// distrust replaces the announcement of the destination's properties by checks if the record has others of this
+// content, and the source does not show that an earlier execution has carried these.
 func (s Observation) distrust(d *Decision, content digest.Set) {
 	altered, _ := s.Destination.altersProperties(content, s.FoldCase)
 	fromAltered, _ := s.Source.altersProperties(content, s.FoldCase)

@@ -250,7 +250,8 @@ func (s Side) lostProperties(digests digest.Set) (lost digest.Agreement, ok bool
 }
 
 // altersProperties reports whether the store reports other properties than the manifest has of the side's content, and
-// no other program may have set them; false if the manifest is not known. digests are all that are known of the content.
+// no other program may have set them; false if the manifest is not known. digests are all that are known of the
+// content.
 func (s Side) altersProperties(digests digest.Set, foldCase bool) (altered, ok bool) {
 	r := s.Record.GetManifest()
 	if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
@@ -275,9 +276,10 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 	return p, false
 }
 
-// copyProperties returns the properties for a copy of the source's content, which has these digests. If the records were
-// read, and the source's store reports others than its record, they are those on record. If they are unknown, the destination keeps its own. Except in a repair it does not if the record shows that the source had
-// properties with another content: then the destination's belong to a copy of that content.
+// copyProperties returns the properties for a copy of the source's content, which has these digests. If the records
+// were read, and the source's store reports others than its record, they are those on record. If they are unknown, the
+// destination keeps its own. Except in a repair it does not if the record shows that the source had properties with
+// another content: then the destination's belong to a copy of that content.
 func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	p, unknown := s.Source.properties(digests)
 	r := s.Source.Record.GetManifest()

@@ -337,8 +337,8 @@ func TestDueOfManyQueries(t *testing.T) {
 	}
 }
 
-// Each read of the tables is guarded, a page that an earlier read has needs no guard, and nothing is kept of a read that
-// its guard refuses.
+// Each read of the tables is guarded, a page that an earlier read has needs no guard, and nothing is kept of a read
+// that its guard refuses.
 func TestDueIsGuarded(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
