@@ -107,6 +107,7 @@ func newRolesSide() *cobra.Command {
 	c.Flags().StringVar(&side.Do, "do", "", "store, change, delete, import, check, adopt or adopt-live")
 	c.Flags().StringVar(&side.Dir, "dir", "", "empty `DIR` for state, stores and output")
 	c.Flags().StringVar(&side.Files, "files", "", "store the files below `DIR`")
+	c.Flags().StringVar(&side.Profile, "profile", "", "write a CPU profile of check to `FILE`")
 	c.Flags().IntVar(&side.Items, "items", 0, "change, delete, import, check, adopt or adopt-live `N` items")
 	c.Flags().IntVar(&side.Limit, "limit", 0, "set deletes.max_count to `N`")
 	c.Flags().DurationVar(&side.Window, "window", 0, "count deletes or copies for this `DURATION`")

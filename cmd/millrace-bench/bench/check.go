@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,6 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/inventory"
-	"github.com/millrace/millrace/streams/retry"
 )
 
 // check puts the files of the first store on record with their digests, and returns when a fixity round has checked
@@ -32,6 +32,11 @@ func (j *job) check(ctx context.Context) (res sideResult, err error) {
 	if err := j.app.CatchUp(ctx); err != nil {
 		return res, err
 	}
+	stop, err := j.profile()
+	if err != nil {
+		return res, err
+	}
+	defer stop()
 	before, err := processorTime(os.Getpid())
 	if err != nil {
 		return res, err
@@ -45,26 +50,47 @@ func (j *job) check(ctx context.Context) (res sideResult, err error) {
 	if len(rounds) != 1 || rounds[0].Emitted != int64(j.Items) {
 		return res, fmt.Errorf("the round requested other than %d checks: %v", j.Items, rounds)
 	}
-	_, err = j.waitRecorded(ctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Verified) })
+	// The polls cost little: one of the verified copies costs as much as two thousand checks.
+	_, err = waitCount(ctx, j.Items, 0, func() (int, error) {
+		n, err := read.CountFinal(ctx, j.app.DB(), rounds[0].ID)
+		return int(n), err
+	})
 	if err != nil {
 		return res, err
 	}
-	for { // another group writes the log
-		n, err := read.CountFinal(ctx, j.app.DB(), rounds[0].ID)
-		if err != nil {
-			return res, err
-		}
-		if n == int64(j.Items) {
-			break
-		}
-		if err := retry.Sleep(ctx, pollInterval); err != nil {
-			return res, err
-		}
+	_, err = waitCount(ctx, j.Items, 0, func() (int, error) { // another group writes the state
+		n, err := j.app.Lag(ctx, schemas.RoleState)
+		return j.Items - int(n), err
+	})
+	if err != nil {
+		return res, err
 	}
 	res = sideResult{Records: int64(j.Items), Seconds: time.Since(start).Seconds()}
 	after, err := processorTime(os.Getpid())
+	if err != nil {
+		return res, err
+	}
 	res.CPU = after - before
+	_, err = j.waitRecorded(ctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Verified) })
 	return res, err
+}
+
+// profile starts a CPU profile of this process, if one is wanted.
+func (j *job) profile() (stop func(), err error) {
+	if j.Profile == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(j.Profile)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		_ = f.Close()
+	}, nil
 }
 
 // recordFiles publishes a Change with digests for each file.

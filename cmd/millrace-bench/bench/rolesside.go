@@ -38,6 +38,8 @@ type RolesSide struct {
 	Items  int           // number of items; for the other jobs
 	Window time.Duration // how long deletes or copies are counted; for delete and import
 	Limit  int           // deletes.max_count; 0: more than there are items
+	// Profile is the file for a CPU profile of the counted time of check; empty: none.
+	Profile string
 }
 
 var errRolesSide = errors.New(
@@ -404,16 +406,22 @@ const progressTimeout = 90 * time.Second
 func (j *job) waitRecorded(
 	ctx context.Context, n int, window time.Duration, of func(id string, n copyCounts) int,
 ) (done int, err error) {
+	return waitCount(ctx, n, window, func() (sum int, err error) {
+		stores, err := read.CopyCounts(ctx, j.app.DB(), mainAccount)
+		for _, c := range stores {
+			sum += of(c.Store, copyCounts{c.Live, c.Verified, c.Tombstones})
+		}
+		return sum, err
+	})
+}
+
+// waitCount polls count until it returns n, or at the end of a window anything but 0. It returns the last count.
+func waitCount(ctx context.Context, n int, window time.Duration, count func() (int, error)) (done int, err error) {
 	start, moved := time.Now(), time.Now()
 	for {
-		stores, err := read.CopyCounts(ctx, j.app.DB(), mainAccount)
-		if err != nil {
-			return 0, err
-		}
 		before := done
-		done = 0
-		for _, c := range stores {
-			done += of(c.Store, copyCounts{c.Live, c.Verified, c.Tombstones})
+		if done, err = count(); err != nil {
+			return 0, err
 		}
 		switch {
 		case done >= n, window > 0 && done > 0 && time.Since(start) >= window:
