@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/logtest"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // Comparisons that fail are logged once for each outage, and once when it is over. Only results are reported.
@@ -45,5 +47,22 @@ func TestWatchPositions(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// Due copies are unknown while tables lack records, and not none.
+func TestDueCopiesOfAnEmptiedTable(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	r.work(0, 3)
+	c := someChange(0)
+	q := schemas.DueQuery{Account: c.GetAccount(), Store: c.GetStore(), Space: c.GetSpace()}
+	copies, _, err := r.app.due().Due(t.Context(), q)
+	if err != nil || len(copies) == 0 {
+		t.Fatalf("%d copies, %v", len(copies), err)
+	}
+	r.empty("copy_state")
+	if copies, _, err = r.app.due().Due(t.Context(), q); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("of an emptied table: %d copies, %v, want an error of class unavailable", len(copies), err)
 	}
 }
