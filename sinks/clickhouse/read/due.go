@@ -94,6 +94,7 @@ func instant(t time.Time) time.Time { return t.UTC().Round(0) }
 func (d *Due) recordsOf(
 	ctx context.Context, q schemas.DueQuery, keys, ahead []dueKey,
 ) (map[string]*pb.CopyRecord, error) {
+	n := limit(q.Limit)
 	q.Limit = 0
 	d.mu.Lock()
 	kept := 0
@@ -110,7 +111,7 @@ func (d *Due) recordsOf(
 			delete(of.records, k.Item)
 		}
 	}
-	if len(ahead) == 0 { // it is the last page
+	if len(keys) < n { // it is the last page
 		d.recent = slices.DeleteFunc(d.recent, func(s *dueSelection) bool { return s == of })
 	}
 	d.mu.Unlock()
@@ -158,10 +159,15 @@ func (d *Due) keys(ctx context.Context, q schemas.DueQuery) (page, ahead []dueKe
 	d.mu.Lock()
 	d.recent = slices.DeleteFunc(d.recent, func(s *dueSelection) bool { return time.Since(s.made) > dueAge })
 	for _, s := range d.recent {
-		if page, ahead, ok := s.page(q, n); ok {
-			d.mu.Unlock()
-			return page, ahead, nil
+		page, ahead, ok := s.page(q, n)
+		if !ok {
+			continue
 		}
+		if len(page) == 0 {
+			d.recent = slices.DeleteFunc(d.recent, func(other *dueSelection) bool { return other == s })
+		}
+		d.mu.Unlock()
+		return page, ahead, nil
 	}
 	size := max(min(dueKeys, d.left()/8), dueMinimum*n)
 	if d.left() < size {
@@ -171,13 +177,14 @@ func (d *Due) keys(ctx context.Context, q schemas.DueQuery) (page, ahead []dueKe
 	d.mu.Unlock()
 	s := &dueSelection{query: q, made: time.Now()}
 	err = d.guarded(ctx, func() (err error) {
-		s.keys, err = selectDue(ctx, d.db, q, size)
+		s.keys, err = selectDue(ctx, d.db, q, size+1) // one more shows whether others follow
 		return err
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	s.all = len(s.keys) < size
+	s.all = len(s.keys) <= size
+	s.keys = s.keys[:min(len(s.keys), size)]
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.recent = slices.DeleteFunc(d.recent, func(other *dueSelection) bool { return other.serves(q) })
