@@ -23,7 +23,7 @@ func WithoutProperties(r *pb.CopyRecord) *pb.CopyRecord {
 	}
 }
 
-// UnknownProperties is the CopyRecord.properties_hash of a record that does not show the properties of its content.
+// UnknownProperties is the CopyRecord.properties_hash of a record whose properties are not known.
 const UnknownProperties = 1
 
 // propertiesHash returns CopyRecord.properties_hash of r, which has the hash already if it was made by
@@ -33,8 +33,8 @@ func propertiesHash(r *pb.CopyRecord) int64 {
 	switch {
 	case r.GetPropertiesHash() != 0:
 		return r.GetPropertiesHash()
-	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE || m.GetPropertiesOf() != nil:
-		return UnknownProperties
+	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE:
+		return 0
 	case m.GetPropertiesClaimed():
 		return PropertiesHash("", nil)
 	}

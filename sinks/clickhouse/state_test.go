@@ -144,8 +144,8 @@ func model(history []historyRecord) *pb.CopyRecord {
 	}
 	if typed != nil {
 		m.Properties = typed.GetProperties()
-		if typed.GetMediaType() != "" && (written.GetMediaType() == "" ||
-			later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt)) {
+		if written.GetMediaType() == "" ||
+			later(typed.GetTime(), rank(typed), typedAt, written.GetTime(), rank(written), writtenAt) {
 			m.MediaType = typed.GetMediaType()
 		}
 	}

@@ -227,7 +227,7 @@ func (w *execution) repairProperties(ctx context.Context, s Observation, d Decis
 // bytes again, if they are those on record.
 func (w *execution) setRecorded(ctx context.Context, s Observation) (*pb.Change, error) {
 	at, m := s.Destination.Object, s.Destination.Record.GetManifest()
-	p, same := record.Properties(m), storage.Condition{Version: at.Version}
+	p, same := record.PropertiesOn(at, m), storage.Condition{Version: at.Version}
 	if w.Store.Capabilities().SetProperties {
 		if err := w.unchanged(ctx, at); err != nil {
 			return nil, err

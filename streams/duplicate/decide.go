@@ -362,9 +362,9 @@ func (s Observation) inSync(k expectation) Decision {
 		if d.AnnounceProperties && s.recordsState == recordsUnread {
 			return s.needRecords(RowUnknown)
 		}
-		s.distrust(&d, content)
 		d.Unchecked = s.recordsState == recordsRead && s.Destination.Record.GetLastPass() == nil
 	}
+	s.distrust(&d, content)
 	return d
 }
 
@@ -373,10 +373,11 @@ func (s Observation) inSync(k expectation) Decision {
 func (s Observation) distrust(d *Decision, content digest.Set) {
 	altered, _ := s.Destination.altersProperties(content, s.FoldCase)
 	fromAltered, _ := s.Source.altersProperties(content, s.FoldCase)
-	if !d.AnnounceProperties || !altered || !fromAltered && !s.Source.Object.PropertiesUnknown {
+	if !d.Announce && !d.AnnounceProperties || !altered || !fromAltered && !s.Source.Object.PropertiesUnknown {
 		return
 	}
-	d.AnnounceProperties, d.CheckDestination, d.CheckSource = false, true, d.CheckSource || fromAltered
+	d.Announce, d.AnnounceProperties = false, false
+	d.CheckDestination, d.CheckSource = true, d.CheckSource || fromAltered
 	d.Row, d.Result = RowPropertiesUnknown, "properties-unknown"
 }
 

@@ -460,6 +460,12 @@ func copyCases() map[string]decisionCase {
 			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
 			s.checked()
 		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, CheckDestination: true}},
+		"C2u: the source has lost its own, and the destination is another version with others": {func(s *Observation) {
+			s.copied("d2", a)
+			s.Destination.Object.Properties = folded
+			s.Source.lose()
+			s.records(typed(row(live, "v1", a, 2)), typed(row(live, "d1", a, 3)))
+		}, Decision{Row: "C2u", Result: "properties-unknown", CheckSource: true, CheckDestination: true}},
 		"C2u: both were altered alike": {func(s *Observation) {
 			s.copied("d1", a)
 			s.Source.Object.Properties, s.Destination.Object.Properties = folded, folded

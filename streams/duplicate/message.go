@@ -162,7 +162,11 @@ func recordOf(c *pb.Change) *pb.CopyRecord {
 			MediaType: c.GetMediaType(), Properties: c.GetProperties(), Origin: c.GetOrigin(),
 		}
 	}
-	return &pb.CopyRecord{Manifest: r(), Audit: r()}
+	known := &pb.CopyRecord{Manifest: r(), Audit: r()}
+	if c.GetPropertiesUnknown() {
+		known.PropertiesHash = schemas.UnknownProperties
+	}
+	return known
 }
 
 // copyTask returns the task of the check that follows Change c.

@@ -284,7 +284,7 @@ func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	p, unknown := s.Source.properties(digests)
 	r := s.Source.Record.GetManifest()
 	if altered, _ := s.Source.altersProperties(digests, s.FoldCase); altered {
-		return record.Properties(r)
+		return record.PropertiesOn(s.Source.Object, r)
 	}
 	had := !record.Properties(r).IsEmpty() || r.GetPropertiesOf() != nil
 	if unknown && (!had || s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR) {

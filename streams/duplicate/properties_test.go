@@ -334,6 +334,14 @@ func TestRepairKeepsPropertiesOfTheDestination(t *testing.T) {
 	}
 }
 
+// The check that follows a copy whose properties are unknown does not take them for none.
+func TestUnknownPropertiesAreNotNone(t *testing.T) {
+	known := recordOf(&pb.Change{PropertiesUnknown: true, Version: "v"})
+	if h := schemas.WithoutProperties(known).GetPropertiesHash(); h != schemas.UnknownProperties {
+		t.Errorf("the task has the hash %x", h)
+	}
+}
+
 // A repair takes the properties on record if those of the good copy were altered.
 func TestRepairDoesNotCarryAlteredProperties(t *testing.T) {
 	w := newWorld(t)

@@ -94,8 +94,9 @@ func (s Observation) repairProperties() Decision {
 // record.
 func (s Observation) isUnreported() bool {
 	at, m := s.Destination, s.Destination.Record.GetManifest()
+	p := record.Properties(m)
 	return isLive(m) && m.GetVersion() != at.Object.Version && !at.Object.PropertiesUnknown &&
-		!record.Alters(at.Object.Properties, m, s.FoldCase) &&
+		!p.IsEmpty() && p.Equal(at.Object.Properties, s.FoldCase) &&
 		digest.Set(m.GetDigests()).Compare(at.digests()) == digest.Agree
 }
 

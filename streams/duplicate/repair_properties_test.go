@@ -70,6 +70,19 @@ func repairPropertiesCases() map[string]decisionCase {
 		"altered, and only claimed": {altered(func(s *Observation) {
 			s.records(row(none, "", "", 0), claimed(typed(row(live, "d1", a, 3))))
 		}), moot},
+		"altered, and put again by another program": {altered(func(s *Observation) {
+			s.records(row(none, "", "", 0), typed(row(live, "d1", a, 3)))
+			s.Destination.Object.Version, s.Destination.Object.Digests = "d2", md5of(a)
+		}), moot},
+		"altered, none on record, and put again by another program": {altered(func(s *Observation) {
+			s.records(row(none, "", "", 0), row(live, "d1", a, 3))
+			s.Destination.Object.Version, s.Destination.Object.Digests = "d2", md5of(a)
+		}), moot},
+		"put again with those on record, which nobody has reported": {altered(func(s *Observation) {
+			s.records(row(none, "", "", 0), typed(row(live, "d1", a, 3)))
+			s.Destination.Object.Version, s.Destination.Object.Digests = "d2", md5of(a)
+			s.Destination.Object.Properties = record.Properties(s.Destination.Record.GetManifest())
+		}), Decision{Row: "C0p", Result: "repair-moot", Announce: true}},
 		"altered, and records unread": {altered(func(s *Observation) {
 			s.recordsState, s.Destination.Record = recordsUnread, nil
 		}), Decision{Row: "C0p", action: actReadRecords}},
@@ -294,6 +307,17 @@ func TestRepairOfPropertiesByTheBytesUnderFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A media type that the record does not have is not removed.
+func TestRepairOfPropertiesKeepsAMediaType(t *testing.T) {
+	w, c := prepareAltered(t)
+	w.journal.rows[at("2")].MediaType = ""
+	w.mem["2"].Alter("photos", "a.jpg",
+		storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "somebody"}})
+	c.Repair.Failed.PropertiesHash = schemas.PropertiesHash("image/jpeg", map[string]string{"by": "somebody"})
+	w.mustRun(c).ends("C0p", "properties-set", done, 1, 1)
+	w.hasProperties("2", storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}})
 }
 
 // prepareAltered copies an item to a store that cannot set properties, alters those of the copy, and returns the order

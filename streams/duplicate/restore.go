@@ -161,7 +161,7 @@ func (s restoreObservation) fromSource(d Decision) Decision {
 // unknown is true if there are none.
 func (s restoreObservation) properties(expected digest.Set) (p storage.Properties, unknown bool) {
 	if altered, _ := s.Source.altersProperties(expected, false); altered {
-		return record.Properties(s.Source.Record.GetManifest()), false
+		return record.PropertiesOn(s.Source.Object, s.Source.Record.GetManifest()), false
 	}
 	if p, unknown = s.Source.properties(expected); !unknown {
 		return p, false

@@ -242,7 +242,8 @@ func wrongProperties(s Observation, d Decision) string {
 	source, destination := lost(s.Source), lost(s.Destination)
 	altered, toAltered := isAltered(s.Source), isAltered(s.Destination)
 	switch {
-	case d.AnnounceProperties && toAltered && (altered || s.Source.Object.PropertiesUnknown):
+	case (d.Announce || d.AnnounceProperties) && toAltered && s.recordsState == recordsRead && d.Row != RowRepair &&
+		(altered || s.Source.Object.PropertiesUnknown):
 		return "puts altered properties on record"
 	case d.action == actSetProperties && (altered || s.recordsState != recordsRead):
 		return "copies properties that are not on record of the source"

@@ -24,8 +24,8 @@ type Progress struct {
 	LastEvent time.Time
 	// AtOnce: RowNotCaptured is concluded without re-checks, in a baseline round or if a row without digests exists.
 	AtOnce bool
-	// Altered: media type and properties differ from those on record, which an event in flight would explain. A verdict
-	// that the bytes are good, or unread, is concluded only on the last re-check.
+	// Altered: media type and properties differ from those on record, which an event in flight would explain. Verdicts
+	// that do not speak against the bytes are concluded only on the last re-check.
 	Altered bool
 }
 
@@ -79,7 +79,13 @@ func (v Verdict) waitsForRechecks() bool {
 }
 
 // concludesMetadata reports whether a check with this row finds altered properties: nothing speaks against the bytes.
-func (v Verdict) concludesMetadata() bool { return v.Row == RowPass || v.Row == RowUnverified }
+func (v Verdict) concludesMetadata() bool {
+	switch v.Row {
+	case RowPass, RowUnverified, RowManifestWrong, RowAuditMismatch, RowAuditMissing:
+		return true
+	}
+	return false
+}
 
 // waitsForSettle reports whether an event in flight would explain the row.
 func (v Verdict) waitsForSettle() bool {

@@ -75,6 +75,8 @@ func TestConclude(t *testing.T) {
 		"a pass, an event young":         {1, 0, young, Conclusion{undecided, false, in(23 * time.Hour), 1}},
 		"a pass at last, an event young": {1, 3, young, Conclusion{undecided, false, in(23 * time.Hour), 4}},
 		"a pass, no event on record":     {1, 3, time.Time{}, final(pb.Verdict_VERDICT_PASS)},
+		"audit mismatch at first":        {6, 0, old, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"audit mismatch at last":         {6, 3, old, final(pb.Verdict_VERDICT_FAIL)},
 		"unverified at first":            {15, 0, old, Conclusion{undecided, false, in(5 * time.Minute), 1}},
 		"unverified at last":             {15, 3, old, final(pb.Verdict_VERDICT_UNVERIFIED)},
 		"corruption is not delayed":      {2, 0, young, final(pb.Verdict_VERDICT_FAIL)},

@@ -77,15 +77,14 @@ func TestJudgeMetadata(t *testing.T) {
 		want   pb.Metadata
 		detail string
 	}{
-		"the same":                              {e(reported, named), intact, ""},
-		"others":                                {e(other, named), damaged, altered},
-		"others, and no record was read":        {e(other, nil, carries(hash)), open, ""},
-		"others, and the task carries no hash":  {e(other, nil), open, ""},
-		"some, and none are on record":          {e(other, nil, carries(schemas.PropertiesHash("", nil))), intact, ""},
-		"some, and the task does not say which": {e(other, nil, carries(schemas.UnknownProperties)), open, ""},
-		"the same as the task carries":          {e(reported, nil, carries(hash)), intact, ""},
-		"the task carries no media type":        {e(reported, nil, carries(userHash)), intact, ""},
-		"others, and the task is outdated":      {e(reported, named, carries(1)), intact, ""},
+		"the same":                             {e(reported, named), intact, ""},
+		"others":                               {e(other, named), damaged, altered},
+		"others, and no record was read":       {e(other, nil, carries(hash)), open, ""},
+		"others, and the task carries no hash": {e(other, nil), open, ""},
+		"some, and none are on record":         {e(other, nil, carries(schemas.PropertiesHash("", nil))), intact, ""},
+		"the same as the task carries":         {e(reported, nil, carries(hash)), intact, ""},
+		"the task carries no media type":       {e(reported, nil, carries(userHash)), intact, ""},
+		"others, and the task is outdated":     {e(reported, named, carries(1)), intact, ""},
 		"none": {e(storage.Properties{}, named), damaged,
 			"altered: " + lost + `; 2 properties: "a\n", "b"`},
 		"others, of another content":            {e(other, reread("v0", sums(rot))), intact, ""},

@@ -189,7 +189,7 @@ func (k *check) correction() *pb.Change {
 	c := record.Content(k.copy, o)
 	m := k.fresh.GetManifest()
 	if k.altered() && !k.accepts() { // only the digests are corrected
-		p := record.Properties(m)
+		p := record.PropertiesOn(o, m)
 		c.MediaType, c.Properties = p.MediaType, maps.Clone(p.User)
 	}
 	same := m.GetVersion() == o.Version && !k.accepts()

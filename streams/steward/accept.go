@@ -93,13 +93,30 @@ func (s *Steward) accepted(r *pb.FixityResult) (out []schemas.Message, ended boo
 		return nil, corrected
 	}
 	i = clone(i)
-	i.Checked = later(i.GetChecked(), r.GetStarted())
+	if corrected || isConclusive(r, i.GetKind()) { // else it hides no fault that another check has found
+		i.Checked = later(i.GetChecked(), r.GetStarted())
+	}
 	if corrected {
 		s.step(i, stepCorrected, c, r.GetCorrection())
 	} else {
 		s.endAccept(i, r, c)
 	}
 	return s.save(i, c.ref), corrected
+}
+
+// isConclusive reports whether the check r has found the fault of an incident of kind, another one, or none.
+func isConclusive(r *pb.FixityResult, kind string) bool {
+	switch {
+	case !r.GetFinal() || r.GetOvertaken():
+		return false
+	case isGood(r):
+		return cures(r, kind)
+	}
+	switch r.GetVerdict() {
+	case pb.Verdict_VERDICT_FAIL, pb.Verdict_VERDICT_MISSING, pb.Verdict_VERDICT_NOT_CAPTURED:
+		return true
+	}
+	return false
 }
 
 // decides reports whether the check r, as a check, decides about the state of i: no other result is newer. An

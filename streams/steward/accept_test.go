@@ -332,3 +332,45 @@ func TestAcceptanceThatNeverEnds(t *testing.T) {
 		t.Errorf("checks %v", w.tasks)
 	}
 }
+
+// A check of an acceptance that proves nothing about the copy hides no fault that an earlier check has found.
+func TestAcceptanceHidesNoFault(t *testing.T) {
+	for name, edit := range map[string]with{
+		"pass, unread": func(r *pb.FixityResult) {
+			r.Verdict, r.Finding, r.EvidenceLevel = pb.Verdict_VERDICT_PASS, "pass", 2
+		},
+		"not final": func(r *pb.FixityResult) { r.Final = false },
+		"overtaken": func(r *pb.FixityResult) { r.Overtaken = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHarness(t)
+			w.handle(w.result(14))
+			i := w.topic[key("no-quorum")]
+			a := w.approval("no-quorum")
+			a.Action, a.Incident, a.Seen = ActionAccept, i.GetId(), Seen(i)
+			w.handle(a)
+			task := w.tasks[len(w.tasks)-1]
+			corrupt := w.result(2) // it began before the check of the acceptance
+			w.handle(w.result(14, func(r *pb.FixityResult) {
+				r.Task, r.Cause, r.Accept, r.AcceptResult = task.GetId(), task.GetCause(), task.GetAccept(), "accept-refused"
+				edit(r)
+			}))
+			w.handle(corrupt)
+			w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
+		})
+	}
+}
+
+// The first event about a copy outdates a decision that was made when none was on record.
+func TestFirstEventOutdatesADecision(t *testing.T) {
+	w := newHarness(t)
+	w.handle(w.result(13, func(r *pb.FixityResult) { r.LastEvent = nil }))
+	i := w.topic[key("replaced")]
+	a := w.approval("replaced")
+	a.Action, a.Incident, a.Seen = ActionAccept, i.GetId(), Seen(i)
+	w.handle(w.result(13, func(r *pb.FixityResult) { r.LastEvent = timestamppb.New(base) }))
+	w.handle(a)
+	if steps := actions(w.topic[key("replaced")]); steps[len(steps)-1] != stepOutdated {
+		t.Errorf("steps %v", steps)
+	}
+}

@@ -122,12 +122,17 @@ func seen(i *pb.Incident, last *timestamppb.Timestamp) string {
 	return schemas.ID(parts...)
 }
 
-// stillApplies reports whether i is unchanged since the decision a. Rows of older sinks lack the newest event. Actions
-// of older programs carry neither the id of the incident nor the digest of Seen; they apply if no check has found a
-// fault since.
+// stillApplies reports whether i is unchanged since the decision a. Decisions about rows of older sinks lack the newest
+// event, and those of older programs the id of the incident and the digest of Seen, too; they apply if no check has
+// found a fault since.
 func stillApplies(i *pb.Incident, a *pb.AdminAction) bool {
 	if a.GetIncident() != "" {
-		return a.GetIncident() == i.GetId() && (a.GetSeen() == Seen(i) || a.GetSeen() == seen(i, nil))
+		switch {
+		case a.GetIncident() != i.GetId(), a.GetSeen() != Seen(i) && a.GetSeen() != seen(i, nil):
+			return false
+		case a.GetSeen() == Seen(i):
+			return true
+		}
 	}
 	at := a.GetTime().AsTime()
 	for _, s := range i.GetSteps() {

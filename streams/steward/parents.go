@@ -175,7 +175,7 @@ func parentKey(about incident.Subject) string {
 // childApproval returns the approval of the repair of i that follows from the approval of its parent. The operator
 // approved what is missing: if a later check has another finding, the approval has another id, and counts again.
 func childApproval(i *pb.Incident, about incident.Subject, parent *pb.IncidentStep) *pb.AdminAction {
-	seen := Seen(i)
+	seen := seen(i, nil) // of a missing copy no event counts, and older stewards know none
 	return &pb.AdminAction{
 		Id:   schemas.ID("approve-child", parent.GetRef(), i.GetId(), seen),
 		Time: later(parent.GetTime(), i.GetUpdated()),

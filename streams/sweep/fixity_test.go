@@ -155,18 +155,22 @@ func TestRoundWithAWrongNumberOfRequests(t *testing.T) {
 func TestOutstandingOfTwoTasks(t *testing.T) {
 	for name, tt := range map[string]struct {
 		all                  bool
-		requested, live      int64
+		requested            int64
+		live, moot           int64
 		final, pending, want int64
 	}{
-		"each once":              {true, 5, 5, 5, 0, 0},
-		"one twice":              {true, 6, 5, 5, 0, 0},
-		"one is lost":            {true, 5, 5, 4, 0, 1},
-		"one is repeated":        {true, 6, 5, 4, 1, 1},
-		"one was deleted":        {true, 5, 4, 5, 0, 0},
-		"due, and one is lost":   {false, 6, 5, 5, 0, 1},
-		"due, and more are done": {false, 5, 9, 6, 0, 0},
+		"each once":                      {true, 5, 5, 0, 5, 0, 0},
+		"one twice":                      {true, 6, 5, 0, 5, 0, 0},
+		"one is lost":                    {true, 5, 5, 0, 4, 0, 1},
+		"one is repeated":                {true, 6, 5, 0, 4, 1, 1},
+		"one was deleted":                {true, 5, 4, 1, 5, 0, 0},
+		"one was deleted, and made":      {true, 5, 5, 1, 5, 0, 0},
+		"two are lost, and five deleted": {true, 10, 5, 5, 8, 0, 2},
+		"due, and one is lost":           {false, 6, 5, 0, 5, 0, 1},
+		"due, and more are done":         {false, 5, 9, 0, 6, 0, 0},
 	} {
-		c := RoundCounts{Progress: Progress{Final: tt.final, Pending: tt.pending}, Live: tt.live}
+		c := RoundCounts{Progress: Progress{Final: tt.final, Pending: tt.pending}, Live: tt.live,
+			Counts: map[string]int64{"moot": tt.moot}}
 		if got := Unanswered(c, tt.requested, tt.all); got != tt.want {
 			t.Errorf("%s: got %d, want %d", name, got, tt.want)
 		}

@@ -90,10 +90,10 @@ func ends(p Progress, requested int64, late bool, quiet time.Duration) bool {
 }
 
 // Unanswered returns the number of requested checks of a round without a final result. In a round over copies of any
-// age some may have two tasks.
+// age some may have two tasks; those that were deleted since are moot.
 func Unanswered(c RoundCounts, requested int64, anyAge bool) int64 {
 	if anyAge {
-		requested = min(requested, max(c.Live, c.Final))
+		requested = min(requested, max(c.Live+c.Counts["moot"], c.Final))
 	}
 	return max(c.Pending, requested-c.Final)
 }

@@ -71,6 +71,7 @@ func (j *job) check(ctx context.Context) (res sideResult, err error) {
 		return res, err
 	}
 	res.CPU = after - before
+	stop()
 	_, err = j.waitRecorded(ctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Verified) })
 	return res, err
 }

@@ -69,6 +69,15 @@ func Properties(r *pb.Record) storage.Properties {
 	return storage.Properties{MediaType: r.GetMediaType(), User: r.GetProperties()}
 }
 
+// PropertiesOn returns the properties to set on o again: those in r, with the media type of o if r has none.
+func PropertiesOn(o storage.Object, r *pb.Record) storage.Properties {
+	p := Properties(r)
+	if p.MediaType == "" {
+		p.MediaType = o.Properties.MediaType
+	}
+	return p
+}
+
 // Alters reports whether p are other properties than those in r. A missing media type in r does not count. If r has
 // none at all, they are not altered.
 func Alters(p storage.Properties, r *pb.Record, foldCase bool) bool {
