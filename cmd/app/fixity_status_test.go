@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,34 @@ func TestFixityStatus(t *testing.T) {
 	r, err := s.a.readCopies(t.Context(), time.Now())
 	if err != nil || len(r.stores) != 1 || r.stores[0].Copies != 3 || r.oldest[StoreName{"acme", "1"}].IsZero() {
 		t.Errorf("metrics: %+v, %v", r, err)
+	}
+}
+
+// A store that reads a sample says so in the status and in the reports of its rounds, which say what that finds.
+func TestFixityOfASample(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 12)
+	byKey, one := s.a.stores.current.Load().byKey, schemas.Key("acme", "1")
+	st := byKey[one]
+	st.cfg.Read, st.cfg.SamplePercent = "sampled", 20
+	byKey[one] = st
+	all, err := s.a.FixityStatus(t.Context(), schemas.Copy{}, time.Now())
+	if err != nil || len(all) != 1 || all[0].Sample != 20 || !all[0].Asserts {
+		t.Errorf("status: %+v, %v", all, err)
+	}
+	round, tasks := s.sweep(0, false)
+	s.pass(tasks, s.begun.Add(time.Second))
+	if err := s.a.EndFixity(t.Context(), []FixityRound{round}, false); err != nil {
+		t.Fatal(err)
+	}
+	s.sink(schemas.RoleSink)
+	rounds, err := FixityReports(t.Context(), s.a.db, read.ReportQuery{Newest: true})
+	if err != nil || len(rounds) != 1 {
+		t.Fatalf("rounds %+v, %v", rounds, err)
+	}
+	want := []fixityreport.Detection{{Damaged: 1, Probability: 0.2}, {Damaged: 10, Probability: 0.8926258176}}
+	if got := rounds[0].Detections(); !slices.Equal(got, want) {
+		t.Errorf("the report says %v, want %v", got, want)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/sinks/fixityreport"
 )
 
 func newFixity() *cobra.Command {
@@ -96,11 +97,11 @@ func newFixityStatus() *cobra.Command {
 
 VERIFIED is the number of copies whose content has passed a check within the period (fixity.period), and SHARE its
 share of all COPIES. In a store that is not always read (READ never or 5%) a check counts that compared what the store
-asserts; of a store that reads 5% of its copies in a period, one damaged copy is read within a period with a
-probability of 5%. OVERDUE are the others: 'millrace fixity overdue' lists them. FAILING are copies whose last
+asserts. OVERDUE are the others: 'millrace fixity overdue' lists them. FAILING are copies whose last
 conclusive check failed, and UNKNOWN those whose newest check had no answer: see 'millrace incident list'. OLDEST is the
 oldest of the last passes. RATE is the number of checks per second in the last 24 hours, and END when the overdue copies
-are checked at this rate.`,
+are checked at this rate. DETECTION, of a store that is not always read, is the probability that the checks of a period
+read at least one of 1, 10 or 100 damaged copies, if the damage lasts for the period and no copy is overdue.`,
 		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withCopies(c, args, 3, func(ctx context.Context, a *app.App, of schemas.Copy) error {
@@ -140,13 +141,15 @@ type fixityRow struct {
 	Newest  *time.Time `json:"newest"`
 	Rate    float64    `json:"rate"`
 	End     *time.Time `json:"end"`
+	// Detection is of damage that a period finds; null: the bytes of all copies are read.
+	Detection []fixityreport.Detection `json:"detection"`
 }
 
 func fixityRowOf(s *app.SpaceFixity, now time.Time) fixityRow {
 	return fixityRow{Account: s.Account, Store: s.Store, Space: s.Space, Read: s.Sample, Period: s.Period.Seconds(),
 		Copies: s.Live, Bytes: s.Bytes, Passed: s.Live - s.Overdue, Share: s.Share(), Overdue: s.Overdue,
 		Failing: s.Failing, Unknown: s.Unknown, Oldest: set(s.Oldest), Newest: set(s.Newest), Rate: s.Rate,
-		End: set(s.End(now))}
+		End: set(s.End(now)), Detection: fixityreport.Detections(s.Sample, int64(s.Live))}
 }
 
 // readText describes which copies of a store are read.
@@ -160,13 +163,8 @@ func readText(percent int) string {
 	return fmt.Sprintf("%d%%", percent)
 }
 
-// shareText returns a share in percent, rounded down, so that only all is 100%.
-func shareText(share float64) string {
-	return strconv.FormatFloat(float64(int(share*1000))/10, 'f', 1, 64) + "%"
-}
-
 func fixityTable() table[fixityRow] {
-	const columns = "STORE\tSPACE\tREAD\tCOPIES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN\tOLDEST\tRATE\tEND"
+	const columns = "STORE\tSPACE\tREAD\tCOPIES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN\tOLDEST\tRATE\tEND\tDETECTION"
 	return table[fixityRow]{columns, func(r fixityRow) []string {
 		n := func(n uint64) string { return strconv.FormatUint(n, 10) }
 		rate := ""
@@ -174,7 +172,8 @@ func fixityTable() table[fixityRow] {
 			rate = fmt.Sprintf("%.3g/s", r.Rate)
 		}
 		return []string{storeName(r.Account, r.Store), r.Space, readText(r.Read), n(r.Copies), n(r.Passed),
-			shareText(r.Share), n(r.Overdue), n(r.Failing), n(r.Unknown), stamp(r.Oldest), rate, stamp(r.End)}
+			fixityreport.ShareText(r.Share), n(r.Overdue), n(r.Failing), n(r.Unknown), stamp(r.Oldest), rate, stamp(r.End),
+			fixityreport.DetectionText(r.Detection)}
 	}}
 }
 

@@ -127,7 +127,7 @@ func (a analysis) print(w io.Writer) error {
 		fmt.Fprintln(tw, "\nIN COMMON\tVALUE\tALL\tFAILED\tEXPECTED\tSHARE OF FAILURES")
 		for _, c := range a.Causes {
 			fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%.1f\t%s\n", c.Dimension, orDash(c.Value), c.Total, c.Failed, c.Expected,
-				shareText(c.Share))
+				fixityreport.ShareText(c.Share))
 		}
 	case a.Failed > 0:
 		fmt.Fprintln(tw, "the failures have nothing in common that chance would not explain")

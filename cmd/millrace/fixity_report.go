@@ -102,7 +102,7 @@ func roundTable() table[roundRow] {
 	return table[roundRow]{columns, func(r roundRow) []string {
 		coverage := ""
 		if r.Coverage != nil {
-			coverage = shareText(*r.Coverage)
+			coverage = fixityreport.ShareText(*r.Coverage)
 		}
 		return []string{storeName(r.Account, r.Store), r.Space, r.Round, stamp(r.Started), stamp(r.Finished), r.Result,
 			strconv.FormatInt(r.Checked, 10), strconv.FormatInt(r.Found, 10), coverage, r.Detail}

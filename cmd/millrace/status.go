@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/sinks/fixityreport"
 )
 
 func newStatus() *cobra.Command {
@@ -139,7 +140,7 @@ func printStatus(w io.Writer, r statusReport, now time.Time) error {
 	var rows [][]string
 	for _, s := range r.Stores {
 		rows = append(rows, []string{storeName(s.Account, s.Store), n(s.Copies), strconv.FormatInt(s.Bytes, 10),
-			n(s.Verified), shareText(s.Share), n(s.Overdue), n(s.Failing), n(s.Unknown)})
+			n(s.Verified), fixityreport.ShareText(s.Share), n(s.Overdue), n(s.Failing), n(s.Unknown)})
 	}
 	section("STORE\tCOPIES\tBYTES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN", rows, "no copies are on record")
 	rows = nil

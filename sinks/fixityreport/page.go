@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"strconv"
 
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
@@ -21,9 +20,10 @@ var page = template.Must(template.New("page").Parse(pageText))
 // A pageRound is a round on a page.
 type pageRound struct {
 	Round
-	Share    string
-	Findings []pageFinding
-	More     int64 // findings that are not listed
+	Share     string
+	Detection string // empty: all bytes are read
+	Findings  []pageFinding
+	More      int64 // findings that are not listed
 }
 
 // A pageFinding is a finding on a page.
@@ -35,11 +35,14 @@ type pageFinding struct {
 
 // writeHTML writes a page that can be printed. It holds the findings in memory.
 func writeHTML(w io.Writer, rounds []Round) error {
-	data := struct{ Rounds []pageRound }{}
+	var data struct {
+		Rounds  []pageRound
+		Sampled bool // there is a Detection
+	}
 	for _, r := range rounds {
-		p := pageRound{Round: r, Share: "unknown"}
+		p := pageRound{Round: r, Share: "unknown", Detection: DetectionText(r.Detections())}
 		if share, ok := r.Coverage(); ok {
-			p.Share = strconv.FormatFloat(float64(int(share*1000))/10, 'f', 1, 64) + " %"
+			p.Share = ShareText(share)
 		}
 		err := r.findings(func(c read.RoundCheck) error {
 			if len(p.Findings) == pageFindings {
@@ -53,7 +56,7 @@ func writeHTML(w io.Writer, rounds []Round) error {
 		if err != nil {
 			return err
 		}
-		data.Rounds = append(data.Rounds, p)
+		data.Rounds, data.Sampled = append(data.Rounds, p), data.Sampled || p.Detection != ""
 	}
 	if err := page.Execute(w, data); err != nil {
 		return fmt.Errorf("write the page: %w", err)

@@ -217,19 +217,21 @@ func eachCheck(rounds []Round, each func(Round, read.RoundCheck) error) error {
 
 // A jsonRound is a round in JSON.
 type jsonRound struct {
-	Account  string           `json:"account"`
-	Store    string           `json:"store"`
-	Space    string           `json:"space"`
-	Round    string           `json:"round"`
-	Started  time.Time        `json:"started"`
-	Finished time.Time        `json:"finished"`
-	Result   string           `json:"result"`
-	Complete bool             `json:"complete"`
-	Checked  int64            `json:"checked"`
-	Coverage *float64         `json:"coverage"`
-	Counts   map[string]int64 `json:"counts"`
-	Detail   string           `json:"detail"`
-	Findings []jsonFinding    `json:"findings"`
+	Account  string    `json:"account"`
+	Store    string    `json:"store"`
+	Space    string    `json:"space"`
+	Round    string    `json:"round"`
+	Started  time.Time `json:"started"`
+	Finished time.Time `json:"finished"`
+	Result   string    `json:"result"`
+	Complete bool      `json:"complete"`
+	Checked  int64     `json:"checked"`
+	Coverage *float64  `json:"coverage"`
+	// Detection is of damage that a period finds; null: all bytes are read.
+	Detection []Detection      `json:"detection"`
+	Counts    map[string]int64 `json:"counts"`
+	Detail    string           `json:"detail"`
+	Findings  []jsonFinding    `json:"findings"`
 }
 
 // A jsonFinding is a finding in JSON.
@@ -252,8 +254,8 @@ func writeJSON(w io.Writer, rounds []Round) error {
 	before := "[\n  "
 	for _, r := range rounds {
 		j := jsonRound{Account: r.Account, Store: r.Store, Space: r.Space, Round: r.Round, Started: r.Started,
-			Finished: r.Finished, Result: r.Result(), Complete: r.Complete, Checked: r.Checked(), Counts: r.Counts,
-			Detail: r.Detail, Findings: []jsonFinding{}}
+			Finished: r.Finished, Result: r.Result(), Complete: r.Complete, Checked: r.Checked(),
+			Detection: r.Detections(), Counts: r.Counts, Detail: r.Detail, Findings: []jsonFinding{}}
 		if share, ok := r.Coverage(); ok {
 			j.Coverage = &share
 		}

@@ -124,7 +124,7 @@ func TestJSON(t *testing.T) {
 // The page escapes names, has no scripts, and lists a limited number of findings.
 func TestHTML(t *testing.T) {
 	text := write(t, HTML, round(map[string]int64{"fail": 1, "live": 2, "verified": 1}, true))
-	for _, want := range []string{"acme/1", "photos", Findings, "b\t&lt;i&gt;", "50.0 %", "content-corrupt", "md5:02"} {
+	for _, want := range []string{"acme/1", "photos", Findings, "b\t&lt;i&gt;", "50.0%", "content-corrupt", "md5:02"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page lacks %q:\n%s", want, text)
 		}

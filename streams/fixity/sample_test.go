@@ -3,6 +3,7 @@ package fixity
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -77,6 +78,28 @@ func TestSamplePeriods(t *testing.T) {
 	}
 	if len(begin) < 60 {
 		t.Errorf("all turns begin on %d of 90 days", len(begin))
+	}
+}
+
+// A period reads at least one of n damaged copies with the probability 1 - (1 - p)^n, as the reports of rounds say.
+func TestSampleFindsDamage(t *testing.T) {
+	const percent, groups = 5, 4000
+	for _, n := range []int{1, 10, 100} {
+		found := 0
+		for group := range groups {
+			for i := range n {
+				place := at
+				place.Item = fmt.Sprintf("item %d of group %d of %d", i, group, n)
+				if isInSample(place, time.Unix(0, 0), 90*days, percent) {
+					found++
+					break
+				}
+			}
+		}
+		got, want := float64(found)/groups, 1-math.Pow(1-percent/100.0, float64(n))
+		if math.Abs(got-want) > 0.02 {
+			t.Errorf("damage to %d copies: found in %.3f of %d spaces, want %.3f", n, got, groups, want)
+		}
 	}
 }
 

@@ -25,6 +25,8 @@ const (
 	Requested = "requested"
 	// RequestedBytes is their size as it is on record; those of unknown size are left out.
 	RequestedBytes = "requested_bytes"
+	// ReadPercent is the percentage of the copies whose bytes are read in a period; absent if those of all are.
+	ReadPercent = "read_percent"
 	// Outstanding counts the requested checks that have no final result at the end of the round.
 	Outstanding = "outstanding"
 )
@@ -53,6 +55,8 @@ type Request struct {
 	Budget *Budget
 	// Asserts says that a pass counts that rests on what the store asserts: it does not always read.
 	Asserts bool
+	// ReadPercent is, with Asserts, the percentage of the copies whose bytes periodic rounds read in a period.
+	ReadPercent int
 	// OnRequested is called with the number of checks after each publication; nil: not called.
 	OnRequested func(n int64)
 }

@@ -191,6 +191,36 @@ func TestRoundWaitsForTheRecords(t *testing.T) {
 	})
 }
 
+// The report of a round says of how many of the copies the bytes are read, if not of all.
+func TestReportOfASample(t *testing.T) {
+	for name, tt := range map[string]struct {
+		asserts, all bool
+		percent      int
+		want         int64 // -1: it says nothing
+	}{
+		"always":          {false, false, 100, -1},
+		"sampled":         {true, false, 5, 5},
+		"sampled, by all": {true, true, 5, -1},
+		"never":           {true, false, 0, 0},
+		"never, by all":   {true, true, 0, 0},
+	} {
+		w := newHarness(t)
+		w.fill()
+		c := w.config()
+		c.Asserts, c.All, c.ReadPercent = tt.asserts, tt.all, tt.percent
+		if _, err := w.run(c, nil); err != nil {
+			t.Fatal(err)
+		}
+		reports := of[*pb.Report](w)
+		if len(reports) != 1 {
+			t.Fatalf("%s: reports %v", name, reports)
+		}
+		if got, ok := reports[0].GetCounts()[ReadPercent]; ok != (tt.want >= 0) || ok && got != tt.want {
+			t.Errorf("%s: %d, %v; want %d", name, got, ok, tt.want)
+		}
+	}
+}
+
 // A round keeps its selection when the settings change while it goes on.
 func TestSettingsChangeDuringARound(t *testing.T) {
 	w := newHarness(t)

@@ -122,6 +122,9 @@ func (s *fixitySweep) report(r Result) *pb.Report {
 		Round: r.ID, Started: timestamppb.New(r.Started), Finished: timestamppb.New(r.Finished),
 		Counts: maps.Clone(r.Counts), Complete: missing == 0,
 	}
+	if s.Asserts && (!s.All || s.ReadPercent == 0) { // with All a sample is not enough
+		report.Counts[ReadPercent] = int64(s.ReadPercent)
+	}
 	if !report.Complete {
 		report.Detail = fmt.Sprintf("%d checks have no final result", missing)
 	}
