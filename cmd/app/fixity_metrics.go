@@ -18,8 +18,8 @@ import (
 // stores and the kinds of incidents. Before the first reading, after one that failed, and while another process reads,
 // all is unknown and absent. It is safe for concurrent use.
 type copyMetrics struct {
-	copies, bytes, verified, overdue, failing, unknown, oldest *prometheus.Desc
-	incidents, waiting                                         *prometheus.Desc
+	copies, bytes, verified, overdue, failing, unknown, oldest, burn *prometheus.Desc
+	incidents, waiting                                               *prometheus.Desc
 
 	mu    sync.Mutex // guards the rest
 	known *copyReading
@@ -47,6 +47,8 @@ func newCopyMetrics() *copyMetrics {
 		failing:  of("_failing", "Copies whose last conclusive check failed."),
 		unknown:  of("_unknown", "Copies whose newest check had no answer."),
 		oldest:   of("_oldest_pass_seconds", "Age of the oldest of the last passes; absent if no copy has passed."),
+		burn: of("_burn_rate",
+			"Share of the copies that are overdue, in relation to the share that fixity.objective allows."),
 		incidents: prometheus.NewDesc("millrace_incidents_open", "Open incidents; absent if there are none of the kind.",
 			[]string{"kind"}, nil),
 		waiting: prometheus.NewDesc("millrace_incidents_awaiting_approval", "Open incidents that wait for an operator.",
@@ -57,7 +59,7 @@ func newCopyMetrics() *copyMetrics {
 // Describe implements prometheus.Collector.
 func (m *copyMetrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{m.copies, m.bytes, m.verified, m.overdue, m.failing, m.unknown, m.oldest,
-		m.incidents, m.waiting} {
+		m.burn, m.incidents, m.waiting} {
 		ch <- d
 	}
 }
@@ -76,7 +78,7 @@ func (m *copyMetrics) Collect(ch chan<- prometheus.Metric) {
 	for _, s := range r.stores {
 		for desc, n := range map[*prometheus.Desc]float64{m.copies: float64(s.Copies), m.bytes: float64(s.Bytes),
 			m.verified: float64(s.Verified), m.overdue: float64(s.Overdue), m.failing: float64(s.Failing),
-			m.unknown: float64(s.Unknown)} {
+			m.unknown: float64(s.Unknown), m.burn: s.Burn} {
 			gauge(desc, n, s.Account, s.Store)
 		}
 		if oldest := r.oldest[s.StoreName]; !oldest.IsZero() {
@@ -114,7 +116,7 @@ func (a *App) readCopies(ctx context.Context, now time.Time) (*copyReading, erro
 	if err != nil {
 		return nil, err
 	}
-	r := &copyReading{at: now, stores: sumByStore(spaces), oldest: map[StoreName]time.Time{}}
+	r := &copyReading{at: now, stores: sumByStore(spaces, a.cfg.Fixity.Objective), oldest: map[StoreName]time.Time{}}
 	for _, s := range spaces {
 		n := StoreName{s.Account, s.Store}
 		if last := r.oldest[n]; !s.Oldest.IsZero() && (last.IsZero() || s.Oldest.Before(last)) {

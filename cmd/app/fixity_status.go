@@ -22,6 +22,9 @@ type SpaceFixity struct {
 	Asserts bool          // the store is not always read: what it asserts counts as a pass
 	Sample  int           // percent of the copies that are read in a period; 100: all, 0: none
 	Rate    float64       // checks per second in the last day that have read bytes
+	// Objective is the share of the copies that shall have passed within the period, and Burn is burnRate.
+	Objective config.Share
+	Burn      float64
 }
 
 // Share returns the share of the copies that have passed within the period.
@@ -30,6 +33,14 @@ func (s *SpaceFixity) Share() float64 {
 		return 1
 	}
 	return float64(s.Live-s.Overdue) / float64(s.Live)
+}
+
+// burnRate returns how much of the share of copies that an objective allows to be overdue is overdue: at 1 all of it.
+func burnRate(overdue, copies uint64, objective config.Share) float64 {
+	if copies == 0 {
+		return 0
+	}
+	return float64(overdue) / float64(copies) / float64(1-objective)
 }
 
 // End estimates when the overdue copies are checked at the rate of the last day; the zero time: it is unknown.
@@ -156,7 +167,8 @@ func (a *App) accountFixity(ctx context.Context, of schemas.Copy, now time.Time)
 		}
 		period := a.cfg.Fixity.PeriodOf(n.Account, n.Store, s.Space)
 		all = append(all, SpaceFixity{Account: of.Account, SpaceStatus: s, Period: period, Asserts: k.asserts,
-			Sample: sampleOf(st.cfg)})
+			Sample: sampleOf(st.cfg), Objective: a.cfg.Fixity.Objective,
+			Burn: burnRate(s.Overdue, s.Live, a.cfg.Fixity.Objective)})
 	}
 	return all, nil
 }

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -41,7 +42,7 @@ func TestFixityStatus(t *testing.T) {
 	_, tasks := s.sweep(0, false)
 	s.pass(tasks[:2], s.begun.Add(-time.Second))
 	all := status(acme)
-	if len(all) != 1 || all[0].Overdue != 1 || all[0].Verified != 2 {
+	if len(all) != 1 || all[0].Overdue != 1 || all[0].Verified != 2 || math.Abs(all[0].Burn-1000./3) > 1e-6 {
 		t.Errorf("after two checks: %+v", all)
 	}
 	overdueOf := func(of schemas.Copy, limit int) (found []OverdueCopy) {
@@ -73,7 +74,8 @@ func TestFixityStatus(t *testing.T) {
 		t.Errorf("of another account: %+v", all)
 	}
 	r, err := s.a.readCopies(t.Context(), time.Now())
-	if err != nil || len(r.stores) != 1 || r.stores[0].Copies != 3 || r.oldest[StoreName{"acme", "1"}].IsZero() {
+	if err != nil || len(r.stores) != 1 || r.stores[0].Copies != 3 || r.stores[0].Burn < 999 ||
+		r.oldest[StoreName{"acme", "1"}].IsZero() {
 		t.Errorf("metrics: %+v, %v", r, err)
 	}
 }
@@ -87,7 +89,7 @@ func TestFixityOfASample(t *testing.T) {
 	st.cfg.Read, st.cfg.SamplePercent = "sampled", 20
 	byKey[one] = st
 	all, err := s.a.FixityStatus(t.Context(), schemas.Copy{}, time.Now())
-	if err != nil || len(all) != 1 || all[0].Sample != 20 || !all[0].Asserts {
+	if err != nil || len(all) != 1 || all[0].Sample != 20 || !all[0].Asserts || all[0].Objective != 0.999 {
 		t.Errorf("status: %+v, %v", all, err)
 	}
 	round, tasks := s.sweep(0, false)
@@ -124,6 +126,9 @@ func TestFixityEnd(t *testing.T) {
 			t.Errorf("%s: got %v", name, got.Sub(now))
 		}
 	}
+	if burn := burnRate(0, 0, 0.999); burn != 0 {
+		t.Errorf("of no copies: the burn rate is %v", burn)
+	}
 	if share := (&SpaceFixity{}).Share(); share != 1 {
 		t.Errorf("of no copies: %v", share)
 	}
@@ -135,9 +140,9 @@ func TestSumByStore(t *testing.T) {
 		counts := read.SpaceStatus{Store: store, Live: live, Overdue: overdue, Bytes: 7}
 		return SpaceFixity{Account: "acme", SpaceStatus: counts}
 	}
-	got := sumByStore([]SpaceFixity{of("1", 5, 2), of("1", 3, 0), of("2", 1, 1)})
+	got := sumByStore([]SpaceFixity{of("1", 5, 2), of("1", 3, 0), of("2", 1, 1)}, 0.75)
 	if len(got) != 2 || got[0].Copies != 8 || got[0].Verified != 6 || got[0].Overdue != 2 || got[0].Bytes != 14 ||
-		got[1].Verified != 0 {
+		got[1].Verified != 0 || got[0].Burn != 1 || got[1].Burn != 4 {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -321,13 +326,14 @@ func TestCopyMetrics(t *testing.T) {
 	now := time.Now()
 	one, two := StoreName{"acme", "1"}, StoreName{"acme", "2"}
 	m.known = &copyReading{at: now, oldest: map[StoreName]time.Time{one: now.Add(-time.Minute)},
-		stores: []StoreOverview{{StoreName: one, Copies: 5, Verified: 3, Overdue: 2, Failing: 1, Unknown: 1, Bytes: 7},
+		stores: []StoreOverview{{one, 5, 3, 2, 1, 1, 7, 400},
 			{StoreName: two, Copies: 4, Overdue: 4}},
 		incidents: []read.IncidentCount{{Kind: "replaced", Open: 2, Waiting: 1}}}
 	found := values()
 	for name, want := range map[string]float64{
 		"millrace_copies acme 1": 5, "millrace_copies_bytes acme 1": 7, "millrace_copies_verified acme 1": 3,
 		"millrace_copies_overdue acme 1": 2, "millrace_copies_failing acme 1": 1, "millrace_copies_unknown acme 1": 1,
+		"millrace_copies_burn_rate acme 1": 400, "millrace_copies_burn_rate acme 2": 0,
 		"millrace_copies_oldest_pass_seconds acme 1": 60, "millrace_copies_overdue acme 2": 4,
 		"millrace_incidents_open replaced": 2, "millrace_incidents_awaiting_approval replaced": 1,
 	} {

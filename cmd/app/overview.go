@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka/admin"
@@ -32,7 +33,8 @@ type Overview struct {
 type StoreOverview struct {
 	StoreName
 	Copies, Verified, Overdue, Failing, Unknown uint64
-	Bytes                                       int64 // of the copies with a known size
+	Bytes                                       int64   // of the copies with a known size
+	Burn                                        float64 // see burnRate
 }
 
 // A RoleBacklog is what a role has not handled.
@@ -52,7 +54,7 @@ func (a *App) Overview(ctx context.Context) (o Overview, err error) {
 	if err != nil {
 		return o, err
 	}
-	o.Stores = sumByStore(spaces)
+	o.Stores = sumByStore(spaces, a.cfg.Fixity.Objective)
 	if o.Incidents, err = read.CountIncidents(ctx, a.db, ""); err != nil {
 		return o, err
 	}
@@ -74,7 +76,7 @@ func (a *App) Overview(ctx context.Context) (o Overview, err error) {
 }
 
 // sumByStore adds the spaces of each store, which are sorted by account and store.
-func sumByStore(spaces []SpaceFixity) (all []StoreOverview) {
+func sumByStore(spaces []SpaceFixity, objective config.Share) (all []StoreOverview) {
 	for _, s := range spaces {
 		n := StoreName{s.Account, s.Store}
 		if len(all) == 0 || all[len(all)-1].StoreName != n {
@@ -84,6 +86,7 @@ func sumByStore(spaces []SpaceFixity) (all []StoreOverview) {
 		of.Copies, of.Bytes = of.Copies+s.Live, of.Bytes+s.Bytes
 		of.Verified, of.Overdue = of.Verified+s.Live-s.Overdue, of.Overdue+s.Overdue
 		of.Failing, of.Unknown = of.Failing+s.Failing, of.Unknown+s.Unknown
+		of.Burn = burnRate(of.Overdue, of.Copies, objective)
 	}
 	return all
 }

@@ -376,7 +376,7 @@ func Default() Config {
 			Wait:           []time.Duration{30 * time.Second, 5 * time.Minute, time.Hour},
 		},
 		Fixity: Fixity{
-			Period: 90 * day, MinInterval: time.Hour, Settle: day,
+			Period: 90 * day, Objective: 0.999, MinInterval: time.Hour, Settle: day,
 			Recheck:   []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour},
 			FreshWait: 30 * time.Second, AfterCopy: true,
 		},

@@ -15,6 +15,9 @@ type Fixity struct {
 	Period time.Duration `key:"period"`
 	// Other periods, of some spaces. The first entry whose pattern matches counts.
 	Periods []SpacePeriod `key:"periods"`
+	// The share of the copies that shall have passed a check within their period. The burn rate in the
+	// status and in metrics is the share that has not, in relation to the rest, which may be overdue.
+	Objective Share `key:"objective"`
 	// How much the rounds over some stores check in a day. The first entry whose pattern matches counts.
 	Budgets []StoreBudget `key:"budgets"`
 	// A sweep skips a copy that passed a check within this time; sweep start --all does not.
@@ -108,6 +111,9 @@ func (f Fixity) PeriodOf(account, store, space string) time.Duration {
 func validateFixity(c *Config, fault report) {
 	f := c.Fixity
 	positive("fixity.period", f.Period, fault)
+	if f.Objective <= 0 || f.Objective >= 1 {
+		fault("fixity.objective", f.Objective, "want more than 0% and less than 100%: the rest may be overdue")
+	}
 	notNegative("fixity.min_interval", f.MinInterval, fault)
 	shortest := f.Period
 	for i, p := range f.Periods {

@@ -271,7 +271,7 @@ func TestLoadEnv(t *testing.T) {
 }
 
 func TestShare(t *testing.T) {
-	for text, want := range map[string]Share{"0%": 0, "2.5%": 0.025, "10%": 0.1, "100%": 1} {
+	for text, want := range map[string]Share{"0%": 0, "2.5%": 0.025, "10%": 0.1, "99.9%": 0.999, "100%": 1} {
 		c, _, err := Load(Sources{Env: []string{"MILLRACE_DELETES__MAX_SHARE=" + text}})
 		if err != nil || c.Deletes.MaxShare != want || want.String() != text {
 			t.Errorf("%s: got %v, %v", text, c, err)

@@ -24,11 +24,11 @@ func (s Share) String() string { return strconv.FormatFloat(float64(s)*100, 'g',
 
 func parseShare(text string) (Share, error) {
 	number, percent := strings.CutSuffix(strings.TrimSpace(text), "%")
-	n, err := strconv.ParseFloat(number, 64)
-	if err != nil || !percent || !plainNumber(number) || n > 100 {
+	n, err := strconv.ParseFloat(number+"e-2", 64) // a division by 100 would be rounded a second time
+	if err != nil || !percent || !plainNumber(number) || n > 1 {
 		return 0, errShare
 	}
-	return Share(n / 100), nil
+	return Share(n), nil
 }
 
 // String formats s in the largest unit of which it is a multiple.

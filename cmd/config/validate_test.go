@@ -76,6 +76,9 @@ func TestValidate(t *testing.T) {
 		"sweep: {workers: 257}":                           "sweep.workers = 257: want 1 to 256",
 		"fixity: {periods: [{spaces: a//b, period: 1d}]}": "fixity.periods[0].spaces = a//b: \"a//b\" has an empty part",
 		"fixity: {period: 12h}":                           rare,
+		"fixity: {objective: 0%}":                         "fixity.objective = 0%: want more than 0%",
+		"fixity: {objective: 100%}":                       "fixity.objective = 100%: want more than 0%",
+		"fixity: {objective: 99.99%}":                     "",
 		"fixity: {periods: [{spaces: a, period: 2h}]}":    rare,
 		"fixity: {budgets: [{stores: a/1, items: 1}, {stores: a, bytes: 1GiB}]}": "",
 		"fixity: {budgets: [{stores: a/1}]}": "fixity.budgets[0] = a/1: " +

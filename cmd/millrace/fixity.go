@@ -97,9 +97,10 @@ func newFixityStatus() *cobra.Command {
 
 VERIFIED is the number of copies whose content has passed a check within the period (fixity.period), and SHARE its
 share of all COPIES. In a store that is not always read (READ never or 5%) a check counts that compared what the store
-asserts. OVERDUE are the others: 'millrace fixity overdue' lists them. FAILING are copies whose last
-conclusive check failed, and UNKNOWN those whose newest check had no answer: see 'millrace incident list'. OLDEST is the
-oldest of the last passes. RATE is the number of checks per second in the last 24 hours, and END when the overdue copies
+asserts. OVERDUE are the others: 'millrace fixity overdue' lists them. BURN is their share of all COPIES, in relation to
+the share that fixity.objective allows: above 1 the objective is missed. FAILING are copies whose last conclusive check
+failed, and UNKNOWN those whose newest check had no answer: see 'millrace incident list'. OLDEST is the oldest of the
+last passes. RATE is the number of checks per second in the last 24 hours, and END when the overdue copies
 are checked at this rate. DETECTION, of a store that is not always read, is the probability that the checks of a period
 read at least one of 1, 10 or 100 damaged copies, if the damage lasts for the period and no copy is overdue.`,
 		Args: atMostOne,
@@ -125,29 +126,33 @@ read at least one of 1, 10 or 100 damaged copies, if the damage lasts for the pe
 
 // A fixityRow is the state of the checks of a space in a store.
 type fixityRow struct {
-	Account string     `json:"account"`
-	Store   string     `json:"store"`
-	Space   string     `json:"space"`
-	Read    int        `json:"read_percent"` // the share of the copies whose bytes are read in a period
-	Period  float64    `json:"period_seconds"`
-	Copies  uint64     `json:"copies"`
-	Bytes   int64      `json:"bytes"` // of the copies with a known size
-	Passed  uint64     `json:"verified"`
-	Share   float64    `json:"verified_share"`
-	Overdue uint64     `json:"overdue"`
-	Failing uint64     `json:"failing"`
-	Unknown uint64     `json:"unknown"`
-	Oldest  *time.Time `json:"oldest"`
-	Newest  *time.Time `json:"newest"`
-	Rate    float64    `json:"rate"`
-	End     *time.Time `json:"end"`
+	Account string  `json:"account"`
+	Store   string  `json:"store"`
+	Space   string  `json:"space"`
+	Read    int     `json:"read_percent"` // the share of the copies whose bytes are read in a period
+	Period  float64 `json:"period_seconds"`
+	Copies  uint64  `json:"copies"`
+	Bytes   int64   `json:"bytes"` // of the copies with a known size
+	Passed  uint64  `json:"verified"`
+	Share   float64 `json:"verified_share"`
+	// Objective is that of Share. Burn is the share that is overdue, in relation to the share that the objective allows.
+	Objective float64    `json:"objective"`
+	Burn      float64    `json:"burn_rate"`
+	Overdue   uint64     `json:"overdue"`
+	Failing   uint64     `json:"failing"`
+	Unknown   uint64     `json:"unknown"`
+	Oldest    *time.Time `json:"oldest"`
+	Newest    *time.Time `json:"newest"`
+	Rate      float64    `json:"rate"`
+	End       *time.Time `json:"end"`
 	// Detection is of damage that a period finds; null: the bytes of all copies are read.
 	Detection []fixityreport.Detection `json:"detection"`
 }
 
 func fixityRowOf(s *app.SpaceFixity, now time.Time) fixityRow {
 	return fixityRow{Account: s.Account, Store: s.Store, Space: s.Space, Read: s.Sample, Period: s.Period.Seconds(),
-		Copies: s.Live, Bytes: s.Bytes, Passed: s.Live - s.Overdue, Share: s.Share(), Overdue: s.Overdue,
+		Copies: s.Live, Bytes: s.Bytes, Passed: s.Live - s.Overdue, Share: s.Share(),
+		Objective: float64(s.Objective), Burn: s.Burn, Overdue: s.Overdue,
 		Failing: s.Failing, Unknown: s.Unknown, Oldest: set(s.Oldest), Newest: set(s.Newest), Rate: s.Rate,
 		End: set(s.End(now)), Detection: fixityreport.Detections(s.Sample, int64(s.Live))}
 }
@@ -163,8 +168,11 @@ func readText(percent int) string {
 	return fmt.Sprintf("%d%%", percent)
 }
 
+func burnText(rate float64) string { return strconv.FormatFloat(rate, 'f', 2, 64) }
+
 func fixityTable() table[fixityRow] {
-	const columns = "STORE\tSPACE\tREAD\tCOPIES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN\tOLDEST\tRATE\tEND\tDETECTION"
+	const columns = "STORE\tSPACE\tREAD\tCOPIES\tVERIFIED\tSHARE\tBURN\tOVERDUE\tFAILING\tUNKNOWN\tOLDEST\tRATE\tEND" +
+		"\tDETECTION"
 	return table[fixityRow]{columns, func(r fixityRow) []string {
 		n := func(n uint64) string { return strconv.FormatUint(n, 10) }
 		rate := ""
@@ -172,8 +180,8 @@ func fixityTable() table[fixityRow] {
 			rate = fmt.Sprintf("%.3g/s", r.Rate)
 		}
 		return []string{storeName(r.Account, r.Store), r.Space, readText(r.Read), n(r.Copies), n(r.Passed),
-			fixityreport.ShareText(r.Share), n(r.Overdue), n(r.Failing), n(r.Unknown), stamp(r.Oldest), rate, stamp(r.End),
-			fixityreport.DetectionText(r.Detection)}
+			fixityreport.ShareText(r.Share), burnText(r.Burn), n(r.Overdue), n(r.Failing), n(r.Unknown),
+			stamp(r.Oldest), rate, stamp(r.End), fixityreport.DetectionText(r.Detection)}
 	}}
 }
 

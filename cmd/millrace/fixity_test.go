@@ -13,13 +13,15 @@ import (
 func TestFixityRow(t *testing.T) {
 	now := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 	s := app.SpaceFixity{Account: "acme", Sample: 5, Asserts: true, Period: 90 * 24 * time.Hour, Rate: 2,
+		Objective: 0.999, Burn: 2,
 		SpaceStatus: read.SpaceStatus{Store: "1", Space: "photos", Live: 2000, Overdue: 4, Oldest: now.Add(-time.Hour)}}
 	sampled := fixityRowOf(&s, now)
 	cells := fixityTable().cells(sampled)
 	if got, want := cells[len(cells)-1], "5.0% of 1, 40.1% of 10, 99.4% of 100"; got != want {
 		t.Errorf("detection %q, want %q", got, want)
 	}
-	if sampled.Share != 0.998 || sampled.Passed != 1996 || !sampled.End.Equal(now.Add(2*time.Second)) {
+	if sampled.Share != 0.998 || sampled.Passed != 1996 || sampled.Objective != 0.999 || cells[6] != "2.00" ||
+		!sampled.End.Equal(now.Add(2*time.Second)) {
 		t.Errorf("got %+v", sampled)
 	}
 	s.Sample, s.Asserts = 100, false

@@ -26,8 +26,8 @@ func newStatus() *cobra.Command {
 		Short: "Show the copies, the work and what waits for a person, on one screen",
 		Long: `Shows
 
-  - the copies of each store, and how many have passed a check within their period: 'millrace fixity status' has each
-    space
+  - the copies of each store, and how many have passed a check within their period; BURN is the share that has not,
+    in relation to the share that fixity.objective allows: 'millrace fixity status' has each space
   - the messages that roles have not handled, and how long that takes at the rate of the last two seconds
   - the open incidents by kind, how many of them wait for a decision, and dead letters: 'millrace incident list',
     'millrace dead list'
@@ -79,6 +79,7 @@ type statusStore struct {
 	Overdue  uint64  `json:"overdue"`
 	Failing  uint64  `json:"failing"`
 	Unknown  uint64  `json:"unknown"`
+	Burn     float64 `json:"burn_rate"`
 }
 
 // A statusWork is what a role has not handled.
@@ -106,7 +107,7 @@ func statusOf(s app.Overview) statusReport {
 			share = float64(st.Verified) / float64(st.Copies)
 		}
 		r.Stores = append(r.Stores, statusStore{st.Account, st.Store, st.Copies, st.Bytes, st.Verified, share, st.Overdue,
-			st.Failing, st.Unknown})
+			st.Failing, st.Unknown, st.Burn})
 	}
 	for _, w := range s.Work {
 		r.Work = append(r.Work, statusWork{string(w.Role), w.Records, w.Bytes, w.Seconds})
@@ -140,9 +141,10 @@ func printStatus(w io.Writer, r statusReport, now time.Time) error {
 	var rows [][]string
 	for _, s := range r.Stores {
 		rows = append(rows, []string{storeName(s.Account, s.Store), n(s.Copies), strconv.FormatInt(s.Bytes, 10),
-			n(s.Verified), fixityreport.ShareText(s.Share), n(s.Overdue), n(s.Failing), n(s.Unknown)})
+			n(s.Verified), fixityreport.ShareText(s.Share), n(s.Overdue), n(s.Failing), n(s.Unknown),
+			burnText(s.Burn)})
 	}
-	section("STORE\tCOPIES\tBYTES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN", rows, "no copies are on record")
+	section("STORE\tCOPIES\tBYTES\tVERIFIED\tSHARE\tOVERDUE\tFAILING\tUNKNOWN\tBURN", rows, "no copies are on record")
 	rows = nil
 	for _, work := range r.Work {
 		left := "unknown"
