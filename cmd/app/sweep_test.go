@@ -98,7 +98,7 @@ func (s *swept) pass(tasks []*pb.FixityTask, at time.Time) {
 				Space: task.GetSpace(), Item: task.GetItem(), Reason: task.GetReason(), Verdict: pb.Verdict_VERDICT_PASS, Row: 1,
 				Finding: "pass",
 				Final:   true, EvidenceLevel: 4, Content: e, Stored: e, Manifest: e, Audit: e, Round: task.GetRound(),
-				Cause:   task.GetCause(),
+				Cause: task.GetCause(), BytesRead: task.GetKnown().GetManifest().GetSize(),
 				Started: timestamppb.New(at), Finished: timestamppb.New(at),
 			}})
 	}
