@@ -168,6 +168,9 @@ func (k *check) skip() {
 	k.conclusion = Conclusion{Outcome: k.verdict.Outcome, Final: true}
 }
 
+// findingCorrected is the finding of RowManifestWrong if the check has recorded what it has read.
+const findingCorrected = "manifest-corrected"
+
 // messages returns the result, the correction and the re-check.
 func (k *check) messages() []schemas.Message {
 	now := time.Now()
@@ -176,6 +179,9 @@ func (k *check) messages() []schemas.Message {
 	out[0] = schemas.Message{Topic: schemas.FixityResults, Body: result}
 	if change != nil {
 		result.Correction = change.GetId()
+		if k.verdict.Row == RowManifestWrong {
+			result.Finding = findingCorrected
+		}
 		out = append(out, schemas.Message{Topic: schemas.Changes, Body: change})
 	}
 	if !k.conclusion.Final {

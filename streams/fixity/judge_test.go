@@ -303,7 +303,7 @@ func TestVerdictsOfRows(t *testing.T) {
 		{Row: 2, Finding: "content-corrupt", Outcome: pb.Verdict_VERDICT_FAIL},
 		{Row: 3, Finding: "store-digest-wrong", Outcome: pb.Verdict_VERDICT_FAIL},
 		{Row: 4, Finding: "store-digest-wrong-unread", Outcome: pb.Verdict_VERDICT_FAIL},
-		{Row: 5, Finding: "manifest-corrected", Outcome: pb.Verdict_VERDICT_FAIL},
+		{Row: 5, Finding: "manifest-wrong", Outcome: pb.Verdict_VERDICT_FAIL},
 		{Row: 6, Finding: "audit-mismatch", Outcome: pb.Verdict_VERDICT_FAIL},
 		{Row: 7, Finding: "audit-missing", Outcome: pb.Verdict_VERDICT_FAIL},
 		{Row: 8, Finding: "content-missing", Outcome: pb.Verdict_VERDICT_MISSING},

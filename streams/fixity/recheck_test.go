@@ -150,8 +150,8 @@ func TestCorrections(t *testing.T) {
 					t.Fatalf("final at the first check: %v", o.result.GetFinal())
 				}
 				for o.again != nil {
-					if o.change != nil {
-						t.Fatalf("undecided, and yet %v", o.change)
+					if o.change != nil || o.result.GetFinding() == findingCorrected {
+						t.Fatalf("undecided, and yet %s, %v", o.result.GetFinding(), o.change)
 					}
 					time.Sleep(time.Until(o.due))
 					next = o.again
@@ -159,6 +159,9 @@ func TestCorrections(t *testing.T) {
 				}
 				if o.result.GetRow() != tt.row || (o.change != nil) != tt.change {
 					t.Fatalf("row %d, change %v; want row %d, change: %v", o.result.GetRow(), o.change, tt.row, tt.change)
+				}
+				if finding := o.result.GetFinding(); tt.row == 5 && (finding == findingCorrected) != tt.change {
+					t.Errorf("finding %s, change: %v", finding, tt.change)
 				}
 				if !tt.change {
 					return

@@ -38,7 +38,7 @@ func (r Row) String() string {
 	case RowStoreDigestWrongUnread:
 		return "store-digest-wrong-unread"
 	case RowManifestWrong:
-		return "manifest-corrected"
+		return "manifest-wrong"
 	case RowAuditMismatch:
 		return "audit-mismatch"
 	case RowAuditMissing:

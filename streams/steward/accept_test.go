@@ -13,7 +13,11 @@ import (
 )
 
 // corrected makes a result one of a check that has published a correction.
-func corrected(r *pb.FixityResult) { r.Correction = "change-1" }
+func corrected(r *pb.FixityResult) {
+	if r.Correction = "change-1"; r.GetRow() == 5 {
+		r.Finding = "manifest-corrected"
+	}
+}
 
 // accepting returns an operator's acceptance of the copy of an incident.
 func (w *harness) accepting(kind string) *pb.AdminAction {
@@ -64,7 +68,7 @@ func TestCorrectionIsChecked(t *testing.T) {
 				if len(w.tasks) != 1 || !proto.Equal(w.tasks[0], want) || len(w.orders) != 0 {
 					t.Fatalf("checks %v, want %v; orders %v", w.tasks, want, w.orders)
 				}
-				late := w.result(row) // begins before the follow-up, and is published after it
+				late := w.result(row, corrected) // begins before the follow-up, and is published after it
 				w.handle(w.result(1, w.follows(behind)))
 				w.checkIncident(kind, shut, "opened", "corrected", "closed")
 				if behind == 0 {
@@ -83,11 +87,28 @@ func rowKind(row int32) string {
 // A pass with a late clock does not close an incident that another check has found again since the correction.
 func TestFollowUpBehindAnotherFinding(t *testing.T) {
 	w := newHarness(t)
-	w.handle(w.result(5, corrected))
+	w.handle(w.result(6, corrected))
 	pass := w.result(1, w.follows(time.Hour))
-	w.handle(w.result(5))
+	w.handle(w.result(6))
 	w.handle(pass)
-	w.checkIncident("manifest-corrected", repairing, "opened", "corrected", "seen-again", "older-check")
+	w.checkIncident("audit-mismatch", repairing, "opened", "corrected", "seen-again", "older-check")
+}
+
+// An incident says that the manifest was corrected only if it was. The check after a correction closes both.
+func TestManifestIsWrongUntilCorrected(t *testing.T) {
+	w := newHarness(t)
+	w.handle(w.result(5))
+	w.checkIncident("manifest-wrong", open, "opened")
+	if w.topic[key("manifest-corrected")] != nil || len(w.tasks) != 0 || len(w.orders) != 0 {
+		t.Errorf("nothing was corrected, and yet %v, checks %v, orders %v", w.topic[key("manifest-corrected")], w.tasks,
+			w.orders)
+	}
+	w.handle(w.result(5, corrected))
+	w.checkIncident("manifest-corrected", repairing, "opened", "corrected")
+	w.checkIncident("manifest-wrong", open, "opened")
+	w.handle(w.result(1, w.follows(0)))
+	w.checkIncident("manifest-corrected", shut, "opened", "corrected", "closed")
+	w.checkIncident("manifest-wrong", shut, "opened", "closed")
 }
 
 // Corrections that do not help end after three, and an operator must decide.

@@ -219,7 +219,7 @@ func (w *harness) result(row int32, changes ...with) *pb.FixityResult {
 	case 2:
 		r.Finding = "content-corrupt"
 	case 5:
-		r.Finding = "manifest-corrected"
+		r.Finding = "manifest-wrong" // corrected: manifest-corrected
 	case 6:
 		r.Finding = "audit-mismatch"
 	case 7:
