@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -230,6 +231,41 @@ func (s *S3Server) Put(t testing.TB, bucket, key, content string) {
 	if err != nil {
 		t.Fatalf("put %q: %v", key, err)
 	}
+}
+
+// PutParts puts an object in parts of 5 MiB with another client than millrace, which sends a checksum of each part.
+// whole: the service also stores one of the whole object, a CRC64NVME; else that of the checksums, a SHA-256.
+func (s *S3Server) PutParts(t testing.TB, bucket, key string, content []byte, whole bool) {
+	t.Helper()
+	u, err := url.Parse(s.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := minio.New(u.Host, &minio.Options{
+		Creds: credentials.NewStaticV4(s.Access, s.Secret, ""), Secure: u.Scheme == "https",
+		BucketLookup: minio.BucketLookupPath, TrailingHeaders: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := minio.PutObjectOptions{PartSize: 5 << 20, Checksum: minio.ChecksumSHA256}
+	if whole {
+		o.Checksum = minio.ChecksumCRC64NVME
+	}
+	_, err = client.PutObject(t.Context(), bucket, key, bytes.NewReader(content), int64(len(content)), o)
+	if err != nil {
+		t.Fatalf("put %q in parts: %v", key, err)
+	}
+}
+
+// Attributes returns what GetObjectAttributes reports of an object.
+func (s *S3Server) Attributes(t testing.TB, bucket, key string) *minio.ObjectAttributes {
+	t.Helper()
+	a, err := s.client.GetObjectAttributes(t.Context(), bucket, key, minio.ObjectAttributesOptions{})
+	if err != nil {
+		t.Fatalf("get the attributes of %q: %v", key, err)
+	}
+	return a
 }
 
 // Delete deletes an object with another client than millrace.
