@@ -17,6 +17,8 @@ import (
 const (
 	RecordsBehind = "records-behind" // Name: a table of ClickHouse
 	SpaceMissing  = "space-missing"  // Account, Store, Space
+	// StoreUnavailable: a store does not answer. Account, Store
+	StoreUnavailable = "store-unavailable"
 	// ListingIncomplete: a listing lacks too much of a space. Account, Store, Space
 	ListingIncomplete = "listing-incomplete"
 	RecordUnreadable  = "record-unreadable" // Name: topic/partition@offset
