@@ -41,13 +41,15 @@ func (a *App) sweeper() ([]part, error) {
 	all = append(jobs, sweeps)
 	a.onPolicy = append(a.onPolicy, sweeps.lookNow) // a new pair is compared at once
 	a.onJobRequest = lookNow
-	monitor := &sweepMonitor{a, nil, known.of}
+	monitor, stores := &sweepMonitor{a, nil, known.of}, &storeMonitor{app: a}
 	parts := []part{
 		a.periodic("group offsets", groupOffsetInterval, a.publishGroupOffsets),
 		{"checkpoints", known.Run},
 		{"owner of splits", owner.Run},
 		afterTables("monitor of sweeps", func(ctx context.Context) error { return monitor.run(ctx, owns) }, a.incidents,
 			known.Table),
+		afterTables("monitor of stores", func(ctx context.Context) error { return stores.run(ctx, owns) }, a.incidents,
+			a.accounts),
 	}
 	for _, p := range all {
 		monitor.timetables = append(monitor.timetables, p.timetables...)

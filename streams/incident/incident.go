@@ -17,6 +17,8 @@ import (
 const (
 	RecordsBehind = "records-behind" // Name: a table of ClickHouse
 	SpaceMissing  = "space-missing"  // Account, Store, Space
+	// StoreUnavailable: a store does not answer. Account, Store
+	StoreUnavailable = "store-unavailable"
 	// ListingIncomplete: a listing lacks too much of a space. Account, Store, Space
 	ListingIncomplete = "listing-incomplete"
 	RecordUnreadable  = "record-unreadable" // Name: topic/partition@offset
@@ -27,8 +29,8 @@ const (
 	RewritesHeld      = "rewrites-held"     // Account, Store, Space of the copies that are not replaced; Name: a list
 	// RepairsHeld: repairs of missing copies that wait for one approval. Account, Store, Space
 	RepairsHeld = "repairs-held"
-	// Grouped: many incidents of copies with one cause. Account, Store, Space, or without the last, and Name: their
-	// kind; or only Name: the worker that found them
+	// Grouped: many incidents of copies, or some of spaces, with one cause. Account, Store, Space, or without the last,
+	// and Name: their kind; or only Name: the worker that found them
 	Grouped = "incidents-grouped"
 	// SweepBehind: rounds of a sweep fail again and again, or take longer than their period. Name: the sweep
 	SweepBehind = "sweep-behind"

@@ -123,6 +123,13 @@ func (t *table) joined(about incident.Subject) (last time.Time) {
 	return last
 }
 
+// isNamed reports whether an open incident names a parent.
+func (t *table) isNamed(about incident.Subject) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.kins[about] != nil && len(t.kins[about].named) > 0
+}
+
 // eachAwaiting calls do for each child of held repairs that waits for an approval, until it returns false.
 func (t *table) eachAwaiting(about incident.Subject, do func(key string, i *pb.Incident) bool) {
 	t.mu.RLock()
@@ -137,21 +144,19 @@ func (t *table) eachAwaiting(about incident.Subject, do func(key string, i *pb.I
 	}
 }
 
-// detail returns the number of children and the cause.
-func (f family) detail() string {
+// detail returns the number of children, the cause, and what they have in common.
+func (s *Steward) detail(f family) string {
+	text := "%d open incidents that one worker found: more than %d were opened within an hour"
 	switch {
 	case f.about.Kind == incident.RepairsHeld:
 		return fmt.Sprintf("%d copies of the space are missing, more than sweep.max_missing or all of it;"+
-			" %d repairs wait for approval", f.children, f.awaiting)
+			" %d repairs wait for approval", f.children, f.awaiting) + s.table.common(f.about).String()
 	case f.about.Space != "":
-		return fmt.Sprintf("%d further open incidents in one space: more than %d were opened within an hour",
-			f.children, groupAfter)
+		text = "%d open incidents in one space: more than %d were opened within an hour"
 	case f.about.Store != "":
-		return fmt.Sprintf("%d further open incidents in one store: more than %d were opened within an hour",
-			f.children, groupAfter)
+		text = "%d open incidents in one store: more than %d were opened within an hour"
 	}
-	return fmt.Sprintf("%d further open incidents that one worker found: more than %d were opened within an hour",
-		f.children, groupAfter)
+	return fmt.Sprintf(text, f.children, groupAfter) + s.table.common(f.about).String()
 }
 
 // heldAt returns when the repair of i was held last; when i was opened if the step is not carried any more.
