@@ -127,6 +127,7 @@ func testOnlyImports() []string {
 	return []string{
 		"internal/need", "internal/heaptest", "internal/logtest", "internal/rowdoc",
 		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
+		"streams/storage/s3", "streams/storage/s3/s3test",
 		"streams/storage/storagetest", "streams/storage/outbox/outboxtest", "streams/kafka/kafkatest",
 		"sinks/clickhouse/clickhousetest",
 	}

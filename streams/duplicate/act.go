@@ -43,7 +43,7 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 			return false, err
 		}
 	}
-	if d.Row == RowPropertiesDiffer {
+	if d.Row == RowPropertiesDiffer || d.Row == RowRepair && s.Destination.Presence == Present {
 		o.Verify = func(digest.Set, int64) error { return w.unchanged(ctx, s.Destination.Object) }
 	}
 	put, err := w.stream(ctx, s.Source.Object.Version, o)

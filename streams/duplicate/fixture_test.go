@@ -54,6 +54,8 @@ type journal struct {
 	meanwhile func()
 	// spaces has the audit records of spaces. Their manifests are in rows.
 	spaces spaceRecords
+	// set has the times of the newest properties that were set apart from the content.
+	set map[schemas.Copy]time.Time
 	// unchecked: no live content has passed a check yet.
 	unchecked bool
 }
@@ -99,11 +101,16 @@ func (j *journal) add(c *pb.Change) {
 	switch c.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE:
 		old := j.rows[at]
-		if j.rows[at] = recordOf(c).GetManifest(); c.GetPropertiesUnknown() && isLive(old) {
+		j.rows[at] = recordOf(c).GetManifest()
+		switch {
+		case j.set[at].After(c.GetTime().AsTime()):
+			j.rows[at].MediaType, j.rows[at].Properties = old.GetMediaType(), old.GetProperties()
+		case isLive(old) && c.GetPropertiesUnknown():
 			keep(j.rows[at], old)
 		}
 	case pb.Op_OP_SET_PROPERTIES:
-		if old := j.rows[at]; old != nil {
+		if old := j.rows[at]; old != nil && !j.set[at].After(c.GetTime().AsTime()) {
+			j.set[at] = c.GetTime().AsTime()
 			set := proto.Clone(old).(*pb.Record)
 			set.MediaType, set.Properties, set.PropertiesOf = c.GetMediaType(), c.GetProperties(), nil
 			j.rows[at] = set
@@ -125,8 +132,9 @@ func keep(r, old *pb.Record) {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, mem: map[string]*mem.Store{}, faulty: map[string]*storagetest.Faulty{},
-		rules:   policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(-1000)},
-		journal: &journal{rows: map[schemas.Copy]*pb.Record{}, spaces: spaceRecords{}}}
+		rules: policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(-1000)},
+		journal: &journal{rows: map[schemas.Copy]*pb.Record{}, spaces: spaceRecords{},
+			set: map[schemas.Copy]time.Time{}}}
 	for i, id := range []string{"1", "2"} {
 		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(9 + i) }}) // their clocks differ by an hour
 		if err != nil {

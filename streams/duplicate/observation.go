@@ -278,16 +278,22 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 
 // copyProperties returns the properties for a copy of the source's content, which has these digests. If the records
 // were read, and the source's store reports others than its record, they are those on record. If they are unknown, the
-// destination keeps its own. Except in a repair it does not if the record shows that the source had properties with
-// another content: then the destination's belong to a copy of that content.
+// destination keeps its own. It does not if the record shows that the source had properties with another content: then
+// the destination's belong to a copy of that content. In a repair the destination keeps its own, or gets those on
+// record of it: a client may have set them since it was copied, and a check compares them.
 func (s Observation) copyProperties(digests digest.Set) storage.Properties {
+	if s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
+		if own, unknown := s.Destination.properties(digests); !unknown {
+			return own
+		}
+	}
 	p, unknown := s.Source.properties(digests)
 	r := s.Source.Record.GetManifest()
 	if altered, _ := s.Source.altersProperties(digests, s.FoldCase); altered {
 		return record.PropertiesOn(s.Source.Object, r)
 	}
 	had := !record.Properties(r).IsEmpty() || r.GetPropertiesOf() != nil
-	if unknown && (!had || s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR) {
+	if unknown && !had {
 		p, _ = s.Destination.properties(digests)
 	}
 	return p

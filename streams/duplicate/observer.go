@@ -233,6 +233,18 @@ func (sc *Sides) readRecords(ctx context.Context, s *Observation) error {
 	if s.Destination.reuseRead(was.Destination.Object, was.Destination.Read) && was.Destination.Record != nil {
 		s.Destination.Record = was.Destination.Record // this execution wrote it after the records were read
 	}
+	if sc.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
+		return sc.deletedMeanwhile(was.Destination, s.Destination)
+	}
+	return nil
+}
+
+// deletedMeanwhile returns ErrChanged if a copy that was present before its records were read is absent after that: the
+// records may be older than the delete, which a repair would undo.
+func (sc *Sides) deletedMeanwhile(before, after Side) error {
+	if before.Presence == Present && after.Presence == Absent {
+		return fmt.Errorf("%s was deleted while its records were read: %w", sc.Copy, storage.ErrChanged)
+	}
 	return nil
 }
 

@@ -162,6 +162,9 @@ func (w *execution) readRestoreRecords(ctx context.Context, s *restoreObservatio
 	}
 	was := s.There
 	s.There = w.observeThere(ctx)
+	if err := w.deletedMeanwhile(was, s.There); err != nil {
+		return err
+	}
 	s.There.reuseRead(was.Object, was.Read)
 	s.There.Record, s.recordsState = records[0], recordsRead
 	s.Refused = w.refusal(s.There)

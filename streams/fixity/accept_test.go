@@ -220,14 +220,9 @@ func (w *world) recordChange(c *pb.Change) {
 // acceptable are the findings whose content an operator may accept.
 func acceptable() map[string]func(*world) {
 	return map[string]func(*world){
-		"replaced":  func(w *world) { w.put(rot) },
-		"rewritten": func(w *world) { w.mem.Rewrite(at.Space, at.Item, []byte(rot)) },
-		"no quorum": func(w *world) {
-			w.put(rot)
-			for _, r := range []*pb.Record{w.record.Manifest, w.record.Audit} {
-				r.Provenance = pb.Provenance_PROVENANCE_CLAIMED
-			}
-		},
+		"replaced":            func(w *world) { w.put(rot) },
+		"rewritten":           func(w *world) { w.mem.Rewrite(at.Space, at.Item, []byte(rot)) },
+		"no quorum":           func(w *world) { w.put(rot); w.claim() },
 		"update not captured": func(w *world) { w.settings.ExternalWrites = true; w.put(rot) },
 		"resurrected":         func(w *world) { w.bury() },
 	}

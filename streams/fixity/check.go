@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // errOvertaken says that the object changed during the check.
@@ -110,6 +114,7 @@ func (k *check) judge() {
 	}
 	k.conclusion = Conclude(v, Progress{
 		Recheck: int(k.task.GetRecheck()), Now: time.Now(), LastEvent: lastEvent(k.fresh),
+		Changed: k.foundAnother(), Since: k.task.GetFound().GetSince().AsTime(),
 		AtOnce:  k.task.GetBaseline() || k.evidence.withoutDigests(),
 		Altered: k.altered(),
 	}, k.config.Settings)
@@ -136,6 +141,37 @@ func (k *check) judgeMetadata() {
 // altered reports whether the store reports other properties than the records, which an event in flight would explain.
 func (k *check) altered() bool {
 	return k.metadata == pb.Metadata_METADATA_DAMAGED && !k.object.PropertiesUnknown
+}
+
+// found returns what the chain of checks has found, with this one.
+func (k *check) found() *pb.Found {
+	last := k.task.GetFound()
+	if k.verdict.Row == RowUnknown {
+		return last
+	}
+	f := &pb.Found{Row: int32(k.verdict.Row), Object: k.identity(), Since: last.GetSince()}
+	if last == nil {
+		f.Since = timestamppb.New(k.started)
+	}
+	return f
+}
+
+// foundAnother reports whether the last check of the chain found another row, or another object.
+func (k *check) foundAnother() bool {
+	last, now := k.task.GetFound(), k.found()
+	return last != nil && (last.GetRow() != now.GetRow() || !proto.Equal(last.GetObject(), now.GetObject()))
+}
+
+// identity returns the identity of the object, with the hash of its properties if they are altered; nil without one.
+func (k *check) identity() *pb.Identity {
+	if k.object.Item == "" && k.object.Version == "" {
+		return nil
+	}
+	o := record.Identity(k.object)
+	if k.altered() {
+		o.PropertiesHash = schemas.PropertiesHash(k.object.Properties.MediaType, k.object.Properties.User)
+	}
+	return o
 }
 
 // externalWrites reports whether another program was expected to write the object.

@@ -20,6 +20,9 @@ type Progress struct {
 	// Recheck is the number of this re-check; 0 is the first check.
 	Recheck int
 	Now     time.Time
+	// Changed: the last check found another row, or another object. Since is when the chain began to find anything.
+	Changed bool
+	Since   time.Time
 	// LastEvent is the time of the newest event on record; zero if there is none.
 	LastEvent time.Time
 	// AtOnce: RowNotCaptured is concluded without re-checks, in a baseline round or if a row without digests exists.
@@ -41,8 +44,13 @@ type Conclusion struct {
 
 // Conclude returns whether v is final, or when the copy is checked again. It is pure.
 //
-// Checks that ended unknown never use up the last re-check: an absence after them is re-checked at least once.
+// Checks that ended unknown never use up the last re-check: an absence after them is re-checked at least once. What a
+// re-check finds for the first time is re-checked from the first interval on, since an event in flight would explain
+// it. That ends after Settle: a copy that changes again and again is concluded, too.
 func Conclude(v Verdict, p Progress, s Settings) Conclusion {
+	if p.Changed && p.Now.Before(p.Since.Add(s.Settle)) {
+		p.Recheck = 0
+	}
 	settled := p.LastEvent.Add(s.Settle)
 	altered := p.Altered && v.concludesMetadata()
 	unsettled := (altered || v.waitsForSettle()) && !p.LastEvent.IsZero() && p.Now.Before(settled)
@@ -72,7 +80,8 @@ func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 // waitsForRechecks reports whether the row is concluded only on the last re-check.
 func (v Verdict) waitsForRechecks() bool {
 	switch v.Row {
-	case RowStoreDigestWrongUnread, RowContentMissing, RowNotCaptured, RowUpdateNotCaptured, RowReplaced, RowResurrected:
+	case RowStoreDigestWrongUnread, RowContentMissing, RowNotCaptured, RowUpdateNotCaptured, RowReplaced, RowNoQuorum,
+		RowResurrected:
 		return true
 	}
 	return false

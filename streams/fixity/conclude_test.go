@@ -49,9 +49,10 @@ func TestConclude(t *testing.T) {
 		"manifest wrong, young":               {5, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
 		"audit mismatch, young":               {6, 1, young, false, Conclusion{undecided, false, in(23 * time.Hour), 2}},
 		"audit missing, young":                {7, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
-		"no quorum, settled":                  {14, 0, old, false, final(pb.Verdict_VERDICT_FAIL)},
+		"no quorum at first":                  {14, 0, old, false, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"no quorum at last":                   {14, 3, old, false, final(pb.Verdict_VERDICT_FAIL)},
 		"no quorum, young":                    {14, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
-		"settled exactly":                     {14, 0, now.Add(-24 * time.Hour), false, final(pb.Verdict_VERDICT_FAIL)},
+		"settled exactly":                     {6, 0, now.Add(-24 * time.Hour), false, final(pb.Verdict_VERDICT_FAIL)},
 		"unknown at first":                    {12, 0, young, false, Conclusion{unknown, false, in(5 * time.Minute), 1}},
 		"unknown for long":                    {12, 2, young, false, Conclusion{unknown, false, in(2 * time.Hour), 2}},
 		"unknown after the last":              {12, 7, young, true, Conclusion{unknown, false, in(2 * time.Hour), 2}},
@@ -59,6 +60,26 @@ func TestConclude(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			p := Progress{Recheck: tt.recheck, Now: now, LastEvent: tt.event, AtOnce: tt.atOnce}
+			if got := Conclude(verdict(tt.row, ""), p, s); got != tt.want {
+				t.Errorf("got %+v, want %+v", got, tt.want)
+			}
+		})
+	}
+	for name, tt := range map[string]struct {
+		row     Row
+		recheck int
+		since   time.Time
+		want    Conclusion
+	}{
+		"replaced at last":             {13, 3, young, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"missing at last":              {8, 3, young, Conclusion{undecided, false, in(5 * time.Minute), 1}},
+		"replaced again and again":     {13, 3, now.Add(-24 * time.Hour), final(pb.Verdict_VERDICT_FAIL)},
+		"corruption stands":            {2, 3, young, final(pb.Verdict_VERDICT_FAIL)},
+		"a pass stands":                {1, 3, young, final(pb.Verdict_VERDICT_PASS)},
+		"a wrong manifest is no event": {5, 3, young, final(pb.Verdict_VERDICT_FAIL)},
+	} {
+		t.Run("found for the first time: "+name, func(t *testing.T) {
+			p := Progress{Recheck: tt.recheck, Now: now, LastEvent: old, Changed: true, Since: tt.since}
 			if got := Conclude(verdict(tt.row, ""), p, s); got != tt.want {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}

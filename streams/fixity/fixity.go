@@ -213,5 +213,6 @@ func (k *check) recheckTask(now time.Time, result string) schemas.Message {
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Recheck: int32(n),
 		Known: schemas.WithoutProperties(known), Size: t.GetSize(),
 		Time: timestamppb.New(now), First: first, Previous: result, Accept: k.openOrder(),
+		Found: k.found(),
 	}}
 }

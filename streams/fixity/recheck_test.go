@@ -13,6 +13,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage/record"
+	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
 func TestRecheckTask(t *testing.T) {
@@ -23,7 +24,7 @@ func TestRecheckTask(t *testing.T) {
 			Id: schemas.ID("recheck", "t1", "1"), Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
 			Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW, Cause: "c1", Round: "r1",
 			Recheck: 1, Known: w.record, Time: first.result.GetFinished(), First: first.result.GetStarted(),
-			Previous: first.result.GetId(),
+			Previous: first.result.GetId(), Found: &pb.Found{Row: 8, Since: first.result.GetStarted()},
 		}
 		if !proto.Equal(first.again, want) {
 			t.Errorf("got %v\nwant %v", first.again, want)
@@ -37,6 +38,54 @@ func TestRecheckTask(t *testing.T) {
 			t.Errorf("done again: task %s, was %s; result %s, was %s",
 				again.again.GetId(), first.again.GetId(), again.result.GetId(), first.result.GetId())
 		}
+	})
+}
+
+// What a re-check finds for the first time is re-checked from the first interval on. An answer that does not come in
+// between changes nothing, and after fixity.settle a copy that always changes is concluded.
+func TestRecheckOfAnotherFinding(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(rot)
+		time.Sleep(72 * time.Hour)
+		next, start := task(w.record), time.Now()
+		step := func(number int32) *pb.Found {
+			t.Helper()
+			o := w.handle(next)
+			if o.again.GetRecheck() != number {
+				t.Fatalf("re-check %d of %v, want %d", o.again.GetRecheck(), o.result, number)
+			}
+			time.Sleep(time.Until(o.due))
+			next = o.again
+			return next.GetFound()
+		}
+		step(1)
+		step(2)
+		w.store.Script(storagetest.Fault{Method: "Stat"})
+		step(2)
+		step(3)
+		w.put(rot + rot)
+		step(1)
+		w.delete()
+		step(1)
+		step(2)
+		got := step(3)
+		if want := (&pb.Found{Row: 8, Since: timestamppb.New(start)}); !proto.Equal(got, want) {
+			t.Errorf("found %v, want %v", got, want)
+		}
+		time.Sleep(24 * time.Hour)
+		w.put(rot)
+		w.is(w.handle(next), 13, pb.Verdict_VERDICT_FAIL, true)
+	})
+}
+
+// A task of an older program does not say what its last check has found.
+func TestRecheckOfAnOlderProgram(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.put(rot)
+		time.Sleep(72 * time.Hour)
+		next := task(w.record)
+		next.Recheck = 3
+		w.is(w.handle(next), 13, pb.Verdict_VERDICT_FAIL, true)
 	})
 }
 

@@ -78,16 +78,10 @@ func (k *check) result(now time.Time) *pb.FixityResult {
 		Content: k.evidence.Content.proto(), Stored: k.evidence.Stored.proto(),
 		Manifest: k.evidence.Manifest.proto(), Audit: k.evidence.Audit.proto(), Confirmed: k.evidence.Second.proto(),
 	}
-	if k.object.Item != "" || k.object.Version != "" {
-		r.Object = record.Identity(k.object)
-	}
+	r.Object = k.identity()
 	r.Metadata, r.MetadataDetail = k.metadata, k.metadataDetail
-	switch {
-	case !k.altered():
-	case k.conclusion.Final && k.verdict.concludesMetadata():
-		r.Object.PropertiesHash = schemas.PropertiesHash(k.object.Properties.MediaType, k.object.Properties.User)
-	default:
-		r.Metadata = pb.Metadata_METADATA_UNSPECIFIED
+	if k.altered() && !(k.conclusion.Final && k.verdict.concludesMetadata()) {
+		r.Metadata, r.Object.PropertiesHash = pb.Metadata_METADATA_UNSPECIFIED, 0
 	}
 	if last := lastEvent(k.fresh); !last.IsZero() {
 		r.LastEvent = timestamppb.New(last)

@@ -357,7 +357,9 @@ type FixityTask struct {
 	// An estimate in bytes, for rate limits and fairness only.
 	Size int64 `protobuf:"varint,16,opt,name=size,proto3" json:"size,omitempty"`
 	// Set if an operator accepts what the copy holds: the check records it if it is still what the operator saw.
-	Accept        *AcceptOrder `protobuf:"bytes,17,opt,name=accept,proto3" json:"accept,omitempty"`
+	Accept *AcceptOrder `protobuf:"bytes,17,opt,name=accept,proto3" json:"accept,omitempty"`
+	// What the last check of this chain has found that was not unknown. Absent in tasks of older programs.
+	Found         *Found `protobuf:"bytes,18,opt,name=found,proto3" json:"found,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -511,6 +513,77 @@ func (x *FixityTask) GetAccept() *AcceptOrder {
 	return nil
 }
 
+func (x *FixityTask) GetFound() *Found {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+// Found is what a check has found.
+type Found struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// FixityResult.row.
+	Row int32 `protobuf:"varint,1,opt,name=row,proto3" json:"row,omitempty"`
+	// The object; absent if the store has none. The hash of its properties is set if they differ from those on record.
+	Object *Identity `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// The start of the first check of the chain that was not unknown.
+	Since         *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Found) Reset() {
+	*x = Found{}
+	mi := &file_millrace_v1_fixity_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Found) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Found) ProtoMessage() {}
+
+func (x *Found) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_fixity_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Found.ProtoReflect.Descriptor instead.
+func (*Found) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Found) GetRow() int32 {
+	if x != nil {
+		return x.Row
+	}
+	return 0
+}
+
+func (x *Found) GetObject() *Identity {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *Found) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
 // AcceptOrder orders that the content of a copy becomes the content on record. Its conditions are those of the moment
 // of the decision: if the copy or its records have changed since, nothing is recorded.
 type AcceptOrder struct {
@@ -537,7 +610,7 @@ type AcceptOrder struct {
 
 func (x *AcceptOrder) Reset() {
 	*x = AcceptOrder{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[1]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -549,7 +622,7 @@ func (x *AcceptOrder) String() string {
 func (*AcceptOrder) ProtoMessage() {}
 
 func (x *AcceptOrder) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[1]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -562,7 +635,7 @@ func (x *AcceptOrder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptOrder.ProtoReflect.Descriptor instead.
 func (*AcceptOrder) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{1}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *AcceptOrder) GetIncident() string {
@@ -646,7 +719,7 @@ type Evidence struct {
 
 func (x *Evidence) Reset() {
 	*x = Evidence{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[2]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -658,7 +731,7 @@ func (x *Evidence) String() string {
 func (*Evidence) ProtoMessage() {}
 
 func (x *Evidence) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[2]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -671,7 +744,7 @@ func (x *Evidence) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Evidence.ProtoReflect.Descriptor instead.
 func (*Evidence) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Evidence) GetState() EvidenceState {
@@ -758,7 +831,7 @@ type FixityResult struct {
 
 func (x *FixityResult) Reset() {
 	*x = FixityResult{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[3]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -770,7 +843,7 @@ func (x *FixityResult) String() string {
 func (*FixityResult) ProtoMessage() {}
 
 func (x *FixityResult) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[3]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -783,7 +856,7 @@ func (x *FixityResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FixityResult.ProtoReflect.Descriptor instead.
 func (*FixityResult) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FixityResult) GetId() string {
@@ -1081,7 +1154,7 @@ type IncidentStep struct {
 
 func (x *IncidentStep) Reset() {
 	*x = IncidentStep{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[4]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1093,7 +1166,7 @@ func (x *IncidentStep) String() string {
 func (*IncidentStep) ProtoMessage() {}
 
 func (x *IncidentStep) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[4]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1106,7 +1179,7 @@ func (x *IncidentStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IncidentStep.ProtoReflect.Descriptor instead.
 func (*IncidentStep) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *IncidentStep) GetTime() *timestamppb.Timestamp {
@@ -1188,7 +1261,7 @@ type Incident struct {
 
 func (x *Incident) Reset() {
 	*x = Incident{}
-	mi := &file_millrace_v1_fixity_proto_msgTypes[5]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1200,7 +1273,7 @@ func (x *Incident) String() string {
 func (*Incident) ProtoMessage() {}
 
 func (x *Incident) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_fixity_proto_msgTypes[5]
+	mi := &file_millrace_v1_fixity_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1213,7 +1286,7 @@ func (x *Incident) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Incident.ProtoReflect.Descriptor instead.
 func (*Incident) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_fixity_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Incident) GetId() string {
@@ -1381,7 +1454,7 @@ var File_millrace_v1_fixity_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/fixity.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\xb1\x04\n" +
+	"\x18millrace/v1/fixity.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\xdb\x04\n" +
 	"\n" +
 	"FixityTask\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
@@ -1401,7 +1474,12 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x05first\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x05first\x12\x1a\n" +
 	"\bprevious\x18\x0f \x01(\tR\bprevious\x12\x12\n" +
 	"\x04size\x18\x10 \x01(\x03R\x04size\x120\n" +
-	"\x06accept\x18\x11 \x01(\v2\x18.millrace.v1.AcceptOrderR\x06accept\"\xb7\x03\n" +
+	"\x06accept\x18\x11 \x01(\v2\x18.millrace.v1.AcceptOrderR\x06accept\x12(\n" +
+	"\x05found\x18\x12 \x01(\v2\x12.millrace.v1.FoundR\x05found\"z\n" +
+	"\x05Found\x12\x10\n" +
+	"\x03row\x18\x01 \x01(\x05R\x03row\x12-\n" +
+	"\x06object\x18\x02 \x01(\v2\x15.millrace.v1.IdentityR\x06object\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\"\xb7\x03\n" +
 	"\vAcceptOrder\x12\x1a\n" +
 	"\bincident\x18\x01 \x01(\tR\bincident\x12\x1f\n" +
 	"\vincident_id\x18\x02 \x01(\tR\n" +
@@ -1565,7 +1643,7 @@ func file_millrace_v1_fixity_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_fixity_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_millrace_v1_fixity_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_millrace_v1_fixity_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_millrace_v1_fixity_proto_goTypes = []any{
 	(FixityReason)(0),             // 0: millrace.v1.FixityReason
 	(EvidenceState)(0),            // 1: millrace.v1.EvidenceState
@@ -1573,65 +1651,69 @@ var file_millrace_v1_fixity_proto_goTypes = []any{
 	(Metadata)(0),                 // 3: millrace.v1.Metadata
 	(IncidentState)(0),            // 4: millrace.v1.IncidentState
 	(*FixityTask)(nil),            // 5: millrace.v1.FixityTask
-	(*AcceptOrder)(nil),           // 6: millrace.v1.AcceptOrder
-	(*Evidence)(nil),              // 7: millrace.v1.Evidence
-	(*FixityResult)(nil),          // 8: millrace.v1.FixityResult
-	(*IncidentStep)(nil),          // 9: millrace.v1.IncidentStep
-	(*Incident)(nil),              // 10: millrace.v1.Incident
-	nil,                           // 11: millrace.v1.AcceptOrder.DigestsEntry
-	nil,                           // 12: millrace.v1.Evidence.DigestsEntry
-	nil,                           // 13: millrace.v1.Incident.ExpectedEntry
-	nil,                           // 14: millrace.v1.Incident.FoundEntry
-	(Priority)(0),                 // 15: millrace.v1.Priority
-	(*CopyRecord)(nil),            // 16: millrace.v1.CopyRecord
-	(*timestamppb.Timestamp)(nil), // 17: google.protobuf.Timestamp
-	(*Identity)(nil),              // 18: millrace.v1.Identity
-	(Provenance)(0),               // 19: millrace.v1.Provenance
+	(*Found)(nil),                 // 6: millrace.v1.Found
+	(*AcceptOrder)(nil),           // 7: millrace.v1.AcceptOrder
+	(*Evidence)(nil),              // 8: millrace.v1.Evidence
+	(*FixityResult)(nil),          // 9: millrace.v1.FixityResult
+	(*IncidentStep)(nil),          // 10: millrace.v1.IncidentStep
+	(*Incident)(nil),              // 11: millrace.v1.Incident
+	nil,                           // 12: millrace.v1.AcceptOrder.DigestsEntry
+	nil,                           // 13: millrace.v1.Evidence.DigestsEntry
+	nil,                           // 14: millrace.v1.Incident.ExpectedEntry
+	nil,                           // 15: millrace.v1.Incident.FoundEntry
+	(Priority)(0),                 // 16: millrace.v1.Priority
+	(*CopyRecord)(nil),            // 17: millrace.v1.CopyRecord
+	(*timestamppb.Timestamp)(nil), // 18: google.protobuf.Timestamp
+	(*Identity)(nil),              // 19: millrace.v1.Identity
+	(Provenance)(0),               // 20: millrace.v1.Provenance
 }
 var file_millrace_v1_fixity_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.FixityTask.reason:type_name -> millrace.v1.FixityReason
-	15, // 1: millrace.v1.FixityTask.priority:type_name -> millrace.v1.Priority
-	16, // 2: millrace.v1.FixityTask.known:type_name -> millrace.v1.CopyRecord
-	17, // 3: millrace.v1.FixityTask.time:type_name -> google.protobuf.Timestamp
-	17, // 4: millrace.v1.FixityTask.first:type_name -> google.protobuf.Timestamp
-	6,  // 5: millrace.v1.FixityTask.accept:type_name -> millrace.v1.AcceptOrder
-	18, // 6: millrace.v1.AcceptOrder.object:type_name -> millrace.v1.Identity
-	11, // 7: millrace.v1.AcceptOrder.digests:type_name -> millrace.v1.AcceptOrder.DigestsEntry
-	17, // 8: millrace.v1.AcceptOrder.last_event:type_name -> google.protobuf.Timestamp
-	17, // 9: millrace.v1.AcceptOrder.time:type_name -> google.protobuf.Timestamp
-	1,  // 10: millrace.v1.Evidence.state:type_name -> millrace.v1.EvidenceState
-	12, // 11: millrace.v1.Evidence.digests:type_name -> millrace.v1.Evidence.DigestsEntry
-	19, // 12: millrace.v1.Evidence.provenance:type_name -> millrace.v1.Provenance
-	0,  // 13: millrace.v1.FixityResult.reason:type_name -> millrace.v1.FixityReason
-	2,  // 14: millrace.v1.FixityResult.verdict:type_name -> millrace.v1.Verdict
-	7,  // 15: millrace.v1.FixityResult.content:type_name -> millrace.v1.Evidence
-	7,  // 16: millrace.v1.FixityResult.stored:type_name -> millrace.v1.Evidence
-	7,  // 17: millrace.v1.FixityResult.manifest:type_name -> millrace.v1.Evidence
-	7,  // 18: millrace.v1.FixityResult.audit:type_name -> millrace.v1.Evidence
-	17, // 19: millrace.v1.FixityResult.started:type_name -> google.protobuf.Timestamp
-	17, // 20: millrace.v1.FixityResult.finished:type_name -> google.protobuf.Timestamp
-	18, // 21: millrace.v1.FixityResult.object:type_name -> millrace.v1.Identity
-	17, // 22: millrace.v1.FixityResult.next:type_name -> google.protobuf.Timestamp
-	7,  // 23: millrace.v1.FixityResult.confirmed:type_name -> millrace.v1.Evidence
-	3,  // 24: millrace.v1.FixityResult.metadata:type_name -> millrace.v1.Metadata
-	17, // 25: millrace.v1.FixityResult.last_event:type_name -> google.protobuf.Timestamp
-	6,  // 26: millrace.v1.FixityResult.accept:type_name -> millrace.v1.AcceptOrder
-	17, // 27: millrace.v1.IncidentStep.time:type_name -> google.protobuf.Timestamp
-	4,  // 28: millrace.v1.Incident.state:type_name -> millrace.v1.IncidentState
-	17, // 29: millrace.v1.Incident.opened:type_name -> google.protobuf.Timestamp
-	17, // 30: millrace.v1.Incident.updated:type_name -> google.protobuf.Timestamp
-	17, // 31: millrace.v1.Incident.closed:type_name -> google.protobuf.Timestamp
-	17, // 32: millrace.v1.Incident.checked:type_name -> google.protobuf.Timestamp
-	13, // 33: millrace.v1.Incident.expected:type_name -> millrace.v1.Incident.ExpectedEntry
-	14, // 34: millrace.v1.Incident.found:type_name -> millrace.v1.Incident.FoundEntry
-	18, // 35: millrace.v1.Incident.object:type_name -> millrace.v1.Identity
-	9,  // 36: millrace.v1.Incident.steps:type_name -> millrace.v1.IncidentStep
-	17, // 37: millrace.v1.Incident.last_event:type_name -> google.protobuf.Timestamp
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	16, // 1: millrace.v1.FixityTask.priority:type_name -> millrace.v1.Priority
+	17, // 2: millrace.v1.FixityTask.known:type_name -> millrace.v1.CopyRecord
+	18, // 3: millrace.v1.FixityTask.time:type_name -> google.protobuf.Timestamp
+	18, // 4: millrace.v1.FixityTask.first:type_name -> google.protobuf.Timestamp
+	7,  // 5: millrace.v1.FixityTask.accept:type_name -> millrace.v1.AcceptOrder
+	6,  // 6: millrace.v1.FixityTask.found:type_name -> millrace.v1.Found
+	19, // 7: millrace.v1.Found.object:type_name -> millrace.v1.Identity
+	18, // 8: millrace.v1.Found.since:type_name -> google.protobuf.Timestamp
+	19, // 9: millrace.v1.AcceptOrder.object:type_name -> millrace.v1.Identity
+	12, // 10: millrace.v1.AcceptOrder.digests:type_name -> millrace.v1.AcceptOrder.DigestsEntry
+	18, // 11: millrace.v1.AcceptOrder.last_event:type_name -> google.protobuf.Timestamp
+	18, // 12: millrace.v1.AcceptOrder.time:type_name -> google.protobuf.Timestamp
+	1,  // 13: millrace.v1.Evidence.state:type_name -> millrace.v1.EvidenceState
+	13, // 14: millrace.v1.Evidence.digests:type_name -> millrace.v1.Evidence.DigestsEntry
+	20, // 15: millrace.v1.Evidence.provenance:type_name -> millrace.v1.Provenance
+	0,  // 16: millrace.v1.FixityResult.reason:type_name -> millrace.v1.FixityReason
+	2,  // 17: millrace.v1.FixityResult.verdict:type_name -> millrace.v1.Verdict
+	8,  // 18: millrace.v1.FixityResult.content:type_name -> millrace.v1.Evidence
+	8,  // 19: millrace.v1.FixityResult.stored:type_name -> millrace.v1.Evidence
+	8,  // 20: millrace.v1.FixityResult.manifest:type_name -> millrace.v1.Evidence
+	8,  // 21: millrace.v1.FixityResult.audit:type_name -> millrace.v1.Evidence
+	18, // 22: millrace.v1.FixityResult.started:type_name -> google.protobuf.Timestamp
+	18, // 23: millrace.v1.FixityResult.finished:type_name -> google.protobuf.Timestamp
+	19, // 24: millrace.v1.FixityResult.object:type_name -> millrace.v1.Identity
+	18, // 25: millrace.v1.FixityResult.next:type_name -> google.protobuf.Timestamp
+	8,  // 26: millrace.v1.FixityResult.confirmed:type_name -> millrace.v1.Evidence
+	3,  // 27: millrace.v1.FixityResult.metadata:type_name -> millrace.v1.Metadata
+	18, // 28: millrace.v1.FixityResult.last_event:type_name -> google.protobuf.Timestamp
+	7,  // 29: millrace.v1.FixityResult.accept:type_name -> millrace.v1.AcceptOrder
+	18, // 30: millrace.v1.IncidentStep.time:type_name -> google.protobuf.Timestamp
+	4,  // 31: millrace.v1.Incident.state:type_name -> millrace.v1.IncidentState
+	18, // 32: millrace.v1.Incident.opened:type_name -> google.protobuf.Timestamp
+	18, // 33: millrace.v1.Incident.updated:type_name -> google.protobuf.Timestamp
+	18, // 34: millrace.v1.Incident.closed:type_name -> google.protobuf.Timestamp
+	18, // 35: millrace.v1.Incident.checked:type_name -> google.protobuf.Timestamp
+	14, // 36: millrace.v1.Incident.expected:type_name -> millrace.v1.Incident.ExpectedEntry
+	15, // 37: millrace.v1.Incident.found:type_name -> millrace.v1.Incident.FoundEntry
+	19, // 38: millrace.v1.Incident.object:type_name -> millrace.v1.Identity
+	10, // 39: millrace.v1.Incident.steps:type_name -> millrace.v1.IncidentStep
+	18, // 40: millrace.v1.Incident.last_event:type_name -> google.protobuf.Timestamp
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_fixity_proto_init() }
@@ -1646,7 +1728,7 @@ func file_millrace_v1_fixity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_fixity_proto_rawDesc), len(file_millrace_v1_fixity_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   10,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
