@@ -78,9 +78,15 @@ func TestPlan(t *testing.T) {
 		"notification":          {both, change(origin("1", pb.Origin_ORIGIN_NOTIFICATION, "")), []string{"2", "3"}, false},
 		"sweep":                 {both, change(origin("1", pb.Origin_ORIGIN_SWEEP, "")), []string{"2", "3"}, true},
 		"sweep, approved":       {both, change(origin("1", pb.Origin_ORIGIN_SWEEP, "me")), []string{"2", "3"}, false},
-		"fixity":                {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
-		"fixity, completes":     {both, change(completes), nil, false},
-		"fixity, approved":      {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
+		"sweep, destination":    {both, change(origin("2", pb.Origin_ORIGIN_SWEEP, "")), nil, false},
+		"sweep, chain":          {chain, change(origin("2", pb.Origin_ORIGIN_SWEEP, "")), nil, false},
+		"sweep, chain's start":  {chain, change(origin("1", pb.Origin_ORIGIN_SWEEP, "")), []string{"2"}, true},
+		"sweep, chain's end":    {chain, change(origin("3", pb.Origin_ORIGIN_SWEEP, "")), nil, false},
+		"sweep, chain, approved": {chain, change(origin("2", pb.Origin_ORIGIN_SWEEP, "me")), []string{"3"},
+			false},
+		"fixity":            {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
+		"fixity, completes": {both, change(completes), nil, false},
+		"fixity, approved":  {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
 		"fixity, approved by force": {both, change(func(c *pb.Change) {
 			origin("1", pb.Origin_ORIGIN_FIXITY, "me")(c)
 			c.Evidence = map[string]string{"forced": "true"}

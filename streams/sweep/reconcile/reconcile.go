@@ -348,7 +348,9 @@ func (p *part) list(ctx context.Context) (objects []storage.Object, err error) {
 	for o, err := range storage.Sorted(after, p.items(ctx, after)) {
 		switch {
 		case errors.Is(err, storage.ErrNoSpace):
-			p.noSpace = true
+			if p.noSpace = true; !p.deps.DeclaredGone() {
+				p.before = nil // nothing is concluded of what an absent space lacks
+			}
 			return nil, nil
 		case err != nil:
 			return nil, fmt.Errorf("list %s: %w", p.Space, err)
@@ -536,7 +538,8 @@ func Report(space schemas.Copy, l *Listing, r sweep.Result) *pb.Report {
 // end ends a round: what it misses counts as missing in the next one only if that is little of the space.
 func (p *part) end() func(context.Context) error {
 	lacking, live := p.cursor.Lacking, p.cursor.Live
-	tooMuch := lacking > 0 && lacking == live || live >= smallSpace && float64(lacking) > p.MaxMissing*float64(live)
+	tooMuch := lacking > 0 && (lacking == live || p.noSpace) ||
+		live >= smallSpace && float64(lacking) > p.MaxMissing*float64(live)
 	if p.deps.Listing != nil {
 		return p.endListed(tooMuch)
 	}
