@@ -5,11 +5,13 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
@@ -18,6 +20,7 @@ import (
 	"github.com/millrace/millrace/sinks/fixityreport"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
 // Copies count as verified by the period of their space, and as overdue otherwise.
@@ -196,8 +199,21 @@ func TestFixityReports(t *testing.T) {
 		t.Errorf("got %v:\n%s", err, text)
 	}
 	rounds, err := FixityReports(t.Context(), s.a.db, read.ReportQuery{Newest: true})
-	if err != nil || len(rounds) != 1 || rounds[0].Result() != fixityreport.Success || rounds[0].Checked() != 3 {
+	if err != nil || len(rounds) != 1 || rounds[0].Result() != fixityreport.Success || rounds[0].Checked() != 3 ||
+		rounds[0].Compared != nil {
 		t.Errorf("got %+v, %v", rounds, err)
+	}
+	for n, space := range []string{"photos", "photos", "maps"} { // the newest one of the space counts
+		s.b.Send(schemas.Message{Topic: schemas.Reports, Body: &pb.Report{Id: schemas.ID(space, strconv.Itoa(n)),
+			Kind: reconcile.Name, Account: "acme", Store: "1", Space: space, Round: strconv.Itoa(n), Complete: true,
+			Counts: map[string]int64{"equal": 2, "lost": 1}, Started: timestamppb.New(s.begun),
+			Finished: timestamppb.New(s.begun.Add(time.Duration(n) * time.Minute))}})
+	}
+	s.sink(schemas.RoleSink)
+	rounds, err = FixityReports(t.Context(), s.a.db, read.ReportQuery{Round: rounds[0].Round})
+	if err != nil || len(rounds) != 1 || rounds[0].Compared == nil || rounds[0].Compared.Round != "1" ||
+		rounds[0].Compared.Words() != "1 missing in two rounds" {
+		t.Errorf("compared: %+v, %v", rounds, err)
 	}
 	r.Dir = filepath.Join(r.Dir, "none")
 	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {

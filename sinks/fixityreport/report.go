@@ -42,6 +42,8 @@ type Round struct {
 	// Checks calls a function for the results of the round, in the order of items, until it returns an error. With
 	// findings only those of copies that have not passed, or have lost their properties, and results that are not final.
 	Checks func(findings bool, each func(read.RoundCheck) error) error
+	// Compared is the newest comparison of the listing of the space with the records; nil: it was not compared.
+	Compared *Comparison
 }
 
 // Counts of a report.
@@ -59,9 +61,11 @@ func (r Round) Checked() int64 {
 // Found returns the number of findings.
 func (r Round) Found() int64 { return r.sum("fail", "missing", "not_captured", countDamaged) }
 
-func (r Round) sum(counts ...string) (n int64) {
+func (r Round) sum(counts ...string) int64 { return sum(r.Counts, counts...) }
+
+func sum(of map[string]int64, counts ...string) (n int64) {
 	for _, c := range counts {
-		n += r.Counts[c]
+		n += of[c]
 	}
 	return n
 }
@@ -229,6 +233,7 @@ type jsonRound struct {
 	Coverage *float64         `json:"coverage"`
 	Counts   map[string]int64 `json:"counts"`
 	Detail   string           `json:"detail"`
+	Compared *Comparison      `json:"comparison"` // null: not compared
 	Findings []jsonFinding    `json:"findings"`
 }
 
@@ -253,7 +258,7 @@ func writeJSON(w io.Writer, rounds []Round) error {
 	for _, r := range rounds {
 		j := jsonRound{Account: r.Account, Store: r.Store, Space: r.Space, Round: r.Round, Started: r.Started,
 			Finished: r.Finished, Result: r.Result(), Complete: r.Complete, Checked: r.Checked(), Counts: r.Counts,
-			Detail: r.Detail, Findings: []jsonFinding{}}
+			Detail: r.Detail, Compared: r.Compared, Findings: []jsonFinding{}}
 		if share, ok := r.Coverage(); ok {
 			j.Coverage = &share
 		}

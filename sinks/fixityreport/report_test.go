@@ -25,9 +25,10 @@ func round(counts map[string]int64, complete bool) Round {
 			Metadata: "damaged", MetadataDetail: "media type", Detail: "read twice",
 			Content: digest.Set{digest.MD5: "01"}, Stored: digest.Set{digest.MD5: "02"}, Manifest: digest.Set{digest.MD5: "02"}},
 	}
-	return Round{read.RoundReport{Kind: "fixity", Account: "acme", Store: "1", Space: "photos", Round: "r", Started: at,
-		Finished: at.Add(time.Minute), Counts: counts, Complete: complete},
-		func(findings bool, each func(read.RoundCheck) error) error {
+	report := read.RoundReport{Kind: "fixity", Account: "acme", Store: "1", Space: "photos", Round: "r", Started: at,
+		Finished: at.Add(time.Minute), Counts: counts, Complete: complete}
+	return Round{RoundReport: report,
+		Checks: func(findings bool, each func(read.RoundCheck) error) error {
 			for _, c := range all {
 				if findings && c.Verdict == "pass" {
 					continue
