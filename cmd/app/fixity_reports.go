@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
 // reportJob is the job that writes the reports of fixity rounds (fixity.reports).
@@ -30,16 +31,41 @@ const reportJob = "fixity.report"
 // reportDelay is how long after the end of a round its report is published at the latest.
 const reportDelay = 10 * time.Minute
 
-// FixityReports returns the reports of fixity rounds that q selects, newest first, for display. Kind of q is not used.
+// FixityReports returns the reports of fixity rounds that q selects, newest first, for display. Kind and Also of q are
+// not used. Rounds over the items with a prefix are not the newest ones of their spaces.
 func FixityReports(
 	ctx context.Context, db *clickhouse.DB, q read.ReportQuery,
 ) (rounds []fixityreport.Round, err error) {
-	q.Kind = sweep.FixitySweep
-	found, err := read.Reports(ctx, db, q)
-	for _, report := range found {
-		rounds = append(rounds, fixityreport.Round{RoundReport: report, Checks: checksOf(ctx, db, report)})
+	if q.Kind = sweep.FixitySweep; !q.Newest {
+		q.Also = sweep.PrefixReport
 	}
-	return rounds, err
+	found, err := read.Reports(ctx, db, q)
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	compared, err := comparisons(ctx, db, q)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range found {
+		rounds = append(rounds, fixityreport.Round{RoundReport: r, Part: r.Kind == sweep.PrefixReport,
+			Checks:   checksOf(ctx, db, r),
+			Compared: compared[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}]})
+	}
+	return rounds, nil
+}
+
+// comparisons returns the newest comparison of the listing of each space that q selects with the records.
+func comparisons(
+	ctx context.Context, db *clickhouse.DB, q read.ReportQuery,
+) (map[schemas.Copy]*fixityreport.Comparison, error) {
+	found, err := read.Reports(ctx, db,
+		read.ReportQuery{Kind: reconcile.Name, Account: q.Account, Store: q.Store, Space: q.Space, Newest: true})
+	all := map[schemas.Copy]*fixityreport.Comparison{}
+	for _, r := range found {
+		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}] = fixityreport.ComparisonOf(r)
+	}
+	return all, err
 }
 
 // checksPage is the number of checks that are read at once.

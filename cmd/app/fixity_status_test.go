@@ -3,15 +3,18 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
@@ -20,6 +23,7 @@ import (
 	"github.com/millrace/millrace/sinks/fixityreport"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
 // Copies count as verified by the period of their space, and as overdue otherwise.
@@ -182,9 +186,32 @@ func TestCheckOfAPrefix(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	reports := s.b.Bodies(schemas.Reports)
-	if len(reports) != 1 || reports[0].(*pb.Report).GetRound() != whole.ID {
-		t.Errorf("reports: %v", reports)
+	s.sink(schemas.RoleSink)
+	reported := func(q read.ReportQuery) (got []string) {
+		t.Helper()
+		rounds, err := FixityReports(t.Context(), s.a.db, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rounds {
+			n := 0
+			if err := r.Checks(false, func(read.RoundCheck) error { n++; return nil }); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, fmt.Sprintf("%s %s: %d of %d", r.Round, r.Result(), n, r.Counts["live"]))
+		}
+		return got
+	}
+	ofPart, ofWhole := part[0].ID+" incomplete: 2 of 2", whole.ID+" success: 12 of 12"
+	if got := reported(read.ReportQuery{Newest: true}); !slices.Equal(got, []string{ofWhole}) {
+		t.Errorf("the newest round of the space: %q", got)
+	}
+	if got := reported(read.ReportQuery{}); !slices.Equal(got, []string{ofPart, ofWhole}) {
+		t.Errorf("all rounds: %q, want %q and %q", got, ofPart, ofWhole)
+	}
+	all, err := FixityReports(t.Context(), s.a.db, read.ReportQuery{Round: part[0].ID})
+	if err != nil || len(all) != 1 || !all[0].Complete || !strings.Contains(all[0].Detail, `begin with "item-01"`) {
+		t.Errorf("the round over the prefix: %+v, %v", all, err)
 	}
 	for _, body := range s.b.Bodies(schemas.Checkpoints) {
 		if split := body.(*pb.Checkpoint).GetSplit(); split != "acme/1/photos" {
@@ -230,8 +257,21 @@ func TestFixityReports(t *testing.T) {
 		t.Errorf("got %v:\n%s", err, text)
 	}
 	rounds, err := FixityReports(t.Context(), s.a.db, read.ReportQuery{Newest: true})
-	if err != nil || len(rounds) != 1 || rounds[0].Result() != fixityreport.Success || rounds[0].Checked() != 3 {
+	if err != nil || len(rounds) != 1 || rounds[0].Result() != fixityreport.Success || rounds[0].Checked() != 3 ||
+		rounds[0].Compared != nil {
 		t.Errorf("got %+v, %v", rounds, err)
+	}
+	for n, space := range []string{"photos", "photos", "maps"} { // the newest one of the space counts
+		s.b.Send(schemas.Message{Topic: schemas.Reports, Body: &pb.Report{Id: schemas.ID(space, strconv.Itoa(n)),
+			Kind: reconcile.Name, Account: "acme", Store: "1", Space: space, Round: strconv.Itoa(n), Complete: true,
+			Counts: map[string]int64{"equal": 2, "lost": 1}, Started: timestamppb.New(s.begun),
+			Finished: timestamppb.New(s.begun.Add(time.Duration(n) * time.Minute))}})
+	}
+	s.sink(schemas.RoleSink)
+	rounds, err = FixityReports(t.Context(), s.a.db, read.ReportQuery{Round: rounds[0].Round})
+	if err != nil || len(rounds) != 1 || rounds[0].Compared == nil || rounds[0].Compared.Round != "1" ||
+		rounds[0].Compared.Words() != "1 missing in two rounds" {
+		t.Errorf("compared: %+v, %v", rounds, err)
 	}
 	r.Dir = filepath.Join(r.Dir, "none")
 	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {

@@ -31,10 +31,13 @@ first. Rounds that are under way are in 'millrace sweep status fixity'. RESULT i
   success     every copy of the space has passed a check of its bytes within the period, and nothing was found
   findings    copies have failed their check, or have lost their properties
   incomplete  nothing was found, but copies have not passed within the period, or checks have no final result, as of
-              a store that does not answer
+              a store that does not answer, or the round is one of 'fixity check' over the items with a prefix
 
 CHECKED is the number of copies with a final result of the round, which checks only what is due, and FINDINGS that of
-its findings. COVERAGE is the share of the copies of the space that have passed within the period.`,
+its findings. COVERAGE is the share of the copies of the space that have passed within the period.
+
+COMPARED is when the listing of the space was compared with the records at last (sweep reconcile), which may be after
+the round, and LISTING what differed: a copy is missing if two rounds in a row have not found it.`,
 		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
 			q := read.ReportQuery{Newest: !all}
@@ -76,6 +79,7 @@ type roundRow struct {
 	Account  string           `json:"account"`
 	Store    string           `json:"store"`
 	Space    string           `json:"space"`
+	Part     bool             `json:"part"` // of some items
 	Round    string           `json:"round"`
 	Started  *time.Time       `json:"started"`
 	Finished *time.Time       `json:"finished"`
@@ -86,11 +90,13 @@ type roundRow struct {
 	Coverage *float64         `json:"coverage"`
 	Counts   map[string]int64 `json:"counts"`
 	Detail   string           `json:"detail"`
+	// Compared is the newest comparison of the listing with the records; null: there is none.
+	Compared *fixityreport.Comparison `json:"comparison"`
 }
 
 func roundRowOf(r fixityreport.Round) roundRow {
-	row := roundRow{r.Account, r.Store, r.Space, r.Round, set(r.Started), set(r.Finished), r.Result(), r.Complete,
-		r.Checked(), r.Found(), nil, countsOrEmpty(r.Counts), r.Detail}
+	row := roundRow{r.Account, r.Store, r.Space, r.Part, r.Round, set(r.Started), set(r.Finished), r.Result(), r.Complete,
+		r.Checked(), r.Found(), nil, countsOrEmpty(r.Counts), r.Detail, r.Compared}
 	if share, ok := r.Coverage(); ok {
 		row.Coverage = &share
 	}
@@ -98,14 +104,18 @@ func roundRowOf(r fixityreport.Round) roundRow {
 }
 
 func roundTable() table[roundRow] {
-	const columns = "STORE\tSPACE\tROUND\tSTARTED\tFINISHED\tRESULT\tCHECKED\tFINDINGS\tCOVERAGE\tDETAIL"
+	const columns = "STORE\tSPACE\tROUND\tSTARTED\tFINISHED\tRESULT\tCHECKED\tFINDINGS\tCOVERAGE\tCOMPARED\tLISTING" +
+		"\tDETAIL"
 	return table[roundRow]{columns, func(r roundRow) []string {
-		coverage := ""
+		coverage, compared := "", ""
 		if r.Coverage != nil {
 			coverage = fixityreport.ShareText(*r.Coverage)
 		}
+		if r.Compared != nil {
+			compared = stamp(set(r.Compared.Finished))
+		}
 		return []string{storeName(r.Account, r.Store), r.Space, r.Round, stamp(r.Started), stamp(r.Finished), r.Result,
-			strconv.FormatInt(r.Checked, 10), strconv.FormatInt(r.Found, 10), coverage, r.Detail}
+			strconv.FormatInt(r.Checked, 10), strconv.FormatInt(r.Found, 10), coverage, compared, r.Compared.Words(), r.Detail}
 	}}
 }
 
@@ -131,7 +141,8 @@ Forms of the output:
          provider-checksum, manifest-checksum, details; with backslashes before tabs, line breaks and backslashes
   html   a page with the rounds and up to 1,000 findings of each, without scripts, which can be printed
 
-RESULT and COVERAGE are those of 'millrace fixity rounds'.`,
+RESULT and COVERAGE are those of 'millrace fixity rounds'. Of each round, json and html also have the newest comparison
+of the listing of its space with the records (sweep reconcile), or that there was none.`,
 		Args: atMostOne,
 		RunE: func(c *cobra.Command, args []string) error {
 			of, err := atMostOneScope(args, 3)

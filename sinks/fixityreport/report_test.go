@@ -25,9 +25,10 @@ func round(counts map[string]int64, complete bool) Round {
 			Metadata: "damaged", MetadataDetail: "media type", Detail: "read twice",
 			Content: digest.Set{digest.MD5: "01"}, Stored: digest.Set{digest.MD5: "02"}, Manifest: digest.Set{digest.MD5: "02"}},
 	}
-	return Round{read.RoundReport{Kind: "fixity", Account: "acme", Store: "1", Space: "photos", Round: "r", Started: at,
-		Finished: at.Add(time.Minute), Counts: counts, Complete: complete},
-		func(findings bool, each func(read.RoundCheck) error) error {
+	report := read.RoundReport{Kind: "fixity", Account: "acme", Store: "1", Space: "photos", Round: "r", Started: at,
+		Finished: at.Add(time.Minute), Counts: counts, Complete: complete}
+	return Round{RoundReport: report,
+		Checks: func(findings bool, each func(read.RoundCheck) error) error {
 			for _, c := range all {
 				if findings && c.Verdict == "pass" {
 					continue
@@ -62,6 +63,14 @@ func TestResult(t *testing.T) {
 		if got := round(tt.counts, tt.complete).Result(); got != tt.want {
 			t.Errorf("%s: got %s, want %s", name, got, tt.want)
 		}
+	}
+	part := round(map[string]int64{"pass": 2, "live": 2, "verified": 2}, true)
+	if part.Part = true; part.Result() != Incomplete {
+		t.Errorf("of the items with a prefix: got %s, want %s", part.Result(), Incomplete)
+	}
+	if !strings.Contains(write(t, HTML, part), "photos (some items)") ||
+		!strings.Contains(write(t, JSON, part), `"part": true`) {
+		t.Error("a report does not say that the round is over a part of the space")
 	}
 	r := round(map[string]int64{"pass": 5, "fail": 1, "missing": 1, "skipped": 3, "live": 10, "verified": 5,
 		"metadata-damaged": 2}, true)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -125,8 +126,14 @@ func (s *fixitySweep) report(r Result) *pb.Report {
 	if s.Asserts && (!s.All || s.ReadPercent == 0) { // with All a sample is not enough
 		report.Counts[ReadPercent] = int64(s.ReadPercent)
 	}
-	if !report.Complete {
-		report.Detail = fmt.Sprintf("%d checks have no final result", missing)
+	var details []string
+	if s.Prefix != "" {
+		report.Kind = PrefixReport
+		details = append(details, fmt.Sprintf("only items that begin with %q, to which all counts refer", s.Prefix))
 	}
+	if !report.Complete {
+		details = append(details, fmt.Sprintf("%d checks have no final result", missing))
+	}
+	report.Detail = strings.Join(details, "; ")
 	return report
 }
