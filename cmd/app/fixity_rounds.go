@@ -317,7 +317,7 @@ func (r roundResults) Counts(ctx context.Context, q sweep.RoundQuery) (c sweep.R
 func spaceRound(q sweep.RoundQuery) read.SpaceRound {
 	return read.SpaceRound{Space: schemas.Copy{Account: q.First.Account, Store: q.First.Store, Space: q.First.Space},
 		Prefix: q.First.Prefix, Round: q.ID, Started: q.Started, Since: q.Since, PassedBefore: q.First.PassedBefore,
-		AttemptedBefore: q.First.AttemptedBefore, Asserted: q.First.Asserted, VerifiedSince: q.VerifiedSince}
+		AttemptedBefore: q.First.AttemptedBefore, Period: q.First.Period, Asserted: q.First.Asserted, VerifiedSince: q.VerifiedSince}
 }
 
 // stateLacksChecks reports whether copy_state lacks checks that bit_log has, of the topics that there are. Two groups

@@ -72,7 +72,7 @@ type StoreBudget struct {
 	// The number of checks; 0: any. A check makes two or three requests to a store. Copies whose newest check did not
 	// pass take a quarter at most.
 	Items int `key:"items"`
-	// The bytes of the checked copies; 0: any.
+	// The bytes of the checked copies; 0: any. Copies whose newest check did not pass take a quarter at most.
 	Bytes Size `key:"bytes"`
 	// The times of the day in which checks are requested, as 'window 22:00-06:00 zone Europe/Zurich', with the windows
 	// of a schedule. Requested checks may end after them. Default: any time.

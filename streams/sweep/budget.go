@@ -17,14 +17,16 @@ type Spending map[int64]Spent
 type Spent struct {
 	Items int64 `json:"i"`
 	Bytes int64 `json:"b,omitempty"`
-	// Retried are those of copies whose newest check did not pass.
-	Retried int64 `json:"r,omitempty"`
+	// Retried and RetriedBytes are those of copies whose newest check did not pass.
+	Retried      int64 `json:"r,omitempty"`
+	RetriedBytes int64 `json:"rb,omitempty"`
 }
 
 func (s *Spent) add(more Spent) {
 	s.Items += more.Items
 	s.Bytes += more.Bytes
 	s.Retried += more.Retried
+	s.RetriedBytes += more.RetriedBytes
 }
 
 const hoursOfBudget = 24
@@ -56,7 +58,8 @@ func (s Spending) or(other Spending) Spending {
 			all = Spending{}
 		}
 		was := all[h]
-		all[h] = Spent{max(was.Items, n.Items), max(was.Bytes, n.Bytes), max(was.Retried, n.Retried)}
+		all[h] = Spent{max(was.Items, n.Items), max(was.Bytes, n.Bytes), max(was.Retried, n.Retried),
+			max(was.RetriedBytes, n.RetriedBytes)}
 	}
 	return all
 }
@@ -105,12 +108,18 @@ func (b *Budget) release() {
 }
 
 // An allowance is what a page may request now. A negative number is no limit.
-type allowance struct{ items, bytes, retried int64 }
+type allowance struct{ items, bytes, retried, retriedBytes int64 }
 
-var unlimited = allowance{-1, -1, -1}
+var unlimited = allowance{-1, -1, -1, -1}
+
+// retries reports whether a page that has requested s may request one more check of a copy whose newest check did not
+// pass.
+func (a allowance) retries(s Spent) bool {
+	return (a.retried < 0 || s.Retried < a.retried) && (a.retriedBytes < 0 || s.RetriedBytes < a.retriedBytes)
+}
 
 // left returns what a page may request now: at most the share of an hour, so that the spaces of a store take turns.
-// Copies whose newest check did not pass take a quarter of the items of a day at most.
+// Copies whose newest check did not pass take a quarter of the items, and of the bytes, of a day at most.
 func (b *Budget) left(now time.Time) allowance {
 	if b == nil || b.items == 0 && b.bytes == 0 {
 		return unlimited
@@ -123,10 +132,12 @@ func (b *Budget) left(now time.Time) allowance {
 	}
 	page := func(budget, spent int64) int64 { return max(0, min(budget-spent, max(1, budget/hoursOfBudget))) }
 	left := unlimited
+	quarter := func(budget, spent int64) int64 { return max(0, (budget+3)/4-spent) }
 	if b.items > 0 {
-		left.items, left.retried = page(b.items, spent.Items), max(0, (b.items+3)/4-spent.Retried)
+		left.items, left.retried = page(b.items, spent.Items), quarter(b.items, spent.Retried)
 	}
 	if b.bytes > 0 {
+		left.retriedBytes = quarter(b.bytes, spent.RetriedBytes)
 		if left.bytes = page(b.bytes, spent.Bytes); left.bytes == 0 {
 			left.items = 0
 		}

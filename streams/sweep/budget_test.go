@@ -25,32 +25,35 @@ func TestBudgetLeft(t *testing.T) {
 		}
 		return &pb.Checkpoint{Sweep: FixitySweep, Split: split, Cursor: cursor}
 	}
+	one := func(s Spending) []*pb.Checkpoint { return []*pb.Checkpoint{point("a", s)} }
 	for name, tt := range map[string]struct {
 		items, bytes int64
 		points       []*pb.Checkpoint
 		taken        map[string]Spending
 		want         allowance
 	}{
-		"no limit":         {0, 0, []*pb.Checkpoint{point("a", ago(0, Spent{Items: 5}))}, nil, unlimited},
-		"nothing is spent": {10, 100, nil, nil, allowance{1, 4, 3}},
-		"a large one":      {2400, 0, nil, nil, allowance{100, -1, 600}},
-		"of two splits": {10, 100, []*pb.Checkpoint{point("a", ago(1, Spent{3, 30, 1})), point("b", ago(2, Spent{4, 40, 1}))},
-			nil, allowance{1, 4, 1}},
-		"23 hours ago":        {10, 0, []*pb.Checkpoint{point("a", ago(23, Spent{Items: 9}))}, nil, allowance{1, -1, 3}},
-		"a day ago":           {10, 0, []*pb.Checkpoint{point("a", ago(24, Spent{Items: 10}))}, nil, allowance{0, -1, 3}},
-		"more than a day ago": {10, 0, []*pb.Checkpoint{point("a", ago(25, Spent{Items: 10}))}, nil, allowance{1, -1, 3}},
-		"by a clock ahead":    {10, 0, []*pb.Checkpoint{point("a", ago(-30, Spent{Items: 10}))}, nil, allowance{1, -1, 3}},
+		"no limit":         {0, 0, one(ago(0, Spent{Items: 5})), nil, unlimited},
+		"nothing is spent": {10, 100, nil, nil, allowance{1, 4, 3, 25}},
+		"a large one":      {2400, 0, nil, nil, allowance{100, -1, 600, -1}},
+		"of two splits": {10, 100, []*pb.Checkpoint{point("a", ago(1, Spent{3, 30, 1, 10})),
+			point("b", ago(2, Spent{4, 40, 1, 5}))},
+			nil, allowance{1, 4, 1, 10}},
+		"23 hours ago":        {10, 0, one(ago(23, Spent{Items: 9})), nil, allowance{1, -1, 3, -1}},
+		"a day ago":           {10, 0, one(ago(24, Spent{Items: 10})), nil, allowance{0, -1, 3, -1}},
+		"more than a day ago": {10, 0, one(ago(25, Spent{Items: 10})), nil, allowance{1, -1, 3, -1}},
+		"by a clock ahead":    {10, 0, one(ago(-30, Spent{Items: 10})), nil, allowance{1, -1, 3, -1}},
 		"of the round before": {10, 0, []*pb.Checkpoint{{Sweep: FixitySweep, Split: "a",
-			Previous: point("a", ago(1, Spent{Items: 10})).GetCursor()}}, nil, allowance{0, -1, 3}},
-		"more than there is":   {10, 0, []*pb.Checkpoint{point("a", ago(0, Spent{11, 0, 5}))}, nil, allowance{0, -1, 0}},
-		"all bytes":            {10, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 100, 0}))}, nil, allowance{0, 0, 3}},
-		"only bytes":           {0, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 99, 1}))}, nil, allowance{-1, 1, -1}},
-		"only bytes, all":      {0, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 100, 0}))}, nil, allowance{0, 0, -1}},
-		"a checkpoint is late": {10, 0, nil, map[string]Spending{"fixity/a": ago(0, Spent{Items: 10})}, allowance{0, -1, 3}},
-		"taken, and in the checkpoint": {10, 0, []*pb.Checkpoint{point("a", ago(0, Spent{Items: 9}))},
-			map[string]Spending{"fixity/a": ago(0, Spent{Items: 8})}, allowance{1, -1, 3}},
+			Previous: point("a", ago(1, Spent{Items: 10})).GetCursor()}}, nil, allowance{0, -1, 3, -1}},
+		"more than there is": {10, 0, one(ago(0, Spent{11, 0, 5, 0})), nil, allowance{0, -1, 0, -1}},
+		"all bytes":          {10, 100, one(ago(0, Spent{1, 100, 0, 0})), nil, allowance{0, 0, 3, 25}},
+		"only bytes":         {0, 100, one(ago(0, Spent{1, 99, 1, 20})), nil, allowance{-1, 1, -1, 5}},
+		"only bytes, all":    {0, 100, one(ago(0, Spent{1, 100, 1, 30})), nil, allowance{0, 0, -1, 0}},
+		"a checkpoint is late": {10, 0, nil, map[string]Spending{"fixity/a": ago(0, Spent{Items: 10})},
+			allowance{0, -1, 3, -1}},
+		"taken, and in the checkpoint": {10, 0, one(ago(0, Spent{Items: 9})),
+			map[string]Spending{"fixity/a": ago(0, Spent{Items: 8})}, allowance{1, -1, 3, -1}},
 		"a cursor that cannot be read": {10, 0, []*pb.Checkpoint{{Sweep: FixitySweep, Split: "a", Cursor: []byte("x")}}, nil,
-			allowance{1, -1, 3}},
+			allowance{1, -1, 3, -1}},
 	} {
 		b := NewBudget(tt.items, tt.bytes, func() []*pb.Checkpoint { return tt.points })
 		if tt.taken != nil {
@@ -125,21 +128,37 @@ func TestRoundWithBudget(t *testing.T) {
 	}
 }
 
-// Copies whose newest check did not pass take a quarter of a budget.
+// Copies whose newest check did not pass take a quarter of a budget, of items and of bytes.
 func TestRetriedCopiesWithBudget(t *testing.T) {
-	w := newHarness(t)
-	for i := range 8 {
-		c := w.add("photos", fmt.Sprint(i), 0)
-		if i < 6 {
-			w.copies[c].LastAttempt = timestamppb.New(start.Add(-time.Hour))
-		}
-	}
-	c := w.config()
-	c.Page = 10
-	c.Budget = NewBudget(10, 0, func() []*pb.Checkpoint { return nil })
-	s, err := w.run(c, nil)
-	if got := items(of[*pb.FixityTask](w)); err != nil || fmt.Sprint(got) != "[0 1 2 6 7]" || s.Counts[Requested] != 5 {
-		t.Errorf("got %q, %v, %v", got, s.Counts, err)
+	for name, tt := range map[string]struct {
+		items, bytes int64
+		want         string
+	}{
+		"of items":       {10, 0, "[0 1 2 6 7]"},
+		"of bytes":       {0, 60, "[0 1 2 6 7]"}, // of 5 bytes each: 15 are a quarter
+		"of fewer bytes": {0, 44, "[0 1 2 6 7]"}, // the last one exceeds them
+		"of both":        {10, 20, "[0 6 7]"},
+		"no limit":       {0, 0, "[0 1 2 3 4 5 6 7]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newHarness(t)
+				w.begun = time.Now()
+				for i := range 8 {
+					c := w.add("photos", fmt.Sprint(i), 0)
+					if i < 6 {
+						w.copies[c].LastAttempt = timestamppb.New(start.Add(-time.Hour))
+					}
+				}
+				c := w.config()
+				c.Page = 10
+				c.Budget = NewBudget(tt.items, tt.bytes, func() []*pb.Checkpoint { return nil })
+				_, err := w.run(c, nil)
+				if got := fmt.Sprint(items(of[*pb.FixityTask](w))); err != nil || got != tt.want {
+					t.Errorf("got %s, %v, want %s", got, err, tt.want)
+				}
+			})
+		})
 	}
 }
 

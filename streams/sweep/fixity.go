@@ -118,7 +118,8 @@ type Queue interface {
 // Offsets are offsets by topic and partition.
 type Offsets map[schemas.Topic]map[int32]int64
 
-// retries is the number of times in a period that a copy is due whose newest check did not pass.
+// retries is the number of times in a period that a copy is due whose newest check did not pass, at most: the time
+// between its checks grows from this share of the period to all of it.
 const retries = 30
 
 // Split returns the split of a request.

@@ -48,7 +48,7 @@ func (s *fixitySweep) poll(ctx context.Context, round Round, at fixityCursor, no
 		q.Since = at.Waiting
 	}
 	at.DueCursor = schemas.DueCursor{}
-	q.First = s.query(at)
+	q.First = s.query(round, at)
 	waited := now.Sub(at.Waiting)
 	again := Page{Wait: min(max(waited/20, firstPoll), lastPoll)}
 	if waited < s.MaxWait {
