@@ -33,7 +33,8 @@ func (a *App) fixityRounds() sweep.FixityRounds {
 // fixityRequest returns the request of a round over a space, as the settings say.
 func (a *App) fixityRequest(n StoreName, space string) sweep.Request {
 	return sweep.Request{Account: n.Account, Store: n.Store, Space: space,
-		Period: a.cfg.Fixity.PeriodOf(n.Account, n.Store, space), Asserts: a.asserts(n)}
+		Period: a.cfg.Fixity.PeriodOf(n.Account, n.Store, space), Asserts: a.asserts(n),
+		Requests: checkRequests(a.stores.of(n).cfg)}
 }
 
 // asserts reports whether a store is not always read, so that what it asserts counts as a check.

@@ -51,6 +51,8 @@ type Request struct {
 	Items func(item string) bool
 	// Budget bounds and counts what the rounds over the store request; nil: nothing does.
 	Budget *Budget
+	// Requests returns how many requests the check of a copy of a size makes to the store; nil: they are not counted.
+	Requests func(size int64) int64
 	// Asserts says that a pass counts that rests on what the store asserts: it does not always read.
 	Asserts bool
 	// OnRequested is called with the number of checks after each publication; nil: not called.

@@ -104,7 +104,7 @@ func (s *fixitySweep) sweep(ctx context.Context, round Round, cursor []byte) (pa
 	defer s.Budget.release()
 	now := time.Now()
 	left := s.Budget.left(now)
-	if left.items == 0 {
+	if left.all.isUsedBy(Amount{}) {
 		if none, err := s.noneDue(ctx, round, at); !none || err != nil {
 			return Page{Wait: untilMore(now)}, err
 		}
@@ -158,19 +158,18 @@ func (s *fixitySweep) due(
 	ctx context.Context, round Round, at fixityCursor, left allowance,
 ) (copies []schemas.KnownCopy, end schemas.DueCursor, all bool, err error) {
 	q := s.query(round, at)
-	if left.items > 0 && s.Items == nil {
-		q.Limit = int(min(int64(q.Limit), left.items))
+	if left.all.Items > 0 && s.Items == nil {
+		q.Limit = int(min(int64(q.Limit), left.all.Items))
 	}
 	if copies, end, err = s.Due.Due(ctx, q); err != nil {
 		return nil, end, false, err
 	}
-	items, bytes := left.items, left.bytes
+	var taken Spent
 	for n, k := range copies {
 		if !s.selects(k) {
 			continue
 		}
-		items, bytes = items-1, bytes-sizeOf(k)
-		if (left.items > 0 && items == 0 || left.bytes > 0 && bytes <= 0) && n+1 < len(copies) {
+		if taken.add(s.spent(k)); left.all.isUsedBy(taken.all()) && n+1 < len(copies) {
 			q.Limit = n + 1
 			copies, end, err = s.Due.Due(ctx, q) // for the cursor
 			break
@@ -181,20 +180,27 @@ func (s *fixitySweep) due(
 
 func (s *fixitySweep) selects(k schemas.KnownCopy) bool { return s.Items == nil || s.Items(k.Item) }
 
-func sizeOf(k schemas.KnownCopy) int64 { return max(0, k.Record.GetManifest().GetSize()) }
+// spent returns what a check of a copy takes of a budget.
+func (s *fixitySweep) spent(k schemas.KnownCopy) Spent {
+	n := Spent{Items: 1, Bytes: max(0, k.Record.GetManifest().GetSize())}
+	if s.Requests != nil {
+		n.Requests = s.Requests(n.Bytes)
+	}
+	if isRetried(k.Record) {
+		n.Retried, n.RetriedBytes, n.RetriedRequests = n.Items, n.Bytes, n.Requests
+	}
+	return n
+}
 
 // request returns the page of the tasks of copies.
 func (s *fixitySweep) request(round Round, copies []schemas.KnownCopy, left allowance) (page Page, spent Spent) {
 	for _, k := range copies {
-		retried := isRetried(k.Record)
-		if !s.selects(k) || retried && !left.retries(spent) { // a later round requests the others
+		more := s.spent(k)
+		if !s.selects(k) || more.Retried > 0 && left.retried.isUsedBy(spent.retried()) { // a later round requests the others
 			continue
 		}
 		page.Messages = append(page.Messages, s.task(round, k))
-		spent.add(Spent{Items: 1, Bytes: sizeOf(k)})
-		if retried {
-			spent.add(Spent{Retried: 1, RetriedBytes: sizeOf(k)})
-		}
+		spent.add(more)
 	}
 	page.Emitted, page.Counts = spent.Items, map[string]int64{Requested: spent.Items, RequestedBytes: spent.Bytes}
 	return page, spent
