@@ -37,9 +37,11 @@ type Request struct {
 	// All checks every copy regardless of its last pass, ahead of the periodic rounds. Such rounds have a checkpoint of
 	// their own, beside those, and resume only with the same Begun.
 	All bool
-	// Prefix selects the items that begin with it; empty: all. Only a round with All has one. It runs by Sweeper.Once, and
-	// has no report.
+	// Prefix selects the items that begin with it; empty: all. Only a round with All has one.
 	Prefix string
+	// Some: the round is over some items only, by Prefix or Items. It runs by Sweeper.Once, has no report, and does not
+	// count as the first one of the space.
+	Some bool
 	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
 	Period time.Duration
 	// Detach lets Sweeper.Rounds return when all checks are requested. A later call, or the sweeper of another process,
@@ -148,7 +150,7 @@ func (f FixityRounds) Split(r Request) (Split, error) {
 	}
 	// It is the first round if none has checked these copies before: neither kind of rounds has a checkpoint, except an
 	// empty one, and no check of a round is recorded. So the loss of a checkpoint does not cause a second baseline.
-	if r.Prefix != "" {
+	if r.Some {
 		m.Report = nil
 		return m, nil
 	}
@@ -174,8 +176,8 @@ func (f FixityRounds) config(r Request) (*fixitySweep, error) {
 		return nil, errors.New("fixity sweep: due, results, queue, checked or lag is missing")
 	case r.Account == "" || r.Store == "" || r.Space == "":
 		return nil, errors.New("fixity sweep: account, store or space is missing")
-	case r.Prefix != "" && !r.All:
-		return nil, errors.New("fixity sweep: a periodic round has a prefix")
+	case r.Prefix != "" && (!r.All || !r.Some):
+		return nil, errors.New("fixity sweep: a round over a whole space, or a periodic one, has a prefix")
 	case f.Page < 0 || f.MaxWait < 0 || r.Period < 0:
 		return nil, errors.New("fixity sweep: page, max wait or period is negative")
 	}
@@ -216,7 +218,7 @@ func (s *fixitySweep) splitName() string {
 // cause returns what the tasks of a round have as their cause: its id. That of a round over some items is another word,
 // so that it does not count as the first round of the space.
 func (s *fixitySweep) cause(r Round) string {
-	if s.Prefix != "" {
+	if s.Some {
 		return s.splitName()
 	}
 	return r.ID
