@@ -13,6 +13,12 @@ type DueQuery struct {
 	Asserted bool
 	// AttemptedBefore leaves out the copies whose newest check did not pass and began at this time or later; zero: none.
 	AttemptedBefore time.Time
+	// Begun and Period make the time between the attempts of a copy that does not pass grow: a copy whose newest check
+	// did not pass is left out, too, if it began less long before Begun than the copy had been failing then, and at
+	// PassedBefore or later. A copy fails since a Period after its last pass, or since its content was written. With a
+	// Period of 0 the time does not grow.
+	Begun  time.Time
+	Period time.Duration
 	// After is the cursor of the previous page; zero for the first page.
 	After DueCursor
 	Limit int // default 1,000

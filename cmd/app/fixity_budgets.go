@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -24,7 +25,7 @@ type fixityBudgets struct {
 // A budgetKey is a budget as the settings had it.
 type budgetKey struct {
 	StoreName
-	items, bytes int64
+	sweep.Amount
 }
 
 func (a *App) newBudgets(known *checkpoints) *fixityBudgets {
@@ -34,19 +35,35 @@ func (a *App) newBudgets(known *checkpoints) *fixityBudgets {
 // of returns the budget of a store; nil: it has none. Without limit it only counts.
 func (f *fixityBudgets) of(n StoreName, limit bool) *sweep.Budget {
 	b, ok := f.app.cfg.Fixity.BudgetOf(n.Account, n.Store)
-	if !ok || b.Items == 0 && b.Bytes == 0 {
+	most := sweep.Amount{Items: int64(b.Items), Bytes: int64(b.Bytes), Requests: int64(b.Requests)}
+	if !ok || most == (sweep.Amount{}) {
 		return nil
 	}
-	key := budgetKey{n, 0, 0}
+	key := budgetKey{StoreName: n}
 	if limit {
-		key.items, key.bytes = int64(b.Items), int64(b.Bytes)
+		key.Amount = most
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.byStore[key] == nil {
-		f.byStore[key] = sweep.NewBudget(key.items, key.bytes, func() []*pb.Checkpoint { return f.known.fixityOf(n) })
+		f.byStore[key] = sweep.NewBudget(key.Amount, func() []*pb.Checkpoint { return f.known.fixityOf(n) })
 	}
 	return f.byStore[key]
+}
+
+// checkRequests returns what returns how many requests the check of a copy of a size makes to a store: it stats the
+// copy before and after it reads the bytes. A store that is sampled counts as one that is read.
+func checkRequests(c config.Store) func(size int64) int64 {
+	const stats = 2
+	return func(size int64) int64 {
+		switch {
+		case c.Read == "never":
+			return stats
+		case c.Driver == "s3":
+			return stats + s3.ReadRequests(size, s3.DefaultPartBytes)
+		}
+		return stats + 1
+	}
 }
 
 // fixityOf returns the newest checkpoints of the fixity rounds over a store.
@@ -87,20 +104,24 @@ func (a *App) CheckTime(ctx context.Context, rounds []FixityRound) (*float64, er
 			return nil, nil
 		}
 		r := rates[n.Account][i]
-		longest = max(longest, of.checks/r.Checks, of.bytes/r.Bytes, secondsOf(a.cfg.Fixity, n, of.checks, of.bytes))
+		longest = max(longest, of.checks/r.Checks, of.bytes/r.Bytes, a.secondsOf(n, of.checks, of.bytes))
 	}
 	return &longest, nil
 }
 
 // secondsOf returns how long a budget of a store makes checks take.
-func secondsOf(f config.Fixity, n StoreName, checks, bytes float64) (seconds float64) {
+func (a *App) secondsOf(n StoreName, checks, bytes float64) (seconds float64) {
 	const day = 24 * 60 * 60
-	b, _ := f.BudgetOf(n.Account, n.Store)
+	b, _ := a.cfg.Fixity.BudgetOf(n.Account, n.Store)
 	if b.Items > 0 {
 		seconds = checks / float64(b.Items) * day
 	}
 	if b.Bytes > 0 {
 		seconds = max(seconds, bytes/float64(b.Bytes)*day)
+	}
+	if b.Requests > 0 { // of copies of the mean size
+		each := checkRequests(a.stores.of(n).cfg)(int64(bytes / checks))
+		seconds = max(seconds, checks*float64(each)/float64(b.Requests)*day)
 	}
 	return seconds
 }

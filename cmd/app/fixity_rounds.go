@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/filter"
 )
 
 func (a *App) fixityRounds() sweep.FixityRounds {
@@ -34,7 +35,7 @@ func (a *App) fixityRounds() sweep.FixityRounds {
 func (a *App) fixityRequest(n StoreName, space string) sweep.Request {
 	return sweep.Request{Account: n.Account, Store: n.Store, Space: space,
 		Period: a.cfg.Fixity.PeriodOf(n.Account, n.Store, space), Asserts: a.asserts(n),
-		ReadPercent: sampleOf(a.stores.of(n).cfg)}
+		ReadPercent: sampleOf(a.stores.of(n).cfg), Requests: checkRequests(a.stores.of(n).cfg)}
 }
 
 // asserts reports whether a store is not always read, so that what it asserts counts as a check.
@@ -133,6 +134,8 @@ type FixityRequest struct {
 	Account, Store, Space string
 	// Prefix selects the items of Space that begin with it, in a round with All; empty: all.
 	Prefix string
+	// Filter selects spaces, and items in them. A round over some items has no checkpoint and no report.
+	Filter filter.Filter
 	// Begun, All, Detach, DryRun and OnRequested are those of sweep.Request.
 	Begun               time.Time
 	All, Detach, DryRun bool
@@ -156,20 +159,27 @@ func (a *App) SweepFixity(ctx context.Context, r FixityRequest) (all []FixityRou
 			return nil, err
 		}
 	}
-	requests := make([]sweep.Request, len(spaces))
-	for i, space := range spaces {
+	var requests, partial []sweep.Request
+	for _, space := range spaces {
+		if !r.Filter.Selects(r.Account, r.Store, space) {
+			continue
+		}
 		one := a.fixityRequest(of, space)
-		one.Prefix = r.Prefix
+		one.Prefix, one.Items = r.Prefix, r.Filter.Items(r.Account, r.Store, space)
 		one.Begun, one.All, one.Detach, one.OnRequested = r.Begun, r.All, r.Detach, r.OnRequested
 		if r.AnyAge {
 			one.Period = 0
 		}
-		requests[i] = one
+		if one.Some = one.Prefix != "" || one.Items != nil; one.Some && !r.DryRun {
+			partial = append(partial, one)
+		} else {
+			requests = append(requests, one)
+		}
 	}
-	if r.Prefix == "" || r.DryRun {
-		return a.fixityByHand(ctx, r.DryRun, requests)
+	if all, err = a.fixityByHand(ctx, r.DryRun, requests); err != nil {
+		return all, err
 	}
-	for _, one := range requests {
+	for _, one := range partial {
 		round, err := a.checkOnce(ctx, one, sweep.Once{})
 		if round.ID != "" {
 			all = append(all, round)
@@ -187,12 +197,12 @@ func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) err
 	var requests []sweep.Request
 	for _, r := range rounds {
 		one := a.fixityRequest(StoreName{r.Account, r.Store}, r.Space)
-		if one.Begun, one.All = r.Started, all; r.Prefix == "" {
+		if one.Begun, one.All = r.Started, all; r.once.ID == "" {
 			one.Only = r.ID
 			requests = append(requests, one)
 			continue
 		}
-		one.Prefix = r.Prefix
+		one.Prefix, one.Some = r.Prefix, true
 		if _, err := a.checkOnce(ctx, one, r.once); err != nil {
 			return err
 		}
@@ -218,7 +228,7 @@ func (a *App) Unanswered(ctx context.Context, rounds []FixityRound, all bool) (n
 	return n, nil
 }
 
-// checkOnce runs a round over the items with a prefix, from where it is.
+// checkOnce runs a round over some items, from where it is.
 func (a *App) checkOnce(ctx context.Context, r sweep.Request, from sweep.Once) (round FixityRound, err error) {
 	err = a.inCommand(ctx, false, func(ctx context.Context, w sweeping) error {
 		n := StoreName{r.Account, r.Store}
@@ -318,7 +328,8 @@ func (r roundResults) Counts(ctx context.Context, q sweep.RoundQuery) (c sweep.R
 func spaceRound(q sweep.RoundQuery) read.SpaceRound {
 	return read.SpaceRound{Space: schemas.Copy{Account: q.First.Account, Store: q.First.Store, Space: q.First.Space},
 		Prefix: q.First.Prefix, Round: q.ID, Started: q.Started, Since: q.Since, PassedBefore: q.First.PassedBefore,
-		AttemptedBefore: q.First.AttemptedBefore, Asserted: q.First.Asserted, VerifiedSince: q.VerifiedSince}
+		AttemptedBefore: q.First.AttemptedBefore, Period: q.First.Period, Asserted: q.First.Asserted,
+		VerifiedSince: q.VerifiedSince}
 }
 
 // stateLacksChecks reports whether copy_state lacks checks that bit_log has, of the topics that there are. Two groups

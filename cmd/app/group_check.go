@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -79,11 +80,16 @@ func groupItems(ctx context.Context, db *clickhouse.DB, of schemas.Copy, limit i
 }
 
 // SweepGroups runs one round of the group check over each selected space, without the items that sweep.spaces leaves
-// out: the incident is that of the scheduled rounds. What an interrupted round has found is not used.
+// out: the incident is that of the scheduled rounds. So the filter of the request selects whole spaces. What an
+// interrupted round has found is not used.
 func (a *App) SweepGroups(ctx context.Context, r SpacesRequest) ([]SweptSpace, error) {
 	return a.sweepSpaces(ctx, r, func(w sweeping) spaceSweep {
 		s := a.groupSweep(w, newSpaceLists())
-		s.split = func(space schemas.Copy, _ func(string) bool) (sweep.Split, error) {
+		s.split = func(space schemas.Copy, some func(string) bool) (sweep.Split, error) {
+			if some != nil {
+				return sweep.Split{}, fmt.Errorf("%w: groups are checked in whole spaces, not those of some items",
+					precondition.Err)
+			}
 			m, err := a.groupSplit(w, space, a.filter(groups.Name).Items(space.Account, space.Store, space.Space))
 			m.Anew = true
 			return m, err

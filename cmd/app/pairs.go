@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/filter"
 	"github.com/millrace/millrace/streams/sweep/pairs"
 )
 
@@ -25,12 +26,12 @@ const DuplicationSweep = "duplication"
 // unknown.
 func (a *App) pairSplits(ctx context.Context, w sweeping, lists *spaceLists) (all []sweep.Split, err error) {
 	found, err := a.pairsInForce(ctx, w.rules, lists)
+	f := a.filter(DuplicationSweep)
 	for _, p := range found {
-		if !a.selects(DuplicationSweep, StoreName{p.Account, p.Source}, p.Space) ||
-			!a.selects(DuplicationSweep, StoreName{p.Account, p.Destination}, p.Space) {
+		if !selectsPair(f, p) {
 			continue
 		}
-		m, e := a.pairSplit(w, p, pairs.Config{Items: a.pairItems(p)})
+		m, e := a.pairSplit(w, p, pairs.Config{Items: pairItems(f, p)})
 		if e != nil {
 			err = errors.Join(err, e)
 			continue
@@ -90,9 +91,13 @@ func (a *App) pairBlocked(k *client.Controls, p pairs.Pair) func(context.Context
 	return func(ctx context.Context) error { return errors.Join(source(ctx), destination(ctx)) }
 }
 
-// pairItems returns what reports whether the scheduled rounds compare an item of a pair; nil: they compare all.
-func (a *App) pairItems(p pairs.Pair) func(item string) bool {
-	f := a.filter(DuplicationSweep)
+// selectsPair reports whether a filter selects a pair: both of its stores.
+func selectsPair(f filter.Filter, p pairs.Pair) bool {
+	return f.Selects(p.Account, p.Source, p.Space) && f.Selects(p.Account, p.Destination, p.Space)
+}
+
+// pairItems returns what reports whether a filter selects an item of a pair; nil: it selects all.
+func pairItems(f filter.Filter, p pairs.Pair) func(item string) bool {
 	source, destination := f.Items(p.Account, p.Source, p.Space), f.Items(p.Account, p.Destination, p.Space)
 	if source == nil && destination == nil {
 		return nil
@@ -127,6 +132,9 @@ func (a *App) pairSplit(w sweeping, p pairs.Pair, c pairs.Config) (sweep.Split, 
 // A PairRequest selects pairs. Empty fields select all; Store is the source or the destination.
 type PairRequest struct {
 	Account, Store, Space string
+	// Filter selects spaces, and items in them, at both stores of a pair. A round over some items has no checkpoint and no
+	// report.
+	Filter filter.Filter
 	// Full requests a comparison of every item by the copier, also of those that the listings show as equal.
 	Full bool
 	// Begun identifies the rounds. OnEmitted is called with the number of commands after each page.
@@ -149,16 +157,17 @@ func (a *App) SweepDuplication(ctx context.Context, r PairRequest) (all []Compar
 		found, unknown := a.pairsInForce(ctx, w.rules, newSpaceLists())
 		found = slices.DeleteFunc(found, func(p pairs.Pair) bool {
 			return r.Account != "" && p.Account != r.Account || r.Space != "" && p.Space != r.Space ||
-				r.Store != "" && p.Source != r.Store && p.Destination != r.Store
+				r.Store != "" && p.Source != r.Store && p.Destination != r.Store || !selectsPair(r.Filter, p)
 		})
 		if len(found) == 0 && unknown == nil {
 			return fmt.Errorf("%w: no policy copies such a space: see 'millrace policy list' and 'millrace space list'",
 				precondition.Err)
 		}
-		err := byHand(ctx, w, found, func(p pairs.Pair) (sweep.Split, error) {
-			m, err := a.pairSplit(w, p, pairs.Config{Full: r.Full})
+		err := byHand(ctx, w, found, func(p pairs.Pair) (sweep.Split, bool, error) {
+			items := pairItems(r.Filter, p)
+			m, err := a.pairSplit(w, p, pairs.Config{Full: r.Full, Items: items})
 			m.Start, m.OnEmitted, m.Anew = r.Begun, r.OnEmitted, r.Full
-			return m, err
+			return m, items != nil, err
 		}, func(p pairs.Pair, result sweep.Result) { all = append(all, ComparedPair{p, result}) })
 		return errors.Join(unknown, err)
 	})

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/filter"
 )
 
 // A spaceSweep is a sweep whose splits are spaces in stores.
@@ -71,6 +72,8 @@ func (s spaceSweep) whileOpen(n StoreName, blocked func(context.Context) error) 
 // A SpacesRequest selects the spaces of rounds by hand. Empty fields select all.
 type SpacesRequest struct {
 	Account, Store, Space string
+	// Filter selects spaces, and items in them. A round over some items has no checkpoint and no report.
+	Filter filter.Filter
 	// Begun identifies the rounds. OnEmitted is called with the number of findings after each page.
 	Begun     time.Time
 	OnEmitted func(n int64)
@@ -99,7 +102,7 @@ func (a *App) sweepSpaces(
 			return nil, err
 		}
 		for _, space := range names {
-			if r.Space == "" || r.Space == space {
+			if (r.Space == "" || r.Space == space) && r.Filter.Selects(n.Account, n.Store, space) {
 				spaces = append(spaces, schemas.Copy{Account: n.Account, Store: n.Store, Space: space})
 			}
 		}
@@ -112,10 +115,11 @@ func (a *App) sweepSpaces(
 		if err := w.known.CatchUp(ctx); err != nil {
 			return err
 		}
-		return byHand(ctx, w, spaces, func(space schemas.Copy) (sweep.Split, error) {
-			m, err := with(w).split(space, nil)
+		return byHand(ctx, w, spaces, func(space schemas.Copy) (sweep.Split, bool, error) {
+			items := r.Filter.Items(space.Account, space.Store, space.Space)
+			m, err := with(w).split(space, items)
 			m.Start, m.OnEmitted = r.Begun, r.OnEmitted
-			return m, err
+			return m, items != nil, err
 		}, func(at schemas.Copy, result sweep.Result) {
 			all = append(all, SweptSpace{at.Account, at.Store, at.Space, result})
 		})

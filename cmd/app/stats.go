@@ -127,10 +127,10 @@ func (a *App) SweepStats(ctx context.Context, account string, begun time.Time) (
 		return nil, fmt.Errorf("%w: there is no account %q: see 'millrace account list'", precondition.Err, account)
 	}
 	err = a.inCommand(ctx, false, func(ctx context.Context, w sweeping) error {
-		return byHand(ctx, w, accounts, func(acc config.Account) (sweep.Split, error) {
+		return byHand(ctx, w, accounts, func(acc config.Account) (sweep.Split, bool, error) {
 			m := a.statsSplit(w, acc)
 			m.Start = begun
-			return m, nil
+			return m, false, nil
 		}, func(acc config.Account, result sweep.Result) { all = append(all, CountedSpaces{acc.ID, result}) })
 	})
 	return all, err

@@ -119,22 +119,37 @@ func (a *App) inCommand(ctx context.Context, dry bool, do func(context.Context, 
 	return err
 }
 
-// byHand runs one round of the split of each part, beside the scheduled rounds, and calls ended with the results.
+// byHand runs one round of the split of each part, beside the scheduled rounds, and calls ended with the results. split
+// also reports whether the round is over some items only. Such a round has no checkpoint and no report: another round
+// must not continue it, and it says nothing about the space.
 func byHand[T any](
-	ctx context.Context, w sweeping, parts []T, split func(T) (sweep.Split, error), ended func(T, sweep.Result),
+	ctx context.Context, w sweeping, parts []T, split func(T) (m sweep.Split, some bool, err error),
+	ended func(T, sweep.Result),
 ) error {
-	var splits []sweep.Split
+	var splits, partial []sweep.Split
 	byName := map[string]T{}
 	for _, p := range parts {
-		m, err := split(p)
+		m, some, err := split(p)
 		if err != nil {
 			return err
 		}
 		m.Sweep += demand
-		splits = append(splits, m)
-		byName[m.Name] = p
+		if byName[m.Name] = p; some && !w.dry {
+			partial = append(partial, m)
+		} else {
+			splits = append(splits, m)
+		}
 	}
 	results, err := w.rounds(ctx, splits)
+	for _, m := range partial {
+		if err != nil {
+			break
+		}
+		var o sweep.Once
+		if o, err = w.Once(ctx, m, o); o.ID != "" {
+			results = append(results, o.Result)
+		}
+	}
 	for _, r := range results {
 		ended(byName[r.Split], r)
 	}

@@ -72,11 +72,13 @@ type SpacePeriod struct {
 type StoreBudget struct {
 	// The stores, as ACCOUNT[/STORE]; * and ? stand for any names.
 	Stores string `key:"stores"`
-	// The number of checks; 0: any. A check makes two or three requests to a store. Copies whose newest check did not
-	// pass take a quarter at most.
+	// The number of checks; 0: any. Copies whose newest check did not pass take a quarter at most, of each number.
 	Items int `key:"items"`
 	// The bytes of the checked copies; 0: any.
 	Bytes Size `key:"bytes"`
+	// The number of requests that the checks make to a store; 0: any. A check makes three, and driver s3 one more for
+	// each further 16 MiB of the copy; two with read: never.
+	Requests int `key:"requests"`
 	// The times of the day in which checks are requested, as 'window 22:00-06:00 zone Europe/Zurich', with the windows
 	// of a schedule. Requested checks may end after them. Default: any time.
 	Windows string `key:"windows"`
@@ -139,8 +141,9 @@ func validateFixity(c *Config, fault report) {
 		if err := filter.CheckStores(b.Stores); err != nil {
 			fault(at+".stores", b.Stores, err.Error())
 		}
-		if b.Items < 0 || b.Bytes < 0 || b.Items == 0 && b.Bytes == 0 && b.Windows == "" {
-			fault(at, b.Stores, "want items or bytes, of 1 or more, or windows")
+		none := b.Items == 0 && b.Bytes == 0 && b.Requests == 0 && b.Windows == ""
+		if b.Items < 0 || b.Bytes < 0 || b.Requests < 0 || none {
+			fault(at, b.Stores, "want items, bytes or requests, of 1 or more, or windows")
 		}
 		if _, err := schedule.ParseWindows(b.Windows); b.Windows != "" && err != nil {
 			fault(at+".windows", b.Windows, "want "+err.Error())

@@ -31,7 +31,7 @@ type Sweep struct {
 	MaxBacklog int `key:"max_backlog"`
 	// The number of pages of all sweeps at which a process works at the same time.
 	Workers int `key:"workers"`
-	// The spaces of the scheduled rounds of each sweep. Rounds by hand select theirs.
+	// The spaces of the scheduled rounds of each sweep. Rounds by hand select theirs with 'sweep start --spaces'.
 	Spaces SweepSpaces `key:"spaces"`
 }
 

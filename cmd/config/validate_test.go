@@ -81,10 +81,13 @@ func TestValidate(t *testing.T) {
 		"fixity: {objective: 99.99%}":                     "",
 		"fixity: {periods: [{spaces: a, period: 2h}]}":    rare,
 		"fixity: {budgets: [{stores: a/1, items: 1}, {stores: a, bytes: 1GiB}]}": "",
+		"fixity: {budgets: [{stores: a/1, requests: 1}]}":                        "",
+		"fixity: {budgets: [{stores: a/1, items: 1, requests: -1}]}": "fixity.budgets[0] = a/1: " +
+			"want items, bytes or requests, of 1 or more, or windows",
 		"fixity: {budgets: [{stores: a/1}]}": "fixity.budgets[0] = a/1: " +
-			"want items or bytes, of 1 or more, or windows",
+			"want items, bytes or requests, of 1 or more, or windows",
 		"fixity: {budgets: [{stores: a/1, items: -1}]}": "fixity.budgets[0] = a/1: " +
-			"want items or bytes, of 1 or more, or windows",
+			"want items, bytes or requests, of 1 or more, or windows",
 		"fixity: {budgets: [{stores: a/1, windows: window 22:00-06:00 zone Europe/Zurich}]}": "",
 		"fixity: {budgets: [{stores: a/1, items: 1, windows: 22:00-06:00}]}": "fixity.budgets[0].windows = 22:00-06:00: " +
 			"want window or zone at column 1",

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/filter"
 )
 
 func newSweep() *cobra.Command {
@@ -33,7 +34,9 @@ type sweepFlags struct {
 	engineFlags
 	account, store, space string
 	prefix                string // of the items, with all
-	named                 bool   // no copies are an error
+	include, exclude      []string
+	filter                filter.Filter // of include and exclude
+	named                 bool          // no copies are an error
 	all, full, wait       bool
 	dryRun                bool
 	listing               sweepListing
@@ -74,6 +77,11 @@ its allocation.
 With groups: reads the manifest documents of the files that DuraCloud's clients have stored in chunks, and compares
 the chunks that they name with what is on record. Those that are absent or differ are checked.
 
+With --spaces and --except the command is about the spaces, and the items, that the patterns select: they have the form
+of the setting sweep.spaces, which is about scheduled rounds only. Of a pair, both stores must be selected. A round over
+some items of a space has no report, and an interruption ends it; with reconcile it checks nothing that is missing. With
+groups, patterns select whole spaces.
+
 With --dry-run nothing is requested or put on record: the command prints what a round would request or find now, and
 with fixity how long the checks take at least, by the rates of the last 30 days and fixity.budgets.
 
@@ -104,10 +112,11 @@ func newSweepStart() *cobra.Command {
 			case f.dryRun && (f.wait || args[0] == app.StatsSweep):
 				return fmt.Errorf("%w: --dry-run requests nothing: it is of all sweeps but stats, without --wait",
 					usage.Err)
-			case args[0] == app.StatsSweep && (f.store != "" || f.space != ""):
-				return fmt.Errorf("%w: sweep start stats counts whole accounts: it has no --store and no --space", usage.Err)
+			case args[0] == app.StatsSweep && (f.store != "" || f.space != "" || f.isFiltered()):
+				return fmt.Errorf("%w: sweep start stats counts whole accounts: it has no --store, --space, --spaces or --except",
+					usage.Err)
 			}
-			return f.checkListing(c, args[0])
+			return errors.Join(f.readFilter(), f.checkListing(c, args[0]))
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			switch args[0] {
@@ -123,6 +132,9 @@ func newSweepStart() *cobra.Command {
 	c.Flags().StringVar(&f.account, "account", "", "only of this `ACCOUNT`")
 	c.Flags().StringVar(&f.store, "store", "", "only of the store of this `ID`")
 	c.Flags().StringVar(&f.space, "space", "", "only of this `SPACE`; with --listing: the space of all its rows")
+	c.Flags().StringArrayVar(&f.include, "spaces", nil,
+		"only what `PATTERN` selects: ACCOUNT[/STORE[/SPACE[/ITEM]]], as in sweep.spaces; may be repeated")
+	c.Flags().StringArrayVar(&f.exclude, "except", nil, "nothing that `PATTERN` selects; may be repeated")
 	f.listing.register(c)
 	c.Flags().BoolVar(&f.all, "all", false,
 		"fixity: check every copy, also if its last pass is not older than fixity.period")
@@ -131,6 +143,16 @@ func newSweepStart() *cobra.Command {
 	c.Flags().BoolVar(&f.wait, "wait", false, "wait until the results of what was requested are recorded")
 	f.output = outputFlag(c, formText, formJSON)
 	return c
+}
+
+func (f *sweepFlags) isFiltered() bool { return len(f.include)+len(f.exclude) > 0 }
+
+// readFilter parses the patterns.
+func (f *sweepFlags) readFilter() (err error) {
+	if f.filter, err = filter.New(f.include, f.exclude); err != nil {
+		return fmt.Errorf("%w: --spaces or --except: %w", usage.Err, err)
+	}
+	return nil
 }
 
 // A sweepReport is the result of a sweep.
@@ -193,6 +215,9 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 			return report.wait(ctx, w, a, f.all)
 		})
 	})
+	if err == nil && f.isFiltered() && len(report.Rounds) == 0 {
+		err = fmt.Errorf("%w: there is no such space: see 'millrace space list'", precondition.Err)
+	}
 	if err == nil && f.named && report.Requested == 0 {
 		err = fmt.Errorf("%w: no such copies are on record: see 'millrace space list'", precondition.Err)
 	}
@@ -250,8 +275,8 @@ func (f *sweepFlags) requests(e *engines) (all []app.FixityRequest) {
 	for _, acc := range e.cfg.Accounts {
 		for _, st := range acc.Stores {
 			if (f.account == "" || acc.ID == f.account) && (f.store == "" || st.ID == f.store) {
-				all = append(all, app.FixityRequest{Account: acc.ID, Store: st.ID, Space: f.space, Prefix: f.prefix, Begun: begun,
-					All: f.all, DryRun: f.dryRun})
+				all = append(all, app.FixityRequest{Account: acc.ID, Store: st.ID, Space: f.space, Prefix: f.prefix,
+					Filter: f.filter, Begun: begun, All: f.all, DryRun: f.dryRun})
 			}
 		}
 	}

@@ -152,8 +152,8 @@ func (f *sweepFlags) checkGroups(
 }
 
 func (f *sweepFlags) spaces(found func(int64)) app.SpacesRequest {
-	return app.SpacesRequest{Account: f.account, Store: f.store, Space: f.space, Begun: begun(), OnEmitted: found,
-		DryRun: f.dryRun}
+	return app.SpacesRequest{Account: f.account, Store: f.store, Space: f.space, Filter: f.filter, Begun: begun(),
+		OnEmitted: found, DryRun: f.dryRun}
 }
 
 func comparedSpaces(spaces []app.SweptSpace) (all []comparedSplit) {
@@ -167,7 +167,7 @@ func (f *sweepFlags) comparePairs(
 	ctx context.Context, a *app.App, _ *engines, found func(int64),
 ) (all []comparedSplit, err error) {
 	pairs, err := a.SweepDuplication(ctx, app.PairRequest{Account: f.account, Store: f.store, Space: f.space,
-		Full: f.full, Begun: begun(), OnEmitted: found, DryRun: f.dryRun})
+		Filter: f.filter, Full: f.full, Begun: begun(), OnEmitted: found, DryRun: f.dryRun})
 	for _, p := range pairs {
 		all = append(all, comparedSplit{p.Account, p.Source, p.Destination, p.Space, p.ID, p.Counts})
 	}

@@ -15,16 +15,41 @@ type Spending map[int64]Spent
 
 // Spent are checks that were requested.
 type Spent struct {
-	Items int64 `json:"i"`
-	Bytes int64 `json:"b,omitempty"`
-	// Retried are those of copies whose newest check did not pass.
-	Retried int64 `json:"r,omitempty"`
+	Items    int64 `json:"i"`
+	Bytes    int64 `json:"b,omitempty"`
+	Requests int64 `json:"q,omitempty"`
+	// These are those of copies whose newest check did not pass.
+	Retried         int64 `json:"r,omitempty"`
+	RetriedBytes    int64 `json:"rb,omitempty"`
+	RetriedRequests int64 `json:"rq,omitempty"`
 }
 
 func (s *Spent) add(more Spent) {
 	s.Items += more.Items
 	s.Bytes += more.Bytes
+	s.Requests += more.Requests
 	s.Retried += more.Retried
+	s.RetriedBytes += more.RetriedBytes
+	s.RetriedRequests += more.RetriedRequests
+}
+
+// or returns the larger numbers.
+func (s Spent) or(other Spent) Spent {
+	return Spent{max(s.Items, other.Items), max(s.Bytes, other.Bytes), max(s.Requests, other.Requests),
+		max(s.Retried, other.Retried), max(s.RetriedBytes, other.RetriedBytes),
+		max(s.RetriedRequests, other.RetriedRequests)}
+}
+
+func (s Spent) all() Amount     { return Amount{s.Items, s.Bytes, s.Requests} }
+func (s Spent) retried() Amount { return Amount{s.Retried, s.RetriedBytes, s.RetriedRequests} }
+
+// An Amount is a number of checks, the bytes of their copies, and the requests that they make to the store.
+type Amount struct{ Items, Bytes, Requests int64 }
+
+// isUsedBy reports whether s is as much as a, or more, in one of the numbers. A negative number of a is no limit.
+func (a Amount) isUsedBy(s Amount) bool {
+	return a.Items >= 0 && s.Items >= a.Items || a.Bytes >= 0 && s.Bytes >= a.Bytes ||
+		a.Requests >= 0 && s.Requests >= a.Requests
 }
 
 const hoursOfBudget = 24
@@ -55,8 +80,7 @@ func (s Spending) or(other Spending) Spending {
 		if all == nil {
 			all = Spending{}
 		}
-		was := all[h]
-		all[h] = Spent{max(was.Items, n.Items), max(was.Bytes, n.Bytes), max(was.Retried, n.Retried)}
+		all[h] = all[h].or(n)
 	}
 	return all
 }
@@ -71,18 +95,18 @@ func spentOf(c *pb.Checkpoint) Spending {
 // A Budget bounds the checks that the rounds over the spaces of a store request in a day. It is safe for concurrent
 // use. Several processes together may exceed it by a page each.
 type Budget struct {
-	items, bytes int64 // 0: any number
-	checkpoints  func() []*pb.Checkpoint
-	turn         chan struct{} // is held by the round that requests checks
+	limit       Amount // 0: any number
+	checkpoints func() []*pb.Checkpoint
+	turn        chan struct{} // is held by the round that requests checks
 	// taken has what the rounds of this process have requested, by the name of the split: their checkpoints may not be
 	// read yet. turn guards it.
 	taken map[string]Spending
 }
 
-// NewBudget returns a budget of items and bytes; 0: it only counts them. The last item may exceed the bytes.
+// NewBudget returns a budget; what is 0 in limit is only counted. The last item may exceed the bytes and the requests.
 // checkpoints returns the newest checkpoints of the fixity rounds over the spaces of the store.
-func NewBudget(items, bytes int64, checkpoints func() []*pb.Checkpoint) *Budget {
-	return &Budget{items, bytes, checkpoints, make(chan struct{}, 1), map[string]Spending{}}
+func NewBudget(limit Amount, checkpoints func() []*pb.Checkpoint) *Budget {
+	return &Budget{limit, checkpoints, make(chan struct{}, 1), map[string]Spending{}}
 }
 
 // acquire returns false if another round of this process requests checks of the store now.
@@ -104,15 +128,16 @@ func (b *Budget) release() {
 	}
 }
 
-// An allowance is what a page may request now. A negative number is no limit.
-type allowance struct{ items, bytes, retried int64 }
+// An allowance is what a page may request now, in all, and of copies whose newest check did not pass. A negative number
+// is no limit.
+type allowance struct{ all, retried Amount }
 
-var unlimited = allowance{-1, -1, -1}
+var unlimited = allowance{Amount{-1, -1, -1}, Amount{-1, -1, -1}}
 
 // left returns what a page may request now: at most the share of an hour, so that the spaces of a store take turns.
-// Copies whose newest check did not pass take a quarter of the items of a day at most.
+// Copies whose newest check did not pass take a quarter of each number of a day at most.
 func (b *Budget) left(now time.Time) allowance {
-	if b == nil || b.items == 0 && b.bytes == 0 {
+	if b == nil || b.limit == (Amount{}) {
 		return unlimited
 	}
 	var spent Spent
@@ -121,17 +146,23 @@ func (b *Budget) left(now time.Time) allowance {
 			spent.add(n)
 		}
 	}
-	page := func(budget, spent int64) int64 { return max(0, min(budget-spent, max(1, budget/hoursOfBudget))) }
-	left := unlimited
-	if b.items > 0 {
-		left.items, left.retried = page(b.items, spent.Items), max(0, (b.items+3)/4-spent.Retried)
-	}
-	if b.bytes > 0 {
-		if left.bytes = page(b.bytes, spent.Bytes); left.bytes == 0 {
-			left.items = 0
+	page := func(budget, spent int64) int64 {
+		if budget == 0 {
+			return -1
 		}
+		return max(0, min(budget-spent, max(1, budget/hoursOfBudget)))
 	}
-	return left
+	quarter := func(budget, spent int64) int64 {
+		if budget == 0 {
+			return -1
+		}
+		return max(0, (budget+3)/4-spent)
+	}
+	each := func(left func(budget, spent int64) int64, spent Amount) Amount {
+		return Amount{left(b.limit.Items, spent.Items), left(b.limit.Bytes, spent.Bytes),
+			left(b.limit.Requests, spent.Requests)}
+	}
+	return allowance{each(page, spent.all()), each(quarter, spent.retried())}
 }
 
 // spending returns what the rounds over the store have requested, in all processes, by split.

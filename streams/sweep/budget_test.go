@@ -25,34 +25,44 @@ func TestBudgetLeft(t *testing.T) {
 		}
 		return &pb.Checkpoint{Sweep: FixitySweep, Split: split, Cursor: cursor}
 	}
+	one := func(s Spending) []*pb.Checkpoint { return []*pb.Checkpoint{point("a", s)} }
+	left := func(items, bytes, retried, retriedBytes int64) allowance {
+		return allowance{Amount{items, bytes, -1}, Amount{retried, retriedBytes, -1}}
+	}
 	for name, tt := range map[string]struct {
-		items, bytes int64
-		points       []*pb.Checkpoint
-		taken        map[string]Spending
-		want         allowance
+		limit  Amount
+		points []*pb.Checkpoint
+		taken  map[string]Spending
+		want   allowance
 	}{
-		"no limit":         {0, 0, []*pb.Checkpoint{point("a", ago(0, Spent{Items: 5}))}, nil, unlimited},
-		"nothing is spent": {10, 100, nil, nil, allowance{1, 4, 3}},
-		"a large one":      {2400, 0, nil, nil, allowance{100, -1, 600}},
-		"of two splits": {10, 100, []*pb.Checkpoint{point("a", ago(1, Spent{3, 30, 1})), point("b", ago(2, Spent{4, 40, 1}))},
-			nil, allowance{1, 4, 1}},
-		"23 hours ago":        {10, 0, []*pb.Checkpoint{point("a", ago(23, Spent{Items: 9}))}, nil, allowance{1, -1, 3}},
-		"a day ago":           {10, 0, []*pb.Checkpoint{point("a", ago(24, Spent{Items: 10}))}, nil, allowance{0, -1, 3}},
-		"more than a day ago": {10, 0, []*pb.Checkpoint{point("a", ago(25, Spent{Items: 10}))}, nil, allowance{1, -1, 3}},
-		"by a clock ahead":    {10, 0, []*pb.Checkpoint{point("a", ago(-30, Spent{Items: 10}))}, nil, allowance{1, -1, 3}},
-		"of the round before": {10, 0, []*pb.Checkpoint{{Sweep: FixitySweep, Split: "a",
-			Previous: point("a", ago(1, Spent{Items: 10})).GetCursor()}}, nil, allowance{0, -1, 3}},
-		"more than there is":   {10, 0, []*pb.Checkpoint{point("a", ago(0, Spent{11, 0, 5}))}, nil, allowance{0, -1, 0}},
-		"all bytes":            {10, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 100, 0}))}, nil, allowance{0, 0, 3}},
-		"only bytes":           {0, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 99, 1}))}, nil, allowance{-1, 1, -1}},
-		"only bytes, all":      {0, 100, []*pb.Checkpoint{point("a", ago(0, Spent{1, 100, 0}))}, nil, allowance{0, 0, -1}},
-		"a checkpoint is late": {10, 0, nil, map[string]Spending{"fixity/a": ago(0, Spent{Items: 10})}, allowance{0, -1, 3}},
-		"taken, and in the checkpoint": {10, 0, []*pb.Checkpoint{point("a", ago(0, Spent{Items: 9}))},
-			map[string]Spending{"fixity/a": ago(0, Spent{Items: 8})}, allowance{1, -1, 3}},
-		"a cursor that cannot be read": {10, 0, []*pb.Checkpoint{{Sweep: FixitySweep, Split: "a", Cursor: []byte("x")}}, nil,
-			allowance{1, -1, 3}},
+		"no limit":         {Amount{0, 0, 0}, one(ago(0, Spent{Items: 5})), nil, unlimited},
+		"nothing is spent": {Amount{10, 100, 0}, nil, nil, left(1, 4, 3, 25)},
+		"a large one":      {Amount{2400, 0, 0}, nil, nil, left(100, -1, 600, -1)},
+		"of two splits": {Amount{10, 100, 0}, []*pb.Checkpoint{point("a", ago(1, Spent{3, 30, 0, 1, 10, 0})),
+			point("b", ago(2, Spent{4, 40, 0, 1, 5, 0}))},
+			nil, left(1, 4, 1, 10)},
+		"23 hours ago":        {Amount{10, 0, 0}, one(ago(23, Spent{Items: 9})), nil, left(1, -1, 3, -1)},
+		"a day ago":           {Amount{10, 0, 0}, one(ago(24, Spent{Items: 10})), nil, left(0, -1, 3, -1)},
+		"more than a day ago": {Amount{10, 0, 0}, one(ago(25, Spent{Items: 10})), nil, left(1, -1, 3, -1)},
+		"by a clock ahead":    {Amount{10, 0, 0}, one(ago(-30, Spent{Items: 10})), nil, left(1, -1, 3, -1)},
+		"of the round before": {Amount{10, 0, 0}, []*pb.Checkpoint{{Sweep: FixitySweep, Split: "a",
+			Previous: point("a", ago(1, Spent{Items: 10})).GetCursor()}}, nil, left(0, -1, 3, -1)},
+		"more than there is": {Amount{10, 0, 0}, one(ago(0, Spent{11, 0, 0, 5, 0, 0})), nil, left(0, -1, 0, -1)},
+		"all bytes":          {Amount{10, 100, 0}, one(ago(0, Spent{1, 100, 0, 0, 0, 0})), nil, left(1, 0, 3, 25)},
+		"only bytes":         {Amount{0, 100, 0}, one(ago(0, Spent{1, 99, 0, 1, 20, 0})), nil, left(-1, 1, -1, 5)},
+		"only bytes, all":    {Amount{0, 100, 0}, one(ago(0, Spent{1, 100, 0, 1, 30, 0})), nil, left(-1, 0, -1, 0)},
+		"requests": {Amount{0, 0, 48}, one(ago(1, Spent{Items: 4, Requests: 40, Retried: 1, RetriedRequests: 7})), nil,
+			allowance{Amount{-1, -1, 2}, Amount{-1, -1, 5}}},
+		"all requests": {Amount{10, 0, 48}, one(ago(1, Spent{Items: 4, Requests: 48, Retried: 1, RetriedRequests: 12})),
+			nil, allowance{Amount{1, -1, 0}, Amount{2, -1, 0}}},
+		"a checkpoint is late": {Amount{10, 0, 0}, nil, map[string]Spending{"fixity/a": ago(0, Spent{Items: 10})},
+			left(0, -1, 3, -1)},
+		"taken, and in the checkpoint": {Amount{10, 0, 0}, one(ago(0, Spent{Items: 9})),
+			map[string]Spending{"fixity/a": ago(0, Spent{Items: 8})}, left(1, -1, 3, -1)},
+		"a cursor that cannot be read": {Amount{10, 0, 0}, []*pb.Checkpoint{{Sweep: FixitySweep, Split: "a",
+			Cursor: []byte("x")}}, nil, left(1, -1, 3, -1)},
 	} {
-		b := NewBudget(tt.items, tt.bytes, func() []*pb.Checkpoint { return tt.points })
+		b := NewBudget(tt.limit, func() []*pb.Checkpoint { return tt.points })
 		if tt.taken != nil {
 			b.taken = tt.taken
 		}
@@ -66,13 +76,14 @@ func TestBudgetLeft(t *testing.T) {
 // requested before.
 func TestRoundWithBudget(t *testing.T) {
 	for name, tt := range map[string]struct {
-		items, bytes int64
-		perDay, days int64
+		items, bytes, requests int64
+		perDay, days           int64
 	}{
-		"no limit": {0, 0, 11, 1},
-		"items":    {4, 0, 4, 3},
-		"bytes":    {0, 12, 3, 4}, // of 5 bytes each: the third exceeds them
-		"both":     {2, 12, 2, 6},
+		"no limit": {0, 0, 0, 11, 1},
+		"items":    {4, 0, 0, 4, 3},
+		"bytes":    {0, 12, 0, 3, 4}, // of 5 bytes each: the third exceeds them
+		"requests": {0, 0, 12, 4, 3}, // three for each check
+		"all":      {2, 12, 12, 2, 6},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -85,7 +96,8 @@ func TestRoundWithBudget(t *testing.T) {
 				w.begun = begun
 				perDay := map[int64]int64{}
 				c := w.config()
-				c.Budget = NewBudget(tt.items, tt.bytes, func() []*pb.Checkpoint { return points })
+				c.Requests = func(int64) int64 { return 3 }
+				c.Budget = NewBudget(Amount{tt.items, tt.bytes, tt.requests}, func() []*pb.Checkpoint { return points })
 				last := time.Duration(0)
 				w.publish = func(int) (bool, error) {
 					perDay[int64(time.Since(begun)/(24*time.Hour))] = int64(len(of[*pb.FixityTask](w)))
@@ -116,8 +128,8 @@ func TestRoundWithBudget(t *testing.T) {
 					t.Errorf("the round ended with %v, %v", at, err)
 				}
 				points = []*pb.Checkpoint{end}
-				again := NewBudget(tt.items, tt.bytes, func() []*pb.Checkpoint { return points })
-				if left := again.left(time.Now()); tt.items > 0 && left.items >= tt.items {
+				again := NewBudget(Amount{tt.items, tt.bytes, tt.requests}, func() []*pb.Checkpoint { return points })
+				if left := again.left(time.Now()); tt.items > 0 && left.all.Items >= tt.items {
 					t.Errorf("%v is left after a restart", left)
 				}
 			})
@@ -125,21 +137,38 @@ func TestRoundWithBudget(t *testing.T) {
 	}
 }
 
-// Copies whose newest check did not pass take a quarter of a budget.
+// Copies whose newest check did not pass take a quarter of a budget, of items and of bytes.
 func TestRetriedCopiesWithBudget(t *testing.T) {
-	w := newHarness(t)
-	for i := range 8 {
-		c := w.add("photos", fmt.Sprint(i), 0)
-		if i < 6 {
-			w.copies[c].LastAttempt = timestamppb.New(start.Add(-time.Hour))
-		}
-	}
-	c := w.config()
-	c.Page = 10
-	c.Budget = NewBudget(10, 0, func() []*pb.Checkpoint { return nil })
-	s, err := w.run(c, nil)
-	if got := items(of[*pb.FixityTask](w)); err != nil || fmt.Sprint(got) != "[0 1 2 6 7]" || s.Counts[Requested] != 5 {
-		t.Errorf("got %q, %v, %v", got, s.Counts, err)
+	for name, tt := range map[string]struct {
+		items, bytes, requests int64
+		want                   string
+	}{
+		"of items":       {10, 0, 0, "[0 1 2 6 7]"},
+		"of bytes":       {0, 60, 0, "[0 1 2 6 7]"}, // of 5 bytes each: 15 are a quarter
+		"of fewer bytes": {0, 44, 0, "[0 1 2 6 7]"}, // the last one exceeds them
+		"of both":        {10, 20, 0, "[0 6 7]"},
+		"of requests":    {0, 0, 48, "[0 1 2 6 7]"}, // four for each check
+		"no limit":       {0, 0, 0, "[0 1 2 3 4 5 6 7]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newHarness(t)
+				w.begun = time.Now()
+				for i := range 8 {
+					c := w.add("photos", fmt.Sprint(i), 0)
+					if i < 6 {
+						w.copies[c].LastAttempt = timestamppb.New(start.Add(-time.Hour))
+					}
+				}
+				c := w.config()
+				c.Page, c.Requests = 10, func(size int64) int64 { return size - 1 }
+				c.Budget = NewBudget(Amount{tt.items, tt.bytes, tt.requests}, func() []*pb.Checkpoint { return nil })
+				_, err := w.run(c, nil)
+				if got := fmt.Sprint(items(of[*pb.FixityTask](w))); err != nil || got != tt.want {
+					t.Errorf("got %s, %v, want %s", got, err, tt.want)
+				}
+			})
+		})
 	}
 }
 
@@ -154,7 +183,7 @@ func TestTwoSpacesWithOneBudget(t *testing.T) {
 		}
 		c := w.config()
 		c.Due = slowDue{w}
-		c.Budget, c.Detach = NewBudget(0, 0, func() []*pb.Checkpoint { return nil }), true
+		c.Budget, c.Detach = NewBudget(Amount{}, func() []*pb.Checkpoint { return nil }), true
 		var splits []Split
 		for _, c.Space = range []string{"photos", "papers"} {
 			m, err := c.Split(c.Request)
@@ -200,7 +229,7 @@ func TestRoundAtTheEndOfItsBudget(t *testing.T) {
 				c := w.config()
 				c.Page = 1
 				used := Spending{hourOf(begun): Spent{Items: int64(24 - due)}}
-				c.Budget = NewBudget(24, 0, func() []*pb.Checkpoint { return nil })
+				c.Budget = NewBudget(Amount{Items: 24}, func() []*pb.Checkpoint { return nil })
 				c.Budget.taken["fixity/acme/2/papers"] = used
 				s, err := w.run(c, nil)
 				if err != nil || s.Counts[Requested] != int64(due) || time.Since(begun) > 10*time.Minute {

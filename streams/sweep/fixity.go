@@ -42,9 +42,11 @@ type Request struct {
 	// All checks every copy regardless of its last pass, ahead of the periodic rounds. Such rounds have a checkpoint of
 	// their own, beside those, and resume only with the same Begun.
 	All bool
-	// Prefix selects the items that begin with it; empty: all. Only a round with All has one. It runs by Sweeper.Once, and
-	// its report is of kind PrefixReport.
+	// Prefix selects the items that begin with it; empty: all. Only a round with All has one.
 	Prefix string
+	// Some: the round is over some items only, by Prefix or Items. It runs by Sweeper.Once, its report is of kind
+	// PrefixReport, and it does not count as the first one of the space.
+	Some bool
 	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
 	Period time.Duration
 	// Detach lets Sweeper.Rounds return when all checks are requested. A later call, or the sweeper of another process,
@@ -56,6 +58,8 @@ type Request struct {
 	Items func(item string) bool
 	// Budget bounds and counts what the rounds over the store request; nil: nothing does.
 	Budget *Budget
+	// Requests returns how many requests the check of a copy of a size makes to the store; nil: they are not counted.
+	Requests func(size int64) int64
 	// Asserts says that a pass counts that rests on what the store asserts: it does not always read.
 	Asserts bool
 	// ReadPercent is, with Asserts, the percentage of the copies whose bytes periodic rounds read in a period.
@@ -125,7 +129,8 @@ type Queue interface {
 // Offsets are offsets by topic and partition.
 type Offsets map[schemas.Topic]map[int32]int64
 
-// retries is the number of times in a period that a copy is due whose newest check did not pass.
+// retries is the number of times in a period that a copy is due whose newest check did not pass, at most: the time
+// between its checks grows from this share of the period to all of it.
 const retries = 30
 
 // Split returns the split of a request.
@@ -150,7 +155,7 @@ func (f FixityRounds) Split(r Request) (Split, error) {
 	if r.All {
 		other = FixitySweep
 	}
-	if r.Prefix != "" { // it is never the first round
+	if r.Some { // it is never the first round
 		return m, nil
 	}
 	// It is the first round if none has checked these copies before: neither kind of rounds has a checkpoint, except an
@@ -177,8 +182,8 @@ func (f FixityRounds) config(r Request) (*fixitySweep, error) {
 		return nil, errors.New("fixity sweep: due, results, queue, checked or lag is missing")
 	case r.Account == "" || r.Store == "" || r.Space == "":
 		return nil, errors.New("fixity sweep: account, store or space is missing")
-	case r.Prefix != "" && !r.All:
-		return nil, errors.New("fixity sweep: a periodic round has a prefix")
+	case r.Prefix != "" && (!r.All || !r.Some):
+		return nil, errors.New("fixity sweep: a round over a whole space, or a periodic one, has a prefix")
 	case f.Page < 0 || f.MaxWait < 0 || r.Period < 0:
 		return nil, errors.New("fixity sweep: page, max wait or period is negative")
 	}
@@ -219,7 +224,7 @@ func (s *fixitySweep) splitName() string {
 // cause returns what the tasks of a round have as their cause: its id. That of a round over some items is another word,
 // so that it does not count as the first round of the space.
 func (s *fixitySweep) cause(r Round) string {
-	if s.Prefix != "" {
+	if s.Some {
 		return s.splitName()
 	}
 	return r.ID

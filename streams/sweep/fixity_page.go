@@ -29,9 +29,10 @@ type fixityCursor struct {
 
 // A selection says which copies are due in a round, with the fields of schemas.DueQuery.
 type selection struct {
-	PassedBefore    time.Time `json:"PassedBefore,omitzero"`
-	AttemptedBefore time.Time `json:"AttemptedBefore,omitzero"`
-	Asserted        bool      `json:"Asserted,omitempty"`
+	PassedBefore    time.Time     `json:"PassedBefore,omitzero"`
+	AttemptedBefore time.Time     `json:"AttemptedBefore,omitzero"`
+	Period          time.Duration `json:"Period,omitempty"` // in nanoseconds
+	Asserted        bool          `json:"Asserted,omitempty"`
 }
 
 func cursorOf(b []byte) (c fixityCursor, err error) {
@@ -74,16 +75,16 @@ func (s *fixitySweep) selection(r Round) selection {
 	}
 	q := selection{Asserted: s.Asserts, PassedBefore: r.Started.Add(min(s.interval(r), age) - age)}
 	if age > 0 {
-		q.AttemptedBefore = r.Started.Add(-age / retries)
+		q.AttemptedBefore, q.Period = r.Started.Add(-age/retries), age
 	}
 	return q
 }
 
 // query returns the query of a page.
-func (s *fixitySweep) query(at fixityCursor) schemas.DueQuery {
+func (s *fixitySweep) query(r Round, at fixityCursor) schemas.DueQuery {
 	return schemas.DueQuery{Account: s.Account, Store: s.Store, Space: s.Space, Prefix: s.Prefix, Limit: s.Page,
 		After: at.DueCursor, PassedBefore: at.Selection.PassedBefore, AttemptedBefore: at.Selection.AttemptedBefore,
-		Asserted: at.Selection.Asserted}
+		Begun: r.Started, Period: at.Selection.Period, Asserted: at.Selection.Asserted}
 }
 
 func (s *fixitySweep) sweep(ctx context.Context, round Round, cursor []byte) (page Page, err error) {
@@ -103,13 +104,13 @@ func (s *fixitySweep) sweep(ctx context.Context, round Round, cursor []byte) (pa
 	defer s.Budget.release()
 	now := time.Now()
 	left := s.Budget.left(now)
-	if left.items == 0 {
-		if none, err := s.noneDue(ctx, at); !none || err != nil {
+	if left.all.isUsedBy(Amount{}) {
+		if none, err := s.noneDue(ctx, round, at); !none || err != nil {
 			return Page{Wait: untilMore(now)}, err
 		}
 		return s.requested(Page{}, at, now, Spent{})
 	}
-	copies, end, all, err := s.due(ctx, at, left)
+	copies, end, all, err := s.due(ctx, round, at, left)
 	if err != nil {
 		return Page{}, fmt.Errorf("read due copies: %w", err)
 	}
@@ -141,8 +142,8 @@ func (s *fixitySweep) requested(page Page, at fixityCursor, now time.Time, spent
 }
 
 // noneDue reports whether a round has nothing more to request.
-func (s *fixitySweep) noneDue(ctx context.Context, at fixityCursor) (bool, error) {
-	q := s.query(at)
+func (s *fixitySweep) noneDue(ctx context.Context, round Round, at fixityCursor) (bool, error) {
+	q := s.query(round, at)
 	q.Limit = 1
 	copies, _, err := s.Due.Due(ctx, q)
 	if err != nil {
@@ -154,22 +155,21 @@ func (s *fixitySweep) noneDue(ctx context.Context, at fixityCursor) (bool, error
 // due returns the copies of the next page, its cursor, and whether there are no more. The page ends with the copy with
 // which the allowance is used up.
 func (s *fixitySweep) due(
-	ctx context.Context, at fixityCursor, left allowance,
+	ctx context.Context, round Round, at fixityCursor, left allowance,
 ) (copies []schemas.KnownCopy, end schemas.DueCursor, all bool, err error) {
-	q := s.query(at)
-	if left.items > 0 && s.Items == nil {
-		q.Limit = int(min(int64(q.Limit), left.items))
+	q := s.query(round, at)
+	if left.all.Items > 0 && s.Items == nil {
+		q.Limit = int(min(int64(q.Limit), left.all.Items))
 	}
 	if copies, end, err = s.Due.Due(ctx, q); err != nil {
 		return nil, end, false, err
 	}
-	items, bytes := left.items, left.bytes
+	var taken Spent
 	for n, k := range copies {
 		if !s.selects(k) {
 			continue
 		}
-		items, bytes = items-1, bytes-sizeOf(k)
-		if (left.items > 0 && items == 0 || left.bytes > 0 && bytes <= 0) && n+1 < len(copies) {
+		if taken.add(s.spent(k)); left.all.isUsedBy(taken.all()) && n+1 < len(copies) {
 			q.Limit = n + 1
 			copies, end, err = s.Due.Due(ctx, q) // for the cursor
 			break
@@ -180,20 +180,27 @@ func (s *fixitySweep) due(
 
 func (s *fixitySweep) selects(k schemas.KnownCopy) bool { return s.Items == nil || s.Items(k.Item) }
 
-func sizeOf(k schemas.KnownCopy) int64 { return max(0, k.Record.GetManifest().GetSize()) }
+// spent returns what a check of a copy takes of a budget.
+func (s *fixitySweep) spent(k schemas.KnownCopy) Spent {
+	n := Spent{Items: 1, Bytes: max(0, k.Record.GetManifest().GetSize())}
+	if s.Requests != nil {
+		n.Requests = s.Requests(n.Bytes)
+	}
+	if isRetried(k.Record) {
+		n.Retried, n.RetriedBytes, n.RetriedRequests = n.Items, n.Bytes, n.Requests
+	}
+	return n
+}
 
 // request returns the page of the tasks of copies.
 func (s *fixitySweep) request(round Round, copies []schemas.KnownCopy, left allowance) (page Page, spent Spent) {
 	for _, k := range copies {
-		retried := isRetried(k.Record)
-		if !s.selects(k) || retried && spent.Retried == left.retried { // a later round requests the others
+		more := s.spent(k)
+		if !s.selects(k) || more.Retried > 0 && left.retried.isUsedBy(spent.retried()) { // a later round requests the others
 			continue
 		}
 		page.Messages = append(page.Messages, s.task(round, k))
-		spent.add(Spent{Items: 1, Bytes: sizeOf(k)})
-		if retried {
-			spent.Retried++
-		}
+		spent.add(more)
 	}
 	page.Emitted, page.Counts = spent.Items, map[string]int64{Requested: spent.Items, RequestedBytes: spent.Bytes}
 	return page, spent

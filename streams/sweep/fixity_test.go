@@ -456,7 +456,7 @@ func TestRoundOfAPrefix(t *testing.T) {
 		w := newHarness(t)
 		w.fill()
 		c := w.config()
-		c.All, c.Prefix = true, "a/b"
+		c.All, c.Some, c.Prefix = true, true, "a/b"
 		m, err := c.Split(c.Request)
 		if err != nil {
 			t.Fatal(err)

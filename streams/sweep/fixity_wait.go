@@ -49,7 +49,7 @@ func (s *fixitySweep) poll(ctx context.Context, round Round, at fixityCursor, no
 		q.Since = at.Waiting
 	}
 	at.DueCursor = schemas.DueCursor{}
-	q.First = s.query(at)
+	q.First = s.query(round, at)
 	waited := now.Sub(at.Waiting)
 	again := Page{Wait: min(max(waited/20, firstPoll), lastPoll)}
 	if waited < s.MaxWait {
@@ -127,9 +127,13 @@ func (s *fixitySweep) report(r Result) *pb.Report {
 		report.Counts[ReadPercent] = int64(s.ReadPercent)
 	}
 	var details []string
-	if s.Prefix != "" {
+	if s.Some {
 		report.Kind = PrefixReport
-		details = append(details, fmt.Sprintf("only items that begin with %q, to which all counts refer", s.Prefix))
+		which := "only items that the filters select; live copies are those of the space"
+		if s.Prefix != "" {
+			which = fmt.Sprintf("only items that begin with %q, to which all counts refer", s.Prefix)
+		}
+		details = append(details, which)
 	}
 	if !report.Complete {
 		details = append(details, fmt.Sprintf("%d checks have no final result", missing))

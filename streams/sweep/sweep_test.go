@@ -83,7 +83,7 @@ func TestRound(t *testing.T) {
 	}
 	for _, q := range w.queries {
 		if !q.PassedBefore.Equal(start.Add(-24*time.Hour)) || !q.AttemptedBefore.Equal(start.Add(-48*time.Minute)) ||
-			q.Space != "photos" {
+			!q.Begun.Equal(start) || q.Period != 24*time.Hour || q.Space != "photos" {
 			t.Errorf("asked for %+v", q)
 		}
 	}
@@ -114,7 +114,7 @@ func TestStoredCursor(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `{"LastPass":"2026-02-27T12:00:00Z","Item":"a/b","Selection":{"PassedBefore":"2026-02-28T12:00:00Z",` +
-		`"AttemptedBefore":"2026-03-01T11:12:00Z"},"Requested":1}`
+		`"AttemptedBefore":"2026-03-01T11:12:00Z","Period":86400000000000},"Requested":1}`
 	if got := string(of[*pb.Checkpoint](w)[1].GetCursor()); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -68,7 +68,7 @@ func (k dueKey) compare(other dueKey) int {
 // It also returns the cursor of the next page. If it returns fewer copies than q.Limit there are no more. A copy may
 // have been checked or deleted since its selection, up to half an hour ago.
 func (d *Due) Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error) {
-	q.PassedBefore, q.AttemptedBefore = instant(q.PassedBefore), instant(q.AttemptedBefore)
+	q.PassedBefore, q.AttemptedBefore, q.Begun = instant(q.PassedBefore), instant(q.AttemptedBefore), instant(q.Begun)
 	keys, ahead, err := d.keys(ctx, q)
 	if err != nil || len(keys) == 0 {
 		return nil, q.After, err
@@ -250,6 +250,18 @@ func lastPass(asserted bool) string {
 		" toInt64(bitShiftRight(asserted_ver, 83)), 0))"
 }
 
+// retryDue returns the condition that the newest check of a copy of checkedCopies has passed, or is old enough to be
+// made again, with its arguments. The state of a copy does not have the number of its failures; the time for which it
+// has been failing at its newest check doubles with each of them.
+func retryDue(q schemas.DueQuery) (condition string, args []any) {
+	condition, args = "attempted < ?", []any{shifted(q.AttemptedBefore)}
+	if q.Period > 0 {
+		condition += " AND (attempted < ? OR attempted - if(good > 0, good + ?, since) <= ? - attempted)"
+		args = append(args, shifted(q.PassedBefore), q.Period.Milliseconds(), shifted(q.Begun))
+	}
+	return "(attempted <= greatest(good, since) OR " + condition + ")", args
+}
+
 // selectDue returns the first n keys of the copies that are due.
 func selectDue(ctx context.Context, db *clickhouse.DB, q schemas.DueQuery, n int) ([]dueKey, error) {
 	statement := "SELECT item, good FROM (" + checkedCopies(q.Asserted) + ") WHERE live"
@@ -259,9 +271,10 @@ func selectDue(ctx context.Context, db *clickhouse.DB, q schemas.DueQuery, n int
 		args = append(args, shifted(q.PassedBefore))
 	}
 	if !q.AttemptedBefore.IsZero() {
+		again, times := retryDue(q)
 		// An attempt in the future is that of a clock that was ahead.
-		statement += " AND (attempted <= greatest(good, since) OR attempted < ? OR attempted > ?)"
-		args = append(args, shifted(q.AttemptedBefore), shifted(time.Now().Add(clockLag)))
+		statement += " AND (" + again + " OR attempted > ?)"
+		args = append(append(args, times...), shifted(time.Now().Add(clockLag)))
 	}
 	if q.After != (schemas.DueCursor{}) {
 		statement += " AND (good, item) > (?, ?)"

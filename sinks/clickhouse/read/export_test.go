@@ -69,3 +69,18 @@ func CountRows(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (i
 	n, err := db.Count(ctx, "count rows of the state", "SELECT count() AS n FROM ("+recordsStatement(copies[0])+")")
 	return int(n), err
 }
+
+// IsRetryDue reports whether a copy is due by its newest check. It has its content since a time, and passed last at
+// good; zero: never.
+func IsRetryDue(
+	ctx context.Context, db *clickhouse.DB, q schemas.DueQuery, since, good, attempted time.Time,
+) (bool, error) {
+	again, args := retryDue(q)
+	type row struct {
+		Due bool `ch:"due"`
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "ask whether a copy is due", "SELECT toBool("+again+") AS due FROM ("+
+		"SELECT toInt64(?) AS since, toInt64(?) AS good, toInt64(?) AS attempted)",
+		append(args, shifted(since), shifted(good), shifted(attempted))...)
+	return err == nil && rows[0].Due, err
+}

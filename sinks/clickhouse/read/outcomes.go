@@ -109,8 +109,9 @@ type SpaceRound struct {
 	Round   string
 	Started time.Time
 	Since   time.Time // its checks began at this time, or later
-	// PassedBefore, AttemptedBefore and Asserted are those of the round's schemas.DueQuery.
+	// PassedBefore, AttemptedBefore, Period and Asserted are those of the round's schemas.DueQuery.
 	PassedBefore, AttemptedBefore time.Time
+	Period                        time.Duration
 	Asserted                      bool
 	VerifiedSince                 time.Time // a copy counts as verified that has passed since
 }
@@ -216,8 +217,10 @@ func SpaceRoundCounts(ctx context.Context, db *clickhouse.DB, r SpaceRound) (c R
 	// A copy with a result of the round is not due any more, unless the round selects copies whatever their last attempt.
 	stillDue, args := "false", []any{shifted(r.VerifiedSince)}
 	if !r.AttemptedBefore.IsZero() {
-		stillDue = "good < ? AND (attempted <= greatest(good, since) OR attempted < ?)"
-		args = append(args, shifted(r.PassedBefore), shifted(r.AttemptedBefore))
+		again, times := retryDue(schemas.DueQuery{PassedBefore: r.PassedBefore, AttemptedBefore: r.AttemptedBefore,
+			Begun: r.Started, Period: r.Period})
+		stillDue = "good < ? AND " + again
+		args = append(append(args, shifted(r.PassedBefore)), times...)
 	}
 	now, err := clickhouse.Query[copies](ctx, db, "count the copies of a space",
 		"SELECT toInt64(countIf(live)) AS live_copies, toInt64(countIf(live AND effective >= greatest(?, 1))) AS verified,"+

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -270,3 +271,35 @@ func TestQuarantineInParts(t *testing.T) {
 type zeros struct{}
 
 func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// A read takes as many requests as ReadRequests returns.
+func TestReadRequests(t *testing.T) {
+	var gets atomic.Int64
+	srv := server(t, s3test.Options{Before: func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet {
+			gets.Add(1)
+		}
+		return false
+	}})
+	s := open(t, srv, func(c *Config) { c.PartBytes = testPart })
+	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{1, testPart, testPart + 1, len(plenty)} {
+		if err := put(t.Context(), s, "item", n, storage.PutOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		gets.Store(0)
+		if err := drain(s.Open(t.Context(), "s", "item", "")); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := gets.Load(), ReadRequests(int64(n), testPart); got != want {
+			t.Errorf("%d bytes: %d requests, want %d", n, got, want)
+		}
+	}
+	for size, want := range map[int64]int64{0: 1, 1: 1, 16 << 20: 1, 16<<20 + 1: 2, 1 << 30: 64} {
+		if got := ReadRequests(size, DefaultPartBytes); got != want {
+			t.Errorf("%d bytes: got %d, want %d", size, got, want)
+		}
+	}
+}

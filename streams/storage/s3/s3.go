@@ -79,10 +79,16 @@ type Config struct {
 	minPart int64 // minimum size of all parts except the last; tests use less than S3 allows [5 MiB]
 }
 
+// DefaultPartBytes is the default of Config.PartBytes.
+const DefaultPartBytes = 16 << 20
+
+// ReadRequests returns how many requests the reading of an object takes that is not empty.
+func ReadRequests(size, partBytes int64) int64 { return max(1, (size+partBytes-1)/partBytes) }
+
 func (c *Config) defaults() {
 	c.Region = cmp.Or(c.Region, "us-east-1")
 	c.minPart = cmp.Or(c.minPart, minPart)
-	c.PartBytes = max(cmp.Or(c.PartBytes, 16<<20), c.minPart)
+	c.PartBytes = max(cmp.Or(c.PartBytes, DefaultPartBytes), c.minPart)
 	c.parallel = max(cmp.Or(c.parallel, 4), 1)
 	c.staleAfter = cmp.Or(c.staleAfter, 7*24*time.Hour)
 	c.RestoreDays = cmp.Or(c.RestoreDays, 7)
