@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -72,20 +73,27 @@ func (p *periodicRounds) addJob(t *timetable, splits sweep.Kind) {
 }
 
 // job returns the split of a job of a store, or of none. do does one iteration, and returns what it has done also if it
-// fails. The rest is done by a later attempt.
-func (a *App) job(name, split string, of StoreName, do func(context.Context) (map[string]int64, error)) sweep.Split {
+// fails. The rest is done by a later attempt. Its log has the id of the iteration.
+func (a *App) job(
+	name, split string, of StoreName, do func(context.Context, *slog.Logger) (map[string]int64, error),
+) sweep.Split {
 	return sweep.Split{
 		Sweep: name, Name: split, Account: of.Account, Lag: noLag, Blocked: a.jobBlocked(name, of),
-		Pages: func(ctx context.Context, _ sweep.Round, _ []byte) (page sweep.Page, err error) {
+		Pages: func(ctx context.Context, round sweep.Round, _ []byte) (page sweep.Page, err error) {
 			at := jobCursor{a.jobRequests.newest(jobName(name, split)).id}
 			page.Last = true
-			if page.Counts, err = do(ctx); err != nil {
+			if page.Counts, err = do(ctx, a.iterationLog(name, split, round)); err != nil {
 				return page, retry.Unavailable(err) // not tried again at once
 			}
 			page.Next, err = json.Marshal(at)
 			return page, err
 		},
 	}
+}
+
+// iterationLog returns the log of an iteration of a job, with the keys of the log lines of its begin and end.
+func (a *App) iterationLog(name, split string, round sweep.Round) *slog.Logger {
+	return a.log.With("sweep", name, "split", split, "round", round.ID)
 }
 
 func noLag(context.Context) (int64, error) { return 0, nil }

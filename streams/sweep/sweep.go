@@ -226,7 +226,7 @@ func (r *runner) begin(m Split, c *pb.Checkpoint, baseline bool) (*run, error) {
 		n.summary.Round = Round{ID: id, Started: start, Baseline: baseline, Previous: c.GetCursor()}
 	}
 	n.log = r.log.With("sweep", m.Sweep, "split", m.Name, "round", n.summary.ID)
-	n.log.Info("begin round", "resumed", resumed)
+	n.log.Info("begin round", "started", n.summary.Started, "resumed", resumed)
 	return n, nil
 }
 

@@ -253,6 +253,9 @@ func (s *Sweeper) activate(ctx context.Context, m Split) *active {
 		log := s.deps.Log.With("sweep", m.Sweep, "split", m.Name)
 		switch {
 		case err == nil:
+		if a.run != nil {
+			log = a.run.log // with the id of the round
+		}
 			delete(s.failed, key)
 		case ctx.Err() != nil, errors.Is(err, errLost), errors.Is(err, ErrNotNow):
 		case errors.Is(err, ErrPaused):
