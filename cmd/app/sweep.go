@@ -48,17 +48,22 @@ type sweeping struct {
 // checkpoints holds the newest checkpoint of every split of every sweep, and of the brakes.
 type checkpoints struct {
 	*kafka.Table
-	mu    sync.Mutex // guards byKey
+	mu    sync.Mutex // guards the fields below
 	byKey map[string]*pb.Checkpoint
+	times map[string]sweepTimes // by sweep
 }
 
 func (a *App) newCheckpoints() (*checkpoints, error) {
-	c := &checkpoints{byKey: map[string]*pb.Checkpoint{}}
+	c := &checkpoints{byKey: map[string]*pb.Checkpoint{}, times: map[string]sweepTimes{}}
 	var err error
 	c.Table, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.byKey[string(key)], _ = d.Body.(*pb.Checkpoint) // nil for a tombstone
+		at, _ := d.Body.(*pb.Checkpoint) // nil for a tombstone
+		c.byKey[string(key)] = at
+		if at != nil {
+			c.times[at.GetSweep()] = c.times[at.GetSweep()].with(at)
+		}
 		return nil
 	})
 	if err != nil {
@@ -81,7 +86,7 @@ func (a *App) newSweeper(
 	d := sweep.SweeperDeps{Publisher: a.producer, Owns: owns, Skipped: skipped.reason, Log: a.log,
 		Checkpoint: known.of, CatchUp: known.CatchUp}
 	if owns != nil {
-		d.Looking = a.sweeperState().AddBusy
+		d.Looking, d.Metrics = a.sweeperState().AddBusy, a.sweepMetrics
 	}
 	return sweep.NewSweeper(sweep.SweeperConfig{Config: sweep.Config{MaxBacklog: int64(a.cfg.Sweep.MaxBacklog)},
 		Workers: workers}, d)

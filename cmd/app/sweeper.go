@@ -25,6 +25,10 @@ func (a *App) sweeper() ([]part, error) {
 			p.lookNow()
 		}
 	}
+	if a.registry != nil {
+		a.sweepMetrics = sweep.NewMetrics(a.registry, sweepLabels())
+		a.registry.MustRegister(newSweepTimes(known))
+	}
 	owner, err := kafka.NewOwnership(a.kafka, schemas.RoleSweeper, schemas.Checkpoints, lookNow)
 	if err != nil {
 		return nil, err
