@@ -226,7 +226,7 @@ func (a *App) checkOnce(ctx context.Context, r sweep.Request, from sweep.Once) (
 		if err != nil {
 			return err
 		}
-		m.Blocked = a.sweepBlocked(w.controls, sweep.FixitySweep, n)
+		m.Blocked = a.storeBlocked(w.controls, sweep.FixitySweep, n)
 		from, err = w.Once(ctx, m, from)
 		return err
 	})
@@ -246,7 +246,7 @@ func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Reque
 			if err != nil {
 				return err
 			}
-			m.Blocked = a.sweepBlocked(w.controls, sweep.FixitySweep, StoreName{r.Account, r.Store})
+			m.Blocked = a.storeBlocked(w.controls, sweep.FixitySweep, StoreName{r.Account, r.Store})
 			splits = append(splits, m)
 		}
 		results, err := w.rounds(ctx, splits)

@@ -260,6 +260,12 @@ type markerReader interface {
 	Marker(ctx context.Context) error
 }
 
+// storeBlocked returns a function that returns why a sweep may not work on a store now, or that the store does not
+// answer.
+func (a *App) storeBlocked(k *client.Controls, name string, of StoreName) func(context.Context) error {
+	return a.whileAnswering(of, a.sweepBlocked(k, name, of))
+}
+
 // whileAnswering returns blocked, or that a store does not answer: its work would wait in delay lanes, where no lag
 // counts it.
 func (a *App) whileAnswering(of StoreName, blocked func(context.Context) error) func(context.Context) error {
