@@ -36,6 +36,7 @@ import (
 	"github.com/millrace/millrace/streams/space"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 // Version is set by the linker.
@@ -73,7 +74,8 @@ type App struct {
 	registry        *prometheus.Registry // nil: http.listen is not set
 	lagMetrics      *admin.LagMetrics
 	workMetrics     *workMetrics
-	tracing         *tracing // nil: no spans
+	sweepMetrics    *sweep.Metrics // nil: http.listen is not set, or another process has role sweeper
+	tracing         *tracing       // nil: no spans
 	producer        *kafka.Producer
 	admin           *admin.Admin
 	watermark       *admin.Watermark
@@ -90,7 +92,8 @@ type App struct {
 	goneSpaces        space.Gone
 	skippedRounds     skippedRounds
 	jobRequests       jobRequests
-	onJobRequest      func()  // called after each request for a job; complete before the table actions runs
+	schedules         schedules
+	onJobRequest      func()  // called after each request for a job, or another schedule; complete before actions runs
 	answers           answers // of stores, to sweeps
 	dueReads          lazyDue
 	actions           *kafka.Table        // of the topic admin: the actions of operators that roles use

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"regexp"
 	"slices"
 	"strings"
@@ -112,11 +113,15 @@ func (a *App) exportSplit(r ExportRequest) sweep.Split {
 func (a *App) scheduledExport(e config.AuditExport) sweep.Split {
 	account, store, space := e.To()
 	of := StoreName{account, store}
-	m := a.exportSplit(ExportRequest{Name: e.Name, Account: e.Account, Format: e.FormatOrDefault(),
-		own: a.isExport,
-		Write: func(ctx context.Context, name string, text []byte, _ int) error {
-			return a.putExport(ctx, schemas.Copy{Account: account, Store: store, Space: space, Item: name}, text)
-		}})
+	r := ExportRequest{Name: e.Name, Account: e.Account, Format: e.FormatOrDefault(), own: a.isExport}
+	m := a.exportSplit(r)
+	m.Pages = func(ctx context.Context, round sweep.Round, cursor []byte) (sweep.Page, error) {
+		own, log := r, a.iterationLog(auditExport, e.Name, round)
+		own.Write = func(ctx context.Context, name string, text []byte, _ int) error {
+			return a.putExport(ctx, log, schemas.Copy{Account: account, Store: store, Space: space, Item: name}, text)
+		}
+		return a.exportSplit(own).Pages(ctx, round, cursor)
+	}
 	m.Blocked = a.jobBlocked(auditExport, of)
 	return m
 }
@@ -137,12 +142,12 @@ func (a *App) isExport(c *pb.Change) bool {
 }
 
 // putExport stores a file as an item, and publishes that.
-func (a *App) putExport(ctx context.Context, to schemas.Copy, text []byte) error {
+func (a *App) putExport(ctx context.Context, log *slog.Logger, to schemas.Copy, text []byte) error {
 	st, err := a.stores.configured(StoreName{to.Account, to.Store})
 	if err != nil {
 		return err
 	}
-	out, err := emit.New(st, emit.Config{Account: to.Account, Store: to.Store, Agent: "millrace audit export", Log: a.log},
+	out, err := emit.New(st, emit.Config{Account: to.Account, Store: to.Store, Agent: "millrace audit export", Log: log},
 		a.producer)
 	if err != nil {
 		return err

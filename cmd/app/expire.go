@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,15 +49,15 @@ func (e *expiry) splits() (all []sweep.Split) {
 	for _, n := range e.app.stores.storeNames() {
 		if st, err := e.app.stores.configured(n); err == nil && st.cfg.Layout != "plain" {
 			all = append(all, e.app.job(expireJob, schemas.Key(n.Account, n.Store), n,
-				func(ctx context.Context) (map[string]int64, error) { return e.expire(ctx, n) }))
+				func(ctx context.Context, log *slog.Logger) (map[string]int64, error) { return e.expire(ctx, log, n) }))
 		}
 	}
 	return all
 }
 
 // expire removes the expired content of one store, and returns what it has removed.
-func (e *expiry) expire(ctx context.Context, n StoreName) (map[string]int64, error) {
-	log := e.app.log.With("account", n.Account, "store", n.Store)
+func (e *expiry) expire(ctx context.Context, log *slog.Logger, n StoreName) (map[string]int64, error) {
+	log = log.With("account", n.Account, "store", n.Store)
 	done, is, err := e.expireStore(ctx, n, func(sum storage.Expired) {
 		log.Info("remove expired content", "uploads", sum.Uploads, "kept", sum.Retained, "bytes", sum.Bytes)
 	})

@@ -203,7 +203,7 @@ func TestExpiryGuard(t *testing.T) {
 			}
 			e := &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores),
 				incidents: func(context.Context) error { return tt.unknown }}
-			if _, err := e.expire(t.Context(), n); !errors.Is(err, tt.unknown) {
+			if _, err := e.expire(t.Context(), e.app.log, n); !errors.Is(err, tt.unknown) {
 				t.Errorf("got %v, want %v", err, tt.unknown)
 			}
 			remaining := 0

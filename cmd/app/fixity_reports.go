@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -121,7 +122,8 @@ func (a *App) reportSplit(r config.FixityReport) sweep.Split {
 				at.Until = last.Until
 			}
 			page.Last = true
-			if page.Counts, err = a.writeReports(ctx, r, last.Until, at.Until); err != nil {
+			log := a.iterationLog(reportJob, r.Name, round)
+			if page.Counts, err = a.writeReports(ctx, log, r, last.Until, at.Until); err != nil {
 				return page, retry.Unavailable(err) // not tried again at once
 			}
 			page.Next, err = json.Marshal(at)
@@ -131,7 +133,7 @@ func (a *App) reportSplit(r config.FixityReport) sweep.Split {
 
 // writeReports writes the reports of the rounds that have ended after since and not after until, and counts them.
 func (a *App) writeReports(
-	ctx context.Context, r config.FixityReport, since, until time.Time,
+	ctx context.Context, log *slog.Logger, r config.FixityReport, since, until time.Time,
 ) (map[string]int64, error) {
 	if err := a.sinkHas(ctx, schemas.Reports); err != nil {
 		return nil, err
@@ -153,7 +155,7 @@ func (a *App) writeReports(
 	fixityreport.Sort(rounds)
 	format := fixityreport.Format(r.FormatOrDefault())
 	name := fmt.Sprintf("%s-%s.%s", r.Name, until.UTC().Format("20060102T150405Z"), format)
-	err = a.putReport(ctx, r, name, func(w io.Writer) error {
+	err = a.putReport(ctx, log, r, name, func(w io.Writer) error {
 		return a.withoutGaps(ctx, func() error { return format.Write(w, rounds) })
 	})
 	if err != nil {
@@ -164,7 +166,9 @@ func (a *App) writeReports(
 }
 
 // putReport writes a file into the directory or the space of a setting.
-func (a *App) putReport(ctx context.Context, r config.FixityReport, name string, write func(io.Writer) error) error {
+func (a *App) putReport(
+	ctx context.Context, log *slog.Logger, r config.FixityReport, name string, write func(io.Writer) error,
+) error {
 	if r.Dir != "" {
 		return wholefile.Write(filepath.Join(r.Dir, name), write)
 	}
@@ -173,7 +177,7 @@ func (a *App) putReport(ctx context.Context, r config.FixityReport, name string,
 	if err != nil {
 		return err
 	}
-	out, err := emit.New(st, emit.Config{Account: account, Store: store, Agent: "millrace fixity report", Log: a.log},
+	out, err := emit.New(st, emit.Config{Account: account, Store: store, Agent: "millrace fixity report", Log: log},
 		a.producer)
 	if err != nil {
 		return err

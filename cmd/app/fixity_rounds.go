@@ -25,9 +25,7 @@ func (a *App) fixityRounds() sweep.FixityRounds {
 		},
 	}
 	f.LagHigh = a.lagIn(schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
-	if s := a.cfg.Sweep.Fixity; !s.Off() {
-		f.Next = func(started time.Time) time.Time { return s.Next(started, started) }
-	}
+	f.Next = func(started time.Time) time.Time { return a.scheduleOf(sweep.FixitySweep).Next(started, started) }
 	return f
 }
 
@@ -118,7 +116,7 @@ var errSkipped = errors.New("the round is skipped")
 // isScheduled reports whether the fixity sweep has rounds over a space in a store.
 func (a *App) isScheduled(n StoreName, space string) bool {
 	_, err := a.stores.configured(n)
-	return err == nil && !a.cfg.Sweep.Fixity.Off() && a.selects(sweep.FixitySweep, n, space)
+	return err == nil && !a.scheduleOf(sweep.FixitySweep).Off() && a.selects(sweep.FixitySweep, n, space)
 }
 
 // A FixityRound is the result of a fixity round over one space in a store.
@@ -237,7 +235,7 @@ func (a *App) checkOnce(ctx context.Context, r sweep.Request, from sweep.Once) (
 		if err != nil {
 			return err
 		}
-		m.Blocked = a.sweepBlocked(w.controls, sweep.FixitySweep, n)
+		m.Blocked = a.storeBlocked(w.controls, sweep.FixitySweep, n)
 		from, err = w.Once(ctx, m, from)
 		return err
 	})
@@ -257,7 +255,7 @@ func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Reque
 			if err != nil {
 				return err
 			}
-			m.Blocked = a.sweepBlocked(w.controls, sweep.FixitySweep, StoreName{r.Account, r.Store})
+			m.Blocked = a.storeBlocked(w.controls, sweep.FixitySweep, StoreName{r.Account, r.Store})
 			splits = append(splits, m)
 		}
 		results, err := w.rounds(ctx, splits)

@@ -235,17 +235,18 @@ func TestFixityReports(t *testing.T) {
 	}
 	end(0)
 	now := time.Now().Add(time.Minute)
-	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {
+	if _, err := s.a.writeReports(t.Context(), s.a.log, r, time.Time{}, now); err == nil {
 		t.Error("reports are written while the tables lack some")
 	}
 	s.sink(schemas.RoleSink)
 	for range 2 { // the second time the same file
-		counts, err := s.a.writeReports(t.Context(), r, time.Time{}, now)
+		counts, err := s.a.writeReports(t.Context(), s.a.log, r, time.Time{}, now)
 		if err != nil || counts["rounds"] != 1 || counts["files"] != 1 {
 			t.Errorf("got %v, %v", counts, err)
 		}
 	}
-	if counts, err := s.a.writeReports(t.Context(), r, now, now.Add(time.Minute)); err != nil || counts["files"] != 0 {
+	counts, err := s.a.writeReports(t.Context(), s.a.log, r, now, now.Add(time.Minute))
+	if err != nil || counts["files"] != 0 {
 		t.Errorf("with nothing new: %v, %v", counts, err)
 	}
 	files, err := filepath.Glob(filepath.Join(r.Dir, "*"))
@@ -274,7 +275,7 @@ func TestFixityReports(t *testing.T) {
 		t.Errorf("compared: %+v, %v", rounds, err)
 	}
 	r.Dir = filepath.Join(r.Dir, "none")
-	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {
+	if _, err := s.a.writeReports(t.Context(), s.a.log, r, time.Time{}, now); err == nil {
 		t.Error("a directory that is not there is no error")
 	}
 }

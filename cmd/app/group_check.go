@@ -55,7 +55,7 @@ func (a *App) groupSplit(w sweeping, space schemas.Copy, items func(string) bool
 		return sweep.Split{}, fmt.Errorf("check the groups of %s: %w", space, err)
 	}
 	return sweep.Split{Sweep: groups.Name, Name: schemas.Key(space.Account, space.Store, space.Space),
-		Account: space.Account, Pages: pages, Blocked: a.sweepBlocked(w.controls, groups.Name, n),
+		Account: space.Account, Pages: pages, Blocked: a.storeBlocked(w.controls, groups.Name, n),
 		Lag: a.lagOf(schemas.RoleChecker)}, nil
 }
 

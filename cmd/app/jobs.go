@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -36,24 +37,22 @@ func (a *App) jobs(known *checkpoints, owns func(sweep, split string) bool) (all
 		}
 		switch name {
 		case trimJob:
-			p.addJob(newTimetable(name, a.cfg.Trim.Schedule, a.log), func(context.Context) ([]sweep.Split, error) {
+			p.addJob(a.timetable(name), func(context.Context) ([]sweep.Split, error) {
 				return []sweep.Split{a.trimSplit(trimmer)}, nil
 			})
 		case expireJob:
-			p.addJob(newTimetable(name, a.cfg.Expire.Schedule, a.log), func(context.Context) ([]sweep.Split, error) {
+			p.addJob(a.timetable(name), func(context.Context) ([]sweep.Split, error) {
 				return expiry.splits(), nil
 			})
 		case reportJob:
 			for _, r := range a.cfg.Fixity.Reports {
-				t := newTimetable(jobName(name, r.Name), r.Schedule, a.log)
-				p.addJob(t, func(context.Context) ([]sweep.Split, error) {
+				p.addJob(a.timetable(jobName(name, r.Name)), func(context.Context) ([]sweep.Split, error) {
 					return []sweep.Split{a.reportSplit(r)}, nil
 				})
 			}
 		case auditExport:
 			for _, e := range a.cfg.Audit.Exports {
-				t := newTimetable(jobName(name, e.Name), e.Schedule, a.log)
-				p.addJob(t, func(context.Context) ([]sweep.Split, error) {
+				p.addJob(a.timetable(jobName(name, e.Name)), func(context.Context) ([]sweep.Split, error) {
 					return []sweep.Split{a.scheduledExport(e)}, nil
 				})
 			}
@@ -72,20 +71,27 @@ func (p *periodicRounds) addJob(t *timetable, splits sweep.Kind) {
 }
 
 // job returns the split of a job of a store, or of none. do does one iteration, and returns what it has done also if it
-// fails. The rest is done by a later attempt.
-func (a *App) job(name, split string, of StoreName, do func(context.Context) (map[string]int64, error)) sweep.Split {
+// fails. The rest is done by a later attempt. Its log has the id of the iteration.
+func (a *App) job(
+	name, split string, of StoreName, do func(context.Context, *slog.Logger) (map[string]int64, error),
+) sweep.Split {
 	return sweep.Split{
 		Sweep: name, Name: split, Account: of.Account, Lag: noLag, Blocked: a.jobBlocked(name, of),
-		Pages: func(ctx context.Context, _ sweep.Round, _ []byte) (page sweep.Page, err error) {
+		Pages: func(ctx context.Context, round sweep.Round, _ []byte) (page sweep.Page, err error) {
 			at := jobCursor{a.jobRequests.newest(jobName(name, split)).id}
 			page.Last = true
-			if page.Counts, err = do(ctx); err != nil {
+			if page.Counts, err = do(ctx, a.iterationLog(name, split, round)); err != nil {
 				return page, retry.Unavailable(err) // not tried again at once
 			}
 			page.Next, err = json.Marshal(at)
 			return page, err
 		},
 	}
+}
+
+// iterationLog returns the log of an iteration of a job, with the keys of the log lines of its begin and end.
+func (a *App) iterationLog(name, split string, round sweep.Round) *slog.Logger {
+	return a.log.With("sweep", name, "split", split, "round", round.ID)
 }
 
 func noLag(context.Context) (int64, error) { return 0, nil }

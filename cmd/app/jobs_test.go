@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
@@ -31,7 +33,9 @@ func runJobs(ctx context.Context, t *testing.T, a *App, name string, s schedule.
 	if err != nil {
 		return err
 	}
-	p.addJob(newTimetable(name, s, a.log), func(context.Context) ([]sweep.Split, error) { return splits, nil })
+	tt := newTimetable(name, s, a.log)
+	tt.current = func() (schedule.Schedule, string) { return a.schedules.of(name, s) }
+	p.addJob(tt, func(context.Context) ([]sweep.Split, error) { return splits, nil })
 	a.onJobRequest = p.lookNow
 	ended := make(chan error, 1)
 	go func() { ended <- known.Run(ctx) }()
@@ -54,13 +58,14 @@ func TestJobIsRequested(t *testing.T) {
 		var done []string
 		var during func() // is called during the next iteration
 		split := func(name string, of StoreName) sweep.Split {
-			return a.job(expireJob, schemas.Key(of.Account, of.Store), of, func(context.Context) (map[string]int64, error) {
+			do := func(context.Context, *slog.Logger) (map[string]int64, error) {
 				if done = append(done, name); during != nil {
 					during()
 				}
 				during = nil
 				return nil, nil
-			})
+			}
+			return a.job(expireJob, schemas.Key(of.Account, of.Store), of, do)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 2)
@@ -107,6 +112,51 @@ func TestJobIsRequested(t *testing.T) {
 	})
 }
 
+// Each log line of an iteration has its id, from its begin to its end, also if attempts fail in between, and the time
+// of its start, which the table job_log has.
+func TestIterationsHaveIDsInTheLog(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		a := trimming(t, b, 0)
+		lines := &logtest.Lines{}
+		a.log = lines.Log()
+		begun := time.Now()
+		attempts := 0
+		split := a.job(trimJob, trimTopics, StoreName{}, func(_ context.Context, log *slog.Logger) (map[string]int64, error) {
+			log.Info("trimmed topics")
+			if attempts++; attempts == 1 {
+				return nil, errors.New("away")
+			}
+			return nil, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- runJobs(ctx, t, a, trimJob, schedule.MustParse("every 10d"), split) }()
+		time.Sleep(time.Hour)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		id := schemas.ID("round", trimJob, trimTopics, begun.UTC().Format(time.RFC3339Nano))
+		for text, want := range map[string]int{"begin round": 2, "trimmed topics": 2, "run sweep": 1, "end round": 1} {
+			got := 0
+			for line := range strings.Lines(lines.String()) {
+				if strings.Contains(line, text) && strings.Contains(line, "sweep=trim split=topics round="+id) {
+					got++
+				}
+			}
+			if got != want {
+				t.Errorf("%d lines %q have the id, want %d: %s", got, text, want, lines)
+			}
+		}
+		job := b.Bodies(schemas.Jobs)[0].(*pb.Job)
+		if text := "started=" + job.GetStarted().AsTime().Format("2006-01-02T15:04:05.000Z07:00"); lines.Count(text) != 2 {
+			t.Errorf("%d lines have %q", lines.Count(text), text)
+		}
+	})
+}
+
 // What a job has done before it failed is on record with the failure. It is tried again after a while, and not once
 // more at once.
 func TestJobFails(t *testing.T) {
@@ -115,7 +165,7 @@ func TestJobFails(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, 0)
 		var at []time.Time
-		split := a.job(trimJob, trimTopics, StoreName{}, func(context.Context) (map[string]int64, error) {
+		split := a.job(trimJob, trimTopics, StoreName{}, func(context.Context, *slog.Logger) (map[string]int64, error) {
 			if at = append(at, time.Now()); len(at) < 3 {
 				return map[string]int64{"removed": 5}, errors.New("away")
 			}
@@ -191,7 +241,7 @@ func TestTimetableOfAJob(t *testing.T) {
 			requested := false
 			tt := newTimetable("expire", schedule.Schedule{}, slog.New(slog.DiscardHandler))
 			if text != "off" {
-				tt.schedule = schedule.MustParse(text)
+				tt.configured = schedule.MustParse(text)
 			}
 			tt.requested = func(string, string) bool { return requested }
 			all, err := tt.of(func(context.Context) ([]sweep.Split, error) {

@@ -36,8 +36,6 @@ func (a *App) pairSplits(ctx context.Context, w sweeping, lists *spaceLists) (al
 			err = errors.Join(err, e)
 			continue
 		}
-		m.Blocked = a.whileAnswering(StoreName{p.Account, p.Source},
-			a.whileAnswering(StoreName{p.Account, p.Destination}, m.Blocked))
 		all = append(all, m)
 	}
 	return all, err
@@ -124,8 +122,10 @@ func (a *App) pairSplit(w sweeping, p pairs.Pair, c pairs.Config) (sweep.Split, 
 	if err != nil {
 		return sweep.Split{}, fmt.Errorf("compare %s: %w", p.Split(), err)
 	}
+	blocked := a.whileAnswering(StoreName{p.Account, p.Source},
+		a.whileAnswering(StoreName{p.Account, p.Destination}, a.pairBlocked(w.controls, p)))
 	return sweep.Split{Sweep: DuplicationSweep, Name: p.Split(), Account: p.Account, Pages: pages,
-		Lag: a.lagOf(schemas.RoleCopier), Blocked: a.pairBlocked(w.controls, p),
+		Lag: a.lagOf(schemas.RoleCopier), Blocked: blocked,
 		Report: func(r sweep.Result) *pb.Report { return p.Report(r, r.Finished, nil) }}, nil
 }
 

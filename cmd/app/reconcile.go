@@ -55,7 +55,7 @@ func (a *App) reconcileSplit(
 		return sweep.Split{}, fmt.Errorf("reconcile %s: %w", space, err)
 	}
 	return sweep.Split{Sweep: reconcile.Name, Name: schemas.Key(space.Account, space.Store, space.Space),
-		Account: space.Account, Pages: pages, Ahead: true, Blocked: a.sweepBlocked(w.controls, reconcile.Name, n),
+		Account: space.Account, Pages: pages, Ahead: true, Blocked: a.storeBlocked(w.controls, reconcile.Name, n),
 		Lag:    a.reconcileLag,
 		Report: func(r sweep.Result) *pb.Report { return reconcile.Report(space, l, r) }}, nil
 }

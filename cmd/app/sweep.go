@@ -48,17 +48,22 @@ type sweeping struct {
 // checkpoints holds the newest checkpoint of every split of every sweep, and of the brakes.
 type checkpoints struct {
 	*kafka.Table
-	mu    sync.Mutex // guards byKey
+	mu    sync.Mutex // guards the fields below
 	byKey map[string]*pb.Checkpoint
+	times map[string]sweepTimes // by sweep
 }
 
 func (a *App) newCheckpoints() (*checkpoints, error) {
-	c := &checkpoints{byKey: map[string]*pb.Checkpoint{}}
+	c := &checkpoints{byKey: map[string]*pb.Checkpoint{}, times: map[string]sweepTimes{}}
 	var err error
 	c.Table, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) error {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.byKey[string(key)], _ = d.Body.(*pb.Checkpoint) // nil for a tombstone
+		at, _ := d.Body.(*pb.Checkpoint) // nil for a tombstone
+		c.byKey[string(key)] = at
+		if at != nil {
+			c.times[at.GetSweep()] = c.times[at.GetSweep()].with(at)
+		}
 		return nil
 	})
 	if err != nil {
@@ -81,7 +86,7 @@ func (a *App) newSweeper(
 	d := sweep.SweeperDeps{Publisher: a.producer, Owns: owns, Skipped: skipped.reason, Log: a.log,
 		Checkpoint: known.of, CatchUp: known.CatchUp}
 	if owns != nil {
-		d.Looking = a.sweeperState().AddBusy
+		d.Looking, d.Metrics = a.sweeperState().AddBusy, a.sweepMetrics
 	}
 	return sweep.NewSweeper(sweep.SweeperConfig{Config: sweep.Config{MaxBacklog: int64(a.cfg.Sweep.MaxBacklog)},
 		Workers: workers}, d)
@@ -107,7 +112,7 @@ func (a *App) inCommand(ctx context.Context, dry bool, do func(context.Context, 
 		w.controls = k
 		return a.readTable(ctx, schemas.Policies, applyTo(w.rules), func(ctx context.Context) error {
 			return a.readTable(ctx, schemas.Incidents, incidentsTo(w.board.Apply), func(ctx context.Context) error {
-				return a.readTable(ctx, schemas.Admin, actionsTo(w.gone, w.skipped), func(ctx context.Context) error {
+				return a.readTable(ctx, schemas.Admin, actionsTo(w.gone, w.skipped, &a.schedules), func(ctx context.Context) error {
 					return runDuring(ctx, known.Run, func(ctx context.Context) error { return do(ctx, w) })
 				})
 			})
@@ -268,6 +273,12 @@ func (l *answers) of(ctx context.Context, n StoreName, st markerReader) error {
 
 type markerReader interface {
 	Marker(ctx context.Context) error
+}
+
+// storeBlocked returns a function that returns why a sweep may not work on a store now, or that the store does not
+// answer.
+func (a *App) storeBlocked(k *client.Controls, name string, of StoreName) func(context.Context) error {
+	return a.whileAnswering(of, a.sweepBlocked(k, name, of))
 }
 
 // whileAnswering returns blocked, or that a store does not answer: its work would wait in delay lanes, where no lag

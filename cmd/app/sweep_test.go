@@ -1,10 +1,13 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -50,6 +53,9 @@ func newSwept(t *testing.T, copies int) *swept {
 		t.Fatal(err)
 	}
 	t.Cleanup(producer.Close)
+	if err := stores.init(t.Context(), StoreName{"acme", "1"}); err != nil {
+		t.Fatal(err)
+	}
 	s := &swept{v, &App{cfg: &cfg, log: log, db: v.db, kafka: v.b.Config(), producer: producer, admin: v.admin,
 		stores: stores, controls: controls,
 		watermark: v.admin.NewWatermark(schemas.Changes, positionTopics())},
@@ -351,9 +357,6 @@ func TestOtherRounds(t *testing.T) {
 func TestSweepSpaces(t *testing.T) {
 	t.Parallel()
 	s := newSwept(t, 1)
-	if err := InitStore(t.Context(), s.a.cfg, s.a.log, StoreName{"acme", "1"}); err != nil {
-		t.Fatal(err)
-	}
 	s.a.cfg.Sweep.Spaces.Fixity.Exclude = []string{"*/1/ph*"}
 	s.a.cfg.Sweep.Spaces.Groups.Exclude = []string{"acme"}
 	w := sweeping{controls: s.a.controls, budgets: s.a.newBudgets(nil)}
@@ -380,6 +383,90 @@ func TestSweepSpaces(t *testing.T) {
 		splits[0].Name != "acme/1/photos" {
 		t.Errorf("without a filter: got %v, %v", splits, err)
 	}
+}
+
+// While a store does not answer, neither the scheduled rounds nor those by hand request anything of it. The same
+// command goes on when it does.
+func TestSweepWhileAStoreIsAway(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	w := sweeping{controls: s.a.controls, budgets: s.a.newBudgets(nil)}
+	scheduled, err := s.a.spaceSplits(w, s.a.fixitySweep(w, newSpaceLists()))(t.Context())
+	if err != nil || len(scheduled) != 1 {
+		t.Fatalf("%d splits, %v", len(scheduled), err)
+	}
+	by := FixityRequest{Account: "acme", Store: "1", Begun: s.begun.Add(time.Hour), All: true, Detach: true}
+	root := s.a.cfg.Accounts[0].Stores[0].Root
+	for _, tt := range []struct {
+		name     string
+		from, to string
+		want     error
+		tasks    int
+	}{
+		{"away", root, root + ".away", sweep.ErrNotNow, 0},
+		{"back", root + ".away", root, nil, 3},
+	} {
+		if err := os.Rename(tt.from, tt.to); err != nil {
+			t.Fatal(err)
+		}
+		err := errors.New("not asked")
+		// The breaker opens, and closes.
+		for begun := time.Now(); !errors.Is(err, tt.want) && time.Since(begun) < time.Minute; {
+			s.a.answers.byStore = nil // what the store has answered is too old
+			err = scheduled[0].Blocked(t.Context())
+			<-time.After(100 * time.Millisecond)
+		}
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%s: a scheduled round: %v, want %v", tt.name, err, tt.want)
+		}
+		s.a.answers.byStore = nil
+		if _, err := s.a.SweepFixity(t.Context(), by); !errors.Is(err, tt.want) {
+			t.Errorf("%s: a round by hand: %v, want %v", tt.name, err, tt.want)
+		}
+		if got := len(s.b.Bodies(schemas.FixityHigh)) + len(s.b.Bodies(schemas.FixityLow)); got != tt.tasks {
+			t.Errorf("%s: %d tasks, want %d", tt.name, got, tt.tasks)
+		}
+	}
+	if jobs := s.b.Bodies(schemas.Jobs); len(jobs) > 0 {
+		t.Errorf("the absence is a failure: %v", jobs)
+	}
+}
+
+// What a store has answered counts for all of its splits for a while, also an error. An answer that was not waited for
+// does not count.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n, away := StoreName{"acme", "1"}, errors.New("away")
+		m, l := &countedMarker{err: away}, &answers{}
+		ask := func(ctx context.Context, want error, asked int) {
+			t.Helper()
+			if err := l.of(ctx, n, m); !errors.Is(err, want) || m.asked != asked {
+				t.Errorf("got %v after %d requests, want %v after %d", err, m.asked, want, asked)
+			}
+		}
+		cancelled, cancel := context.WithCancel(t.Context())
+		cancel()
+		ask(cancelled, away, 1)
+		ask(t.Context(), away, 2)
+		m.err = nil
+		time.Sleep(markerAge - time.Millisecond)
+		ask(t.Context(), away, 2)
+		time.Sleep(time.Millisecond)
+		ask(t.Context(), nil, 3)
+		m.err = away
+		ask(t.Context(), nil, 3)
+	})
+}
+
+type countedMarker struct {
+	asked int
+	err   error
+}
+
+func (m *countedMarker) Marker(context.Context) error {
+	m.asked++
+	return m.err
 }
 
 // A dry run counts what a round would request or find, and publishes nothing.

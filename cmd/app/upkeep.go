@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -82,14 +83,15 @@ const trimTopics = "topics"
 // trimSplit returns the split of the trimmer.
 func (a *App) trimSplit(t *admin.Trimmer) sweep.Split {
 	return a.job(trimJob, trimTopics, StoreName{},
-		func(ctx context.Context) (map[string]int64, error) { return a.trim(ctx, t) })
+		func(ctx context.Context, log *slog.Logger) (map[string]int64, error) { return trim(ctx, log, t) })
 }
 
 // trim trims once, and returns the number of removed records by topic.
-func (a *App) trim(ctx context.Context, t *admin.Trimmer) (map[string]int64, error) {
+func trim(ctx context.Context, log *slog.Logger, t *admin.Trimmer) (map[string]int64, error) {
+	t.LogTo(log)
 	removed, err := t.Trim(ctx)
 	if err == nil && len(removed) > 0 {
-		a.log.Info("trimmed topics", "removed", removed)
+		log.Info("trimmed topics", "removed", removed)
 	}
 	counts := map[string]int64{}
 	for topic, n := range removed {

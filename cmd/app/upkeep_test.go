@@ -229,7 +229,7 @@ func TestTrimmerKeepsWhatTablesLack(t *testing.T) {
 		{"it is filled", func() {}, r.app.gapStarts, 19}, // the newest stays
 	} {
 		tt.before()
-		_, err := r.app.trim(t.Context(), r.app.newTrimmer(tt.lacking))
+		_, err := trim(t.Context(), r.app.log, r.app.newTrimmer(tt.lacking))
 		if away := strings.Contains(tt.name, "unavailable"); (err != nil) != away {
 			t.Errorf("%s: %v", tt.name, err)
 		}

@@ -110,6 +110,17 @@ func (f Fixity) PeriodOf(account, store, space string) time.Duration {
 	return f.Period
 }
 
+func (f Fixity) shortestPeriod() time.Duration {
+	shortest := f.Period
+	for _, p := range f.Periods {
+		shortest = min(shortest, p.Period)
+	}
+	return shortest
+}
+
+// tooRare is what is wrong with a schedule of the fixity sweep.
+const tooRare = "is longer than the shortest fixity.period: copies would be checked too rarely"
+
 func validateFixity(c *Config, fault report) {
 	f := c.Fixity
 	positive("fixity.period", f.Period, fault)
@@ -117,17 +128,16 @@ func validateFixity(c *Config, fault report) {
 		fault("fixity.objective", f.Objective, "want more than 0% and less than 100%: the rest may be overdue")
 	}
 	notNegative("fixity.min_interval", f.MinInterval, fault)
-	shortest := f.Period
+	shortest := f.shortestPeriod()
 	for i, p := range f.Periods {
 		at := fmt.Sprintf("fixity.periods[%d]", i)
 		positive(at+".period", p.Period, fault)
-		shortest = min(shortest, p.Period)
 		if err := filter.Check(p.Spaces); err != nil {
 			fault(at+".spaces", p.Spaces, err.Error())
 		}
 	}
 	if shortest > 0 && c.Sweep.Fixity.LongerThan(shortest) {
-		fault("sweep.fixity", c.Sweep.Fixity, "is longer than the shortest fixity.period: copies would be checked too rarely")
+		fault("sweep.fixity", c.Sweep.Fixity, tooRare)
 	}
 	if f.MinInterval > shortest && shortest > 0 {
 		fault("fixity.min_interval", formatDuration(f.MinInterval),

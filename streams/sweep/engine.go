@@ -128,6 +128,9 @@ func (e *engine) work(ctx context.Context, a *active) {
 	s.looking(1)
 	a.base = ctx
 	done, wait, err := e.watched(context.WithValue(ctx, slotKey{}, s), a)
+	if err != nil && ctx.Err() == nil && !isNoFailure(err) {
+		e.deps.Metrics.failed(a.split.Sweep, err)
+	}
 	if err != nil && a.run != nil && !isNoFailure(err) {
 		err = a.run.failed(ctx, err)
 	}

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -64,11 +67,17 @@ func TestNoRoomIsNoStall(t *testing.T) {
 	})
 }
 
-// A page that is cancelled as stalled is on record as a failure.
+// A page that is cancelled as stalled is on record, and counted, as a failure.
 func TestStallIsRecorded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		s := w.process("1")
+		reg := prometheus.NewRegistry()
+		counts := NewMetrics(reg, map[string]string{"s": "all"})
+		s := w.process("1", func(_ *SweeperConfig, d *SweeperDeps) { d.Metrics = counts })
+		if _, err := s.Rounds(t.Context(), []Split{w.split("a/2", 3)}); err != nil {
+			t.Error(err)
+		}
+		w.jobs = nil
 		m := w.split("a/1", 1)
 		m.Pages = func(ctx context.Context, _ Round, _ []byte) (Page, error) {
 			<-ctx.Done()
@@ -77,6 +86,16 @@ func TestStallIsRecorded(t *testing.T) {
 		_, err := s.Rounds(t.Context(), []Split{m})
 		if !errors.Is(err, errStalled) || len(w.jobs) != 1 {
 			t.Errorf("got %v; jobs %q", err, w.jobs)
+		}
+		got := map[string]float64{}
+		families, err := reg.Gather()
+		for _, f := range families {
+			got[f.GetName()] = f.GetMetric()[0].GetCounter().GetValue()
+		}
+		want := map[string]float64{"millrace_sweep_emitted_total": 3, "millrace_sweep_failures_total": 1,
+			"millrace_sweep_stalls_total": 1, "millrace_sweep_overruns_total": 0}
+		if err != nil || !maps.Equal(got, want) {
+			t.Errorf("counted %v, %v; want %v", got, err, want)
 		}
 	})
 }

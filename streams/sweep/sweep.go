@@ -156,6 +156,7 @@ type runner struct {
 	config    Config
 	publisher schemas.Publisher
 	log       *slog.Logger
+	metrics   *Metrics // nil: nothing is counted
 	// emitting is held by the run that reads the lag and publishes, so that the next one reads a lag that includes it.
 	emitting chan struct{}
 	// wait waits, and lets other pages work meanwhile.
@@ -183,7 +184,8 @@ func newRunner(
 	if c.Retry == (retry.Policy{}) {
 		c.Retry = values.Retry
 	}
-	return &runner{c.Config, publisher, log, make(chan struct{}, 1), wait, semaphore.NewWeighted(int64(c.Workers))}, nil
+	return &runner{config: c.Config, publisher: publisher, log: log, emitting: make(chan struct{}, 1), wait: wait,
+		aheads: semaphore.NewWeighted(int64(c.Workers))}, nil
 }
 
 // A run is a round of a split that this process works on.
@@ -226,7 +228,7 @@ func (r *runner) begin(m Split, c *pb.Checkpoint, baseline bool) (*run, error) {
 		n.summary.Round = Round{ID: id, Started: start, Baseline: baseline, Previous: c.GetCursor()}
 	}
 	n.log = r.log.With("sweep", m.Sweep, "split", m.Name, "round", n.summary.ID)
-	n.log.Info("begin round", "resumed", resumed)
+	n.log.Info("begin round", "started", n.summary.Started, "resumed", resumed)
 	return n, nil
 }
 
@@ -412,6 +414,7 @@ func (r *run) end(ctx context.Context) error {
 	r.log.Info("end round", "emitted", r.summary.Emitted, "counts", r.summary.Counts)
 	if r.split.Next != nil {
 		if next := r.split.Next(r.summary.Started); !next.IsZero() && next.Before(r.summary.Finished) {
+			r.metrics.overran(r.split.Sweep)
 			r.log.Warn("sweep overran its period", "finished", r.summary.Finished, "next", next)
 		}
 	}

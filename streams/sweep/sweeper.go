@@ -62,7 +62,7 @@ func (c SweeperConfig) defaults() SweeperConfig {
 	return c
 }
 
-// SweeperDeps are the dependencies of a Sweeper. All but Owns, Skipped and Looking are required.
+// SweeperDeps are the dependencies of a Sweeper. All but Owns, Skipped, Looking and Metrics are required.
 type SweeperDeps struct {
 	Publisher schemas.Publisher
 	// Checkpoint returns the newest checkpoint of a split; nil if there is none. CatchUp returns when it knows those that
@@ -77,6 +77,7 @@ type SweeperDeps struct {
 	// Looking is called with 1 when Run begins to look for due rounds or to work on a page, and with -1 when that ends;
 	// nil: not called. In between, retry.Alive reports progress.
 	Looking func(delta int)
+	Metrics *Metrics // nil: nothing is counted
 	Log     *slog.Logger
 }
 
@@ -110,6 +111,7 @@ func NewSweeper(c SweeperConfig, d SweeperDeps) (*Sweeper, error) {
 	if s.runner, err = newRunner(c, d.Publisher, d.Log, s.yieldSlot); err != nil {
 		return nil, err
 	}
+	s.runner.metrics = d.Metrics
 	if d.Looking == nil {
 		d.Looking = func(int) { /* not asked for */ }
 	}
@@ -251,6 +253,9 @@ func (s *Sweeper) activate(ctx context.Context, m Split) *active {
 		defer s.mu.Unlock()
 		delete(s.active, key)
 		log := s.deps.Log.With("sweep", m.Sweep, "split", m.Name)
+		if a.run != nil {
+			log = a.run.log // with the id of the round
+		}
 		switch {
 		case err == nil:
 			delete(s.failed, key)
@@ -425,7 +430,9 @@ func (s *Sweeper) page(ctx context.Context, a *active) (done bool, wait time.Dur
 	}
 	before := a.run.summary.Emitted
 	done, wait, err = a.run.step(ctx)
-	if n := a.run.summary.Emitted - before; n > 0 && a.split.OnEmitted != nil {
+	n := a.run.summary.Emitted - before
+	s.deps.Metrics.published(a.split.Sweep, n)
+	if n > 0 && a.split.OnEmitted != nil {
 		a.split.OnEmitted(n)
 	}
 	switch {

@@ -59,6 +59,9 @@ func (t *Trimmer) Hold(
 	t.heldTopics, t.firstHeld = topics, firstHeld
 }
 
+// LogTo sets the log of what later calls of Trim find.
+func (t *Trimmer) LogTo(log *slog.Logger) { t.log = log.With("part", "trimmer") }
+
 // A trimState is the state of a topic that may be trimmed.
 type trimState struct {
 	name        string
