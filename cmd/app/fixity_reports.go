@@ -31,11 +31,14 @@ const reportJob = "fixity.report"
 // reportDelay is how long after the end of a round its report is published at the latest.
 const reportDelay = 10 * time.Minute
 
-// FixityReports returns the reports of fixity rounds that q selects, newest first, for display. Kind of q is not used.
+// FixityReports returns the reports of fixity rounds that q selects, newest first, for display. Kind and Also of q are
+// not used. Rounds over the items with a prefix are not the newest ones of their spaces.
 func FixityReports(
 	ctx context.Context, db *clickhouse.DB, q read.ReportQuery,
 ) (rounds []fixityreport.Round, err error) {
-	q.Kind = sweep.FixitySweep
+	if q.Kind = sweep.FixitySweep; !q.Newest {
+		q.Also = sweep.PrefixReport
+	}
 	found, err := read.Reports(ctx, db, q)
 	if err != nil || len(found) == 0 {
 		return nil, err
@@ -45,7 +48,8 @@ func FixityReports(
 		return nil, err
 	}
 	for _, r := range found {
-		rounds = append(rounds, fixityreport.Round{RoundReport: r, Checks: checksOf(ctx, db, r),
+		rounds = append(rounds, fixityreport.Round{RoundReport: r, Part: r.Kind == sweep.PrefixReport,
+			Checks:   checksOf(ctx, db, r),
 			Compared: compared[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}]})
 	}
 	return rounds, nil

@@ -3,8 +3,10 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -151,9 +153,32 @@ func TestCheckOfAPrefix(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	reports := s.b.Bodies(schemas.Reports)
-	if len(reports) != 1 || reports[0].(*pb.Report).GetRound() != whole.ID {
-		t.Errorf("reports: %v", reports)
+	s.sink(schemas.RoleSink)
+	reported := func(q read.ReportQuery) (got []string) {
+		t.Helper()
+		rounds, err := FixityReports(t.Context(), s.a.db, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range rounds {
+			n := 0
+			if err := r.Checks(false, func(read.RoundCheck) error { n++; return nil }); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, fmt.Sprintf("%s %s: %d of %d", r.Round, r.Result(), n, r.Counts["live"]))
+		}
+		return got
+	}
+	ofPart, ofWhole := part[0].ID+" incomplete: 2 of 2", whole.ID+" success: 12 of 12"
+	if got := reported(read.ReportQuery{Newest: true}); !slices.Equal(got, []string{ofWhole}) {
+		t.Errorf("the newest round of the space: %q", got)
+	}
+	if got := reported(read.ReportQuery{}); !slices.Equal(got, []string{ofPart, ofWhole}) {
+		t.Errorf("all rounds: %q, want %q and %q", got, ofPart, ofWhole)
+	}
+	all, err := FixityReports(t.Context(), s.a.db, read.ReportQuery{Round: part[0].ID})
+	if err != nil || len(all) != 1 || !all[0].Complete || !strings.Contains(all[0].Detail, `begin with "item-01"`) {
+		t.Errorf("the round over the prefix: %+v, %v", all, err)
 	}
 	for _, body := range s.b.Bodies(schemas.Checkpoints) {
 		if split := body.(*pb.Checkpoint).GetSplit(); split != "acme/1/photos" {

@@ -245,8 +245,8 @@ items, or one whole item.
 
 With --wait the command ends when each check has a final result, or an hour after the last one if some were lost. It
 prints how many copies passed, failed, or have lost their properties (metadata-damaged), and how many checks have no
-final result. With --dry-run nothing is requested: it prints the number of checks, their bytes,
-and how long they take at least, by the rates of the last 30 days.
+final result, and the rounds have their reports ('fixity rounds'). With --dry-run nothing is requested: it prints the
+number of checks, their bytes, and how long they take at least, by the rates of the last 30 days.
 
 With --state all roles except the sweeper run in this command.
 

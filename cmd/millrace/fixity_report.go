@@ -31,7 +31,7 @@ first. Rounds that are under way are in 'millrace sweep status fixity'. RESULT i
   success     every copy of the space has passed a check of its bytes within the period, and nothing was found
   findings    copies have failed their check, or have lost their properties
   incomplete  nothing was found, but copies have not passed within the period, or checks have no final result, as of
-              a store that does not answer
+              a store that does not answer, or the round is one of 'fixity check' over the items with a prefix
 
 CHECKED is the number of copies with a final result of the round, which checks only what is due, and FINDINGS that of
 its findings. COVERAGE is the share of the copies of the space that have passed within the period.
@@ -79,6 +79,7 @@ type roundRow struct {
 	Account  string           `json:"account"`
 	Store    string           `json:"store"`
 	Space    string           `json:"space"`
+	Part     bool             `json:"part"` // of some items
 	Round    string           `json:"round"`
 	Started  *time.Time       `json:"started"`
 	Finished *time.Time       `json:"finished"`
@@ -94,7 +95,7 @@ type roundRow struct {
 }
 
 func roundRowOf(r fixityreport.Round) roundRow {
-	row := roundRow{r.Account, r.Store, r.Space, r.Round, set(r.Started), set(r.Finished), r.Result(), r.Complete,
+	row := roundRow{r.Account, r.Store, r.Space, r.Part, r.Round, set(r.Started), set(r.Finished), r.Result(), r.Complete,
 		r.Checked(), r.Found(), nil, countsOrEmpty(r.Counts), r.Detail, r.Compared}
 	if share, ok := r.Coverage(); ok {
 		row.Coverage = &share

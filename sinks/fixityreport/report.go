@@ -33,12 +33,14 @@ func Formats() []Format { return []Format{JSON, CSV, TSV, HTML} }
 const (
 	Success    = "success"    // it is complete, every copy of the space is verified, and there are no findings
 	Findings   = "findings"   // a copy has failed its check, or has lost its properties
-	Incomplete = "incomplete" // no findings, but checks have no final result, or copies are not verified
+	Incomplete = "incomplete" // no findings, but checks have no final result, copies are not verified, or it is of a part
 )
 
 // A Round is a round with the results of its checks.
 type Round struct {
 	read.RoundReport
+	// Part says that the round is over some items of the space, to which its counts refer. It is never a success.
+	Part bool
 	// Checks calls a function for the results of the round, in the order of items, until it returns an error. With
 	// findings only those of copies that have not passed, or have lost their properties, and results that are not final.
 	Checks func(findings bool, each func(read.RoundCheck) error) error
@@ -94,7 +96,7 @@ func (r Round) Result() string {
 	switch {
 	case r.Found() > 0:
 		return Findings
-	case !r.Complete, !known, share < 1:
+	case !r.Complete, !known, share < 1, r.Part:
 		return Incomplete
 	}
 	return Success
@@ -224,6 +226,7 @@ type jsonRound struct {
 	Account  string           `json:"account"`
 	Store    string           `json:"store"`
 	Space    string           `json:"space"`
+	Part     bool             `json:"part"` // of some items
 	Round    string           `json:"round"`
 	Started  time.Time        `json:"started"`
 	Finished time.Time        `json:"finished"`
@@ -256,9 +259,9 @@ type jsonFinding struct {
 func writeJSON(w io.Writer, rounds []Round) error {
 	before := "[\n  "
 	for _, r := range rounds {
-		j := jsonRound{Account: r.Account, Store: r.Store, Space: r.Space, Round: r.Round, Started: r.Started,
-			Finished: r.Finished, Result: r.Result(), Complete: r.Complete, Checked: r.Checked(), Counts: r.Counts,
-			Detail: r.Detail, Compared: r.Compared, Findings: []jsonFinding{}}
+		j := jsonRound{Account: r.Account, Store: r.Store, Space: r.Space, Part: r.Part, Round: r.Round,
+			Started: r.Started, Finished: r.Finished, Result: r.Result(), Complete: r.Complete, Checked: r.Checked(),
+			Counts: r.Counts, Detail: r.Detail, Compared: r.Compared, Findings: []jsonFinding{}}
 		if share, ok := r.Coverage(); ok {
 			j.Coverage = &share
 		}

@@ -64,6 +64,14 @@ func TestResult(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", name, got, tt.want)
 		}
 	}
+	part := round(map[string]int64{"pass": 2, "live": 2, "verified": 2}, true)
+	if part.Part = true; part.Result() != Incomplete {
+		t.Errorf("of the items with a prefix: got %s, want %s", part.Result(), Incomplete)
+	}
+	if !strings.Contains(write(t, HTML, part), "photos (some items)") ||
+		!strings.Contains(write(t, JSON, part), `"part": true`) {
+		t.Error("a report does not say that the round is over a part of the space")
+	}
 	r := round(map[string]int64{"pass": 5, "fail": 1, "missing": 1, "skipped": 3, "live": 10, "verified": 5,
 		"metadata-damaged": 2}, true)
 	if r.Checked() != 7 || r.Found() != 4 {

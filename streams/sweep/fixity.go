@@ -12,6 +12,9 @@ import (
 const (
 	// FixitySweep is the name of the periodic fixity sweep, and the kind of its reports.
 	FixitySweep = "fixity"
+	// PrefixReport is the kind of the reports of fixity rounds over the items with a prefix, so that none of them counts
+	// as the newest round of its space.
+	PrefixReport = "fixity.prefix"
 	// DemandSweep is the name of fixity rounds that an operator requests.
 	DemandSweep = "fixity.demand"
 	// fixityPage is the default number of copies per page.
@@ -38,7 +41,7 @@ type Request struct {
 	// their own, beside those, and resume only with the same Begun.
 	All bool
 	// Prefix selects the items that begin with it; empty: all. Only a round with All has one. It runs by Sweeper.Once, and
-	// has no report.
+	// its report is of kind PrefixReport.
 	Prefix string
 	// Period is the minimum age, at Begun, of the last pass of a copy that is due; 0: any age.
 	Period time.Duration
@@ -143,12 +146,11 @@ func (f FixityRounds) Split(r Request) (Split, error) {
 	if r.All {
 		other = FixitySweep
 	}
-	// It is the first round if none has checked these copies before: neither kind of rounds has a checkpoint, except an
-	// empty one, and no check of a round is recorded. So the loss of a checkpoint does not cause a second baseline.
-	if r.Prefix != "" {
-		m.Report = nil
+	if r.Prefix != "" { // it is never the first round
 		return m, nil
 	}
+	// It is the first round if none has checked these copies before: neither kind of rounds has a checkpoint, except an
+	// empty one, and no check of a round is recorded. So the loss of a checkpoint does not cause a second baseline.
 	m.FirstRound = func(ctx context.Context, checkpoint func(sweep, split string) *pb.Checkpoint) (bool, error) {
 		if !empty(checkpoint(m.Sweep, m.Name)) || !empty(checkpoint(other, m.Name)) {
 			return false, nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // Of a round whose tasks were all handled.
@@ -417,7 +419,8 @@ func TestCopiesThatAreExcluded(t *testing.T) {
 	}
 }
 
-// A round over the items with a prefix has no checkpoint and no report, and does not count as the first one.
+// A round over the items with a prefix has no checkpoint, and does not count as the first one. Its report says so, and
+// has the same id if it is published again.
 func TestRoundOfAPrefix(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newHarness(t)
@@ -446,6 +449,16 @@ func TestRoundOfAPrefix(t *testing.T) {
 			defer w.mu.Unlock()
 			w.missing = 0
 		})
+		before, broken := w.calls, errors.New("the broker is away")
+		w.publish = func(n int) (bool, error) {
+			if n == before+1 { // the report: published, and the answer is lost
+				return true, retry.Permanent(broken)
+			}
+			return true, nil
+		}
+		if once, err = s.Once(t.Context(), m, once); !errors.Is(err, broken) || !once.Finished.IsZero() {
+			t.Errorf("without its report: %+v, %v", once, err)
+		}
 		again, err := s.Once(t.Context(), m, once)
 		if err != nil || again.ID != once.ID || again.Finished.IsZero() || again.Counts["pass"] != once.Counts[Requested] {
 			t.Errorf("to its end: %+v, %v", again, err)
@@ -455,8 +468,21 @@ func TestRoundOfAPrefix(t *testing.T) {
 				t.Errorf("asked for the prefix %q", q.Prefix)
 			}
 		}
+		reports := of[*pb.Report](w)
+		for _, r := range reports {
+			if r.GetId() != reports[0].GetId() || r.GetKind() != PrefixReport || r.GetRound() != once.ID || !r.GetComplete() ||
+				r.GetCounts()["pass"] != once.Counts[Requested] || !strings.Contains(r.GetDetail(), `begin with "a/b"`) {
+				t.Errorf("report %v", r)
+			}
+		}
+		if len(reports) != 2 {
+			t.Errorf("%d reports, want the one that was published twice", len(reports))
+		}
 		for _, call := range w.published {
 			for _, msg := range call {
+				if msg.Topic == schemas.Reports {
+					continue
+				}
 				task, ok := msg.Body.(*pb.FixityTask)
 				if !ok || msg.Topic == schemas.FixityLow || task.GetReason() != pb.FixityReason_FIXITY_REASON_DEMAND ||
 					task.GetCause() == task.GetRound() || task.GetRound() != once.ID || task.GetBaseline() {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -122,8 +123,14 @@ func (s *fixitySweep) report(r Result) *pb.Report {
 		Round: r.ID, Started: timestamppb.New(r.Started), Finished: timestamppb.New(r.Finished),
 		Counts: maps.Clone(r.Counts), Complete: missing == 0,
 	}
-	if !report.Complete {
-		report.Detail = fmt.Sprintf("%d checks have no final result", missing)
+	var details []string
+	if s.Prefix != "" {
+		report.Kind = PrefixReport
+		details = append(details, fmt.Sprintf("only items that begin with %q, to which all counts refer", s.Prefix))
 	}
+	if !report.Complete {
+		details = append(details, fmt.Sprintf("%d checks have no final result", missing))
+	}
+	report.Detail = strings.Join(details, "; ")
 	return report
 }

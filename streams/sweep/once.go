@@ -2,6 +2,7 @@ package sweep
 
 import (
 	"context"
+	"maps"
 	"time"
 )
 
@@ -12,8 +13,8 @@ type Once struct {
 	ended  bool
 }
 
-// Once runs the pages of a split from where o is, to their end. If the split is detached it returns when they only
-// wait.
+// Once runs the pages of a split from where o is, to their end, and publishes the report. If the split is detached it
+// returns when they only wait.
 func (s *Sweeper) Once(ctx context.Context, m Split, o Once) (Once, error) {
 	run, err := s.runner.begin(m, nil, false)
 	if err != nil {
@@ -39,12 +40,17 @@ func (s *Sweeper) Once(ctx context.Context, m Split, o Once) (Once, error) {
 		if err := run.emit(ctx, page.Messages); err != nil {
 			return o, err
 		}
+		run.summary.Counts = maps.Clone(run.summary.Counts) // those of o stay, as the page may be repeated
 		run.count(page.Counts)
 		if run.summary.Emitted += page.Emitted; page.Emitted > 0 && m.OnEmitted != nil {
 			m.OnEmitted(page.Emitted)
 		}
 		if run.cursor = page.Next; page.Last {
-			o.ended, run.summary.Finished = true, time.Now().UTC()
+			run.summary.Finished = time.Now().UTC()
+			if err := run.publish(ctx, run.reports()...); err != nil {
+				return o, err
+			}
+			o.ended = true
 		}
 		o.Result, o.cursor = run.summary, run.cursor
 	}

@@ -402,12 +402,7 @@ func (r *run) end(ctx context.Context) error {
 	r.summary.Finished = now.AsTime()
 	job := r.job("done")
 	job.Finished = now
-	messages := []schemas.Message{{Topic: schemas.Jobs, Body: job}}
-	if r.split.Report != nil {
-		if report := r.split.Report(r.summary); report != nil {
-			messages = append(messages, schemas.Message{Topic: schemas.Reports, Body: report})
-		}
-	}
+	messages := append([]schemas.Message{{Topic: schemas.Jobs, Body: job}}, r.reports()...)
 	if err := r.publish(ctx, messages...); err != nil {
 		return err
 	}
@@ -421,6 +416,18 @@ func (r *run) end(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// reports returns the report of the round, which has ended; nil: it has none.
+func (r *run) reports() []schemas.Message {
+	if r.split.Report == nil {
+		return nil
+	}
+	report := r.split.Report(r.summary)
+	if report == nil {
+		return nil
+	}
+	return []schemas.Message{{Topic: schemas.Reports, Body: report}}
 }
 
 // publishEnd publishes the last checkpoint of the round, alone.

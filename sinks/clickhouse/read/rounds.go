@@ -1,6 +1,7 @@
 package read
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -22,6 +23,7 @@ type RoundReport struct {
 // A ReportQuery selects reports. Empty fields select all.
 type ReportQuery struct {
 	Kind, Account, Store, Space string
+	Also                        string // another kind, beside Kind; empty: none
 	Round                       string
 	Since                       time.Time // of their ends
 	// Newest selects the newest report of each kind, account, store, space and destination.
@@ -45,10 +47,11 @@ func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundRepo
 		Detail      string           `ch:"detail"`
 	}
 	// A store also selects the pairs that have it as their destination.
-	where := " WHERE (? = '' OR kind = ?) AND (? = '' OR account = ?) AND (? = '' OR store = ? OR destination_store = ?)" +
-		" AND (? = '' OR space = ?) AND (? = '' OR round = ?) AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"
-	args := []any{q.Kind, q.Kind, q.Account, q.Account, q.Store, q.Store, q.Store, q.Space, q.Space, q.Round, q.Round,
-		max(0, q.Since.UnixMilli())}
+	where := " WHERE (? = '' OR kind IN (?, ?)) AND (? = '' OR account = ?)" +
+		" AND (? = '' OR store = ? OR destination_store = ?) AND (? = '' OR space = ?)" +
+		" AND (? = '' OR round = ?) AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"
+	args := []any{q.Kind, q.Kind, cmp.Or(q.Also, q.Kind), q.Account, q.Account, q.Store, q.Store, q.Store, q.Space,
+		q.Space, q.Round, q.Round, max(0, q.Since.UnixMilli())}
 	if q.Newest {
 		where += " AND id IN (SELECT argMax(id, (ts, id)) FROM {db}.reports_v" + where +
 			" GROUP BY kind, account, store, space, destination_store)"

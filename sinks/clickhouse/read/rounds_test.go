@@ -50,6 +50,7 @@ func TestReports(t *testing.T) {
 	}{
 		"newest":           {read.ReportQuery{Newest: true}, []string{"5", "4", "1", "2", "3"}},
 		"newest of a kind": {read.ReportQuery{Newest: true, Kind: "pair"}, []string{"4", "3"}},
+		"of two kinds":     {read.ReportQuery{Kind: "pair", Also: "reconcile", Since: logged(5)}, []string{"5", "4"}},
 		"of a store":       {read.ReportQuery{Newest: true, Store: "2"}, []string{"2", "3"}},
 		"of a space":       {read.ReportQuery{Newest: true, Space: "other"}, []string{"5"}},
 		"of an account":    {read.ReportQuery{Account: "bell"}, nil},
