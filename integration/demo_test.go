@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,6 +34,11 @@ type summary struct {
 	Stores []struct {
 		Store, Driver            string
 		Items, Verified, Deleted int64
+	}
+	Rounds []struct {
+		Name, Store, Result string
+		Complete            bool
+		Checked, Findings   int64
 	}
 }
 
@@ -73,6 +79,15 @@ func wantAll(t *testing.T, code int, s summary, stderr string, items int) {
 			t.Errorf("finding %d: %+v, want row %d, found and repaired", i, f, row)
 		}
 	}
+	wantRounds := map[string]bool{"sweep store 1/1": true, "sweep all stores/1": true, "sweep all stores/2": true,
+		"sweep all stores/3": true, "check the adopted file/1": true}
+	rounds := map[string]bool{}
+	for _, r := range s.Rounds {
+		rounds[r.Name+"/"+r.Store] = r.Complete
+	}
+	if !maps.Equal(rounds, wantRounds) || len(s.Rounds) != len(wantRounds) {
+		t.Errorf("rounds with reports: %+v, want one of each of %v, complete", s.Rounds, wantRounds)
+	}
 	for _, st := range s.Stores {
 		// One was deleted, and one adopted.
 		if st.Items != int64(items) || st.Verified != int64(items) || st.Deleted != 1 {
@@ -96,6 +111,20 @@ func TestDemo(t *testing.T) {
 	wantAll(t, code, s, stderr, 60)
 	if len(s.Skipped) != 3 {
 		t.Errorf("skipped %+v, want the link, the fifo and the name that is not UTF-8", s.Skipped)
+	}
+	for _, r := range s.Rounds {
+		want, checked, findings := "success", int64(59), int64(0) // one of 60 was deleted
+		switch {
+		case r.Name == "sweep store 1":
+			checked = 60
+		case r.Name == "check the adopted file":
+			checked = 1
+		case r.Store != "1":
+			want, findings = "findings", 2
+		}
+		if r.Result != want || r.Checked != checked || r.Findings != findings {
+			t.Errorf("round %+v, want %s with %d checked copies and %d findings", r, want, checked, findings)
+		}
 	}
 }
 

@@ -26,6 +26,8 @@ func newDemo() *cobra.Command {
   4. shows that a sweep finds the damage, and that the copies are repaired from good ones,
   5. puts a file into the first store without a report, and shows that it is found and copied.
 
+Each of its rounds of checks ends with a report: with --keep or --state see 'millrace fixity rounds --all'.
+
 -o is the form of the summary; json prints it as one object on the last line.
 
 With --stores s3 stores 2 and 3 are on an S3 server (versitygw; 'make servers' builds it), which runs in the state

@@ -48,10 +48,11 @@ func (d *demo) adopt(ctx context.Context) error {
 		return err
 	}
 	// Nothing has read the file in the first store yet but the copies.
-	if _, err := d.round(ctx, "check the adopted file", 1, primary); err != nil {
+	rounds, err := d.round(ctx, roundAdopt, 1, false, primary)
+	if err != nil {
 		return err
 	}
-	return d.until(ctx, "the check of the adopted file", func(ctx context.Context) (app.Progress, error) {
+	err = d.untilEnded(ctx, "the check of the adopted file", rounds, func(ctx context.Context) (app.Progress, error) {
 		records, err := read.Records(ctx, d.app.DB(), d.copiesOf(item))
 		p := app.Progress{Total: int64(len(stores))}
 		for _, r := range records {
@@ -61,6 +62,10 @@ func (d *demo) adopt(ctx context.Context) error {
 		}
 		return p, err
 	})
+	if err != nil {
+		return err
+	}
+	return d.waitReported(ctx)
 }
 
 // copiesOf returns the copies of an item in all stores.

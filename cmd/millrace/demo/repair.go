@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
@@ -38,76 +37,6 @@ func (p picks) expected() []finding {
 		{Item: p.Replace, Store: "3", Harm: "replaced, unreported", Expected: fixity.RowReplaced},
 		{Item: p.Delete, Store: "1", Harm: "deleted, reported"},
 	}
-}
-
-// round runs one fixity round over each space of stores with the given number of items each, until all checks are
-// requested. It records the time first, so that an interrupted round resumes.
-func (d *demo) round(ctx context.Context, name string, items int, ids ...string) (rounds []app.FixityRound, err error) {
-	begun, ok := d.checkpoint.Rounds[name]
-	if !ok {
-		begun = time.Now().UTC().Truncate(time.Millisecond)
-		d.checkpoint.Rounds[name] = begun
-		if err := d.checkpoint.save(); err != nil {
-			return nil, err
-		}
-	}
-	step := d.display.Step(name, int64(len(ids)*items))
-	defer func() { step.End(err == nil) }()
-	for _, id := range ids {
-		found, err := d.app.SweepFixity(ctx,
-			app.FixityRequest{Account: account, Store: id, Begun: begun, AnyAge: true, Detach: true, OnRequested: step.Add})
-		if err != nil {
-			return nil, fmt.Errorf("sweep store %s: %w", id, err)
-		}
-		rounds = append(rounds, found...)
-	}
-	return rounds, nil
-}
-
-// sweep checks every copy again, and waits until each check is concluded and the delete is done in
-// all stores.
-func (d *demo) sweep(ctx context.Context) error {
-	if err := d.waitDeleted(ctx); err != nil {
-		return err
-	}
-	rounds, err := d.round(ctx, "sweep all stores", len(d.checkpoint.Files)-1, stores...)
-	if err != nil {
-		return err
-	}
-	var total int64
-	for _, r := range rounds {
-		total += r.Emitted
-	}
-	step := d.display.Step("check copies", total)
-	err = d.until(ctx, "checks of the sweep concluded", func(ctx context.Context) (app.Progress, error) {
-		var final int64
-		for _, r := range rounds {
-			n, err := read.CountFinal(ctx, d.app.DB(), r.ID)
-			if err != nil {
-				return app.Progress{}, err
-			}
-			final += n
-		}
-		step.Set(final)
-		return app.Progress{Done: final, Total: total}, nil
-	})
-	step.End(err == nil)
-	if err != nil {
-		return err
-	}
-	if err := d.app.EndFixity(ctx, rounds, false); err != nil { // which reports them
-		return fmt.Errorf("end the rounds: %w", err)
-	}
-	found, err := d.findings(ctx)
-	if err != nil {
-		return err
-	}
-	for _, f := range found {
-		if f.Expected > 0 {
-			fmt.Fprintf(d.display, "  store %s  %-22s  row %-2d  %-18s  %s\n", f.Store, f.Harm, f.Row, f.Finding, f.Item)
-		}
-	}
-	return nil
 }
 
 // waitDeleted waits until the item is deleted in all stores.

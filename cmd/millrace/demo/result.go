@@ -36,6 +36,8 @@ type result struct {
 	DelayP99  float64 `json:"change_to_copy_seconds_p99"`
 	Checks    int64   `json:"checks"`
 	BytesRead int64   `json:"bytes_checked"`
+	// Rounds are the fixity rounds that have ended, with their reports.
+	Rounds []roundResult `json:"rounds"`
 
 	timeline   []read.Event
 	adopted    string // the name of that file
@@ -132,7 +134,8 @@ func (d *demo) measure(ctx context.Context, r *result) error {
 		return err
 	}
 	r.Checks, r.BytesRead = int64(checks.Checks), checks.BytesRead
-	return nil
+	r.Rounds, err = d.reported(ctx)
+	return err
 }
 
 // driver returns the kind of a store.
@@ -194,6 +197,7 @@ func (r *result) page(b *strings.Builder) {
 		fmt.Fprintf(b, "\nA file that another program put into store %s was found, copied and checked: %s\n",
 			primary, r.adopted)
 	}
+	fmt.Fprintf(b, "\n%d rounds of checks have ended, each with its report.\n", len(r.Rounds))
 	r.next(b)
 }
 
@@ -227,6 +231,7 @@ func (r *result) next(b *strings.Builder) {
 	} else {
 		fmt.Fprintf(b, "  millrace object show --state %s %s/%s/%s\n",
 			r.State, schemas.Key(account), space, r.checkpoint.Picks.Flip)
+		fmt.Fprintf(b, "  millrace fixity rounds --all --state %s\n", r.State)
 		fmt.Fprintf(b, "  millrace incident list --state %s\n", r.State)
 	}
 	fmt.Fprintln(b, "  millrace standalone --config examples/millrace.yaml --state STATE")

@@ -181,11 +181,12 @@ func (d *demo) waitCopied(ctx context.Context) error {
 	if err := d.app.CatchUp(ctx); err != nil {
 		return fmt.Errorf("wait for the manifest: %w", err)
 	}
-	if _, err := d.round(ctx, "sweep store 1", len(d.checkpoint.Files), primary); err != nil {
+	rounds, err := d.round(ctx, roundFirst, len(d.checkpoint.Files), true, primary)
+	if err != nil {
 		return err
 	}
 	d.showCopies()
-	err := d.until(ctx, "items copied and checked", d.updateCopies)
+	err = d.untilEnded(ctx, "items copied and checked", rounds, d.updateCopies)
 	d.copies.End(err == nil)
 	d.checks.End(err == nil)
 	if err == nil && d.checkpoint.Spent == 0 {
