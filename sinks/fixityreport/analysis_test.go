@@ -24,30 +24,45 @@ func TestRateOf(t *testing.T) {
 	}
 }
 
-// groupsOf returns the groups of copies in stores, spaces and months, whose failures a function decides.
-func groupsOf(
-	rng *rand.Rand, n int, fails func(store, space, month int) bool,
-) (t read.FailureTotals, groups []read.FailureGroup) {
-	type key struct {
-		dimension string
-		value     int
-	}
-	counts := map[key]*read.FailureGroup{}
+// traits are what a copy has in common with others, as numbers.
+type traits struct{ store, space, prefix, month, worker, host, software int }
+
+// traitsOf returns the traits of a copy by chance.
+func traitsOf(rng *rand.Rand) traits {
+	return traits{store: rng.IntN(3), space: rng.IntN(10), prefix: rng.IntN(5), month: rng.IntN(24), worker: rng.IntN(8),
+		host: rng.IntN(4), software: rng.IntN(3)}
+}
+
+// values returns the value of each dimension. A prefix is one of a space.
+func (c traits) values() map[string]string {
+	word := func(n int) string { return string(rune('a' + n)) }
+	return map[string]string{read.ByStore: word(c.store), read.BySpace: word(c.space),
+		read.ByPrefix: word(c.space) + "/" + word(c.prefix), read.ByMonth: word(c.month), read.ByWorker: word(c.worker),
+		read.ByHost: word(c.host), read.BySoftware: word(c.software)}
+}
+
+// groupsOf returns the groups of n copies, whose failures a function decides.
+func groupsOf(rng *rand.Rand, n int, fails func(traits) bool) (t read.FailureTotals, groups []read.FailureGroup) {
+	copies, failed := map[traits]uint64{}, map[traits]uint64{}
 	for range n {
-		store, space, month := rng.IntN(3), rng.IntN(10), rng.IntN(24)
-		failed := fails(store, space, month)
-		if t.Copies++; failed {
+		c := traitsOf(rng)
+		copies[c]++
+		if t.Copies++; fails(c) {
+			failed[c]++
 			t.Failed++
 		}
-		for _, k := range []key{{read.ByStore, store}, {read.BySpace, space}, {read.ByMonth, month}} {
-			g := counts[k]
+	}
+	type key struct{ dimension, value string }
+	counts := map[key]*read.FailureGroup{}
+	for c, total := range copies {
+		for dimension, value := range c.values() {
+			g := counts[key{dimension, value}]
 			if g == nil {
-				g = &read.FailureGroup{Dimension: k.dimension, Value: string(rune('a' + k.value))}
-				counts[k] = g
+				g = &read.FailureGroup{Dimension: dimension, Value: value}
+				counts[key{dimension, value}] = g
 			}
-			if g.Total++; failed {
-				g.Failed++
-			}
+			g.Total += total
+			g.Failed += failed[c]
 		}
 	}
 	for _, g := range counts {
@@ -58,19 +73,25 @@ func groupsOf(
 
 // A cause is named first; without one nothing is.
 func TestCauses(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(10) {
 		var rng *rand.Rand
 		rare := func(rate float64) bool { return rng.Float64() < rate }
 		for name, tt := range map[string]struct {
-			fails func(store, space, month int) bool
+			fails func(traits) bool
 			want  string
 		}{
-			"by chance":              {func(int, int, int) bool { return rare(0.002) }, ""},
-			"none":                   {func(int, int, int) bool { return false }, ""},
-			"a store":                {func(store, _, _ int) bool { return store == 1 && rare(0.01) }, "store b"},
-			"a space":                {func(_, space, _ int) bool { return space == 4 && rare(0.05) }, "space e"},
-			"a month":                {func(_, _, month int) bool { return month == 7 && rare(0.1) || rare(0.0005) }, "month h"},
-			"a space, beside chance": {func(_, space, _ int) bool { return space == 2 && rare(0.02) || rare(0.001) }, "space c"},
+			"by chance": {func(traits) bool { return rare(0.002) }, ""},
+			"none":      {func(traits) bool { return false }, ""},
+			"a store":   {func(c traits) bool { return c.store == 1 && rare(0.01) }, "store b"},
+			"a space":   {func(c traits) bool { return c.space == 4 && rare(0.05) }, "space e"},
+			"a month":   {func(c traits) bool { return c.month == 7 && rare(0.1) || rare(0.0005) }, "month h"},
+			"a prefix": {func(c traits) bool {
+				return c.space == 3 && c.prefix == 2 && rare(0.1) || rare(0.0005)
+			}, "prefix d/c"},
+			"a worker":               {func(c traits) bool { return c.worker == 5 && rare(0.02) || rare(0.0005) }, "worker f"},
+			"a host":                 {func(c traits) bool { return c.host == 3 && rare(0.01) || rare(0.0005) }, "host d"},
+			"a version":              {func(c traits) bool { return c.software == 2 && rare(0.01) }, "software c"},
+			"a space, beside chance": {func(c traits) bool { return c.space == 2 && rare(0.02) || rare(0.001) }, "space c"},
 		} {
 			// Each case has its own numbers, so that they do not depend on the order of the cases.
 			rng = rand.New(rand.NewPCG(seed, uint64(len(name)))) //nolint:gosec // a seeded test
