@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -126,6 +127,87 @@ func TestDemo(t *testing.T) {
 			t.Errorf("round %+v, want %s with %d checked copies and %d findings", r, want, checked, findings)
 		}
 	}
+}
+
+// TestDemoKept runs the commands that ask a kept demo about its checks: what they print is about all that the demo, and
+// the commands before, have checked.
+func TestDemoKept(t *testing.T) {
+	need.Integration(t)
+	state := filepath.Join(t.TempDir(), "kept")
+	code, s, stderr := demo(t, "--keep", "--state", state, tree(t, 60))
+	wantAll(t, code, s, stderr, 60)
+	var checked struct{ Checked, Unanswered int }
+	var prefixed struct {
+		Checked int
+		Rounds  []struct{ Round string }
+	}
+	kept(t, state, &checked, "fixity", "check", "--wait", "acme")
+	kept(t, state, &prefixed, "fixity", "check", "--wait", "acme/2/files/a/")
+	if checked.Checked != 180 || checked.Unanswered != 0 || prefixed.Checked != 1 || len(prefixed.Rounds) != 1 {
+		t.Errorf("checked %+v and %+v, want 180 copies, and one of the prefix", checked, prefixed)
+	}
+
+	var rounds, all []struct {
+		Round, Store, Result string
+		Complete, Part       bool
+		Comparison           *struct{ Extra int }
+	}
+	kept(t, state, &rounds, "fixity", "rounds")
+	kept(t, state, &all, "fixity", "rounds", "--all")
+	if len(rounds) != 3 || len(all) != 5+3+1 || !all[0].Part || all[0].Round != prefixed.Rounds[0].Round {
+		t.Errorf("the newest rounds %+v, want one of each store; all %+v, want those of the demo and of the checks", rounds,
+			all)
+	}
+	for _, r := range rounds {
+		if r.Result != "success" || r.Part || (r.Comparison != nil) != (r.Store == "1") {
+			t.Errorf("round %+v, want a success, compared with the listing in store 1, where the demo adopts a file", r)
+		}
+	}
+	for _, r := range all {
+		if !r.Complete {
+			t.Errorf("round %+v has not ended with all results", r)
+		}
+	}
+
+	lines := strings.Split(strings.TrimSuffix(output(t, state, "fixity", "report", "-o", "tsv"), "\n"), "\n")
+	if len(lines) != 1+180 {
+		t.Errorf("%d lines, want a header and a line for each of 180 copies", len(lines))
+	}
+	for _, line := range lines {
+		if n := strings.Count(line, "\t") + 1; n != 11 {
+			t.Errorf("%d columns, want 11: %q", n, line)
+		}
+	}
+	type status struct {
+		Share float64 `json:"verified_share"`
+	}
+	var spaces []status
+	kept(t, state, &spaces, "fixity", "status")
+	if !slices.Equal(spaces, []status{{1}, {1}, {1}}) {
+		t.Errorf("status %+v, want all copies verified in three stores", spaces)
+	}
+}
+
+// kept runs a command over a kept state, and reads its JSON.
+func kept(t *testing.T, state string, into any, args ...string) {
+	t.Helper()
+	out := output(t, state, append(args, "-o", "json")...)
+	if err := json.Unmarshal([]byte(out), into); err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, out)
+	}
+}
+
+// output runs a command over a kept state, and returns what it prints.
+func output(t *testing.T, state string, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), binaries(t), append(args, "--state", state)...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%q: %v\n%s", args, err, stderr.String())
+	}
+	return string(out)
 }
 
 // TestDemoInterrupted checks that an interrupted demo stops soon, and that the same command continues it.

@@ -194,18 +194,36 @@ var errNotStored = errors.New("the item was not stored")
 
 // sinkHas returns an error unless the role sink has handled all that a topic has now.
 func (a *App) sinkHas(ctx context.Context, topic schemas.Topic) error {
+	n, err := a.unstored(ctx, topic)
+	if err == nil && n > 0 {
+		err = fmt.Errorf("the tables lack records of topic %s: is role sink running?", topic)
+	}
+	return err
+}
+
+// Stored returns a ProgressFunc that counts the records of a topic that the role sink has handled. The total is the
+// largest number of those that it had not.
+func (a *App) Stored(topic schemas.Topic) ProgressFunc {
+	var total int64
+	return func(ctx context.Context) (p Progress, err error) {
+		n, err := a.unstored(ctx, topic)
+		total = max(total, n)
+		return Progress{Done: total - n, Total: total}, err
+	}
+}
+
+// unstored returns the number of records of a topic that the role sink has not handled yet.
+func (a *App) unstored(ctx context.Context, topic schemas.Topic) (n int64, err error) {
 	log, err := a.admin.Extent(ctx, topic)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	done, err := a.admin.Committed(ctx, schemas.RoleSink, topic)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	for partition, end := range log.Ends {
-		if end > log.Starts[partition] && done[partition] < end {
-			return fmt.Errorf("the tables lack records of topic %s: is role sink running?", topic)
-		}
+		n += max(0, end-max(done[partition], log.Starts[partition]))
 	}
-	return nil
+	return n, nil
 }

@@ -238,7 +238,14 @@ func TestFixityReports(t *testing.T) {
 	if _, err := s.a.writeReports(t.Context(), s.a.log, r, time.Time{}, now); err == nil {
 		t.Error("reports are written while the tables lack some")
 	}
+	stored := s.a.Stored(schemas.Reports)
+	if p, err := stored(t.Context()); err != nil || p != (Progress{Total: 1}) {
+		t.Errorf("stored: %+v, %v, want none of one report", p, err)
+	}
 	s.sink(schemas.RoleSink)
+	if p, err := stored(t.Context()); err != nil || p != (Progress{Done: 1, Total: 1}) {
+		t.Errorf("stored: %+v, %v, want the report", p, err)
+	}
 	for range 2 { // the second time the same file
 		counts, err := s.a.writeReports(t.Context(), s.a.log, r, time.Time{}, now)
 		if err != nil || counts["rounds"] != 1 || counts["files"] != 1 {

@@ -295,7 +295,8 @@ func (r *sweepReport) failed() int64 {
 // failedVerdicts returns the verdicts of copies that are not as on record.
 func failedVerdicts() []string { return []string{"fail", "missing", "not_captured"} }
 
-// wait ends the rounds, which takes until they have their results, and stores the verdicts.
+// wait ends the rounds, which takes until they have their results, waits until their reports are on record, and stores
+// the verdicts.
 func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool) error {
 	by := []schemas.Role{schemas.RoleChecker, schemas.RoleDelayer, schemas.RoleSink}
 	var ended atomic.Bool
@@ -325,7 +326,10 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	var err error
+	err := w.until(ctx, "reports", []schemas.Role{schemas.RoleSink}, a.Stored(schemas.Reports))
+	if err != nil {
+		return err
+	}
 	if r.Unanswered, err = a.Unanswered(ctx, r.asked, all); err != nil {
 		return err
 	}

@@ -126,7 +126,7 @@ func (d *demo) sweep(ctx context.Context) error {
 
 // waitReported waits until the reports of the rounds are on record.
 func (d *demo) waitReported(ctx context.Context) error {
-	return d.until(ctx, "reports recorded", d.app.Handled(schemas.RoleSink))
+	return d.until(ctx, "reports recorded", d.app.Stored(schemas.Reports))
 }
 
 // reported returns the reports of the demo's rounds, oldest first.
