@@ -232,6 +232,33 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 	}
 }
 
+// The status of a fixity round has its bytes and, once all checks are requested, the share of those with a result.
+func TestStatusOfAFixityRound(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	of := func() (got SplitStatus) {
+		all, err := s.a.SweepStatus(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, split := range all {
+			if split.Sweep == "fixity" && split.Space == "photos" {
+				got = split
+			}
+		}
+		return got
+	}
+	_, tasks := s.sweep(-time.Minute, false)
+	if got := of(); got.Bytes != 21 || got.Compared != 3 || got.Share != 0 || !got.End(time.Now()).IsZero() ||
+		!got.Next.After(time.Now()) {
+		t.Errorf("without results: got %+v", got)
+	}
+	s.pass(tasks[:1], time.Now())
+	if got := of(); got.Share != 1./3 || !got.End(time.Now()).After(time.Now()) {
+		t.Errorf("with one result: got %+v", got)
+	}
+}
+
 // A checkpoint that is lost after a round is missed: the next round says so, and is no second baseline.
 func TestSweepWithoutItsCheckpoint(t *testing.T) {
 	t.Parallel()
