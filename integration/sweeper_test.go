@@ -269,7 +269,7 @@ func TestSweeperKilled(t *testing.T) {
 // while it waits for their results. Each copy has one task, and the report has the result of each.
 func TestFixityRoundKilled(t *testing.T) {
 	need.Full(t)
-	items, kills := need.Amount(8_000, 8_000, 40_000), need.Amount(4, 4, 30)
+	items, kills := need.Amount(10_000, 10_000, 60_000), need.Amount(5, 5, 50)
 	s := newSwept(t, func(c *config.Config) {
 		c.Sweep.MaxBacklog = 10_000_000 // no checker runs at first
 		c.Sweep.Duplication, c.Sweep.Reconcile, c.Sweep.Stats = schedule.Schedule{}, schedule.Schedule{}, schedule.Schedule{}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -11,6 +13,7 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
@@ -84,12 +87,21 @@ func (a *App) newSweeper(
 	known *checkpoints, skipped *skippedRounds, owns func(sweep, split string) bool, workers int,
 ) (*sweep.Sweeper, error) {
 	d := sweep.SweeperDeps{Publisher: a.producer, Owns: owns, Skipped: skipped.reason, Log: a.log,
-		Checkpoint: known.of, CatchUp: known.CatchUp}
+		Checkpoint: known.of, CatchUp: known.CatchUp, LastEnd: a.lastEnd}
 	if owns != nil {
 		d.Looking, d.Metrics = a.sweeperState().AddBusy, a.sweepMetrics
 	}
 	return sweep.NewSweeper(sweep.SweeperConfig{Config: sweep.Config{MaxBacklog: int64(a.cfg.Sweep.MaxBacklog)},
 		Workers: workers}, d)
+}
+
+// lastEnd returns when a round of a split ended last, by the log of jobs. Jobs that are no sweeps work without
+// ClickHouse: of these it is not asked.
+func (a *App) lastEnd(ctx context.Context, name, split string) (time.Time, error) {
+	if !slices.Contains(Sweeps(), strings.TrimSuffix(name, demand)) {
+		return time.Time{}, nil
+	}
+	return read.LastEnd(ctx, a.db, name+"/"+split)
 }
 
 func (a *App) sweeperState() *metrics.Role {

@@ -81,7 +81,6 @@ type outageRound struct {
 func newOutageRound(t *testing.T, x *outage, pages, page int, bound int64) *outageRound {
 	t.Helper()
 	cfg := config.Default()
-	cfg.Sweep.MaxBacklog = int(bound)
 	a := &App{cfg: &cfg, log: x.said.Log(), kafka: x.broker.Config(), stores: x.stores}
 	var err error
 	must := func(e error) {
@@ -97,7 +96,8 @@ func newOutageRound(t *testing.T, x *outage, pages, page int, bound int64) *outa
 	r := &outageRound{outage: x}
 	r.known, err = a.newCheckpoints()
 	must(err)
-	s, err := a.newSweeper(r.known, new(skippedRounds), nil, 4)
+	s, err := sweep.NewSweeper(sweep.SweeperConfig{Config: sweep.Config{MaxBacklog: bound}},
+		sweep.SweeperDeps{Publisher: a.producer, Checkpoint: r.known.of, CatchUp: r.known.CatchUp, Log: a.log})
 	must(err)
 	m := sweep.Split{Sweep: DuplicationSweep, Name: "acme/maps/1/2", Account: "acme",
 		Lag: a.lagOf(schemas.RoleCopier), Due: func(last *pb.Checkpoint, _ time.Time) bool { return last == nil },

@@ -16,6 +16,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/schedule"
 	"github.com/millrace/millrace/streams/sweep"
 	"github.com/millrace/millrace/streams/sweep/groups"
 	"github.com/millrace/millrace/streams/sweep/pairs"
@@ -45,12 +46,20 @@ type SplitStatus struct {
 	Started, Finished, Updated time.Time
 	Compared                   int64 // items until the last checkpoint; of fixity the checks that were requested
 	Emitted                    int64 // findings, or requested checks
-	// Share is the share of the recorded items that an unfinished round has compared; negative: it is unknown.
+	// Bytes are those of the compared items with a known size; negative: they are unknown.
+	Bytes int64
+	// Share is the share of the recorded items that an unfinished round has compared; of fixity, the share of the checks
+	// with a final result once all are requested. Negative: it is unknown.
 	Share float64
+	// Next is when the next scheduled round is due; zero: none is, or it is unknown.
+	Next time.Time
 	// Failed is the time at which the round has failed last, with Error; zero: it has not failed since a run that ended.
 	Failed time.Time
 	Error  string
 	added  int64 // compared items without a record when the round began
+	// waits: all checks of the fixity round are requested. measured is the time of Share, if it is not Updated.
+	waits    bool
+	measured time.Time
 }
 
 // Unfinished reports whether a round has begun and not ended.
@@ -67,14 +76,18 @@ func (s *SplitStatus) Rate() float64 {
 
 // End estimates when an unfinished round ends; the zero time: it is unknown.
 func (s *SplitStatus) End(now time.Time) time.Time {
-	if s.State != SplitRunning || s.Share <= 0 || !s.Updated.After(s.Started) {
+	at := s.Updated
+	if !s.measured.IsZero() {
+		at = s.measured
+	}
+	if s.State != SplitRunning || s.Share <= 0 || !at.After(s.Started) {
 		return time.Time{}
 	}
-	left := float64(s.Updated.Sub(s.Started)) * (1 - s.Share) / s.Share
+	left := float64(at.Sub(s.Started)) * (1 - s.Share) / s.Share
 	if left > float64(math.MaxInt64) {
 		return time.Time{}
 	}
-	if end := s.Updated.Add(time.Duration(left)); end.After(now) {
+	if end := at.Add(time.Duration(left)); end.After(now) {
 		return end
 	}
 	return now
@@ -104,14 +117,18 @@ func splitOf(c *pb.Checkpoint) (s SplitStatus, ok bool) {
 	s.Emitted, s.Share = c.GetEmitted(), -1
 	switch s.Sweep {
 	case sweep.FixitySweep:
-		s.Compared = c.GetCounts()[sweep.Requested]
+		s.Compared, s.Bytes = c.GetCounts()[sweep.Requested], c.GetCounts()[sweep.RequestedBytes]
+		s.waits = sweep.OnlyWaits(c)
 		return s, true
 	case StatsSweep:
-		s.Compared = c.GetCounts()["items"]
+		s.Compared, s.Bytes = c.GetCounts()["items"], c.GetCounts()["bytes"]
 		return s, true
+	case groups.Name: // its counts have no sizes
+		s.Bytes = -1
 	}
 	for what, n := range c.GetCounts() {
 		if strings.HasSuffix(what, "_bytes") {
+			s.Bytes += n
 			continue
 		}
 		s.Compared += n
@@ -175,6 +192,8 @@ func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
 					s.State = SplitExcluded
 				case paused || slices.Contains(inactive, s.Account):
 					s.State = SplitPaused
+				default:
+					s.Next = a.nextStart(s, time.Now())
 				}
 			}
 			return nil
@@ -187,6 +206,20 @@ func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
 func (a *App) isSelected(s *SplitStatus) bool {
 	return a.selects(s.Sweep, StoreName{s.Account, s.Store}, s.Space) &&
 		(s.Destination == "" || a.selects(s.Sweep, StoreName{s.Account, s.Destination}, s.Space))
+}
+
+// nextStart returns when the round after the last one of a split is due; of a split without one, when the first is. The
+// zero time: there are no scheduled rounds.
+func (a *App) nextStart(s *SplitStatus, now time.Time) time.Time {
+	of := map[string]schedule.Schedule{sweep.FixitySweep: a.cfg.Sweep.Fixity, reconcile.Name: a.cfg.Sweep.Reconcile,
+		DuplicationSweep: a.cfg.Sweep.Duplication, groups.Name: a.cfg.Sweep.Groups, StatsSweep: a.cfg.Sweep.Stats}[s.Sweep]
+	switch {
+	case s.ByHand || of.Off():
+		return time.Time{}
+	case s.Started.IsZero():
+		return of.Next(time.Time{}, now).UTC()
+	}
+	return of.Next(s.Started, s.Started).UTC()
 }
 
 // all returns the newest checkpoint of each split.
@@ -240,11 +273,13 @@ func (a *App) scheduledSplits(ctx context.Context) (all []SplitStatus) {
 	}
 	asking.Wait()
 	for _, acc := range a.stores.inForce() {
-		all = append(all, SplitStatus{Sweep: StatsSweep, Account: acc.ID, State: SplitNever, Share: -1})
+		all = append(all, SplitStatus{Sweep: StatsSweep, Account: acc.ID, State: SplitNever, Share: -1,
+			Bytes: -1})
 	}
 	for i, n := range stores {
 		for _, name := range []string{sweep.FixitySweep, groups.Name, reconcile.Name} {
-			never := SplitStatus{Sweep: name, Account: n.Account, Store: n.Store, State: SplitNever, Share: -1}
+			never := SplitStatus{Sweep: name, Account: n.Account, Store: n.Store, State: SplitNever, Share: -1,
+				Bytes: -1}
 			if failed[i] != nil {
 				never.State, never.Error = SplitUnknown, failed[i].Error()
 				all = append(all, never)
@@ -279,12 +314,24 @@ func (a *App) spacesInTime(ctx context.Context, n StoreName) ([]string, error) {
 	}
 }
 
+// mostWaiting bounds the fixity rounds whose results are counted: each takes a query.
+const mostWaiting = 200
+
 // shares sets the shares of unfinished rounds.
 func (a *App) shares(ctx context.Context, all []SplitStatus) error {
 	live := map[string]int64{}
 	asked := map[string]bool{}
+	waiting := 0
 	for i := range all {
 		s := &all[i]
+		if s.waits {
+			if waiting++; waiting <= mostWaiting {
+				if err := a.shareOfResults(ctx, s); err != nil {
+					return err
+				}
+			}
+			continue
+		}
 		if !s.Unfinished() || s.Sweep == sweep.FixitySweep || s.Sweep == groups.Name {
 			continue
 		}
@@ -301,4 +348,14 @@ func (a *App) shares(ctx context.Context, all []SplitStatus) error {
 		s.share(live[schemas.Key(s.Account, s.Store, s.Space)])
 	}
 	return nil
+}
+
+// shareOfResults sets Share of a fixity round that waits for its results.
+func (a *App) shareOfResults(ctx context.Context, s *SplitStatus) error {
+	p, err := read.SpaceRoundProgress(ctx, a.db, read.SpaceRound{Round: s.Round, Started: s.Started, Since: s.Started,
+		Space: schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space}})
+	if err == nil && s.Compared > 0 {
+		s.Share, s.measured = min(1, float64(p.Final)/float64(s.Compared)), time.Now().UTC().Truncate(time.Second)
+	}
+	return err
 }

@@ -7,8 +7,10 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/config"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 func TestSplitOfCheckpoint(t *testing.T) {
@@ -28,13 +30,13 @@ func TestSplitOfCheckpoint(t *testing.T) {
 		point *pb.Checkpoint
 		want  *SplitStatus // nil: it is not that of a sweep
 	}{
-		"fixity": {point("fixity", "acme/1/maps", map[string]int64{"requested": 7, "final": 6, "live": 9}),
+		"fixity": {point("fixity", "acme/1/maps", map[string]int64{"requested": 7, "requested_bytes": 70, "live": 9}),
 			with(func(s *SplitStatus) {
-				s.Sweep, s.Account, s.Store, s.Space, s.Compared = "fixity", "acme", "1", "maps", 7
+				s.Sweep, s.Account, s.Store, s.Space, s.Compared, s.Bytes = "fixity", "acme", "1", "maps", 7, 70
 			})},
 		"fixity of a store, of an earlier build": {point("fixity", "acme/1", map[string]int64{"1/maps": 3}), nil},
 		"stats": {point("stats", "acme", map[string]int64{"items": 3, "bytes": 90}),
-			with(func(s *SplitStatus) { s.Sweep, s.Account, s.Compared = "stats", "acme", 3 })},
+			with(func(s *SplitStatus) { s.Sweep, s.Account, s.Compared, s.Bytes = "stats", "acme", 3, 90 })},
 		"fixity of a space, by hand": {point("fixity.demand", "acme/1/a%2Fb", nil), with(func(s *SplitStatus) {
 			s.Sweep, s.ByHand, s.Account, s.Store, s.Space = "fixity", true, "acme", "1", "a/b"
 		})},
@@ -45,10 +47,10 @@ func TestSplitOfCheckpoint(t *testing.T) {
 		"duplication": {point("duplication", "acme/maps/1/2", map[string]int64{"equal": 3, "equal_bytes": 90, "extra": 1}),
 			with(func(s *SplitStatus) {
 				s.Sweep, s.Account, s.Space, s.Store, s.Destination = "duplication", "acme", "maps", "1", "2"
-				s.Compared, s.added = 4, 1
+				s.Compared, s.added, s.Bytes = 4, 1, 90
 			})},
 		"groups": {point("groups", "acme/1/maps", map[string]int64{"whole": 3, "orphans": 1}), with(func(s *SplitStatus) {
-			s.Sweep, s.Account, s.Store, s.Space, s.Compared = "groups", "acme", "1", "maps", 4
+			s.Sweep, s.Account, s.Store, s.Space, s.Compared, s.Bytes = "groups", "acme", "1", "maps", 4, -1
 		})},
 		"a brake":            {point("brake.deletes", "acme/2/maps", nil), nil},
 		"of another version": {point("reconcile", "acme/1", nil), nil},
@@ -103,6 +105,8 @@ func TestShareOfRound(t *testing.T) {
 		"due copies":            {func(s *SplitStatus) { s.Sweep = "fixity" }, 400, -1, time.Time{}},
 		"groups":                {func(s *SplitStatus) { s.Sweep = "groups" }, 400, -1, time.Time{}},
 		"before any checkpoint": {func(s *SplitStatus) { s.Updated = began }, 400, 0.25, time.Time{}},
+		"results of checks": {func(s *SplitStatus) { s.Sweep, s.Share, s.measured = "fixity", 0.5, now }, 400, 0.5,
+			began.Add(30 * time.Minute)},
 		"a round that has ended": {func(s *SplitStatus) { s.State, s.Finished = SplitDone, now }, 400, -1,
 			time.Time{}},
 	} {
@@ -112,6 +116,30 @@ func TestShareOfRound(t *testing.T) {
 		s.share(tc.live)
 		if end := s.End(now).Round(time.Second); s.Share != tc.share || !end.Equal(tc.end) {
 			t.Errorf("%s: got %v, until %v, want %v, %v", name, s.Share, end, tc.share, tc.end)
+		}
+	}
+}
+
+func TestNextStart(t *testing.T) {
+	began := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
+	now := began.Add(time.Hour)
+	cfg := config.Default()
+	cfg.Sweep.Fixity, cfg.Sweep.Stats = schedule.MustParse("every 2h"), schedule.MustParse("every 1d start 20:00")
+	cfg.Sweep.Groups = schedule.Schedule{}
+	a := &App{cfg: &cfg}
+	for name, tc := range map[string]struct {
+		split SplitStatus
+		want  time.Time
+	}{
+		"after a round":        {SplitStatus{Sweep: "fixity", Started: began}, began.Add(2 * time.Hour)},
+		"overdue":              {SplitStatus{Sweep: "fixity", Started: began.Add(-5 * time.Hour)}, began.Add(-3 * time.Hour)},
+		"the first, now":       {SplitStatus{Sweep: "fixity"}, now},
+		"the first, at a time": {SplitStatus{Sweep: "stats"}, time.Date(2026, 9, 1, 20, 0, 0, 0, time.UTC)},
+		"off":                  {SplitStatus{Sweep: "groups", Started: began}, time.Time{}},
+		"by hand":              {SplitStatus{Sweep: "fixity", ByHand: true, Started: began}, time.Time{}},
+	} {
+		if got := a.nextStart(&tc.split, now); !got.Equal(tc.want) {
+			t.Errorf("%s: got %v, want %v", name, got, tc.want)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -234,6 +235,54 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 				t.Errorf("%d of %d tasks are of the baseline, want %d of 3", got, len(tasks), tt.want)
 			}
 		})
+	}
+}
+
+// The status of a fixity round has its bytes and, once all checks are requested, the share of those with a result.
+func TestStatusOfAFixityRound(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	of := func() (got SplitStatus) {
+		all, err := s.a.SweepStatus(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, split := range all {
+			if split.Sweep == "fixity" && split.Space == "photos" {
+				got = split
+			}
+		}
+		return got
+	}
+	_, tasks := s.sweep(-time.Minute, false)
+	if got := of(); got.Bytes != 21 || got.Compared != 3 || got.Share != 0 || !got.End(time.Now()).IsZero() ||
+		!got.Next.After(time.Now()) {
+		t.Errorf("without results: got %+v", got)
+	}
+	s.pass(tasks[:1], time.Now())
+	if got := of(); got.Share != 1./3 || !got.End(time.Now()).After(time.Now()) {
+		t.Errorf("with one result: got %+v", got)
+	}
+}
+
+// A checkpoint that is lost after a round is missed: the next round says so, and is no second baseline.
+func TestSweepWithoutItsCheckpoint(t *testing.T) {
+	t.Parallel()
+	s, lines := newSwept(t, 3), &logtest.Lines{}
+	s.a.log = lines.Log()
+	first, tasks := s.sweep(-time.Minute, false)
+	s.pass(tasks, s.begun.Add(-30*time.Second))
+	if err := s.a.EndFixity(t.Context(), []FixityRound{first}, false); err != nil {
+		t.Fatal(err)
+	}
+	s.sink(schemas.RoleSink)
+	if n := lines.Count("the checkpoint is lost"); n != 0 || !first.Baseline {
+		t.Errorf("the first round is %+v: %v", first, lines)
+	}
+	s.b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints,
+		Key: []byte(schemas.Key("fixity", "acme/1/photos"))}, Partition: -1})
+	if second, _ := s.sweep(0, false); second.Baseline || lines.Count("the checkpoint is lost") != 1 {
+		t.Errorf("the second round is %+v: %v", second, lines)
 	}
 }
 

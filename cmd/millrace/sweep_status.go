@@ -52,7 +52,9 @@ listed on their own, as "by hand".
 
 ` + splitStates + `
 
-EMITTED is the number of findings, or of requested checks. ERROR is the error with which the round has failed last.`,
+EMITTED is the number of findings, or of requested checks. NEXT is when the next scheduled round is due. It is unknown
+for splits that are paused or unknown, and there is none for rounds by hand, excluded splits and sweeps that are off.
+ERROR is the error with which the round has failed last.`,
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.withSplits(c, func(all []app.SplitStatus) error {
@@ -100,13 +102,19 @@ type splitRow struct {
 	Updated     *time.Time `json:"updated"` // the time of the last checkpoint
 	Compared    int64      `json:"compared"`
 	Emitted     int64      `json:"emitted"`
+	Bytes       *int64     `json:"bytes"` // of the compared items
+	Next        *time.Time `json:"next"`  // when the next scheduled round is due
 	Failed      *time.Time `json:"failed"`
 	Error       string     `json:"error"`
 }
 
 func splitRowOf(s app.SplitStatus) splitRow {
+	var bytes *int64
+	if s.Bytes >= 0 {
+		bytes = &s.Bytes
+	}
 	return splitRow{s.Sweep, s.ByHand, s.Account, s.Store, s.Space, s.Destination, s.State, s.Round, set(s.Started),
-		set(s.Finished), set(s.Updated), s.Compared, s.Emitted, set(s.Failed), s.Error}
+		set(s.Finished), set(s.Updated), s.Compared, s.Emitted, bytes, set(s.Next), set(s.Failed), s.Error}
 }
 
 // sweepName returns the name of a sweep in tables.
@@ -126,10 +134,10 @@ func storeName(account, store string) string {
 }
 
 func splitTable() table[splitRow] {
-	const columns = "SWEEP\tSTORE\tSPACE\tDESTINATION\tSTATE\tROUND\tSTARTED\tFINISHED\tEMITTED\tERROR"
+	const columns = "SWEEP\tSTORE\tSPACE\tDESTINATION\tSTATE\tROUND\tSTARTED\tFINISHED\tEMITTED\tNEXT\tERROR"
 	return table[splitRow]{columns, func(r splitRow) []string {
 		return []string{sweepName(r.Sweep, r.ByHand), storeName(r.Account, r.Store), r.Space, r.Destination, r.State, r.Round,
-			stamp(r.Started), stamp(r.Finished), strconv.FormatInt(r.Emitted, 10), r.Error}
+			stamp(r.Started), stamp(r.Finished), strconv.FormatInt(r.Emitted, 10), stamp(r.Next), r.Error}
 	}}
 }
 
@@ -143,10 +151,12 @@ func newSweepStatus() *cobra.Command {
 		Short: "Show how far the unfinished rounds of sweeps are",
 		Long: `Shows a line for each sweep with the number of its splits by state, and below it one for each unfinished round.
 
-COMPARED counts the items until the last checkpoint; of fixity the checks that were requested. RATE is items per second
-since the start of the round. SHARE is the compared share of the items that were on record when the round began, and
-END is the estimated end. Both are unknown for fixity and groups, which look at some items only, and for a store
-that is taken in.
+COMPARED counts the items until the last checkpoint, and BYTES those of them with a known size; of fixity the checks
+that were requested. RATE is items per second since the start of the round. SHARE is the compared share of the items
+that were on record when the round began; of fixity, the share of the checks that have a final result once all are
+requested. END is the estimated end, and NEXT when the first scheduled round of the sweep is due. What is unknown is
+shown as "-": share and end of groups, which looks at some items only, of fixity while it requests checks, and of a
+store that is taken in; and the bytes of groups.
 As json, each sweep is an object with an array of its rounds.`,
 		Args: atMostOneSweep,
 		RunE: func(c *cobra.Command, args []string) error {
@@ -168,7 +178,8 @@ As json, each sweep is an object with an array of its rounds.`,
 type sweepProgress struct {
 	Compared int64      `json:"compared"`
 	Emitted  int64      `json:"emitted"`
-	Rate     *float64   `json:"rate"` // compared items per second
+	Bytes    *int64     `json:"bytes"` // of the compared items
+	Rate     *float64   `json:"rate"`  // compared items per second
 	Share    *float64   `json:"share"`
 	End      *time.Time `json:"end"` // estimated
 }
@@ -179,6 +190,7 @@ type sweepState struct {
 	ByHand bool           `json:"by_hand"`
 	Splits map[string]int `json:"splits"` // their number by state
 	sweepProgress
+	Next   *time.Time   `json:"next"` // when the first scheduled round is due
 	Failed *time.Time   `json:"failed"`
 	Error  string       `json:"error"` // of the round that has failed last
 	Rounds []splitState `json:"rounds"`
@@ -204,6 +216,9 @@ func sweepStatesOf(all []app.SplitStatus, names []string, now time.Time) (sweeps
 		}
 		in := &sweeps[len(sweeps)-1]
 		in.Splits[s.State]++
+		if !s.Next.IsZero() && (in.Next == nil || s.Next.Before(*in.Next)) {
+			in.Next = set(s.Next)
+		}
 		if !s.Failed.IsZero() && (in.Failed == nil || s.Failed.After(*in.Failed)) {
 			in.Failed, in.Error = set(s.Failed), s.Error
 		}
@@ -228,10 +243,13 @@ func known(n float64) *float64 {
 // totalOf adds rounds. Rates are those of running rounds; share and end are known only if those of all rounds are.
 func totalOf(rounds []splitState) (t sweepProgress) {
 	var rate, items float64
-	share := true
+	share, bytes := true, int64(0)
 	for _, r := range rounds {
 		t.Compared += r.Compared
 		t.Emitted += r.Emitted
+		if r.Bytes != nil {
+			bytes += *r.Bytes
+		}
 		if r.State == app.SplitRunning && r.Rate != nil {
 			rate += *r.Rate
 		}
@@ -249,6 +267,9 @@ func totalOf(rounds []splitState) (t sweepProgress) {
 	if slices.ContainsFunc(rounds, func(r splitState) bool { return r.End == nil }) {
 		t.End = nil
 	}
+	if len(rounds) > 0 && !slices.ContainsFunc(rounds, func(r splitState) bool { return r.Bytes == nil }) {
+		t.Bytes = &bytes
+	}
 	return t
 }
 
@@ -256,6 +277,7 @@ func totalOf(rounds []splitState) (t sweepProgress) {
 type progressLine struct {
 	sweepProgress
 	sweep, split, state, round, err string
+	next                            *time.Time
 }
 
 // progressLines returns the lines of each sweep and of its rounds.
@@ -266,7 +288,7 @@ func progressLines(sweeps []sweepState) (lines []progressLine) {
 			states = append(states, fmt.Sprintf("%d %s", s.Splits[state], state))
 		}
 		name := sweepName(s.Sweep, s.ByHand)
-		lines = append(lines, progressLine{s.sweepProgress, name, "all", strings.Join(states, ", "), "", s.Error})
+		lines = append(lines, progressLine{s.sweepProgress, name, "all", strings.Join(states, ", "), "", s.Error, s.Next})
 		for _, r := range s.Rounds {
 			split := storeName(r.Account, r.Store)
 			if r.Destination != "" {
@@ -275,24 +297,27 @@ func progressLines(sweeps []sweepState) (lines []progressLine) {
 			if r.Space != "" {
 				split += ": " + r.Space
 			}
-			progress := sweepProgress{r.Compared, r.Emitted, r.Rate, r.Share, r.End}
-			lines = append(lines, progressLine{progress, name, split, r.State, r.Round, r.Error})
+			progress := sweepProgress{r.Compared, r.Emitted, r.Bytes, r.Rate, r.Share, r.End}
+			lines = append(lines, progressLine{progress, name, split, r.State, r.Round, r.Error, r.Next})
 		}
 	}
 	return lines
 }
 
 func progressTable() table[progressLine] {
-	const columns = "SWEEP\tSPLIT\tSTATE\tROUND\tCOMPARED\tEMITTED\tRATE\tSHARE\tEND\tERROR"
+	const columns = "SWEEP\tSPLIT\tSTATE\tROUND\tCOMPARED\tBYTES\tEMITTED\tRATE\tSHARE\tEND\tNEXT\tERROR"
 	return table[progressLine]{columns, func(l progressLine) []string {
-		rate, share := "", ""
+		bytes, rate, share := "", "", ""
+		if l.Bytes != nil {
+			bytes = strconv.FormatInt(*l.Bytes, 10)
+		}
 		if l.Rate != nil {
 			rate = fmt.Sprintf("%.4g/s", *l.Rate)
 		}
 		if l.Share != nil {
 			share = fmt.Sprintf("%.1f%%", *l.Share*100)
 		}
-		return []string{l.sweep, l.split, l.state, l.round, strconv.FormatInt(l.Compared, 10),
-			strconv.FormatInt(l.Emitted, 10), rate, share, stamp(l.End), l.err}
+		return []string{l.sweep, l.split, l.state, l.round, strconv.FormatInt(l.Compared, 10), bytes,
+			strconv.FormatInt(l.Emitted, 10), rate, share, stamp(l.End), stamp(l.next), l.err}
 	}}
 }

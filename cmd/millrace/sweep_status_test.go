@@ -16,14 +16,17 @@ func TestProgressTable(t *testing.T) {
 	at := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
 	split := func(state, space string, compared int64, share float64) app.SplitStatus {
 		return app.SplitStatus{Sweep: "reconcile", Account: "acme", Store: "1", Space: space, State: state,
-			Round: "r" + space, Started: at, Updated: at.Add(100 * time.Second), Compared: compared, Emitted: 2, Share: share}
+			Round: "r" + space, Started: at, Updated: at.Add(100 * time.Second), Compared: compared, Emitted: 2, Share: share,
+			Bytes: 10 * compared, Next: at.Add(time.Hour)}
 	}
 	done, failed := split(app.SplitDone, "a", 9, -1), split(app.SplitFailed, "d", 100, 0.5)
 	done.Finished = at
 	failed.Failed, failed.Error = at.Add(time.Minute), "no answer"
 	pair := split(app.SplitRunning, "e", 500, -1)
-	pair.Sweep, pair.ByHand, pair.Destination = "duplication", true, "2"
-	all := []app.SplitStatus{pair, {Sweep: "fixity", Account: "acme", Store: "1", State: app.SplitNever}, done,
+	pair.Sweep, pair.ByHand, pair.Destination, pair.Bytes, pair.Next = "duplication", true, "2", -1, time.Time{}
+	done.Next = at.Add(30 * time.Minute)
+	all := []app.SplitStatus{pair, {Sweep: "fixity", Account: "acme", Store: "1", State: app.SplitNever,
+		Bytes: -1, Next: at.Add(2 * time.Hour)}, done,
 		split(app.SplitRunning, "b", 1000, 0.25), split(app.SplitRunning, "c", 2000, 0.5), failed}
 	for name, tc := range map[string]struct {
 		all   []app.SplitStatus
@@ -31,18 +34,18 @@ func TestProgressTable(t *testing.T) {
 		want  string
 	}{
 		"all": {all, nil, `
-duplication (by hand) all 1 running - 500 2 5/s - - -
-duplication (by hand) acme/1 to 2: e running re 500 2 5/s - - -
-fixity all 1 never - 0 0 - - - -
-reconcile all 1 done, 1 failed, 2 running - 3100 6 30/s 37.8% - no answer
-reconcile acme/1: b running rb 1000 2 10/s 25.0% 2026-09-01T12:06:40Z -
-reconcile acme/1: c running rc 2000 2 20/s 50.0% 2026-09-01T12:03:20Z -
-reconcile acme/1: d failed rd 100 2 1/s 50.0% - no answer
+duplication (by hand) all 1 running - 500 - 2 5/s - - - -
+duplication (by hand) acme/1 to 2: e running re 500 - 2 5/s - - - -
+fixity all 1 never - 0 - 0 - - - 2026-09-01T14:00:00Z -
+reconcile all 1 done, 1 failed, 2 running - 3100 31000 6 30/s 37.8% - 2026-09-01T12:30:00Z no answer
+reconcile acme/1: b running rb 1000 10000 2 10/s 25.0% 2026-09-01T12:06:40Z 2026-09-01T13:00:00Z -
+reconcile acme/1: c running rc 2000 20000 2 20/s 50.0% 2026-09-01T12:03:20Z 2026-09-01T13:00:00Z -
+reconcile acme/1: d failed rd 100 1000 2 1/s 50.0% - 2026-09-01T13:00:00Z no answer
 `},
 		"one, without failures": {all[:5], []string{"reconcile"}, `
-reconcile all 1 done, 2 running - 3000 4 30/s 37.5% 2026-09-01T12:06:40Z -
-reconcile acme/1: b running rb 1000 2 10/s 25.0% 2026-09-01T12:06:40Z -
-reconcile acme/1: c running rc 2000 2 20/s 50.0% 2026-09-01T12:03:20Z -
+reconcile all 1 done, 2 running - 3000 30000 4 30/s 37.5% 2026-09-01T12:06:40Z 2026-09-01T12:30:00Z -
+reconcile acme/1: b running rb 1000 10000 2 10/s 25.0% 2026-09-01T12:06:40Z 2026-09-01T13:00:00Z -
+reconcile acme/1: c running rc 2000 20000 2 20/s 50.0% 2026-09-01T12:03:20Z 2026-09-01T13:00:00Z -
 `},
 	} {
 		var out bytes.Buffer

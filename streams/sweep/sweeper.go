@@ -62,7 +62,7 @@ func (c SweeperConfig) defaults() SweeperConfig {
 	return c
 }
 
-// SweeperDeps are the dependencies of a Sweeper. All but Owns, Skipped, Looking and Metrics are required.
+// SweeperDeps are the dependencies of a Sweeper. All but Owns, Skipped, LastEnd, Looking and Metrics are required.
 type SweeperDeps struct {
 	Publisher schemas.Publisher
 	// Checkpoint returns the newest checkpoint of a split; nil if there is none. CatchUp returns when it knows those that
@@ -74,6 +74,9 @@ type SweeperDeps struct {
 	Owns func(sweep, split string) bool
 	// Skipped returns why an operator has ended a round; "": it goes on. nil: none is skipped.
 	Skipped func(round string) (reason string)
+	// LastEnd returns when a round of a split ended last according to the records; the zero time: none is on record. It is
+	// called for splits without a checkpoint, to log that one was lost. nil: not called.
+	LastEnd func(ctx context.Context, sweep, split string) (time.Time, error)
 	// Looking is called with 1 when Run begins to look for due rounds or to work on a page, and with -1 when that ends;
 	// nil: not called. In between, retry.Alive reports progress.
 	Looking func(delta int)
@@ -330,6 +333,9 @@ func (s *Sweeper) begin(ctx context.Context, a *active) (done bool, err error) {
 	if m.Anew && !same && last != nil && last.GetFinished() == nil {
 		last = &pb.Checkpoint{Finished: timestamppb.Now(), Cursor: m.carry(last)}
 	}
+	if err := s.reportLoss(ctx, m, last); err != nil {
+		return false, err
+	}
 	baseline := false
 	if m.FirstRound != nil && (last == nil || last.GetFinished() != nil) {
 		if baseline, err = m.FirstRound(ctx, s.deps.Checkpoint); err != nil {
@@ -350,6 +356,22 @@ func (s *Sweeper) begin(ctx context.Context, a *active) (done bool, err error) {
 		return s.meanwhile(a)
 	}
 	return false, nil
+}
+
+// reportLoss logs that the checkpoint of a split was lost, if it has none and rounds of it are on record.
+func (s *Sweeper) reportLoss(ctx context.Context, m Split, last *pb.Checkpoint) error {
+	if last != nil || s.deps.LastEnd == nil {
+		return nil
+	}
+	ended, err := s.deps.LastEnd(ctx, m.Sweep, m.Name)
+	if err != nil {
+		return fmt.Errorf("find out whether %s has lost its checkpoint: %w", m.Name, err)
+	}
+	if !ended.IsZero() {
+		s.deps.Log.Warn("begin anew: the checkpoint is lost, and rounds are on record", "sweep", m.Sweep, "split", m.Name,
+			"last_end", ended)
+	}
+	return nil
 }
 
 // meanwhile returns what has become of the round of an active split: ended reports that another process has ended it,

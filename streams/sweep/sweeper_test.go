@@ -251,6 +251,50 @@ func TestBaselineIsTheFirstRound(t *testing.T) {
 	}
 }
 
+// A split without a checkpoint begins anew, and says so if rounds of it are on record. While that is unknown it does
+// not begin.
+func TestCheckpointIsLost(t *testing.T) {
+	away := errors.New("away")
+	for name, tt := range map[string]struct {
+		known   bool // the checkpoint
+		lastEnd time.Time
+		err     error
+		lines   int
+	}{
+		"lost":             {false, start, nil, 1},
+		"there never was":  {false, time.Time{}, nil, 0},
+		"there is":         {true, start, away, 0},
+		"that is not read": {false, time.Time{}, away, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, lines := newWorld(t), &logtest.Lines{}
+			m := w.split("a/1", 2)
+			if tt.known {
+				at := timestamppb.New(start.Add(-time.Hour))
+				w.checkpoints[schemas.Key("s", "a/1")] = &pb.Checkpoint{Sweep: "s", Split: "a/1", Round: "r", Started: at,
+					Finished: at}
+			}
+			s := w.process("1", func(_ *SweeperConfig, d *SweeperDeps) {
+				d.Log = lines.Log()
+				d.LastEnd = func(_ context.Context, sweep, split string) (time.Time, error) {
+					if sweep != "s" || split != "a/1" {
+						t.Errorf("asked for %s of %s", split, sweep)
+					}
+					return tt.lastEnd, tt.err
+				}
+			})
+			results, err := s.Rounds(t.Context(), []Split{m})
+			fails := tt.err != nil && !tt.known
+			if errors.Is(err, away) != fails || !fails && (len(results) != 1 || results[0].Emitted != 2) {
+				t.Errorf("got %v, %v", results, err)
+			}
+			if n := lines.Count("the checkpoint is lost"); n != tt.lines {
+				t.Error(lines)
+			}
+		})
+	}
+}
+
 // Rounds are run at once and then as they are due. A paused one begins when the pause has ended.
 func TestSchedule(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

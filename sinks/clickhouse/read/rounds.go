@@ -118,6 +118,20 @@ func Iterations(ctx context.Context, db *clickhouse.DB, q JobQuery) ([]Iteration
 	return all, err
 }
 
+// LastEnd returns when an iteration of a job ended last that has not failed; the zero time: none is on record.
+func LastEnd(ctx context.Context, db *clickhouse.DB, name string) (time.Time, error) {
+	type row struct {
+		Ended int64 `ch:"ended"`
+	}
+	rows, err := clickhouse.Query[row](ctx, db, "read the last end of a job",
+		"SELECT ifNull(max(toUnixTimestamp64Milli(finished)), 0) AS ended FROM {db}.job_log_v"+
+			" WHERE name = ? AND error = ''", name)
+	if err != nil || len(rows) == 0 {
+		return time.Time{}, err
+	}
+	return timeOfMillis(rows[0].Ended), nil
+}
+
 // JobFailures are the failures in a row of the iterations of a job.
 type JobFailures struct {
 	Name string
