@@ -11,10 +11,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/schedule"
+	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
-
-// reconciledPage is the number of items of a page of the reconcile sweep.
-const reconciledPage = 10_000
 
 // TestImportKilled kills the process that takes in a store that exists, at random times, and suspends it once beyond
 // its session while another one takes over. Each file has one Change, each interruption repeats a page at most, and the
@@ -56,7 +54,7 @@ func TestImportKilled(t *testing.T) {
 		ids[c.GetItem()] = c.GetId()
 	})
 	t.Logf("%d interruptions, %d changes of %d files", s.interrupted, total, items)
-	if most := items + s.interrupted*reconciledPage; len(ids) != items || total > most {
+	if most := items + s.interrupted*reconcile.DefaultPage; len(ids) != items || total > most {
 		t.Errorf("%d changes of %d files, want %d files and at most %d changes", total, len(ids), items, most)
 	}
 	reports := s.reports(t, "reconcile")
