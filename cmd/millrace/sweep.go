@@ -72,7 +72,7 @@ read: sampled. Such a round is separate from the periodic ones. Without --all, a
 fixity.min_interval ago is skipped.
 
 With stats: counts the items and bytes of each space in each store on record, and compares those of each account with
-its allocation.
+its allocation, and those of the source and of the destination of each pair of the policies.
 
 With groups: reads the manifest documents of the files that DuraCloud's clients have stored in chunks, and compares
 the chunks that they name with what is on record. Those that are absent or differ are checked.
