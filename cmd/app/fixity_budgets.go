@@ -1,14 +1,10 @@
 package app
 
 import (
-	"context"
-	"slices"
 	"sync"
-	"time"
 
 	"github.com/millrace/millrace/cmd/config"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/sweep"
 )
@@ -74,39 +70,6 @@ func (c *checkpoints) fixityOf(n StoreName) (of []*pb.Checkpoint) {
 		}
 	}
 	return of
-}
-
-// CheckTime estimates how many seconds the checks of rounds take at least, by the fastest minute of the last 30 days
-// and by the budgets; nil: it is unknown, since a store was not checked then. The stores are checked at the same time.
-func (a *App) CheckTime(ctx context.Context, rounds []FixityRound) (*float64, error) {
-	type amount struct{ checks, bytes float64 }
-	byStore := map[StoreName]amount{}
-	for _, r := range rounds {
-		n := byStore[StoreName{r.Account, r.Store}]
-		byStore[StoreName{r.Account, r.Store}] = amount{n.checks + float64(r.Counts[sweep.Requested]),
-			n.bytes + float64(r.Counts[sweep.RequestedBytes])}
-	}
-	rates := map[string][]read.CheckRate{}
-	longest := 0.0
-	for n, of := range byStore {
-		if of.checks == 0 {
-			continue
-		}
-		if rates[n.Account] == nil {
-			found, err := read.CheckRates(ctx, a.db, n.Account, time.Now().Add(-rateWindow))
-			if err != nil {
-				return nil, err
-			}
-			rates[n.Account] = found
-		}
-		i := slices.IndexFunc(rates[n.Account], func(r read.CheckRate) bool { return r.Store == n.Store })
-		if i < 0 {
-			return nil, nil
-		}
-		r := rates[n.Account][i]
-		longest = max(longest, of.checks/r.Checks, of.bytes/r.Bytes, a.secondsOf(n, of.checks, of.bytes))
-	}
-	return &longest, nil
 }
 
 // secondsOf returns how long a budget of a store makes checks take.

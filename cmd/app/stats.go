@@ -14,12 +14,16 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
 // StatsSweep is the name of the sweep that counts the copies of each space, and the kind of its reports, of which the
 // view space_stats is made.
 const StatsSweep = "stats"
+
+// SizesKind is the kind of the reports that compare the sizes of a space at the two stores of a pair.
+const SizesKind = StatsSweep + "/pair"
 
 // statsSplits returns the splits of the periodic stats sweep: the accounts.
 func (a *App) statsSplits(w sweeping) (all []sweep.Split) {
@@ -51,7 +55,7 @@ func statsBlocked(k *client.Controls, account string) func(context.Context) erro
 }
 
 // countSpaces returns a report of each space of an account in each store, also of those that have lost all items, and
-// checks the allocation of the account.
+// of each space of each pair of the policy. It checks the allocation of the account.
 func (a *App) countSpaces(
 	ctx context.Context, w sweeping, acc config.Account, r sweep.Round,
 ) (page sweep.Page, err error) {
@@ -87,6 +91,16 @@ func (a *App) countSpaces(
 			Space: s.Space, Round: r.ID, Started: timestamppb.New(r.Started), Finished: timestamppb.New(r.Started),
 			Counts: counts, Complete: true,
 		}})
+	}
+	sizes := compareSizes(acc.ID, spaces, func(space string) []policy.Pair {
+		rules, _ := w.rules.Rules(acc.ID, space)
+		return rules.Pairs
+	})
+	for _, p := range sizes {
+		if page.Counts["pairs"]++; p.difference() != "" {
+			page.Counts["pairs_differ"]++
+		}
+		page.Messages = append(page.Messages, p.report(r))
 	}
 	page.Emitted = int64(len(page.Messages))
 	return page, checkAllocation(ctx, w.board, acc, held)

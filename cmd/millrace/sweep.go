@@ -72,7 +72,7 @@ read: sampled. Such a round is separate from the periodic ones. Without --all, a
 fixity.min_interval ago is skipped.
 
 With stats: counts the items and bytes of each space in each store on record, and compares those of each account with
-its allocation.
+its allocation, and those of the source and of the destination of each pair of the policies.
 
 With groups: reads the manifest documents of the files that DuraCloud's clients have stored in chunks, and compares
 the chunks that they name with what is on record. Those that are absent or differ are checked.
@@ -82,8 +82,9 @@ of the setting sweep.spaces, which is about scheduled rounds only. Of a pair, bo
 some items of a space has no report, and an interruption ends it; with reconcile it checks nothing that is missing. With
 groups, patterns select whole spaces.
 
-With --dry-run nothing is requested or put on record: the command prints what a round would request or find now, and
-with fixity how long the checks take at least, by the rates of the last 30 days and fixity.budgets.
+With --dry-run nothing is requested or put on record: the command prints what a round would request or find now, in
+items and bytes, and how long that takes at least, by the fastest minutes of the last 30 days, and with fixity by
+fixity.budgets. The time is unknown if a store was not checked, or a pair has not copied, in these days.
 
 With --wait the command ends when the result of every check is recorded, or the round ends without some, as an hour
 after the last result. It prints how many copies passed, failed, were skipped, or have lost their properties
@@ -109,9 +110,10 @@ func newSweepStart() *cobra.Command {
 				return fmt.Errorf("%w: --all is of sweep start fixity", usage.Err)
 			case f.full && args[0] != app.DuplicationSweep:
 				return fmt.Errorf("%w: --full is of sweep start duplication", usage.Err)
-			case f.dryRun && (f.wait || args[0] == app.StatsSweep):
-				return fmt.Errorf("%w: --dry-run requests nothing: it is of all sweeps but stats, without --wait",
-					usage.Err)
+			case f.dryRun && args[0] == app.StatsSweep:
+				return fmt.Errorf("%w: sweep start stats has no --dry-run: it only counts, and requests nothing", usage.Err)
+			case f.dryRun && f.wait:
+				return fmt.Errorf("%w: --dry-run requests nothing, so that there is nothing to --wait for", usage.Err)
 			case args[0] == app.StatsSweep && (f.store != "" || f.space != "" || f.isFiltered()):
 				return fmt.Errorf("%w: sweep start stats counts whole accounts: it has no --store, --space, --spaces or --except",
 					usage.Err)

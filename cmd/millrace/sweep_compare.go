@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/inventory/sorted"
+	"github.com/millrace/millrace/streams/sweep"
 	"github.com/millrace/millrace/streams/sweep/groups"
 )
 
@@ -28,6 +29,7 @@ type comparison struct {
 	see      string   // what is said about these
 	splits   []comparedSplit
 	listed   *sorted.Listing // nil: the stores list their spaces
+	seconds  *float64        // of a dry run: the estimated time of what would be requested; nil: it is unknown
 }
 
 // countedItems are items with one finding.
@@ -40,6 +42,7 @@ type countedItems struct {
 type comparedSplit struct {
 	account, store, destination, space, round string // destination: of a pair
 	counts                                    map[string]int64
+	work                                      sweep.Work // of a dry run
 }
 
 // reconciled are the findings of the reconcile sweep, in the order in which they are printed.
@@ -84,7 +87,7 @@ var checkedGroups = []countedItems{
 // groupFindings are the verdicts that open an incident.
 var groupFindings = []string{"incomplete", "different", "unreadable"}
 
-// total returns the number of items with a finding.
+// total returns the number of items with a finding, or with KEY_bytes that of their bytes.
 func (r *comparison) total(key string) (n int64) {
 	for _, s := range r.splits {
 		n += s.counts[key]
@@ -116,7 +119,9 @@ func (f *sweepFlags) compare(c *cobra.Command, name string) error {
 			report.listed, report.counts = listed, reconciledListing()
 		}
 		if f.dryRun {
-			report.splits, err = ask(ctx, a, e, nil)
+			if report.splits, err = ask(ctx, a, e, nil); err == nil {
+				report.seconds, err = a.WorkTime(ctx, report.planned())
+			}
 			return err
 		}
 		return e.withRoles(c, a, f.engineFlags, rolesWithoutSweeper(), func(ctx context.Context, w *waiter) error {
@@ -141,6 +146,28 @@ func (f *sweepFlags) compare(c *cobra.Command, name string) error {
 	return err
 }
 
+// planned returns what a dry run would ask for.
+func (r *comparison) planned() (all []app.PlannedWork) {
+	for _, s := range r.splits {
+		all = append(all, app.PlannedWork{Account: s.account, Store: s.store, Space: s.space, Destination: s.destination,
+			Work: s.work})
+	}
+	return all
+}
+
+// work returns what a dry run would ask for in all spaces.
+func (r *comparison) work() (all sweep.Work) {
+	for _, s := range r.splits {
+		for _, of := range []struct{ to, from *sweep.Amount }{
+			{&all.Checks, &s.work.Checks}, {&all.Copies, &s.work.Copies}, {&all.Changes, &s.work.Changes},
+		} {
+			of.to.Items += of.from.Items
+			of.to.Bytes += of.from.Bytes
+		}
+	}
+	return all
+}
+
 // begun identifies the rounds that a command begins now.
 func begun() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
 
@@ -158,7 +185,7 @@ func (f *sweepFlags) spaces(found func(int64)) app.SpacesRequest {
 
 func comparedSpaces(spaces []app.SweptSpace) (all []comparedSplit) {
 	for _, s := range spaces {
-		all = append(all, comparedSplit{s.Account, s.Store, "", s.Space, s.ID, s.Counts})
+		all = append(all, comparedSplit{s.Account, s.Store, "", s.Space, s.ID, s.Counts, s.Work})
 	}
 	return all
 }
@@ -169,7 +196,7 @@ func (f *sweepFlags) comparePairs(
 	pairs, err := a.SweepDuplication(ctx, app.PairRequest{Account: f.account, Store: f.store, Space: f.space,
 		Filter: f.filter, Full: f.full, Begun: begun(), OnEmitted: found, DryRun: f.dryRun})
 	for _, p := range pairs {
-		all = append(all, comparedSplit{p.Account, p.Source, p.Destination, p.Space, p.ID, p.Counts})
+		all = append(all, comparedSplit{p.Account, p.Source, p.Destination, p.Space, p.ID, p.Counts, p.Work})
 	}
 	return all, err
 }
@@ -198,13 +225,13 @@ func (r *comparison) print(out io.Writer, f *sweepFlags) error {
 	}
 	for _, c := range r.counts {
 		if n := r.total(c.key); n > 0 {
-			text += fmt.Sprintf("%d %s: %s\n", n, cmp.Or(c.what, "items"), c.text)
+			text += fmt.Sprintf("%d %s%s: %s\n", n, cmp.Or(c.what, "items"), ofBytes(r.total(c.key+"_bytes")), c.text)
 			found = found || !slices.Contains([]string{"equal", "stale", "newer"}, c.key) &&
 				(r.sweep != groups.Name || slices.Contains(r.findings, c.key))
 		}
 	}
 	if f.dryRun {
-		text += "a dry run: nothing was requested or put on record\n"
+		text += "a dry run: nothing was requested or put on record\n" + r.workText()
 	}
 	if f.state != "" && !f.wait && !f.dryRun && found {
 		text += f.laterWithState("what was found is copied and checked") + "\n"
@@ -213,11 +240,47 @@ func (r *comparison) print(out io.Writer, f *sweepFlags) error {
 	return err
 }
 
-// document returns the report for JSON: the numbers of items of each finding, in all and by space.
+// ofBytes returns the text of a number of bytes; "" for none.
+func ofBytes(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" of %d bytes", n)
+}
+
+// workText describes what a dry run would ask for, and how long that takes.
+func (r *comparison) workText() (text string) {
+	work := r.work()
+	for _, w := range []struct {
+		of   sweep.Amount
+		text string
+	}{{work.Copies, "commands of the copier"}, {work.Changes, "Changes of items"}, {work.Checks, "checks"}} {
+		if w.of.Items > 0 {
+			text += fmt.Sprintf("it would request %d %s%s\n", w.of.Items, w.text, ofBytes(w.of.Bytes))
+		}
+	}
+	switch {
+	case text == "":
+	case r.seconds == nil:
+		text += "how long they take is unknown: in the last 30 days no such work was done\n"
+	default:
+		text += fmt.Sprintf("they take %s at least, by the rates of the last 30 days\n", secondsText(*r.seconds))
+	}
+	return text
+}
+
+// document returns the report for JSON: the numbers of items, and of bytes, of each finding, in all and by space.
 func (r *comparison) document() map[string]any {
 	all, spaces := map[string]any{"sweep": r.sweep}, []map[string]any{}
 	if r.dryRun {
 		all["dry_run"] = true
+		work := r.work()
+		for key, of := range map[string]sweep.Amount{"copies": work.Copies, "changes": work.Changes, "checks": work.Checks} {
+			all["requested_"+key], all["requested_"+key+"_bytes"] = of.Items, of.Bytes
+		}
+		if r.seconds != nil {
+			all["seconds"] = *r.seconds
+		}
 	}
 	if l := r.listed; l != nil {
 		all["listing"] = map[string]any{"id": l.ID(), "made": l.Made().UTC(), "items": l.Len(), "skipped": l.Skipped()}
@@ -227,14 +290,19 @@ func (r *comparison) document() map[string]any {
 		if s.destination != "" {
 			space["destination"] = s.destination
 		}
-		for _, c := range r.counts {
-			space[c.key] = s.counts[c.key]
-		}
+		r.addCounts(space, func(key string) int64 { return s.counts[key] })
 		spaces = append(spaces, space)
 	}
-	for _, c := range r.counts {
-		all[c.key] = r.total(c.key)
-	}
+	r.addCounts(all, r.total)
 	all["spaces"] = spaces
 	return all
+}
+
+// addCounts adds the numbers of items and bytes of each finding. Groups have no bytes.
+func (r *comparison) addCounts(to map[string]any, count func(key string) int64) {
+	for _, c := range r.counts {
+		if to[c.key] = count(c.key); r.sweep != groups.Name {
+			to[c.key+"_bytes"] = count(c.key + "_bytes")
+		}
+	}
 }

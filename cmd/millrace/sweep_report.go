@@ -54,6 +54,9 @@ func newSweepReport() *cobra.Command {
 		Long: `Prints the newest report of each space in a store, or of each space of a pair, of one sweep or of all sweeps.
 With --all it prints all reports, newest first.
 
+Reports of stats also compare the items and bytes of the two stores of each pair: kind stats/pair. DETAIL says what
+differs.
+
 COMPLETE is "no" if the round could not conclude everything: a listing lacks too much, or items were being written.`,
 		Args: atMostOneSweep,
 		RunE: func(c *cobra.Command, args []string) error {

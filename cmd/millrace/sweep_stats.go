@@ -21,6 +21,9 @@ type countedAccount struct {
 	Bytes    int64  `json:"bytes"`
 	Unsized  int64  `json:"unsized"`  // copies of unknown size
 	Verified int64  `json:"verified"` // copies whose content has passed a check of its bytes
+	// Pairs are the spaces of the pairs of the policy, and Differ those whose stores differ in items or bytes on record.
+	Pairs  int64 `json:"pairs"`
+	Differ int64 `json:"pairs_differ"`
 }
 
 // count runs a round of the stats sweep.
@@ -31,7 +34,7 @@ func (f *sweepFlags) count(c *cobra.Command) error {
 			all, err := a.SweepStats(ctx, f.account, begun())
 			for _, r := range all {
 				counted = append(counted, countedAccount{r.Account, r.ID, r.Counts["spaces"], r.Counts["items"], r.Counts["bytes"],
-					r.Counts["unsized"], r.Counts["verified"]})
+					r.Counts["unsized"], r.Counts["verified"], r.Counts["pairs"], r.Counts["pairs_differ"]})
 			}
 			if err != nil || !f.wait {
 				return err
@@ -54,8 +57,13 @@ func (f *sweepFlags) printCounted(out io.Writer, all []countedAccount) error {
 		if a.Unsized > 0 {
 			unsized = fmt.Sprintf(", and %d of unknown size", a.Unsized)
 		}
-		if _, err := fmt.Fprintf(out, "account %s: %d copies of %d bytes in %d spaces%s; %d are verified\n",
-			a.Account, a.Copies, a.Bytes, a.Spaces, unsized, a.Verified); err != nil {
+		differ := ""
+		if a.Differ > 0 {
+			differ = fmt.Sprintf("%d of %d spaces of pairs differ in items or bytes: see 'millrace sweep report stats'\n",
+				a.Differ, a.Pairs)
+		}
+		if _, err := fmt.Fprintf(out, "account %s: %d copies of %d bytes in %d spaces%s; %d are verified\n%s",
+			a.Account, a.Copies, a.Bytes, a.Spaces, unsized, a.Verified, differ); err != nil {
 			return err
 		}
 	}

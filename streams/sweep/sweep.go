@@ -128,6 +128,7 @@ type Result struct {
 	Finished time.Time
 	Emitted  int64
 	Counts   map[string]int64
+	Work     Work // of a dry run
 }
 
 // Config holds the settings of the rounds. Zero values are replaced by those of Defaults.

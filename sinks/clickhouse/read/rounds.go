@@ -20,7 +20,7 @@ type RoundReport struct {
 	Detail                      string
 }
 
-// A ReportQuery selects reports. Empty fields select all.
+// A ReportQuery selects reports. Empty fields select all. A kind also selects the kinds that begin with it and a slash.
 type ReportQuery struct {
 	Kind, Account, Store, Space string
 	Also                        string // another kind, beside Kind; empty: none
@@ -47,10 +47,10 @@ func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundRepo
 		Detail      string           `ch:"detail"`
 	}
 	// A store also selects the pairs that have it as their destination.
-	where := " WHERE (? = '' OR kind IN (?, ?)) AND (? = '' OR account = ?)" +
+	where := " WHERE (? = '' OR kind IN (?, ?) OR startsWith(kind, concat(?, '/'))) AND (? = '' OR account = ?)" +
 		" AND (? = '' OR store = ? OR destination_store = ?) AND (? = '' OR space = ?)" +
 		" AND (? = '' OR round = ?) AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"
-	args := []any{q.Kind, q.Kind, cmp.Or(q.Also, q.Kind), q.Account, q.Account, q.Store, q.Store, q.Store, q.Space,
+	args := []any{q.Kind, q.Kind, cmp.Or(q.Also, q.Kind), q.Kind, q.Account, q.Account, q.Store, q.Store, q.Store, q.Space,
 		q.Space, q.Round, q.Round, max(0, q.Since.UnixMilli())}
 	if q.Newest {
 		where += " AND id IN (SELECT argMax(id, (ts, id)) FROM {db}.reports_v" + where +

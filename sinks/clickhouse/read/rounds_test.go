@@ -37,6 +37,7 @@ func TestReports(t *testing.T) {
 	add("pair", "1", "maps", "2", 2)             // 3
 	add("pair", "1", "maps", "3", 5)             // 4
 	add("reconcile", "1", "other", "", 6)        // 5
+	add("pair/more", "9", "maps", "8", 0)        // 6
 	before := proto.CloneOf(all[4].(*pb.Report)) // published twice: only the later one counts
 	before.Finished = timestamppb.New(logged(4))
 	all = append(all, before)
@@ -48,13 +49,14 @@ func TestReports(t *testing.T) {
 		q    read.ReportQuery
 		want []string
 	}{
-		"newest":           {read.ReportQuery{Newest: true}, []string{"5", "4", "1", "2", "3"}},
-		"newest of a kind": {read.ReportQuery{Newest: true, Kind: "pair"}, []string{"4", "3"}},
+		"newest":           {read.ReportQuery{Newest: true}, []string{"5", "4", "1", "2", "3", "6"}},
+		"newest of a kind": {read.ReportQuery{Newest: true, Kind: "pair"}, []string{"4", "3", "6"}},
 		"of two kinds":     {read.ReportQuery{Kind: "pair", Also: "reconcile", Since: logged(5)}, []string{"5", "4"}},
+		"of a part":        {read.ReportQuery{Newest: true, Kind: "pai"}, nil},
 		"of a store":       {read.ReportQuery{Newest: true, Store: "2"}, []string{"2", "3"}},
 		"of a space":       {read.ReportQuery{Newest: true, Space: "other"}, []string{"5"}},
 		"of an account":    {read.ReportQuery{Account: "bell"}, nil},
-		"all":              {read.ReportQuery{}, []string{"5", "4", "1", "2", "3", "0"}},
+		"all":              {read.ReportQuery{}, []string{"5", "4", "1", "2", "3", "0", "6"}},
 		"the last ones":    {read.ReportQuery{Since: logged(5)}, []string{"5", "4"}},
 	} {
 		got, err := read.Reports(t.Context(), db, tc.q)

@@ -41,8 +41,8 @@ const Name = "reconcile"
 const agent = "sweeper"
 
 const (
-	// defaultPage is the number of listed items that are in memory at once.
-	defaultPage = 20_000
+	// DefaultPage is the number of listed items that are in memory at once. An interruption repeats that many at most.
+	DefaultPage = 20_000
 	// maxMissing is the number of missing items that a round remembers for the next one, which remembers those after
 	// them. Their hashes take 87 KiB of a checkpoint, which has those of two rounds.
 	maxMissing = 8192
@@ -72,7 +72,7 @@ type Config struct {
 	MaxMissing float64
 	// Large is the smallest size in bytes of items of class large; 0 means that none are.
 	Large int64
-	Page  int // listed items in memory at once; 0: 10,000
+	Page  int // listed items in memory at once [DefaultPage]
 	// Items reports whether an item is compared; nil: all are.
 	Items func(item string) bool
 }
@@ -109,7 +109,7 @@ func New(c Config, d Deps) (sweep.Sweep, error) {
 		return nil, errors.New("reconcile: a dependency is missing")
 	}
 	if c.Page == 0 {
-		c.Page = defaultPage
+		c.Page = DefaultPage
 	}
 	r := &reconciler{c, d}
 	return r.page, nil
