@@ -92,7 +92,8 @@ type App struct {
 	goneSpaces        space.Gone
 	skippedRounds     skippedRounds
 	jobRequests       jobRequests
-	onJobRequest      func()  // called after each request for a job; complete before the table actions runs
+	schedules         schedules
+	onJobRequest      func()  // called after each request for a job, or another schedule; complete before actions runs
 	answers           answers // of stores, to sweeps
 	dueReads          lazyDue
 	actions           *kafka.Table        // of the topic admin: the actions of operators that roles use

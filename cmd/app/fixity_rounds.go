@@ -24,9 +24,7 @@ func (a *App) fixityRounds() sweep.FixityRounds {
 		},
 	}
 	f.LagHigh = a.lagIn(schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
-	if s := a.cfg.Sweep.Fixity; !s.Off() {
-		f.Next = func(started time.Time) time.Time { return s.Next(started, started) }
-	}
+	f.Next = func(started time.Time) time.Time { return a.scheduleOf(sweep.FixitySweep).Next(started, started) }
 	return f
 }
 
@@ -116,7 +114,7 @@ var errSkipped = errors.New("the round is skipped")
 // isScheduled reports whether the fixity sweep has rounds over a space in a store.
 func (a *App) isScheduled(n StoreName, space string) bool {
 	_, err := a.stores.configured(n)
-	return err == nil && !a.cfg.Sweep.Fixity.Off() && a.selects(sweep.FixitySweep, n, space)
+	return err == nil && !a.scheduleOf(sweep.FixitySweep).Off() && a.selects(sweep.FixitySweep, n, space)
 }
 
 // A FixityRound is the result of a fixity round over one space in a store.

@@ -37,24 +37,22 @@ func (a *App) jobs(known *checkpoints, owns func(sweep, split string) bool) (all
 		}
 		switch name {
 		case trimJob:
-			p.addJob(newTimetable(name, a.cfg.Trim.Schedule, a.log), func(context.Context) ([]sweep.Split, error) {
+			p.addJob(a.timetable(name), func(context.Context) ([]sweep.Split, error) {
 				return []sweep.Split{a.trimSplit(trimmer)}, nil
 			})
 		case expireJob:
-			p.addJob(newTimetable(name, a.cfg.Expire.Schedule, a.log), func(context.Context) ([]sweep.Split, error) {
+			p.addJob(a.timetable(name), func(context.Context) ([]sweep.Split, error) {
 				return expiry.splits(), nil
 			})
 		case reportJob:
 			for _, r := range a.cfg.Fixity.Reports {
-				t := newTimetable(jobName(name, r.Name), r.Schedule, a.log)
-				p.addJob(t, func(context.Context) ([]sweep.Split, error) {
+				p.addJob(a.timetable(jobName(name, r.Name)), func(context.Context) ([]sweep.Split, error) {
 					return []sweep.Split{a.reportSplit(r)}, nil
 				})
 			}
 		case auditExport:
 			for _, e := range a.cfg.Audit.Exports {
-				t := newTimetable(jobName(name, e.Name), e.Schedule, a.log)
-				p.addJob(t, func(context.Context) ([]sweep.Split, error) {
+				p.addJob(a.timetable(jobName(name, e.Name)), func(context.Context) ([]sweep.Split, error) {
 					return []sweep.Split{a.scheduledExport(e)}, nil
 				})
 			}

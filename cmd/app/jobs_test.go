@@ -33,7 +33,9 @@ func runJobs(ctx context.Context, t *testing.T, a *App, name string, s schedule.
 	if err != nil {
 		return err
 	}
-	p.addJob(newTimetable(name, s, a.log), func(context.Context) ([]sweep.Split, error) { return splits, nil })
+	tt := newTimetable(name, s, a.log)
+	tt.current = func() (schedule.Schedule, string) { return a.schedules.of(name, s) }
+	p.addJob(tt, func(context.Context) ([]sweep.Split, error) { return splits, nil })
 	a.onJobRequest = p.lookNow
 	ended := make(chan error, 1)
 	go func() { ended <- known.Run(ctx) }()
@@ -239,7 +241,7 @@ func TestTimetableOfAJob(t *testing.T) {
 			requested := false
 			tt := newTimetable("expire", schedule.Schedule{}, slog.New(slog.DiscardHandler))
 			if text != "off" {
-				tt.schedule = schedule.MustParse(text)
+				tt.configured = schedule.MustParse(text)
 			}
 			tt.requested = func(string, string) bool { return requested }
 			all, err := tt.of(func(context.Context) ([]sweep.Split, error) {

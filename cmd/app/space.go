@@ -17,12 +17,15 @@ import (
 
 // newActions makes the table of the admin actions that roles use.
 func (a *App) newActions() (err error) {
-	toTables := actionsTo(&a.goneSpaces, &a.skippedRounds)
+	toTables := actionsTo(&a.goneSpaces, &a.skippedRounds, &a.schedules)
 	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(key []byte, d *schemas.Delivery) error {
-		if action, ok := d.Body.(*pb.AdminAction); ok && a.jobRequests.apply(action, d.Timestamp) && a.onJobRequest != nil {
+		err := toTables(key, d)
+		action, _ := d.Body.(*pb.AdminAction) // nil for a tombstone
+		due := a.jobRequests.apply(action, d.Timestamp) || action.GetAction() == actionSetSchedule
+		if due && a.onJobRequest != nil {
 			a.onJobRequest()
 		}
-		return toTables(key, d)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("make the table of actions: %w", err)
@@ -30,12 +33,16 @@ func (a *App) newActions() (err error) {
 	return nil
 }
 
-// actionsTo returns a table function that applies the actions of operators to gone spaces and skipped rounds.
-func actionsTo(gone *space.Gone, skipped *skippedRounds) func([]byte, *schemas.Delivery) error {
+// actionsTo returns a table function that applies the actions of operators to gone spaces, skipped rounds and
+// schedules.
+func actionsTo(
+	gone *space.Gone, skipped *skippedRounds, set *schedules,
+) func([]byte, *schemas.Delivery) error {
 	return func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {
 			gone.Apply(d.Partition, d.Timestamp, action)
 			skipped.apply(action)
+			set.apply(action, d.Timestamp)
 		}
 		return nil
 	}

@@ -51,7 +51,7 @@ func (a *App) sweeper() ([]part, error) {
 		{"checkpoints", known.Run},
 		{"owner of splits", owner.Run},
 		afterTables("monitor of sweeps", func(ctx context.Context) error { return monitor.run(ctx, owns) }, a.incidents,
-			known.Table),
+			a.actions, known.Table),
 	}
 	for _, p := range all {
 		monitor.timetables = append(monitor.timetables, p.timetables...)
@@ -79,12 +79,12 @@ func (a *App) sweeps(known *checkpoints, owns func(sweep, split string) bool) (*
 	w := sweeping{Sweeper: p.Sweeper, controls: a.controls, board: a.incidentBoard, rules: a.policyRegistry,
 		gone: &a.goneSpaces, skipped: &a.skippedRounds, known: p.known, budgets: a.newBudgets(p.known)}
 	recorded, spaces := newSpaceLists(), newSpaceLists()
-	p.add(newTimetable(sweep.FixitySweep, a.cfg.Sweep.Fixity, a.log), a.spaceSplits(w, a.fixitySweep(w, recorded)))
-	p.add(newTimetable(groups.Name, a.cfg.Sweep.Groups, a.log), a.spaceSplits(w, a.groupSweep(w, recorded)))
-	p.add(newTimetable(StatsSweep, a.cfg.Sweep.Stats, a.log),
+	p.add(a.timetable(sweep.FixitySweep), a.spaceSplits(w, a.fixitySweep(w, recorded)))
+	p.add(a.timetable(groups.Name), a.spaceSplits(w, a.groupSweep(w, recorded)))
+	p.add(a.timetable(StatsSweep),
 		func(context.Context) ([]sweep.Split, error) { return a.statsSplits(w), nil })
-	p.add(newTimetable(reconcile.Name, a.cfg.Sweep.Reconcile, a.log), a.spaceSplits(w, a.reconcileSweep(w, spaces)))
-	p.add(newTimetable(DuplicationSweep, a.cfg.Sweep.Duplication, a.log),
+	p.add(a.timetable(reconcile.Name), a.spaceSplits(w, a.reconcileSweep(w, spaces)))
+	p.add(a.timetable(DuplicationSweep),
 		func(ctx context.Context) ([]sweep.Split, error) { return a.pairSplits(ctx, w, spaces) })
 	p.kinds = append(p.kinds,
 		func(context.Context) ([]sweep.Split, error) { return a.otherRounds(p.known.all(), time.Now()) })

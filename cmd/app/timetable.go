@@ -14,9 +14,11 @@ import (
 
 // A timetable lets the rounds of a kind of sweep, or of a job, begin and go on by a schedule.
 type timetable struct {
-	name     string
-	schedule schedule.Schedule
-	log      *slog.Logger
+	name       string
+	configured schedule.Schedule
+	// current returns the schedule that counts, and what identifies it if it is not the configured one. nil: that counts.
+	current func() (schedule.Schedule, string)
+	log     *slog.Logger
 	// requested reports whether a round was requested besides the schedule. Then it begins and goes on whatever that
 	// says. nil: none is.
 	requested func(sweep, split string) bool
@@ -25,26 +27,40 @@ type timetable struct {
 	planned map[string]plannedRound
 	logged  time.Time // when a clock that was set back was logged
 
-	mu      sync.Mutex    // guards what follows
-	current []sweep.Split // that were listed last
-	listed  bool
+	mu     sync.Mutex    // guards what follows
+	latest []sweep.Split // that were listed last
+	listed bool
 }
 
 // A plannedRound is the next round of a split.
 type plannedRound struct {
 	last string    // the round before; empty: none
+	by   string    // which schedule it was planned by
 	from time.Time // when that began, or when the round was planned if there is none
 	due  time.Time
 }
 
 func newTimetable(name string, s schedule.Schedule, log *slog.Logger) *timetable {
-	return &timetable{name: name, schedule: s, log: log, planned: map[string]plannedRound{}}
+	return &timetable{name: name, configured: s, log: log, planned: map[string]plannedRound{}}
+}
+
+// schedule returns the schedule that counts now.
+func (t *timetable) schedule() schedule.Schedule {
+	s, _ := t.identified()
+	return s
+}
+
+func (t *timetable) identified() (schedule.Schedule, string) {
+	if t.current == nil {
+		return t.configured, ""
+	}
+	return t.current()
 }
 
 // of returns kind with splits that keep to the schedule. kind is not called while nothing may be done.
 func (t *timetable) of(kind sweep.Kind) sweep.Kind {
 	return func(ctx context.Context) ([]sweep.Split, error) {
-		if t.requested == nil && (t.schedule.Off() || !t.schedule.Open(time.Now())) {
+		if s := t.schedule(); t.requested == nil && (s.Off() || !s.Open(time.Now())) {
 			return nil, nil
 		}
 		all, err := kind(ctx)
@@ -53,7 +69,7 @@ func (t *timetable) of(kind sweep.Kind) sweep.Kind {
 		}
 		if err == nil {
 			t.mu.Lock()
-			t.current, t.listed = all, true
+			t.latest, t.listed = all, true
 			t.mu.Unlock()
 		}
 		return all, unlessAway(err)
@@ -64,18 +80,18 @@ func (t *timetable) of(kind sweep.Kind) sweep.Kind {
 func (t *timetable) splits() (all []sweep.Split, listed bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.current), t.listed
+	return slices.Clone(t.latest), t.listed
 }
 
 func (t *timetable) apply(m *sweep.Split) {
 	name, split, blocked := m.Sweep, m.Name, m.Blocked
 	requested := func() bool { return t.requested != nil && t.requested(name, split) }
 	m.Due = func(last *pb.Checkpoint, now time.Time) bool {
-		return requested() || !t.schedule.Off() && t.due(split, last, now)
+		return requested() || !t.schedule().Off() && t.due(split, last, now)
 	}
-	m.Next = func(started time.Time) time.Time { return t.schedule.Next(started, started) }
+	m.Next = func(started time.Time) time.Time { return t.schedule().Next(started, started) }
 	m.Blocked = func(ctx context.Context) error {
-		if (t.schedule.Off() || !t.schedule.Open(time.Now())) && !requested() {
+		if s := t.schedule(); (s.Off() || !s.Open(time.Now())) && !requested() {
 			return sweep.ErrNotNow
 		}
 		return blocked(ctx)
@@ -89,8 +105,9 @@ func (t *timetable) due(split string, last *pb.Checkpoint, now time.Time) bool {
 	if last != nil {
 		from = last.GetStarted().AsTime()
 	}
+	s, by := t.identified()
 	p, ok := t.planned[split]
-	if ok = ok && p.last == last.GetRound(); ok {
+	if ok = ok && p.last == last.GetRound() && p.by == by; ok {
 		from = p.from
 	}
 	if from.After(now) { // the clock was set back: now counts instead, so that the round is due within a period
@@ -102,12 +119,12 @@ func (t *timetable) due(split string, last *pb.Checkpoint, now time.Time) bool {
 		from, ok = now, false
 	}
 	if !ok {
-		p = plannedRound{last: last.GetRound(), from: from}
+		p = plannedRound{last: last.GetRound(), by: by, from: from}
 		after := from
 		if last == nil {
 			after = time.Time{}
 		}
-		p.due = t.schedule.Next(after, from)
+		p.due = s.Next(after, from)
 		t.planned[split] = p
 	}
 	return !p.due.After(now)

@@ -60,6 +60,10 @@ For example 'every 1w start 20:00 window 22:00-06:00 zone Europe/Zurich', or 'cr
 A round never begins before the last one has ended. One that ends later than the next is due is
 logged: *sweep overran its period*.
 
+'millrace schedule set fixity every 12h --reason TEXT' replaces the schedule of a sweep or job while
+processes run. It is an action in topic 'admin', which counts for all processes, also after a
+restart, until 'millrace schedule reset fixity'. 'millrace schedule list' shows what counts.
+
 ## Settings
 
 `

@@ -105,21 +105,31 @@ func (f Fixity) PeriodOf(account, store, space string) time.Duration {
 	return f.Period
 }
 
+func (f Fixity) shortestPeriod() time.Duration {
+	shortest := f.Period
+	for _, p := range f.Periods {
+		shortest = min(shortest, p.Period)
+	}
+	return shortest
+}
+
+// tooRare is what is wrong with a schedule of the fixity sweep.
+const tooRare = "is longer than the shortest fixity.period: copies would be checked too rarely"
+
 func validateFixity(c *Config, fault report) {
 	f := c.Fixity
 	positive("fixity.period", f.Period, fault)
 	notNegative("fixity.min_interval", f.MinInterval, fault)
-	shortest := f.Period
+	shortest := f.shortestPeriod()
 	for i, p := range f.Periods {
 		at := fmt.Sprintf("fixity.periods[%d]", i)
 		positive(at+".period", p.Period, fault)
-		shortest = min(shortest, p.Period)
 		if err := filter.Check(p.Spaces); err != nil {
 			fault(at+".spaces", p.Spaces, err.Error())
 		}
 	}
 	if shortest > 0 && c.Sweep.Fixity.LongerThan(shortest) {
-		fault("sweep.fixity", c.Sweep.Fixity, "is longer than the shortest fixity.period: copies would be checked too rarely")
+		fault("sweep.fixity", c.Sweep.Fixity, tooRare)
 	}
 	if f.MinInterval > shortest && shortest > 0 {
 		fault("fixity.min_interval", formatDuration(f.MinInterval),

@@ -67,6 +67,16 @@ func validate(c *Config, fault report) {
 	}
 }
 
+// CheckSchedule returns why a sweep or job cannot have a schedule. The fixity sweep has a longest period.
+func CheckSchedule(c *Config, fixity bool, s schedule.Schedule) (err error) {
+	fault := func(_ string, value any, reason string) { err = fmt.Errorf("%v: %s", value, reason) }
+	validateSchedule("", s, fault)
+	if shortest := c.Fixity.shortestPeriod(); err == nil && fixity && shortest > 0 && s.LongerThan(shortest) {
+		fault("", s, tooRare)
+	}
+	return err
+}
+
 // validateSchedule reports a period that is too short: what is due is looked for once a minute.
 func validateSchedule(key string, s schedule.Schedule, fault report) {
 	if s.ShorterThan(time.Minute) {

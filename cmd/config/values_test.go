@@ -16,6 +16,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 func TestParseSize(t *testing.T) {
@@ -137,5 +138,28 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 	}
 	if none := (Secret{}).String(); none != "" {
 		t.Errorf("no secret prints %q", none)
+	}
+}
+
+// CheckSchedule refuses what the settings refuse.
+func TestCheckSchedule(t *testing.T) {
+	c := Default()
+	c.Fixity.Period, c.Fixity.Periods = 90*day, []SpacePeriod{{Spaces: "acme", Period: 10 * day}}
+	for text, want := range map[string][2]string{ // of the fixity sweep, and of others
+		"off":       {},
+		"every 1m":  {},
+		"every 10d": {},
+		"every 59s": {"every 59s: want a period of 1m or more", "every 59s: want a period of 1m or more"},
+		"every 11d": {"every 11d: " + tooRare, ""},
+	} {
+		for i, fixity := range []bool{true, false} {
+			got := ""
+			if err := CheckSchedule(&c, fixity, schedule.MustParse(text)); err != nil {
+				got = err.Error()
+			}
+			if got != want[i] {
+				t.Errorf("%s, fixity %t: %q, want %q", text, fixity, got, want[i])
+			}
+		}
 	}
 }

@@ -103,7 +103,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 findings, 4 partly done, 5 precondition,
 	root.SetFlagErrorFunc(usage.Flag)
 	root.AddCommand(newDemo(), newStandalone(), newRun(), newStatus(), newMigrate(), newConfig(), newObject(),
 		newIncident(), newAccount(), newPolicy(), newDead(), newPause(), newResume(), newWorkers(), newSweep(),
-		newFixity(), newJob(),
+		newFixity(), newJob(), newSchedule(),
 		newAudit(), newStore(), newSpace(),
 		newOutbox(), newImport(), newImportConfig(), newVerify(), newRebuild(), newHealth(), newBench(), newVersion())
 	return root

@@ -40,7 +40,7 @@ func TestEveryListHasForms(t *testing.T) {
 	lists := []string{"store list", "store check", "dead list", "dead redrive", "dead discard", "incident list",
 		"incident show", "incident check", "object show", "object versions", "object dry-run", "space list", "space show",
 		"policy list", "policy history", "policy plan", "policy unmanaged", "account list", "account history",
-		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history",
+		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history", "schedule list",
 		"fixity status", "fixity overdue", "fixity rounds"}
 	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
 		"verify", "rebuild", "sweep start", "fixity check", "fixity import", "fixity analysis", "status", "migrate", "health",
@@ -49,7 +49,7 @@ func TestEveryListHasForms(t *testing.T) {
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident accept",
 		"incident refuse", "incident close",
 		"space back", "space gone", "store init", "workers", "sweep pause", "sweep resume", "sweep skip",
-		"job start", "job pause", "job resume",
+		"job start", "job pause", "job resume", "schedule set", "schedule reset",
 		"policy check", "policy diff", "account diff", "import-config"}
 	for words, c := range leaves(newRoot()) {
 		if noun, _, _ := strings.Cut(words, " "); noun == "bench" || noun == "resume" ||

@@ -1,0 +1,143 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/precondition"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/schedule"
+	"github.com/millrace/millrace/streams/sweep"
+)
+
+// A schedule that is set counts at once in a process that runs, whatever was planned before, and until the settings
+// count again.
+func TestScheduleIsSet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		a := trimming(t, b, 0)
+		a.cfg.Trim.Schedule = schedule.MustParse("every 10d")
+		if err := a.newActions(); err != nil {
+			t.Fatal(err)
+		}
+		done := 0
+		split := a.job(trimJob, trimTopics, StoreName{}, func(context.Context, *slog.Logger) (map[string]int64, error) {
+			done++
+			return nil, nil
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		go func() { ended <- a.actions.Run(ctx) }()
+		go func() { ended <- runJobs(ctx, t, a, trimJob, a.cfg.Trim.Schedule, split) }()
+		step := func(text string, wait time.Duration, want int) {
+			t.Helper()
+			if text != "" {
+				var s *schedule.Schedule
+				if text != "settings" {
+					parsed := schedule.MustParse(text)
+					s = &parsed
+				}
+				if err := a.SetSchedule(t.Context(), trimJob, s, Actor{Who: "ann"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			done = 0
+			time.Sleep(wait)
+			synctest.Wait()
+			if done != want {
+				t.Errorf("%q: %d iterations in %s, want %d", text, done, wait, want)
+			}
+		}
+		step("", 24*time.Hour+30*time.Minute, 1)
+		step("every 1h", 5*time.Hour+30*time.Minute, 6) // the first one is late
+		step("off", 48*time.Hour, 0)
+		step("settings", 7*24*time.Hour, 0)
+		step("", 24*time.Hour, 1) // ten days after the last one
+		cancel()
+		for range 2 {
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// The newest schedule of a name counts. What this version cannot read does not.
+func TestSchedules(t *testing.T) {
+	t.Parallel()
+	configured := schedule.MustParse("every 1d")
+	type set struct {
+		name, text string
+		hours      int
+	}
+	for name, tt := range map[string]struct {
+		sets []set
+		want string
+	}{
+		"none":             {nil, "every 1d"},
+		"set":              {[]set{{"trim", "every 2h", 1}}, "every 2h"},
+		"set twice":        {[]set{{"trim", "every 2h", 1}, {"trim", "off", 1}}, "off"},
+		"read again":       {[]set{{"trim", "off", 2}, {"trim", "every 2h", 1}}, "off"},
+		"the settings":     {[]set{{"trim", "every 2h", 1}, {"trim", "", 2}}, "every 1d"},
+		"another name":     {[]set{{"expire", "every 2h", 1}}, "every 1d"},
+		"an unknown form":  {[]set{{"trim", "at full moon", 1}}, "every 1d"},
+		"another one then": {[]set{{"trim", "every 2h", 1}, {"trim", "at full moon", 2}}, "every 1d"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var s schedules
+			base := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+			for _, one := range tt.sets {
+				s.apply(&pb.AdminAction{Id: one.text, Action: actionSetSchedule, Target: one.name, After: one.text},
+					base.Add(time.Duration(one.hours)*time.Hour))
+			}
+			s.apply(&pb.AdminAction{Action: actionStartJob, Target: "trim", After: "off"}, base.Add(9*time.Hour))
+			got, id := s.of("trim", configured)
+			if got.String() != tt.want || (id != "") != (tt.want != "every 1d") {
+				t.Errorf("got %s by %q, want %s", got, id, tt.want)
+			}
+		})
+	}
+}
+
+// What the settings refuse is refused, and so are names without a schedule. What is set is listed.
+func TestSetScheduleFaults(t *testing.T) {
+	t.Parallel()
+	b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+	a := trimming(t, b, 0)
+	cfg := config.Default()
+	a.cfg = &cfg
+	for _, tt := range []struct{ name, text, want string }{
+		{"trim", "every 30s", "every 30s: want a period of 1m or more"},
+		{sweep.FixitySweep, "every 200d", "every 200d: " +
+			"is longer than the shortest fixity.period: copies would be checked too rarely"},
+	} {
+		s := schedule.MustParse(tt.text)
+		err := a.SetSchedule(t.Context(), tt.name, &s, Actor{})
+		if !errors.Is(err, precondition.Err) || err.Error() != precondition.Err.Error()+": "+tt.want {
+			t.Errorf("%s %s: %v", tt.name, tt.text, err)
+		}
+	}
+	if err := a.SetSchedule(t.Context(), "audit.export/none", nil, Actor{}); !errors.As(err, new(*UnknownNameError)) {
+		t.Errorf("a name without a schedule: %v", err)
+	}
+	off := schedule.Schedule{}
+	if err := a.SetSchedule(t.Context(), StatsSweep, &off, Actor{Who: "ann", Reason: "a test"}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := a.Schedules(t.Context())
+	if err != nil || len(all) != 7 {
+		t.Fatalf("%d schedules, %v", len(all), err)
+	}
+	for _, in := range all {
+		if set := in.Name == StatsSweep; (in.Set != nil) != set || in.Schedule.Off() != set || in.Configured.Off() {
+			t.Errorf("%s: %s, configured %s, set by %v", in.Name, in.Schedule, in.Configured, in.Set)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/streams/schedule"
+)
+
+func newSchedule() *cobra.Command {
+	return noun("schedule", "Show and set when sweeps and jobs begin", newScheduleList(), newScheduleSet(),
+		newScheduleReset())
+}
+
+func newScheduleList() *cobra.Command {
+	var (
+		f engineFlags
+		o *output
+	)
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the schedules of sweeps and jobs",
+		Long: `Lists the schedule of each sweep and job. One that was set with 'millrace schedule set' counts in place of
+that of the settings of this command, which the row has as CONFIGURED.`,
+		Args: exactly(0),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+				all, err := a.Schedules(ctx)
+				if err != nil {
+					return err
+				}
+				rows := make([]scheduleRow, len(all))
+				for i, in := range all {
+					rows[i] = scheduleRow{Name: in.Name, Schedule: in.Schedule.String(), Configured: in.Configured.String()}
+					if set := in.Set; set != nil {
+						rows[i].By, rows[i].Reason, rows[i].Set = set.GetWho(), set.GetReason(), timeOf(set.GetTime())
+					}
+				}
+				return printList(c.OutOrStdout(), o, rows, scheduleTable())
+			})
+		},
+	}
+	f.register(c)
+	o = listFlag(c)
+	return c
+}
+
+// A scheduleRow is the schedule of a sweep or job in a list.
+type scheduleRow struct {
+	Name       string     `json:"name"`
+	Schedule   string     `json:"schedule"`
+	Configured string     `json:"configured"`
+	Set        *time.Time `json:"set"` // null: the configured one counts
+	By         string     `json:"by"`
+	Reason     string     `json:"reason"`
+}
+
+func scheduleTable() table[scheduleRow] {
+	return table[scheduleRow]{"NAME\tSCHEDULE\tCONFIGURED\tSET\tBY\tREASON", func(r scheduleRow) []string {
+		return []string{r.Name, r.Schedule, r.Configured, stamp(r.Set), r.By, r.Reason}
+	}}
+}
+
+func newScheduleSet() *cobra.Command {
+	c := scheduleCommand("set NAME SCHEDULE --reason TEXT", func(args []string) (*schedule.Schedule, error) {
+		if len(args) == 0 {
+			return nil, fmt.Errorf("%w: the schedule is missing, such as 'every 12h'", usage.Err)
+		}
+		s, err := schedule.Parse(strings.Join(args, " "))
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", usage.Err, err)
+		}
+		return &s, nil
+	})
+	c.Short = "Set when rounds of a sweep, or iterations of a job, begin"
+	c.Long = `Sets when rounds of a sweep, or iterations of a job, begin, in place of the settings: the processes with role
+sweeper follow it within seconds, also those that start later, until 'millrace schedule reset'. NAME is one of
+'millrace schedule list', SCHEDULE as in the settings: off, every 12h, every 1w start 20:00 window 22:00-06:00. A round
+that is under way goes on within the windows of the new schedule; with off it waits.
+
+Exit codes: 0 fine, 1 error, 2 usage, 5 precondition: the settings would refuse the schedule, 130 interrupted.`
+	return c
+}
+
+func newScheduleReset() *cobra.Command {
+	c := scheduleCommand("reset NAME --reason TEXT", func(args []string) (*schedule.Schedule, error) {
+		if len(args) > 0 {
+			return nil, fmt.Errorf("%w: name one sweep or job", usage.Err)
+		}
+		return nil, nil
+	})
+	c.Short = "Let the settings say when rounds of a sweep, or iterations of a job, begin"
+	c.Long = `Withdraws 'millrace schedule set': the schedule of the settings of each process counts again.
+
+Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted.`
+	return c
+}
+
+// scheduleCommand returns a command that sets the schedule of a sweep or job. parse returns it from the arguments after
+// the name; nil: that of the settings.
+func scheduleCommand(use string, parse func(args []string) (*schedule.Schedule, error)) *cobra.Command {
+	var (
+		f      engineFlags
+		reason string
+	)
+	c := &cobra.Command{
+		Use: use,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("%w: name a sweep or a job: see 'millrace schedule list'", usage.Err)
+			}
+			_, err := parse(args[1:])
+			return err
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			if reason == "" {
+				return fmt.Errorf("%w: --reason is missing: it is recorded", usage.Err)
+			}
+			s, err := parse(args[1:])
+			if err != nil {
+				return err
+			}
+			err = f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+				err := a.SetSchedule(ctx, args[0], s, app.Actor{Who: currentUser(), Reason: reason, From: "cli"})
+				if err != nil {
+					return err
+				}
+				text := "the schedule of the settings"
+				if s != nil {
+					text = s.String()
+				}
+				_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", args[0], text)
+				return err
+			})
+			if unknown := (*app.UnknownNameError)(nil); errors.As(err, &unknown) {
+				err = fmt.Errorf("%w: %w%s", usage.Err, err, suggestion(unknown.Name, unknown.Known))
+			}
+			return err
+		},
+	}
+	f.register(c)
+	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
+	return c
+}
