@@ -33,7 +33,8 @@ func (a *App) newActions() (err error) {
 	return nil
 }
 
-// actionsTo returns a table function that applies the actions of operators to gone spaces, skipped rounds and schedules.
+// actionsTo returns a table function that applies the actions of operators to gone spaces, skipped rounds and
+// schedules.
 func actionsTo(
 	gone *space.Gone, skipped *skippedRounds, set *schedules,
 ) func([]byte, *schemas.Delivery) error {
