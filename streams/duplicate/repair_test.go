@@ -3,12 +3,14 @@ package duplicate
 import (
 	"errors"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -55,6 +57,20 @@ func TestRepair(t *testing.T) {
 		}
 		moot(t, w, c, "hello") // it is no longer the failed object
 		w.untouched("1")
+	})
+	t.Run("replaced", func(t *testing.T) { // its properties belong to the bytes of another program
+		for own, set := range map[string]storage.Properties{"none": {}, "others": {MediaType: "text/html"}} {
+			w, expected := prepare(t)
+			_, err := w.mem["2"].Put(t.Context(), "photos", "a.jpg", strings.NewReader("theirs"),
+				storage.PutOptions{Size: storage.UnknownSize, Properties: set})
+			w.must(err)
+			w.mustRun(w.repair(expected)).ends("C0", "repaired", done, 1, 1)
+			w.holds("2", "hello")
+			w.hasProperties("2", storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}})
+			if t.Failed() {
+				t.Log("it has", own)
+			}
+		}
 	})
 	t.Run("missing", func(t *testing.T) {
 		w, expected := prepare(t)
