@@ -49,15 +49,18 @@ type damagedWorld struct {
 	backup string // a directory of files that come back
 	app    *app.App
 	client *emit.Store
-	items  int
-	hits   []hit
-	by     map[schemas.Copy]hit // of hits
+	// processes are those that are killed, by their roles.
+	processes map[string]*process
+	items     int
+	hits      []hit
+	by        map[schemas.Copy]hit // of hits
 }
 
 // newDamagedWorld returns a world in which no sweep runs unless it is requested.
 func newDamagedWorld(t *testing.T, items, each int) *damagedWorld {
 	t.Helper()
-	w := &damagedWorld{t: t, items: items, by: map[schemas.Copy]hit{}, s3: s3test.New(s3test.Options{Versions: true})}
+	w := &damagedWorld{t: t, items: items, by: map[schemas.Copy]hit{}, processes: map[string]*process{},
+		s3: s3test.New(s3test.Options{Versions: true})}
 	t.Cleanup(w.s3.Close)
 	requestS3(t, w.s3, http.MethodPut, objectBucket, nil)
 	w.swept = newSwept(t, func(c *config.Config) {
@@ -241,12 +244,21 @@ func (w *damagedWorld) awaitCopies(want map[string]int) {
 // TestDamage damages copies in all ways of wears, and makes one round of fixity checks and one of reconcile. Each
 // damage is named by the row and the incident that wears has for it, and nothing else is named. What can be repaired is
 // repaired if the store is to be repaired without approval, and every other copy is left as it is. The process of the
-// checker and the steward is killed twice meanwhile.
+// checker and the steward is killed twice meanwhile. Then all that waits is approved, and is as it was before the
+// damage. In the soak it runs with several seeds.
 func TestDamage(t *testing.T) {
 	need.Full(t)
+	for n := range need.Amount(1, 1, 3) {
+		t.Run(fmt.Sprint(n+1), testDamage)
+	}
+}
+
+func testDamage(t *testing.T) {
 	w := newDamagedWorld(t, need.Amount(100, 1667, 5000), need.Amount(1, 20, 60))
-	w.serve(t, "sink,planner,delayer,copier,deleter")
-	checker := w.start(t, "checker,steward")
+	w.serve(t, "planner,delayer")
+	for _, roles := range killedRoles() {
+		w.processes[roles] = w.start(t, roles)
+	}
 	start := time.Now()
 	w.fill()
 	t.Logf("filled %v", time.Since(start))
@@ -259,16 +271,18 @@ func TestDamage(t *testing.T) {
 		w.damage(h)
 	}
 	damaged := w.states()
-	w.rounds(checker, need.Amount(0, 2, 4))
+	w.rounds(need.Amount(0, 2, 4))
 	t.Logf("rounds %v", time.Since(start))
 	w.awaitIncidents()
 	t.Logf("incidents %v", time.Since(start))
 	w.compareChecks(begun, before)
 	w.compareStates(before, damaged)
+	w.approve(before, damaged, need.Amount(0, 2, 4))
+	t.Logf("approved %v", time.Since(start))
 }
 
 // rounds makes the rounds, and kills the checker meanwhile.
-func (w *damagedWorld) rounds(checker *process, kills int) {
+func (w *damagedWorld) rounds(kills int) {
 	w.t.Helper()
 	done := make(chan struct{})
 	go func() {
@@ -288,10 +302,22 @@ func (w *damagedWorld) rounds(checker *process, kills int) {
 			}
 		}
 		w.joined(w.t, "checker", "checker.low", "checker.large", "steward")
-		checker.kill()
-		checker = w.start(w.t, "checker,steward")
+		w.replace(rolesOfChecks)
 	}
 	w.engine.reviveUntil(w.t, done)
+}
+
+// rolesOfChecks are those of the process that is killed during the rounds.
+const rolesOfChecks = "checker,steward"
+
+// killedRoles are those of the processes that are killed.
+func killedRoles() []string { return []string{"sink,copier,deleter", rolesOfChecks} }
+
+// replace kills the process with these roles, and starts another one.
+func (w *damagedWorld) replace(roles string) {
+	w.t.Helper()
+	w.processes[roles].kill()
+	w.processes[roles] = w.start(w.t, roles)
 }
 
 // round makes a round of a sweep in each store. The command fails if libchdb aborts meanwhile, and is repeated.

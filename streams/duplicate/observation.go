@@ -276,14 +276,13 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 	return p, false
 }
 
-// copyProperties returns the properties for a copy of the source's content, which has these digests. If the records
-// were read, and the source's store reports others than its record, they are those on record. If they are unknown, the
-// destination keeps its own. It does not if the record shows that the source had properties with another content: then
-// the destination's belong to a copy of that content. In a repair the destination keeps its own, or gets those on
-// record of it: a client may have set them since it was copied, and a check compares them.
+// copyProperties returns the properties for a copy of the source's content, which has these digests. In a repair they
+// are those of the destination, if it has them. If the records were read, and the source's store reports others than its
+// record, they are those on record. If they are unknown, the destination keeps its own. It does not if the record shows
+// that the source had properties with another content: then the destination's belong to a copy of that content.
 func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	if s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
-		if own, unknown := s.Destination.properties(digests); !unknown {
+		if own, ok := s.Destination.repairedProperties(digests); ok {
 			return own
 		}
 	}
@@ -297,6 +296,17 @@ func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 		p, _ = s.Destination.properties(digests)
 	}
 	return p
+}
+
+// repairedProperties returns the properties that the side keeps when its bytes are repaired: those that its store
+// reports, if the object is the one on record, as a client may have set them since it was copied, and else those on
+// record of the content with these digests. It returns false if there are none.
+func (s Side) repairedProperties(digests digest.Set) (storage.Properties, bool) {
+	if m := s.Record.GetManifest(); m.GetVersion() == "" || m.GetVersion() != s.Object.Version {
+		s.Presence = Absent // what is there is another object
+	}
+	p, unknown := s.properties(digests)
+	return p, !unknown
 }
 
 // sameProperties compares the users' properties of both sides, which hold the content with these digests.

@@ -3,12 +3,15 @@ package duplicate
 import (
 	"errors"
 	"maps"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -54,6 +57,20 @@ func TestRepair(t *testing.T) {
 		}
 		moot(t, w, c, "hello") // it is no longer the failed object
 		w.untouched("1")
+	})
+	t.Run("replaced", func(t *testing.T) { // its properties belong to the bytes of another program
+		for own, set := range map[string]storage.Properties{"none": {}, "others": {MediaType: "text/html"}} {
+			w, expected := prepare(t)
+			_, err := w.mem["2"].Put(t.Context(), "photos", "a.jpg", strings.NewReader("theirs"),
+				storage.PutOptions{Size: storage.UnknownSize, Properties: set})
+			w.must(err)
+			w.mustRun(w.repair(expected)).ends("C0", "repaired", done, 1, 1)
+			w.holds("2", "hello")
+			w.hasProperties("2", storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}})
+			if t.Failed() {
+				t.Log("it has", own)
+			}
+		}
 	})
 	t.Run("missing", func(t *testing.T) {
 		w, expected := prepare(t)
@@ -131,4 +148,43 @@ func mootOfBoth(t *testing.T, w *world, c *pb.DuplicationCommand) {
 		t.Errorf("checks: got %v, want %v", reasons, want)
 	}
 	w.untouched("1")
+}
+
+// The primary rots, and its secondary has an older version: on record, or because that came back. The primary is not
+// repaired from it, whether or not the store of the secondary reports digests, and a secondary that should have the
+// content is checked, so that it has an incident of its own.
+func TestRotInThePrimaryAndAStaleSecondary(t *testing.T) {
+	for name, stale := range map[string]func(*world, *pb.Change){
+		"not copied yet": func(*world, *pb.Change) {},
+		"come back":      func(w *world, newer *pb.Change) { w.mustRun(command(newer)); w.put("2", "hello") },
+		"without a digest": func(w *world, _ *pb.Change) {
+			w.mem["2"].Rewrite("photos", "a.jpg", []byte("hello"))
+		},
+		"come back without a digest": func(w *world, newer *pb.Change) {
+			w.mustRun(command(newer))
+			w.mem["2"].Rewrite("photos", "a.jpg", []byte("hello"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.mustRun(command(w.added("1", "hello")))
+			newer := w.added("1", "hello again")
+			stale(w, newer)
+			w.mem["1"].Corrupt("photos", "a.jpg", []byte("hellO again"))
+			c := w.repair(newer.GetDigests())
+			c.SourceStore, c.DestinationStore = "2", "1"
+			o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			c.Repair.Failed = record.Identity(o)
+			for range 2 {
+				got := w.mustRun(c)
+				got.ends("C0", "repair-moot", handedOn, 0, 2)
+				w.holds("1", "hellO again")
+				w.holds("2", "hello")
+			}
+			if now, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg"); err != nil || now.Version != o.Version {
+				t.Errorf("the primary has %v, %v; had %v", now, err, o)
+			}
+		})
+	}
 }

@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
@@ -20,10 +22,11 @@ import (
 // A service is an S3 service with one fault. Requests for the item are those of the copy under test.
 type service struct {
 	*s3test.Server
-	t    *testing.T
-	fail func(w http.ResponseWriter, r *http.Request) (answered bool) // nil: no fault
-	hang func(*http.Request) bool                                     // requests that get no response; nil: none
-	gets int                                                          // of the item
+	t     *testing.T
+	store *s3.Store
+	fail  func(w http.ResponseWriter, r *http.Request) (answered bool) // nil: no fault
+	hang  func(*http.Request) bool                                     // requests that get no response; nil: none
+	gets  int                                                          // of the item
 }
 
 const serviceBucket = "photos-of-acme"
@@ -60,7 +63,7 @@ func (s *service) RoundTrip(r *http.Request) (*http.Response, error) {
 // use makes the service the store of w, with the copy and its record. Without a bucket each space is one.
 func (s *service) use(w *world, bucket string) {
 	store, err := s3.New(s3.Config{ID: at.Account + "/" + at.Store, Endpoint: s.URL(), Bucket: bucket, PathStyle: true,
-		BucketPrefix: map[bool]string{true: "acme-"}[bucket == ""], Transport: s,
+		BucketPrefix: map[bool]string{true: "acme-"}[bucket == ""], Transport: s, Restore: true,
 		Credentials: s3.Credentials{AccessKey: "key", SecretKey: "secret"}})
 	if err != nil {
 		w.t.Fatal(err)
@@ -82,13 +85,27 @@ func (s *service) use(w *world, bucket string) {
 	if err := store.CreateSpace(w.t.Context(), storage.Space{Name: at.Space}); err != nil {
 		w.t.Fatal(err)
 	}
-	w.object, err = store.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(good),
+	s.store, w.store = store, storagetest.NewFaulty(store)
+	s.put(w, good)
+	w.record = w.now()
+	time.Sleep(72 * time.Hour)
+}
+
+// put stores bytes without an event.
+func (s *service) put(w *world, content string) {
+	var err error
+	w.object, err = s.store.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(content),
 		storage.PutOptions{Size: storage.UnknownSize})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.store, w.record = storagetest.NewFaulty(store), w.now()
-	time.Sleep(72 * time.Hour)
+}
+
+// delete deletes the item without an event.
+func (s *service) delete(w *world) {
+	if _, err := s.store.Delete(w.t.Context(), at.Space, at.Item, storage.DeleteOptions{}); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // failure answers with an error of S3. A HEAD has no body, and so no code.
@@ -188,6 +205,77 @@ func TestFaultsOfAnS3Service(t *testing.T) {
 				w.is(w.handle(o.again), 1, pb.Verdict_VERDICT_PASS, true)
 			})
 		})
+	}
+}
+
+// An item that was replaced is deleted, replaced or archived between a check and its re-check, or while the re-check
+// waits for the archive. Each is found in the end, and nothing that is over.
+func TestItemChangesWhileItWaits(t *testing.T) {
+	reported := func(do func(*service, *world)) func(*service, *world) {
+		return func(s *service, w *world) { do(s, w); w.record = w.now() }
+	}
+	replaced := func(s *service, w *world) { time.Sleep(time.Minute); s.put(w, "mine") }
+	deleted := func(s *service, w *world) { s.delete(w); w.bury() }
+	nothing := func(*service, *world) {}
+	for name, tt := range map[string]struct {
+		change func(*service, *world)
+		row    int32
+	}{
+		"nothing":                 {nothing, 13},
+		"deleted":                 {deleted, 11},
+		"deleted, without event":  {(*service).delete, 8},
+		"replaced":                {reported(replaced), 1},
+		"replaced, without event": {replaced, 13},
+		"put back": {func(s *service, w *world) {
+			time.Sleep(time.Minute)
+			s.put(w, good)
+			w.record.Manifest.Version, w.record.Audit.Version = w.object.Version, w.object.Version
+		}, 1},
+		"corrupt": {func(s *service, _ *world) { s.flip() }, 2},
+	} {
+		for archive, archived := range map[string]bool{"": false, ", during the wait for the archive": true} {
+			t.Run(name+archive, func(t *testing.T) {
+				s := newService(t)
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					s.use(w, serviceBucket)
+					s.put(w, rot)
+					time.Sleep(72 * time.Hour)
+					first := w.handle(task(w.record))
+					w.is(first, 13, pb.Verdict_VERDICT_UNDECIDED, false)
+					if archived {
+						s.waits(w, first)
+					} else {
+						time.Sleep(time.Until(first.due))
+					}
+					tt.change(s, w)
+					if _, ok := s.Object(serviceBucket, at.Space+"/"+at.Item); ok {
+						s.CompleteRestore(serviceBucket, at.Space+"/"+at.Item)
+					}
+					o := w.last(first.again)
+					if r := o.result; r.GetRow() != tt.row || !r.GetFinal() || o.change != nil {
+						t.Errorf("got %v, change %v, want row %d", r, o.change, tt.row)
+					}
+					if v := o.result.GetObject().GetVersion(); tt.row == 13 && v != w.object.Version {
+						t.Errorf("version %q is replaced, want %q", v, w.object.Version)
+					}
+				})
+			})
+		}
+	}
+}
+
+// waits archives the item, and checks that its re-check waits for it.
+func (s *service) waits(w *world, o outcome) {
+	w.t.Helper()
+	s.Archive(serviceBucket, at.Space+"/"+at.Item)
+	time.Sleep(time.Until(o.due))
+	for range 2 {
+		got, err := w.checker().Handle(w.t.Context(), &schemas.Delivery{Topic: schemas.FixityHigh, Body: o.again, Attempt: 1})
+		if due := retry.Due(err); got != nil || retry.ClassOf(err) != retry.ClassWait || !due.After(time.Now()) {
+			w.t.Fatalf("archived: %v, %v, due %v", got, err, due)
+		}
+		time.Sleep(time.Until(retry.Due(err)))
 	}
 }
 

@@ -168,6 +168,62 @@ func TestNoGoodCopy(t *testing.T) {
 	}
 }
 
+// The primary rots, and the secondaries have an older version. Those on record pass their checks and are no source. One
+// that should have the content is tried: its own incident excludes it, and that of the primary says that no good copy
+// is left, until the content is copied.
+func TestRotInThePrimaryAndStaleSecondaries(t *testing.T) {
+	at1 := func(r *pb.FixityResult) { r.Store = "1" }
+	ofPrimary := schemas.Key(at.Account, "1", at.Space, at.Item, "content-corrupt")
+	says := func(t *testing.T, w *harness, state pb.IncidentState, orders int, last string) {
+		t.Helper()
+		i := w.topic[ofPrimary]
+		step := i.GetSteps()[len(i.GetSteps())-1].GetAction()
+		if i.GetState() != state || step != last || len(w.orders) != orders {
+			t.Errorf("%v, %d orders, last step %q; want %v, %d, %q", i.GetState(), len(w.orders), step, state, orders, last)
+		}
+	}
+	prepare := func(t *testing.T) *harness {
+		w := newHarness(t)
+		w.records[in("2")], w.records[in("3")] = live(bad1), live(bad1)
+		return w
+	}
+	approve := func(w *harness) {
+		a := w.approval("content-corrupt")
+		a.Target = ofPrimary
+		w.handle(a)
+	}
+	t.Run("on record", func(t *testing.T) {
+		w := prepare(t)
+		w.handle(w.result(2, at1))
+		w.handle(w.result(1))
+		says(t, w, awaiting, 0, "approval-asked")
+		approve(w)
+		says(t, w, open, 0, "no-good-copy")
+		if len(w.topic) != 1 {
+			t.Errorf("incidents: %v", w.topic)
+		}
+		w.records[in("3")] = live(want) // the copier has caught up
+		approve(w)
+		says(t, w, repairing, 1, "repair-ordered")
+		if w.orders[0].GetSourceStore() != "3" {
+			t.Errorf("ordered %v", w.orders[0])
+		}
+	})
+	t.Run("come back", func(t *testing.T) {
+		w := prepare(t)
+		w.records[in("2")] = live(want)
+		w.handle(w.result(2, at1))
+		approve(w)
+		says(t, w, repairing, 1, "repair-ordered")
+		w.handle(w.repairResult(w.orders[0], "repair-moot"))
+		w.handle(w.result(13)) // the check of the secondary that the repair asks for
+		w.handle(w.result(2, at1, because(pb.FixityReason_FIXITY_REASON_REPAIR)))
+		approve(w)
+		says(t, w, open, 1, "no-good-copy")
+		w.checkIncident("replaced", awaiting, "opened", "approval-asked")
+	})
+}
+
 // openIncidentAt opens an incident of the copy in another store.
 func (w *harness) openIncidentAt(store string) {
 	w.modes[store] = Off
