@@ -32,6 +32,7 @@ const (
 	stepOrdered  = "ordered"
 	stepClosed   = "closed"
 	stepOutdated = "decision-outdated"
+	stepGrouped  = "grouped" // Detail is the key of the parent
 )
 
 // ErrOtherIncident reports that the open incident of a key is not the one that the decision of an operator names.
@@ -89,6 +90,7 @@ func (b *Board) Open(ctx context.Context, s Subject, detail string) error {
 		switch {
 		case closed(i):
 			i, action = reopened(i, s, now), stepOpened
+			i.Parent = b.parentID(s)
 		case lastDetail(i) == detail || now.Sub(i.GetUpdated().AsTime()) < detailInterval:
 			return nil
 		}
@@ -238,7 +240,8 @@ func (b *Board) change(ctx context.Context, key string, next func(*pb.Incident, 
 	b.Apply([]byte(key), i)
 	step := i.GetSteps()[len(i.GetSteps())-1]
 	level := slog.LevelWarn
-	if closed(i) || step.GetAction() == stepSeen { // an open incident has a warning already
+	switch action := step.GetAction(); { // an open incident, or its parent, has a warning already
+	case closed(i), action == stepSeen, action == stepGrouped, action == stepOpened && i.GetParent() != "":
 		level = slog.LevelInfo
 	}
 	b.log.Log(ctx, level, "publish incident",

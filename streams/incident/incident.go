@@ -29,8 +29,8 @@ const (
 	RewritesHeld      = "rewrites-held"     // Account, Store, Space of the copies that are not replaced; Name: a list
 	// RepairsHeld: repairs of missing copies that wait for one approval. Account, Store, Space
 	RepairsHeld = "repairs-held"
-	// Grouped: many incidents of copies with one cause. Account, Store, Space, or without the last, and Name: their
-	// kind; or only Name: the worker that found them
+	// Grouped: many incidents of copies, or some of spaces, with one cause. Account, Store, Space, or without the last,
+	// and Name: their kind; or only Name: the worker that found them
 	Grouped = "incidents-grouped"
 	// SweepBehind: rounds of a sweep fail again and again, or take longer than their period. Name: the sweep
 	SweepBehind = "sweep-behind"

@@ -49,7 +49,8 @@ func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool)
 		if f.named == 0 && !s.board.IsOpen(f.about) || !owns(parentKey(f.about)) {
 			continue
 		}
-		told, err := s.updateParent(ctx, f)
+		told, err := s.updateParent(ctx, f.about, func() string { return s.detail(f) },
+			func() time.Time { return s.table.joined(f.about) })
 		if err != nil {
 			return false, err
 		}
@@ -57,6 +58,11 @@ func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool)
 		approvals = append(approvals, more...)
 		done = done && told && !rest
 	}
+	told, err := s.updateStores(ctx, owns)
+	if err != nil {
+		return false, err
+	}
+	done = done && told
 	if err := s.closeParents(ctx, all, owns); err != nil {
 		return false, err
 	}
@@ -114,21 +120,24 @@ func (s *Steward) childApprovals(
 	return approvals, rest
 }
 
-// updateParent opens the parent of f, or updates its detail. It returns false if the detail was updated too recently.
-func (s *Steward) updateParent(ctx context.Context, f family) (told bool, err error) {
-	now := time.Now()
+// updateParent opens a parent, or updates its detail. It returns false if the detail was updated too recently. joined
+// returns when the last child came to it.
+func (s *Steward) updateParent(
+	ctx context.Context, about incident.Subject, detail func() string, joined func() time.Time,
+) (told bool, err error) {
+	now, key := time.Now(), about.Key()
 	switch {
-	case s.board.IsOpen(f.about) && now.Sub(s.updated[f.key]) < updateInterval:
+	case s.board.IsOpen(about) && now.Sub(s.updated[key]) < updateInterval:
 		return false, nil
-	case s.board.IsOpen(f.about):
-		err = s.board.Update(ctx, f.about, f.detail())
-	case !s.board.Accepted(f.about), // a person's close is for those until then
-		s.table.joined(f.about).After(s.board.ClosedAt(f.about)):
-		err = s.board.Open(ctx, f.about, f.detail())
+	case s.board.IsOpen(about):
+		err = s.board.Update(ctx, about, detail())
+	case !s.board.Accepted(about), // a person's close is for those until then
+		joined().After(s.board.ClosedAt(about)):
+		err = s.board.Open(ctx, about, detail())
 	default:
 		return true, nil
 	}
-	s.updated[f.key] = now
+	s.updated[key] = now
 	return err == nil, err
 }
 
@@ -138,6 +147,9 @@ func (s *Steward) closeParents(ctx context.Context, all []family, owns func(key 
 	parents := map[incident.Subject]bool{}
 	for _, f := range all {
 		parents[f.about] = true
+	}
+	for _, f := range s.board.Families() {
+		parents[f.Parent] = true
 	}
 	for _, kind := range [...]string{incident.RepairsHeld, incident.Grouped} {
 		for _, about := range s.board.OpenOf(kind) {

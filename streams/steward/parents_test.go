@@ -90,7 +90,8 @@ func TestStormOfStoreAndWorker(t *testing.T) {
 	store := incident.Subject{Account: "acme", Store: "2", Kind: incident.Grouped, Name: kindCorrupt}
 	worker := incident.Subject{Kind: incident.Grouped, Name: "bad/checker/7"}
 	for about, want := range map[incident.Subject]string{
-		store:  "10 further open incidents in one store: more than 20 were opened within an hour",
+		store: "10 further open incidents in one store: more than 20 were opened within an hour;" +
+			" all were found by the worker host/checker/2",
 		worker: "10 further open incidents that one worker found: more than 20 were opened within an hour",
 	} {
 		if d := w.checkParent(about, open).GetSteps(); len(d) != 1 || d[0].GetDetail() != want {

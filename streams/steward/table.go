@@ -30,7 +30,8 @@ type table struct {
 // apply applies a record of the topic. It ignores incidents without an item, which other roles and the board manage.
 func (t *table) apply(key string, i *pb.Incident) {
 	if i != nil && i.GetItem() == "" {
-		if i.GetKind() == incident.RepairsHeld || i.GetKind() == incident.Grouped {
+		switch i.GetKind() {
+		case incident.RepairsHeld, incident.Grouped, incident.SpaceMissing, incident.ListingIncomplete:
 			t.changed.Store(true)
 		}
 		return

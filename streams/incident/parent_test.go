@@ -1,0 +1,77 @@
+package incident
+
+import (
+	"bytes"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParentOf(t *testing.T) {
+	for name, tt := range map[string]struct {
+		of   Subject
+		want string // key; empty: none
+	}{
+		"a missing space": {missing("photos"), "acme/2///incidents-grouped/space-missing"},
+		"a refused listing": {Subject{"acme", "2", "photos", ListingIncomplete, ""},
+			"acme/2///incidents-grouped/listing-incomplete"},
+		"a list":   {Subject{"acme", "2", "photos", DeletesHeld, "brake-1"}, ""},
+		"a group":  {Subject{"acme", "2", "photos", Grouped, "replaced"}, ""},
+		"a parent": {ParentOf(missing("photos")), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := ""
+			if parent := ParentOf(tt.of); parent.Kind != "" {
+				got = parent.Key()
+			}
+			if got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func missing(space string) Subject {
+	return Subject{Account: "acme", Store: "2", Space: space, Kind: SpaceMissing}
+}
+
+// The second space of a store is a child from its start, and the first one becomes one. Only what is no child is logged
+// as a warning.
+func TestChildrenOfAStore(t *testing.T) {
+	var l topic
+	var log bytes.Buffer
+	b := NewBoard(&l, slog.New(slog.NewTextHandler(&log, nil)))
+	other := missing("a")
+	other.Store = "3"
+	for _, s := range []Subject{missing("a"), other, missing("b")} {
+		must(t, b.Open(t.Context(), s, "it is gone"))
+	}
+	parent := ParentOf(missing("a"))
+	id := parent.Incident().GetId()
+	if a, b := l.records[0].GetParent(), l.records[2].GetParent(); a != "" || b != id {
+		t.Errorf("the parents are %q and %q, want none and %q", a, b, id)
+	}
+	for range 2 {
+		must(t, b.Join(t.Context(), missing("a"), parent))
+		must(t, b.Join(t.Context(), missing("b"), parent))
+		must(t, b.Join(t.Context(), missing("c"), parent)) // is not open
+	}
+	l.checkNewest(t, isOpen, 4, "opened it is gone", "grouped acme/2///incidents-grouped/space-missing")
+	if got := l.records[3]; got.GetParent() != id || got.GetSpace() != "a" {
+		t.Errorf("the first one is %v", got)
+	}
+	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
+		t.Errorf("%d warnings, want 2: %s", n, log.String())
+	}
+	must(t, b.Close(t.Context(), missing("b"), "it is back"))
+	got := b.Families()
+	if len(got) != 2 || got[0].Parent != parent || !slices.Equal(got[0].Children, []Subject{missing("a")}) {
+		t.Errorf("the families are %v", got)
+	}
+	must(t, b.Close(t.Context(), missing("a"), "it is back"))
+	must(t, b.Open(t.Context(), missing("a"), "it is gone"))
+	if got := l.records[len(l.records)-1]; got.GetParent() != "" {
+		t.Errorf("opened again: %v", got)
+	}
+}
