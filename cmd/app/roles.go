@@ -245,7 +245,11 @@ func (a *App) steward() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{afterTables("steward", pool.Run, a.policies), {"live counts", live.Run}}, nil
+	run := func(ctx context.Context) error {
+		defer s.ReportAll()
+		return pool.Run(ctx)
+	}
+	return []part{afterTables("steward", run, a.policies), {"live counts", live.Run}}, nil
 }
 
 // sink writes the log tables and, in a consumer group of its own, the state tables.

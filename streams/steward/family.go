@@ -123,6 +123,13 @@ func (t *table) joined(about incident.Subject) (last time.Time) {
 	return last
 }
 
+// isNamed reports whether an open incident names a parent.
+func (t *table) isNamed(about incident.Subject) bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.kins[about] != nil && len(t.kins[about].named) > 0
+}
+
 // eachAwaiting calls do for each child of held repairs that waits for an approval, until it returns false.
 func (t *table) eachAwaiting(about incident.Subject, do func(key string, i *pb.Incident) bool) {
 	t.mu.RLock()
@@ -139,15 +146,15 @@ func (t *table) eachAwaiting(about incident.Subject, do func(key string, i *pb.I
 
 // detail returns the number of children, the cause, and what they have in common.
 func (s *Steward) detail(f family) string {
-	text := "%d further open incidents that one worker found: more than %d were opened within an hour"
+	text := "%d open incidents that one worker found: more than %d were opened within an hour"
 	switch {
 	case f.about.Kind == incident.RepairsHeld:
 		return fmt.Sprintf("%d copies of the space are missing, more than sweep.max_missing or all of it;"+
 			" %d repairs wait for approval", f.children, f.awaiting) + s.table.common(f.about).String()
 	case f.about.Space != "":
-		text = "%d further open incidents in one space: more than %d were opened within an hour"
+		text = "%d open incidents in one space: more than %d were opened within an hour"
 	case f.about.Store != "":
-		text = "%d further open incidents in one store: more than %d were opened within an hour"
+		text = "%d open incidents in one store: more than %d were opened within an hour"
 	}
 	return fmt.Sprintf(text, f.children, groupAfter) + s.table.common(f.about).String()
 }

@@ -137,7 +137,7 @@ func TestHeldRepairs(t *testing.T) {
 	}
 	w.lose("b", 3)
 	w.checkState("b0", awaiting, stepHeld)
-	w.checkState("a7", repairing, stepOrdered)
+	w.checkState("a7", repairing, stepGrouped)
 	if got := len(w.ordered()); got != 100 {
 		t.Fatalf("%d repairs are ordered", got)
 	}
@@ -447,15 +447,16 @@ func TestUpdateParentsOfOthers(t *testing.T) {
 	if err != nil || w.topic[photos.Key()] != nil || w.steward.ParentsDue() {
 		t.Errorf("got %v, %v, due %v", err, w.topic[photos.Key()], w.steward.ParentsDue())
 	}
-	if key := schemas.ItemKey("acme", "photos", ""); !slices.Equal(asked, []string{key}) {
-		t.Errorf("asked for %q, want %q", asked, key)
+	key := schemas.ItemKey("acme", "photos", "")
+	if want := []string{schemas.ItemKey("acme", "photos", "a0"), key}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %q, want %q", asked, want)
 	}
 	w.update()
 	w.checkParent(photos, open)
 	a := w.decide(ActionApprove, photos.Key())
 	a.Id = schemas.NewID()
-	if r, err := schemas.Encode(schemas.Message{Topic: schemas.Admin, Body: a}); err != nil || string(r.Key) != asked[0] {
-		t.Errorf("a decision has the key %q (%v), want that of the parent, %q", r.Key, err, asked[0])
+	if r, err := schemas.Encode(schemas.Message{Topic: schemas.Admin, Body: a}); err != nil || string(r.Key) != key {
+		t.Errorf("a decision has the key %q (%v), want that of the parent, %q", r.Key, err, key)
 	}
 }
 

@@ -31,6 +31,7 @@ const (
 	stepUnknown   = "records-unknown"
 	stepClosed    = "closed"
 	stepOutdated  = "decision-outdated"
+	stepGrouped   = "grouped"                   // Detail is the key of the parent, Ref its id
 	stepOther     = "repair-ordered-by-another" // Ref is the id of the command
 	// An operator accepts what the copy holds, the latter also under the version on record. A check decides about it.
 	stepAccept       = "accept-ordered"
@@ -87,15 +88,6 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
 	s.group(i)
 	return i
-}
-
-// logOpened reports that an incident was opened. An incident with a parent is not worth a warning: the parent is.
-func (s *Steward) logOpened(i *pb.Incident, c cause) {
-	log := s.log.Warn
-	if i.GetParent() != "" {
-		log = s.log.Info
-	}
-	log("open incident", "copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "row", i.GetRow(), "cause", c.ref)
 }
 
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state

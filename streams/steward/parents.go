@@ -22,11 +22,11 @@ const (
 func (s *Steward) Assigned() { s.table.changed.Store(true) }
 
 // ParentsDue reports whether UpdateParents has work to do.
-func (s *Steward) ParentsDue() bool { return s.table.changed.Load() }
+func (s *Steward) ParentsDue() bool { return s.table.changed.Load() || s.reports.due() }
 
 // UpdateParents opens, updates and closes the parents of incidents of copies, and publishes for each child of approved
 // ones an approval of its own, which the steward of the copy handles. Only the process that owns the key of a parent
-// does it. All depends on the topic incidents alone, and approvals have ids of their own, so that UpdateParents can be
+// does it. It also reports incidents that were opened and have no parent. All depends on the topic incidents alone, and approvals have ids of their own, so that UpdateParents can be
 // called again after a failure, or by another process.
 func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool) error {
 	s.table.changed.Store(false)
@@ -41,6 +41,9 @@ func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool)
 }
 
 func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool) (done bool, err error) {
+	if err := s.report(ctx, owns); err != nil {
+		return false, err
+	}
 	all := s.table.families()
 	done = true
 	var approvals []schemas.Message

@@ -100,6 +100,7 @@ type Steward struct {
 	board   *incident.Board
 	log     *slog.Logger
 	table   table
+	reports reports
 	seed    maphash.Seed
 
 	publisher schemas.Publisher
