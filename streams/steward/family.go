@@ -2,7 +2,6 @@ package steward
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -142,21 +141,6 @@ func (t *table) eachAwaiting(about incident.Subject, do func(key string, i *pb.I
 			return
 		}
 	}
-}
-
-// detail returns the number of children, the cause, and what they have in common.
-func (s *Steward) detail(f family) string {
-	text := "%d open incidents that one worker found: more than %d were opened within an hour"
-	switch {
-	case f.about.Kind == incident.RepairsHeld:
-		return fmt.Sprintf("%d copies of the space are missing, more than sweep.max_missing or all of it;"+
-			" %d repairs wait for approval", f.children, f.awaiting) + s.table.common(f.about).String()
-	case f.about.Space != "":
-		text = "%d open incidents in one space: more than %d were opened within an hour"
-	case f.about.Store != "":
-		text = "%d open incidents in one store: more than %d were opened within an hour"
-	}
-	return fmt.Sprintf(text, f.children, groupAfter) + s.table.common(f.about).String()
 }
 
 // heldAt returns when the repair of i was held last; when i was opened if the step is not carried any more.
