@@ -17,7 +17,7 @@ import (
 
 // A parent has children of two kinds: incidents of copies, and incidents without an item, of several spaces of a store.
 type parent struct {
-	family
+	childCount
 	spaces []incident.Subject // open ones
 }
 
@@ -25,12 +25,12 @@ type parent struct {
 func (s *Steward) parents() []parent {
 	spaces := s.board.Children()
 	var all []parent
-	for _, f := range s.table.families() {
-		all = append(all, parent{f, spaces[f.about]})
-		delete(spaces, f.about)
+	for _, n := range s.table.childCounts() {
+		all = append(all, parent{n, spaces[n.about]})
+		delete(spaces, n.about)
 	}
 	for about, children := range spaces {
-		all = append(all, parent{family{about: about, key: about.Key()}, children})
+		all = append(all, parent{childCount{about: about, key: about.Key()}, children})
 	}
 	slices.SortFunc(all, func(a, b parent) int { return cmp.Compare(a.key, b.key) })
 	return all

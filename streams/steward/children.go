@@ -10,9 +10,9 @@ import (
 	"github.com/millrace/millrace/streams/incident"
 )
 
-// A family is a parent with its open children. Those of held repairs are all missing copies of the space, also those
-// that were found before there were too many.
-type family struct {
+// A childCount counts the open children of a parent that are incidents of copies. Those of held repairs are all missing
+// copies of the space, also those that were found before there were too many.
+type childCount struct {
 	about    incident.Subject
 	key      string
 	children int
@@ -20,15 +20,15 @@ type family struct {
 	awaiting int // children whose repairs wait for an approval
 }
 
-// A kin is the children of a parent, by key. They are in the maps by what they are, so that no count needs a scan.
-type kin struct{ named, others, awaiting map[string]*pb.Incident }
+// A childSet has the children of a parent, by key. They are in maps by what they are, so that no count needs a scan.
+type childSet struct{ named, others, awaiting map[string]*pb.Incident }
 
-// kins are the families of the open incidents.
-type kins map[incident.Subject]*kin
+// childSets are the children of all parents.
+type childSets map[incident.Subject]*childSet
 
-// familiesOf returns the parents of i: the one that it names, and the one of the missing copies of its space, which may
+// parentsOf returns the parents of i: the one that it names, and the one of the missing copies of its space, which may
 // be the same.
-func familiesOf(i *pb.Incident) (named, held incident.Subject) {
+func parentsOf(i *pb.Incident) (named, held incident.Subject) {
 	if i.GetKind() == kindMissing {
 		held = heldOf(schemas.CopyOf(i).WithoutItem())
 	}
@@ -44,62 +44,62 @@ func familiesOf(i *pb.Incident) (named, held incident.Subject) {
 }
 
 // remove removes an incident; nil is none.
-func (k kins) remove(i *pb.Incident) {
+func (c childSets) remove(i *pb.Incident) {
 	if closed(i) {
 		return
 	}
-	named, held := familiesOf(i)
+	named, held := parentsOf(i)
 	for _, about := range [...]incident.Subject{named, held} {
-		f := k[about]
-		if f == nil {
+		set := c[about]
+		if set == nil {
 			continue
 		}
 		key := schemas.IncidentKey(i)
-		delete(f.named, key)
-		delete(f.others, key)
-		if delete(f.awaiting, key); len(f.named)+len(f.others) == 0 {
-			delete(k, about)
+		delete(set.named, key)
+		delete(set.others, key)
+		if delete(set.awaiting, key); len(set.named)+len(set.others) == 0 {
+			delete(c, about)
 		}
 	}
 }
 
 // add adds an incident; nil is none.
-func (k kins) add(i *pb.Incident) {
+func (c childSets) add(i *pb.Incident) {
 	if closed(i) {
 		return
 	}
 	key := schemas.IncidentKey(i)
-	named, held := familiesOf(i)
+	named, held := parentsOf(i)
 	if named.Kind != "" {
-		k.of(named).named[key] = i
+		c.of(named).named[key] = i
 	}
 	if held.Kind == "" {
 		return
 	}
 	if held != named {
-		k.of(held).others[key] = i
+		c.of(held).others[key] = i
 	}
 	if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL {
-		k.of(held).awaiting[key] = i
+		c.of(held).awaiting[key] = i
 	}
 }
 
-func (k kins) of(about incident.Subject) *kin {
-	if k[about] == nil {
-		k[about] = &kin{map[string]*pb.Incident{}, map[string]*pb.Incident{}, map[string]*pb.Incident{}}
+func (c childSets) of(about incident.Subject) *childSet {
+	if c[about] == nil {
+		c[about] = &childSet{map[string]*pb.Incident{}, map[string]*pb.Incident{}, map[string]*pb.Incident{}}
 	}
-	return k[about]
+	return c[about]
 }
 
-// families returns the families of the open incidents, ordered by key.
-func (t *table) families() []family {
+// childCounts returns the numbers of the children of all parents, ordered by key.
+func (t *table) childCounts() []childCount {
 	t.mu.RLock()
-	all := make([]family, 0, len(t.kins))
-	for about, k := range t.kins {
-		all = append(all, family{about, about.Key(), len(k.named) + len(k.others), len(k.named), len(k.awaiting)})
+	all := make([]childCount, 0, len(t.children))
+	for about, set := range t.children {
+		all = append(all, childCount{about, about.Key(), len(set.named) + len(set.others), len(set.named), len(set.awaiting)})
 	}
 	t.mu.RUnlock()
-	slices.SortFunc(all, func(a, b family) int { return cmp.Compare(a.key, b.key) })
+	slices.SortFunc(all, func(a, b childCount) int { return cmp.Compare(a.key, b.key) })
 	return all
 }
 
@@ -107,10 +107,10 @@ func (t *table) families() []family {
 func (t *table) joined(about incident.Subject) (last time.Time) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.kins[about] == nil {
+	if t.children[about] == nil {
 		return last
 	}
-	for _, i := range t.kins[about].named {
+	for _, i := range t.children[about].named {
 		at := i.GetOpened().AsTime()
 		if about.Kind == incident.RepairsHeld {
 			at = heldAt(i)
@@ -126,17 +126,17 @@ func (t *table) joined(about incident.Subject) (last time.Time) {
 func (t *table) isNamed(about incident.Subject) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.kins[about] != nil && len(t.kins[about].named) > 0
+	return t.children[about] != nil && len(t.children[about].named) > 0
 }
 
 // eachAwaiting calls do for each child of held repairs that waits for an approval, until it returns false.
 func (t *table) eachAwaiting(about incident.Subject, do func(key string, i *pb.Incident) bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if t.kins[about] == nil {
+	if t.children[about] == nil {
 		return
 	}
-	for key, i := range t.kins[about].awaiting {
+	for key, i := range t.children[about].awaiting {
 		if !do(key, i) {
 			return
 		}
