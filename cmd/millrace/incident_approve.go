@@ -22,8 +22,8 @@ Of an incident resurrected it approves the delete of the copy that came back, by
 is still the object that the check has found and no later event is on record. Of an incident not-captured-update it
 approves the record of the update, as 'incident accept' does.
 
-Of an incident repairs-held it approves the repairs of all missing copies of the space, also of those that are found
-while the incident is open. The steward orders them within seconds.
+Of an incident repairs-held it approves the repairs of all missing copies of the space, or of several spaces of the
+store, also of those that are found while the incident is open. The steward orders them within seconds.
 
 Of an incident deletes-held it approves the deletes that are on its list now. The roles steward and deleter carry them
 out, if the sources are still deleted and were not deleted again later. Later deletes come to another list.

@@ -268,18 +268,29 @@ func heldEnded(now incidents, parent *pb.Incident, action string) (over bool, op
 	if !slices.ContainsFunc(parent.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == action }) {
 		return false, "" // the steward has not handled the approval yet
 	}
-	left := 0
-	for _, i := range now {
-		if i.GetParent() != parent.GetId() {
-			continue
-		}
-		if i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN {
-			return false, ""
-		}
-		left++
-	}
-	if left == 0 { // the steward is about to close the parent
+	left, over := heldLeft(now, parent)
+	if !over {
 		return false, ""
 	}
 	return true, fmt.Sprintf("%d copies could not be repaired", left)
+}
+
+// heldLeft returns the number of copies under a parent that could not be repaired, and whether the others were.
+func heldLeft(now incidents, parent *pb.Incident) (left int, over bool) {
+	for _, i := range now {
+		switch {
+		case i.GetParent() != parent.GetId(), i.GetKind() == incident.Grouped:
+		case i.GetKind() == incident.RepairsHeld: // of a space, and parent of a store
+			n, over := heldLeft(now, i)
+			if !over || i.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING { // not approved yet
+				return 0, false
+			}
+			left += n
+		case i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN:
+			return 0, false
+		default:
+			left++
+		}
+	}
+	return left, left > 0 // the steward is about to close a parent with none
 }

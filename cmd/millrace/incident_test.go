@@ -262,6 +262,11 @@ func TestHeldEnded(t *testing.T) {
 			State: state}
 	}
 	approved := []*pb.IncidentStep{{Action: "approved", Ref: "a"}}
+	under := func(id string, i *pb.Incident) *pb.Incident { i.Parent = id; return i }
+	space := func(state pb.IncidentState) *pb.Incident {
+		return &pb.Incident{Id: "q", Account: "acme", Store: "2", Space: "q", Kind: incident.RepairsHeld, Parent: "p",
+			State: state}
+	}
 	for name, tt := range map[string]struct {
 		steps    []*pb.IncidentStep
 		children []*pb.Incident
@@ -276,6 +281,12 @@ func TestHeldEnded(t *testing.T) {
 			[]*pb.Incident{child("a", open)}, true, "1 copies could not be repaired"},
 		"all are repaired": {approved, nil, false, ""},
 		"one was not": {approved, []*pb.Incident{child("a", open)}, true,
+			"1 copies could not be repaired"},
+		"those of a space wait": {approved, []*pb.Incident{space(open), under("q", child("a", open))}, false, ""},
+		"those of a space are under way": {approved, []*pb.Incident{space(repairing), under("q", child("a", repairing)),
+			under("q", child("b", open))}, false, ""},
+		"all of a space are repaired": {approved, []*pb.Incident{space(repairing)}, false, ""},
+		"one of a space was not": {approved, []*pb.Incident{space(repairing), under("q", child("a", open))}, true,
 			"1 copies could not be repaired"},
 	} {
 		t.Run(name, func(t *testing.T) {

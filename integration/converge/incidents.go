@@ -75,7 +75,9 @@ func (m *Model) explainsIncident(i Incident) bool {
 		return m.faults[faultTarget{CorruptRecord, i.Subject}]
 	case incidentsGrouped: // of copies, each of which has an incident of its own
 		return true
-	case spaceMissing, listingIncomplete, repairsHeld:
+	case repairsHeld:
+		return m.faults[faultTarget{LoseSpace, i.Store + "/" + i.Space}] || i.Space == "" && m.any(LoseSpace)
+	case spaceMissing, listingIncomplete:
 		return m.faults[faultTarget{LoseSpace, i.Store + "/" + i.Space}]
 	case deletesHeld: // the source's delete is only a guess
 		return m.faults[faultTarget{LoseAndGuess, i.Space}]

@@ -27,7 +27,8 @@ const (
 	PolicyDiverged    = "policy-diverged"   // Account
 	DeletesHeld       = "deletes-held"      // Account, Store, Space of the copies that are not deleted; Name: a list
 	RewritesHeld      = "rewrites-held"     // Account, Store, Space of the copies that are not replaced; Name: a list
-	// RepairsHeld: repairs of missing copies that wait for one approval. Account, Store, Space
+	// RepairsHeld: repairs of missing copies that wait for one approval. Account, Store, Space, or without the last: of
+	// several spaces
 	RepairsHeld = "repairs-held"
 	// Grouped: many incidents of copies, or some of spaces, with one cause. Account, Store, Space, or without the last,
 	// and Name: their kind; or only Name: the worker that found them

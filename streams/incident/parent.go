@@ -18,18 +18,14 @@ func ParentOf(s Subject) Subject {
 	switch s.Kind {
 	case SpaceMissing, ListingIncomplete:
 		return Subject{Account: s.Account, Store: s.Store, Kind: Grouped, Name: s.Kind}
+	case RepairsHeld, Grouped: // the approval of the former is that of all
+		return Subject{Account: s.Account, Store: s.Store, Kind: s.Kind, Name: s.Name}
 	}
 	return Subject{}
 }
 
-// A Family is the open incidents of several spaces of a store with one parent.
-type Family struct {
-	Parent   Subject
-	Children []Subject // ordered by key
-}
-
-// Families returns the parents of the open incidents of spaces, ordered by key, also those that have one child.
-func (b *Board) Families() []Family {
+// Children returns the open incidents of spaces by their parents, ordered by key.
+func (b *Board) Children() map[Subject][]Subject {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
 	children := map[Subject][]Subject{}
@@ -39,13 +35,10 @@ func (b *Board) Families() []Family {
 			children[parent] = append(children[parent], s)
 		}
 	}
-	all := make([]Family, 0, len(children))
-	for parent, c := range children {
-		slices.SortFunc(c, func(a, b Subject) int { return cmp.Compare(a.Key(), b.Key()) })
-		all = append(all, Family{parent, c})
+	for _, all := range children {
+		slices.SortFunc(all, func(a, b Subject) int { return cmp.Compare(a.Key(), b.Key()) })
 	}
-	slices.SortFunc(all, func(a, b Family) int { return cmp.Compare(a.Parent.Key(), b.Parent.Key()) })
-	return all
+	return children
 }
 
 // Join makes the open incident about s a child of the one about parent. It does nothing if it is one.

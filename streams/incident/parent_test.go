@@ -16,9 +16,11 @@ func TestParentOf(t *testing.T) {
 		"a missing space": {missing("photos"), "acme/2///incidents-grouped/space-missing"},
 		"a refused listing": {Subject{"acme", "2", "photos", ListingIncomplete, ""},
 			"acme/2///incidents-grouped/listing-incomplete"},
-		"a list":   {Subject{"acme", "2", "photos", DeletesHeld, "brake-1"}, ""},
-		"a group":  {Subject{"acme", "2", "photos", Grouped, "replaced"}, ""},
-		"a parent": {ParentOf(missing("photos")), ""},
+		"held repairs":     {Subject{"acme", "2", "photos", RepairsHeld, ""}, "acme/2///repairs-held"},
+		"those of a store": {Subject{"acme", "2", "", RepairsHeld, ""}, ""},
+		"a list":           {Subject{"acme", "2", "photos", DeletesHeld, "brake-1"}, ""},
+		"a group":          {Subject{"acme", "2", "photos", Grouped, "replaced"}, "acme/2///incidents-grouped/replaced"},
+		"a parent":         {ParentOf(missing("photos")), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := ""
@@ -65,9 +67,8 @@ func TestChildrenOfAStore(t *testing.T) {
 		t.Errorf("%d warnings, want 2: %s", n, log.String())
 	}
 	must(t, b.Close(t.Context(), missing("b"), "it is back"))
-	got := b.Families()
-	if len(got) != 2 || got[0].Parent != parent || !slices.Equal(got[0].Children, []Subject{missing("a")}) {
-		t.Errorf("the families are %v", got)
+	if got := b.Children(); len(got) != 2 || !slices.Equal(got[parent], []Subject{missing("a")}) {
+		t.Errorf("the children are %v", got)
 	}
 	must(t, b.Close(t.Context(), missing("a"), "it is back"))
 	must(t, b.Open(t.Context(), missing("a"), "it is gone"))

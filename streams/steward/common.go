@@ -68,8 +68,8 @@ func (c common) String() string {
 func (t *table) common(about incident.Subject) (c common) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if k := t.kins[about]; k != nil {
-		for _, children := range [...]map[string]*pb.Incident{k.named, k.others} {
+	if all := t.children[about]; all != nil {
+		for _, children := range [...]map[string]*pb.Incident{all.named, all.others} {
 			for _, i := range children {
 				c.add(i)
 			}

@@ -202,7 +202,7 @@ func TestHeldRepairsAtOnce(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if all := w.steward.table.families(); len(all) != 1 || all[0].awaiting == 0 {
+	if all := w.steward.table.childCounts(); len(all) != 1 || all[0].awaiting == 0 {
 		t.Error("the whole space is repaired")
 	}
 }

@@ -24,10 +24,10 @@ func (s *Steward) Assigned() { s.table.changed.Store(true) }
 // ParentsDue reports whether UpdateParents has work to do.
 func (s *Steward) ParentsDue() bool { return s.table.changed.Load() || s.reports.due() }
 
-// UpdateParents opens, updates and closes the parents of incidents of copies, and publishes for each child of approved
-// ones an approval of its own, which the steward of the copy handles. Only the process that owns the key of a parent
-// does it. It also reports incidents that were opened and have no parent. All depends on the topic incidents alone, and approvals have ids of their own, so that UpdateParents can be
-// called again after a failure, or by another process.
+// UpdateParents opens, updates and closes the parents of incidents, and publishes for each child of approved ones an
+// approval of its own, which the steward of the child handles. Only the process that owns the key of a parent does it.
+// It also reports incidents that were opened and have no parent. All else depends on the topic incidents alone, and
+// approvals have ids of their own, so that UpdateParents can be called again after a failure, or by another process.
 func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool) error {
 	s.table.changed.Store(false)
 	done, err := s.updateParents(ctx, owns)
@@ -44,29 +44,25 @@ func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool)
 	if err := s.report(ctx, owns); err != nil {
 		return false, err
 	}
-	all := s.table.families()
 	done = true
 	var approvals []schemas.Message
-	sent := s.underWay(owns)
-	for _, f := range all {
-		if f.named == 0 && !s.board.IsOpen(f.about) || !owns(parentKey(f.about)) {
-			continue
+	sent, sentSpaces := s.underWay(owns), map[incident.Subject]string{}
+	for _, ofSpaces := range [...]bool{true, false} { // the others may be parents of these
+		for _, p := range s.parents() {
+			if (p.about.Space != "") != ofSpaces || !s.isParent(p) || !owns(parentKey(p.about)) {
+				continue
+			}
+			told, err := s.updateParent(ctx, p)
+			if err != nil {
+				return false, err
+			}
+			more, rest := s.childApprovals(p.about, sent)
+			approvals = append(approvals, more...)
+			approvals = append(approvals, s.spaceApprovals(p, sentSpaces)...)
+			done = done && told && !rest
 		}
-		told, err := s.updateParent(ctx, f.about, func() string { return s.detail(f) },
-			func() time.Time { return s.table.joined(f.about) })
-		if err != nil {
-			return false, err
-		}
-		more, rest := s.childApprovals(f.about, sent)
-		approvals = append(approvals, more...)
-		done = done && told && !rest
 	}
-	told, err := s.updateStores(ctx, owns)
-	if err != nil {
-		return false, err
-	}
-	done = done && told
-	if err := s.closeParents(ctx, all, owns); err != nil {
+	if err := s.closeParents(ctx, owns); err != nil {
 		return false, err
 	}
 	if len(approvals) > 0 {
@@ -75,8 +71,14 @@ func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool)
 		}
 		s.log.Info("approve the repairs of missing copies", "count", len(approvals))
 	}
-	s.sent = sent
+	s.sent, s.sentSpaces = sent, sentSpaces
 	return done, nil
+}
+
+// isParent reports whether the incident about p is open or should be: incidents of copies name it, or it has several
+// others as children.
+func (s *Steward) isParent(p parent) bool {
+	return p.named > 0 || len(p.spaces) > 1 || s.board.IsOpen(p.about)
 }
 
 // underWay returns those of s.sent that may still have an effect.
@@ -123,36 +125,35 @@ func (s *Steward) childApprovals(
 	return approvals, rest
 }
 
-// updateParent opens a parent, or updates its detail. It returns false if the detail was updated too recently. joined
-// returns when the last child came to it.
-func (s *Steward) updateParent(
-	ctx context.Context, about incident.Subject, detail func() string, joined func() time.Time,
-) (told bool, err error) {
-	now, key := time.Now(), about.Key()
+// updateParent opens a parent, or updates its detail, and has the incidents of spaces join it. It returns false if the
+// detail was updated too recently.
+func (s *Steward) updateParent(ctx context.Context, p parent) (told bool, err error) {
+	now, key := time.Now(), p.about.Key()
 	switch {
-	case s.board.IsOpen(about) && now.Sub(s.updated[key]) < updateInterval:
-		return false, nil
-	case s.board.IsOpen(about):
-		err = s.board.Update(ctx, about, detail())
-	case !s.board.Accepted(about), // a person's close is for those until then
-		joined().After(s.board.ClosedAt(about)):
-		err = s.board.Open(ctx, about, detail())
+	case s.board.IsOpen(p.about) && now.Sub(s.updated[key]) < updateInterval:
+	case s.board.IsOpen(p.about):
+		told, err = true, s.board.Update(ctx, p.about, s.detail(p))
+	case !s.board.Accepted(p.about), // a person's close is for those until then
+		s.joined(p).After(s.board.ClosedAt(p.about)):
+		told, err = true, s.board.Open(ctx, p.about, s.detail(p))
 	default:
 		return true, nil
 	}
-	s.updated[key] = now
-	return err == nil, err
+	if told {
+		s.updated[key] = now
+	}
+	if err != nil {
+		return false, err
+	}
+	return told, s.joinSpaces(ctx, p)
 }
 
 // closeParents closes the open parents that have no open child, and those whose approval is older than a round: what is
 // lost later is another loss. Such a parent opens again if it has children.
-func (s *Steward) closeParents(ctx context.Context, all []family, owns func(key string) bool) error {
+func (s *Steward) closeParents(ctx context.Context, owns func(key string) bool) error {
 	parents := map[incident.Subject]bool{}
-	for _, f := range all {
-		parents[f.about] = true
-	}
-	for _, f := range s.board.Families() {
-		parents[f.Parent] = true
+	for _, p := range s.parents() {
+		parents[p.about] = true
 	}
 	for _, kind := range [...]string{incident.RepairsHeld, incident.Grouped} {
 		for _, about := range s.board.OpenOf(kind) {
@@ -196,12 +197,17 @@ func childApproval(i *pb.Incident, about incident.Subject, parent *pb.IncidentSt
 		Time: later(parent.GetTime(), i.GetUpdated()),
 		Who:  parent.GetBy(), Action: ActionApprove, Target: schemas.IncidentKey(i),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
-		Reason: strings.TrimSuffix("approved with "+about.Key()+": "+parent.GetDetail(), ": "), From: approver,
+		Reason: reasonOf(about, parent), From: approver,
 		Incident: i.GetId(), Seen: seen,
 	}
 }
 
-// approver is AdminAction.From of the approvals that childApproval makes.
+// reasonOf returns the reason of an approval that follows from step, that of a parent.
+func reasonOf(parent incident.Subject, step *pb.IncidentStep) string {
+	return strings.TrimSuffix("approved with "+parent.Key()+": "+step.GetDetail(), ": ")
+}
+
+// approver is AdminAction.From of the approvals that childApproval and spaceApproval make.
 const approver = "steward"
 
 // isWithdrawn reports whether a is the approval of i that follows from that of a parent, which was closed since.
@@ -210,8 +216,8 @@ func (s *Steward) isWithdrawn(i *pb.Incident, a *pb.AdminAction) bool {
 		s.board.ClosedAt(heldOf(schemas.CopyOf(i).WithoutItem())).After(a.GetTime().AsTime())
 }
 
-// approveHeld records an operator's approval of the repairs of a space, or why it has no effect. UpdateParents hands it
-// on to the children.
+// approveHeld records an approval of the repairs of a space, or of several spaces of a store, or why it has no effect.
+// UpdateParents hands it on to the children.
 func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 	about := heldOf(schemas.CopyOf(a).WithoutItem())
 	if about.Key() != a.GetTarget() || !s.board.IsOpen(about) {
@@ -224,6 +230,9 @@ func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 		return s.board.Outdated(ctx, about, d, fmt.Sprintf("%s: it is of %s, and the incident was opened later, at %s;"+
 			" compare the clocks of operator and steward, and decide again", a.GetAction(),
 			a.GetTime().AsTime().Format(time.RFC3339), opened.Format(time.RFC3339)))
+	}
+	if store := incident.ParentOf(about); a.GetFrom() == approver && s.board.ClosedAt(store).After(a.GetTime().AsTime()) {
+		return s.board.Outdated(ctx, about, d, a.GetAction()+": the approval of all spaces has ended")
 	}
 	counts, err := s.board.Decide(ctx, about, d)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/incident"
 )
 
-// An incident that stays alone is reported once, half a minute after it was opened, also if it was closed meanwhile, and
-// at the latest when the process stops.
+// An incident that stays alone is reported once, half a minute after it was opened, also if it was closed meanwhile,
+// and at the latest when the process stops.
 func TestReportOfOneIncident(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

@@ -104,10 +104,11 @@ type Steward struct {
 	seed    maphash.Seed
 
 	publisher schemas.Publisher
-	// sent has the ids of the approvals of children that were published and are not in effect yet, and updated when
-	// parents were updated last, by key. Only UpdateParents uses them.
-	sent    map[string]string
-	updated map[string]time.Time
+	// sent and sentSpaces have the ids of the approvals of children that were published and are not in effect yet, and
+	// updated when parents were updated last, by key. Only UpdateParents uses them.
+	sent       map[string]string
+	sentSpaces map[incident.Subject]string
+	updated    map[string]time.Time
 	// locks are held while an incident of a copy is read and changed. A copy uses the lock at its hash.
 	locks [256]sync.Mutex
 }

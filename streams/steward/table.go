@@ -20,7 +20,7 @@ type table struct {
 	copies    map[schemas.Copy][]string // sorted keys of the incidents of each copy
 	stale     map[string]bool           // keys for which the newest record of the topic lacks steps
 	tally     tally
-	kins      kins
+	children  childSets
 	deciding  map[schemas.Copy]bool // missing copies about which a message is being handled
 
 	// changed reports that a parent may have to be updated: a child, a missing copy or a parent has changed.
@@ -96,7 +96,7 @@ func (t *table) drop(key string, old *pb.Incident) {
 
 func (t *table) put(key string, i *pb.Incident) {
 	if t.incidents == nil {
-		t.incidents, t.copies, t.kins = map[string]*pb.Incident{}, map[schemas.Copy][]string{}, kins{}
+		t.incidents, t.copies, t.children = map[string]*pb.Incident{}, map[schemas.Copy][]string{}, childSets{}
 	}
 	if t.incidents[key] == nil {
 		c := schemas.CopyOf(i)
@@ -112,8 +112,8 @@ func (t *table) put(key string, i *pb.Incident) {
 func (t *table) count(old, now *pb.Incident) {
 	t.tally.add(old, -1)
 	t.tally.add(now, 1)
-	t.kins.remove(old)
-	t.kins.add(now)
+	t.children.remove(old)
+	t.children.add(now)
 	for _, i := range [...]*pb.Incident{old, now} {
 		if i.GetParent() != "" || i.GetKind() == kindMissing {
 			t.changed.Store(true)

@@ -29,8 +29,8 @@ func CountIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]I
 		" ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject"
 	rows, err := clickhouse.Query[row](ctx, db, "count the open incidents",
 		"SELECT kind::String AS of_kind, toInt64(count()) AS open,"+
-			" toInt64(countIf(kind IN ('deletes-held', 'rewrites-held') OR kind = 'repairs-held' AND state = 'open'"+
-			" OR state = 'awaiting_approval' AND parent NOT IN ("+
+			" toInt64(countIf(kind IN ('deletes-held', 'rewrites-held')"+
+			" OR (kind = 'repairs-held' AND state = 'open' OR state = 'awaiting_approval') AND parent NOT IN ("+
 			"SELECT id FROM ("+current+") WHERE kind = 'repairs-held' AND state != 'closed'))) AS waiting,"+
 			" min(toUnixTimestamp64Milli(ts)) AS oldest FROM ("+current+")"+
 			" WHERE state != 'closed' GROUP BY of_kind ORDER BY of_kind", account, account, account, account)

@@ -170,14 +170,16 @@ func TestCountIncidents(t *testing.T) {
 	parent := of("repairs-held", "", "7", 4*time.Hour, 1, open)
 	child := of("content-missing", "e", "8", 4*time.Hour, 1, waiting)
 	child.Parent = parent.GetId()
-	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20, parent, child)...)
+	store := of("repairs-held", "", "9", 5*time.Hour, 1, open)
+	store.Space, parent.Parent = "", store.GetId()
+	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20, parent, child, store)...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil {
 		t.Fatal(err)
 	}
 	got, err := read.CountIncidents(t.Context(), db, "")
 	want := []read.IncidentCount{
 		{Kind: "content-missing", Open: 2, Oldest: clickhousetest.At(3 * time.Hour).AsTime().Truncate(time.Millisecond)},
-		{Kind: "repairs-held", Open: 1, Waiting: 1,
+		{Kind: "repairs-held", Open: 2, Waiting: 1, // those of the store
 			Oldest: clickhousetest.At(4 * time.Hour).AsTime().Truncate(time.Millisecond)},
 		{Kind: "replaced", Open: 2, Waiting: 1, Oldest: clickhousetest.At(time.Hour).AsTime().Truncate(time.Millisecond)}}
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {

@@ -60,7 +60,7 @@ func BenchmarkUpdateParents(b *testing.B) {
 }
 
 // The children of each parent are counted as if all incidents were read anew, whatever has happened to them.
-func TestFamiliesFollowTheIncidents(t *testing.T) {
+func TestChildCountsFollowTheIncidents(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	w := newHarness(t)
 	groups := []string{"", "unknown", photos.Incident().GetId()}
@@ -86,7 +86,7 @@ func TestFamiliesFollowTheIncidents(t *testing.T) {
 		}
 		before := &w.steward.table
 		w.restart()
-		got, want := before.families(), w.steward.table.families()
+		got, want := before.childCounts(), w.steward.table.childCounts()
 		if !slices.Equal(got, want) {
 			t.Fatalf("after %d changes:\n%+v, want\n%+v", n, got, want)
 		}
@@ -94,7 +94,7 @@ func TestFamiliesFollowTheIncidents(t *testing.T) {
 			if got, want := before.joined(f.about), w.steward.table.joined(f.about); !got.Equal(want) {
 				t.Errorf("the last child of %s came at %v, want %v", f.key, got, want)
 			}
-			if !maps.Equal(before.kins[f.about].awaiting, w.steward.table.kins[f.about].awaiting) {
+			if !maps.Equal(before.children[f.about].awaiting, w.steward.table.children[f.about].awaiting) {
 				t.Errorf("other children of %s wait", f.key)
 			}
 		}
