@@ -277,9 +277,9 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 }
 
 // copyProperties returns the properties for a copy of the source's content, which has these digests. In a repair they
-// are those of the destination, if it has them. If the records were read, and the source's store reports others than its
-// record, they are those on record. If they are unknown, the destination keeps its own. It does not if the record shows
-// that the source had properties with another content: then the destination's belong to a copy of that content.
+// are those of the destination, if it has them. If the records were read, and the source's store reports others than
+// its record, they are those on record. If they are unknown, the destination keeps its own. It does not if the record
+// shows that the source had properties with another content: then the destination's belong to a copy of that content.
 func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	if s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
 		if own, ok := s.Destination.repairedProperties(digests); ok {
