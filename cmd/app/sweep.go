@@ -152,6 +152,7 @@ func byHand[T any](
 		}
 		m.Sweep += demand
 		if byName[m.Name] = p; some && !w.dry {
+			m.Report = nil // it would be taken for one of the space
 			partial = append(partial, m)
 		} else {
 			splits = append(splits, m)

@@ -38,6 +38,8 @@ type Side struct {
 	Record *pb.CopyRecord
 	// ExternalWrites: another program than millrace's clients was expected to write the object.
 	ExternalWrites bool
+	// SetsProperties: the store can set properties without a new object, so that a client may have set those it reports.
+	SetsProperties bool
 	// Err is the reason for which the presence is unknown.
 	Err error
 }
@@ -282,7 +284,7 @@ func (s Side) properties(digests digest.Set) (p storage.Properties, unknown bool
 // shows that the source had properties with another content: then the destination's belong to a copy of that content.
 func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 	if s.Command.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
-		if own, ok := s.Destination.repairedProperties(digests); ok {
+		if own, ok := s.Destination.repairedProperties(digests, s.FoldCase); ok {
 			return own
 		}
 	}
@@ -299,11 +301,14 @@ func (s Observation) copyProperties(digests digest.Set) storage.Properties {
 }
 
 // repairedProperties returns the properties that the side keeps when its bytes are repaired: those that its store
-// reports, if the object is the one on record, as a client may have set them since it was copied, and else those on
+// reports, if the object is the one on record and a client may have set them since it was copied, and else those on
 // record of the content with these digests. It returns false if there are none.
-func (s Side) repairedProperties(digests digest.Set) (storage.Properties, bool) {
+func (s Side) repairedProperties(digests digest.Set, foldCase bool) (storage.Properties, bool) {
 	if m := s.Record.GetManifest(); m.GetVersion() == "" || m.GetVersion() != s.Object.Version {
 		s.Presence = Absent // what is there is another object
+	}
+	if altered, _ := s.altersProperties(digests, foldCase); altered && !s.SetsProperties {
+		return record.PropertiesOn(s.Object, s.Record.GetManifest()), true
 	}
 	p, unknown := s.properties(digests)
 	return p, !unknown

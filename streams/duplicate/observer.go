@@ -125,7 +125,8 @@ func (l *Observer) observeSide(ctx context.Context, c schemas.Copy, store storag
 	noSpace := errors.Is(err, storage.ErrNoSpace)
 	switch {
 	case err == nil:
-		return Side{Presence: Present, Object: o, ExternalWrites: l.external != nil && l.external(c, o.Modified)}
+		return Side{Presence: Present, Object: o, ExternalWrites: l.external != nil && l.external(c, o.Modified),
+			SetsProperties: store.Capabilities().SetProperties}
 	case !noSpace && !errors.Is(err, storage.ErrNotFound):
 		return Side{Err: fmt.Errorf("stat %s: %w", c, err)}
 	}

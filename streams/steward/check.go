@@ -154,7 +154,11 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		defer s.table.decide(cp)()
 	}
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
-	i := s.table.find(cp, r.GetFinding())
+	kind := r.GetFinding()
+	if kind == kindManifestWrong && !closed(s.table.find(cp, kindManifestCorrected)) {
+		kind = kindManifestCorrected // the correction has not helped
+	}
+	i := s.table.find(cp, kind)
 	older := isOlder(i, r, s.table.newest(cp))
 	switch {
 	case hasRef(i, c.ref):
@@ -169,7 +173,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	}
 	opens := closed(i)
 	if opens {
-		i = s.open(cp, r.GetFinding(), i, c)
+		i = s.open(cp, kind, i, c)
 		s.step(i, stepOpened, c, r.GetDetail())
 	} else {
 		i = clone(i)

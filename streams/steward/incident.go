@@ -47,6 +47,9 @@ const (
 	kindBack         = "resurrected"  // present under a tombstone
 	kindDiffers      = "copy-differs" // from its source, but no client has reported the content of one of them
 	kindMetadata     = "metadata-damaged"
+
+	kindManifestWrong     = "manifest-wrong"
+	kindManifestCorrected = "manifest-corrected"
 )
 
 // A cause is the message that changes an incident.
