@@ -132,7 +132,8 @@ type FixityRequest struct {
 	Account, Store, Space string
 	// Prefix selects the items of Space that begin with it, in a round with All; empty: all.
 	Prefix string
-	// Filter selects spaces, and items in them. A round over some items has no checkpoint and no report.
+	// Filter selects spaces, and items in them. A round over some items has no checkpoint, and its report is not of the
+	// space.
 	Filter filter.Filter
 	// Begun, All, Detach, DryRun and OnRequested are those of sweep.Request.
 	Begun               time.Time

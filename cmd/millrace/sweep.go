@@ -79,8 +79,8 @@ the chunks that they name with what is on record. Those that are absent or diffe
 
 With --spaces and --except the command is about the spaces, and the items, that the patterns select: they have the form
 of the setting sweep.spaces, which is about scheduled rounds only. Of a pair, both stores must be selected. A round over
-some items of a space has no report, and an interruption ends it; with reconcile it checks nothing that is missing. With
-groups, patterns select whole spaces.
+some items of a space has no report of the space, and an interruption ends it; with reconcile it checks nothing that is
+missing. With groups, patterns select whole spaces.
 
 With --dry-run nothing is requested or put on record: the command prints what a round would request or find now, in
 items and bytes, and how long that takes at least, by the fastest minutes of the last 30 days, and with fixity by

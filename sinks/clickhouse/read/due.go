@@ -252,15 +252,12 @@ func lastPass(asserted bool) string {
 
 // retryDue returns the condition that the newest check of a copy of checkedCopies has passed, or is old enough to be
 // made again, with its arguments. The state of a copy does not have the number of its failures; the time for which it
-// has been failing at its newest check doubles with each of them. A copy that has never passed and was due for longer
-// than a period is one of content that was older than its record: when it began to fail is not known.
+// has been failing at its newest check doubles with each of them.
 func retryDue(q schemas.DueQuery) (condition string, args []any) {
 	condition, args = "attempted < ?", []any{shifted(q.AttemptedBefore)}
 	if q.Period > 0 {
-		condition += " AND (attempted < ? OR good = 0 AND attempted - since > ?" +
-			" OR attempted - greatest(good + ?, since) <= ? - attempted)"
-		period := q.Period.Milliseconds()
-		args = append(args, shifted(q.PassedBefore), period, period, shifted(q.Begun))
+		condition += " AND (attempted < ? OR attempted - greatest(good + ?, since) <= ? - attempted)"
+		args = append(args, shifted(q.PassedBefore), q.Period.Milliseconds(), shifted(q.Begun))
 	}
 	return "(attempted <= greatest(good, since) OR " + condition + ")", args
 }
