@@ -2,6 +2,7 @@ package steward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -26,11 +27,13 @@ func (s *Steward) ParentsDue() bool { return s.table.changed.Load() || s.reports
 
 // UpdateParents opens, updates and closes the parents of incidents of copies, and publishes for each child of approved
 // ones an approval of its own, which the steward of the copy handles. Only the process that owns the key of a parent
-// does it. It also reports incidents that were opened and have no parent. All depends on the topic incidents alone, and approvals have ids of their own, so that UpdateParents can be
-// called again after a failure, or by another process.
+// does it. It also reports incidents that were opened and have no parent. All depends on the topic incidents alone, and
+// approvals have ids of their own, so that UpdateParents can be called again after a failure, or by another process.
 func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool) error {
 	s.table.changed.Store(false)
+	reported := s.report(ctx, owns)
 	done, err := s.updateParents(ctx, owns)
+	err = errors.Join(reported, err)
 	if !done || err != nil {
 		s.table.changed.Store(true)
 	}
@@ -41,9 +44,6 @@ func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool)
 }
 
 func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool) (done bool, err error) {
-	if err := s.report(ctx, owns); err != nil {
-		return false, err
-	}
 	all := s.table.families()
 	done = true
 	var approvals []schemas.Message
