@@ -44,7 +44,7 @@ func TestMonitorStores(t *testing.T) {
 		}
 		owns := true
 		go func() {
-			_ = (&storeMonitor{app: a}).run(ctx, func(string, string) bool { return owns })
+			_ = newStoreMonitor(a).run(ctx, func(string, string) bool { return owns })
 		}()
 		go func() { _ = a.stores.run(ctx) }()
 		var all string
