@@ -112,7 +112,7 @@ func (a *App) inCommand(ctx context.Context, dry bool, do func(context.Context, 
 		w.controls = k
 		return a.readTable(ctx, schemas.Policies, applyTo(w.rules), func(ctx context.Context) error {
 			return a.readTable(ctx, schemas.Incidents, incidentsTo(w.board.Apply), func(ctx context.Context) error {
-				return a.readTable(ctx, schemas.Admin, actionsTo(w.gone, w.skipped, &a.schedules), func(ctx context.Context) error {
+				return a.readTable(ctx, schemas.Admin, a.actionsTo(w.gone, w.skipped), func(ctx context.Context) error {
 					return runDuring(ctx, known.Run, func(ctx context.Context) error { return do(ctx, w) })
 				})
 			})
