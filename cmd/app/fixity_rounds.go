@@ -113,10 +113,12 @@ func (a *App) otherRounds(points []*pb.Checkpoint, now time.Time) (all []sweep.S
 // errSkipped is the error of a page of a round that is skipped. It is never read.
 var errSkipped = errors.New("the round is skipped")
 
-// isScheduled reports whether the fixity sweep has rounds over a space in a store.
+// isScheduled reports whether the fixity sweep has rounds over a space in a store. While an operator has set its
+// schedule it has, also if that is off: the rounds under way wait for the next schedule.
 func (a *App) isScheduled(n StoreName, space string) bool {
 	_, err := a.stores.configured(n)
-	return err == nil && !a.scheduleOf(sweep.FixitySweep).Off() && a.selects(sweep.FixitySweep, n, space)
+	is, set := a.schedules.of(sweep.FixitySweep, a.cfg.Sweep.Fixity)
+	return err == nil && (set != "" || !is.Off()) && a.selects(sweep.FixitySweep, n, space)
 }
 
 // A FixityRound is the result of a fixity round over one space in a store.

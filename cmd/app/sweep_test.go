@@ -353,6 +353,30 @@ func TestOtherRounds(t *testing.T) {
 	}
 }
 
+// A schedule that an operator has set to off ends no round under way, however long it is off. One of the settings does.
+func TestSetOffEndsNoRound(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 0)
+	now := time.Now()
+	at := timestamppb.New(now.Add(-10 * abandonedAge))
+	c := &pb.Checkpoint{Sweep: sweep.FixitySweep, Split: schemas.Key("acme", "1", "photos"), Round: "r",
+		Cursor: []byte(`{"Item":"a","Requested":2}`), Started: at, Time: at}
+	for n, tt := range []struct {
+		set, configured string // set: "" is none
+		ended           bool
+	}{
+		{"off", "every 1d", false}, {"off", "off", false}, {"every 1d", "off", false}, {"", "every 1d", false},
+		{"", "off", true},
+	} {
+		s.a.cfg.Sweep.Fixity = schedule.MustParse(tt.configured)
+		s.a.applySchedule(&pb.AdminAction{Id: tt.set, Action: actionSetSchedule, Target: sweep.FixitySweep,
+			After: tt.set}, now.Add(time.Duration(n)))
+		if splits, err := s.a.otherRounds([]*pb.Checkpoint{c}, now); err != nil || (len(splits) > 0) != tt.ended {
+			t.Errorf("%+v: got %v, %v", tt, splits, err)
+		}
+	}
+}
+
 // Spaces that sweep.spaces leaves out have no scheduled rounds, and their splits are listed as excluded.
 func TestSweepSpaces(t *testing.T) {
 	t.Parallel()
