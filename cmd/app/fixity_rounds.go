@@ -3,15 +3,19 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/sweep"
 	"github.com/millrace/millrace/streams/sweep/filter"
 )
@@ -113,10 +117,12 @@ func (a *App) otherRounds(points []*pb.Checkpoint, now time.Time) (all []sweep.S
 // errSkipped is the error of a page of a round that is skipped. It is never read.
 var errSkipped = errors.New("the round is skipped")
 
-// isScheduled reports whether the fixity sweep has rounds over a space in a store.
+// isScheduled reports whether the fixity sweep has rounds over a space in a store. While an operator has set its
+// schedule it has, also if that is off: the rounds under way wait for the next schedule.
 func (a *App) isScheduled(n StoreName, space string) bool {
 	_, err := a.stores.configured(n)
-	return err == nil && !a.scheduleOf(sweep.FixitySweep).Off() && a.selects(sweep.FixitySweep, n, space)
+	is, set := a.schedules.of(sweep.FixitySweep, a.cfg.Sweep.Fixity)
+	return err == nil && (set != "" || !is.Off()) && a.selects(sweep.FixitySweep, n, space)
 }
 
 // A FixityRound is the result of a fixity round over one space in a store.
@@ -175,11 +181,12 @@ func (a *App) SweepFixity(ctx context.Context, r FixityRequest) (all []FixityRou
 			requests = append(requests, one)
 		}
 	}
-	if all, err = a.fixityByHand(ctx, r.DryRun, requests); err != nil {
+	begun := new(atomic.Bool)
+	if all, err = a.fixityByHand(ctx, r.DryRun, requests, begun); err != nil {
 		return all, err
 	}
 	for _, one := range partial {
-		round, err := a.checkOnce(ctx, one, sweep.Once{})
+		round, err := a.checkOnce(ctx, one, sweep.Once{}, begun)
 		if round.ID != "" {
 			all = append(all, round)
 		}
@@ -194,6 +201,8 @@ func (a *App) SweepFixity(ctx context.Context, r FixityRequest) (all []FixityRou
 // ended, or replaced, are left alone.
 func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) error {
 	var requests []sweep.Request
+	begun := new(atomic.Bool)
+	begun.Store(true)
 	for _, r := range rounds {
 		one := a.fixityRequest(StoreName{r.Account, r.Store}, r.Space)
 		if one.Begun, one.All = r.Started, all; r.once.ID == "" {
@@ -202,11 +211,11 @@ func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) err
 			continue
 		}
 		one.Prefix, one.Some = r.Prefix, true
-		if _, err := a.checkOnce(ctx, one, r.once); err != nil {
+		if _, err := a.checkOnce(ctx, one, r.once, begun); err != nil {
 			return err
 		}
 	}
-	_, err := a.fixityByHand(ctx, false, requests)
+	_, err := a.fixityByHand(ctx, false, requests, begun)
 	return err
 }
 
@@ -227,8 +236,42 @@ func (a *App) Unanswered(ctx context.Context, rounds []FixityRound, all bool) (n
 	return n, nil
 }
 
-// checkOnce runs a round over some items, from where it is.
-func (a *App) checkOnce(ctx context.Context, r sweep.Request, from sweep.Once) (round FixityRound, err error) {
+// recheckAvailable is how often a command looks whether a store is available again.
+const recheckAvailable = 5 * time.Second
+
+// availableByHand returns a function that returns why a command may not request checks of a store now. The host of the
+// command needs no access to the store, so that the incident says whether the store is available. When rounds with All
+// or Some have begun, the function waits until it is: no other command would continue them.
+func (a *App) availableByHand(w sweeping, r sweep.Request, begun *atomic.Bool) func(context.Context) error {
+	n := StoreName{r.Account, r.Store}
+	blocked := a.sweepBlocked(w.controls, sweep.FixitySweep, n)
+	about := incident.Subject{Account: n.Account, Store: n.Store, Kind: incident.StoreUnavailable}
+	return func(ctx context.Context) error {
+		for logged := false; ; logged = true {
+			if err := blocked(ctx); err != nil {
+				return err
+			}
+			switch {
+			case !w.board.IsOpen(about):
+				begun.Store(true)
+				return nil
+			case !begun.Load(), !r.All && !r.Some:
+				return fmt.Errorf("%w: the store does not answer: incident %s is open", sweep.ErrNotNow, about.Key())
+			case !logged:
+				a.log.Info("request the other checks when the store answers", "store", schemas.Key(n.Account, n.Store))
+			}
+			if err := retry.Sleep(ctx, recheckAvailable); err != nil {
+				return err
+			}
+			retry.Alive(ctx)
+		}
+	}
+}
+
+// checkOnce runs a round over some items, from where it is. begun is that of availableByHand.
+func (a *App) checkOnce(
+	ctx context.Context, r sweep.Request, from sweep.Once, begun *atomic.Bool,
+) (round FixityRound, err error) {
 	err = a.inCommand(ctx, false, func(ctx context.Context, w sweeping) error {
 		n := StoreName{r.Account, r.Store}
 		r.Budget = w.budgets.of(n, false)
@@ -236,14 +279,17 @@ func (a *App) checkOnce(ctx context.Context, r sweep.Request, from sweep.Once) (
 		if err != nil {
 			return err
 		}
-		m.Blocked = a.storeBlocked(w.controls, sweep.FixitySweep, n)
+		m.Blocked = a.availableByHand(w, r, begun)
 		from, err = w.Once(ctx, m, from)
 		return err
 	})
 	return FixityRound{r.Account, r.Store, r.Space, r.Prefix, from.Result, from}, err
 }
 
-func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Request) (all []FixityRound, err error) {
+// fixityByHand runs rounds, each of all items of a space. begun is that of availableByHand.
+func (a *App) fixityByHand(
+	ctx context.Context, dry bool, requests []sweep.Request, begun *atomic.Bool,
+) (all []FixityRound, err error) {
 	if len(requests) == 0 {
 		return nil, nil
 	}
@@ -256,7 +302,7 @@ func (a *App) fixityByHand(ctx context.Context, dry bool, requests []sweep.Reque
 			if err != nil {
 				return err
 			}
-			m.Blocked = a.storeBlocked(w.controls, sweep.FixitySweep, StoreName{r.Account, r.Store})
+			m.Blocked = a.availableByHand(w, r, begun)
 			splits = append(splits, m)
 		}
 		results, err := w.rounds(ctx, splits)

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,15 +39,20 @@ type setSchedule struct {
 	counts   bool // false: that of the settings counts, also if this version cannot read the action
 }
 
-// apply notes an action that was recorded at a time.
-func (s *schedules) apply(action *pb.AdminAction, at time.Time) {
+// apply notes an action that was recorded at a time. The error is why that of the settings counts in place of the
+// schedule: this version cannot read it, or check refuses it.
+func (s *schedules) apply(
+	action *pb.AdminAction, at time.Time, check func(name string, s schedule.Schedule) error,
+) (err error) {
 	if action.GetAction() != actionSetSchedule {
-		return
+		return nil
 	}
 	set := setSchedule{action: action, at: at}
 	if text := action.GetAfter(); text != "" {
-		parsed, err := schedule.Parse(text)
-		set.schedule, set.counts = parsed, err == nil
+		if set.schedule, err = schedule.Parse(text); err == nil {
+			err = check(action.GetTarget(), set.schedule)
+		}
+		set.counts = err == nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -56,7 +62,29 @@ func (s *schedules) apply(action *pb.AdminAction, at time.Time) {
 	if name := action.GetTarget(); !at.Before(s.byName[name].at) {
 		s.byName[name] = set
 	}
+	return err
 }
+
+// applySchedule notes an action that was recorded at a time. The settings of the process that set the schedule are not
+// those of this one.
+func (a *App) applySchedule(action *pb.AdminAction, at time.Time) {
+	if err := a.schedules.apply(action, at, a.checkSchedule); err != nil {
+		a.log.Warn("ignore a schedule that was set: that of the settings counts", "name", action.GetTarget(),
+			"schedule", action.GetAfter(), "err", err, "who", action.GetWho(), "action", action.GetId())
+	}
+}
+
+// checkSchedule returns why the settings of this process refuse a schedule of a sweep or job. It accepts names that it
+// does not know: their schedules count for nothing here.
+func (a *App) checkSchedule(name string, s schedule.Schedule) error {
+	if name == trimJob && a.cfg.Trim.Schedule.Off() && !s.Off() {
+		return errTrimOff
+	}
+	return config.CheckSchedule(a.cfg, name == sweep.FixitySweep, s)
+}
+
+// errTrimOff refuses a schedule for the job trim. With trim.schedule off its rights may be left out of the logins.
+var errTrimOff = errors.New("trim.schedule is off in the settings: sweepers may lack the rights to delete records")
 
 // of returns the schedule that counts for a sweep or job, and the id of the action that has set it; empty: it is the
 // configured one.
@@ -110,7 +138,7 @@ type ScheduleInfo struct {
 
 // Schedules returns the schedules of the sweeps and jobs, by name.
 func (a *App) Schedules(ctx context.Context) (all []ScheduleInfo, err error) {
-	apply := actionsTo(new(space.Gone), new(skippedRounds), &a.schedules)
+	apply := a.actionsTo(new(space.Gone), new(skippedRounds))
 	if err := a.readTable(ctx, schemas.Admin, apply, func(context.Context) error { return nil }); err != nil {
 		return nil, fmt.Errorf("read the actions: %w", err)
 	}
@@ -136,7 +164,7 @@ func (a *App) SetSchedule(ctx context.Context, name string, s *schedule.Schedule
 	}
 	action := by.action(actionSetSchedule, name)
 	if s != nil {
-		if err := config.CheckSchedule(a.cfg, name == sweep.FixitySweep, *s); err != nil {
+		if err := a.checkSchedule(name, *s); err != nil {
 			return fmt.Errorf("%w: %w", precondition.Err, err)
 		}
 		action.After = s.String()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/precondition"
+	"github.com/millrace/millrace/internal/logtest"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/schedule"
@@ -73,6 +74,12 @@ func TestScheduleIsSet(t *testing.T) {
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	configured := schedule.MustParse("every 1d")
+	check := func(_ string, s schedule.Schedule) error {
+		if s.String() == "every 3h" {
+			return errTrimOff
+		}
+		return nil
+	}
 	type set struct {
 		name, text string
 		hours      int
@@ -88,16 +95,20 @@ func TestSchedules(t *testing.T) {
 		"the settings":     {[]set{{"trim", "every 2h", 1}, {"trim", "", 2}}, "every 1d"},
 		"another name":     {[]set{{"expire", "every 2h", 1}}, "every 1d"},
 		"an unknown form":  {[]set{{"trim", "at full moon", 1}}, "every 1d"},
+		"a refused one":    {[]set{{"trim", "every 2h", 1}, {"trim", "every 3h", 2}}, "every 1d"},
 		"another one then": {[]set{{"trim", "every 2h", 1}, {"trim", "at full moon", 2}}, "every 1d"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var s schedules
 			base := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 			for _, one := range tt.sets {
-				s.apply(&pb.AdminAction{Id: one.text, Action: actionSetSchedule, Target: one.name, After: one.text},
-					base.Add(time.Duration(one.hours)*time.Hour))
+				err := s.apply(&pb.AdminAction{Id: one.text, Action: actionSetSchedule, Target: one.name, After: one.text},
+					base.Add(time.Duration(one.hours)*time.Hour), check)
+				if refused := one.text == "every 3h"; refused && !errors.Is(err, errTrimOff) {
+					t.Errorf("%s: %v", one.text, err)
+				}
 			}
-			s.apply(&pb.AdminAction{Action: actionStartJob, Target: "trim", After: "off"}, base.Add(9*time.Hour))
+			_ = s.apply(&pb.AdminAction{Action: actionStartJob, Target: "trim", After: "off"}, base.Add(9*time.Hour), check)
 			got, id := s.of("trim", configured)
 			if got.String() != tt.want || (id != "") != (tt.want != "every 1d") {
 				t.Errorf("got %s by %q, want %s", got, id, tt.want)
@@ -124,6 +135,13 @@ func TestSetScheduleFaults(t *testing.T) {
 			t.Errorf("%s %s: %v", tt.name, tt.text, err)
 		}
 	}
+	every := schedule.MustParse("every 1d")
+	a.cfg.Trim.Schedule = schedule.Schedule{}
+	if err := a.SetSchedule(t.Context(), trimJob, &every, Actor{}); !errors.Is(err, precondition.Err) ||
+		!errors.Is(err, errTrimOff) {
+		t.Errorf("trim is off in the settings: %v", err)
+	}
+	a.cfg.Trim.Schedule = every
 	if err := a.SetSchedule(t.Context(), "audit.export/none", nil, Actor{}); !errors.As(err, new(*UnknownNameError)) {
 		t.Errorf("a name without a schedule: %v", err)
 	}
@@ -138,6 +156,40 @@ func TestSetScheduleFaults(t *testing.T) {
 	for _, in := range all {
 		if set := in.Name == StatsSweep; (in.Set != nil) != set || in.Schedule.Off() != set || in.Configured.Off() {
 			t.Errorf("%s: %s, configured %s, set by %v", in.Name, in.Schedule, in.Configured, in.Set)
+		}
+	}
+}
+
+// A schedule that a command with other settings has set counts only where the settings of the process allow it.
+func TestSetScheduleOfOtherSettings(t *testing.T) {
+	t.Parallel()
+	cfg, lines := config.Default(), &logtest.Lines{}
+	a := &App{cfg: &cfg, log: lines.Log()}
+	for n, tt := range []struct {
+		name, set, configured, want string
+		ignored                     int // in all
+	}{
+		{sweep.FixitySweep, "every 200d", "every 1d", "every 1d", 1}, // longer than the shortest period
+		{sweep.FixitySweep, "every 2d", "every 1d", "every 2d", 1},
+		{trimJob, "every 30s", "every 1d", "every 1d", 2},
+		{trimJob, "every 2d", "off", "off", 3}, // the rights may be left out
+		{trimJob, "off", "off", "off", 3},
+		{trimJob, "every 2d", "every 1d", "every 2d", 3},
+	} {
+		configured := schedule.MustParse(tt.configured)
+		switch tt.name {
+		case sweep.FixitySweep:
+			cfg.Sweep.Fixity = configured
+		case trimJob:
+			cfg.Trim.Schedule = configured
+		}
+		at := time.Date(2026, 3, 1, 0, n, 0, 0, time.UTC)
+		a.applySchedule(&pb.AdminAction{Id: "x", Action: actionSetSchedule, Target: tt.name, After: tt.set}, at)
+		if got := a.scheduleOf(tt.name).String(); got != tt.want {
+			t.Errorf("%s %s: %s counts, want %s", tt.name, tt.set, got, tt.want)
+		}
+		if got := lines.Count("ignore a schedule that was set"); got != tt.ignored {
+			t.Errorf("%s %s: %d warnings, want %d", tt.name, tt.set, got, tt.ignored)
 		}
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // newActions makes the table of the admin actions that roles use.
 func (a *App) newActions() (err error) {
-	toTables := actionsTo(&a.goneSpaces, &a.skippedRounds, &a.schedules)
+	toTables := a.actionsTo(&a.goneSpaces, &a.skippedRounds)
 	a.actions, err = kafka.NewTable(a.kafka, schemas.Admin, func(key []byte, d *schemas.Delivery) error {
 		err := toTables(key, d)
 		action, _ := d.Body.(*pb.AdminAction) // nil for a tombstone
@@ -33,16 +33,14 @@ func (a *App) newActions() (err error) {
 	return nil
 }
 
-// actionsTo returns a table function that applies the actions of operators to gone spaces, skipped rounds and
-// schedules.
-func actionsTo(
-	gone *space.Gone, skipped *skippedRounds, set *schedules,
-) func([]byte, *schemas.Delivery) error {
+// actionsTo returns a table function that applies the actions of operators to gone spaces, skipped rounds, and the
+// schedules of a.
+func (a *App) actionsTo(gone *space.Gone, skipped *skippedRounds) func([]byte, *schemas.Delivery) error {
 	return func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {
 			gone.Apply(d.Partition, d.Timestamp, action)
 			skipped.apply(action)
-			set.apply(action, d.Timestamp)
+			a.applySchedule(action, d.Timestamp)
 		}
 		return nil
 	}

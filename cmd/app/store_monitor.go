@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/lazy"
 	"github.com/millrace/millrace/streams/storage/limit"
 )
 
@@ -27,8 +28,12 @@ type storeMonitor struct {
 	app *App
 	// silent has the stores that have not answered the last time, and since when they have not. Only check uses it.
 	silent map[StoreName]time.Time
-	// asked has an element of each store that has not answered yet. Only ask uses it.
-	asked map[StoreName]chan error
+	calls  storeCalls
+}
+
+func newStoreMonitor(a *App) *storeMonitor {
+	current := func(n StoreName) *lazy.Store { return a.stores.of(n).lazy }
+	return &storeMonitor{app: a, calls: storeCalls{usable: a.stores.usable, current: current}}
 }
 
 // run checks the stores until ctx is done. One of the processes does it: what another one cannot reach is in its own
@@ -48,7 +53,7 @@ func (m *storeMonitor) run(ctx context.Context, owns func(sweep, split string) b
 // check asks all stores, and opens and closes incidents.
 func (m *storeMonitor) check(ctx context.Context, now time.Time) error {
 	names := m.app.stores.storeNames()
-	answers := m.ask(ctx, names)
+	answers := m.calls.ask(ctx, names)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -89,34 +94,7 @@ func (m *storeMonitor) check(ctx context.Context, now time.Time) error {
 	return errors.Join(errs...)
 }
 
-// ask reads the marker of each store, and returns why tasks cannot use it; nil if they can.
-func (m *storeMonitor) ask(ctx context.Context, names []StoreName) []error {
-	ctx, cancel := context.WithTimeoutCause(ctx, storeAnswerTimeout, retry.Unavailable(errNoAnswer))
-	defer cancel()
-	if m.asked == nil {
-		m.asked = map[StoreName]chan error{}
-	}
-	for _, name := range names {
-		if m.asked[name] != nil { // it hangs
-			continue
-		}
-		answer := make(chan error, 1)
-		m.asked[name] = answer
-		go func() { answer <- m.app.stores.usable(ctx, name) }() // one that hangs stays until the process ends
-	}
-	answers := make([]error, len(names))
-	for n, name := range names {
-		select {
-		case answers[n] = <-m.asked[name]:
-			delete(m.asked, name)
-		case <-ctx.Done():
-			answers[n] = context.Cause(ctx)
-		}
-	}
-	return answers
-}
-
-// usable returns why tasks cannot use a store; nil if they can.
+// usable reads the marker of a store, and returns why tasks cannot use the store; nil if they can.
 func (s *Stores) usable(ctx context.Context, name StoreName) error {
 	st, err := s.configured(name)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,9 +43,19 @@ func TestMonitorStores(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		var mu sync.Mutex // guards owns and, since the monitor asks for it before it publishes, published
 		owns := true
+		own := func(is bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			owns = is
+		}
 		go func() {
-			_ = (&storeMonitor{app: a}).run(ctx, func(string, string) bool { return owns })
+			_ = newStoreMonitor(a).run(ctx, func(string, string) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return owns
+			})
 		}()
 		go func() { _ = a.stores.run(ctx) }()
 		var all string
@@ -52,6 +63,8 @@ func TestMonitorStores(t *testing.T) {
 			t.Helper()
 			time.Sleep(d)
 			synctest.Wait()
+			mu.Lock()
+			defer mu.Unlock()
 			got := ""
 			for _, i := range published {
 				got += schemas.IncidentKey(i) + " " + strings.TrimPrefix(i.GetState().String(), "INCIDENT_STATE_") + " "
@@ -74,9 +87,9 @@ func TestMonitorStores(t *testing.T) {
 			t.Errorf("the incident says %q", d)
 		}
 		after(24*time.Hour, "")
-		owns = false
+		own(false)
 		after(2*time.Minute, "")
-		owns = true // it has not asked before
+		own(true) // it has not asked before
 		after(2*time.Minute, "")
 		rename(root+".unplugged", root)
 		after(2*time.Minute, closed)

@@ -98,7 +98,7 @@ func (a *App) newSweeper(
 // lastEnd returns when a round of a split ended last, by the log of jobs. Jobs that are no sweeps work without
 // ClickHouse: of these it is not asked.
 func (a *App) lastEnd(ctx context.Context, name, split string) (time.Time, error) {
-	if !slices.Contains(Sweeps(), strings.TrimSuffix(name, demand)) {
+	if a.db == nil || !slices.Contains(Sweeps(), strings.TrimSuffix(name, demand)) {
 		return time.Time{}, nil
 	}
 	return read.LastEnd(ctx, a.db, name+"/"+split)
@@ -124,7 +124,7 @@ func (a *App) inCommand(ctx context.Context, dry bool, do func(context.Context, 
 		w.controls = k
 		return a.readTable(ctx, schemas.Policies, applyTo(w.rules), func(ctx context.Context) error {
 			return a.readTable(ctx, schemas.Incidents, incidentsTo(w.board.Apply), func(ctx context.Context) error {
-				return a.readTable(ctx, schemas.Admin, actionsTo(w.gone, w.skipped, &a.schedules), func(ctx context.Context) error {
+				return a.readTable(ctx, schemas.Admin, a.actionsTo(w.gone, w.skipped), func(ctx context.Context) error {
 					return runDuring(ctx, known.Run, func(ctx context.Context) error { return do(ctx, w) })
 				})
 			})

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +19,9 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/schedule"
@@ -402,6 +405,30 @@ func TestOtherRounds(t *testing.T) {
 	}
 }
 
+// A schedule that an operator has set to off ends no round under way, however long it is off. One of the settings does.
+func TestSetOffEndsNoRound(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 0)
+	now := time.Now()
+	at := timestamppb.New(now.Add(-10 * abandonedAge))
+	c := &pb.Checkpoint{Sweep: sweep.FixitySweep, Split: schemas.Key("acme", "1", "photos"), Round: "r",
+		Cursor: []byte(`{"Item":"a","Requested":2}`), Started: at, Time: at}
+	for n, tt := range []struct {
+		set, configured string // set: "" is none
+		ended           bool
+	}{
+		{"off", "every 1d", false}, {"off", "off", false}, {"every 1d", "off", false}, {"", "every 1d", false},
+		{"", "off", true},
+	} {
+		s.a.cfg.Sweep.Fixity = schedule.MustParse(tt.configured)
+		s.a.applySchedule(&pb.AdminAction{Id: tt.set, Action: actionSetSchedule, Target: sweep.FixitySweep,
+			After: tt.set}, now.Add(time.Duration(n)))
+		if splits, err := s.a.otherRounds([]*pb.Checkpoint{c}, now); err != nil || (len(splits) > 0) != tt.ended {
+			t.Errorf("%+v: got %v, %v", tt, splits, err)
+		}
+	}
+}
+
 // Spaces that sweep.spaces leaves out have no scheduled rounds, and their splits are listed as excluded.
 func TestSweepSpaces(t *testing.T) {
 	t.Parallel()
@@ -434,8 +461,8 @@ func TestSweepSpaces(t *testing.T) {
 	}
 }
 
-// While a store does not answer, neither the scheduled rounds nor those by hand request anything of it. The same
-// command goes on when it does.
+// While a store does not answer, the scheduled rounds request nothing of it. Those by hand do: the host of the command
+// may have no access to it.
 func TestSweepWhileAStoreIsAway(t *testing.T) {
 	t.Parallel()
 	s := newSwept(t, 3)
@@ -452,7 +479,7 @@ func TestSweepWhileAStoreIsAway(t *testing.T) {
 		want     error
 		tasks    int
 	}{
-		{"away", root, root + ".away", sweep.ErrNotNow, 0},
+		{"away", root, root + ".away", sweep.ErrNotNow, 3},
 		{"back", root + ".away", root, nil, 3},
 	} {
 		if err := os.Rename(tt.from, tt.to); err != nil {
@@ -468,9 +495,8 @@ func TestSweepWhileAStoreIsAway(t *testing.T) {
 		if !errors.Is(err, tt.want) {
 			t.Errorf("%s: a scheduled round: %v, want %v", tt.name, err, tt.want)
 		}
-		s.a.answers.byStore = nil
-		if _, err := s.a.SweepFixity(t.Context(), by); !errors.Is(err, tt.want) {
-			t.Errorf("%s: a round by hand: %v, want %v", tt.name, err, tt.want)
+		if _, err := s.a.SweepFixity(t.Context(), by); err != nil {
+			t.Errorf("%s: a round by hand: %v", tt.name, err)
 		}
 		if got := len(s.b.Bodies(schemas.FixityHigh)) + len(s.b.Bodies(schemas.FixityLow)); got != tt.tasks {
 			t.Errorf("%s: %d tasks, want %d", tt.name, got, tt.tasks)
@@ -479,6 +505,52 @@ func TestSweepWhileAStoreIsAway(t *testing.T) {
 	if jobs := s.b.Bodies(schemas.Jobs); len(jobs) > 0 {
 		t.Errorf("the absence is a failure: %v", jobs)
 	}
+}
+
+// While incident store-unavailable is open, no round by hand begins. One with All, or over some items, that has begun
+// waits until the store answers: no other command would continue it.
+func TestSweepByHandWhileAStoreIsAway(t *testing.T) {
+	t.Parallel()
+	stores := openTestStores(t, t.TempDir())
+	synctest.Test(t, func(t *testing.T) {
+		a := &App{stores: stores, log: slog.New(slog.DiscardHandler)}
+		w := sweeping{board: incident.NewBoard(new(publishedIncidents), a.log), controls: new(client.Controls)}
+		about := incident.Subject{Account: "acme", Store: "a", Kind: incident.StoreUnavailable}
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, tt := range map[string]struct {
+			all, some, waits bool
+		}{"scheduled": {}, "all": {true, false, true}, "some": {false, true, true}} {
+			r := sweep.Request{Account: "acme", Store: "a", All: tt.all, Some: tt.some}
+			blocked := a.availableByHand(w, r, new(atomic.Bool))
+			must(w.board.Open(t.Context(), about, "it is away"))
+			if err := blocked(t.Context()); !errors.Is(err, sweep.ErrNotNow) {
+				t.Errorf("%s: it begins: %v", name, err)
+			}
+			must(w.board.Close(t.Context(), about, "it is back"))
+			must(blocked(t.Context()))
+			must(w.board.Open(t.Context(), about, "it is away"))
+			begun := time.Now()
+			time.AfterFunc(time.Hour, func() { _ = w.board.Close(t.Context(), about, "it is back") })
+			err := blocked(t.Context())
+			waited := time.Since(begun) >= time.Hour
+			if waited != tt.waits || errors.Is(err, sweep.ErrNotNow) == tt.waits || tt.waits && err != nil {
+				t.Errorf("%s: after %v: %v", name, time.Since(begun), err)
+			}
+			time.Sleep(2 * time.Hour)
+			must(w.board.Open(t.Context(), about, "it is away"))
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			if err := blocked(ctx); err == nil || errors.Is(err, sweep.ErrNotNow) == tt.waits {
+				t.Errorf("%s: interrupted: %v", name, err)
+			}
+			cancel()
+			must(w.board.Close(t.Context(), about, "it is back"))
+		}
+	})
 }
 
 // What a store has answered counts for all of its splits for a while, also an error. An answer that was not waited for

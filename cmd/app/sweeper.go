@@ -45,7 +45,7 @@ func (a *App) sweeper() ([]part, error) {
 	all = append(jobs, sweeps)
 	a.onPolicy = append(a.onPolicy, sweeps.lookNow) // a new pair is compared at once
 	a.onJobRequest = lookNow
-	monitor, stores := &sweepMonitor{a, nil, known.of}, &storeMonitor{app: a}
+	monitor, stores := &sweepMonitor{a, nil, known.of}, newStoreMonitor(a)
 	parts := []part{
 		a.periodic("group offsets", groupOffsetInterval, a.publishGroupOffsets),
 		{"checkpoints", known.Run},

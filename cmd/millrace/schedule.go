@@ -83,7 +83,9 @@ func newScheduleSet() *cobra.Command {
 	c.Long = `Sets when rounds of a sweep, or iterations of a job, begin, in place of the settings: the processes with role
 sweeper follow it within seconds, also those that start later, until 'millrace schedule reset'. NAME is one of
 'millrace schedule list', SCHEDULE as in the settings: off, every 12h, every 1w start 20:00 window 22:00-06:00. A round
-that is under way goes on within the windows of the new schedule; with off it waits.
+that is under way goes on within the windows of the new schedule; with off it waits. A process whose own settings
+refuse the schedule keeps to its settings, and logs it. The job trim has none if trim.schedule is off in the settings,
+as the rights to delete records may be missing then.
 
 Exit codes: 0 fine, 1 error, 2 usage, 5 precondition: the settings would refuse the schedule, 130 interrupted.`
 	return c

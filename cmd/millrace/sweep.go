@@ -65,7 +65,9 @@ another listing a new one begins.
 
 With fixity: requests a check of every copy that is due. The checker makes the checks, and the sink records the results;
 with --state all roles except the sweeper run in this command. While more than 10,000 tasks wait for checkers, no
-further checks are requested.
+further checks are requested. A store that role sweeper has not reached for five minutes (incident
+store-unavailable) gets no checks: the other stores do, and the same command requests them later. With --all, and over
+some items, a round that has begun waits until the store answers.
 
 With --all every copy is checked regardless of its last pass, and its bytes are read, also in a store with
 read: sampled. Such a round is separate from the periodic ones. Without --all, a copy that passed less than
@@ -197,7 +199,7 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 			return err
 		}
 		if f.dryRun {
-			err := f.ask(ctx, a, e, &report, nil)
+			err := f.ask(ctx, a.SweepFixity, e, &report, nil)
 			if err == nil {
 				report.Seconds, err = a.CheckTime(ctx, report.asked)
 			}
@@ -209,7 +211,7 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 				w.again = "these are made, and the rest is not requested"
 			}
 			err := w.waitWhile(ctx, "checks", []schemas.Role{schemas.RoleChecker}, asked.Load, func(ctx context.Context) error {
-				return f.ask(ctx, a, e, &report, func(n int64) { asked.Add(n) })
+				return f.ask(ctx, a.SweepFixity, e, &report, func(n int64) { asked.Add(n) })
 			})
 			if err != nil || !f.wait {
 				return err
@@ -223,7 +225,7 @@ func (f *sweepFlags) run(c *cobra.Command) error {
 	if err == nil && f.named && report.Requested == 0 {
 		err = fmt.Errorf("%w: no such copies are on record: see 'millrace space list'", precondition.Err)
 	}
-	// Report the requested checks even if a later store fails or the command is interrupted.
+	// Report the requested checks even if another store fails or the command is interrupted.
 	if err == nil || len(report.Rounds) > 0 {
 		err = errors.Join(err, report.print(c.OutOrStdout(), f))
 	}
@@ -252,11 +254,17 @@ func (r *sweepReport) findings() error {
 	return nil
 }
 
-// ask requests the checks of all selected stores.
-func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepReport, asked func(int64)) error {
+// requestChecks is the type of App.SweepFixity.
+type requestChecks func(context.Context, app.FixityRequest) ([]app.FixityRound, error)
+
+// ask requests the checks of all selected stores. A failure of one does not keep it from the others.
+func (f *sweepFlags) ask(
+	ctx context.Context, request requestChecks, e *engines, r *sweepReport, asked func(int64),
+) error {
+	var errs []error
 	for _, o := range f.requests(e) {
 		o.Detach, o.OnRequested = true, asked
-		rounds, err := a.SweepFixity(ctx, o)
+		rounds, err := request(ctx, o)
 		r.asked = append(r.asked, rounds...)
 		for _, round := range rounds {
 			r.Rounds = append(r.Rounds, sweepRound{round.Account, round.Store, round.Space, round.ID, round.Emitted,
@@ -265,10 +273,13 @@ func (f *sweepFlags) ask(ctx context.Context, a *app.App, e *engines, r *sweepRe
 			r.Bytes += round.Counts[sweep.RequestedBytes]
 		}
 		if err != nil {
-			return fmt.Errorf("sweep store %s/%s: %w", o.Account, o.Store, err)
+			errs = append(errs, fmt.Errorf("sweep store %s/%s: %w", o.Account, o.Store, err))
+		}
+		if ctx.Err() != nil {
+			break
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // requests returns the requests for the selected stores.

@@ -90,7 +90,9 @@ func (b *Board) Open(ctx context.Context, s Subject, detail string) error {
 		switch {
 		case closed(i):
 			i, action = reopened(i, s, now), stepOpened
-			i.Parent = b.parentID(s)
+			if parent := ParentOf(s); b.IsOpen(parent) { // Join is for those that were opened before it
+				i.Parent = parent.Incident().GetId()
+			}
 		case lastDetail(i) == detail || now.Sub(i.GetUpdated().AsTime()) < detailInterval:
 			return nil
 		}

@@ -53,20 +53,3 @@ func (b *Board) Join(ctx context.Context, s, parent Subject) error {
 		return i
 	})
 }
-
-// parentID returns the id of the parent of an incident about s that is being opened; empty if no other space of the
-// store has an open one.
-func (b *Board) parentID(s Subject) string {
-	parent := ParentOf(s)
-	if parent.Kind == "" {
-		return ""
-	}
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	for _, i := range b.known {
-		if other := subjectOf(i); other != s && !closed(i) && ParentOf(other) == parent {
-			return parent.Incident().GetId()
-		}
-	}
-	return ""
-}

@@ -38,34 +38,38 @@ func missing(space string) Subject {
 	return Subject{Account: "acme", Store: "2", Space: space, Kind: SpaceMissing}
 }
 
-// The second space of a store is a child from its start, and the first one becomes one. Only what is no child is logged
-// as a warning.
+// The spaces of a store become children of the parent when it is open, and those that are opened then are children from
+// their start. Only what is no child when it is opened is logged as a warning.
 func TestChildrenOfAStore(t *testing.T) {
 	var l topic
 	var log bytes.Buffer
 	b := NewBoard(&l, slog.New(slog.NewTextHandler(&log, nil)))
 	other := missing("a")
 	other.Store = "3"
-	for _, s := range []Subject{missing("a"), other, missing("b")} {
+	parent := ParentOf(missing("a"))
+	for _, s := range []Subject{missing("a"), other, missing("b"), parent, missing("c")} {
 		must(t, b.Open(t.Context(), s, "it is gone"))
 	}
-	parent := ParentOf(missing("a"))
 	id := parent.Incident().GetId()
-	if a, b := l.records[0].GetParent(), l.records[2].GetParent(); a != "" || b != id {
-		t.Errorf("the parents are %q and %q, want none and %q", a, b, id)
+	for n, want := range []string{"", "", "", "", id} { // the parent may never be opened: b has none yet
+		if got := l.records[n].GetParent(); got != want {
+			t.Errorf("record %d: the parent is %q, want %q", n, got, want)
+		}
 	}
 	for range 2 {
-		must(t, b.Join(t.Context(), missing("a"), parent))
-		must(t, b.Join(t.Context(), missing("b"), parent))
-		must(t, b.Join(t.Context(), missing("c"), parent)) // is not open
+		for _, space := range []string{"a", "b", "c", "d"} { // d is not open
+			must(t, b.Join(t.Context(), missing(space), parent))
+		}
 	}
-	l.checkNewest(t, isOpen, 4, "opened it is gone", "grouped acme/2///incidents-grouped/space-missing")
-	if got := l.records[3]; got.GetParent() != id || got.GetSpace() != "a" {
+	l.checkNewest(t, isOpen, 7, "opened it is gone", "grouped acme/2///incidents-grouped/space-missing")
+	if got := l.records[5]; got.GetParent() != id || got.GetSpace() != "a" {
 		t.Errorf("the first one is %v", got)
 	}
-	if n := strings.Count(log.String(), "level=WARN"); n != 2 {
-		t.Errorf("%d warnings, want 2: %s", n, log.String())
+	if n := strings.Count(log.String(), "level=WARN"); n != 4 {
+		t.Errorf("%d warnings, want 4: %s", n, log.String())
 	}
+	must(t, b.Close(t.Context(), parent, "all are back"))
+	must(t, b.Close(t.Context(), missing("c"), "it is back"))
 	must(t, b.Close(t.Context(), missing("b"), "it is back"))
 	if got := b.Children(); len(got) != 2 || !slices.Equal(got[parent], []Subject{missing("a")}) {
 		t.Errorf("the children are %v", got)

@@ -2,6 +2,7 @@ package steward
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -30,7 +31,9 @@ func (s *Steward) ParentsDue() bool { return s.table.changed.Load() || s.reports
 // approvals have ids of their own, so that UpdateParents can be called again after a failure, or by another process.
 func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool) error {
 	s.table.changed.Store(false)
+	reported := s.report(ctx, owns)
 	done, err := s.updateParents(ctx, owns)
+	err = errors.Join(reported, err)
 	if !done || err != nil {
 		s.table.changed.Store(true)
 	}
@@ -41,9 +44,6 @@ func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool)
 }
 
 func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool) (done bool, err error) {
-	if err := s.report(ctx, owns); err != nil {
-		return false, err
-	}
 	done = true
 	var approvals []schemas.Message
 	sent, sentSpaces := s.underWay(owns), map[incident.Subject]string{}

@@ -2,6 +2,7 @@ package steward
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -34,10 +35,17 @@ func (s *Steward) logOpened(i *pb.Incident, c cause) {
 	}
 }
 
-func (r *reports) add(all ...report) {
+func (r *reports) add(one report) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.waiting = append(r.waiting, all...)
+	r.waiting = append(r.waiting, one)
+}
+
+// putBack adds those that take has returned: they are older than what was added since.
+func (r *reports) putBack(all []report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = append(all, r.waiting...)
 }
 
 func (r *reports) take() []report {
@@ -63,17 +71,15 @@ func (s *Steward) ReportAll() {
 }
 
 // report makes incidents that are not reported yet children of a parent, if there is one by now, and reports those that
-// have waited for it long enough.
+// have waited for it long enough. One that could not become a child is kept.
 func (s *Steward) report(ctx context.Context, owns func(key string) bool) error {
-	all := s.reports.take()
 	var later []report
-	for n, r := range all {
+	var errs []error
+	for _, r := range s.reports.take() {
 		done, err := s.join(ctx, r, owns)
-		if err != nil {
-			s.reports.add(append(later, all[n:]...)...)
-			return err
-		}
 		switch {
+		case err != nil:
+			errs, later = append(errs, err), append(later, r)
 		case done:
 		case time.Since(r.at) >= reportAfter:
 			s.log.Warn("report incident", r.args...)
@@ -81,8 +87,8 @@ func (s *Steward) report(ctx context.Context, owns func(key string) bool) error 
 			later = append(later, r)
 		}
 	}
-	s.reports.add(later...)
-	return nil
+	s.reports.putBack(later)
+	return errors.Join(errs...)
 }
 
 // join makes the incident of r a child of its parent. It returns false if it has none. One that is closed stays as it

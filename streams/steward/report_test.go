@@ -60,6 +60,7 @@ func TestJoinFails(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	group := incident.Subject{Account: "acme", Store: "2", Space: "photos", Kind: incident.Grouped, Name: kindCorrupt}
+	w.checkParent(group, open) // the failure of one child does not stop it
 	err := w.steward.UpdateParents(t.Context(), func(key string) bool { return key == parentKey(group) })
 	if err != nil {
 		t.Fatal(err)
@@ -81,4 +82,23 @@ func TestJoinFails(t *testing.T) {
 	if n := warnings(&log, "report incident"); n > 0 {
 		t.Errorf("%d are reported beside their parent", n)
 	}
+}
+
+// An incident that still waits when report has ended is older than one that was opened meanwhile, and decides when the
+// next report is due.
+func TestOldestReportIsDue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var r reports
+		r.add(report{key: "old", at: time.Now()})
+		later := r.take()
+		time.Sleep(reportAfter - time.Second)
+		r.add(report{key: "new", at: time.Now()})
+		r.putBack(later)
+		if r.due() {
+			t.Error("a report is due before its time")
+		}
+		if time.Sleep(time.Second); !r.due() {
+			t.Error("the oldest one has waited for its time, and no report is due")
+		}
+	})
 }
