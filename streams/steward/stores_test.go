@@ -138,9 +138,9 @@ func TestEmptiedStore(t *testing.T) {
 	if got, limit := len(w.orders), 4*30; got > limit {
 		t.Errorf("%d repairs are ordered, want at most %d", got, limit)
 	}
-	if n := warnings(&log, "report incident") + warnings(&log, "publish incident"); n != 3 {
-		t.Errorf("%d reports, want those of the group, and of the held repairs of the first space and of the store:\n%s",
-			n, log.String())
+	if n := warnings(&log, "report incident") + warnings(&log, "publish incident"); n != 1+4+1 {
+		t.Errorf("%d reports, want those of the group, of the held repairs of each space, since the store's has no open"+
+			" parent yet, and of the store:\n%s", n, log.String())
 	}
 	one := heldOf(schemas.Copy{Account: "acme", Store: "2", Space: "s1"})
 	w.handle(w.decide(ActionApprove, one.Key()))
