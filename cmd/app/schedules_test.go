@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,13 +25,13 @@ func TestScheduleIsSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, 0)
-		a.cfg.Trim.Schedule = schedule.MustParse("every 10d")
+		a.cfg.Trim.Schedule = schedule.MustParse("every 10h")
 		if err := a.newActions(); err != nil {
 			t.Fatal(err)
 		}
-		done := 0
+		var done atomic.Int64
 		split := a.job(trimJob, trimTopics, StoreName{}, func(context.Context, *slog.Logger) (map[string]int64, error) {
-			done++
+			done.Add(1)
 			return nil, nil
 		})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -49,18 +50,18 @@ func TestScheduleIsSet(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			done = 0
+			done.Store(0)
 			time.Sleep(wait)
 			synctest.Wait()
-			if done != want {
-				t.Errorf("%q: %d iterations in %s, want %d", text, done, wait, want)
+			if n := int(done.Load()); n != want {
+				t.Errorf("%q: %d iterations in %s, want %d", text, n, wait, want)
 			}
 		}
-		step("", 24*time.Hour+30*time.Minute, 1)
-		step("every 1h", 5*time.Hour+30*time.Minute, 6) // the first one is late
-		step("off", 48*time.Hour, 0)
-		step("settings", 7*24*time.Hour, 0)
-		step("", 24*time.Hour, 1) // ten days after the last one
+		step("", time.Hour+time.Minute, 1)
+		step("every 3m", 16*time.Minute, 6) // the first one is late
+		step("off", 2*time.Hour, 0)
+		step("settings", 7*time.Hour, 0)
+		step("", time.Hour, 1) // ten hours after the last one
 		cancel()
 		for range 2 {
 			if err := <-ended; err != nil {
