@@ -211,8 +211,7 @@ func (s *Stores) Settings(account, id string) fixity.StoreSettings {
 
 // ExternalWrites reports whether programs other than millrace's clients were expected to write an object of that time.
 func (s *Stores) ExternalWrites(c schemas.Copy, modified time.Time) bool {
-	set := s.Settings(c.Account, c.Store)
-	return set.ExternalWrites && !modified.Before(set.ExternalWritesSince)
+	return s.Settings(c.Account, c.Store).ExpectsWrite(modified)
 }
 
 // RepairMode returns the repair mode of a store for a fault that was found at a time. Mode Auto holds only for faults

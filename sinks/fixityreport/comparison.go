@@ -42,7 +42,7 @@ func ComparisonOf(r read.RoundReport) *Comparison {
 		Detail: r.Detail}
 }
 
-// Words describes what was found. Of nil it is that the space was not compared.
+// Words describes what was found; nil: that the space was not compared.
 func (c *Comparison) Words() string {
 	if c == nil {
 		return "not compared"

@@ -101,7 +101,7 @@ func (k *check) collect(ctx context.Context, next requirement) error {
 // judge makes the verdict on the evidence and concludes from it.
 func (k *check) judge() {
 	settings := k.settings
-	settings.ExternalWrites = k.externalWrites()
+	settings.ExternalWrites = settings.ExpectsWrite(k.object.Modified)
 	v := Judge(k.evidence, settings)
 	if v.Row == RowUnknown && k.cause != "" {
 		v.Detail = k.cause
@@ -132,7 +132,7 @@ func (k *check) judgeMetadata() {
 	}
 	e := metadataEvidence{
 		object: k.object, digests: bytes, record: k.fresh.GetManifest(), carried: k.task.GetKnown().GetPropertiesHash(),
-		foldCase: k.store.Capabilities().FoldsPropertyCase, external: k.externalWrites(),
+		foldCase: k.store.Capabilities().FoldsPropertyCase, external: k.settings.ExpectsWrite(k.object.Modified),
 	}
 	k.propertiesInDoubt = e.inDoubt()
 	k.metadata, k.metadataDetail = judgeMetadata(e)
@@ -172,11 +172,6 @@ func (k *check) identity() *pb.Identity {
 		o.PropertiesHash = schemas.PropertiesHash(k.object.Properties.MediaType, k.object.Properties.User)
 	}
 	return o
-}
-
-// externalWrites reports whether another program was expected to write the object.
-func (k *check) externalWrites() bool {
-	return k.settings.ExternalWrites && !k.object.Modified.Before(k.settings.ExternalWritesSince)
 }
 
 // setRecords takes the evidence of manifest and audit log from r.

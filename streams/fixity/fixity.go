@@ -38,6 +38,11 @@ type StoreSettings struct {
 	Digests []string
 }
 
+// ExpectsWrite reports whether another program was expected to write an object with this modification time.
+func (s StoreSettings) ExpectsWrite(modified time.Time) bool {
+	return s.ExternalWrites && !modified.Before(s.ExternalWritesSince)
+}
+
 // Config configures a Checker.
 type Config struct {
 	Settings

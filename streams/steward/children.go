@@ -20,7 +20,7 @@ type childCount struct {
 	awaiting int // children whose repairs wait for an approval
 }
 
-// A childSet has the children of a parent, by key. They are in maps by what they are, so that no count needs a scan.
+// A childSet has the children of a parent, by key. Each map holds those of one state, so that no count needs a scan.
 type childSet struct{ named, others, awaiting map[string]*pb.Incident }
 
 // childSets are the children of all parents.
