@@ -126,7 +126,7 @@ func (c *comparison) incidents() {
 			allowed[key] += max(c.losses[i.Copy], 1)
 		}
 		switch {
-		case !c.explainsIncident(i):
+		case !c.explainsIncident(i) && !c.lostTooMuch(i):
 			c.report(IncidentUnexplained, i.Copy, "%s %s", i.Kind, i.Subject)
 		case i.Duplicate:
 			c.report(IncidentDuplicate, i.Copy, "%s %s, while another was open", i.Kind, i.Subject)
@@ -136,6 +136,34 @@ func (c *comparison) incidents() {
 			c.report(IncidentStale, i.Copy, "%s %s", i.Kind, i.Subject)
 		}
 	}
+}
+
+// fewCopies is the number of missing copies of a space whose repairs are not held, unless they are all of it.
+const fewCopies = 5
+
+// lostTooMuch reports whether i holds the repairs of a space of which more than a few copies were missing, or those of
+// a store with several such spaces. Each of these copies has an incident, which a fault must explain.
+func (c *comparison) lostTooMuch(i Incident) bool {
+	if i.Kind != repairsHeld {
+		return false
+	}
+	missing := map[string]map[Copy]bool{} // by space
+	for _, other := range c.sight.Incidents {
+		if other.Kind != contentMissing || other.Store != i.Store || i.Space != "" && other.Space != i.Space {
+			continue
+		}
+		if missing[other.Space] == nil {
+			missing[other.Space] = map[Copy]bool{}
+		}
+		missing[other.Space][other.Copy] = true
+	}
+	spaces := 0
+	for _, copies := range missing {
+		if len(copies) > fewCopies {
+			spaces++
+		}
+	}
+	return spaces > 1 || i.Space != "" && spaces == 1
 }
 
 // lostDecisions reports decisions that are missing from their incident or had no effect: a closed incident is open, or
