@@ -97,8 +97,11 @@ func conversions() map[string]conversion {
 		"looping.dup.state-file-path": stateFile(producers()[0]), "looping.bit.state-file-path": stateFile(producers()[1]),
 		"looping.bit.frequency": func(c *converter, value string) (string, error) {
 			p, err := parsePeriod(value)
-			if err != nil || p == "" {
-				return "nothing: a pass over all items that never ends; set fixity.period", err
+			if err != nil {
+				return "", err
+			}
+			if p == "" {
+				return c.set("sweep.fixity", "off"), nil
 			}
 			if months, is := strings.CutSuffix(p, "mo"); is { // durations have no months
 				n, err := strconv.Atoi(months)
@@ -217,7 +220,7 @@ func (c *converter) backlog(value string) (string, error) {
 	return c.set(key, strconv.FormatInt(n, 10)), nil
 }
 
-// every adds a period, or a start, to a schedule.
+// every adds a period, or a start, to a schedule that is not off.
 func (c *converter) every(key, period, start string) (string, error) {
 	text := ""
 	if was := c.settings[key].Values; len(was) > 0 {
@@ -229,17 +232,21 @@ func (c *converter) every(key, period, start string) (string, error) {
 			return "", err
 		}
 		if p == "" {
-			p = "1m"
+			return c.set(key, "off"), nil
 		}
-		text = "every " + p + strings.TrimPrefix(text, "every 1d")
+		_, at, timed := strings.Cut(text, " start ")
+		if text = "every " + p; timed {
+			text += " start " + at
+		}
 	}
-	if start != "" {
+	if start != "" && text != "off" {
 		if !startTime.MatchString(start) {
 			return "", fmt.Errorf("want a time such as 20:00")
 		}
 		if text == "" {
 			text = "every 1d"
 		}
+		text, _, _ = strings.Cut(text, " start ")
 		text += " start " + start
 	}
 	return c.set(key, text), nil
@@ -251,7 +258,7 @@ var (
 )
 
 // parsePeriod returns a period of the Mill as one of millrace: "1m" is a month there, and "1M" a minute. "" is none:
-// the next pass begins at once.
+// no run is scheduled.
 func parsePeriod(text string) (string, error) {
 	m := oldPeriod.FindStringSubmatch(text)
 	if m == nil {

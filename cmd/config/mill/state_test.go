@@ -59,6 +59,24 @@ func TestStatesOfWorkdir(t *testing.T) {
 	}
 }
 
+// A frequency of 0 schedules no run, whatever its start; what is unfinished is then for a round by hand.
+func TestStateOfNoSchedule(t *testing.T) {
+	for name, tt := range map[string]struct{ properties, file, state, want string }{
+		"bit": {"looping.bit.frequency=0d", "bit-producer-state.json", bitState, "fixity"},
+		"stats": {"looping.storagestats.frequency=0d\nlooping.storagestats.start-time=20:00",
+			"storagestats-producer-state.json", bitState, "stats"},
+	} {
+		r, err := Convert("p", strings.NewReader("workdir=/w\n"+tt.properties),
+			openStates(map[string]string{"/w/" + tt.file: tt.state}))
+		got := strings.Join(printed(r), "\n")
+		if err != nil || len(r.Settings) != 1 || r.Settings[0].Key != "sweep."+tt.want || r.Settings[0].Values[0] != "off" ||
+			!strings.Contains(got, "nothing: to finish it, run millrace sweep start "+tt.want) ||
+			!strings.HasSuffix(got, "not this date, but sweep."+tt.want+": off") {
+			t.Errorf("%s: got %v, %v, %s", name, err, r.Settings, got)
+		}
+	}
+}
+
 // A state file that is given itself is known by its content or its name, and has no settings.
 func TestState(t *testing.T) {
 	const named = `morsels[0]: space "acme/photos" in store "2", queued up to "a"` +
