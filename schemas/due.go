@@ -2,6 +2,14 @@ package schemas
 
 import "time"
 
+// A DueCopy is a copy that is due for a check.
+type DueCopy struct {
+	KnownCopy
+	// Retried is set if a check of its current content was made since its last pass, and did not pass. What a pass is
+	// depends on the query.
+	Retried bool
+}
+
 // A DueQuery selects live copies of one space in one store that are due for a check, in the order of DueCursor.
 type DueQuery struct {
 	Account, Store, Space string

@@ -219,7 +219,7 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 		<-k.Ready()
 	}
 	var begun []string // the copies after which pages begin
-	due := dueFunc(func(q schemas.DueQuery) []schemas.KnownCopy {
+	due := dueFunc(func(q schemas.DueQuery) []schemas.DueCopy {
 		if begun = append(begun, q.After.Item); len(begun) == 2 {
 			if err := c.Pause(t.Context(), p, time.Time{}, by("ann")); err != nil {
 				t.Error(err)
@@ -230,7 +230,8 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 			return nil
 		}
 		item := string(byte('a' + len(begun)))
-		return []schemas.KnownCopy{{Copy: schemas.Copy{Account: "acme", Store: "disk", Space: "photos", Item: item}}}
+		return []schemas.DueCopy{{KnownCopy: schemas.KnownCopy{
+			Copy: schemas.Copy{Account: "acme", Store: "disk", Space: "photos", Item: item}}}}
 	})
 	start := time.Now()
 	round := func() (result sweep.Result, err error) {
@@ -289,11 +290,11 @@ func (threeResults) End(context.Context) (sweep.Offsets, error) {
 func (threeResults) Handled(context.Context, sweep.Offsets) (bool, error) { return true, nil }
 
 // A dueFunc is the due copies of a sweep.
-type dueFunc func(schemas.DueQuery) []schemas.KnownCopy
+type dueFunc func(schemas.DueQuery) []schemas.DueCopy
 
 func (f dueFunc) Due(
 	_ context.Context, q schemas.DueQuery,
-) (copies []schemas.KnownCopy, end schemas.DueCursor, err error) {
+) (copies []schemas.DueCopy, end schemas.DueCursor, err error) {
 	if copies = f(q); len(copies) > 0 {
 		end.Item = copies[len(copies)-1].Item
 	}

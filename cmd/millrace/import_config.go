@@ -17,12 +17,14 @@ import (
 func newImportConfig() *cobra.Command {
 	return &cobra.Command{
 		Use:   "import-config FILE",
-		Short: "Convert a properties file of the DuraCloud Mill to settings",
-		Long: `Reads a properties file of the DuraCloud Mill, and the lists of spaces that it names, and prints the settings
-of millrace that mean the same, as a part of a configuration file. Comments say what each line has become. Nothing is
-changed. Values of passwords and keys are not printed.
+		Short: "Convert a properties file or a state file of the DuraCloud Mill to settings",
+		Long: `Reads a properties file of the DuraCloud Mill, and the lists of spaces and the state files that it names, and
+prints the settings of millrace that mean the same, as a part of a configuration file. Comments say what each line has
+become, and each space that the state of a looping task producer has. Of a state file, which is JSON, it prints only
+these comments. Nothing is changed. Values of passwords and keys are not printed.
 
-Paths of lists that are not absolute are relative to the properties file.
+Paths that are not absolute are relative to the properties file. The state files are in the directory of the property
+workdir.
 
 Exit codes: 0 fine, 1 error, 2 usage, 4 some lines could not be converted: the comments say which.`,
 		Args: exactly(1),
@@ -54,7 +56,11 @@ Exit codes: 0 fine, 1 error, 2 usage, 4 some lines could not be converted: the c
 func settingsOf(r *mill.Result) string {
 	var b strings.Builder
 	for _, l := range r.Lines {
-		fmt.Fprintf(&b, "# %s:%d: %s\n#   %s\n", l.File, l.Number, l.Text, l.Became)
+		at := l.File
+		if l.Number > 0 {
+			at += ":" + strconv.Itoa(l.Number)
+		}
+		fmt.Fprintf(&b, "# %s: %s\n#   %s\n", at, l.Text, l.Became)
 	}
 	var open []string // the tables of the last setting
 	for _, s := range r.Settings {

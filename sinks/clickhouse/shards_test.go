@@ -159,7 +159,7 @@ func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 // readModel returns all queries of the read model, with the arguments for histories.
 func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 	type page struct {
-		Copies []schemas.KnownCopy
+		Copies []schemas.DueCopy
 		Cursor schemas.DueCursor
 	}
 	due := func(ctx context.Context, db *clickhouse.DB, after schemas.DueCursor) (p page, err error) {

@@ -197,12 +197,6 @@ func untilMore(now time.Time) time.Duration {
 	return now.Truncate(time.Hour).Add(time.Hour + time.Second).Sub(now)
 }
 
-// isRetried reports whether the newest check of a copy did not pass.
-func isRetried(r *pb.CopyRecord) bool {
-	attempt, pass := r.GetLastAttempt(), r.GetLastPass()
-	return attempt != nil && (pass == nil || attempt.AsTime().After(pass.AsTime()))
-}
-
 // spentCursor returns the cursor with which a round ends: only what the next one needs.
 func spentCursor(s Spending) ([]byte, error) {
 	if len(s) == 0 {

@@ -137,7 +137,8 @@ func TestRoundWithBudget(t *testing.T) {
 	}
 }
 
-// Copies whose newest check did not pass take a quarter of a budget, of items and of bytes.
+// Copies whose newest check did not pass take a quarter of a budget, of items, bytes and requests, also in a store that
+// is not always read.
 func TestRetriedCopiesWithBudget(t *testing.T) {
 	for name, tt := range map[string]struct {
 		items, bytes, requests int64
@@ -150,25 +151,28 @@ func TestRetriedCopiesWithBudget(t *testing.T) {
 		"of requests":    {0, 0, 48, "[0 1 2 6 7]"}, // four for each check
 		"no limit":       {0, 0, 0, "[0 1 2 3 4 5 6 7]"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				w := newHarness(t)
-				w.begun = time.Now()
-				for i := range 8 {
-					c := w.add("photos", fmt.Sprint(i), 0)
-					if i < 6 {
-						w.copies[c].LastAttempt = timestamppb.New(start.Add(-time.Hour))
+		for read, percent := range map[string]int{"always": 100, "sampled": 5, "never": 0} {
+			t.Run(name+", read "+read, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newHarness(t)
+					w.begun = time.Now()
+					for i := range 8 {
+						c := w.add("photos", fmt.Sprint(i), 0)
+						if i < 6 {
+							w.copies[c].LastAttempt = timestamppb.New(start.Add(-time.Hour))
+						}
 					}
-				}
-				c := w.config()
-				c.Page, c.Requests = 10, func(size int64) int64 { return size - 1 }
-				c.Budget = NewBudget(Amount{tt.items, tt.bytes, tt.requests}, func() []*pb.Checkpoint { return nil })
-				_, err := w.run(c, nil)
-				if got := fmt.Sprint(items(of[*pb.FixityTask](w))); err != nil || got != tt.want {
-					t.Errorf("got %s, %v, want %s", got, err, tt.want)
-				}
+					c := w.config()
+					c.Page, c.Requests = 10, func(size int64) int64 { return size - 1 }
+					c.ReadPercent, c.Asserts = percent, percent < 100
+					c.Budget = NewBudget(Amount{tt.items, tt.bytes, tt.requests}, func() []*pb.Checkpoint { return nil })
+					_, err := w.run(c, nil)
+					if got := fmt.Sprint(items(of[*pb.FixityTask](w))); err != nil || got != tt.want {
+						t.Errorf("got %s, %v, want %s", got, err, tt.want)
+					}
+				})
 			})
-		})
+		}
 	}
 }
 
@@ -210,7 +214,7 @@ type slowDue struct{ *harness }
 
 func (d slowDue) Due(
 	ctx context.Context, q schemas.DueQuery,
-) ([]schemas.KnownCopy, schemas.DueCursor, error) {
+) ([]schemas.DueCopy, schemas.DueCursor, error) {
 	time.Sleep(time.Second)
 	return d.harness.Due(ctx, q)
 }

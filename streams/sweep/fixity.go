@@ -201,7 +201,7 @@ func (f FixityRounds) config(r Request) (*fixitySweep, error) {
 type Due interface {
 	// Due returns up to q.Limit copies with their records in manifest and audit log, and the cursor of the page. If it
 	// returns fewer than q.Limit, there are no more.
-	Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error)
+	Due(ctx context.Context, q schemas.DueQuery) ([]schemas.DueCopy, schemas.DueCursor, error)
 }
 
 // A fixitySweep requests a check of every copy that is due when the round begins, and waits for the results. A copy

@@ -156,7 +156,7 @@ func (s *fixitySweep) noneDue(ctx context.Context, round Round, at fixityCursor)
 // which the allowance is used up.
 func (s *fixitySweep) due(
 	ctx context.Context, round Round, at fixityCursor, left allowance,
-) (copies []schemas.KnownCopy, end schemas.DueCursor, all bool, err error) {
+) (copies []schemas.DueCopy, end schemas.DueCursor, all bool, err error) {
 	q := s.query(round, at)
 	if left.all.Items > 0 && s.Items == nil {
 		q.Limit = int(min(int64(q.Limit), left.all.Items))
@@ -178,22 +178,22 @@ func (s *fixitySweep) due(
 	return copies, end, len(copies) < q.Limit, err
 }
 
-func (s *fixitySweep) selects(k schemas.KnownCopy) bool { return s.Items == nil || s.Items(k.Item) }
+func (s *fixitySweep) selects(k schemas.DueCopy) bool { return s.Items == nil || s.Items(k.Item) }
 
 // spent returns what a check of a copy takes of a budget.
-func (s *fixitySweep) spent(k schemas.KnownCopy) Spent {
+func (s *fixitySweep) spent(k schemas.DueCopy) Spent {
 	n := Spent{Items: 1, Bytes: max(0, k.Record.GetManifest().GetSize())}
 	if s.Requests != nil {
 		n.Requests = s.Requests(n.Bytes)
 	}
-	if !s.Asserts && isRetried(k.Record) { // the record has no pass that rests on what the store asserts
+	if k.Retried {
 		n.Retried, n.RetriedBytes, n.RetriedRequests = n.Items, n.Bytes, n.Requests
 	}
 	return n
 }
 
 // request returns the page of the tasks of copies.
-func (s *fixitySweep) request(round Round, copies []schemas.KnownCopy, left allowance) (page Page, spent Spent) {
+func (s *fixitySweep) request(round Round, copies []schemas.DueCopy, left allowance) (page Page, spent Spent) {
 	for _, k := range copies {
 		more := s.spent(k)
 		if !s.selects(k) || more.Retried > 0 && left.retried.isUsedBy(spent.retried()) { // a later round requests the others
@@ -215,7 +215,7 @@ func (s *fixitySweep) last(page Page, at fixityCursor) (_ Page, err error) {
 	return page, nil
 }
 
-func (s *fixitySweep) task(round Round, k schemas.KnownCopy) schemas.Message {
+func (s *fixitySweep) task(round Round, k schemas.DueCopy) schemas.Message {
 	reason := pb.FixityReason_FIXITY_REASON_SWEEP
 	if s.All {
 		reason = pb.FixityReason_FIXITY_REASON_DEMAND

@@ -73,7 +73,7 @@ func order(a, b schemas.DueCursor) int {
 
 func (w *harness) Due(
 	_ context.Context, q schemas.DueQuery,
-) (out []schemas.KnownCopy, end schemas.DueCursor, err error) {
+) (out []schemas.DueCopy, end schemas.DueCursor, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.queries = append(w.queries, q)
@@ -82,7 +82,7 @@ func (w *harness) Due(
 	}
 	type row struct {
 		at schemas.DueCursor
-		schemas.KnownCopy
+		schemas.DueCopy
 	}
 	var rows []row
 	for c, r := range w.copies {
@@ -92,7 +92,8 @@ func (w *harness) Due(
 		}
 		if c.Account == q.Account && c.Store == q.Store && c.Space == q.Space &&
 			at.LastPass.Before(q.PassedBefore) && (q.After == schemas.DueCursor{} || order(at, q.After) > 0) {
-			rows = append(rows, row{at, schemas.KnownCopy{Copy: c, Record: r}})
+			rows = append(rows, row{at, schemas.DueCopy{KnownCopy: schemas.KnownCopy{Copy: c, Record: r},
+				Retried: r.GetLastAttempt().AsTime().After(r.GetLastPass().AsTime())}})
 		}
 	}
 	slices.SortFunc(rows, func(a, b row) int { return order(a.at, b.at) })
@@ -101,7 +102,7 @@ func (w *harness) Due(
 			r.Record = proto.CloneOf(r.Record)
 			r.Record.LastPass = timestamppb.New(start)
 		}
-		out, end = append(out, r.KnownCopy), r.at
+		out, end = append(out, r.DueCopy), r.at
 	}
 	return out, end, nil
 }

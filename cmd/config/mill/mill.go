@@ -1,9 +1,10 @@
-// Package mill converts the configuration of the DuraCloud Mill: its properties files, and the lists of spaces that its
-// looping task producers include and exclude.
+// Package mill converts the configuration of the DuraCloud Mill: its properties files, the lists of spaces that its
+// looping task producers include and exclude, and the state files of these producers.
 package mill
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"regexp"
@@ -12,10 +13,10 @@ import (
 	"strings"
 )
 
-// A Line is what became of a line of a properties file, or of a list.
+// A Line is what became of a line of a properties file or of a list, or of a part of a state file.
 type Line struct {
 	File   string
-	Number int
+	Number int    // 0 in a state file, which has one line
 	Text   string // without secrets
 	// Became says what the line has become, or why it is not needed, or why it could not be converted.
 	Became string
@@ -40,10 +41,18 @@ func (r *Result) Failed() bool {
 	return slices.ContainsFunc(r.Lines, func(l Line) bool { return l.Failed })
 }
 
-// Convert converts a properties file. open opens the lists that it names.
-func Convert(name string, properties io.Reader, open func(string) (io.ReadCloser, error)) (Result, error) {
+// Convert converts a properties file, or a state file. open opens the lists and the state files that it names.
+func Convert(name string, file io.Reader, open func(string) (io.ReadCloser, error)) (Result, error) {
 	c := converter{open: open, settings: map[string]Setting{}}
-	s := bufio.NewScanner(properties)
+	text, err := io.ReadAll(file)
+	if err != nil {
+		return Result{}, fmt.Errorf("read %s: %w", name, err)
+	}
+	if bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		err := c.state(producer{}, name, text)
+		return c.result, err
+	}
+	s := bufio.NewScanner(bytes.NewReader(text))
 	for n := 1; s.Scan(); n++ {
 		if text := strings.TrimSpace(s.Text()); text != "" && text[0] != '#' && text[0] != '!' {
 			c.line(name, n, text)
@@ -51,6 +60,9 @@ func Convert(name string, properties io.Reader, open func(string) (io.ReadCloser
 	}
 	if err := s.Err(); err != nil {
 		return Result{}, fmt.Errorf("read %s: %w", name, err)
+	}
+	for _, n := range c.states { // when the schedules are known
+		c.named(n.producer, n.file, n.line)
 	}
 	for _, s := range c.settings {
 		c.result.Settings = append(c.result.Settings, s)
@@ -63,6 +75,7 @@ type converter struct {
 	open     func(string) (io.ReadCloser, error)
 	settings map[string]Setting
 	result   Result
+	states   []namedState
 }
 
 // A conversion returns what a value has become.
@@ -75,18 +88,20 @@ func unneeded(why string) conversion {
 
 // conversions are those of the known properties.
 func conversions() map[string]conversion {
-	state := unneeded("the rounds of sweeps are in the topic checkpoints; the first ones begin at the beginning")
 	backlog := func(c *converter, value string) (string, error) { return c.backlog(value) }
 	return map[string]conversion{
 		"looping.dup.frequency": func(c *converter, value string) (string, error) {
 			return c.every("sweep.duplication", value, "")
 		},
 		"looping.dup.max-task-queue-size": backlog, "looping.bit.max-task-queue-size": backlog,
-		"looping.dup.state-file-path": state, "looping.bit.state-file-path": state,
+		"looping.dup.state-file-path": stateFile(producers()[0]), "looping.bit.state-file-path": stateFile(producers()[1]),
 		"looping.bit.frequency": func(c *converter, value string) (string, error) {
 			p, err := parsePeriod(value)
-			if err != nil || p == "" {
-				return "nothing: a pass over all items that never ends; set fixity.period", err
+			if err != nil {
+				return "", err
+			}
+			if p == "" {
+				return c.set("sweep.fixity", "off"), nil
 			}
 			if months, is := strings.CutSuffix(p, "mo"); is { // durations have no months
 				n, err := strconv.Atoi(months)
@@ -129,7 +144,7 @@ func conversions() map[string]conversion {
 		"manifest.expiration-time":             unneeded("the records of deleted items stay: they are few"),
 		"audit-log-generator.audit-log-space-id": unneeded("millrace audit export writes the audit log to a directory; " +
 			"copy that to the space"),
-		"workdir":        unneeded("copies are streamed"),
+		"workdir":        workdir,
 		"global.workdir": unneeded("copies are streamed"),
 	}
 }
@@ -205,7 +220,7 @@ func (c *converter) backlog(value string) (string, error) {
 	return c.set(key, strconv.FormatInt(n, 10)), nil
 }
 
-// every adds a period, or a start, to a schedule.
+// every adds a period, or a start, to a schedule that is not off.
 func (c *converter) every(key, period, start string) (string, error) {
 	text := ""
 	if was := c.settings[key].Values; len(was) > 0 {
@@ -217,17 +232,21 @@ func (c *converter) every(key, period, start string) (string, error) {
 			return "", err
 		}
 		if p == "" {
-			p = "1m"
+			return c.set(key, "off"), nil
 		}
-		text = "every " + p + strings.TrimPrefix(text, "every 1d")
+		_, at, timed := strings.Cut(text, " start ")
+		if text = "every " + p; timed {
+			text += " start " + at
+		}
 	}
-	if start != "" {
+	if start != "" && text != "off" {
 		if !startTime.MatchString(start) {
 			return "", fmt.Errorf("want a time such as 20:00")
 		}
 		if text == "" {
 			text = "every 1d"
 		}
+		text, _, _ = strings.Cut(text, " start ")
 		text += " start " + start
 	}
 	return c.set(key, text), nil
@@ -239,7 +258,7 @@ var (
 )
 
 // parsePeriod returns a period of the Mill as one of millrace: "1m" is a month there, and "1M" a minute. "" is none:
-// the next pass begins at once.
+// no run is scheduled.
 func parsePeriod(text string) (string, error) {
 	m := oldPeriod.FindStringSubmatch(text)
 	if m == nil {

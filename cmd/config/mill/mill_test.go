@@ -72,9 +72,9 @@ func TestConvertOneLine(t *testing.T) {
 	for line, want := range map[string]string{
 		"looping.dup.frequency=3m":                      "sweep.duplication: every 3mo",
 		"looping.dup.frequency=30M":                     "sweep.duplication: every 30m",
-		"looping.dup.frequency=0m":                      "sweep.duplication: every 1m",
+		"looping.dup.frequency=0m":                      "sweep.duplication: off",
 		"looping.dup.frequency=soon":                    "not converted: want a period",
-		"looping.bit.frequency=0m":                      "nothing: ",
+		"looping.bit.frequency=0m":                      "sweep.fixity: off",
 		"looping.dup.max-task-queue-size=many":          "not converted: want a number",
 		"looping.storagestats.start-time=8pm":           "not converted: want a time",
 		"looping.storagestats.start-time=08:30":         "sweep.stats: every 1d start 08:30",
@@ -91,6 +91,16 @@ func TestConvertOneLine(t *testing.T) {
 			r.Failed() != strings.HasPrefix(want, "not converted") {
 			t.Errorf("%s: got %+v, %v, want %q", line, r.Lines, err, want)
 		}
+	}
+}
+
+// Of a property that is given twice, the last line counts.
+func TestConvertTwice(t *testing.T) {
+	r, err := Convert("p", strings.NewReader("looping.storagestats.frequency=0d\nlooping.storagestats.start-time=08:30\n"+
+		"looping.storagestats.frequency=3d\nlooping.storagestats.start-time=20:00\n"+
+		"looping.storagestats.start-time=21:00\nlooping.storagestats.frequency=7d"), open)
+	if err != nil || len(r.Settings) != 1 || r.Settings[0].Values[0] != "every 7d start 21:00" {
+		t.Errorf("got %+v, %v", r.Settings, err)
 	}
 }
 

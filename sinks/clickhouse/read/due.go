@@ -53,8 +53,9 @@ type dueSelection struct {
 }
 
 type dueKey struct {
-	Item string `ch:"item"`
-	Good int64  `ch:"good"` // the last pass, shifted
+	Item    string `ch:"item"`
+	Good    int64  `ch:"good"` // the last pass, shifted
+	Retried bool   `ch:"retried"`
 }
 
 func (k dueKey) compare(other dueKey) int {
@@ -67,7 +68,7 @@ func (k dueKey) compare(other dueKey) int {
 // Due returns due copies with their record: first the copies that never passed, then by their last pass, oldest first.
 // It also returns the cursor of the next page. If it returns fewer copies than q.Limit there are no more. A copy may
 // have been checked or deleted since its selection, up to half an hour ago.
-func (d *Due) Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy, schemas.DueCursor, error) {
+func (d *Due) Due(ctx context.Context, q schemas.DueQuery) ([]schemas.DueCopy, schemas.DueCursor, error) {
 	q.PassedBefore, q.AttemptedBefore, q.Begun = instant(q.PassedBefore), instant(q.AttemptedBefore), instant(q.Begun)
 	keys, ahead, err := d.keys(ctx, q)
 	if err != nil || len(keys) == 0 {
@@ -77,13 +78,13 @@ func (d *Due) Due(ctx context.Context, q schemas.DueQuery) ([]schemas.KnownCopy,
 	if err != nil {
 		return nil, q.After, err
 	}
-	known := make([]schemas.KnownCopy, len(keys))
+	due := make([]schemas.DueCopy, len(keys))
 	for i, k := range keys {
-		known[i] = schemas.KnownCopy{Record: records[k.Item],
-			Copy: schemas.Copy{Account: q.Account, Store: q.Store, Space: q.Space, Item: k.Item}}
+		due[i] = schemas.DueCopy{Retried: k.Retried, KnownCopy: schemas.KnownCopy{Record: records[k.Item],
+			Copy: schemas.Copy{Account: q.Account, Store: q.Store, Space: q.Space, Item: k.Item}}}
 	}
 	last := keys[len(keys)-1]
-	return known, schemas.DueCursor{LastPass: unshiftTime(last.Good), Item: last.Item}, nil
+	return due, schemas.DueCursor{LastPass: unshiftTime(last.Good), Item: last.Item}, nil
 }
 
 // instant returns t in a form in which == compares instants.
@@ -223,7 +224,8 @@ func (s *dueSelection) page(q schemas.DueQuery, n int) (page, ahead []dueKey, ok
 	if !s.serves(q) || q.After == s.query.After {
 		return nil, nil, false // the first page is always read anew
 	}
-	i, found := slices.BinarySearchFunc(s.keys, dueKey{q.After.Item, shifted(q.After.LastPass)}, dueKey.compare)
+	after := dueKey{Item: q.After.Item, Good: shifted(q.After.LastPass)}
+	i, found := slices.BinarySearchFunc(s.keys, after, dueKey.compare)
 	rest := s.keys[min(i+1, len(s.keys)):]
 	if !found || len(rest) < n && !s.all {
 		return nil, nil, false
@@ -250,6 +252,9 @@ func lastPass(asserted bool) string {
 		" toInt64(bitShiftRight(asserted_ver, 83)), 0))"
 }
 
+// retried is the condition that the newest check of the content of a copy of checkedCopies has not passed.
+const retried = "(attempted > greatest(good, since))"
+
 // retryDue returns the condition that the newest check of a copy of checkedCopies has passed, or is old enough to be
 // made again, with its arguments. The state of a copy does not have the number of its failures; the time for which it
 // has been failing at its newest check doubles with each of them.
@@ -259,12 +264,13 @@ func retryDue(q schemas.DueQuery) (condition string, args []any) {
 		condition += " AND (attempted < ? OR attempted - greatest(good + ?, since) <= ? - attempted)"
 		args = append(args, shifted(q.PassedBefore), q.Period.Milliseconds(), shifted(q.Begun))
 	}
-	return "(attempted <= greatest(good, since) OR " + condition + ")", args
+	return "(NOT " + retried + " OR " + condition + ")", args
 }
 
 // selectDue returns the first n keys of the copies that are due.
 func selectDue(ctx context.Context, db *clickhouse.DB, q schemas.DueQuery, n int) ([]dueKey, error) {
-	statement := "SELECT item, good FROM (" + checkedCopies(q.Asserted) + ") WHERE live"
+	statement := "SELECT item, good, toBool(" + retried + ") AS retried FROM (" +
+		checkedCopies(q.Asserted) + ") WHERE live"
 	args := []any{q.Account, q.Store, q.Space, q.Prefix}
 	if !q.PassedBefore.IsZero() {
 		statement += " AND good < ?"

@@ -197,6 +197,7 @@ func TestManifest(t *testing.T) {
 	}
 }
 
+// The copies that are due, in their order; * marks those whose check was tried since and did not pass.
 func TestFixityDue(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -231,7 +232,11 @@ func TestFixityDue(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, k := range page {
-				items = append(items, k.Item)
+				mark := ""
+				if k.Retried {
+					mark = "*"
+				}
+				items = append(items, k.Item+mark)
 				if a := k.Record.GetAudit(); !proto.Equal(a, k.Record.GetManifest()) {
 					t.Errorf("%s: audit %v is not manifest %v", k.Item, a, k.Record.GetManifest())
 				}
@@ -246,21 +251,21 @@ func TestFixityDue(t *testing.T) {
 		q    schemas.DueQuery
 		want []string
 	}{
-		"all": {schemas.DueQuery{}, []string{"failing", "never", "overtaken", "rewritten", "unread", "old", "new"}},
+		"all": {schemas.DueQuery{}, []string{"failing*", "never", "overtaken", "rewritten", "unread*", "old", "new"}},
 		"passed before": {schemas.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour)},
-			[]string{"failing", "never", "overtaken", "rewritten", "unread", "old"}},
+			[]string{"failing*", "never", "overtaken", "rewritten", "unread*", "old"}},
 		"passed, also unread, before": {
 			schemas.DueQuery{Asserted: true, PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour)},
-			[]string{"failing", "never", "overtaken", "rewritten", "old"}},
+			[]string{"failing*", "never", "overtaken", "rewritten", "old"}},
 		"passed, also unread, before later": {
 			schemas.DueQuery{Asserted: true, PassedBefore: clickhousetest.Epoch.Add(3*time.Hour + time.Millisecond)},
-			[]string{"failing", "never", "overtaken", "rewritten", "old", "unread"}},
+			[]string{"failing*", "never", "overtaken", "rewritten", "old", "unread"}},
 		"failed lately": {schemas.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour),
 			AttemptedBefore: clickhousetest.Epoch.Add(4 * time.Hour)},
-			[]string{"never", "overtaken", "rewritten", "unread", "old"}},
+			[]string{"never", "overtaken", "rewritten", "unread*", "old"}},
 		"failed some time ago": {schemas.DueQuery{PassedBefore: clickhousetest.Epoch.Add(2 * time.Hour),
 			AttemptedBefore: clickhousetest.Epoch.Add(4*time.Hour + time.Millisecond)},
-			[]string{"failing", "never", "overtaken", "rewritten", "unread", "old"}},
+			[]string{"failing*", "never", "overtaken", "rewritten", "unread*", "old"}},
 		"of another space": {schemas.DueQuery{Space: "other"}, nil},
 	} {
 		if got := due(tc.q); fmt.Sprint(got) != fmt.Sprint(tc.want) {
