@@ -235,3 +235,27 @@ func TestFailures(t *testing.T) {
 		t.Errorf("of another store: %+v, %v, %v", totals, groups, err)
 	}
 }
+
+// A check that was published twice counts once, also before its rows are merged.
+func TestChecksThatWerePublishedTwice(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	all := []schemas.Body{checkOf("a", time.Hour, nil), checkOf("b", time.Hour, nil)}
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 10, all...)
+	if n := clickhousetest.Count(t, db, "bit_log WHERE account != ''"); n != "4" {
+		t.Fatalf("the table has %s rows", n)
+	}
+	totals, _, err := read.Failures(t.Context(), db, read.FailureQuery{Account: "acme"})
+	if err != nil || totals.Checks != 2 || totals.Bytes != 2000 {
+		t.Errorf("totals: %+v, %v", totals, err)
+	}
+	spaces, err := read.SpaceRates(t.Context(), db, "acme", clickhousetest.Epoch)
+	if err != nil || len(spaces) != 1 || spaces[0].Checks != 2 || spaces[0].Read != 2 {
+		t.Errorf("rates of spaces: %+v, %v", spaces, err)
+	}
+	stores, err := read.CheckRates(t.Context(), db, "acme", clickhousetest.Epoch)
+	if err != nil || len(stores) != 1 || stores[0].Checks != 2.0/60 || stores[0].Bytes != 2000.0/60 {
+		t.Errorf("rates of stores: %+v, %v", stores, err)
+	}
+}
