@@ -26,9 +26,9 @@ func newFixityAnalysis() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "analysis ACCOUNT[/STORE[/SPACE]]",
 		Short: "Show what failed checks have in common, and the rate of errors",
-		Long: `Compares the copies that have failed a check with all that were checked, by store, space, first directory and the
-month in which they were written, and the first check of each copy that failed with all checks until then, by worker,
-host, version of millrace and hour.
+		Long: `Compares the copies that have failed a check with all that were checked, by store, space, first directory and
+the month in which they were written, and the first check of each copy that failed with all checks until then, by
+worker, host, version of millrace and hour.
 
 It prints what failures have in common more often than chance explains (one such line would be there by chance once in
 a thousand reports), and the rate of failed copies for each 10^15 bytes that were read, with an interval of 95 %.

@@ -10,14 +10,15 @@ import (
 
 // A name with line breaks and tabs stays in its line and its column.
 func TestAnalysisOfOddNames(t *testing.T) {
-	groups := []read.FailureGroup{{Dimension: read.ByPrefix, Value: "photos/a\n0 copies\thave failed", Total: 10, Failed: 10,
-		All: 100, AllFailed: 10}}
+	groups := []read.FailureGroup{{Dimension: read.ByPrefix, Value: "photos/a\n0 copies\thave failed", Total: 10,
+		Failed: 10, All: 100, AllFailed: 10}}
 	var b strings.Builder
 	a := analysisOf(read.FailureTotals{Copies: 100, Failed: 10, Groups: 1}, groups, time.Time{}, true)
 	if err := a.print(&b); err != nil || len(a.Causes) != 1 || len(a.Groups) != 1 {
 		t.Fatal(a, err)
 	}
-	if text := b.String(); strings.Contains(text, "\n0 copies") || strings.Count(text, "a 0 copies\uFFFDhave failed") != 2 {
+	text := b.String()
+	if strings.Contains(text, "\n0 copies") || strings.Count(text, "a 0 copies\uFFFDhave failed") != 2 {
 		t.Errorf("got\n%s", text)
 	}
 }

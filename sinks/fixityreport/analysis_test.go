@@ -113,7 +113,8 @@ func TestCommonToAll(t *testing.T) {
 	of := func(dimension, value string, total, failed uint64) read.FailureGroup {
 		return read.FailureGroup{Dimension: dimension, Value: value, Total: total, Failed: failed, All: 100, AllFailed: 50}
 	}
-	groups := []read.FailureGroup{of(read.BySoftware, "1", 100, 50), of(read.ByHost, "a", 50, 50), of(read.ByHost, "b", 50, 0)}
+	groups := []read.FailureGroup{of(read.BySoftware, "1", 100, 50), of(read.ByHost, "a", 50, 50),
+		of(read.ByHost, "b", 50, 0)}
 	if causes := Causes(3, groups); len(causes) != 1 || causes[0].Value != "a" || causes[0].Share != 1 ||
 		causes[0].Expected != 25 {
 		t.Errorf("got %+v", causes)

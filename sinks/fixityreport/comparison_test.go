@@ -22,8 +22,8 @@ func TestComparison(t *testing.T) {
 		"everything": {map[string]int64{"equal": 100, "adopted": 1, "resurrected": 2, "updated": 3, "different": 4,
 			"missing": 5, "lost": 6, "deleted": 7, "unsettled": 8, "unknown": 9, "newer": 10, "stale": 11, "excluded": 12},
 			false,
-			Comparison{Listed: 118, OnRecord: 125, Stale: 11, MissingOnce: 5, MissingTwice: 13, Extra: 3, Different: 7, Unknown: 27,
-				Excluded: 12},
+			Comparison{Listed: 118, OnRecord: 125, Stale: 11, MissingOnce: 5, MissingTwice: 13, Extra: 3, Different: 7,
+				Unknown: 27, Excluded: 12},
 			"13 missing in two rounds, 5 missing (unconfirmed), 3 extra, 7 different, 27 unknown, 12 excluded, " +
 				"11 stale, incomplete"},
 		"an old listing of items that are neither there nor on record": {map[string]int64{"equal": 9, "stale": 1}, true,

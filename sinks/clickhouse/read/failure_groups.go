@@ -8,8 +8,8 @@ import (
 )
 
 // A FailureGroup counts the checked copies that have something in common, and those of them that failed. By what a
-// check has, it counts the checks of each copy until the first one that failed: a copy that fails again and again counts
-// once, and a group has no more failures than its share because copies fail late.
+// check has, it counts the checks of each copy until the first one that failed: a copy that fails again and again
+// counts once, and a group has no more failures than its share because copies fail late.
 type FailureGroup struct {
 	Dimension string
 	Value     string
