@@ -62,7 +62,7 @@ const checksOfCopies = "SELECT store::String AS in_store, space, item," +
 	" AS results, arrayFirstIndex(c -> c.3, results) AS bad FROM {db}.bit_log WHERE "
 
 // Failures returns what the checks that q selects have found, with up to 1,000 groups of each dimension, those with
-// most failures first. After and Limit of q are not used.
+// most failures first, and the smallest of these. After and Limit of q are not used.
 func Failures(
 	ctx context.Context, db *clickhouse.DB, q FailureQuery,
 ) (t FailureTotals, groups []FailureGroup, err error) {
@@ -96,7 +96,7 @@ func Failures(
 			" ('"+ByHour+"', formatDateTime(c.1, '%Y-%m-%dT%H'), c.3)],"+
 			" arraySlice(results, 1, if(bad > 0, bad, length(results)))))) AS pairs"+copies+
 			") ARRAY JOIN pairs AS pair GROUP BY dimension, of_value)"+
-			" ORDER BY dimension, failures DESC, total DESC, of_value LIMIT 1000 BY dimension"+aggregateInOrder, args...)
+			" ORDER BY dimension, failures DESC, total, of_value LIMIT 1000 BY dimension"+aggregateInOrder, args...)
 	for _, r := range rows {
 		groups = append(groups, FailureGroup{r.Dimension, r.Value, r.Total, r.Failed, r.All, r.AllFailed})
 		t.Groups = r.Groups

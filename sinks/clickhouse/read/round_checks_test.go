@@ -3,6 +3,7 @@ package read_test
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -257,5 +258,24 @@ func TestChecksThatWerePublishedTwice(t *testing.T) {
 	stores, err := read.CheckRates(t.Context(), db, "acme", clickhousetest.Epoch)
 	if err != nil || len(stores) != 1 || stores[0].Checks != 2.0/60 || stores[0].Bytes != 2000.0/60 {
 		t.Errorf("rates of stores: %+v, %v", stores, err)
+	}
+}
+
+// Of groups with equally many failures, the smallest are returned: the share of their copies that have failed is the
+// largest. All groups are counted.
+func TestFailuresOfManyGroups(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	fail := verdict(pb.Verdict_VERDICT_FAIL)
+	all := []schemas.Body{checkOf("z/1", time.Hour, fail)}
+	for n := range 1000 {
+		all = append(all, checkOf(fmt.Sprintf("%04d/1", n), time.Hour, fail),
+			checkOf(fmt.Sprintf("%04d/2", n), time.Hour, nil))
+	}
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, all...)
+	totals, groups, err := read.Failures(t.Context(), db, read.FailureQuery{Account: "acme"})
+	want := read.FailureGroup{Dimension: read.ByPrefix, Value: "photos/z", Total: 1, Failed: 1, All: 2001, AllFailed: 1001}
+	if err != nil || totals.Groups != 1001+7 || !slices.Contains(groups, want) {
+		t.Errorf("%d of %d groups lack %+v: %v", len(groups), totals.Groups, want, err)
 	}
 }
