@@ -65,7 +65,8 @@ Exit codes: 0 fine, also if copies have failed, 1 error, 2 usage.`,
 	f.register(c)
 	c.Flags().StringVar(&since, "since", "365d",
 		"checks since this `TIME`, or of the last such period: 2006-01-02T15:04:05Z, 7d")
-	c.Flags().BoolVar(&all, "all", false, "list up to 1,000 groups of each kind with failures, not only those that stand out")
+	c.Flags().BoolVar(&all, "all", false,
+		"list up to 1,000 groups of each kind with failures, not only those that stand out")
 	o = outputFlag(c, formText, formJSON)
 	return c
 }
