@@ -96,6 +96,26 @@ func TestRoundChecks(t *testing.T) {
 	}
 }
 
+// A report counts the findings that it lists: those of the newest final result of each copy.
+func TestRoundFindings(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0,
+		checkOf("set again", time.Hour, func(r *pb.FixityResult) { r.Metadata = pb.Metadata_METADATA_DAMAGED }),
+		checkOf("set again", 2*time.Hour, func(r *pb.FixityResult) { r.Metadata = pb.Metadata_METADATA_INTACT }))
+	space := schemas.Copy{Account: "acme", Store: "1", Space: "photos"}
+	listed, err := read.RoundChecks(t.Context(), db, read.RoundCheckQuery{Space: space, Round: "round-1",
+		Started: clickhousetest.Epoch, Findings: true})
+	if err != nil || len(listed) != 0 {
+		t.Errorf("listed %+v, %v", listed, err)
+	}
+	counted, err := read.SpaceRoundVerdicts(t.Context(), db, read.SpaceRound{Space: space, Round: "round-1",
+		Since: clickhousetest.Epoch})
+	if err != nil || !maps.Equal(counted, map[string]int64{"pass": 1}) {
+		t.Errorf("counted %v, %v", counted, err)
+	}
+}
+
 // Copies are overdue from the oldest pass on, and can be selected by the beginnings of their items.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
