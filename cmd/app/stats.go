@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -94,7 +95,11 @@ func (a *App) countSpaces(
 	}
 	sizes := compareSizes(acc.ID, spaces, func(space string) []policy.Pair {
 		rules, _ := w.rules.Rules(acc.ID, space)
-		return rules.Pairs
+		return slices.DeleteFunc(slices.Clone(rules.Pairs), func(p policy.Pair) bool { // of a store that was removed
+			_, source := primary[p.Source]
+			_, destination := primary[p.Destination]
+			return !source || !destination
+		})
 	})
 	for _, p := range sizes {
 		if page.Counts["pairs"]++; p.difference() != "" {

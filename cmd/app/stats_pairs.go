@@ -66,12 +66,13 @@ func (p pairSize) difference() string {
 	return "the destination has " + strings.Join(words, " and ")
 }
 
-// report returns the report of a round.
+// report returns the report of a round. It is complete if the bytes were compared.
 func (p pairSize) report(r sweep.Round) schemas.Message {
 	return schemas.Message{Topic: schemas.Reports, Body: &pb.Report{
 		Id: schemas.ID("report", SizesKind, r.ID, p.Source, p.Destination, p.Space), Kind: SizesKind, Account: p.Account,
 		Store: p.Source, DestinationStore: p.Destination, Space: p.Space, Round: r.ID,
-		Started: timestamppb.New(r.Started), Finished: timestamppb.New(r.Started), Complete: true, Detail: p.difference(),
+		Started: timestamppb.New(r.Started), Finished: timestamppb.New(r.Started), Detail: p.difference(),
+		Complete: p.source.Unsized == 0 && p.destination.Unsized == 0,
 		Counts: map[string]int64{
 			"source_items": int64(p.source.Live), "source_bytes": p.source.Bytes, "source_unsized": int64(p.source.Unsized),
 			"destination_items": int64(p.destination.Live), "destination_bytes": p.destination.Bytes,

@@ -6,9 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/storage/record"
+	"github.com/millrace/millrace/streams/sweep"
 )
 
 func TestCompareSizes(t *testing.T) {
@@ -28,6 +33,7 @@ func TestCompareSizes(t *testing.T) {
 		status("1", "alone", 2, 10, 0),
 	}
 	got := map[string]string{}
+	incomplete := ""
 	for _, p := range compareSizes("acme", all, func(space string) []policy.Pair {
 		if space == "alone" {
 			return nil
@@ -38,6 +44,12 @@ func TestCompareSizes(t *testing.T) {
 			t.Errorf("got %+v", p)
 		}
 		got[p.Space] = p.difference()
+		if !p.report(sweep.Round{}).Body.(*pb.Report).GetComplete() {
+			incomplete += p.Space
+		}
+	}
+	if incomplete != "unsized" {
+		t.Errorf("the reports of %q are incomplete", incomplete)
 	}
 	const has = "the destination has "
 	want := map[string]string{"equal": "", "fewer": has + "1 items fewer and 18 bytes fewer",
@@ -85,4 +97,25 @@ func TestStatsOfPairs(t *testing.T) {
 	x.put("orphan", "orphan", func(c *pb.Change) { c.Origin = pb.Origin_ORIGIN_DUPLICATION }, "2")
 	x.idle()
 	count(1, "the destination has 1 items more and 6 bytes more")
+}
+
+// A pair of which the account has not both stores is not compared, and one with items of unknown size not to the end.
+func TestStatsOfRemovedStore(t *testing.T) {
+	t.Parallel()
+	s := newSwept(t, 3)
+	for i := range 3 {
+		c := someChange(i)
+		c.Store = "2"
+		s.send(record.Seal(c))
+	}
+	s.sink(schemas.RoleSink, schemas.RoleState)
+	if err := s.a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{
+		Id: schemas.NewID(), Account: "acme", Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`,
+		By: "ann", Time: timestamppb.Now()}}); err != nil {
+		t.Fatal(err)
+	}
+	all, err := s.a.SweepStats(t.Context(), "acme", s.begun)
+	if err != nil || len(all) != 1 || all[0].Counts["pairs"] != 0 || all[0].Counts["items"] != 6 {
+		t.Errorf("counted %+v, %v", all, err)
+	}
 }

@@ -289,12 +289,12 @@ func printable(s string) string {
 	}, s)
 }
 
-// orDash returns s, or a dash if s is empty.
+// orDash returns s in one line, or a dash if s is empty.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
 	}
-	return printable(s)
+	return strings.ReplaceAll(printable(s), "\n", " ")
 }
 
 // firstLine returns the first line of s, shortened to 120 characters.

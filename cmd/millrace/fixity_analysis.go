@@ -26,8 +26,9 @@ func newFixityAnalysis() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "analysis ACCOUNT[/STORE[/SPACE]]",
 		Short: "Show what failed checks have in common, and the rate of errors",
-		Long: `Compares the copies that have failed a check with all that were checked, by store, space, first directory, the
-month in which they were written, and by worker, host, version of millrace and hour of the first check that failed.
+		Long: `Compares the copies that have failed a check with all that were checked, by store, space, first directory and
+the month in which they were written, and the first check of each copy that failed with all checks until then, by
+worker, host, version of millrace and hour.
 
 It prints what failures have in common more often than chance explains (one such line would be there by chance once in
 a thousand reports), and the rate of failed copies for each 10^15 bytes that were read, with an interval of 95 %.
@@ -64,7 +65,8 @@ Exit codes: 0 fine, also if copies have failed, 1 error, 2 usage.`,
 	f.register(c)
 	c.Flags().StringVar(&since, "since", "365d",
 		"checks since this `TIME`, or of the last such period: 2006-01-02T15:04:05Z, 7d")
-	c.Flags().BoolVar(&all, "all", false, "list all groups with failures, not only those that stand out")
+	c.Flags().BoolVar(&all, "all", false,
+		"list up to 1,000 groups of each kind with failures, not only those that stand out")
 	o = outputFlag(c, formText, formJSON)
 	return c
 }
@@ -86,13 +88,13 @@ type analysis struct {
 type failureGroup struct {
 	Dimension string `json:"dimension"`
 	Value     string `json:"value"`
-	Total     uint64 `json:"total"`
+	Total     uint64 `json:"total"` // copies, or checks
 	Failed    uint64 `json:"failed"`
 }
 
 func analysisOf(t read.FailureTotals, groups []read.FailureGroup, since time.Time, all bool) analysis {
 	a := analysis{Since: since.UTC(), Copies: t.Copies, Failed: t.Failed, Checks: t.Checks, Bytes: t.Bytes,
-		First: set(t.FirstFailed()), Causes: fixityreport.Causes(t, groups)}
+		First: set(t.FirstFailed()), Causes: fixityreport.Causes(t.Groups, groups)}
 	if a.Causes == nil {
 		a.Causes = []fixityreport.Cause{}
 	}
@@ -102,7 +104,7 @@ func analysisOf(t read.FailureTotals, groups []read.FailureGroup, since time.Tim
 	}
 	for _, g := range groups {
 		if all && g.Failed > 0 {
-			a.Groups = append(a.Groups, failureGroup(g))
+			a.Groups = append(a.Groups, failureGroup{g.Dimension, g.Value, g.Total, g.Failed})
 		}
 	}
 	return a

@@ -107,15 +107,18 @@ func roundTable() table[roundRow] {
 	const columns = "STORE\tSPACE\tROUND\tSTARTED\tFINISHED\tRESULT\tCHECKED\tFINDINGS\tCOVERAGE\tCOMPARED\tLISTING" +
 		"\tDETAIL"
 	return table[roundRow]{columns, func(r roundRow) []string {
-		coverage, compared := "", ""
+		coverage, compared, listing := "", "", r.Compared.Words()
 		if r.Coverage != nil {
 			coverage = fixityreport.ShareText(*r.Coverage)
 		}
 		if r.Compared != nil {
 			compared = stamp(set(r.Compared.Finished))
+			if r.Compared.Detail != "" {
+				listing += ", " + r.Compared.Detail
+			}
 		}
 		return []string{storeName(r.Account, r.Store), r.Space, r.Round, stamp(r.Started), stamp(r.Finished), r.Result,
-			strconv.FormatInt(r.Checked, 10), strconv.FormatInt(r.Found, 10), coverage, compared, r.Compared.Words(), r.Detail}
+			strconv.FormatInt(r.Checked, 10), strconv.FormatInt(r.Found, 10), coverage, compared, listing, r.Detail}
 	}}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/sinks/fixityreport"
 )
 
 // The state of the checks says what a sample finds, and says nothing of a store that is always read.
@@ -31,5 +32,13 @@ func TestFixityRow(t *testing.T) {
 	}
 	if columns := strings.Split(fixityTable().columns, "\t"); len(columns) != len(cells) {
 		t.Errorf("%d columns, %d cells", len(columns), len(cells))
+	}
+}
+
+// A round whose space was compared by a listing of other software says so.
+func TestRoundOfOtherListing(t *testing.T) {
+	row := roundRowOf(fixityreport.Round{Compared: &fixityreport.Comparison{Complete: true, Detail: "by the listing x"}})
+	if cells := roundTable().cells(row); cells[10] != "equal, by the listing x" {
+		t.Errorf("got %q", cells)
 	}
 }

@@ -140,7 +140,7 @@ func (l *list[T]) lines(rows []T, began bool) error {
 	for _, r := range rows {
 		cells := l.table.cells(r)
 		for i, cell := range cells {
-			cells[i] = strings.ReplaceAll(orDash(cell), "\n", " ")
+			cells[i] = orDash(cell)
 		}
 		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}

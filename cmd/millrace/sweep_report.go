@@ -57,7 +57,8 @@ With --all it prints all reports, newest first.
 Reports of stats also compare the items and bytes of the two stores of each pair: kind stats/pair. DETAIL says what
 differs.
 
-COMPLETE is "no" if the round could not conclude everything: a listing lacks too much, or items were being written.`,
+COMPLETE is "no" if the round could not conclude everything: a listing lacks too much, items were being written, or
+sizes that stats/pair compares are unknown.`,
 		Args: atMostOneSweep,
 		RunE: func(c *cobra.Command, args []string) error {
 			var err error

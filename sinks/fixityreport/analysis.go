@@ -61,7 +61,7 @@ func poissonMean(n uint64, probability float64) float64 {
 type Cause struct {
 	Dimension string  `json:"dimension"`
 	Value     string  `json:"value"`
-	Total     uint64  `json:"total"`  // copies that have it
+	Total     uint64  `json:"total"`  // copies, or checks, that have it
 	Failed    uint64  `json:"failed"` // of them
 	Share     float64 `json:"share"`  // of all that failed
 	Expected  float64 `json:"expected"`
@@ -73,21 +73,21 @@ type Cause struct {
 // falseCauses is the share of analyses in which chance alone makes a cause.
 const falseCauses = 0.001
 
-// Causes returns the groups of copies that have more failures than their size explains, the least likely first.
-// What all copies have explains nothing.
-func Causes(t read.FailureTotals, groups []read.FailureGroup) (causes []Cause) {
-	bound := math.Log10(falseCauses / float64(max(len(groups), 1)))
+// Causes returns the groups that have more failures than their size explains, the least likely first. What all have
+// explains nothing. all is the number of groups of which these are those with most failures.
+func Causes(all uint64, groups []read.FailureGroup) (causes []Cause) {
+	bound := math.Log10(falseCauses / float64(max(all, 1)))
 	for _, g := range groups {
-		if g.Failed == 0 || g.Total == t.Copies {
+		if g.Failed == 0 || g.Total == g.All {
 			continue
 		}
-		share := float64(g.Total) / float64(t.Copies)
+		share := float64(g.Total) / float64(g.All)
 		c := Cause{Dimension: g.Dimension, Value: g.Value, Total: g.Total, Failed: g.Failed,
-			Share: float64(g.Failed) / float64(t.Failed), Expected: share * float64(t.Failed)}
+			Share: float64(g.Failed) / float64(g.AllFailed), Expected: share * float64(g.AllFailed)}
 		if float64(c.Failed) <= c.Expected {
 			continue
 		}
-		if c.Chance = binomialTail(g.Failed, t.Failed, share) / math.Ln10; c.Chance < bound {
+		if c.Chance = binomialTail(g.Failed, g.AllFailed, share) / math.Ln10; c.Chance < bound {
 			causes = append(causes, c)
 		}
 	}

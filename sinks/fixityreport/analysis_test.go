@@ -42,8 +42,9 @@ func (c traits) values() map[string]string {
 }
 
 // groupsOf returns the groups of n copies, whose failures a function decides.
-func groupsOf(rng *rand.Rand, n int, fails func(traits) bool) (t read.FailureTotals, groups []read.FailureGroup) {
+func groupsOf(rng *rand.Rand, n int, fails func(traits) bool) (all uint64, groups []read.FailureGroup) {
 	copies, failed := map[traits]uint64{}, map[traits]uint64{}
+	var t read.FailureTotals
 	for range n {
 		c := traitsOf(rng)
 		copies[c]++
@@ -66,9 +67,10 @@ func groupsOf(rng *rand.Rand, n int, fails func(traits) bool) (t read.FailureTot
 		}
 	}
 	for _, g := range counts {
+		g.All, g.AllFailed = t.Copies, t.Failed
 		groups = append(groups, *g)
 	}
-	return t, groups
+	return uint64(len(groups)), groups
 }
 
 // A cause is named first; without one nothing is.
@@ -108,14 +110,25 @@ func TestCauses(t *testing.T) {
 
 // What all have in common explains nothing.
 func TestCommonToAll(t *testing.T) {
-	groups := []read.FailureGroup{{Dimension: read.BySoftware, Value: "1", Total: 100, Failed: 50},
-		{Dimension: read.ByHost, Value: "a", Total: 50, Failed: 50}, {Dimension: read.ByHost, Value: "b", Total: 50}}
-	totals := read.FailureTotals{Copies: 100, Failed: 50}
-	if causes := Causes(totals, groups); len(causes) != 1 || causes[0].Value != "a" || causes[0].Share != 1 ||
+	of := func(dimension, value string, total, failed uint64) read.FailureGroup {
+		return read.FailureGroup{Dimension: dimension, Value: value, Total: total, Failed: failed, All: 100, AllFailed: 50}
+	}
+	groups := []read.FailureGroup{of(read.BySoftware, "1", 100, 50), of(read.ByHost, "a", 50, 50),
+		of(read.ByHost, "b", 50, 0)}
+	if causes := Causes(3, groups); len(causes) != 1 || causes[0].Value != "a" || causes[0].Share != 1 ||
 		causes[0].Expected != 25 {
 		t.Errorf("got %+v", causes)
 	}
-	if causes := Causes(read.FailureTotals{}, nil); len(causes) != 0 {
+	if causes := Causes(0, nil); len(causes) != 0 {
 		t.Errorf("of nothing: %+v", causes)
+	}
+}
+
+// The more groups there are, the more failures one of them has by chance, also if only some of them are given.
+func TestCausesAmongManyGroups(t *testing.T) {
+	groups := []read.FailureGroup{{Dimension: read.ByPrefix, Value: "a/b", Total: 10, Failed: 4, All: 10_000_000,
+		AllFailed: 50_000}}
+	if few, many := Causes(1000, groups), Causes(1_000_000, groups); len(few) != 1 || len(many) != 0 {
+		t.Errorf("got %+v of 1,000 groups, and %+v of a million", few, many)
 	}
 }

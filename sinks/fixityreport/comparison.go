@@ -16,11 +16,13 @@ type Comparison struct {
 	Finished time.Time `json:"finished"`
 	// Complete is false if something was not concluded: the listing lacks too much of the space, or Unknown is not 0.
 	Complete bool `json:"complete"`
-	// Listed and OnRecord are the items that the store has listed, and the live copies on record, that were compared.
+	// Listed and OnRecord are the items that the store has listed, and the live copies on record, that were compared. They
+	// lack Stale, the items of which an old listing of other software shows something else than both.
 	Listed   int64 `json:"listed"`
 	OnRecord int64 `json:"on_record"`
-	// MissingOnce are copies on record that this listing lacks and the one before had, and MissingTwice those that two
-	// listings in a row lack: only these count as lost, and are checked.
+	Stale    int64 `json:"stale"`
+	// MissingTwice are copies on record that two listings in a row lack: only these count as lost, and are checked.
+	// MissingOnce are the others that this listing lacks: the one before had them, or has concluded nothing.
 	MissingOnce  int64 `json:"missing_once"`
 	MissingTwice int64 `json:"missing_twice"`
 	Extra        int64 `json:"extra"`     // listed, and not on record, or as deleted
@@ -35,8 +37,8 @@ type Comparison struct {
 func ComparisonOf(r read.RoundReport) *Comparison {
 	n := func(counts ...string) int64 { return sum(r.Counts, counts...) }
 	return &Comparison{Round: r.Round, Started: r.Started, Finished: r.Finished, Complete: r.Complete,
-		Listed:      n("equal", "stale", "adopted", "resurrected", "updated", "different", "unsettled"),
-		OnRecord:    n("equal", "stale", "updated", "different", "missing", "lost", "deleted"),
+		Listed:   n("equal", "adopted", "resurrected", "updated", "different", "unsettled"),
+		OnRecord: n("equal", "updated", "different", "missing", "lost", "deleted"), Stale: n("stale"),
 		MissingOnce: n("missing"), MissingTwice: n("lost", "deleted"), Extra: n("adopted", "resurrected"),
 		Different: n("updated", "different"), Unknown: n("unsettled", "unknown", "newer"), Excluded: n("excluded"),
 		Detail: r.Detail}
@@ -52,8 +54,8 @@ func (c *Comparison) Words() string {
 		n    int64
 		what string
 	}{
-		{c.MissingTwice, "missing in two rounds"}, {c.MissingOnce, "missing once"}, {c.Extra, "extra"},
-		{c.Different, "different"}, {c.Unknown, "unknown"}, {c.Excluded, "excluded"},
+		{c.MissingTwice, "missing in two rounds"}, {c.MissingOnce, "missing (unconfirmed)"}, {c.Extra, "extra"},
+		{c.Different, "different"}, {c.Unknown, "unknown"}, {c.Excluded, "excluded"}, {c.Stale, "stale"},
 	} {
 		if w.n > 0 {
 			words = append(words, fmt.Sprintf("%d %s", w.n, w.what))

@@ -22,11 +22,14 @@ func TestComparison(t *testing.T) {
 		"everything": {map[string]int64{"equal": 100, "adopted": 1, "resurrected": 2, "updated": 3, "different": 4,
 			"missing": 5, "lost": 6, "deleted": 7, "unsettled": 8, "unknown": 9, "newer": 10, "stale": 11, "excluded": 12},
 			false,
-			Comparison{Listed: 129, OnRecord: 136, MissingOnce: 5, MissingTwice: 13, Extra: 3, Different: 7, Unknown: 27,
-				Excluded: 12},
-			"13 missing in two rounds, 5 missing once, 3 extra, 7 different, 27 unknown, 12 excluded, incomplete"},
+			Comparison{Listed: 118, OnRecord: 125, Stale: 11, MissingOnce: 5, MissingTwice: 13, Extra: 3, Different: 7,
+				Unknown: 27, Excluded: 12},
+			"13 missing in two rounds, 5 missing (unconfirmed), 3 extra, 7 different, 27 unknown, 12 excluded, " +
+				"11 stale, incomplete"},
+		"an old listing of items that are neither there nor on record": {map[string]int64{"equal": 9, "stale": 1}, true,
+			Comparison{Listed: 9, OnRecord: 9, Stale: 1}, "1 stale"},
 		"too much is missing": {map[string]int64{"equal": 1, "missing": 9, "inconclusive": 9}, false,
-			Comparison{Listed: 1, OnRecord: 10, MissingOnce: 9}, "9 missing once, incomplete"},
+			Comparison{Listed: 1, OnRecord: 10, MissingOnce: 9}, "9 missing (unconfirmed), incomplete"},
 	} {
 		tt.want.Round, tt.want.Started, tt.want.Finished, tt.want.Complete = "r", at, at.Add(time.Minute), tt.complete
 		tt.want.Detail = "d"

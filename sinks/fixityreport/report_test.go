@@ -173,3 +173,11 @@ func TestReadError(t *testing.T) {
 		t.Error("an unknown format is written")
 	}
 }
+
+// A page does not say that a space of unknown size has no copies.
+func TestPageOfUnknownSize(t *testing.T) {
+	r := round(map[string]int64{"pass": 2}, true)
+	if text := write(t, HTML, r); !strings.Contains(text, `<td>incomplete</td><td class="n">unknown</td>`) {
+		t.Errorf("got\n%s", text)
+	}
+}

@@ -69,7 +69,7 @@ func TestCausesInTables(t *testing.T) {
 			t.Fatalf("%s: got %+v, %v", account, totals, err)
 		}
 		got := ""
-		if causes := Causes(totals, groups); len(causes) > 0 {
+		if causes := Causes(totals.Groups, groups); len(causes) > 0 {
 			got = causes[0].Dimension + " " + causes[0].Value
 		}
 		if got != tt.want {

@@ -260,7 +260,7 @@ func (s Side) altersProperties(digests digest.Set, foldCase bool) (altered, ok b
 		return false, false
 	}
 	mayBeSet := s.ExternalWrites && s.modified().After(r.GetTime().AsTime())
-	return !mayBeSet && !s.Object.PropertiesUnknown && r.GetPropertiesOf() == nil &&
+	return s.Presence == Present && !mayBeSet && !s.Object.PropertiesUnknown && r.GetPropertiesOf() == nil &&
 		record.Alters(s.Object.Properties, r, foldCase) &&
 		record.Describes(r, s.Object.Version, digests) == digest.Agree, true
 }

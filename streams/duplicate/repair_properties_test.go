@@ -339,3 +339,36 @@ func prepareAltered(t *testing.T) (*world, *pb.DuplicationCommand) {
 	c.Repair.Failed.PropertiesHash = schemas.PropertiesHash("image/png", nil)
 	return w, c
 }
+
+// A repair gives a copy the properties on record, and nothing of an object by which another program has replaced it.
+func TestRepairedProperties(t *testing.T) {
+	of := func(mediaType string) *pb.CopyRecord {
+		r := row(live, "d1", a, 3)
+		r.MediaType, r.Properties = mediaType, map[string]string{"by": "me"}
+		return &pb.CopyRecord{Manifest: r}
+	}
+	me := map[string]string{"by": "me"}
+	for name, tt := range map[string]struct {
+		version string
+		record  *pb.CopyRecord
+		sets    bool
+		want    storage.Properties
+	}{
+		"the object on record": {"d1", of("image/jpeg"), false, storage.Properties{MediaType: "image/jpeg", User: me}},
+		"the object on record, of an unknown media type": {"d1", of(""), false,
+			storage.Properties{MediaType: "text/html", User: me}},
+		"the object on record, whose properties a client may set": {"d1", of("image/jpeg"), true,
+			storage.Properties{MediaType: "text/html", User: map[string]string{"by": "them"}}},
+		"another object": {"d2", of("image/jpeg"), false, storage.Properties{MediaType: "image/jpeg", User: me}},
+		"another object, of an unknown media type":          {"d2", of(""), false, storage.Properties{User: me}},
+		"another object, whose properties a client may set": {"d2", of(""), true, storage.Properties{User: me}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := Side{Presence: Present, Record: tt.record, SetsProperties: tt.sets, Object: storage.Object{Version: tt.version,
+				Properties: storage.Properties{MediaType: "text/html", User: map[string]string{"by": "them"}}}}
+			if got, ok := s.repairedProperties(md5of(a), false); !ok || !reflect.DeepEqual(got, tt.want) {
+				t.Errorf("got %+v, %v, want %+v", got, ok, tt.want)
+			}
+		})
+	}
+}

@@ -7,16 +7,19 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// A FailureGroup counts the checked copies that have something in common, and those of them that failed.
+// A FailureGroup counts the checked copies that have something in common, and those of them that failed. By what a
+// check has, it counts the checks of each copy until the first one that failed: a copy that fails again and again
+// counts once, and a group has no more failures than its share because copies fail late.
 type FailureGroup struct {
 	Dimension string
 	Value     string
 	Total     uint64
 	Failed    uint64
+	All       uint64 // the sum of Total in the dimension
+	AllFailed uint64 // the sum of Failed in the dimension
 }
 
-// The dimensions of failures. The last four are those of the first check of a copy that failed, or of the first one if
-// none did: a copy that fails again and again counts once.
+// The dimensions of failures. The last four are of checks.
 const (
 	ByStore    = "store"
 	BySpace    = "space"
@@ -33,8 +36,9 @@ type FailureTotals struct {
 	Copies uint64 `ch:"copies"` // that were checked
 	Failed uint64 `ch:"failed"` // copies with a failed check
 	Checks uint64 `ch:"checks"`
-	Bytes  int64  `ch:"bytes"` // that were read
-	First  int64  `ch:"first"` // when the first check began that failed, in ms; 0: none did
+	Bytes  int64  `ch:"bytes"`  // that were read
+	First  int64  `ch:"first"`  // when the first check began that failed, in ms; 0: none did
+	Groups uint64 `ch:"groups"` // of all dimensions, also those that Failures does not return
 }
 
 // FirstFailed returns when the first check began that failed; the zero time: none did.
@@ -50,17 +54,24 @@ func failuresIn(q FailureQuery) (where string, args []any) {
 	return where, []any{q.Account, from, to, q.Store, q.Store, q.Space, q.Space}
 }
 
+// checksOfCopies selects the checks of each copy in their order, each once although it may be stored twice, and the
+// number of the first one that failed; 0: none did.
+const checksOfCopies = "SELECT store::String AS in_store, space, item," +
+	" minIf(object_modified, object_modified IS NOT NULL) AS written," +
+	" arraySort(groupUniqArray((ts, id, " + failed + ", bytes_read, worker::String, host::String, software::String)))" +
+	" AS results, arrayFirstIndex(c -> c.3, results) AS bad FROM {db}.bit_log WHERE "
+
 // Failures returns what the checks that q selects have found, with up to 1,000 groups of each dimension, those with
-// most failures first. After and Limit of q are not used.
+// most failures first, and the smallest of these. After and Limit of q are not used.
 func Failures(
 	ctx context.Context, db *clickhouse.DB, q FailureQuery,
 ) (t FailureTotals, groups []FailureGroup, err error) {
 	where, args := failuresIn(q)
+	copies := " FROM (" + checksOfCopies + where + " GROUP BY account, space, item, store)"
 	totals, err := clickhouse.Query[FailureTotals](ctx, db, "count the failures of checks",
-		"SELECT count() AS copies, countIf(worst) AS failed, sum(n) AS checks, sum(amount) AS bytes,"+
-			" minIf(began, worst) AS first FROM (SELECT count() AS n, sum(bytes_read) AS amount, max("+failed+") AS worst,"+
-			" minIf(toUnixTimestamp64Milli(ts), "+failed+") AS began FROM {db}.bit_log WHERE "+where+
-			" GROUP BY account, space, item, store)"+aggregateInOrder, args...)
+		"SELECT count() AS copies, countIf(bad > 0) AS failed, sum(length(results)) AS checks,"+
+			" sum(arraySum(c -> c.4, results)) AS bytes, minIf(toUnixTimestamp64Milli(results[bad].1), bad > 0) AS first,"+
+			" 0::UInt64 AS groups"+copies+aggregateInOrder, args...)
 	if err != nil || len(totals) == 0 {
 		return t, nil, err
 	}
@@ -70,22 +81,25 @@ func Failures(
 		Value     string `ch:"of_value"`
 		Total     uint64 `ch:"total"`
 		Failed    uint64 `ch:"failures"`
+		All       uint64 `ch:"of_all"`
+		AllFailed uint64 `ch:"of_failed"`
+		Groups    uint64 `ch:"groups"`
 	}
 	rows, err := clickhouse.Query[row](ctx, db, "group the failures of checks",
-		"SELECT pair.1 AS dimension, pair.2 AS of_value, count() AS total, countIf(worst) AS failures FROM ("+
-			"SELECT max("+failed+") AS worst, store::String AS in_store,"+
-			" minIf(object_modified, object_modified IS NOT NULL) AS written,"+
-			" argMin((worker::String, host::String, software::String, ts), (NOT ("+failed+"), ts)) AS one,"+
-			" [('"+ByStore+"', in_store), ('"+BySpace+"', space),"+
-			" ('"+ByPrefix+"', concat(space, '/', if(position(item, '/') > 0, splitByChar('/', item)[1], ''))),"+
-			" ('"+ByMonth+"', ifNull(formatDateTime(written, '%Y-%m'), 'unknown')),"+
-			" ('"+ByWorker+"', one.1), ('"+ByHost+"', one.2), ('"+BySoftware+"', one.3),"+
-			" ('"+ByHour+"', formatDateTime(one.4, '%Y-%m-%dT%H'))] AS pairs"+
-			" FROM {db}.bit_log WHERE "+where+" GROUP BY account, space, item, store)"+
-			" ARRAY JOIN pairs AS pair GROUP BY dimension, of_value"+
-			" ORDER BY dimension, failures DESC, total DESC, of_value LIMIT 1000 BY dimension"+aggregateInOrder, args...)
+		"SELECT *, sum(total) OVER (PARTITION BY dimension) AS of_all,"+
+			" sum(failures) OVER (PARTITION BY dimension) AS of_failed, count() OVER () AS groups FROM ("+
+			"SELECT pair.1 AS dimension, pair.2 AS of_value, count() AS total, countIf(pair.3) AS failures FROM ("+
+			"SELECT arrayConcat([('"+ByStore+"', in_store, bad > 0), ('"+BySpace+"', space, bad > 0),"+
+			" ('"+ByPrefix+"', concat(space, '/', if(position(item, '/') > 0, splitByChar('/', item)[1], '')), bad > 0),"+
+			" ('"+ByMonth+"', ifNull(formatDateTime(written, '%Y-%m'), 'unknown'), bad > 0)],"+
+			" arrayFlatten(arrayMap(c -> [('"+ByWorker+"', c.5, c.3), ('"+ByHost+"', c.6, c.3), ('"+BySoftware+"', c.7, c.3),"+
+			" ('"+ByHour+"', formatDateTime(c.1, '%Y-%m-%dT%H'), c.3)],"+
+			" arraySlice(results, 1, if(bad > 0, bad, length(results)))))) AS pairs"+copies+
+			") ARRAY JOIN pairs AS pair GROUP BY dimension, of_value)"+
+			" ORDER BY dimension, failures DESC, total, of_value LIMIT 1000 BY dimension"+aggregateInOrder, args...)
 	for _, r := range rows {
-		groups = append(groups, FailureGroup(r))
+		groups = append(groups, FailureGroup{r.Dimension, r.Value, r.Total, r.Failed, r.All, r.AllFailed})
+		t.Groups = r.Groups
 	}
 	return t, groups, err
 }

@@ -171,7 +171,8 @@ func countChecked(ctx context.Context, db *clickhouse.DB, r SpaceRound) ([]check
 	where, args := r.checks()
 	return clickhouse.Query[checkedCount](ctx, db, "count the results of a round by verdict",
 		"SELECT newest, level < 4 AS unread, damaged, toInt64(count()) AS copies FROM (SELECT account, space, item,"+
-			" argMax(verdict, (ts, id)) AS newest, argMax(level, (ts, id)) AS level, max(metadata = 'damaged') AS damaged"+
+			" argMax(verdict, (ts, id)) AS newest, argMax(level, (ts, id)) AS level,"+
+			" argMaxIf(metadata = 'damaged', (ts, id), metadata IN ('intact', 'damaged')) AS damaged"+
 			" FROM {db}.bit_log WHERE "+where+" AND final GROUP BY account, space, item)"+
 			" GROUP BY newest, unread, damaged"+aggregateInOrder, args...)
 }

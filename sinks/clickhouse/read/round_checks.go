@@ -125,6 +125,6 @@ type SpaceRate struct {
 func SpaceRates(ctx context.Context, db *clickhouse.DB, account string, since time.Time) ([]SpaceRate, error) {
 	return clickhouse.Query[SpaceRate](ctx, db, "count the checks of spaces",
 		"SELECT store::String AS in_store, space, count() AS checks, countIf(level = 4) AS bytes_read_by"+
-			" FROM {db}.bit_log WHERE account = ? AND ts >= "+milliParam+" AND final AND verdict != 'skipped'"+
+			" FROM {db}.bit_log_v WHERE account = ? AND ts >= "+milliParam+" AND final AND verdict != 'skipped'"+
 			" GROUP BY in_store, space ORDER BY in_store, space", account, since.UnixMilli())
 }

@@ -3,6 +3,7 @@ package read_test
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -92,6 +93,26 @@ func TestRoundChecks(t *testing.T) {
 	}
 	if found[1].Metadata != "damaged" || found[1].MetadataDetail != "media type" {
 		t.Errorf("got %+v", found[1])
+	}
+}
+
+// A report counts the findings that it lists: those of the newest final result of each copy.
+func TestRoundFindings(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0,
+		checkOf("set again", time.Hour, func(r *pb.FixityResult) { r.Metadata = pb.Metadata_METADATA_DAMAGED }),
+		checkOf("set again", 2*time.Hour, func(r *pb.FixityResult) { r.Metadata = pb.Metadata_METADATA_INTACT }))
+	space := schemas.Copy{Account: "acme", Store: "1", Space: "photos"}
+	listed, err := read.RoundChecks(t.Context(), db, read.RoundCheckQuery{Space: space, Round: "round-1",
+		Started: clickhousetest.Epoch, Findings: true})
+	if err != nil || len(listed) != 0 {
+		t.Errorf("listed %+v, %v", listed, err)
+	}
+	counted, err := read.SpaceRoundVerdicts(t.Context(), db, read.SpaceRound{Space: space, Round: "round-1",
+		Since: clickhousetest.Epoch})
+	if err != nil || !maps.Equal(counted, map[string]int64{"pass": 1}) {
+		t.Errorf("counted %v, %v", counted, err)
 	}
 }
 
@@ -233,5 +254,48 @@ func TestFailures(t *testing.T) {
 	q.Store = "2"
 	if totals, groups, err := read.Failures(t.Context(), db, q); err != nil || totals.Copies != 0 || len(groups) != 0 {
 		t.Errorf("of another store: %+v, %v, %v", totals, groups, err)
+	}
+}
+
+// A check that was published twice counts once, also before its rows are merged.
+func TestChecksThatWerePublishedTwice(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	all := []schemas.Body{checkOf("a", time.Hour, nil), checkOf("b", time.Hour, nil)}
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 10, all...)
+	if n := clickhousetest.Count(t, db, "bit_log WHERE account != ''"); n != "4" {
+		t.Fatalf("the table has %s rows", n)
+	}
+	totals, _, err := read.Failures(t.Context(), db, read.FailureQuery{Account: "acme"})
+	if err != nil || totals.Checks != 2 || totals.Bytes != 2000 {
+		t.Errorf("totals: %+v, %v", totals, err)
+	}
+	spaces, err := read.SpaceRates(t.Context(), db, "acme", clickhousetest.Epoch)
+	if err != nil || len(spaces) != 1 || spaces[0].Checks != 2 || spaces[0].Read != 2 {
+		t.Errorf("rates of spaces: %+v, %v", spaces, err)
+	}
+	stores, err := read.CheckRates(t.Context(), db, "acme", clickhousetest.Epoch)
+	if err != nil || len(stores) != 1 || stores[0].Checks != 2.0/60 || stores[0].Bytes != 2000.0/60 {
+		t.Errorf("rates of stores: %+v, %v", stores, err)
+	}
+}
+
+// Of groups with equally many failures, the smallest are returned: the share of their copies that have failed is the
+// largest. All groups are counted.
+func TestFailuresOfManyGroups(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	fail := verdict(pb.Verdict_VERDICT_FAIL)
+	all := []schemas.Body{checkOf("z/1", time.Hour, fail)}
+	for n := range 1000 {
+		all = append(all, checkOf(fmt.Sprintf("%04d/1", n), time.Hour, fail),
+			checkOf(fmt.Sprintf("%04d/2", n), time.Hour, nil))
+	}
+	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, all...)
+	totals, groups, err := read.Failures(t.Context(), db, read.FailureQuery{Account: "acme"})
+	want := read.FailureGroup{Dimension: read.ByPrefix, Value: "photos/z", Total: 1, Failed: 1, All: 2001, AllFailed: 1001}
+	if err != nil || totals.Groups != 1001+7 || !slices.Contains(groups, want) {
+		t.Errorf("%d of %d groups lack %+v: %v", len(groups), totals.Groups, want, err)
 	}
 }

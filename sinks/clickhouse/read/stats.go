@@ -51,6 +51,6 @@ func CheckRates(ctx context.Context, db *clickhouse.DB, account string, since ti
 		"SELECT store::String AS in_store, max(n / span) AS checks, max(amount / span) AS bytes FROM ("+
 			"SELECT store, count() AS n, sum(bytes_read) AS amount,"+
 			" greatest(60, dateDiff('second', min(ts), max(finished))) AS span"+
-			" FROM {db}.bit_log WHERE account = ? AND ts >= "+milliParam+" AND bytes_read > 0"+
+			" FROM {db}.bit_log_v WHERE account = ? AND ts >= "+milliParam+" AND bytes_read > 0"+
 			" GROUP BY store, toStartOfMinute(finished)) GROUP BY store ORDER BY in_store", account, since.UnixMilli())
 }
