@@ -136,9 +136,6 @@ func validateFixity(c *Config, fault report) {
 			fault(at+".spaces", p.Spaces, err.Error())
 		}
 	}
-	if shortest > 0 && c.Sweep.Fixity.LongerThan(shortest) {
-		fault("sweep.fixity", c.Sweep.Fixity, tooRare)
-	}
 	if f.MinInterval > shortest && shortest > 0 {
 		fault("fixity.min_interval", formatDuration(f.MinInterval),
 			"is longer than fixity.period: every sweep would skip the copies that are due")
