@@ -114,6 +114,7 @@ func Open(ctx context.Context, cfg *config.Config, o Options) (_ *App, err error
 	log := o.Log
 	a := &App{cfg: cfg, configured: cmp.Or(o.Configured, cfg), log: log, drain: cmp.Or(o.Drain, cfg.Roles.Drain),
 		commitTimeout: kafka.CommitTimeout}
+	a.schedules.configure(cfg.Sweep.Schedules)
 	defer func() {
 		if err != nil {
 			a.Close()

@@ -29,7 +29,9 @@ func (a *App) fixityRounds() sweep.FixityRounds {
 		},
 	}
 	f.LagHigh = a.lagIn(schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
-	f.Next = func(started time.Time) time.Time { return a.scheduleOf(sweep.FixitySweep).Next(started, started) }
+	f.Next = func(space schemas.Copy, started time.Time) time.Time {
+		return a.scheduleOf(sweep.FixitySweep, space).Next(started, started)
+	}
 	return f
 }
 
@@ -117,11 +119,12 @@ func (a *App) otherRounds(points []*pb.Checkpoint, now time.Time) (all []sweep.S
 // errSkipped is the error of a page of a round that is skipped. It is never read.
 var errSkipped = errors.New("the round is skipped")
 
-// isScheduled reports whether the fixity sweep has rounds over a space in a store. While an operator has set its
-// schedule it has, also if that is off: the rounds under way wait for the next schedule.
+// isScheduled reports whether the fixity sweep has rounds over a space in a store. While an operator has set the
+// schedule that counts it has, also if that is off: the rounds under way wait for the next schedule.
 func (a *App) isScheduled(n StoreName, space string) bool {
 	_, err := a.stores.configured(n)
-	is, set := a.schedules.of(sweep.FixitySweep, a.cfg.Sweep.Fixity)
+	is, set := a.schedules.of(sweep.FixitySweep, []schemas.Copy{{Account: n.Account, Store: n.Store, Space: space}},
+		a.cfg.Sweep.Fixity)
 	return err == nil && (set != "" || !is.Off()) && a.selects(sweep.FixitySweep, n, space)
 }
 

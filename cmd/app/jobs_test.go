@@ -34,7 +34,7 @@ func runJobs(ctx context.Context, t *testing.T, a *App, name string, s schedule.
 		return err
 	}
 	tt := newTimetable(name, s, a.log)
-	tt.current = func() (schedule.Schedule, string) { return a.schedules.of(name, s) }
+	tt.set = &a.schedules
 	p.addJob(tt, func(context.Context) ([]sweep.Split, error) { return splits, nil })
 	a.onJobRequest = p.lookNow
 	ended := make(chan error, 1)

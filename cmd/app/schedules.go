@@ -21,14 +21,17 @@ import (
 )
 
 // actionSetSchedule is the admin action that sets when rounds of a sweep, or iterations of a job, begin. Its target is
-// the name of the sweep or job, and After the schedule; empty: that of the settings counts again.
+// the text of a ScheduleTarget, and After the schedule; empty: it is withdrawn.
 const actionSetSchedule = "set-schedule"
 
 // schedules holds the newest schedules that operators have set, from the topic of actions. They count in place of those
 // of the settings.
 type schedules struct {
-	mu     sync.Mutex // guards byName
-	byName map[string]setSchedule
+	configured map[string][]spaceSchedule // of spaces, by sweep; fixed before use
+
+	mu       sync.Mutex                 // guards what follows
+	byTarget map[string]setSchedule     // those that are not of some spaces have the name
+	spaces   map[string][]spaceSchedule // which count, by sweep, by precedence; an entry is replaced, never changed
 }
 
 // A setSchedule is a schedule that an operator has set.
@@ -39,30 +42,58 @@ type setSchedule struct {
 	counts   bool // false: that of the settings counts, also if this version cannot read the action
 }
 
+// configure sets the schedules of spaces of the settings, which have been checked.
+func (s *schedules) configure(of []config.SpaceSchedule) {
+	s.configured = configuredSpaces(of)
+	s.spaces = maps.Clone(s.configured)
+}
+
 // apply notes an action that was recorded at a time. The error is why that of the settings counts in place of the
 // schedule: this version cannot read it, or check refuses it.
 func (s *schedules) apply(
-	action *pb.AdminAction, at time.Time, check func(name string, s schedule.Schedule) error,
+	action *pb.AdminAction, at time.Time, check func(ScheduleTarget, schedule.Schedule) error,
 ) (err error) {
 	if action.GetAction() != actionSetSchedule {
 		return nil
 	}
-	set := setSchedule{action: action, at: at}
+	set, of := setSchedule{action: action, at: at}, parseTarget(action.GetTarget())
 	if text := action.GetAfter(); text != "" {
 		if set.schedule, err = schedule.Parse(text); err == nil {
-			err = check(action.GetTarget(), set.schedule)
+			err = check(of, set.schedule)
 		}
 		set.counts = err == nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.byName == nil {
-		s.byName = map[string]setSchedule{}
+	if s.byTarget == nil {
+		s.byTarget = map[string]setSchedule{}
 	}
-	if name := action.GetTarget(); !at.Before(s.byName[name].at) {
-		s.byName[name] = set
+	if target := of.String(); !at.Before(s.byTarget[target].at) {
+		s.byTarget[target] = set
+		if of.Spaces != "" {
+			s.setSpaces(of.Name)
+		}
 	}
 	return err
+}
+
+// setSpaces sets the schedules of spaces of a sweep from those that were set.
+func (s *schedules) setSpaces(name string) {
+	var all []spaceSchedule
+	for target, set := range s.byTarget {
+		if of := parseTarget(target); set.counts && of.Name == name && of.Spaces != "" {
+			one, err := newSpaceSchedule(of.Spaces, set.schedule)
+			if err != nil {
+				continue // check has refused it
+			}
+			one.set, one.at = set.action, set.at
+			all = append(all, one)
+		}
+	}
+	if s.spaces == nil { // the settings have none
+		s.spaces = map[string][]spaceSchedule{}
+	}
+	s.spaces[name] = byPrecedence(all, s.configured[name])
 }
 
 // applySchedule notes an action that was recorded at a time. The settings of the process that set the schedule are not
@@ -74,103 +105,185 @@ func (a *App) applySchedule(action *pb.AdminAction, at time.Time) {
 	}
 }
 
-// checkSchedule returns why the settings of this process refuse a schedule of a sweep or job. It accepts names that it
-// does not know: their schedules count for nothing here.
-func (a *App) checkSchedule(name string, s schedule.Schedule) error {
-	if name == trimJob && a.cfg.Trim.Schedule.Off() && !s.Off() {
+// checkSchedule returns why the settings of this process refuse a schedule. It accepts names that it does not know:
+// their schedules count for nothing here.
+func (a *App) checkSchedule(of ScheduleTarget, s schedule.Schedule) error {
+	if err := of.check(); err != nil {
+		return err
+	}
+	if of.Name == trimJob && a.cfg.Trim.Schedule.Off() && !s.Off() {
 		return errTrimOff
 	}
-	return config.CheckSchedule(a.cfg, name == sweep.FixitySweep, s)
+	return config.CheckSchedule(a.cfg, of.Name, of.Spaces, s)
 }
 
 // errTrimOff refuses a schedule for the job trim. With trim.schedule off its rights may be left out of the logins.
 var errTrimOff = errors.New("trim.schedule is off in the settings: sweepers may lack the rights to delete records")
 
-// of returns the schedule that counts for a sweep or job, and the id of the action that has set it; empty: it is the
-// configured one.
-func (s *schedules) of(name string, configured schedule.Schedule) (is schedule.Schedule, action string) {
+// of returns the schedule that counts for a sweep or job, in some places, and the id of the action that has set it;
+// empty: it is a configured one. configured is that of the settings for the other places.
+func (s *schedules) of(
+	name string, places []schemas.Copy, configured schedule.Schedule,
+) (is schedule.Schedule, action string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if set := s.byName[name]; set.counts {
+	set, spaces := s.byTarget[name], s.spaces[name]
+	s.mu.Unlock()
+	for _, one := range spaces {
+		if one.matches(places) {
+			return one.schedule, one.set.GetId()
+		}
+	}
+	if set.counts {
 		return set.schedule, set.action.GetId()
 	}
 	return configured, ""
 }
 
-// configuredSchedules returns the schedules of the settings by the names of the sweeps and jobs.
-func (a *App) configuredSchedules() map[string]schedule.Schedule {
-	all := map[string]schedule.Schedule{
-		sweep.FixitySweep: a.cfg.Sweep.Fixity, reconcile.Name: a.cfg.Sweep.Reconcile, groups.Name: a.cfg.Sweep.Groups,
-		DuplicationSweep: a.cfg.Sweep.Duplication, StatsSweep: a.cfg.Sweep.Stats,
-		trimJob: a.cfg.Trim.Schedule, expireJob: a.cfg.Expire.Schedule,
-	}
-	for _, e := range a.cfg.Audit.Exports {
-		all[jobName(auditExport, e.Name)] = e.Schedule
-	}
-	for _, r := range a.cfg.Fixity.Reports {
-		all[jobName(reportJob, r.Name)] = r.Schedule
+// all returns each schedule of a sweep or job that may count somewhere.
+func (s *schedules) all(name string, configured schedule.Schedule) []schedule.Schedule {
+	other, _ := s.of(name, nil, configured)
+	all := []schedule.Schedule{other}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, one := range s.spaces[name] {
+		all = append(all, one.schedule)
 	}
 	return all
 }
 
-// scheduleOf returns the schedule that counts for a sweep or job.
-func (a *App) scheduleOf(name string) schedule.Schedule {
-	is, _ := a.schedules.of(name, a.configuredSchedules()[name])
+// scheduled returns the names of the sweeps and jobs with a schedule, sorted.
+func (a *App) scheduled() []string {
+	all := append(Sweeps(), trimJob, expireJob)
+	for _, e := range a.cfg.Audit.Exports {
+		all = append(all, jobName(auditExport, e.Name))
+	}
+	for _, r := range a.cfg.Fixity.Reports {
+		all = append(all, jobName(reportJob, r.Name))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// configuredSchedule returns the schedule of the settings for a sweep or job; off if they do not have it.
+func (a *App) configuredSchedule(name string) schedule.Schedule {
+	switch name {
+	case sweep.FixitySweep:
+		return a.cfg.Sweep.Fixity
+	case reconcile.Name:
+		return a.cfg.Sweep.Reconcile
+	case DuplicationSweep:
+		return a.cfg.Sweep.Duplication
+	case groups.Name:
+		return a.cfg.Sweep.Groups
+	case StatsSweep:
+		return a.cfg.Sweep.Stats
+	case trimJob:
+		return a.cfg.Trim.Schedule
+	case expireJob:
+		return a.cfg.Expire.Schedule
+	}
+	for _, e := range a.cfg.Audit.Exports {
+		if name == jobName(auditExport, e.Name) {
+			return e.Schedule
+		}
+	}
+	for _, r := range a.cfg.Fixity.Reports {
+		if name == jobName(reportJob, r.Name) {
+			return r.Schedule
+		}
+	}
+	return schedule.Schedule{}
+}
+
+// scheduleOf returns the schedule that counts for a sweep or job, in some places.
+func (a *App) scheduleOf(name string, places ...schemas.Copy) schedule.Schedule {
+	is, _ := a.schedules.of(name, places, a.configuredSchedule(name))
 	return is
 }
 
-// timetable returns the timetable of a sweep or job, by the schedule that counts at any time.
+// timetable returns the timetable of a sweep or job, by the schedules that count at any time.
 func (a *App) timetable(name string) *timetable {
-	t := newTimetable(name, a.configuredSchedules()[name], a.log)
-	configured := t.configured
-	t.current = func() (schedule.Schedule, string) { return a.schedules.of(name, configured) }
+	t := newTimetable(name, a.configuredSchedule(name), a.log)
+	t.set = &a.schedules
 	return t
 }
 
-// A ScheduleInfo is the schedule of a sweep or job.
+// A ScheduleInfo is the schedule of a target.
 type ScheduleInfo struct {
-	Name string
-	// Schedule counts, and Configured is that of the settings.
-	Schedule, Configured schedule.Schedule
+	ScheduleTarget
+	// Schedule counts, in the spaces of the target that match none before it.
+	Schedule schedule.Schedule
+	// Configured is that of the settings; nil: they have none for the pattern.
+	Configured *schedule.Schedule
 	// Set is the newest action about the schedule, if it counts; nil: that of the settings counts.
 	Set *pb.AdminAction
 }
 
-// Schedules returns the schedules of the sweeps and jobs, by name.
+// Schedules returns the schedules of the sweeps and jobs by name. Of those of a sweep, the first one that matches a
+// space counts.
 func (a *App) Schedules(ctx context.Context) (all []ScheduleInfo, err error) {
-	apply := a.actionsTo(new(space.Gone), new(skippedRounds))
-	if err := a.readTable(ctx, schemas.Admin, apply, func(context.Context) error { return nil }); err != nil {
-		return nil, fmt.Errorf("read the actions: %w", err)
+	if err := a.readSchedules(ctx); err != nil {
+		return nil, err
 	}
-	configured := a.configuredSchedules()
-	for _, name := range slices.Sorted(maps.Keys(configured)) {
-		in := ScheduleInfo{Name: name, Configured: configured[name], Schedule: a.scheduleOf(name)}
-		a.schedules.mu.Lock()
-		if set := a.schedules.byName[name]; set.counts {
-			in.Set = set.action
+	a.schedules.mu.Lock()
+	defer a.schedules.mu.Unlock()
+	for _, name := range a.scheduled() {
+		for _, s := range a.schedules.spaces[name] {
+			all = append(all, ScheduleInfo{ScheduleTarget{name, s.spaces}, s.schedule, s.configured, s.set})
 		}
-		a.schedules.mu.Unlock()
+		configured := a.configuredSchedule(name)
+		in := ScheduleInfo{ScheduleTarget{name, ""}, configured, &configured, nil}
+		if set := a.schedules.byTarget[name]; set.counts {
+			in.Schedule, in.Set = set.schedule, set.action
+		}
 		all = append(all, in)
 	}
 	return all, nil
 }
 
+// readSchedules reads the schedules that operators have set.
+func (a *App) readSchedules(ctx context.Context) error {
+	apply := a.actionsTo(new(space.Gone), new(skippedRounds))
+	if err := a.readTable(ctx, schemas.Admin, apply, func(context.Context) error { return nil }); err != nil {
+		return fmt.Errorf("read the actions: %w", err)
+	}
+	return nil
+}
+
 // SetSchedule sets when rounds of a sweep, or iterations of a job, begin from now on, in place of the settings; nil:
 // the settings count again. Processes with role sweeper follow it within seconds.
-func (a *App) SetSchedule(ctx context.Context, name string, s *schedule.Schedule, by Actor) error {
-	configured := a.configuredSchedules()
-	if _, ok := configured[name]; !ok {
-		return &UnknownNameError{"sweep or job with a schedule", name, slices.Sorted(maps.Keys(configured))}
+func (a *App) SetSchedule(ctx context.Context, of ScheduleTarget, s *schedule.Schedule, by Actor) error {
+	if all := a.scheduled(); !slices.Contains(all, of.Name) {
+		return &UnknownNameError{"sweep or job with a schedule", of.Name, all}
 	}
-	action := by.action(actionSetSchedule, name)
-	if s != nil {
-		if err := a.checkSchedule(name, *s); err != nil {
+	of = of.normal()
+	action := by.action(actionSetSchedule, of.String())
+	switch {
+	case s != nil:
+		if err := a.checkSchedule(of, *s); err != nil {
 			return fmt.Errorf("%w: %w", precondition.Err, err)
 		}
 		action.After = s.String()
+	case of.Spaces != "":
+		if err := a.requireSet(ctx, of); err != nil {
+			return err
+		}
 	}
 	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: action}); err != nil {
-		return fmt.Errorf("set the schedule of %s: %w", name, err)
+		return fmt.Errorf("set the schedule of %s: %w", of, err)
+	}
+	return nil
+}
+
+// requireSet returns an error if no schedule was set for some spaces of a sweep: the pattern may be misspelt.
+func (a *App) requireSet(ctx context.Context, of ScheduleTarget) error {
+	if err := a.readSchedules(ctx); err != nil {
+		return err
+	}
+	a.schedules.mu.Lock()
+	defer a.schedules.mu.Unlock()
+	if a.schedules.byTarget[of.String()].action.GetAfter() == "" {
+		return fmt.Errorf("%w: no schedule is set for %s: see 'millrace schedule list'", precondition.Err, of)
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/schedule"
 	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
 // A schedule that is set counts at once in a process that runs, whatever was planned before, and until the settings
@@ -46,7 +47,7 @@ func TestScheduleIsSet(t *testing.T) {
 					parsed := schedule.MustParse(text)
 					s = &parsed
 				}
-				if err := a.SetSchedule(t.Context(), trimJob, s, Actor{Who: "ann"}); err != nil {
+				if err := a.SetSchedule(t.Context(), ScheduleTarget{Name: trimJob}, s, Actor{Who: "ann"}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -75,7 +76,7 @@ func TestScheduleIsSet(t *testing.T) {
 func TestSchedules(t *testing.T) {
 	t.Parallel()
 	configured := schedule.MustParse("every 1d")
-	check := func(_ string, s schedule.Schedule) error {
+	check := func(_ ScheduleTarget, s schedule.Schedule) error {
 		if s.String() == "every 3h" {
 			return errTrimOff
 		}
@@ -110,7 +111,7 @@ func TestSchedules(t *testing.T) {
 				}
 			}
 			_ = s.apply(&pb.AdminAction{Action: actionStartJob, Target: "trim", After: "off"}, base.Add(9*time.Hour), check)
-			got, id := s.of("trim", configured)
+			got, id := s.of("trim", nil, configured)
 			if got.String() != tt.want || (id != "") != (tt.want != "every 1d") {
 				t.Errorf("got %s by %q, want %s", got, id, tt.want)
 			}
@@ -125,29 +126,42 @@ func TestSetScheduleFaults(t *testing.T) {
 	a := trimming(t, b, 0)
 	cfg := config.Default()
 	a.cfg = &cfg
-	for _, tt := range []struct{ name, text, want string }{
-		{"trim", "every 30s", "every 30s: want a period of 1m or more"},
-		{sweep.FixitySweep, "every 200d", "every 200d: " +
-			"is longer than the shortest fixity.period: copies would be checked too rarely"},
+	const tooRare = "every 200d: is longer than the shortest fixity.period: copies would be checked too rarely"
+	const noSpaces = " has one schedule: only the sweeps fixity, reconcile, duplication, groups have schedules of spaces"
+	for _, tt := range []struct{ name, spaces, text, want string }{
+		{"trim", "", "every 30s", "every 30s: want a period of 1m or more"},
+		{sweep.FixitySweep, "", "every 200d", tooRare},
+		{sweep.FixitySweep, "acme", "every 200d", tooRare},
+		{reconcile.Name, "acme", "every 30s", "every 30s: want a period of 1m or more"},
+		{StatsSweep, "acme", "every 1d", "stats" + noSpaces},
+		{"trim", "acme", "every 1d", "trim" + noSpaces},
+		{reconcile.Name, "acme/1/photos/x", "every 1d", `"acme/1/photos/x" has more parts than ACCOUNT/STORE/SPACE`},
+		{reconcile.Name, "acme/1", "", "no schedule is set for reconcile acme/1: see 'millrace schedule list'"},
 	} {
-		s := schedule.MustParse(tt.text)
-		err := a.SetSchedule(t.Context(), tt.name, &s, Actor{})
+		var s *schedule.Schedule
+		if tt.text != "" {
+			parsed := schedule.MustParse(tt.text)
+			s = &parsed
+		}
+		err := a.SetSchedule(t.Context(), ScheduleTarget{tt.name, tt.spaces}, s, Actor{})
 		if !errors.Is(err, precondition.Err) || err.Error() != precondition.Err.Error()+": "+tt.want {
-			t.Errorf("%s %s: %v", tt.name, tt.text, err)
+			t.Errorf("%s %s %s: %v", tt.name, tt.spaces, tt.text, err)
 		}
 	}
 	every := schedule.MustParse("every 1d")
 	a.cfg.Trim.Schedule = schedule.Schedule{}
-	if err := a.SetSchedule(t.Context(), trimJob, &every, Actor{}); !errors.Is(err, precondition.Err) ||
-		!errors.Is(err, errTrimOff) {
+	err := a.SetSchedule(t.Context(), ScheduleTarget{Name: trimJob}, &every, Actor{})
+	if !errors.Is(err, precondition.Err) || !errors.Is(err, errTrimOff) {
 		t.Errorf("trim is off in the settings: %v", err)
 	}
 	a.cfg.Trim.Schedule = every
-	if err := a.SetSchedule(t.Context(), "audit.export/none", nil, Actor{}); !errors.As(err, new(*UnknownNameError)) {
+	err = a.SetSchedule(t.Context(), ScheduleTarget{Name: "audit.export/none"}, nil, Actor{})
+	if !errors.As(err, new(*UnknownNameError)) {
 		t.Errorf("a name without a schedule: %v", err)
 	}
 	off := schedule.Schedule{}
-	if err := a.SetSchedule(t.Context(), StatsSweep, &off, Actor{Who: "ann", Reason: "a test"}); err != nil {
+	err = a.SetSchedule(t.Context(), ScheduleTarget{Name: StatsSweep}, &off, Actor{Who: "ann", Reason: "a test"})
+	if err != nil {
 		t.Fatal(err)
 	}
 	all, err := a.Schedules(t.Context())

@@ -52,14 +52,14 @@ func (m *sweepMonitor) check(ctx context.Context, now time.Time) error {
 	}
 	for _, t := range m.timetables {
 		splits, known := t.splits()
-		if !known && !t.schedule().Off() {
+		if !known && !t.off() {
 			continue
 		}
 		about := incident.Subject{Kind: incident.SweepBehind, Name: t.name}
 		behind, example := 0, ""
 		for _, s := range splits {
 			why := behindOf(m.checkpoint(s.Sweep, s.Name), failures[s.Sweep+"/"+s.Name], s.Next, now)
-			if why == "" || t.schedule().Off() || errors.Is(s.Blocked(ctx), sweep.ErrPaused) {
+			if why == "" || t.schedule(s.Name).Off() || errors.Is(s.Blocked(ctx), sweep.ErrPaused) {
 				continue
 			}
 			if behind++; behind == 1 {

@@ -16,7 +16,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/kafka/client"
-	"github.com/millrace/millrace/streams/schedule"
 	"github.com/millrace/millrace/streams/sweep"
 	"github.com/millrace/millrace/streams/sweep/groups"
 	"github.com/millrace/millrace/streams/sweep/pairs"
@@ -93,10 +92,10 @@ func (s *SplitStatus) End(now time.Time) time.Time {
 	return now
 }
 
-// splitOf returns the split of a checkpoint; false if it is not that of a sweep.
-func splitOf(c *pb.Checkpoint) (s SplitStatus, ok bool) {
-	s.Sweep, s.ByHand = strings.CutSuffix(c.GetSweep(), demand)
-	parts := schemas.SplitKey(c.GetSplit())
+// namesOf returns the names of a split; false if it is not that of a sweep.
+func namesOf(name, split string) (s SplitStatus, ok bool) {
+	s.Sweep, s.ByHand = strings.CutSuffix(name, demand)
+	parts := schemas.SplitKey(split)
 	switch n := len(parts); {
 	case s.Sweep == sweep.FixitySweep && n == 3, s.Sweep == reconcile.Name && n == 3, s.Sweep == groups.Name && n == 3:
 		s.Account, s.Store, s.Space = parts[0], parts[1], parts[2]
@@ -105,6 +104,14 @@ func splitOf(c *pb.Checkpoint) (s SplitStatus, ok bool) {
 	case s.Sweep == DuplicationSweep && n == 4:
 		s.Account, s.Space, s.Store, s.Destination = parts[0], parts[1], parts[2], parts[3]
 	default:
+		return s, false
+	}
+	return s, true
+}
+
+// splitOf returns the split of a checkpoint; false if it is not that of a sweep.
+func splitOf(c *pb.Checkpoint) (s SplitStatus, ok bool) {
+	if s, ok = namesOf(c.GetSweep(), c.GetSplit()); !ok {
 		return s, false
 	}
 	s.State, s.Round = SplitDone, c.GetRound()
@@ -166,6 +173,9 @@ func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := a.readSchedules(ctx); err != nil {
+		return nil, err
+	}
 	err = a.withControls(ctx, func(ctx context.Context, k *client.Controls) error {
 		return runDuring(ctx, known.Run, func(ctx context.Context) error {
 			if err := ready(ctx, known.Table); err != nil {
@@ -211,8 +221,7 @@ func (a *App) isSelected(s *SplitStatus) bool {
 // nextStart returns when the round after the last one of a split is due; of a split without one, when the first is. The
 // zero time: there are no scheduled rounds.
 func (a *App) nextStart(s *SplitStatus, now time.Time) time.Time {
-	of := map[string]schedule.Schedule{sweep.FixitySweep: a.cfg.Sweep.Fixity, reconcile.Name: a.cfg.Sweep.Reconcile,
-		DuplicationSweep: a.cfg.Sweep.Duplication, groups.Name: a.cfg.Sweep.Groups, StatsSweep: a.cfg.Sweep.Stats}[s.Sweep]
+	of := a.scheduleOf(s.Sweep, s.places()...)
 	switch {
 	case s.ByHand || of.Off():
 		return time.Time{}

@@ -126,7 +126,12 @@ func TestNextStart(t *testing.T) {
 	cfg := config.Default()
 	cfg.Sweep.Fixity, cfg.Sweep.Stats = schedule.MustParse("every 2h"), schedule.MustParse("every 1d start 20:00")
 	cfg.Sweep.Groups = schedule.Schedule{}
+	cfg.Sweep.Schedules = []config.SpaceSchedule{
+		{Sweep: "fixity", Spaces: "acme/2", Schedule: schedule.MustParse("every 5h")},
+		{Sweep: "duplication", Spaces: "acme/2", Schedule: schedule.MustParse("every 6h")},
+	}
 	a := &App{cfg: &cfg}
+	a.schedules.configure(cfg.Sweep.Schedules)
 	for name, tc := range map[string]struct {
 		split SplitStatus
 		want  time.Time
@@ -136,7 +141,11 @@ func TestNextStart(t *testing.T) {
 		"the first, now":       {SplitStatus{Sweep: "fixity"}, now},
 		"the first, at a time": {SplitStatus{Sweep: "stats"}, time.Date(2026, 9, 1, 20, 0, 0, 0, time.UTC)},
 		"off":                  {SplitStatus{Sweep: "groups", Started: began}, time.Time{}},
-		"by hand":              {SplitStatus{Sweep: "fixity", ByHand: true, Started: began}, time.Time{}},
+		"of its store": {SplitStatus{Sweep: "fixity", Account: "acme", Store: "2", Space: "maps", Started: began},
+			began.Add(5 * time.Hour)},
+		"of the destination": {SplitStatus{Sweep: "duplication", Account: "acme", Store: "1", Destination: "2",
+			Space: "maps", Started: began}, began.Add(6 * time.Hour)},
+		"by hand": {SplitStatus{Sweep: "fixity", ByHand: true, Started: began}, time.Time{}},
 	} {
 		if got := a.nextStart(&tc.split, now); !got.Equal(tc.want) {
 			t.Errorf("%s: got %v, want %v", name, got, tc.want)

@@ -16,9 +16,9 @@ import (
 type timetable struct {
 	name       string
 	configured schedule.Schedule
-	// current returns the schedule that counts, and what identifies it if it is not the configured one. nil: that counts.
-	current func() (schedule.Schedule, string)
-	log     *slog.Logger
+	// set has the schedules that count in place of the configured one, also for some splits. nil: that counts.
+	set *schedules
+	log *slog.Logger
 	// requested reports whether a round was requested besides the schedule. Then it begins and goes on whatever that
 	// says. nil: none is.
 	requested func(sweep, split string) bool
@@ -44,23 +44,42 @@ func newTimetable(name string, s schedule.Schedule, log *slog.Logger) *timetable
 	return &timetable{name: name, configured: s, log: log, planned: map[string]plannedRound{}}
 }
 
-// schedule returns the schedule that counts now.
-func (t *timetable) schedule() schedule.Schedule {
-	s, _ := t.identified()
+// schedule returns the schedule that counts now for a split.
+func (t *timetable) schedule(split string) schedule.Schedule {
+	s, _ := t.identified(split)
 	return s
 }
 
-func (t *timetable) identified() (schedule.Schedule, string) {
-	if t.current == nil {
+// identified returns the schedule that counts now for a split, and what identifies it if it is not the configured one.
+func (t *timetable) identified(split string) (schedule.Schedule, string) {
+	if t.set == nil {
 		return t.configured, ""
 	}
-	return t.current()
+	return t.set.of(t.name, placesOf(t.name, split), t.configured)
 }
 
-// of returns kind with splits that keep to the schedule. kind is not called while nothing may be done.
+// all returns each schedule that counts now for some split.
+func (t *timetable) all() []schedule.Schedule {
+	if t.set == nil {
+		return []schedule.Schedule{t.configured}
+	}
+	return t.set.all(t.name, t.configured)
+}
+
+// off reports whether no split has rounds by a schedule.
+func (t *timetable) off() bool {
+	return !slices.ContainsFunc(t.all(), func(s schedule.Schedule) bool { return !s.Off() })
+}
+
+// mayWork reports whether rounds by a schedule may begin and go on at a time.
+func mayWork(s schedule.Schedule, at time.Time) bool { return !s.Off() && s.Open(at) }
+
+// of returns kind with splits that keep to their schedules. kind is not called while nothing may be done.
 func (t *timetable) of(kind sweep.Kind) sweep.Kind {
 	return func(ctx context.Context) ([]sweep.Split, error) {
-		if s := t.schedule(); t.requested == nil && (s.Off() || !s.Open(time.Now())) {
+		now := time.Now()
+		if t.requested == nil &&
+			!slices.ContainsFunc(t.all(), func(s schedule.Schedule) bool { return mayWork(s, now) }) {
 			return nil, nil
 		}
 		all, err := kind(ctx)
@@ -87,11 +106,11 @@ func (t *timetable) apply(m *sweep.Split) {
 	name, split, blocked := m.Sweep, m.Name, m.Blocked
 	requested := func() bool { return t.requested != nil && t.requested(name, split) }
 	m.Due = func(last *pb.Checkpoint, now time.Time) bool {
-		return requested() || !t.schedule().Off() && t.due(split, last, now)
+		return requested() || !t.schedule(split).Off() && t.due(split, last, now)
 	}
-	m.Next = func(started time.Time) time.Time { return t.schedule().Next(started, started) }
+	m.Next = func(started time.Time) time.Time { return t.schedule(split).Next(started, started) }
 	m.Blocked = func(ctx context.Context) error {
-		if s := t.schedule(); (s.Off() || !s.Open(time.Now())) && !requested() {
+		if !mayWork(t.schedule(split), time.Now()) && !requested() {
 			return sweep.ErrNotNow
 		}
 		return blocked(ctx)
@@ -105,7 +124,7 @@ func (t *timetable) due(split string, last *pb.Checkpoint, now time.Time) bool {
 	if last != nil {
 		from = last.GetStarted().AsTime()
 	}
-	s, by := t.identified()
+	s, by := t.identified(split)
 	p, ok := t.planned[split]
 	if ok = ok && p.last == last.GetRound() && p.by == by; ok {
 		from = p.from

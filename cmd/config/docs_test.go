@@ -64,6 +64,32 @@ logged: *sweep overran its period*.
 processes run. It is an action in topic 'admin', which counts for all processes, also after a
 restart, until 'millrace schedule reset fixity'. 'millrace schedule list' shows what counts.
 
+Some spaces may have other schedules, of the sweeps 'fixity', 'reconcile', 'duplication' and
+'groups':
+
+'''yaml
+sweep:
+  reconcile: every 1d
+  schedules:
+    - {sweep: reconcile, spaces: acme/nas, schedule: every 1h}
+    - {sweep: reconcile, spaces: "*/glacier", schedule: cron 0 3 1 * *}
+'''
+
+'millrace schedule set reconcile every 2h --spaces acme/nas/busy --reason TEXT' sets one while
+processes run, and 'schedule reset reconcile --spaces acme/nas/busy' withdraws it. Of a space, the
+first of these counts:
+
+1. those set with '--spaces' whose pattern matches it: with a SPACE before those with a STORE before
+   those with an ACCOUNT alone, and the newest first;
+2. the entries of 'sweep.schedules' whose pattern matches it, in their order;
+3. the one set for the sweep without '--spaces';
+4. the setting of the sweep, such as 'sweep.reconcile'.
+
+So a schedule that was set replaces the entry of 'sweep.schedules' with the same pattern, and
+'schedule set reconcile off' stops the rounds only in spaces that match no pattern. To stop all, use
+'millrace sweep pause reconcile'. 'schedule list' has the rows of a sweep in this order. Of a pair
+of stores, in the sweep 'duplication', one that matches suffices, since a round lists both.
+
 ## Settings
 
 `

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/streams/schedule"
@@ -26,6 +27,8 @@ type Sweep struct {
 	Groups schedule.Schedule `key:"groups"`
 	// When the items and bytes of the spaces of an account are counted for the view space_stats.
 	Stats schedule.Schedule `key:"stats"`
+	// Other schedules, of some spaces. The first entry of a sweep whose pattern matches counts.
+	Schedules []SpaceSchedule `key:"schedules"`
 	// The number of records in the topics to which a sweep publishes that their roles have not handled yet. Above it,
 	// the sweep waits until half of them are left.
 	MaxBacklog int `key:"max_backlog"`
@@ -34,6 +37,21 @@ type Sweep struct {
 	// The spaces of the scheduled rounds of each sweep. Rounds by hand select theirs with 'sweep start --spaces'.
 	Spaces SweepSpaces `key:"spaces"`
 }
+
+// SpaceSchedule is the schedule of a sweep over some spaces.
+type SpaceSchedule struct {
+	// The sweep. The sweep stats counts whole accounts, and has one schedule.
+	Sweep string `key:"sweep" oneof:"fixity|reconcile|duplication|groups"`
+	// The spaces, as ACCOUNT[/STORE[/SPACE]]; * and ? stand for any characters of a name. Of a pair of stores, one that
+	// matches suffices.
+	Spaces string `key:"spaces"`
+	// When a round begins over each of them, of fixity at least once in the shortest of their periods. For none, leave
+	// them out with sweep.spaces.
+	Schedule schedule.Schedule `key:"schedule"`
+}
+
+// SpaceSweeps returns the names of the sweeps that have schedules of spaces.
+func SpaceSweeps() []string { return []string{fixitySweep, "reconcile", "duplication", "groups"} }
 
 // SweepSpaces selects the spaces, and the items, of the scheduled rounds.
 type SweepSpaces struct {
@@ -63,13 +81,19 @@ type Reconcile struct {
 	Settle time.Duration `key:"settle"`
 }
 
-func validateSweep(s Sweep, fault report) {
+// fixitySweep is the name of the sweep whose rounds a period bounds.
+const fixitySweep = "fixity"
+
+func validateSweep(c *Config, fault report) {
+	s := c.Sweep
 	for key, is := range map[string]schedule.Schedule{
 		"sweep.fixity": s.Fixity, "sweep.reconcile": s.Reconcile, "sweep.duplication": s.Duplication,
 		"sweep.groups": s.Groups, "sweep.stats": s.Stats,
 	} {
 		validateSchedule(key, is, fault)
 	}
+	validateFixitySchedule("sweep.fixity", s.Fixity, c.Fixity.shortestPeriod(""), fault)
+	validateSpaceSchedules(c, fault)
 	between("sweep.max_backlog", s.MaxBacklog, 1_000_000_000, fault)
 	between("sweep.workers", s.Workers, 256, fault)
 	for key, f := range map[string]SpaceFilter{
@@ -82,6 +106,32 @@ func validateSweep(s Sweep, fault report) {
 					fault(fmt.Sprintf("sweep.spaces.%s.%s[%d]", key, list, i), text, err.Error())
 				}
 			}
+		}
+	}
+}
+
+func validateSpaceSchedules(c *Config, fault report) {
+	seen := map[[2]string]string{} // sweep and pattern to path
+	for i, s := range c.Sweep.Schedules {
+		at := fmt.Sprintf("sweep.schedules[%d]", i)
+		if s.Sweep == "" { // the tag refuses others
+			fault(at+".sweep", nil, "is missing")
+		}
+		of := [2]string{s.Sweep, strings.TrimPrefix(s.Spaces, "/")}
+		switch err := filter.Check(s.Spaces); {
+		case s.Spaces == "":
+			fault(at+".spaces", nil, "is missing")
+		case err != nil:
+			fault(at+".spaces", s.Spaces, err.Error())
+		case seen[of] != "":
+			fault(at+".spaces", s.Spaces, "has a schedule of this sweep in "+seen[of])
+		}
+		seen[of] = at
+		if s.Schedule.Off() {
+			fault(at+".schedule", s.Schedule, "want a schedule: sweep.spaces leaves spaces out")
+		}
+		if validateSchedule(at+".schedule", s.Schedule, fault); s.Sweep == fixitySweep {
+			validateFixitySchedule(at+".schedule", s.Schedule, c.Fixity.shortestPeriod(s.Spaces), fault)
 		}
 	}
 }

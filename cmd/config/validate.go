@@ -41,7 +41,7 @@ func validate(c *Config, fault report) {
 	increasing("duplication.wait", c.Duplication.Wait, fault)
 	validatePolicies(c.Policies, fault)
 	validateFixity(c, fault)
-	validateSweep(c.Sweep, fault)
+	validateSweep(c, fault)
 	notNegative("reconcile.settle", c.Reconcile.Settle, fault)
 	notNegative("deletes.delay", c.Deletes.Delay, fault)
 	between("deletes.max_count", c.Deletes.MaxCount, 1_000_000_000_000, fault)
@@ -67,12 +67,12 @@ func validate(c *Config, fault report) {
 	}
 }
 
-// CheckSchedule returns why a sweep or job cannot have a schedule. The fixity sweep has a longest period.
-func CheckSchedule(c *Config, fixity bool, s schedule.Schedule) (err error) {
+// CheckSchedule returns why a sweep or job, or a sweep over the spaces of a pattern, cannot have a schedule. The fixity
+// sweep has a longest period.
+func CheckSchedule(c *Config, name, spaces string, s schedule.Schedule) (err error) {
 	fault := func(_ string, value any, reason string) { err = fmt.Errorf("%v: %s", value, reason) }
-	validateSchedule("", s, fault)
-	if shortest := c.Fixity.shortestPeriod(); err == nil && fixity && shortest > 0 && s.LongerThan(shortest) {
-		fault("", s, tooRare)
+	if validateSchedule("", s, fault); name == fixitySweep {
+		validateFixitySchedule("", s, c.Fixity.shortestPeriod(spaces), fault)
 	}
 	return err
 }

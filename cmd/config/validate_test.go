@@ -100,10 +100,27 @@ func TestValidate(t *testing.T) {
 		"sweep: {spaces: {duplication: {include: [a/1/b/c, \"a/1/b/[\"]}}}": "sweep.spaces.duplication.include[1] = " +
 			"a/1/b/[: \"a/1/b/[\": \"[\" is not a pattern",
 		"fixity: {periods: [{spaces: a/1/b/c, period: 1d}]}": "fixity.periods[0].spaces = a/1/b/c: \"a/1/b/c\" has more",
-		"reconcile: {every: 1d}":                             "reconcile.every: unknown setting",
-		"trim: {schedule: every 1s}":                         "trim.schedule = every 1s: want a period of 1m or more",
-		"trim: {schedule: off}":                              "",
-		"trim: {schedule: every 1m}":                         "",
+
+		"sweep: {schedules: [{sweep: fixity, spaces: a/*, schedule: every 30d}, {sweep: groups, spaces: a/*, " +
+			"schedule: every 1d}]}": "",
+		"sweep: {schedules: [{sweep: stats, spaces: a, schedule: every 1d}]}": "sweep.schedules[0].sweep = stats: " +
+			"want one of fixity, reconcile, duplication, groups",
+		"sweep: {schedules: [{spaces: a, schedule: every 1d}]}": "sweep.schedules[0].sweep: is missing",
+		"sweep: {schedules: [{sweep: fixity, spaces: a/1/b/c, schedule: every 1d}]}": "sweep.schedules[0].spaces = " +
+			"a/1/b/c: \"a/1/b/c\" has more",
+		"sweep: {schedules: [{sweep: fixity, schedule: every 1d}]}": "sweep.schedules[0].spaces: is missing",
+		"sweep: {schedules: [{sweep: groups, spaces: a, schedule: every 1d}, {sweep: groups, spaces: /a, " +
+			"schedule: every 2d}]}": "sweep.schedules[1].spaces = /a: has a schedule of this sweep in sweep.schedules[0]",
+		"sweep: {schedules: [{sweep: reconcile, spaces: a}]}": "sweep.schedules[0].schedule = off: want a schedule",
+		"sweep: {schedules: [{sweep: reconcile, spaces: a, schedule: every 1s}]}": "sweep.schedules[0].schedule = " +
+			"every 1s: want a period of 1m or more",
+		"sweep: {schedules: [{sweep: fixity, spaces: a, schedule: every 91d}]}": "sweep.schedules[0].schedule = " +
+			"every 91d: is longer than the shortest fixity.period",
+
+		"reconcile: {every: 1d}":     "reconcile.every: unknown setting",
+		"trim: {schedule: every 1s}": "trim.schedule = every 1s: want a period of 1m or more",
+		"trim: {schedule: off}":      "",
+		"trim: {schedule: every 1m}": "",
 		"audit: {exports: [{name: a, schedule: every 1d, space: acme/1/exports}]}": "",
 		"audit: {exports: [{name: a, space: acme/1/x}]}": "audit.exports[0].schedule = off: " +
 			"want a",

@@ -27,8 +27,9 @@ func newScheduleList() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "list",
 		Short: "List the schedules of sweeps and jobs",
-		Long: `Lists the schedule of each sweep and job. One that was set with 'millrace schedule set' counts in place of
-that of the settings of this command, which the row has as CONFIGURED.`,
+		Long: `Lists the schedules of each sweep and job. One that was set with 'millrace schedule set' counts in place of
+that of the settings of this command, which the row has as CONFIGURED. Of the rows of a sweep, the first one whose
+SPACES match a space counts for it, and the one without SPACES for all others.`,
 		Args: exactly(0),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
@@ -38,7 +39,10 @@ that of the settings of this command, which the row has as CONFIGURED.`,
 				}
 				rows := make([]scheduleRow, len(all))
 				for i, in := range all {
-					rows[i] = scheduleRow{Name: in.Name, Schedule: in.Schedule.String(), Configured: in.Configured.String()}
+					rows[i] = scheduleRow{Name: in.Name, Spaces: in.Spaces, Schedule: in.Schedule.String()}
+					if in.Configured != nil {
+						rows[i].Configured = in.Configured.String()
+					}
 					if set := in.Set; set != nil {
 						rows[i].By, rows[i].Reason, rows[i].Set = set.GetWho(), set.GetReason(), timeOf(set.GetTime())
 					}
@@ -55,21 +59,23 @@ that of the settings of this command, which the row has as CONFIGURED.`,
 // A scheduleRow is the schedule of a sweep or job in a list.
 type scheduleRow struct {
 	Name       string     `json:"name"`
+	Spaces     string     `json:"spaces"` // a pattern; empty: all that match none of the rows before
 	Schedule   string     `json:"schedule"`
-	Configured string     `json:"configured"`
-	Set        *time.Time `json:"set"` // null: the configured one counts
+	Configured string     `json:"configured"` // empty: none for these spaces
+	Set        *time.Time `json:"set"`        // null: the configured one counts
 	By         string     `json:"by"`
 	Reason     string     `json:"reason"`
 }
 
 func scheduleTable() table[scheduleRow] {
-	return table[scheduleRow]{"NAME\tSCHEDULE\tCONFIGURED\tSET\tBY\tREASON", func(r scheduleRow) []string {
-		return []string{r.Name, r.Schedule, r.Configured, stamp(r.Set), r.By, r.Reason}
+	return table[scheduleRow]{"NAME\tSPACES\tSCHEDULE\tCONFIGURED\tSET\tBY\tREASON", func(r scheduleRow) []string {
+		return []string{r.Name, r.Spaces, r.Schedule, r.Configured, stamp(r.Set), r.By, r.Reason}
 	}}
 }
 
 func newScheduleSet() *cobra.Command {
-	c := scheduleCommand("set NAME SCHEDULE --reason TEXT", func(args []string) (*schedule.Schedule, error) {
+	const use = "set NAME SCHEDULE [--spaces PATTERN] --reason TEXT"
+	c := scheduleCommand(use, func(args []string) (*schedule.Schedule, error) {
 		if len(args) == 0 {
 			return nil, fmt.Errorf("%w: the schedule is missing, such as 'every 12h'", usage.Err)
 		}
@@ -87,21 +93,29 @@ that is under way goes on within the windows of the new schedule; with off it wa
 refuse the schedule keeps to its settings, and logs it. The job trim has none if trim.schedule is off in the settings,
 as the rights to delete records may be missing then.
 
-Exit codes: 0 fine, 1 error, 2 usage, 5 precondition: the settings would refuse the schedule, 130 interrupted.`
+With --spaces the schedule is that of some spaces of the sweep fixity, reconcile, duplication or groups, as
+ACCOUNT[/STORE[/SPACE]], with * and ? for any characters of a name; of a pair of stores, one that matches suffices.
+Schedules of spaces count before that of the sweep, also if that is off: those that were set, SPACE before STORE before
+ACCOUNT and the newest first, then those of sweep.schedules. 'millrace schedule list' shows them in this order. To stop
+a sweep in all spaces, use 'millrace sweep pause'.
+
+Exit codes: 0 fine, 1 error, 2 usage, 5 precondition: the settings would refuse the schedule, or the sweep or job has
+none of spaces, 130 interrupted.`
 	return c
 }
 
 func newScheduleReset() *cobra.Command {
-	c := scheduleCommand("reset NAME --reason TEXT", func(args []string) (*schedule.Schedule, error) {
+	c := scheduleCommand("reset NAME [--spaces PATTERN] --reason TEXT", func(args []string) (*schedule.Schedule, error) {
 		if len(args) > 0 {
 			return nil, fmt.Errorf("%w: name one sweep or job", usage.Err)
 		}
 		return nil, nil
 	})
 	c.Short = "Let the settings say when rounds of a sweep, or iterations of a job, begin"
-	c.Long = `Withdraws 'millrace schedule set': the schedule of the settings of each process counts again.
+	c.Long = `Withdraws 'millrace schedule set': the schedule of the settings of each process counts again. With --spaces
+it withdraws the one that was set with the same pattern.
 
-Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted.`
+Exit codes: 0 fine, 1 error, 2 usage, 5 precondition: none was set with the pattern, 130 interrupted.`
 	return c
 }
 
@@ -109,8 +123,8 @@ Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted.`
 // the name; nil: that of the settings.
 func scheduleCommand(use string, parse func(args []string) (*schedule.Schedule, error)) *cobra.Command {
 	var (
-		f      engineFlags
-		reason string
+		f              engineFlags
+		spaces, reason string
 	)
 	c := &cobra.Command{
 		Use: use,
@@ -130,15 +144,18 @@ func scheduleCommand(use string, parse func(args []string) (*schedule.Schedule, 
 				return err
 			}
 			err = f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				err := a.SetSchedule(ctx, args[0], s, app.Actor{Who: currentUser(), Reason: reason, From: "cli"})
-				if err != nil {
+				of := app.ScheduleTarget{Name: args[0], Spaces: spaces}
+				if err := a.SetSchedule(ctx, of, s, app.Actor{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 					return err
 				}
 				text := "the schedule of the settings"
-				if s != nil {
+				switch {
+				case s != nil:
 					text = s.String()
+				case spaces != "":
+					text = "withdrawn: 'millrace schedule list' shows what counts"
 				}
-				_, err = fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", args[0], text)
+				_, err := fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", of, text)
 				return err
 			})
 			if unknown := (*app.UnknownNameError)(nil); errors.As(err, &unknown) {
@@ -148,6 +165,7 @@ func scheduleCommand(use string, parse func(args []string) (*schedule.Schedule, 
 		},
 	}
 	f.register(c)
+	c.Flags().StringVar(&spaces, "spaces", "", "the spaces of the sweep, as ACCOUNT[/STORE[/SPACE]]; default: all others")
 	c.Flags().StringVar(&reason, "reason", "", "the reason, which is recorded")
 	return c
 }

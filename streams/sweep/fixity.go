@@ -81,9 +81,9 @@ type FixityRounds struct {
 	Large int64
 	// Page is the number of copies per page [1000].
 	Page int
-	// Next returns when the round after one is due that began at started; the zero time: never. A copy that would become
-	// due before the next round is due now. nil: there are no scheduled rounds.
-	Next func(started time.Time) time.Time
+	// Next returns when the round over a space after one is due that began at started; the zero time: never. A copy that
+	// would become due before the next round is due now. nil: there are no scheduled rounds.
+	Next func(space schemas.Copy, started time.Time) time.Time
 	// MaxWait is how long a round waits for results after its last request [7 days]. Then it ends without them.
 	MaxWait time.Duration
 }

@@ -59,7 +59,7 @@ func (s *fixitySweep) interval(r Round) time.Duration {
 	if s.Next == nil {
 		return 0
 	}
-	next := s.Next(r.Started)
+	next := s.Next(s.space, r.Started)
 	if next.IsZero() {
 		return 0
 	}

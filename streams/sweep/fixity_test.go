@@ -74,7 +74,7 @@ func TestRoundWaitsForResults(t *testing.T) {
 				begun, c := w.begun, w.config()
 				c.Next = nil
 				if tt.interval > 0 {
-					c.Next = func(started time.Time) time.Time { return started.Add(hours(tt.interval)) }
+					c.Next = func(_ schemas.Copy, started time.Time) time.Time { return started.Add(hours(tt.interval)) }
 				}
 				w.handled = func() bool { return time.Since(begun) >= hours(tt.queued) }
 				c.Results = resultsFunc{w, func() {
@@ -324,7 +324,7 @@ func TestDueBeforeTheNextRound(t *testing.T) {
 		c := w.config()
 		c.Period = tt.period
 		if tt.interval > 0 {
-			c.Next = func(started time.Time) time.Time { return started.Add(tt.interval) }
+			c.Next = func(_ schemas.Copy, started time.Time) time.Time { return started.Add(tt.interval) }
 		}
 		if _, err := w.run(c, nil); err != nil {
 			t.Fatal(name, err)
