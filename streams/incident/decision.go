@@ -73,6 +73,18 @@ func (b *Board) Approval(s Subject) *pb.IncidentStep {
 	return nil
 }
 
+// Ended returns the ids of the approvals of s that ended when its incident was closed, also if that is open again. It
+// knows those in the steps that the record carries.
+func (b *Board) Ended(s Subject) (refs []string) {
+	ended := false
+	for _, step := range slices.Backward(b.get(s.Key()).GetSteps()) {
+		if ended = ended || step.GetAction() == stepClosed; ended && step.GetAction() == stepApproved {
+			refs = append(refs, step.GetRef())
+		}
+	}
+	return refs
+}
+
 // A Phase says how far the work on an incident is.
 type Phase int
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -90,7 +91,7 @@ func (s *Steward) underWay(owns func(key string) bool) map[string]string {
 			continue
 		}
 		about := heldOf(schemas.CopyOf(i).WithoutItem())
-		step := s.board.Approval(about)
+		step := s.childrenApproval(about)
 		if step != nil && owns(parentKey(about)) && childApproval(i, about, step).GetId() == id {
 			sent[key] = id
 		}
@@ -103,7 +104,7 @@ func (s *Steward) underWay(owns func(key string) bool) map[string]string {
 func (s *Steward) childApprovals(
 	about incident.Subject, sent map[string]string,
 ) (approvals []schemas.Message, rest bool) {
-	step := s.board.Approval(about)
+	step := s.childrenApproval(about)
 	if step == nil {
 		return nil, false
 	}
@@ -183,6 +184,24 @@ func (s *Steward) isExpired(about incident.Subject) bool {
 		time.Since(approval.GetTime().AsTime()) > s.config.Round(space)
 }
 
+// approval returns the step with which an operator approved held repairs; nil if there is none, or it has ended. It may
+// end before closeParents closes the incident.
+func (s *Steward) approval(about incident.Subject) *pb.IncidentStep {
+	if s.isExpired(about) {
+		return nil
+	}
+	return s.board.Approval(about)
+}
+
+// childrenApproval is approval for copies; nil while repairs are off in the store, since approvals of copies have no
+// effect then.
+func (s *Steward) childrenApproval(about incident.Subject) *pb.IncidentStep {
+	if s.stores.RepairMode(about.Account, about.Store, time.Now()) == Off {
+		return nil
+	}
+	return s.approval(about)
+}
+
 // parentKey returns the key of the partition of a parent, which is that of the decisions about it.
 func parentKey(about incident.Subject) string {
 	return schemas.ItemKey(about.Incident().GetAccount(), about.Space, "")
@@ -193,7 +212,7 @@ func parentKey(about incident.Subject) string {
 func childApproval(i *pb.Incident, about incident.Subject, parent *pb.IncidentStep) *pb.AdminAction {
 	seen := seen(i, nil) // of a missing copy no event counts, and older stewards know none
 	return &pb.AdminAction{
-		Id:   schemas.ID("approve-child", parent.GetRef(), i.GetId(), seen),
+		Id:   childID(parent.GetRef(), i.GetId(), seen),
 		Time: later(parent.GetTime(), i.GetUpdated()),
 		Who:  parent.GetBy(), Action: ActionApprove, Target: schemas.IncidentKey(i),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
@@ -210,10 +229,17 @@ func reasonOf(parent incident.Subject, step *pb.IncidentStep) string {
 // approver is AdminAction.From of the approvals that childApproval and spaceApproval make.
 const approver = "steward"
 
-// isWithdrawn reports whether a is the approval of i that follows from that of a parent, which was closed since.
-func (s *Steward) isWithdrawn(i *pb.Incident, a *pb.AdminAction) bool {
-	return a.GetFrom() == approver &&
-		s.board.ClosedAt(heldOf(schemas.CopyOf(i).WithoutItem())).After(a.GetTime().AsTime())
+// isWithdrawn reports whether a is an approval that follows from that of a parent, which was closed since. child
+// identifies what a approves, as in its id. The steps of the parent say so whatever the clocks say; its times, if
+// another process has published the close without having read the approval.
+func (s *Steward) isWithdrawn(parent incident.Subject, a *pb.AdminAction, child ...string) bool {
+	return a.GetFrom() == approver && (s.board.ClosedAt(parent).After(a.GetTime().AsTime()) ||
+		slices.ContainsFunc(s.board.Ended(parent), func(ref string) bool { return childID(ref, child...) == a.GetId() }))
+}
+
+// childID returns the id of the approval of a child that follows from the approval ref of its parent.
+func childID(ref string, child ...string) string {
+	return schemas.ID(append([]string{"approve-child", ref}, child...)...)
 }
 
 // approveHeld records an approval of the repairs of a space, or of several spaces of a store, or why it has no effect.
@@ -231,7 +257,7 @@ func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 			" compare the clocks of operator and steward, and decide again", a.GetAction(),
 			a.GetTime().AsTime().Format(time.RFC3339), opened.Format(time.RFC3339)))
 	}
-	if store := incident.ParentOf(about); a.GetFrom() == approver && s.board.ClosedAt(store).After(a.GetTime().AsTime()) {
+	if s.isWithdrawn(incident.ParentOf(about), a, about.Incident().GetId()) {
 		return s.board.Outdated(ctx, about, d, a.GetAction()+": the approval of all spaces has ended")
 	}
 	counts, err := s.board.Decide(ctx, about, d)

@@ -122,14 +122,18 @@ func (s *Steward) heldParent(group incident.Subject) incident.Subject {
 }
 
 // spaceApprovals returns approvals of the held repairs of the spaces of an approved parent, and adds their ids to sent.
+// Each space gets one: it does not cover what is lost after the incident of the space was closed.
 func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (approvals []schemas.Message) {
-	step := s.board.Approval(p.about)
+	step := s.approval(p.about)
 	for _, space := range p.spaces {
 		opened := s.board.OpenedAt(space)
 		if step == nil || opened.IsZero() || s.board.Approval(space) != nil {
 			continue
 		}
 		a := spaceApproval(space, opened, p.about, step)
+		if slices.Contains(s.board.Ended(space), a.GetId()) {
+			continue
+		}
 		if sent[space] = a.GetId(); s.sentSpaces[space] != a.GetId() {
 			approvals = append(approvals, schemas.Message{Topic: schemas.Admin, Body: a})
 		}
@@ -142,7 +146,7 @@ func spaceApproval(
 	space incident.Subject, opened time.Time, about incident.Subject, step *pb.IncidentStep,
 ) *pb.AdminAction {
 	return &pb.AdminAction{
-		Id:   schemas.ID("approve-child", step.GetRef(), space.Incident().GetId(), opened.Format(time.RFC3339Nano)),
+		Id:   childID(step.GetRef(), space.Incident().GetId()),
 		Time: later(step.GetTime(), timestamppb.New(opened)),
 		Who:  step.GetBy(), Action: ActionApprove, Target: space.Key(),
 		Account: space.Account, Store: space.Store, Space: space.Space,
