@@ -190,3 +190,38 @@ func TestApprovalsOfStoreWithoutRepairs(t *testing.T) {
 		t.Errorf("after repairs are on: %v", got)
 	}
 }
+
+// A storm after a person has closed the parent of an earlier one is reported, also if the clock of the checker is behind
+// so that it dates the storm before the close.
+func TestStormAfterCloseByPerson(t *testing.T) {
+	for name, tt := range map[string]struct {
+		about incident.Subject
+		storm func(w *harness, prefix string)
+	}{
+		"group": {incident.Subject{Account: "acme", Store: "2", Space: "photos", Kind: incident.Grouped, Name: kindCorrupt},
+			func(w *harness, prefix string) { w.corrupt(prefix, groupAfter+10) }},
+		"held repairs": {photos, func(w *harness, prefix string) {
+			w.live = 2
+			w.lose(prefix, 3)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHarness(t)
+			tt.storm(w, "a")
+			w.update()
+			err := w.board.CloseBy(t.Context(), tt.about.Key(), w.decide(ActionClose, tt.about.Key())) // now: after the storms
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.restart()
+			w.steward.Assigned()
+			w.update()
+			w.checkParent(tt.about, shut)
+			tt.storm(w, "b")
+			w.restart()
+			w.steward.Assigned()
+			w.update()
+			w.checkParent(tt.about, open)
+		})
+	}
+}
