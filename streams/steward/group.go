@@ -90,8 +90,8 @@ func (s *Steward) group(i *pb.Incident) {
 	}
 }
 
-// joinedAt returns when a child comes to a parent, by the clock of its checker. To one that a person has closed it comes
-// after the close, whatever that clock says: the parent must open again.
+// joinedAt returns when a child comes to a parent, by the clock of its checker. To one that a person has closed it
+// comes after the close, whatever that clock says: the parent must open again.
 func (s *Steward) joinedAt(about incident.Subject, at time.Time) time.Time {
 	if closed := s.board.ClosedAt(about); s.board.Accepted(about) && !at.After(closed) {
 		return closed.Add(time.Millisecond)

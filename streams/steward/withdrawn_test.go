@@ -191,8 +191,8 @@ func TestApprovalsOfStoreWithoutRepairs(t *testing.T) {
 	}
 }
 
-// A storm after a person has closed the parent of an earlier one is reported, also if the clock of the checker is behind
-// so that it dates the storm before the close.
+// A storm after a person has closed the parent of an earlier one is reported, also if the clock of the checker is
+// behind so that it dates the storm before the close.
 func TestStormAfterCloseByPerson(t *testing.T) {
 	for name, tt := range map[string]struct {
 		about incident.Subject
