@@ -47,20 +47,23 @@ func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool)
 func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool) (done bool, err error) {
 	done = true
 	var approvals []schemas.Message
+	var opened []parent
 	sent, sentSpaces := s.underWay(owns), map[incident.Subject]string{}
 	for _, ofSpaces := range [...]bool{true, false} { // the others may be parents of these
 		for _, p := range s.parents() {
 			if (p.about.Space != "") != ofSpaces || !s.isParent(p) || !owns(parentKey(p.about)) {
 				continue
 			}
-			told, err := s.updateParent(ctx, p)
-			if err != nil {
+			if s.board.IsOpen(p.about) {
+				opened = append(opened, p)
+			}
+			if err := s.openParent(ctx, p); err != nil {
 				return false, err
 			}
 			more, rest := s.childApprovals(p.about, sent)
 			approvals = append(approvals, more...)
 			approvals = append(approvals, s.spaceApprovals(p, sentSpaces)...)
-			done = done && told && !rest
+			done = done && !rest
 		}
 	}
 	if err := s.closeParents(ctx, owns); err != nil {
@@ -73,7 +76,8 @@ func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool)
 		s.log.Info("approve the repairs of missing copies", "count", len(approvals))
 	}
 	s.sent, s.sentSpaces = sent, sentSpaces
-	return done, nil
+	told, err := s.updateDetails(ctx, opened)
+	return done && told, err
 }
 
 // isParent reports whether the incident about p is open or should be: incidents of copies name it, or it has several
@@ -126,27 +130,39 @@ func (s *Steward) childApprovals(
 	return approvals, rest
 }
 
-// updateParent opens a parent, or updates its detail, and has the incidents of spaces join it. It returns false if the
-// detail was updated too recently.
-func (s *Steward) updateParent(ctx context.Context, p parent) (told bool, err error) {
-	now, key := time.Now(), p.about.Key()
+// openParent opens a parent that is not open, and has the incidents of spaces join it.
+func (s *Steward) openParent(ctx context.Context, p parent) error {
 	switch {
-	case s.board.IsOpen(p.about) && now.Sub(s.updated[key]) < updateInterval:
 	case s.board.IsOpen(p.about):
-		told, err = true, s.board.Update(ctx, p.about, s.detail(p))
 	case !s.board.Accepted(p.about), // a person's close is for those until then
 		s.joined(p).After(s.board.ClosedAt(p.about)):
-		told, err = true, s.board.Open(ctx, p.about, s.detail(p))
+		if err := s.board.Open(ctx, p.about, s.detail(p)); err != nil {
+			return err
+		}
+		s.updated[p.about.Key()] = time.Now()
 	default:
-		return true, nil
+		return nil
 	}
-	if told {
-		s.updated[key] = now
+	return s.joinSpaces(ctx, p)
+}
+
+// updateDetails updates the details of open parents, those that have waited longest first. It comes last: the details
+// of many may take longer than a call has. It returns false if some were updated too recently.
+func (s *Steward) updateDetails(ctx context.Context, parents []parent) (done bool, err error) {
+	slices.SortStableFunc(parents, func(a, b parent) int { return s.updated[a.key].Compare(s.updated[b.key]) })
+	for _, p := range parents {
+		now := time.Now()
+		if now.Sub(s.updated[p.key]) < updateInterval {
+			return false, nil
+		}
+		if err := s.board.Update(ctx, p.about, s.detail(p)); err != nil {
+			return false, err
+		}
+		if s.board.IsOpen(p.about) { // closeParents may have closed it
+			s.updated[p.key] = now
+		}
 	}
-	if err != nil {
-		return false, err
-	}
-	return told, s.joinSpaces(ctx, p)
+	return true, nil
 }
 
 // closeParents closes the open parents that have no open child, and those whose approval is older than a round: what is
