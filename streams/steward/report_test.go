@@ -103,8 +103,8 @@ func TestOldestReportIsDue(t *testing.T) {
 	})
 }
 
-// A missing copy that is repaired without approval, since few are missing, does not come to the parent that a person has
-// closed: it is reported, and the parent stays closed.
+// A missing copy that is repaired without approval, since few are missing, does not come to the parent that a person
+// has closed: it is reported, and the parent stays closed.
 func TestReportBesideClosedParent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
