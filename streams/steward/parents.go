@@ -165,19 +165,22 @@ func (s *Steward) updateDetails(ctx context.Context, parents []parent) (done boo
 	return true, nil
 }
 
-// closeParents closes the open parents that have no open child, and those whose approval is older than a round: what is
-// lost later is another loss. Such a parent opens again if it has children.
+// closeParents closes the open parents that have no open child, and those whose approval is older than a round, or does
+// not cover a child: what is lost later is another loss. Such a parent opens again if it has children.
 func (s *Steward) closeParents(ctx context.Context, owns func(key string) bool) error {
-	parents := map[incident.Subject]bool{}
+	parents := map[incident.Subject]parent{}
 	for _, p := range s.parents() {
-		parents[p.about] = true
+		parents[p.about] = p
 	}
 	for _, kind := range [...]string{incident.RepairsHeld, incident.Grouped} {
 		for _, about := range s.board.OpenOf(kind) {
 			why := "no incident of it is open any more"
-			if s.isExpired(about) {
+			switch p, ok := parents[about]; {
+			case s.isExpired(about):
 				why = "the approval is older than the period of the checks"
-			} else if parents[about] {
+			case s.lostAgain(p):
+				why = "the approval has ended for a space that has lost copies again"
+			case ok:
 				continue
 			}
 			if !owns(parentKey(about)) {

@@ -122,7 +122,6 @@ func (s *Steward) heldParent(group incident.Subject) incident.Subject {
 }
 
 // spaceApprovals returns approvals of the held repairs of the spaces of an approved parent, and adds their ids to sent.
-// Each space gets one: it does not cover what is lost after the incident of the space was closed.
 func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (approvals []schemas.Message) {
 	step := s.approval(p.about)
 	for _, space := range p.spaces {
@@ -131,7 +130,7 @@ func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (ap
 			continue
 		}
 		a := spaceApproval(space, opened, p.about, step)
-		if slices.Contains(s.board.Ended(space), a.GetId()) {
+		if s.hasEnded(space, step) {
 			continue
 		}
 		if sent[space] = a.GetId(); s.sentSpaces[space] != a.GetId() {
@@ -139,6 +138,20 @@ func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (ap
 		}
 	}
 	return approvals
+}
+
+// hasEnded reports whether the approval of a space that follows from step, that of its parent, has ended. It does not
+// cover what is lost after the incident of the space was closed.
+func (s *Steward) hasEnded(space incident.Subject, step *pb.IncidentStep) bool {
+	return slices.Contains(s.board.Ended(space), childID(step.GetRef(), space.Incident().GetId()))
+}
+
+// lostAgain reports whether a parent was approved, and a space waits whose approval that follows from it has ended.
+func (s *Steward) lostAgain(p parent) bool {
+	step := s.approval(p.about)
+	return step != nil && slices.ContainsFunc(p.spaces, func(space incident.Subject) bool {
+		return s.board.Approval(space) == nil && s.hasEnded(space, step)
+	})
 }
 
 // spaceApproval returns the approval of the held repairs of a space that follows from that of their parent.

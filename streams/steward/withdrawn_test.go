@@ -129,8 +129,17 @@ func TestApprovalOfStoreEndsWithTheSpace(t *testing.T) {
 				w.deliver()
 			}
 			w.checkParent(s1, open)
+			w.checkParent(store, open) // it waits for another approval
 			if slices.ContainsFunc(w.orders, func(o *pb.DuplicationCommand) bool { return o.GetItem() == "b0" }) {
 				t.Error("the repair is ordered")
+			}
+			w.approveLate(store)
+			for range 2 {
+				w.deliver()
+				w.update()
+			}
+			if i := w.topic[schemas.Key(at.Account, at.Store, "s1", "b0", kindMissing)]; i.GetState() != repairing {
+				t.Errorf("after another approval: %v", i)
 			}
 		})
 	}
