@@ -125,7 +125,7 @@ func stillApplies(i *pb.Incident, a *pb.AdminAction) bool {
 		switch {
 		case a.GetIncident() != i.GetId(), a.GetSeen() != Seen(i) && a.GetSeen() != seen(i, nil):
 			return false
-		case a.GetSeen() == Seen(i):
+		case a.GetSeen() == Seen(i), a.GetFrom() == approver: // for the latter no event counts
 			return true
 		}
 	}

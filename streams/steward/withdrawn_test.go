@@ -234,3 +234,25 @@ func TestStormAfterCloseByPerson(t *testing.T) {
 		})
 	}
 }
+
+// The approval of a parent reaches a copy that a checker has found missing whose clock is an hour ahead, also after a
+// check by the clock of the others, which is older by these times.
+func TestApprovalOfCopyFoundAhead(t *testing.T) {
+	w := newHarness(t)
+	w.live = 2
+	w.lose("a", 1)
+	now := time.Now()
+	found := func(at time.Time) {
+		r := w.result(8, of("a1"))
+		r.Started, r.Finished = timestamppb.New(at), timestamppb.New(at.Add(time.Second))
+		w.handle(r)
+	}
+	w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: "a1"}] = live(want)
+	found(now.Add(time.Hour))
+	found(now)
+	w.checkState("a1", awaiting, stepOlder)
+	w.update()
+	w.approveLate(photos)
+	w.deliver()
+	w.checkState("a1", repairing, stepOrdered)
+}
