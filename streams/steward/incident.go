@@ -94,7 +94,8 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 }
 
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state
-// of its copy, and the newest event on record. It is the same for a record of the topic and for a row of the table.
+// of its copy, and the newest event on record; of one without an item, whose id does not change, when it was opened. It
+// is the same for a record of the topic and for a row of the table.
 func Seen(i *pb.Incident) string { return seen(i, i.GetLastEvent()) }
 
 func seen(i *pb.Incident, last *timestamppb.Timestamp) string {
@@ -110,6 +111,9 @@ func seen(i *pb.Incident, last *timestamppb.Timestamp) string {
 		for _, algorithm := range slices.Sorted(maps.Keys(digests)) {
 			parts = append(parts, algorithm, digests[algorithm])
 		}
+	}
+	if i.GetItem() == "" && i.GetOpened() != nil {
+		parts = append(parts, "opened", i.GetOpened().AsTime().Format(time.RFC3339Nano))
 	}
 	if last != nil {
 		parts = append(parts, "event", last.AsTime().Format(time.RFC3339Nano))

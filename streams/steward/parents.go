@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
@@ -261,6 +263,9 @@ func childID(ref string, child ...string) string {
 	return schemas.ID(append([]string{"approve-child", ref}, child...)...)
 }
 
+// seenOf returns what Seen does of held repairs that were opened at a time; nil: what it does in older programs.
+func seenOf(opened *timestamppb.Timestamp) string { return Seen(&pb.Incident{Opened: opened}) }
+
 // approveHeld records an approval of the repairs of a space, or of several spaces of a store, or why it has no effect.
 // UpdateParents hands it on to the children.
 func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
@@ -271,10 +276,14 @@ func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 		return nil
 	}
 	d := incident.Decision{By: a.GetWho(), Ref: a.GetId(), Reason: a.GetReason()}
-	if opened := s.board.OpenedAt(about); a.GetTime().AsTime().Before(opened) { // an approval of an earlier loss
+	opened := s.board.OpenedAt(about)
+	if a.GetTime().AsTime().Before(opened) { // an approval of an earlier loss
 		return s.board.Outdated(ctx, about, d, fmt.Sprintf("%s: it is of %s, and the incident was opened later, at %s;"+
 			" compare the clocks of operator and steward, and decide again", a.GetAction(),
 			a.GetTime().AsTime().Format(time.RFC3339), opened.Format(time.RFC3339)))
+	}
+	if seen := a.GetSeen(); seen != "" && seen != seenOf(timestamppb.New(opened)) && seen != seenOf(nil) {
+		return s.board.Outdated(ctx, about, d, a.GetAction()+": the incident was opened again since; decide again")
 	}
 	if s.isWithdrawn(incident.ParentOf(about), a, about.Incident().GetId()) {
 		return s.board.Outdated(ctx, about, d, a.GetAction()+": the approval of all spaces has ended")

@@ -256,3 +256,34 @@ func TestApprovalOfCopyFoundAhead(t *testing.T) {
 	w.deliver()
 	w.checkState("a1", repairing, stepOrdered)
 }
+
+// An approval of a parent is about the loss that the operator saw. When the tables are behind, the parent may have been
+// closed, and opened again for another loss.
+func TestApprovalOfAnEarlierLossThatWasRead(t *testing.T) {
+	w := newHarness(t)
+	w.live = 2
+	w.lose("a", 2)
+	w.update()
+	seen := proto.CloneOf(w.checkParent(photos, open))
+	for k := range 2 {
+		w.handle(w.result(1, of("a"+strconv.Itoa(k))))
+	}
+	w.update()
+	w.checkParent(photos, shut)
+	w.setClosed(photos)
+	w.lose("b", 3)
+	w.update()
+	w.checkParent(photos, open)
+	a := w.decide(ActionApprove, photos.Key())
+	a.Seen = Seen(seen)
+	w.handle(a)
+	w.update()
+	w.deliver()
+	if i := w.checkParent(photos, open); !hasStep(i, stepOutdated) {
+		t.Errorf("the steps are %q", actions(i))
+	}
+	w.checkState("b2", awaiting, stepHeld)
+	w.approveLate(photos)
+	w.deliver()
+	w.checkState("b2", repairing, stepOrdered)
+}
