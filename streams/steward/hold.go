@@ -42,7 +42,7 @@ func (s *Steward) holdMode(ctx context.Context, i *pb.Incident, c cause, mode Mo
 			return mode, nil
 		}
 	}
-	i.Parent, i.State, c.at = id, awaiting, s.joinedAt(about, c.at)
+	i.Parent, i.State, c.at = id, awaiting, s.joinedAt(about, notAhead(c.at))
 	s.step(i, stepHeld, c, "")
 	return Approve, nil
 }

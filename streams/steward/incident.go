@@ -74,9 +74,10 @@ func (s *Steward) step(i *pb.Incident, action string, c cause, detail string) {
 func clone(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
 
 // open returns a new incident caused by c. last is the previous incident of the same key, or nil. The one opened later
-// is the current one, so open never sets a time before that of last, even if the clocks of checkers differ.
+// is the current one, so open never sets a time before that of last, even if the clocks of checkers differ. Nor does it
+// set one in the future: a person may close the parent of the incident before.
 func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause) *pb.Incident {
-	opened := c.at
+	opened := notAhead(c.at)
 	if last != nil {
 		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), last.GetClosed().AsTime()} {
 			if at.After(opened) {
@@ -91,6 +92,14 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
 	s.group(i)
 	return i
+}
+
+// notAhead returns the time of a checker, or now if its clock is ahead.
+func notAhead(at time.Time) time.Time {
+	if now := time.Now(); at.After(now) {
+		return now
+	}
+	return at
 }
 
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state

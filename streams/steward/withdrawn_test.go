@@ -287,3 +287,39 @@ func TestApprovalOfAnEarlierLossThatWasRead(t *testing.T) {
 	w.deliver()
 	w.checkState("b2", repairing, stepOrdered)
 }
+
+// A parent that a person has closed stays closed, also if the clock of the checker that has found its children is ahead.
+func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
+	for name, tt := range map[string]struct {
+		about incident.Subject
+		row   int32
+	}{
+		"group": {incident.Subject{Account: "acme", Store: "2", Space: "photos", Kind: incident.Grouped,
+			Name: kindCorrupt}, 2},
+		"held repairs": {photos, 8},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHarness(t)
+			w.live = 2
+			ahead := timestamppb.New(time.Now().Add(time.Hour))
+			find := func(prefix string) {
+				for k := range groupAfter + 5 {
+					item := prefix + strconv.Itoa(k)
+					w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: item}] = live(want)
+					w.handle(w.result(tt.row, of(item), func(r *pb.FixityResult) { r.Started, r.Finished = ahead, ahead }))
+				}
+				w.update()
+			}
+			find("a")
+			w.checkParent(tt.about, open)
+			if err := w.board.CloseBy(t.Context(), tt.about.Key(), w.decide(ActionClose, tt.about.Key())); err != nil {
+				t.Fatal(err)
+			}
+			w.steward.Assigned()
+			w.update()
+			w.checkParent(tt.about, shut)
+			find("b")
+			w.checkParent(tt.about, open)
+		})
+	}
+}
