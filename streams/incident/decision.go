@@ -73,13 +73,18 @@ func (b *Board) Approval(s Subject) *pb.IncidentStep {
 	return nil
 }
 
-// Ended returns the ids of the approvals of s that ended when its incident was closed, also if that is open again. It
-// knows those in the steps that the record carries.
-func (b *Board) Ended(s Subject) (refs []string) {
+// Ended returns the ids of the approvals of s that ended when its incident was closed, also if that is open again; with
+// byPerson when an operator closed it. It knows those in the steps that the record carries.
+func (b *Board) Ended(s Subject, byPerson bool) (refs []string) {
 	ended := false
 	for _, step := range slices.Backward(b.get(s.Key()).GetSteps()) {
-		if ended = ended || step.GetAction() == stepClosed; ended && step.GetAction() == stepApproved {
-			refs = append(refs, step.GetRef())
+		switch step.GetAction() {
+		case stepClosed:
+			ended = ended || !byPerson || step.GetBy() != ""
+		case stepApproved:
+			if ended {
+				refs = append(refs, step.GetRef())
+			}
 		}
 	}
 	return refs

@@ -255,7 +255,7 @@ const approver = "steward"
 // another process has published the close without having read the approval.
 func (s *Steward) isWithdrawn(parent incident.Subject, a *pb.AdminAction, child ...string) bool {
 	return a.GetFrom() == approver && (s.board.ClosedAt(parent).After(a.GetTime().AsTime()) ||
-		slices.ContainsFunc(s.board.Ended(parent), func(ref string) bool { return childID(ref, child...) == a.GetId() }))
+		slices.ContainsFunc(s.board.Ended(parent, false), func(ref string) bool { return childID(ref, child...) == a.GetId() }))
 }
 
 // childID returns the id of the approval of a child that follows from the approval ref of its parent.

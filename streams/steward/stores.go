@@ -133,17 +133,19 @@ func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (ap
 		if s.hasEnded(space, step) {
 			continue
 		}
-		if sent[space] = a.GetId(); s.sentSpaces[space] != a.GetId() {
+		if sent[space] = a.GetId() + opened.Format(time.RFC3339Nano); s.sentSpaces[space] != sent[space] {
 			approvals = append(approvals, schemas.Message{Topic: schemas.Admin, Body: a})
 		}
 	}
 	return approvals
 }
 
-// hasEnded reports whether the approval of a space that follows from step, that of its parent, has ended. It does not
-// cover what is lost after the incident of the space was closed.
+// hasEnded reports whether the approval of a space that follows from step, that of its parent, has ended: an operator
+// has closed the incident of the space since, or step is older than a round over the space.
 func (s *Steward) hasEnded(space incident.Subject, step *pb.IncidentStep) bool {
-	return slices.Contains(s.board.Ended(space), childID(step.GetRef(), space.Incident().GetId()))
+	c := schemas.Copy{Account: space.Account, Store: space.Store, Space: space.Space}
+	return time.Since(step.GetTime().AsTime()) > s.config.Round(c) ||
+		slices.Contains(s.board.Ended(space, true), childID(step.GetRef(), space.Incident().GetId()))
 }
 
 // lostAgain reports whether a parent was approved, and a space waits whose approval that follows from it has ended.

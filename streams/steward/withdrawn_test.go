@@ -98,13 +98,20 @@ func TestWithdrawnFromSpaces(t *testing.T) {
 	}
 }
 
-// The approval of a store covers the incident of a space until that is closed: what is missing later is another loss,
-// or a person has withdrawn it.
+// The approval of a store covers the incident of a space, also if that is opened again, until a person has closed it, or
+// for a round over the space.
 func TestApprovalOfStoreEndsWithTheSpace(t *testing.T) {
 	for name, end := range map[string]func(*harness, incident.Subject){
 		"closed by a person": func(w *harness, s1 incident.Subject) { w.closeParent(s1) },
 		"expired": func(w *harness, s1 incident.Subject) {
-			w.age(s1, 2*w.steward.config.Round(at.WithoutItem()))
+			w.steward.config.Round = func(c schemas.Copy) time.Duration {
+				if c.Space == "" {
+					return 90 * 24 * time.Hour
+				}
+				return 7 * 24 * time.Hour
+			}
+			w.age(s1, 8*24*time.Hour)
+			w.age(incident.ParentOf(s1), 8*24*time.Hour)
 			w.steward.Assigned()
 			w.update()
 			w.checkParent(s1, shut)
@@ -120,6 +127,19 @@ func TestApprovalOfStoreEndsWithTheSpace(t *testing.T) {
 			w.deliver() // to the spaces, and not to the copies
 			s1 := heldOf(schemas.Copy{Account: "acme", Store: "2", Space: "s1"})
 			w.checkParent(s1, repairing)
+			for k := range 10 { // all copies are there again, and some are lost: the approval covers them
+				w.handle(w.result(1, of("a"+strconv.Itoa(k)), inSpace("s1")))
+			}
+			w.steward.Assigned()
+			w.update()
+			w.checkParent(s1, shut)
+			w.emptied(9, "s1")
+			for range 2 {
+				w.update()
+				w.deliver()
+			}
+			w.checkParent(s1, repairing)
+			w.checkParent(store, repairing)
 			end(w, s1)
 			w.records[schemas.Copy{Account: at.Account, Store: "1", Space: "s1", Item: "b0"}] = live(want)
 			w.handle(w.result(8, of("b0"), inSpace("s1")))
@@ -288,7 +308,8 @@ func TestApprovalOfAnEarlierLossThatWasRead(t *testing.T) {
 	w.checkState("b2", repairing, stepOrdered)
 }
 
-// A parent that a person has closed stays closed, also if the clock of the checker that has found its children is ahead.
+// A parent that a person has closed stays closed, also if the clock of the checker that has found its children is
+// ahead.
 func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
 	for name, tt := range map[string]struct {
 		about incident.Subject
