@@ -98,8 +98,8 @@ func TestWithdrawnFromSpaces(t *testing.T) {
 	}
 }
 
-// The approval of a store covers the incident of a space, also if that is opened again, until a person has closed it, or
-// for a round over the space.
+// The approval of a store covers the incident of a space, also if that is opened again, until a person has closed it,
+// or for a round over the space.
 func TestApprovalOfStoreEndsWithTheSpace(t *testing.T) {
 	for name, end := range map[string]func(*harness, incident.Subject){
 		"closed by a person": func(w *harness, s1 incident.Subject) { w.closeParent(s1) },
