@@ -254,8 +254,9 @@ const approver = "steward"
 // identifies what a approves, as in its id. The steps of the parent say so whatever the clocks say; its times, if
 // another process has published the close without having read the approval.
 func (s *Steward) isWithdrawn(parent incident.Subject, a *pb.AdminAction, child ...string) bool {
-	return a.GetFrom() == approver && (s.board.ClosedAt(parent).After(a.GetTime().AsTime()) ||
-		slices.ContainsFunc(s.board.Ended(parent, false), func(ref string) bool { return childID(ref, child...) == a.GetId() }))
+	isOf := func(ref string) bool { return childID(ref, child...) == a.GetId() }
+	return a.GetFrom() == approver &&
+		(s.board.ClosedAt(parent).After(a.GetTime().AsTime()) || slices.ContainsFunc(s.board.Ended(parent, false), isOf))
 }
 
 // childID returns the id of the approval of a child that follows from the approval ref of its parent.
