@@ -254,7 +254,7 @@ const approver = "steward"
 // identifies what a approves, as in its id. The steps of the parent say so whatever the clocks say; its times, if
 // another process has published the close without having read the approval.
 func (s *Steward) isWithdrawn(parent incident.Subject, a *pb.AdminAction, child ...string) bool {
-	isOf := func(ref string) bool { return childID(ref, child...) == a.GetId() }
+	isOf := func(e incident.EndedApproval) bool { return childID(e.Ref, child...) == a.GetId() }
 	return a.GetFrom() == approver &&
 		(s.board.ClosedAt(parent).After(a.GetTime().AsTime()) || slices.ContainsFunc(s.board.Ended(parent, false), isOf))
 }
@@ -286,7 +286,7 @@ func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 	if seen := a.GetSeen(); seen != "" && seen != seenOf(timestamppb.New(opened)) && seen != seenOf(nil) {
 		return s.board.Outdated(ctx, about, d, a.GetAction()+": the incident was opened again since; decide again")
 	}
-	if s.isWithdrawn(incident.ParentOf(about), a, about.Incident().GetId()) {
+	if s.isWithdrawn(incident.ParentOf(about), a, about.Incident().GetId(), opened.Format(time.RFC3339Nano)) {
 		return s.board.Outdated(ctx, about, d, a.GetAction()+": the approval of all spaces has ended")
 	}
 	counts, err := s.board.Decide(ctx, about, d)

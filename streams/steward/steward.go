@@ -104,8 +104,8 @@ type Steward struct {
 	seed    maphash.Seed
 
 	publisher schemas.Publisher
-	// sent and sentSpaces have the ids of the approvals of children that were published and are not in effect yet, the
-	// latter with the time of opening, and updated when parents were updated last, by key. Only UpdateParents uses them.
+	// sent and sentSpaces have the ids of the approvals of children that were published and are not in effect yet, and
+	// updated when parents were updated last, by key. Only UpdateParents uses them.
 	sent       map[string]string
 	sentSpaces map[incident.Subject]string
 	updated    map[string]time.Time

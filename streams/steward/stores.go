@@ -133,7 +133,7 @@ func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (ap
 		if s.hasEnded(space, step) {
 			continue
 		}
-		if sent[space] = a.GetId() + opened.Format(time.RFC3339Nano); s.sentSpaces[space] != sent[space] {
+		if sent[space] = a.GetId(); s.sentSpaces[space] != a.GetId() {
 			approvals = append(approvals, schemas.Message{Topic: schemas.Admin, Body: a})
 		}
 	}
@@ -145,7 +145,9 @@ func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (ap
 func (s *Steward) hasEnded(space incident.Subject, step *pb.IncidentStep) bool {
 	c := schemas.Copy{Account: space.Account, Store: space.Store, Space: space.Space}
 	return time.Since(step.GetTime().AsTime()) > s.config.Round(c) ||
-		slices.Contains(s.board.Ended(space, true), childID(step.GetRef(), space.Incident().GetId()))
+		slices.ContainsFunc(s.board.Ended(space, true), func(e incident.EndedApproval) bool {
+			return e.Ref == childID(step.GetRef(), space.Incident().GetId(), e.Opened.Format(time.RFC3339Nano))
+		})
 }
 
 // lostAgain reports whether a parent was approved, and a space waits whose approval that follows from it has ended.
@@ -161,7 +163,7 @@ func spaceApproval(
 	space incident.Subject, opened time.Time, about incident.Subject, step *pb.IncidentStep,
 ) *pb.AdminAction {
 	return &pb.AdminAction{
-		Id:   childID(step.GetRef(), space.Incident().GetId()),
+		Id:   childID(step.GetRef(), space.Incident().GetId(), opened.Format(time.RFC3339Nano)),
 		Time: later(step.GetTime(), timestamppb.New(opened)),
 		Who:  step.GetBy(), Action: ActionApprove, Target: space.Key(),
 		Account: space.Account, Store: space.Store, Space: space.Space,

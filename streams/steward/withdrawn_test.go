@@ -165,6 +165,35 @@ func TestApprovalOfStoreEndsWithTheSpace(t *testing.T) {
 	}
 }
 
+// A copy whose approval ended with the incident of its space gets another one when the approval of the store covers the
+// space again.
+func TestApprovedAgainInTheNextWave(t *testing.T) {
+	w := newHarness(t)
+	w.live = 10
+	w.emptied(10, "s1", "s2")
+	store := incident.Subject{Account: "acme", Store: "2", Kind: incident.RepairsHeld}
+	s1 := heldOf(schemas.Copy{Account: "acme", Store: "2", Space: "s1"})
+	w.approveLate(store)
+	w.deliver()
+	w.update()
+	late := w.actions // of the copies
+	w.actions = nil
+	if err := w.board.Close(t.Context(), s1, "no incident of it is open any more"); err != nil {
+		t.Fatal(err)
+	}
+	w.actions = late
+	w.deliver()
+	for range 3 {
+		w.steward.Assigned()
+		w.update()
+		w.deliver()
+	}
+	w.checkParent(s1, repairing)
+	if got := w.missingStates(); got[awaiting] > 0 {
+		t.Errorf("copies wait: %v", got)
+	}
+}
+
 // An approval ends after a round also if nothing has happened since.
 func TestExpiredApprovalOrdersNothing(t *testing.T) {
 	w := newHarness(t)
