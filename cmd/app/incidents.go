@@ -178,6 +178,9 @@ func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Actor) error
 	// It needs its own table and board: those of the process run only while its roles run.
 	b := incident.NewBoard(a.producer, a.log)
 	return a.readTable(ctx, schemas.Incidents, incidentsTo(b.Apply), func(ctx context.Context) error {
+		if b.OpenedAgain(i) {
+			return fmt.Errorf("close incident %s: %w", done.GetTarget(), incident.ErrOtherIncident)
+		}
 		return b.CloseBy(ctx, done.GetTarget(), done)
 	})
 }

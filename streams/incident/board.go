@@ -116,6 +116,13 @@ func (b *Board) CloseBy(ctx context.Context, key string, a *pb.AdminAction) erro
 	return b.closeIf(ctx, key, a.GetIncident(), step)
 }
 
+// OpenedAgain reports whether the incident of the key of i is open and was opened after i was, so that a decision about
+// i is not about it. Without a time of opening in i it is not known.
+func (b *Board) OpenedAgain(i *pb.Incident) bool {
+	now := b.get(schemas.IncidentKey(i))
+	return !closed(now) && i.GetOpened() != nil && now.GetOpened().AsTime().After(i.GetOpened().AsTime())
+}
+
 // differs reports whether i has another id than id. An empty id matches every incident.
 func differs(i *pb.Incident, id string) bool { return id != "" && i.GetId() != id }
 

@@ -277,6 +277,30 @@ func TestClosedByAPerson(t *testing.T) {
 	}
 }
 
+// An incident that was opened again is not the one that an operator has read, although it has the same id.
+func TestOpenedAgain(t *testing.T) {
+	var l topic
+	b := l.board()
+	check := func(i *pb.Incident, want bool) {
+		t.Helper()
+		if got := b.OpenedAgain(i); got != want {
+			t.Errorf("got %v of %v", got, i)
+		}
+	}
+	check(behind.Incident(), false)
+	must(t, b.Open(t.Context(), behind, "2 records"))
+	first := l.records[0]
+	check(first, false)
+	must(t, b.Open(t.Context(), behind, "3 records"))
+	check(first, false)
+	must(t, b.Close(t.Context(), behind, "has caught up"))
+	check(first, false)
+	must(t, b.Open(t.Context(), behind, "1 record"))
+	check(first, true)
+	check(l.records[len(l.records)-1], false)
+	check(behind.Incident(), false)
+}
+
 // The incidents of the runtime have an id per event, and an operator closes them.
 func TestIncidentWithAnIDOfItsOwn(t *testing.T) {
 	var l topic

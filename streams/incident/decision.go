@@ -73,6 +73,32 @@ func (b *Board) Approval(s Subject) *pb.IncidentStep {
 	return nil
 }
 
+// An EndedApproval is an approval that ended when its incident, opened at Opened, was closed. Ref is the id of the
+// action.
+type EndedApproval struct {
+	Ref    string
+	Opened time.Time
+}
+
+// Ended returns the approvals of s that have ended, also if its incident is open again; with byPerson those that ended
+// when an operator closed it. It knows those in the steps that the record carries.
+func (b *Board) Ended(s Subject, byPerson bool) (all []EndedApproval) {
+	var last EndedApproval
+	for _, step := range b.get(s.Key()).GetSteps() {
+		switch step.GetAction() {
+		case stepOpened:
+			last = EndedApproval{Opened: step.GetTime().AsTime()}
+		case stepApproved:
+			last.Ref = step.GetRef()
+		case stepClosed:
+			if last.Ref != "" && (!byPerson || step.GetBy() != "") {
+				all = append(all, last)
+			}
+		}
+	}
+	return all
+}
+
 // A Phase says how far the work on an incident is.
 type Phase int
 

@@ -3,6 +3,8 @@ package steward
 import (
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
@@ -84,5 +86,15 @@ func heldOf(space schemas.Copy) incident.Subject {
 func (s *Steward) group(i *pb.Incident) {
 	if about := groupOf(i, scopeOf(s.table.recent(i))); about.Kind != "" {
 		i.Parent = about.Incident().GetId()
+		i.Opened = timestamppb.New(s.joinedAt(about, i.GetOpened().AsTime()))
 	}
+}
+
+// joinedAt returns when a child comes to a parent, by the clock of its checker. To one that a person has closed it
+// comes after the close, whatever that clock says: the parent must open again.
+func (s *Steward) joinedAt(about incident.Subject, at time.Time) time.Time {
+	if closed := s.board.ClosedAt(about); s.board.Accepted(about) && !at.After(closed) {
+		return closed.Add(time.Millisecond)
+	}
+	return at
 }

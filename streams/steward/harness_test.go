@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
@@ -48,6 +49,7 @@ type harness struct {
 	live    int64             // copies on record in each space; negative: unknown
 	actions []*pb.AdminAction // published
 	refused error             // of the next Publish, which has no effect
+	slow    time.Duration     // a Publish takes
 	log     *slog.Logger
 	large   int64 // size of items of class large
 }
@@ -61,7 +63,12 @@ func (w *harness) Live(context.Context, schemas.Copy) (int64, error) {
 }
 
 // Publish implements schemas.Publisher for the board and for the approvals of children.
-func (w *harness) Publish(_ context.Context, msgs ...schemas.Message) error {
+func (w *harness) Publish(ctx context.Context, msgs ...schemas.Message) error {
+	if w.slow > 0 {
+		if err := retry.Sleep(ctx, w.slow); err != nil {
+			return err
+		}
+	}
 	if err := w.refused; err != nil {
 		w.refused = nil
 		return err

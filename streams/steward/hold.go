@@ -23,7 +23,7 @@ func (s *Steward) holdMode(ctx context.Context, i *pb.Incident, c cause, mode Mo
 	id := about.Incident().GetId()
 	const awaiting = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
 	switch {
-	case s.board.Approval(about) != nil:
+	case s.approval(about) != nil:
 		i.Parent = id
 		return Auto, nil
 	case i.GetParent() == id && i.GetState() == awaiting:
@@ -42,7 +42,7 @@ func (s *Steward) holdMode(ctx context.Context, i *pb.Incident, c cause, mode Mo
 			return mode, nil
 		}
 	}
-	i.Parent, i.State = id, awaiting
+	i.Parent, i.State, c.at = id, awaiting, s.joinedAt(about, notAhead(c.at))
 	s.step(i, stepHeld, c, "")
 	return Approve, nil
 }

@@ -74,9 +74,10 @@ func (s *Steward) step(i *pb.Incident, action string, c cause, detail string) {
 func clone(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
 
 // open returns a new incident caused by c. last is the previous incident of the same key, or nil. The one opened later
-// is the current one, so open never sets a time before that of last, even if the clocks of checkers differ.
+// is the current one, so open never sets a time before that of last, even if the clocks of checkers differ. Nor does it
+// set one in the future: a person may close the parent of the incident before.
 func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause) *pb.Incident {
-	opened := c.at
+	opened := notAhead(c.at)
 	if last != nil {
 		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), last.GetClosed().AsTime()} {
 			if at.After(opened) {
@@ -93,8 +94,17 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 	return i
 }
 
+// notAhead returns the time of a checker, or now if its clock is ahead.
+func notAhead(at time.Time) time.Time {
+	if now := time.Now(); at.After(now) {
+		return now
+	}
+	return at
+}
+
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state
-// of its copy, and the newest event on record. It is the same for a record of the topic and for a row of the table.
+// of its copy, and the newest event on record; of one without an item, whose id does not change, when it was opened. It
+// is the same for a record of the topic and for a row of the table.
 func Seen(i *pb.Incident) string { return seen(i, i.GetLastEvent()) }
 
 func seen(i *pb.Incident, last *timestamppb.Timestamp) string {
@@ -111,6 +121,9 @@ func seen(i *pb.Incident, last *timestamppb.Timestamp) string {
 			parts = append(parts, algorithm, digests[algorithm])
 		}
 	}
+	if i.GetItem() == "" && i.GetOpened() != nil {
+		parts = append(parts, "opened", i.GetOpened().AsTime().Format(time.RFC3339Nano))
+	}
 	if last != nil {
 		parts = append(parts, "event", last.AsTime().Format(time.RFC3339Nano))
 	}
@@ -125,7 +138,7 @@ func stillApplies(i *pb.Incident, a *pb.AdminAction) bool {
 		switch {
 		case a.GetIncident() != i.GetId(), a.GetSeen() != Seen(i) && a.GetSeen() != seen(i, nil):
 			return false
-		case a.GetSeen() == Seen(i):
+		case a.GetSeen() == Seen(i), a.GetFrom() == approver: // for the latter no event counts
 			return true
 		}
 	}

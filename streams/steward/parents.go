@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -46,20 +49,23 @@ func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool)
 func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool) (done bool, err error) {
 	done = true
 	var approvals []schemas.Message
+	var opened []parent
 	sent, sentSpaces := s.underWay(owns), map[incident.Subject]string{}
 	for _, ofSpaces := range [...]bool{true, false} { // the others may be parents of these
 		for _, p := range s.parents() {
 			if (p.about.Space != "") != ofSpaces || !s.isParent(p) || !owns(parentKey(p.about)) {
 				continue
 			}
-			told, err := s.updateParent(ctx, p)
-			if err != nil {
+			if s.board.IsOpen(p.about) {
+				opened = append(opened, p)
+			}
+			if err := s.openParent(ctx, p); err != nil {
 				return false, err
 			}
 			more, rest := s.childApprovals(p.about, sent)
 			approvals = append(approvals, more...)
 			approvals = append(approvals, s.spaceApprovals(p, sentSpaces)...)
-			done = done && told && !rest
+			done = done && !rest
 		}
 	}
 	if err := s.closeParents(ctx, owns); err != nil {
@@ -72,7 +78,8 @@ func (s *Steward) updateParents(ctx context.Context, owns func(key string) bool)
 		s.log.Info("approve the repairs of missing copies", "count", len(approvals))
 	}
 	s.sent, s.sentSpaces = sent, sentSpaces
-	return done, nil
+	told, err := s.updateDetails(ctx, opened)
+	return done && told, err
 }
 
 // isParent reports whether the incident about p is open or should be: incidents of copies name it, or it has several
@@ -90,7 +97,7 @@ func (s *Steward) underWay(owns func(key string) bool) map[string]string {
 			continue
 		}
 		about := heldOf(schemas.CopyOf(i).WithoutItem())
-		step := s.board.Approval(about)
+		step := s.childrenApproval(about)
 		if step != nil && owns(parentKey(about)) && childApproval(i, about, step).GetId() == id {
 			sent[key] = id
 		}
@@ -103,7 +110,7 @@ func (s *Steward) underWay(owns func(key string) bool) map[string]string {
 func (s *Steward) childApprovals(
 	about incident.Subject, sent map[string]string,
 ) (approvals []schemas.Message, rest bool) {
-	step := s.board.Approval(about)
+	step := s.childrenApproval(about)
 	if step == nil {
 		return nil, false
 	}
@@ -125,42 +132,57 @@ func (s *Steward) childApprovals(
 	return approvals, rest
 }
 
-// updateParent opens a parent, or updates its detail, and has the incidents of spaces join it. It returns false if the
-// detail was updated too recently.
-func (s *Steward) updateParent(ctx context.Context, p parent) (told bool, err error) {
-	now, key := time.Now(), p.about.Key()
+// openParent opens a parent that is not open, and has the incidents of spaces join it.
+func (s *Steward) openParent(ctx context.Context, p parent) error {
 	switch {
-	case s.board.IsOpen(p.about) && now.Sub(s.updated[key]) < updateInterval:
 	case s.board.IsOpen(p.about):
-		told, err = true, s.board.Update(ctx, p.about, s.detail(p))
 	case !s.board.Accepted(p.about), // a person's close is for those until then
 		s.joined(p).After(s.board.ClosedAt(p.about)):
-		told, err = true, s.board.Open(ctx, p.about, s.detail(p))
+		if err := s.board.Open(ctx, p.about, s.detail(p)); err != nil {
+			return err
+		}
+		s.updated[p.about.Key()] = time.Now()
 	default:
-		return true, nil
+		return nil
 	}
-	if told {
-		s.updated[key] = now
-	}
-	if err != nil {
-		return false, err
-	}
-	return told, s.joinSpaces(ctx, p)
+	return s.joinSpaces(ctx, p)
 }
 
-// closeParents closes the open parents that have no open child, and those whose approval is older than a round: what is
-// lost later is another loss. Such a parent opens again if it has children.
+// updateDetails updates the details of open parents, those that have waited longest first. It comes last: the details
+// of many may take longer than a call has. It returns false if some were updated too recently.
+func (s *Steward) updateDetails(ctx context.Context, parents []parent) (done bool, err error) {
+	slices.SortStableFunc(parents, func(a, b parent) int { return s.updated[a.key].Compare(s.updated[b.key]) })
+	for _, p := range parents {
+		now := time.Now()
+		if now.Sub(s.updated[p.key]) < updateInterval {
+			return false, nil
+		}
+		if err := s.board.Update(ctx, p.about, s.detail(p)); err != nil {
+			return false, err
+		}
+		if s.board.IsOpen(p.about) { // closeParents may have closed it
+			s.updated[p.key] = now
+		}
+	}
+	return true, nil
+}
+
+// closeParents closes the open parents that have no open child, and those whose approval is older than a round, or does
+// not cover a child: what is lost later is another loss. Such a parent opens again if it has children.
 func (s *Steward) closeParents(ctx context.Context, owns func(key string) bool) error {
-	parents := map[incident.Subject]bool{}
+	parents := map[incident.Subject]parent{}
 	for _, p := range s.parents() {
-		parents[p.about] = true
+		parents[p.about] = p
 	}
 	for _, kind := range [...]string{incident.RepairsHeld, incident.Grouped} {
 		for _, about := range s.board.OpenOf(kind) {
 			why := "no incident of it is open any more"
-			if s.isExpired(about) {
+			switch p, ok := parents[about]; {
+			case s.isExpired(about):
 				why = "the approval is older than the period of the checks"
-			} else if parents[about] {
+			case s.lostAgain(p):
+				why = "the approval has ended for a space that has lost copies again"
+			case ok:
 				continue
 			}
 			if !owns(parentKey(about)) {
@@ -183,6 +205,24 @@ func (s *Steward) isExpired(about incident.Subject) bool {
 		time.Since(approval.GetTime().AsTime()) > s.config.Round(space)
 }
 
+// approval returns the step with which an operator approved held repairs; nil if there is none, or it has ended. It may
+// end before closeParents closes the incident.
+func (s *Steward) approval(about incident.Subject) *pb.IncidentStep {
+	if s.isExpired(about) {
+		return nil
+	}
+	return s.board.Approval(about)
+}
+
+// childrenApproval is approval for copies; nil while repairs are off in the store, since approvals of copies have no
+// effect then.
+func (s *Steward) childrenApproval(about incident.Subject) *pb.IncidentStep {
+	if s.stores.RepairMode(about.Account, about.Store, time.Now()) == Off {
+		return nil
+	}
+	return s.approval(about)
+}
+
 // parentKey returns the key of the partition of a parent, which is that of the decisions about it.
 func parentKey(about incident.Subject) string {
 	return schemas.ItemKey(about.Incident().GetAccount(), about.Space, "")
@@ -193,7 +233,7 @@ func parentKey(about incident.Subject) string {
 func childApproval(i *pb.Incident, about incident.Subject, parent *pb.IncidentStep) *pb.AdminAction {
 	seen := seen(i, nil) // of a missing copy no event counts, and older stewards know none
 	return &pb.AdminAction{
-		Id:   schemas.ID("approve-child", parent.GetRef(), i.GetId(), seen),
+		Id:   childID(parent.GetRef(), i.GetId(), seen),
 		Time: later(parent.GetTime(), i.GetUpdated()),
 		Who:  parent.GetBy(), Action: ActionApprove, Target: schemas.IncidentKey(i),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
@@ -210,11 +250,22 @@ func reasonOf(parent incident.Subject, step *pb.IncidentStep) string {
 // approver is AdminAction.From of the approvals that childApproval and spaceApproval make.
 const approver = "steward"
 
-// isWithdrawn reports whether a is the approval of i that follows from that of a parent, which was closed since.
-func (s *Steward) isWithdrawn(i *pb.Incident, a *pb.AdminAction) bool {
+// isWithdrawn reports whether a is an approval that follows from that of a parent, which was closed since. child
+// identifies what a approves, as in its id. The steps of the parent say so whatever the clocks say; its times, if
+// another process has published the close without having read the approval.
+func (s *Steward) isWithdrawn(parent incident.Subject, a *pb.AdminAction, child ...string) bool {
+	isOf := func(e incident.EndedApproval) bool { return childID(e.Ref, child...) == a.GetId() }
 	return a.GetFrom() == approver &&
-		s.board.ClosedAt(heldOf(schemas.CopyOf(i).WithoutItem())).After(a.GetTime().AsTime())
+		(s.board.ClosedAt(parent).After(a.GetTime().AsTime()) || slices.ContainsFunc(s.board.Ended(parent, false), isOf))
 }
+
+// childID returns the id of the approval of a child that follows from the approval ref of its parent.
+func childID(ref string, child ...string) string {
+	return schemas.ID(append([]string{"approve-child", ref}, child...)...)
+}
+
+// seenOf returns what Seen does of held repairs that were opened at a time; nil: what it does in older programs.
+func seenOf(opened *timestamppb.Timestamp) string { return Seen(&pb.Incident{Opened: opened}) }
 
 // approveHeld records an approval of the repairs of a space, or of several spaces of a store, or why it has no effect.
 // UpdateParents hands it on to the children.
@@ -226,12 +277,16 @@ func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 		return nil
 	}
 	d := incident.Decision{By: a.GetWho(), Ref: a.GetId(), Reason: a.GetReason()}
-	if opened := s.board.OpenedAt(about); a.GetTime().AsTime().Before(opened) { // an approval of an earlier loss
+	opened := s.board.OpenedAt(about)
+	if a.GetTime().AsTime().Before(opened) { // an approval of an earlier loss
 		return s.board.Outdated(ctx, about, d, fmt.Sprintf("%s: it is of %s, and the incident was opened later, at %s;"+
 			" compare the clocks of operator and steward, and decide again", a.GetAction(),
 			a.GetTime().AsTime().Format(time.RFC3339), opened.Format(time.RFC3339)))
 	}
-	if store := incident.ParentOf(about); a.GetFrom() == approver && s.board.ClosedAt(store).After(a.GetTime().AsTime()) {
+	if seen := a.GetSeen(); seen != "" && seen != seenOf(timestamppb.New(opened)) && seen != seenOf(nil) {
+		return s.board.Outdated(ctx, about, d, a.GetAction()+": the incident was opened again since; decide again")
+	}
+	if s.isWithdrawn(incident.ParentOf(about), a, about.Incident().GetId(), opened.Format(time.RFC3339Nano)) {
 		return s.board.Outdated(ctx, about, d, a.GetAction()+": the approval of all spaces has ended")
 	}
 	counts, err := s.board.Decide(ctx, about, d)

@@ -100,7 +100,7 @@ func (s *Steward) outdated(i *pb.Incident, a *pb.AdminAction) string {
 	switch {
 	case !stillApplies(i, a):
 		return "the incident has changed since the decision; decide again"
-	case s.isWithdrawn(i, a):
+	case s.isWithdrawn(heldOf(schemas.CopyOf(i).WithoutItem()), a, i.GetId(), a.GetSeen()):
 		return "the approval of all held repairs has ended"
 	}
 	return ""

@@ -128,7 +128,7 @@ func (s *Steward) parentOf(i *pb.Incident) incident.Subject {
 		return incident.Subject{}
 	}
 	if held := heldOf(schemas.CopyOf(i).WithoutItem()); i.GetKind() == kindMissing &&
-		(s.board.IsOpen(held) || s.table.isNamed(held)) {
+		(s.board.IsOpen(held) || s.table.isNamed(held) && !s.board.Accepted(held)) { // it is about to be opened
 		return held
 	}
 	return groupOf(i, scopeOf(s.table.recent(i)))

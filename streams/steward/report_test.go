@@ -102,3 +102,34 @@ func TestOldestReportIsDue(t *testing.T) {
 		}
 	})
 }
+
+// A missing copy that is repaired without approval, since few are missing, does not come to the parent that a person
+// has closed: it is reported, and the parent stays closed.
+func TestReportBesideClosedParent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := newHarness(t)
+		w.log = slog.New(slog.NewTextHandler(&log, nil))
+		w.restart()
+		w.live = 2
+		w.lose("a", 3)
+		w.update()
+		w.closeParent(photos)
+		time.Sleep(reportAfter)
+		w.update()
+		before := warnings(&log, "report incident")
+		w.live = 1000
+		w.lose("b", 1)
+		w.checkState("b0", repairing, stepOrdered)
+		w.update()
+		w.checkParent(photos, shut)
+		time.Sleep(reportAfter)
+		w.update()
+		w.checkParent(photos, shut)
+		if n := warnings(&log, "report incident") - before; n != 1 {
+			t.Errorf("%d reports, want one", n)
+		}
+		w.lose("c", 1)
+		w.checkState("c0", repairing, stepOrdered)
+	})
+}

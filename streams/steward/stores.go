@@ -123,13 +123,16 @@ func (s *Steward) heldParent(group incident.Subject) incident.Subject {
 
 // spaceApprovals returns approvals of the held repairs of the spaces of an approved parent, and adds their ids to sent.
 func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (approvals []schemas.Message) {
-	step := s.board.Approval(p.about)
+	step := s.approval(p.about)
 	for _, space := range p.spaces {
 		opened := s.board.OpenedAt(space)
 		if step == nil || opened.IsZero() || s.board.Approval(space) != nil {
 			continue
 		}
 		a := spaceApproval(space, opened, p.about, step)
+		if s.hasEnded(space, step) {
+			continue
+		}
 		if sent[space] = a.GetId(); s.sentSpaces[space] != a.GetId() {
 			approvals = append(approvals, schemas.Message{Topic: schemas.Admin, Body: a})
 		}
@@ -137,12 +140,30 @@ func (s *Steward) spaceApprovals(p parent, sent map[incident.Subject]string) (ap
 	return approvals
 }
 
+// hasEnded reports whether the approval of a space that follows from step, that of its parent, has ended: an operator
+// has closed the incident of the space since, or step is older than a round over the space.
+func (s *Steward) hasEnded(space incident.Subject, step *pb.IncidentStep) bool {
+	c := schemas.Copy{Account: space.Account, Store: space.Store, Space: space.Space}
+	return time.Since(step.GetTime().AsTime()) > s.config.Round(c) ||
+		slices.ContainsFunc(s.board.Ended(space, true), func(e incident.EndedApproval) bool {
+			return e.Ref == childID(step.GetRef(), space.Incident().GetId(), e.Opened.Format(time.RFC3339Nano))
+		})
+}
+
+// lostAgain reports whether a parent was approved, and a space waits whose approval that follows from it has ended.
+func (s *Steward) lostAgain(p parent) bool {
+	step := s.approval(p.about)
+	return step != nil && slices.ContainsFunc(p.spaces, func(space incident.Subject) bool {
+		return s.board.Approval(space) == nil && s.hasEnded(space, step)
+	})
+}
+
 // spaceApproval returns the approval of the held repairs of a space that follows from that of their parent.
 func spaceApproval(
 	space incident.Subject, opened time.Time, about incident.Subject, step *pb.IncidentStep,
 ) *pb.AdminAction {
 	return &pb.AdminAction{
-		Id:   schemas.ID("approve-child", step.GetRef(), space.Incident().GetId(), opened.Format(time.RFC3339Nano)),
+		Id:   childID(step.GetRef(), space.Incident().GetId(), opened.Format(time.RFC3339Nano)),
 		Time: later(step.GetTime(), timestamppb.New(opened)),
 		Who:  step.GetBy(), Action: ActionApprove, Target: space.Key(),
 		Account: space.Account, Store: space.Store, Space: space.Space,

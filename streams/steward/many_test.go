@@ -1,0 +1,53 @@
+package steward
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/incident"
+)
+
+// A store loses copies of more spaces than whose details can be published in the time of the calls of UpdateParents.
+// Details wait, and not the parent of the store and its approval.
+func TestManySpacesOfAStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newHarness(t)
+		w.live, w.slow = 10, 100*time.Millisecond
+		lost := 0
+		lose := func() { // another copy of each space
+			for k := range 400 {
+				space, item := fmt.Sprintf("s%03d", k), "a"+strconv.Itoa(lost)
+				w.records[schemas.Copy{Account: at.Account, Store: "1", Space: space, Item: item}] = live(want)
+				w.handle(w.result(8, of(item), inSpace(space)))
+			}
+			lost++
+		}
+		update := func(times int) {
+			for n := range times {
+				if n%6 == 0 {
+					lose()
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				_ = w.steward.UpdateParents(ctx, func(string) bool { return true }) // its time may be over
+				cancel()
+				time.Sleep(10 * time.Second)
+			}
+		}
+		for range 9 {
+			lose()
+		}
+		update(24)
+		store := incident.Subject{Account: "acme", Store: "2", Kind: incident.RepairsHeld}
+		w.checkParent(store, open)
+		w.handle(w.decide(ActionApprove, store.Key()))
+		update(1)
+		if len(w.actions) != 400 {
+			t.Errorf("%d approvals of spaces", len(w.actions))
+		}
+	})
+}
