@@ -114,7 +114,7 @@ func (a *App) checkSchedule(of ScheduleTarget, s schedule.Schedule) error {
 	if of.Name == trimJob && a.cfg.Trim.Schedule.Off() && !s.Off() {
 		return errTrimOff
 	}
-	return config.CheckSchedule(a.cfg, of.Name == sweep.FixitySweep, s)
+	return config.CheckSchedule(a.cfg, of.Name, of.Spaces, s)
 }
 
 // errTrimOff refuses a schedule for the job trim. With trim.schedule off its rights may be left out of the logins.

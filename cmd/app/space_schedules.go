@@ -32,7 +32,7 @@ func (t ScheduleTarget) String() string {
 
 func parseTarget(text string) (t ScheduleTarget) {
 	t.Name, t.Spaces, _ = strings.Cut(text, " ")
-	return t
+	return t.normal()
 }
 
 // normal returns t with a pattern in the one form that identifies it.

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
@@ -111,4 +112,10 @@ func TestMonitorSweeps(t *testing.T) {
 	want("of a round that goes on too long", "fixity OPEN ")
 	last.Finished = timestamppb.New(s.begun)
 	want("when it has ended", "fixity CLOSED ")
+	last.Finished = nil
+	want("of another round that does", "fixity OPEN ")
+	daily.set = &schedules{}
+	daily.set.configure([]config.SpaceSchedule{
+		{Sweep: "fixity", Spaces: "acme/1", Schedule: schedule.MustParse("every 30d")}})
+	want("of one that may, by the schedule of its store", "fixity CLOSED ")
 }

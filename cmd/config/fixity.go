@@ -3,6 +3,8 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"math"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/streams/schedule"
@@ -110,16 +112,28 @@ func (f Fixity) PeriodOf(account, store, space string) time.Duration {
 	return f.Period
 }
 
-func (f Fixity) shortestPeriod() time.Duration {
-	shortest := f.Period
+// shortestPeriod returns the shortest period that a space may have that a pattern matches, or any space if that is
+// empty. An entry with the same pattern, or with its first parts, matches all of them, so that later ones do not count.
+func (f Fixity) shortestPeriod(spaces string) time.Duration {
+	shortest := time.Duration(math.MaxInt64)
 	for _, p := range f.Periods {
 		shortest = min(shortest, p.Period)
+		if of := strings.Trim(p.Spaces, "/") + "/"; strings.HasPrefix(strings.TrimPrefix(spaces, "/")+"/", of) {
+			return shortest
+		}
 	}
-	return shortest
+	return min(shortest, f.Period)
 }
 
 // tooRare is what is wrong with a schedule of the fixity sweep.
 const tooRare = "is longer than the shortest fixity.period: copies would be checked too rarely"
+
+// validateFixitySchedule reports a schedule of the fixity sweep that is longer than a period of its spaces.
+func validateFixitySchedule(key string, s schedule.Schedule, shortest time.Duration, fault report) {
+	if shortest > 0 && s.LongerThan(shortest) {
+		fault(key, s, tooRare)
+	}
+}
 
 func validateFixity(c *Config, fault report) {
 	f := c.Fixity
@@ -128,7 +142,7 @@ func validateFixity(c *Config, fault report) {
 		fault("fixity.objective", f.Objective, "want more than 0% and less than 100%: the rest may be overdue")
 	}
 	notNegative("fixity.min_interval", f.MinInterval, fault)
-	shortest := f.shortestPeriod()
+	shortest := f.shortestPeriod("")
 	for i, p := range f.Periods {
 		at := fmt.Sprintf("fixity.periods[%d]", i)
 		positive(at+".period", p.Period, fault)

@@ -45,12 +45,13 @@ type SpaceSchedule struct {
 	// The spaces, as ACCOUNT[/STORE[/SPACE]]; * and ? stand for any characters of a name. Of a pair of stores, one that
 	// matches suffices.
 	Spaces string `key:"spaces"`
-	// When a round begins over each of them. For none, leave them out with sweep.spaces.
+	// When a round begins over each of them, of fixity at least once in the shortest of their periods. For none, leave
+	// them out with sweep.spaces.
 	Schedule schedule.Schedule `key:"schedule"`
 }
 
 // SpaceSweeps returns the names of the sweeps that have schedules of spaces.
-func SpaceSweeps() []string { return []string{"fixity", "reconcile", "duplication", "groups"} }
+func SpaceSweeps() []string { return []string{fixitySweep, "reconcile", "duplication", "groups"} }
 
 // SweepSpaces selects the spaces, and the items, of the scheduled rounds.
 type SweepSpaces struct {
@@ -80,13 +81,18 @@ type Reconcile struct {
 	Settle time.Duration `key:"settle"`
 }
 
+// fixitySweep is the name of the sweep whose rounds a period bounds.
+const fixitySweep = "fixity"
+
 func validateSweep(c *Config, fault report) {
 	s := c.Sweep
 	for key, is := range map[string]schedule.Schedule{
-		"fixity": s.Fixity, "reconcile": s.Reconcile, "duplication": s.Duplication, "groups": s.Groups, "stats": s.Stats,
+		"sweep.fixity": s.Fixity, "sweep.reconcile": s.Reconcile, "sweep.duplication": s.Duplication,
+		"sweep.groups": s.Groups, "sweep.stats": s.Stats,
 	} {
-		validateSweepSchedule(c, "sweep."+key, key == "fixity", is, fault)
+		validateSchedule(key, is, fault)
 	}
+	validateFixitySchedule("sweep.fixity", s.Fixity, c.Fixity.shortestPeriod(""), fault)
 	validateSpaceSchedules(c, fault)
 	between("sweep.max_backlog", s.MaxBacklog, 1_000_000_000, fault)
 	between("sweep.workers", s.Workers, 256, fault)
@@ -124,6 +130,8 @@ func validateSpaceSchedules(c *Config, fault report) {
 		if s.Schedule.Off() {
 			fault(at+".schedule", s.Schedule, "want a schedule: sweep.spaces leaves spaces out")
 		}
-		validateSweepSchedule(c, at+".schedule", s.Sweep == "fixity", s.Schedule, fault)
+		if validateSchedule(at+".schedule", s.Schedule, fault); s.Sweep == fixitySweep {
+			validateFixitySchedule(at+".schedule", s.Schedule, c.Fixity.shortestPeriod(s.Spaces), fault)
+		}
 	}
 }

@@ -67,19 +67,14 @@ func validate(c *Config, fault report) {
 	}
 }
 
-// CheckSchedule returns why a sweep or job cannot have a schedule. The fixity sweep has a longest period.
-func CheckSchedule(c *Config, fixity bool, s schedule.Schedule) (err error) {
+// CheckSchedule returns why a sweep or job, or a sweep over the spaces of a pattern, cannot have a schedule. The fixity
+// sweep has a longest period.
+func CheckSchedule(c *Config, name, spaces string, s schedule.Schedule) (err error) {
 	fault := func(_ string, value any, reason string) { err = fmt.Errorf("%v: %s", value, reason) }
-	validateSweepSchedule(c, "", fixity, s, fault)
-	return err
-}
-
-// validateSweepSchedule reports a schedule that the fixity sweep, or another sweep or job, cannot have.
-func validateSweepSchedule(c *Config, key string, fixity bool, s schedule.Schedule, fault report) {
-	validateSchedule(key, s, fault)
-	if shortest := c.Fixity.shortestPeriod(); fixity && shortest > 0 && s.LongerThan(shortest) {
-		fault(key, s, tooRare)
+	if validateSchedule("", s, fault); name == fixitySweep {
+		validateFixitySchedule("", s, c.Fixity.shortestPeriod(spaces), fault)
 	}
+	return err
 }
 
 // validateSchedule reports a period that is too short: what is due is looked for once a minute.

@@ -144,22 +144,27 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 // CheckSchedule refuses what the settings refuse.
 func TestCheckSchedule(t *testing.T) {
 	c := Default()
-	c.Fixity.Period, c.Fixity.Periods = 90*day, []SpacePeriod{{Spaces: "acme", Period: 10 * day}}
-	for text, want := range map[string][2]string{ // of the fixity sweep, and of others
-		"off":       {},
-		"every 1m":  {},
-		"every 10d": {},
-		"every 59s": {"every 59s: want a period of 1m or more", "every 59s: want a period of 1m or more"},
-		"every 11d": {"every 11d: " + tooRare, ""},
+	c.Fixity.Period = 90 * day
+	c.Fixity.Periods = []SpacePeriod{{Spaces: "/acme/2", Period: 100 * day}, {Spaces: "acme/3", Period: 10 * day}}
+	const short = "every 59s: want a period of 1m or more"
+	for _, tt := range []struct{ name, spaces, schedule, want string }{
+		{"fixity", "", "off", ""}, {"fixity", "", "every 1m", ""}, {"fixity", "", "every 10d", ""},
+		{"fixity", "", "every 59s", short}, {"reconcile", "", "every 59s", short}, {"groups", "a", "every 59s", short},
+		{"fixity", "", "every 11d", "every 11d: " + tooRare},
+		{"reconcile", "", "every 11d", ""}, {"trim", "", "every 11d", ""},
+		// The first period that matches all spaces of the pattern bounds it, and those before.
+		{"fixity", "acme/2", "every 100d", ""}, {"fixity", "/acme/2/maps", "every 100d", ""},
+		{"fixity", "acme/2", "every 101d", "every 101d: " + tooRare},
+		{"fixity", "acme/22", "every 11d", "every 11d: " + tooRare},
+		{"fixity", "acme/*", "every 11d", "every 11d: " + tooRare},
+		{"fixity", "acme/3", "every 11d", "every 11d: " + tooRare},
 	} {
-		for i, fixity := range []bool{true, false} {
-			got := ""
-			if err := CheckSchedule(&c, fixity, schedule.MustParse(text)); err != nil {
-				got = err.Error()
-			}
-			if got != want[i] {
-				t.Errorf("%s, fixity %t: %q, want %q", text, fixity, got, want[i])
-			}
+		got := ""
+		if err := CheckSchedule(&c, tt.name, tt.spaces, schedule.MustParse(tt.schedule)); err != nil {
+			got = err.Error()
+		}
+		if got != tt.want {
+			t.Errorf("%+v: got %q", tt, got)
 		}
 	}
 }

@@ -99,7 +99,8 @@ Schedules of spaces count before that of the sweep, also if that is off: those t
 ACCOUNT and the newest first, then those of sweep.schedules. 'millrace schedule list' shows them in this order. To stop
 a sweep in all spaces, use 'millrace sweep pause'.
 
-Exit codes: 0 fine, 1 error, 2 usage, 5 precondition: the settings would refuse the schedule, 130 interrupted.`
+Exit codes: 0 fine, 1 error, 2 usage, 5 precondition: the settings would refuse the schedule, or the sweep or job has
+none of spaces, 130 interrupted.`
 	return c
 }
 
