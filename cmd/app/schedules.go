@@ -256,6 +256,9 @@ func (a *App) SetSchedule(ctx context.Context, of ScheduleTarget, s *schedule.Sc
 	if all := a.scheduled(); !slices.Contains(all, of.Name) {
 		return &UnknownNameError{"sweep or job with a schedule", of.Name, all}
 	}
+	if err := of.check(); err != nil { // before normal, which makes another pattern, or none, of "//a" and "/"
+		return fmt.Errorf("%w: %w", precondition.Err, err)
+	}
 	of = of.normal()
 	action := by.action(actionSetSchedule, of.String())
 	switch {

@@ -128,6 +128,7 @@ func TestSetScheduleFaults(t *testing.T) {
 	a.cfg = &cfg
 	const tooRare = "every 200d: is longer than the shortest fixity.period: copies would be checked too rarely"
 	const noSpaces = " has one schedule: only the sweeps fixity, reconcile, duplication, groups have schedules of spaces"
+	const wantParts = ": want ACCOUNT[/STORE[/SPACE[/ITEM]]], of names or patterns such as *"
 	for _, tt := range []struct{ name, spaces, text, want string }{
 		{"trim", "", "every 30s", "every 30s: want a period of 1m or more"},
 		{sweep.FixitySweep, "", "every 200d", tooRare},
@@ -136,6 +137,9 @@ func TestSetScheduleFaults(t *testing.T) {
 		{StatsSweep, "acme", "every 1d", "stats" + noSpaces},
 		{"trim", "acme", "every 1d", "trim" + noSpaces},
 		{reconcile.Name, "acme/1/photos/x", "every 1d", `"acme/1/photos/x" has more parts than ACCOUNT/STORE/SPACE`},
+		{reconcile.Name, "/", "off", `"/" has an empty part` + wantParts},
+		{reconcile.Name, "/", "", `"/" has an empty part` + wantParts},
+		{reconcile.Name, "//acme", "off", `"//acme" has an empty part` + wantParts},
 		{reconcile.Name, "acme/1", "", "no schedule is set for reconcile acme/1: see 'millrace schedule list'"},
 	} {
 		var s *schedule.Schedule

@@ -23,7 +23,12 @@ type ScheduleTarget struct {
 
 // String returns the target as actions have it. A name has no blank. Earlier builds take a target with a pattern for a
 // name that they do not know.
-func (t ScheduleTarget) String() string { return strings.TrimSpace(t.Name + " " + t.Spaces) }
+func (t ScheduleTarget) String() string {
+	if t.Spaces == "" {
+		return t.Name
+	}
+	return t.Name + " " + t.Spaces // names of spaces may end with a blank
+}
 
 func parseTarget(text string) (t ScheduleTarget) {
 	t.Name, t.Spaces, _ = strings.Cut(text, " ")

@@ -79,6 +79,8 @@ func TestSchedulePrecedence(t *testing.T) {
 		"all withdrawn but of a store":  {nil, []string{"acme/2: every 2h", ": every 3h", ": "}, "every 2h"},
 		"an unknown form":               {[]string{"acme/2: every 30d"}, []string{"acme/2: at full moon"}, "every 30d"},
 		"no pattern":                    {nil, []string{"acme//2: every 2h"}, "every 1d"},
+		"of a space with another name":  {nil, []string{"acme/2/photos : every 2h"}, "every 1d"},
+		"a blank is a name":             {nil, []string{" : every 2h"}, "every 1d"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			photos := []schemas.Copy{{Account: "acme", Store: "2", Space: "photos"}}
@@ -320,8 +322,9 @@ func TestTimetableOfSpaces(t *testing.T) {
 			}
 		}
 		tt.set = reconcileBy(nil, nil)
-		if all, _ := kind(t.Context()); len(all) > 0 || !tt.off() {
-			t.Errorf("all are off: %d splits", len(all))
+		if none, _ := kind(t.Context()); len(none) > 0 || !tt.off() || all[1].Due(nil, now) ||
+			tt.due(all[1].Name, nil, now) {
+			t.Errorf("all are off: %d splits", len(none))
 		}
 	})
 }

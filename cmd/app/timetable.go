@@ -106,7 +106,7 @@ func (t *timetable) apply(m *sweep.Split) {
 	name, split, blocked := m.Sweep, m.Name, m.Blocked
 	requested := func() bool { return t.requested != nil && t.requested(name, split) }
 	m.Due = func(last *pb.Checkpoint, now time.Time) bool {
-		return requested() || !t.schedule(split).Off() && t.due(split, last, now)
+		return requested() || t.due(split, last, now)
 	}
 	m.Next = func(started time.Time) time.Time { return t.schedule(split).Next(started, started) }
 	m.Blocked = func(ctx context.Context) error {
@@ -120,11 +120,14 @@ func (t *timetable) apply(m *sweep.Split) {
 // due reports whether a round of a split is due after the round of the last checkpoint, which has ended or is nil. The
 // windows are not considered: Blocked does that.
 func (t *timetable) due(split string, last *pb.Checkpoint, now time.Time) bool {
+	s, by := t.identified(split)
+	if s.Off() {
+		return false
+	}
 	from := now
 	if last != nil {
 		from = last.GetStarted().AsTime()
 	}
-	s, by := t.identified(split)
 	p, ok := t.planned[split]
 	if ok = ok && p.last == last.GetRound() && p.by == by; ok {
 		from = p.from

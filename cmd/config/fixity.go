@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"path"
 	"strings"
 	"time"
 
@@ -117,12 +118,30 @@ func (f Fixity) PeriodOf(account, store, space string) time.Duration {
 func (f Fixity) shortestPeriod(spaces string) time.Duration {
 	shortest := time.Duration(math.MaxInt64)
 	for _, p := range f.Periods {
+		if apart(p.Spaces, spaces) {
+			continue
+		}
 		shortest = min(shortest, p.Period)
 		if of := strings.Trim(p.Spaces, "/") + "/"; strings.HasPrefix(strings.TrimPrefix(spaces, "/")+"/", of) {
 			return shortest
 		}
 	}
 	return min(shortest, f.Period)
+}
+
+// apart reports whether no space matches both of two patterns, since a part of one is a name that the other does not
+// match. Of two parts with wildcards it is not known.
+func apart(a, b string) bool {
+	as, bs := strings.Split(strings.TrimPrefix(a, "/"), "/"), strings.Split(strings.TrimPrefix(b, "/"), "/")
+	for i := range min(len(as), len(bs)) {
+		for _, p := range [][2]string{{as[i], bs[i]}, {bs[i], as[i]}} {
+			name := p[1] != "" && !strings.ContainsAny(p[1], `*?[\`)
+			if ok, _ := path.Match(p[0], p[1]); name && p[0] != "" && !ok { // the patterns have been checked
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // tooRare is what is wrong with a schedule of the fixity sweep.

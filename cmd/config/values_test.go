@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/schedule"
+	"github.com/millrace/millrace/streams/sweep/filter"
 )
 
 func TestParseSize(t *testing.T) {
@@ -141,21 +142,54 @@ func TestSecretIsNeverPrinted(t *testing.T) {
 	}
 }
 
+// No space that a pattern matches has a shorter period than that which bounds its schedules.
+func TestShortestPeriod(t *testing.T) {
+	pattern := rapid.Custom(func(t *rapid.T) string {
+		part := rapid.SampledFrom([]string{"a", "b", "ab", "*", "a*", "[a]", "?", `\a`})
+		return rapid.SampledFrom([]string{"", "/"}).Draw(t, "slash") +
+			strings.Join(rapid.SliceOfN(part, 1, 3).Draw(t, "parts"), "/")
+	})
+	need.Check(t, func(t *rapid.T) {
+		f := Fixity{Period: time.Duration(rapid.IntRange(1, 9).Draw(t, "period"))}
+		for _, spaces := range rapid.SliceOfN(pattern, 0, 4).Draw(t, "periods") {
+			f.Periods = append(f.Periods, SpacePeriod{spaces, time.Duration(rapid.IntRange(1, 9).Draw(t, "period"))})
+		}
+		spaces := rapid.OneOf(pattern, rapid.Just("")).Draw(t, "spaces")
+		of := filter.Filter{}
+		if spaces != "" {
+			var err error
+			if of, err = filter.New([]string{spaces}, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		name := rapid.SampledFrom([]string{"a", "b", "ab", "c"})
+		account, store, space := name.Draw(t, "account"), name.Draw(t, "store"), name.Draw(t, "space")
+		if got := f.PeriodOf(account, store, space); of.Selects(account, store, space) && got < f.shortestPeriod(spaces) {
+			t.Fatalf("%s/%s/%s has %d, %q at least %d", account, store, space, got, spaces, f.shortestPeriod(spaces))
+		}
+	})
+}
+
 // CheckSchedule refuses what the settings refuse.
 func TestCheckSchedule(t *testing.T) {
 	c := Default()
 	c.Fixity.Period = 90 * day
-	c.Fixity.Periods = []SpacePeriod{{Spaces: "/acme/2", Period: 100 * day}, {Spaces: "acme/3", Period: 10 * day}}
+	c.Fixity.Periods = []SpacePeriod{{Spaces: "/acme/2", Period: 100 * day}, {Spaces: "acme/3", Period: 10 * day},
+		{Spaces: "acme/nas/ph*", Period: 10 * day}, {Spaces: "acme/4", Period: 365 * day}}
 	const short = "every 59s: want a period of 1m or more"
 	for _, tt := range []struct{ name, spaces, schedule, want string }{
 		{"fixity", "", "off", ""}, {"fixity", "", "every 1m", ""}, {"fixity", "", "every 10d", ""},
 		{"fixity", "", "every 59s", short}, {"reconcile", "", "every 59s", short}, {"groups", "a", "every 59s", short},
 		{"fixity", "", "every 11d", "every 11d: " + tooRare},
 		{"reconcile", "", "every 11d", ""}, {"trim", "", "every 11d", ""},
-		// The first period that matches all spaces of the pattern bounds it, and those before.
+		// The first period that matches all spaces of the pattern bounds it, and those before that may match one.
 		{"fixity", "acme/2", "every 100d", ""}, {"fixity", "/acme/2/maps", "every 100d", ""},
 		{"fixity", "acme/2", "every 101d", "every 101d: " + tooRare},
-		{"fixity", "acme/22", "every 11d", "every 11d: " + tooRare},
+		{"fixity", "acme/22", "every 90d", ""}, {"fixity", "acme/22", "every 91d", "every 91d: " + tooRare},
+		{"fixity", "acme/4", "every 365d", ""}, {"fixity", "*/4", "every 11d", ""}, // acme/3 is another store
+		{"fixity", "a*/[3]", "every 11d", "every 11d: " + tooRare},
+		{"fixity", "acme/nas/photos", "every 11d", "every 11d: " + tooRare},
+		{"fixity", "acme/nas", "every 11d", "every 11d: " + tooRare}, {"fixity", "acme/nas/maps", "every 11d", ""},
 		{"fixity", "acme/*", "every 11d", "every 11d: " + tooRare},
 		{"fixity", "acme/3", "every 11d", "every 11d: " + tooRare},
 	} {

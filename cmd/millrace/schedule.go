@@ -139,6 +139,9 @@ func scheduleCommand(use string, parse func(args []string) (*schedule.Schedule, 
 			if reason == "" {
 				return fmt.Errorf("%w: --reason is missing: it is recorded", usage.Err)
 			}
+			if spaces == "" && c.Flags().Changed("spaces") { // as by a variable that is not set
+				return fmt.Errorf("%w: --spaces is empty: want ACCOUNT[/STORE[/SPACE]]", usage.Err)
+			}
 			s, err := parse(args[1:])
 			if err != nil {
 				return err
