@@ -130,9 +130,14 @@ stats acme - - - never`; got != want {
 		}
 	}
 	k.run(t.Context(), exitOK, stderr, "sweep", "start", "stats", "--wait")
-	if rows := list("sweep", "report", "stats"); len(rows) != 2 || rows[0]["space"] != "maps" ||
-		rows[0]["counts"].(map[string]any)["items"] != float64(keptItems) {
-		t.Errorf("of the statistics: got %v", rows)
+	rows := list("sweep", "report", "stats")
+	for i, want := range []struct{ kind, store, count string }{
+		{"stats", "1", "items"}, {"stats", "2", "items"}, {"stats/pair", "1", "destination_items"},
+	} {
+		if len(rows) != 3 || rows[i]["kind"] != want.kind || rows[i]["store"] != want.store || rows[i]["space"] != "maps" ||
+			rows[i]["counts"].(map[string]any)[want.count] != float64(keptItems) {
+			t.Fatalf("of the statistics: got %v", rows)
+		}
 	}
 	if out := k.run(t.Context(), exitOK, stderr, "sweep", "skip", "reconcile", "--reason", "test"); !strings.Contains(out,
 		"no such round is unfinished") {

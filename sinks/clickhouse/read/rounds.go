@@ -61,7 +61,8 @@ func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundRepo
 		"SELECT kind::String AS kind, account::String AS account, store::String AS store, space,"+
 			" destination_store::String AS destination_store, round, ifNull(toUnixTimestamp64Milli(started), 0) AS began,"+
 			" toUnixTimestamp64Milli(ts) AS ended, counts, complete, detail FROM {db}.reports_v"+where+
-			" ORDER BY ts DESC, id DESC LIMIT ?", append(args, limitOf(q.Limit))...)
+			" ORDER BY ts DESC, account, space, kind, store, destination_store, id DESC LIMIT ?",
+		append(args, limitOf(q.Limit))...)
 	all := make([]RoundReport, len(rows))
 	for i, r := range rows {
 		all[i] = RoundReport{r.Kind, r.Account, r.Store, r.Space, r.Destination, r.Round, timeOfMillis(r.Started),
