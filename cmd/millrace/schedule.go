@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/streams/schedule"
+	"github.com/millrace/millrace/streams/sweep/filter"
 )
 
 func newSchedule() *cobra.Command {
@@ -141,6 +142,8 @@ func scheduleCommand(use string, parse func(args []string) (*schedule.Schedule, 
 			}
 			if spaces == "" && c.Flags().Changed("spaces") { // as by a variable that is not set
 				return fmt.Errorf("%w: --spaces is empty: want ACCOUNT[/STORE[/SPACE]]", usage.Err)
+			} else if err := filter.Check(spaces); spaces != "" && err != nil {
+				return fmt.Errorf("%w: --spaces: %w", usage.Err, err)
 			}
 			s, err := parse(args[1:])
 			if err != nil {
