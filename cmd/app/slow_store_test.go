@@ -34,13 +34,16 @@ type slowS3 struct {
 	mu    sync.Mutex                  // guards the fields below
 	held  map[*http.Request]time.Time // requests that get no response, by their starts
 	peak  int                         // the most of them
-	young int                         // the most that began within half of slowStall
+	young int                         // the most that began within slowYoung
 	puts  map[string]int
 }
 
 // slowStall is the time after which the copier gives up a request. The service learns of that later, when the copier
 // may have sent another one.
-const slowStall = time.Second
+const slowStall = 2 * time.Second
+
+// slowYoung is the age up to which the copier has not given up a request, also if the service gets it late.
+const slowYoung = slowStall / 10
 
 const slowBucket = "copies"
 
@@ -100,7 +103,7 @@ func (s *slowS3) begin(r *http.Request) {
 	s.held[r] = time.Now()
 	young := 0
 	for _, begun := range s.held {
-		if time.Since(begun) < slowStall/2 {
+		if time.Since(begun) < slowYoung {
 			young++
 		}
 	}
