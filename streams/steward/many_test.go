@@ -51,3 +51,27 @@ func TestManySpacesOfAStore(t *testing.T) {
 		}
 	})
 }
+
+// Parents that were updated at different times need no more updates when nothing changes: a call stops all other work.
+func TestUpdatesEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newHarness(t)
+		w.live = 2
+		calls := 0
+		for k := range 60 {
+			if k == 0 || k == 3 {
+				for _, item := range []string{"a", "b"} {
+					w.handle(w.result(8, of(item), inSpace("s"+strconv.Itoa(k))))
+				}
+			}
+			if w.steward.ParentsDue() {
+				w.update()
+				calls++
+			}
+			time.Sleep(10 * time.Second)
+		}
+		if w.steward.ParentsDue() || calls > 20 {
+			t.Errorf("%d of 60 calls were due", calls)
+		}
+	})
+}

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -105,10 +106,13 @@ type Steward struct {
 
 	publisher schemas.Publisher
 	// sent and sentSpaces have the ids of the approvals of children that were published and are not in effect yet, and
-	// updated when parents were updated last, by key. Only UpdateParents uses them.
+	// updated when parents were updated last, by key. changed is when the last call began that found a change. Only
+	// UpdateParents uses them.
 	sent       map[string]string
 	sentSpaces map[incident.Subject]string
 	updated    map[string]time.Time
+	changed    time.Time
+	again      atomic.Bool // the last call of UpdateParents has left work to do
 	// locks are held while an incident of a copy is read and changed. A copy uses the lock at its hash.
 	locks [256]sync.Mutex
 }
