@@ -20,6 +20,9 @@ const (
 	updateInterval = time.Minute
 	// approvalsAtOnce is the number of approvals that were published and have had no effect yet.
 	approvalsAtOnce = 1000
+	// sendAgain is the time after which approvals that have had no effect are published again: repairs were off, here or
+	// by the settings of another process, when they were handled.
+	sendAgain = 10 * time.Minute
 )
 
 // Assigned must be called after partitions were assigned: their parents may have to be updated.
@@ -27,8 +30,10 @@ func (s *Steward) Assigned() { s.table.changed.Store(true) }
 
 // ParentsDue reports whether UpdateParents has work to do.
 func (s *Steward) ParentsDue() bool {
-	return s.table.changed.Load() || s.again.Load() || s.reports.due()
+	return s.table.changed.Load() || s.again.Load() || s.reports.due() || s.sendsAgain()
 }
+
+func (s *Steward) sendsAgain() bool { return time.Since(time.Unix(0, s.since.Load())) >= sendAgain }
 
 // UpdateParents opens, updates and closes the parents of incidents, and publishes for each child of approved ones an
 // approval of its own, which the steward of the child handles. Only the process that owns the key of a parent does it.
@@ -37,6 +42,11 @@ func (s *Steward) ParentsDue() bool {
 func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool) error {
 	if s.table.changed.Swap(false) {
 		s.changed = time.Now()
+	}
+	if s.sendsAgain() {
+		clear(s.sent)
+		clear(s.sentSpaces)
+		s.since.Store(time.Now().UnixNano())
 	}
 	reported := s.report(ctx, owns)
 	done, err := s.updateParents(ctx, owns)
