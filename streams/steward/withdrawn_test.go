@@ -417,15 +417,17 @@ func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
 			w := newHarness(t)
 			w.live = 2
 			ahead := timestamppb.New(time.Now().Add(time.Hour))
-			find := func(prefix string) {
+			find := func(prefix string, row int32) {
 				for k := range groupAfter + 5 {
 					item := prefix + strconv.Itoa(k)
 					w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: item}] = live(want)
-					w.handle(w.result(tt.row, of(item), func(r *pb.FixityResult) { r.Started, r.Finished = ahead, ahead }))
+					w.handle(w.result(row, of(item), func(r *pb.FixityResult) { r.Started, r.Finished = ahead, ahead }))
 				}
 				w.update()
 			}
-			find("a")
+			for _, row := range [...]int32{tt.row, 1, tt.row} { // the second time after a good check, which is ahead, too
+				find("a", row)
+			}
 			w.checkParent(tt.about, open)
 			if err := w.board.CloseBy(t.Context(), tt.about.Key(), w.decide(ActionClose, tt.about.Key())); err != nil {
 				t.Fatal(err)
@@ -433,7 +435,7 @@ func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
 			w.steward.Assigned()
 			w.update()
 			w.checkParent(tt.about, shut)
-			find("b")
+			find("b", tt.row)
 			w.checkParent(tt.about, open)
 		})
 	}
