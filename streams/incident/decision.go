@@ -88,6 +88,9 @@ func (b *Board) Ended(s Subject, byPerson bool) (all []EndedApproval) {
 		switch step.GetAction() {
 		case stepOpened:
 			last = EndedApproval{Opened: step.GetTime().AsTime()}
+			if n := len(all) - 1; n >= 0 && all[n].Closed.After(last.Opened) { // by a clock that was ahead
+				all[n].Closed = last.Opened
+			}
 		case stepApproved:
 			last.Ref = step.GetRef()
 		case stepClosed:

@@ -198,6 +198,31 @@ func TestSpaceClosedBeforeItsApprovalArrives(t *testing.T) {
 	}
 }
 
+// An approval of a store counts for a space whose incident was closed by a command whose clock is ahead, and opened
+// again.
+func TestSpaceClosedByAClockAhead(t *testing.T) {
+	w := newHarness(t)
+	w.live = 10
+	w.emptied(10, "s1", "s2")
+	store := incident.Subject{Account: "acme", Store: "2", Kind: incident.RepairsHeld}
+	s1 := heldOf(schemas.Copy{Account: "acme", Store: "2", Space: "s1"})
+	w.closeParent(s1)
+	i := proto.CloneOf(w.topic[s1.Key()])
+	i.Steps[len(i.Steps)-1].Time = timestamppb.New(time.Now().Add(time.Hour))
+	i.Closed = i.Steps[len(i.Steps)-1].Time
+	w.record(i)
+	w.handle(w.result(8, of("b0"), inSpace("s1")))
+	w.update()
+	w.checkParent(s1, open)
+	w.approveLate(store)
+	for range 2 {
+		w.deliver()
+		w.update()
+	}
+	w.checkParent(store, repairing)
+	w.checkParent(s1, repairing)
+}
+
 // The approval of a space that follows from that of its store is about one opening, whatever the clock of the steward
 // of the store says.
 func TestApprovalOfAnEarlierOpeningOfASpace(t *testing.T) {
