@@ -74,10 +74,10 @@ func (b *Board) Approval(s Subject) *pb.IncidentStep {
 }
 
 // An EndedApproval is an approval that ended when its incident, opened at Opened, was closed. Ref is the id of the
-// action.
+// action; empty if the incident was not approved.
 type EndedApproval struct {
-	Ref    string
-	Opened time.Time
+	Ref            string
+	Opened, Closed time.Time
 }
 
 // Ended returns the approvals of s that have ended, also if its incident is open again; with byPerson those that ended
@@ -88,10 +88,14 @@ func (b *Board) Ended(s Subject, byPerson bool) (all []EndedApproval) {
 		switch step.GetAction() {
 		case stepOpened:
 			last = EndedApproval{Opened: step.GetTime().AsTime()}
+			if n := len(all) - 1; n >= 0 && all[n].Closed.After(last.Opened) { // by a clock that was ahead
+				all[n].Closed = last.Opened
+			}
 		case stepApproved:
 			last.Ref = step.GetRef()
 		case stepClosed:
-			if last.Ref != "" && (!byPerson || step.GetBy() != "") {
+			if !byPerson || step.GetBy() != "" {
+				last.Closed = step.GetTime().AsTime()
 				all = append(all, last)
 			}
 		}

@@ -79,7 +79,7 @@ func clone(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
 func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause) *pb.Incident {
 	opened := notAhead(c.at)
 	if last != nil {
-		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), last.GetClosed().AsTime()} {
+		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), notAhead(last.GetClosed().AsTime())} {
 			if at.After(opened) {
 				opened = at
 			}

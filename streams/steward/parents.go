@@ -20,26 +20,38 @@ const (
 	updateInterval = time.Minute
 	// approvalsAtOnce is the number of approvals that were published and have had no effect yet.
 	approvalsAtOnce = 1000
+	// sendAgain is the time after which approvals that have had no effect are published again: repairs were off, here or
+	// by the settings of another process, when they were handled.
+	sendAgain = 10 * time.Minute
 )
 
 // Assigned must be called after partitions were assigned: their parents may have to be updated.
 func (s *Steward) Assigned() { s.table.changed.Store(true) }
 
 // ParentsDue reports whether UpdateParents has work to do.
-func (s *Steward) ParentsDue() bool { return s.table.changed.Load() || s.reports.due() }
+func (s *Steward) ParentsDue() bool {
+	return s.table.changed.Load() || s.again.Load() || s.reports.due() || s.sendsAgain()
+}
+
+func (s *Steward) sendsAgain() bool { return time.Since(time.Unix(0, s.since.Load())) >= sendAgain }
 
 // UpdateParents opens, updates and closes the parents of incidents, and publishes for each child of approved ones an
 // approval of its own, which the steward of the child handles. Only the process that owns the key of a parent does it.
 // It also reports incidents that were opened and have no parent. All else depends on the topic incidents alone, and
 // approvals have ids of their own, so that UpdateParents can be called again after a failure, or by another process.
 func (s *Steward) UpdateParents(ctx context.Context, owns func(key string) bool) error {
-	s.table.changed.Store(false)
+	if s.table.changed.Swap(false) {
+		s.changed = time.Now()
+	}
+	if s.sendsAgain() {
+		clear(s.sent)
+		clear(s.sentSpaces)
+		s.since.Store(time.Now().UnixNano())
+	}
 	reported := s.report(ctx, owns)
 	done, err := s.updateParents(ctx, owns)
 	err = errors.Join(reported, err)
-	if !done || err != nil {
-		s.table.changed.Store(true)
-	}
+	s.again.Store(!done || err != nil)
 	if err != nil {
 		return fmt.Errorf("steward: update parents of incidents: %w", err)
 	}
@@ -149,12 +161,16 @@ func (s *Steward) openParent(ctx context.Context, p parent) error {
 }
 
 // updateDetails updates the details of open parents, those that have waited longest first. It comes last: the details
-// of many may take longer than a call has. It returns false if some were updated too recently.
+// of many may take longer than a call has. It returns false if some were updated too recently, and before the last
+// change.
 func (s *Steward) updateDetails(ctx context.Context, parents []parent) (done bool, err error) {
 	slices.SortStableFunc(parents, func(a, b parent) int { return s.updated[a.key].Compare(s.updated[b.key]) })
 	for _, p := range parents {
 		now := time.Now()
-		if now.Sub(s.updated[p.key]) < updateInterval {
+		switch last := s.updated[p.key]; {
+		case !last.Before(s.changed): // those of all further ones, too
+			return true, nil
+		case now.Sub(last) < updateInterval:
 			return false, nil
 		}
 		if err := s.board.Update(ctx, p.about, s.detail(p)); err != nil {

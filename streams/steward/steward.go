@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -105,10 +106,14 @@ type Steward struct {
 
 	publisher schemas.Publisher
 	// sent and sentSpaces have the ids of the approvals of children that were published and are not in effect yet, and
-	// updated when parents were updated last, by key. Only UpdateParents uses them.
+	// updated when parents were updated last, by key. changed is when the last call began that found a change. Only
+	// UpdateParents uses them.
 	sent       map[string]string
 	sentSpaces map[incident.Subject]string
 	updated    map[string]time.Time
+	changed    time.Time
+	again      atomic.Bool  // the last call of UpdateParents has left work to do
+	since      atomic.Int64 // time in ns since the epoch from which sent and sentSpaces have all approvals
 	// locks are held while an incident of a copy is read and changed. A copy uses the lock at its hash.
 	locks [256]sync.Mutex
 }
@@ -135,11 +140,13 @@ func New(c Config, d Deps) (*Steward, error) {
 	if c.Recheck == 0 {
 		c.Recheck = 5 * time.Minute
 	}
-	return &Steward{
+	s := &Steward{
 		config: c, stores: d.Stores, records: d.Records, copies: d.Copies, board: d.Board, publisher: d.Publisher,
 		log: d.Log.With("part", "steward"), seed: maphash.MakeSeed(),
 		sent: map[string]string{}, updated: map[string]time.Time{},
-	}, nil
+	}
+	s.since.Store(time.Now().UnixNano())
+	return s, nil
 }
 
 // Apply applies a record of the topic incidents; nil is a tombstone.

@@ -146,7 +146,8 @@ func (s *Steward) hasEnded(space incident.Subject, step *pb.IncidentStep) bool {
 	c := schemas.Copy{Account: space.Account, Store: space.Store, Space: space.Space}
 	return time.Since(step.GetTime().AsTime()) > s.config.Round(c) ||
 		slices.ContainsFunc(s.board.Ended(space, true), func(e incident.EndedApproval) bool {
-			return e.Ref == childID(step.GetRef(), space.Incident().GetId(), e.Opened.Format(time.RFC3339Nano))
+			return e.Closed.After(step.GetTime().AsTime()) || // the approval may have been under way
+				e.Ref == childID(step.GetRef(), space.Incident().GetId(), e.Opened.Format(time.RFC3339Nano))
 		})
 }
 
@@ -168,5 +169,6 @@ func spaceApproval(
 		Who:  step.GetBy(), Action: ActionApprove, Target: space.Key(),
 		Account: space.Account, Store: space.Store, Space: space.Space,
 		Reason: reasonOf(about, step), From: approver, Incident: space.Incident().GetId(),
+		Seen: seenOf(timestamppb.New(opened)),
 	}
 }

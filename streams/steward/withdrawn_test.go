@@ -165,6 +165,96 @@ func TestApprovalOfStoreEndsWithTheSpace(t *testing.T) {
 	}
 }
 
+// The approval of a store does not cover a space whose incident a person has closed since, also if the approval of the
+// space had not arrived by then.
+func TestSpaceClosedBeforeItsApprovalArrives(t *testing.T) {
+	for name, arrive := range map[string]func(*harness){
+		"while it is closed":      (*harness).deliver,
+		"when it is opened again": func(*harness) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHarness(t)
+			w.live = 10
+			w.emptied(10, "s1", "s2")
+			store := incident.Subject{Account: "acme", Store: "2", Kind: incident.RepairsHeld}
+			s1 := heldOf(schemas.Copy{Account: "acme", Store: "2", Space: "s1"})
+			w.approveLate(store)
+			w.closeParent(s1)
+			arrive(w)
+			w.records[schemas.Copy{Account: at.Account, Store: "1", Space: "s1", Item: "b0"}] = live(want)
+			w.handle(w.result(8, of("b0"), inSpace("s1")))
+			before := len(w.orders)
+			for range 3 {
+				w.steward.Assigned()
+				w.update()
+				w.deliver()
+			}
+			w.checkParent(s1, open)
+			w.checkParent(store, open) // it waits for another approval
+			if slices.ContainsFunc(w.orders[before:], func(o *pb.DuplicationCommand) bool { return o.GetSpace() == "s1" }) {
+				t.Error("repairs of the space are ordered")
+			}
+		})
+	}
+}
+
+// An approval of a store counts for a space whose incident was closed by a command whose clock is ahead, and opened
+// again.
+func TestSpaceClosedByAClockAhead(t *testing.T) {
+	w := newHarness(t)
+	w.live = 10
+	w.emptied(10, "s1", "s2")
+	store := incident.Subject{Account: "acme", Store: "2", Kind: incident.RepairsHeld}
+	s1 := heldOf(schemas.Copy{Account: "acme", Store: "2", Space: "s1"})
+	w.closeParent(s1)
+	i := proto.CloneOf(w.topic[s1.Key()])
+	i.Steps[len(i.Steps)-1].Time = timestamppb.New(time.Now().Add(time.Hour))
+	i.Closed = i.Steps[len(i.Steps)-1].Time
+	w.record(i)
+	w.handle(w.result(8, of("b0"), inSpace("s1")))
+	w.update()
+	w.checkParent(s1, open)
+	w.approveLate(store)
+	for range 2 {
+		w.deliver()
+		w.update()
+	}
+	w.checkParent(store, repairing)
+	w.checkParent(s1, repairing)
+}
+
+// The approval of a space that follows from that of its store is about one opening, whatever the clock of the steward
+// of the store says.
+func TestApprovalOfAnEarlierOpeningOfASpace(t *testing.T) {
+	w := newHarness(t)
+	w.live = 10
+	w.emptied(10, "s1", "s2")
+	store := incident.Subject{Account: "acme", Store: "2", Kind: incident.RepairsHeld}
+	s1 := heldOf(schemas.Copy{Account: "acme", Store: "2", Space: "s1"})
+	w.handle(w.decide(ActionApprove, store.Key()))
+	w.age(store, -time.Hour) // by a clock that is ahead
+	w.update()
+	late := w.actions // of the spaces
+	if w.actions = nil; len(late) != 2 {
+		t.Fatalf("approvals of spaces: %v", late)
+	}
+	w.closeParent(store)
+	if err := w.board.Close(t.Context(), s1, "no incident of it is open any more"); err != nil {
+		t.Fatal(err)
+	}
+	w.emptied(10, "s3")
+	w.checkParent(store, open)
+	w.checkParent(s1, open)
+	w.actions = late
+	before := len(w.orders)
+	w.deliver()
+	w.update()
+	w.deliver()
+	if i := w.checkParent(s1, open); !hasStep(i, stepOutdated) || len(w.orders) != before {
+		t.Errorf("the steps are %q, and %d repairs are ordered", actions(i), len(w.orders)-before)
+	}
+}
+
 // A copy whose approval ended with the incident of its space gets another one when the approval of the store covers the
 // space again.
 func TestApprovedAgainInTheNextWave(t *testing.T) {
@@ -352,15 +442,17 @@ func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
 			w := newHarness(t)
 			w.live = 2
 			ahead := timestamppb.New(time.Now().Add(time.Hour))
-			find := func(prefix string) {
+			find := func(prefix string, row int32) {
 				for k := range groupAfter + 5 {
 					item := prefix + strconv.Itoa(k)
 					w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: item}] = live(want)
-					w.handle(w.result(tt.row, of(item), func(r *pb.FixityResult) { r.Started, r.Finished = ahead, ahead }))
+					w.handle(w.result(row, of(item), func(r *pb.FixityResult) { r.Started, r.Finished = ahead, ahead }))
 				}
 				w.update()
 			}
-			find("a")
+			for _, row := range [...]int32{tt.row, 1, tt.row} { // the second time after a good check, which is ahead, too
+				find("a", row)
+			}
 			w.checkParent(tt.about, open)
 			if err := w.board.CloseBy(t.Context(), tt.about.Key(), w.decide(ActionClose, tt.about.Key())); err != nil {
 				t.Fatal(err)
@@ -368,7 +460,7 @@ func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
 			w.steward.Assigned()
 			w.update()
 			w.checkParent(tt.about, shut)
-			find("b")
+			find("b", tt.row)
 			w.checkParent(tt.about, open)
 		})
 	}
