@@ -454,6 +454,7 @@ func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
 				find("a", row)
 			}
 			w.checkParent(tt.about, open)
+			time.Sleep(2 * time.Millisecond) // an incident opens a millisecond after the one before at the earliest
 			if err := w.board.CloseBy(t.Context(), tt.about.Key(), w.decide(ActionClose, tt.about.Key())); err != nil {
 				t.Fatal(err)
 			}
