@@ -27,12 +27,17 @@ func (w *harness) missing(item string) []schemas.Message {
 // of makes a result one of another item, which has good copies.
 func of(item string) with { return func(r *pb.FixityResult) { r.Item = item } }
 
+// hasGood has a good copy of an item in store 1.
+func (w *harness) hasGood(space, item string) {
+	w.records[schemas.Copy{Account: at.Account, Store: "1", Space: space, Item: item}] = live(want)
+}
+
 // lose has n items missing, each with a good copy in store 1. Their names begin with prefix.
 func (w *harness) lose(prefix string, n int) {
 	w.t.Helper()
 	for k := range n {
 		item := prefix + strconv.Itoa(k)
-		w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: item}] = live(want)
+		w.hasGood(at.Space, item)
 		w.missing(item)
 	}
 }
@@ -103,10 +108,16 @@ func (w *harness) decide(action, key string) *pb.AdminAction {
 // closeParent closes a parent as the command does, at the time of the tests.
 func (w *harness) closeParent(about incident.Subject) {
 	w.t.Helper()
+	w.close(about)
+	w.setClosed(about)
+}
+
+// close is closeParent by the clock of the command.
+func (w *harness) close(about incident.Subject) {
+	w.t.Helper()
 	if err := w.board.CloseBy(w.t.Context(), about.Key(), w.decide(ActionClose, about.Key())); err != nil {
 		w.t.Fatal(err)
 	}
-	w.setClosed(about)
 }
 
 // setClosed sets the time at which a parent was closed to that of the tests.
@@ -189,7 +200,7 @@ func TestHeldRepairsAtOnce(t *testing.T) {
 	var results []*pb.FixityResult
 	for k := range w.live {
 		item := "a" + strconv.FormatInt(k, 10)
-		w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: item}] = live(want)
+		w.hasGood(at.Space, item)
 		results = append(results, w.result(8, of(item)))
 	}
 	var g errgroup.Group
@@ -364,7 +375,7 @@ func TestHeldRepairsTwice(t *testing.T) {
 	w.live = 2
 	w.lose("a", 1)
 	last := w.result(8, of("a1"))
-	w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: "a1"}] = live(want)
+	w.hasGood(at.Space, "a1")
 	w.handleWithoutPublishing(last) // its process dies
 	w.restart()
 	w.handle(last)
@@ -522,9 +533,7 @@ func TestHeldRepairsWithdrawn(t *testing.T) {
 	w.update()
 	w.handle(w.decide(ActionApprove, photos.Key()))
 	w.update()
-	if err := w.board.CloseBy(t.Context(), photos.Key(), w.decide(ActionClose, photos.Key())); err != nil {
-		t.Fatal(err)
-	}
+	w.close(photos)
 	w.deliver()
 	w.checkState("a1", awaiting, stepOutdated)
 	if got := w.ordered(); !slices.Equal(got, []string{"a0"}) {

@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/incident"
 )
 
@@ -22,7 +21,7 @@ func TestManySpacesOfAStore(t *testing.T) {
 		lose := func() { // another copy of each space
 			for k := range 400 {
 				space, item := fmt.Sprintf("s%03d", k), "a"+strconv.Itoa(lost)
-				w.records[schemas.Copy{Account: at.Account, Store: "1", Space: space, Item: item}] = live(want)
+				w.hasGood(space, item)
 				w.handle(w.result(8, of(item), inSpace(space)))
 			}
 			lost++

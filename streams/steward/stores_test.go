@@ -79,7 +79,7 @@ func (w *harness) emptied(n int, spaces ...string) {
 	for k := range n {
 		for _, space := range spaces {
 			item := "a" + strconv.Itoa(k)
-			w.records[schemas.Copy{Account: at.Account, Store: "1", Space: space, Item: item}] = live(want)
+			w.hasGood(space, item)
 			w.handle(w.result(8, of(item), inSpace(space)))
 		}
 		if k%20 == 0 {
@@ -205,9 +205,7 @@ func TestApprovalOfStoreWithdrawn(t *testing.T) {
 	store := incident.Subject{Account: "acme", Store: "2", Kind: incident.RepairsHeld}
 	w.handle(w.decide(ActionApprove, store.Key()))
 	w.update()
-	if err := w.board.CloseBy(t.Context(), store.Key(), w.decide(ActionClose, store.Key())); err != nil {
-		t.Fatal(err)
-	}
+	w.close(store)
 	before := len(w.orders)
 	w.deliver()
 	w.update()

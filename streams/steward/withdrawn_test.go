@@ -47,17 +47,13 @@ func TestWithdrawnWhateverTheClocksSay(t *testing.T) {
 			w.checkParent(photos, open)
 		},
 		"the clock of the command is behind": func(w *harness) { w.closeParent(photos) },
-		"the clock of the checker is ahead": func(w *harness) {
-			if err := w.board.CloseBy(w.t.Context(), photos.Key(), w.decide(ActionClose, photos.Key())); err != nil {
-				w.t.Fatal(err)
-			}
-		},
+		"the clock of the checker is ahead":  func(w *harness) { w.close(photos) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newHarness(t)
 			w.live = 2
 			w.lose("a", 1)
-			w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: "a1"}] = live(want)
+			w.hasGood(at.Space, "a1")
 			w.handle(w.result(8, of("a1"), func(r *pb.FixityResult) {
 				if name == "the clock of the checker is ahead" {
 					r.Finished = timestamppb.New(time.Now().Add(time.Hour))
@@ -141,7 +137,7 @@ func TestApprovalOfStoreEndsWithTheSpace(t *testing.T) {
 			w.checkParent(s1, repairing)
 			w.checkParent(store, repairing)
 			end(w, s1)
-			w.records[schemas.Copy{Account: at.Account, Store: "1", Space: "s1", Item: "b0"}] = live(want)
+			w.hasGood("s1", "b0")
 			w.handle(w.result(8, of("b0"), inSpace("s1")))
 			for range 3 {
 				w.steward.Assigned()
@@ -181,7 +177,7 @@ func TestSpaceClosedBeforeItsApprovalArrives(t *testing.T) {
 			w.approveLate(store)
 			w.closeParent(s1)
 			arrive(w)
-			w.records[schemas.Copy{Account: at.Account, Store: "1", Space: "s1", Item: "b0"}] = live(want)
+			w.hasGood("s1", "b0")
 			w.handle(w.result(8, of("b0"), inSpace("s1")))
 			before := len(w.orders)
 			for range 3 {
@@ -316,7 +312,7 @@ func TestApprovalsOfStoreWithoutRepairs(t *testing.T) {
 	w.live = 2
 	for k := range 2 {
 		item := "a" + strconv.Itoa(k)
-		w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: item}] = live(want)
+		w.hasGood(at.Space, item)
 		w.handle(w.result(8, of(item), func(r *pb.FixityResult) { r.Store = "3" }))
 	}
 	other := heldOf(schemas.Copy{Account: at.Account, Store: "3", Space: at.Space})
@@ -386,7 +382,7 @@ func TestApprovalOfCopyFoundAhead(t *testing.T) {
 		r.Started, r.Finished = timestamppb.New(at), timestamppb.New(at.Add(time.Second))
 		w.handle(r)
 	}
-	w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: "a1"}] = live(want)
+	w.hasGood(at.Space, "a1")
 	found(now.Add(time.Hour))
 	found(now)
 	w.checkState("a1", awaiting, stepOlder)
@@ -445,7 +441,7 @@ func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
 			find := func(prefix string, row int32) {
 				for k := range groupAfter + 5 {
 					item := prefix + strconv.Itoa(k)
-					w.records[schemas.Copy{Account: at.Account, Store: "1", Space: at.Space, Item: item}] = live(want)
+					w.hasGood(at.Space, item)
 					w.handle(w.result(row, of(item), func(r *pb.FixityResult) { r.Started, r.Finished = ahead, ahead }))
 				}
 				w.update()
@@ -455,9 +451,7 @@ func TestClosedParentOfChildrenFoundAhead(t *testing.T) {
 			}
 			w.checkParent(tt.about, open)
 			time.Sleep(2 * time.Millisecond) // an incident opens a millisecond after the one before at the earliest
-			if err := w.board.CloseBy(t.Context(), tt.about.Key(), w.decide(ActionClose, tt.about.Key())); err != nil {
-				t.Fatal(err)
-			}
+			w.close(tt.about)
 			w.steward.Assigned()
 			w.update()
 			w.checkParent(tt.about, shut)
