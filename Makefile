@@ -26,7 +26,8 @@ help: ## list the targets
 
 .PHONY: build
 build: ## bin/millrace, bin/millrace-bench (both static) and bin/millrace-clickhouse (loads libchdb)
-	$(STATIC) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace ./cmd/millrace-bench ./cmd/millrace-clickhouse
+	$(STATIC) go build -ldflags '$(LDFLAGS)' -o bin/ ./cmd/millrace ./cmd/millrace-clickhouse
+	cd bench && $(STATIC) go build -ldflags '$(LDFLAGS)' -o ../bin/ ./millrace-bench
 
 .PHONY: demo
 demo: build ## the main job once, on real files; DIR=... takes your own (only read)
@@ -47,6 +48,7 @@ RACE    ?=
 .PHONY: test
 test: $(TESTRUN) ## every package, at most five minutes, no daemon; RACE=1 with the race detector, as CI does: needs a C compiler
 	$(if $(RACE),,$(STATIC)) $(TESTRUN) run bin/test.json $(if $(RACE),-race) -vet=off -shuffle=on -ldflags=-w $(LONGEST) ./...
+	cd bench && $(if $(RACE),,$(STATIC)) go test $(if $(RACE),-race) -vet=off -shuffle=on -ldflags=-w ./...
 
 LOG ?= bin/test.json
 .PHONY: slow
@@ -128,10 +130,12 @@ fmt: ## format
 .PHONY: vet
 vet:
 	$(STATIC) go vet ./...
+	cd bench && $(STATIC) go vet ./...
 
 .PHONY: lint
 lint: format-check $(TOOLS)/buf $(TOOLS)/golangci-lint lint-wire ## gofmt, buf, golangci-lint, and that generated code is up to date
 	$(STATIC) golangci-lint run ./...
+	cd bench && $(STATIC) golangci-lint run ./...
 
 # What is checked in must be what the protos make.
 .PHONY: lint-wire

@@ -23,7 +23,8 @@ func figures(t *testing.T, area string, flags ...string) []benchRow {
 	t.Helper()
 	millrace := binaries(t)
 	program := filepath.Join(filepath.Dir(millrace), "millrace-bench")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "../cmd/millrace-bench")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./millrace-bench")
+	build.Dir = "../bench"
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build millrace-bench: %v\n%s", err, out)

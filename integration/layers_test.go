@@ -113,7 +113,7 @@ func layers() []layer {
 			"streams/storage/limit", "sinks/clickhouse"}},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", denied, wholefile, "cmd/config",
 			"cmd/precondition", "cmd/health"}},
-		{[]string{"cmd/millrace/...", "cmd/millrace-bench/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
+		{[]string{"cmd/millrace/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
 		{[]string{"deploy/libchdb", "internal/licences"}, []string{"sinks/clickhouse/embedded"}},
 		{[]string{"integration/harness"}, []string{need, wire, kafkaClient, retry, child, "streams/storage/s3/s3proc"}},
@@ -144,7 +144,7 @@ func onlyImporters() map[string][]string {
 		"github.com/ClickHouse":             {"sinks/clickhouse/..."},
 		"github.com/knadh/koanf":            {"cmd/config"},
 		"github.com/ebitengine/purego":      {"cmd/millrace-clickhouse"},
-		"github.com/spf13/cobra":            {"cmd/millrace/...", "cmd/millrace-bench"},
+		"github.com/spf13/cobra":            {"cmd/millrace/..."},
 		"github.com/vbauerster/mpb":         {"cmd/millrace/..."},
 		"github.com/planetscale/vtprotobuf": {"schemas/..."},
 		"github.com/coreos/go-systemd":      {"cmd/health"},
@@ -208,9 +208,9 @@ func TestLayers(t *testing.T) {
 			return err
 		}
 		if d.IsDir() {
-			// tools is a module of its own.
+			// bench and tools are modules of their own.
 			if name := d.Name(); name != ".." && (strings.HasPrefix(name,
-				".") || slices.Contains([]string{"testdata", "tools", "bin", "dist"}, name)) {
+				".") || slices.Contains([]string{"testdata", "bench", "tools", "bin", "dist"}, name)) {
 				return fs.SkipDir
 			}
 			return nil

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/millrace/millrace/bench/s3bench"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
 // TestMain lets the test binary also run as a child process of Config.Self.

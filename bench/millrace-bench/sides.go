@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/cmd/millrace-bench/bench"
+	"github.com/millrace/millrace/bench"
+	"github.com/millrace/millrace/bench/kafkabench"
+	"github.com/millrace/millrace/bench/s3bench"
 	"github.com/millrace/millrace/cmd/millrace/usage"
-	"github.com/millrace/millrace/streams/kafka/kafkabench"
-	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
 // The hidden commands of this file are child processes that the benchmarks start.

@@ -18,11 +18,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/bench/s3bench"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/s3"
-	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 	"github.com/millrace/millrace/streams/storage/s3/s3proc"
 )
 

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace/bench/clickhousebench"
 	"github.com/millrace/millrace/cmd/app"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/policy/preview"
 )

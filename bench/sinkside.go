@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/millrace/millrace/bench/clickhousebench"
 	"github.com/millrace/millrace/cmd/app"
 	settings "github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/streams/retry"
 )
 

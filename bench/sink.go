@@ -11,10 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/bench/clickhousebench"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/read"

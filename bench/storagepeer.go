@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/millrace/millrace/streams/storage/s3/s3bench"
+	"github.com/millrace/millrace/bench/s3bench"
 )
 
 // peerCopy copies all items with the peer, with the fastest settings found for this work (docs/benchmarks.md).

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/bench/clickhousebench"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/sweep"

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/cmd/millrace-bench/bench"
+	"github.com/millrace/millrace/bench"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 

@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/bench/clickhousebench"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/streams/kafka"
 )
 

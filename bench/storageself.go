@@ -15,13 +15,13 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/bench/s3bench"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/limit"
 	"github.com/millrace/millrace/streams/storage/outbox"
-	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
 // listMemory returns the peak memory of a process that lists many keys.

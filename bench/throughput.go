@@ -4,9 +4,9 @@ import (
 	"context"
 	"runtime"
 
+	"github.com/millrace/millrace/bench/kafkabench"
 	settings "github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/kafka/kafkabench"
 )
 
 // rateBenchmark measures the rate at which n stored records are consumed. Each side uses a new consumer group in each

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
+	"github.com/millrace/millrace/bench/clickhousebench"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/storage"
 )

@@ -10,10 +10,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/millrace/millrace/bench/s3bench"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/file"
-	"github.com/millrace/millrace/streams/storage/s3/s3bench"
 )
 
 // fileStore creates a file store with the space.

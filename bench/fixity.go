@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/millrace/millrace/bench/clickhousebench"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse/clickhousebench"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
