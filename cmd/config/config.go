@@ -113,7 +113,7 @@ func (a Active) String() string { return strconv.FormatBool(a != Inactive) }
 type Policies struct {
 	// A folder with duplication-accounts.json and one ACCOUNT-duplication-policy.json (or .yaml) for
 	// each account: a directory, or s3://BUCKET/PREFIX with the credentials of the AWS tools. It is
-	// read at startup and published. Default: the policies that were published before apply.
+	// published at startup and when a file changes. Default: the policies that were published before apply.
 	Folder string `key:"folder"`
 	// The URL of another S3 service of a folder s3://BUCKET/PREFIX.
 	Endpoint string `key:"endpoint"`

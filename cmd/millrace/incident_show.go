@@ -24,7 +24,7 @@ func newIncidentShow() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "show KEY",
-		Short: "Show the deletes or rewrites that wait for approval",
+		Short: "Show the deletes or rewrites of a held list, or the steps of an incident",
 		Long: `Lists the items of an incident deletes-held or rewrites-held: when the source was deleted or changed, since
 when the delete or rewrite waits and why, and its result, or that of the restore, once the list was approved or
 refused. The items are in the order of their ids; --after continues a list.

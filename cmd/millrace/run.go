@@ -55,22 +55,12 @@ marker of another store, or a port that is in use.`, app.Roles()),
 				return err
 			}
 			defer a.Close()
-			warnNotCompared(log, chosen)
 			return a.Run(c.Context(), chosen)
 		},
 	}
 	c.Flags().StringVar(&file, "config", "", "configuration `FILE`")
 	c.Flags().StringSliceVar(&roles, "roles", nil, "`ROLES` to run, or all")
 	return c
-}
-
-// warnNotCompared logs which files a planner does not see. No sweep compares the stores yet.
-func warnNotCompared(log *slog.Logger, roles []schemas.Role) {
-	if slices.Contains(roles, schemas.RolePlanner) {
-		log.Warn("copy only changes that are reported from now on", "not_copied", "existing files of stores that are not "+
-			"watched, deletes while the ingester is stopped, and existing files that a new store or pair lacks",
-			"remedy", "millrace import (docs/first-steps.md)")
-	}
 }
 
 // logStop logs the stop when ctx is done. The returned function cancels that.
@@ -184,6 +174,5 @@ func standalone(c *cobra.Command, file, dir string) (err error) {
 	if _, err := a.Migrate(ctx); err != nil {
 		return err
 	}
-	warnNotCompared(log, app.Roles())
 	return a.RunWhile(ctx, app.Roles(), func(ctx context.Context) error { <-ctx.Done(); return nil }, state.Watch)
 }

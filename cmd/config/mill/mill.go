@@ -157,7 +157,7 @@ func prefixes() map[string]string {
 		"mill.db.":      "ClickHouse has the records: clickhouse.addresses",
 		"db.":           "accounts and stores are in the setting accounts",
 		"aws.":          "credentials of stores are in accounts[].stores[], or in the environment",
-		"notification.": "alerts are made from metrics and from the incidents: docs/operating.md",
+		"notification.": "no alert is shipped: make yours from the metrics and the incidents (docs/operating.md)",
 	}
 }
 

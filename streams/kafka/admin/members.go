@@ -22,8 +22,8 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 	var unserved []schemas.Role
 	for _, role := range roles {
 		served := false
-		for _, e := range a.entries(role) {
-			state := listed[a.cfg.Group(role, client.ClassOf(e, role))].State // empty: no such group
+		for _, group := range a.groups(role) {
+			state := listed[group].State // empty: no such group
 			served = served || state != "" && state != "Empty" && state != "Dead"
 		}
 		if !served {
@@ -31,6 +31,17 @@ func (a *Admin) Unserved(ctx context.Context, roles ...schemas.Role) ([]schemas.
 		}
 	}
 	return unserved, nil
+}
+
+// groups returns the consumer groups of a role. The sweeper reads no topic, and has the group of kafka.Ownership.
+func (a *Admin) groups(role schemas.Role) (groups []string) {
+	if role == schemas.RoleSweeper {
+		return []string{a.cfg.Group(role, schemas.High)}
+	}
+	for _, e := range a.entries(role) {
+		groups = append(groups, a.cfg.Group(role, client.ClassOf(e, role)))
+	}
+	return groups
 }
 
 // A JoinWait describes the groups that a process waits to join while they have other members.
@@ -45,8 +56,8 @@ func (a *Admin) JoinWait(ctx context.Context, states []metrics.RoleState) (JoinW
 	w := JoinWait{Session: a.cfg.Session()}
 	var groups []string
 	for _, s := range states {
-		if !s.Member && len(a.entries(s.Role)) > 0 { // the sweeper has no group
-			groups = append(groups, a.cfg.Group(s.Role, s.Class))
+		if group := a.cfg.Group(s.Role, s.Class); !s.Member && slices.Contains(a.groups(s.Role), group) {
+			groups = append(groups, group)
 		}
 	}
 	if len(groups) == 0 {

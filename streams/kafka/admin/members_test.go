@@ -8,9 +8,30 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
+
+// The sweeper is served while a process owns splits of sweeps.
+func TestSweeperIsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{})
+		a := parttest.NewAdmin(t, b.Config())
+		owner, err := kafka.NewOwnership(b.Config(), schemas.RoleSweeper, schemas.Checkpoints, func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := a.Unserved(t.Context(), schemas.RoleSweeper); err != nil || len(got) != 1 {
+			t.Errorf("nothing runs: unserved %v, %v, want the sweeper", got, err)
+		}
+		parttest.Background(t, owner)
+		time.Sleep(time.Minute)
+		if got, err := a.Unserved(t.Context(), schemas.RoleSweeper); err != nil || len(got) != 0 {
+			t.Errorf("a sweeper runs: unserved %v, %v, want none", got, err)
+		}
+	})
+}
 
 // A role is unserved unless a process runs it. Outstanding counts up to the ends at the time of the call.
 func TestUnservedAndOutstanding(t *testing.T) {

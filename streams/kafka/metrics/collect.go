@@ -18,8 +18,7 @@ import (
 type RoleState struct {
 	Role  schemas.Role
 	Class schemas.Class
-	// Member reports that the process is in the consumer group, with or without partitions. The sweeper, which has no
-	// group, is a member when it has read the checkpoints.
+	// Member reports that the process is in the consumer group, with or without partitions.
 	Member bool
 	// Owned are the assigned partitions by topic, with the prefix of the topic names.
 	Owned map[string]map[int32]bool
