@@ -35,10 +35,8 @@ demo: build ## the main job once, on real files; DIR=... takes your own (only re
 
 # The race detector sleeps for a second at the end of each process: tests start hundreds.
 export GORACE ?= atexit_sleep_ms=0
-TESTRUN := bin/testrun
-
-bin/testrun: $(wildcard internal/testrun/*.go)
-	$(STATIC) go build -o $@ ./internal/testrun
+# It prints the result of each package, and at the end the output of each failed test.
+TESTSUM := gotestsum --format=pkgname --format-icons=text --format-hide-empty-pkg --hide-summary=skipped
 
 # The packages whose tests take longest begin first, so that no core is idle at the end. Tests are linked without DWARF,
 # which takes a quarter of the time. The race detector takes three times as much processor time.
@@ -46,40 +44,52 @@ LONGEST := ./streams/kafka ./cmd/app ./sinks/clickhouse ./streams/storage/s3
 RACE    ?=
 
 .PHONY: test
-test: $(TESTRUN) ## every package, at most five minutes, no daemon; RACE=1 with the race detector, as CI does: needs a C compiler
-	$(if $(RACE),,$(STATIC)) $(TESTRUN) run bin/test.json $(if $(RACE),-race) -vet=off -shuffle=on -ldflags=-w $(LONGEST) ./...
+test: $(TOOLS)/gotestsum ## every package, at most five minutes, no daemon; RACE=1 with the race detector, as CI does: needs a C compiler
+	$(if $(RACE),,$(STATIC)) $(TESTSUM) --jsonfile=bin/test.json -- $(if $(RACE),-race) -vet=off -shuffle=on -ldflags=-w $(LONGEST) ./...
 	cd bench && $(if $(RACE),,$(STATIC)) go test $(if $(RACE),-race) -vet=off -shuffle=on -ldflags=-w ./...
 
 LOG ?= bin/test.json
 .PHONY: slow
-slow: $(TESTRUN) ## the slowest tests and packages of the last "make test"; LOG=bin/integration.json of the last "make integration"
-	@$(TESTRUN) slow $(LOG)
+slow: $(TOOLS)/gotestsum ## the slowest tests of the last "make test"; LOG=bin/integration.json of the last "make integration"
+	@gotestsum tool slowest --jsonfile=$(LOG) --num=20
 
-FLAKY    ?= 30m
+FLAKY    ?= 30
 PACKAGES ?= ./...
 .PHONY: flaky
-flaky: $(TESTRUN) ## packages again and again beside busy loops, for FLAKY=30m; goes on where it stopped; PACKAGES=./... picks
-	$(TESTRUN) flaky bin/flaky $(FLAKY) $(PACKAGES)
+flaky: $(TOOLS)/gotestsum ## packages again and again beside two busy loops, for FLAKY=30 minutes; PACKAGES=./... picks
+	@trap 'kill $$(jobs -p)' EXIT; for i in 1 2; do while :; do :; done & done; failed=0; \
+	while [ $$SECONDS -lt $$(($(FLAKY) * 60)) ]; do \
+		$(TESTSUM) -- -race -vet=off -shuffle=on -ldflags=-w -count=1 -timeout=15m $(PACKAGES); \
+	done
 
 # The tests of real servers, and whole every package that has tests of this level, without the race detector.
 # INTEGRATION=short is what CI runs, some twelve minutes: of these packages only the tests of this level. Package need
 # says what belongs to it.
 INTEGRATION ?= full
 .PHONY: integration
-integration: servers $(DEPLOY)/nfpm $(TESTRUN) ## real Kafka, ClickHouse, S3, kills, many rows; INTEGRATION=short; wants a JDK and Maven, or Docker
+integration: servers $(DEPLOY)/nfpm $(TOOLS)/gotestsum ## real Kafka, ClickHouse, S3, kills, many rows; INTEGRATION=short; wants a JDK and Maven, or Docker
 	$(call REAL,$(INTEGRATION),70m)
 
 .PHONY: soak
 soak: export MILLRACE_SOAK = 1
-soak: servers $(DEPLOY)/nfpm $(TESTRUN) ## the same for longer
+soak: servers $(DEPLOY)/nfpm $(TOOLS)/gotestsum ## the same for longer
 	$(call REAL,full,180m)
 
-REAL = tests=$$($(TESTRUN) levels $(1)); MILLRACE_INTEGRATION=$(if $(filter short,$(1)),short,1) $(STATIC) \
-	$(TESTRUN) run bin/integration.json -vet=off -count=1 -parallel 4 -timeout $(2) $$tests -rapid.nofailfile
+# Arguments of "go test": packages with tests of the level; for the short form also the names of these tests, which are all
+# of ./integration, and those that call need.Integration elsewhere.
+CALLS_full  := need\.(Integration|Full|Amount|Check)\(|/storagetest"
+CALLS_short := need\.Integration\(
+packages     = $$(git grep --untracked -lE '$(CALLS_$(1))' -- '*_test.go' ':!bench' ':!internal/need' | \
+	xargs -n 1 dirname | sort -u | sed 's|^|./|')
+names        = $$({ cat integration/*_test.go | grep '^func Test'; git grep --untracked -hE '^func Test|$(CALLS_short)' -- \
+	'*_test.go' ':!bench' | grep -B 1 -E '$(CALLS_short)'; } | sed -nE 's/^func (Test\w+).*/\1/p' | sort -u | paste -sd '|')
+REAL = MILLRACE_INTEGRATION=$(if $(filter short,$(1)),short,1) $(STATIC) $(TESTSUM) --jsonfile=bin/integration.json -- \
+	-vet=off -count=1 -parallel 4 -timeout $(2) $(if $(filter short,$(1)),-run="^($(names))\$$") $(call packages,$(1)) \
+	-rapid.nofailfile
 
 .PHONY: soak-sink
-soak-sink: $(TESTRUN) ## 60 SIGKILLs of sink and ClickHouse over 300,000 records, and verify; the other faults of sinks with more
-	MILLRACE_SOAK=1 MILLRACE_INTEGRATION=1 $(STATIC) $(TESTRUN) run bin/integration.json -vet=off -count=1 -timeout 60m \
+soak-sink: $(TOOLS)/gotestsum ## 60 SIGKILLs of sink and ClickHouse over 300,000 records, and verify; the other faults of sinks with more
+	MILLRACE_SOAK=1 MILLRACE_INTEGRATION=1 $(STATIC) $(TESTSUM) --jsonfile=bin/integration.json -- -vet=off -count=1 -timeout 60m \
 		-run '^TestSinkFaults' ./integration
 
 .PHONY: fuzz
@@ -157,6 +167,11 @@ $(TOOLS)/%: tools/go.mod tools/go.sum
 	cd tools && $(STATIC) go build -o $(TOOLS)/ tool
 	@touch $(TOOLS)/*
 
+# What tests and looks for dead code, in a small module, so that tests do not wait for the heavy one.
+$(TOOLS)/gotestsum $(TOOLS)/deadcode &: tools/test/go.mod tools/test/go.sum
+	cd tools/test && $(STATIC) go build -o $(TOOLS)/ tool
+	@touch $(TOOLS)/gotestsum $(TOOLS)/deadcode
+
 .PHONY: tools
 tools: $(TOOLS)/buf $(TOOLS)/golangci-lint ## buf and golangci-lint, pinned in tools/go.mod
 
@@ -184,20 +199,34 @@ bin/libchdb: deploy/libchdb/main.go
 bin/decorator:
 	$(STATIC) go build -ldflags '-s -w' -o $@ ./examples/decorator
 
-# What images and packages contain; internal/licences checks these.
+# What images and packages contain.
 SHIPPED := ./cmd/millrace ./cmd/millrace-clickhouse
 # Tools of packages and of the supply chain, in a module of their own; the first build takes some minutes.
 $(DEPLOY)/%: tools/deploy/go.mod tools/deploy/go.sum
 	cd tools/deploy && $(STATIC) go build -o $(CURDIR)/$(DEPLOY)/ tool
 	@touch $(DEPLOY)/*
 
+# Licences of modules. go-licenses does not know MIT-0, the licence of segmentio/asm.
+PERMISSIVE := Apache-2.0,MIT,ISC,BSD-2-Clause,BSD-3-Clause,Unlicense
+LICENSES    = GOROOT=$$(go env GOROOT) $(STATIC) $(DEPLOY)/go-licenses $(1) $(SHIPPED) --logtostderr=false --log_file=/dev/null \
+	--stderrthreshold=2 --ignore github.com/millrace/millrace --ignore github.com/segmentio/asm
+
 .PHONY: sbom
-sbom: build $(DEPLOY)/cyclonedx-gomod ## dist/*.cdx.json, what the programs contain (CycloneDX), and dist/LICENSES.txt
-	@mkdir -p dist
+sbom: build $(DEPLOY)/cyclonedx-gomod $(DEPLOY)/go-licenses ## dist/*.cdx.json, what the programs contain (CycloneDX), and dist/LICENSES.txt; needs jq
+	@rm -rf dist/licenses && mkdir -p dist
 	for p in $(notdir $(SHIPPED)); do \
-		$(DEPLOY)/cyclonedx-gomod bin -json -std -noserial -version $(VERSION) -output dist/$$p.cdx.json bin/$$p; \
+		$(DEPLOY)/cyclonedx-gomod bin -json -std -noserial -licenses -version $(VERSION) bin/$$p | \
+			jq 'del(.metadata.timestamp)' >dist/$$p.cdx.json; \
 	done
-	go run ./internal/licences dist $(SHIPPED)
+	jq --slurpfile loaded deploy/libchdb/component.json '.components += $$loaded' dist/millrace-clickhouse.cdx.json >dist/cdx.json
+	mv dist/cdx.json dist/millrace-clickhouse.cdx.json
+	$(call LICENSES,check) --allowed_licenses=$(PERMISSIVE)
+	$(call LICENSES,save) --save_path dist/licenses
+	install -D -m 644 -t dist/licenses/github.com/segmentio/asm "$$(go list -m -f '{{.Dir}}' github.com/segmentio/asm)/LICENSE"
+	install -D -m 644 -t dist/licenses/std "$$(go env GOROOT)/LICENSE" "$$(go env GOROOT)/PATENTS"
+	cd dist/licenses && find . -type f | LC_ALL=C sort | while read -r f; do \
+		printf '%s\n%s\n\n' "$$(printf -- '-%.0s' {1..80})" "$${f#./}"; cat "$$f"; echo; \
+	done >../LICENSES.txt
 
 # The version in the form of deb and rpm: of a tag, or one that sorts before all of them.
 COMMITTED       = $$(git log -1 --format=%ct 2>/dev/null || echo 0)

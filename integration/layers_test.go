@@ -52,7 +52,7 @@ func layers() []layer {
 	)
 	return []layer{
 		{[]string{"schemas/millrace/v1", retry, digest, child, need, nearest, tally, parts, denied, sizes,
-			wholefile, "internal/heaptest", "internal/logtest", "internal/rowdoc", "internal/testrun"}, nil},
+			wholefile, "internal/heaptest", "internal/logtest", "internal/rowdoc"}, nil},
 		{[]string{"schemas"}, []string{"schemas/millrace/v1"}},
 		{[]string{storage}, []string{digest}},
 		{[]string{chunks}, []string{storage, digest}},
@@ -115,7 +115,7 @@ func layers() []layer {
 			"cmd/precondition", "cmd/health"}},
 		{[]string{"cmd/millrace/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
-		{[]string{"deploy/libchdb", "internal/licences"}, []string{"sinks/clickhouse/embedded"}},
+		{[]string{"deploy/libchdb"}, []string{"sinks/clickhouse/embedded"}},
 		{[]string{"integration/harness"}, []string{need, wire, kafkaClient, retry, child, "streams/storage/s3/s3proc"}},
 		{[]string{"integration/..."}, []string{wire, "streams/...", "sinks/...", "cmd/...", "integration/harness",
 			"integration/converge"}},

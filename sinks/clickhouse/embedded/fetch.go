@@ -31,9 +31,6 @@ const (
 	libraryName      = "libchdb.so"
 )
 
-// Library returns the npm package of the pinned library, its version, and the SHA-256 of libchdb.so in hex.
-func Library() (name, version, sum string) { return libraryPackage, libraryVersion, librarySHA256 }
-
 // remedy ends every error of Fetch.
 const remedy = "put a clickhouse binary on PATH, or run `npm pack " + libraryPackage + "@" + libraryVersion +
 	"` where the registry can be reached, unpack " + libraryName + " and set MILLRACE_LIBCHDB to its path"

@@ -20,6 +20,20 @@ import (
 
 const libraryText = "these are the bytes of a library"
 
+// The bill of materials of millrace-clickhouse names the pinned library.
+func TestLibraryInSBOM(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/libchdb/component.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	purl := "pkg:npm/%40" + libraryPackage[1:] + "@" + libraryVersion
+	for _, want := range []string{`"` + purl + `"`, `"version": "` + libraryVersion + `"`, `"content": "` + librarySHA256 + `"`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("component.json lacks %s", want)
+		}
+	}
+}
+
 // archive returns an npm archive with one file.
 func archive(t *testing.T, name string) []byte {
 	t.Helper()
