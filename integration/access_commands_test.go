@@ -95,7 +95,6 @@ func accessCommands(cfg client.Config) []accessCommand {
 
 		{operator, "store init acme/2", 0, "", none, "", ""},
 		{operator, "store probe acme/2", 0, "", none, "", ""},
-		{operator, "store upgrade acme/2", 0, "", none, "", ""},
 		{operator, "policy set acme {policy} --reason test", 0, "revision", write(schemas.Policies),
 			lacks + "Write on topic millrace.policies", ""},
 		{operator, "policy import {policies}", 0, "revision", write(schemas.Policies),

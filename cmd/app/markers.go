@@ -150,6 +150,8 @@ func remedy(n StoreName, err error) string {
 		return remedy
 	}
 	switch {
+	case errors.Is(err, file.ErrFormat):
+		return "use the version that made it, or mark it again: docs/stores.md, Metadata in a file store"
 	case errors.Is(err, storage.ErrWrongMarker):
 		return "check its location and id in the configuration"
 	case errors.Is(err, fs.ErrNotExist):

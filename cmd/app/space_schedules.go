@@ -21,8 +21,7 @@ type ScheduleTarget struct {
 	Spaces string
 }
 
-// String returns the target as actions have it. A name has no blank. Earlier builds take a target with a pattern for a
-// name that they do not know.
+// String returns the target as actions have it. A name has no blank.
 func (t ScheduleTarget) String() string {
 	if t.Spaces == "" {
 		return t.Name

@@ -28,7 +28,6 @@ command would have had; if it would delete the copy, a second line says what the
 duplication_log, with the result dry-run.
 
 A dry run reads no bytes that are not needed to decide, so rot that is found only while bytes are copied is not found.
-Copiers and deleters of earlier builds do not know dry runs and execute the command: replace them first.
 
 With --state all roles run in this command meanwhile. Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130
 interrupted.`,

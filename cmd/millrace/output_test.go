@@ -42,7 +42,7 @@ func TestEveryListHasForms(t *testing.T) {
 		"policy list", "policy history", "policy plan", "policy unmanaged", "account list", "account history",
 		"pause", "pause list", "sweep list", "sweep status", "sweep report", "job list", "job history", "schedule list",
 		"fixity status", "fixity overdue", "fixity rounds"}
-	documents := []string{"demo", "dead show", "store probe", "store upgrade", "outbox check", "outbox salvage", "import",
+	documents := []string{"demo", "dead show", "store probe", "outbox check", "outbox salvage", "import",
 		"verify", "rebuild", "sweep start", "fixity check", "fixity import", "fixity analysis", "status", "migrate", "health",
 		"policy show", "policy set", "policy remove", "policy import", "object restore",
 		"account show", "account set", "account remove", "audit export"}

@@ -15,7 +15,7 @@ import (
 
 func newStore() *cobra.Command {
 	return noun("store", "List, check and initialise stores",
-		newStoreList(), newStoreCheck(), newStoreProbe(), newStoreInit(), newStoreUpgrade())
+		newStoreList(), newStoreCheck(), newStoreProbe(), newStoreInit())
 }
 
 func newStoreInit() *cobra.Command {

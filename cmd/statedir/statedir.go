@@ -26,9 +26,8 @@ import (
 	kafka "github.com/millrace/millrace/streams/kafka/embedded"
 )
 
-// version is the version of the state directory. It is raised when older versions of millrace could
-// not read one any more.
-const version = 1
+// version is the version of the state directory. Directories of other versions are refused.
+const version = 2
 
 // engineGrace is the time that ClickHouse has to stop before it is killed.
 const engineGrace = 2 * time.Second

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 )
 
-// The attribute of layout 2 is the encoded metadata of a file. It moves with the file, is written before the file is
+// The attribute is the encoded metadata of a file. It moves with the file, is written before the file is
 // synced, and is replaced as a whole. Integers are little-endian. Text is its length, as a uvarint, and its bytes.
 //
 //	1 byte    version of this encoding

@@ -3,8 +3,6 @@ package file
 import (
 	"bytes"
 	"errors"
-	"maps"
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -156,30 +154,6 @@ func TestSidecarDamage(t *testing.T) {
 				t.Errorf("bit %d of byte %d: got %+v, %v", bit, i, got, err)
 			}
 		}
-	}
-}
-
-// A sidecar of an older version, without a CRC, can be read; a new one has a CRC.
-func TestSidecarOfAnOlderVersion(t *testing.T) {
-	s := store(t, Config{format: layoutSidecars})
-	o := put(t, s, "a", "x")
-	p, err := newItemPath(sp, "a")
-	must(t, err)
-	_, at := sidecarPath(p)
-	path := s.cfg.Root + "/" + at
-	b, err := os.ReadFile(path)
-	must(t, err)
-	if !bytes.HasPrefix(b, []byte(crcField)) {
-		t.Fatalf("got %s", b)
-	}
-	must(t, os.WriteFile(path, append([]byte("{"), b[crcBytes+2:]...), 0o666))
-	if got := stat(t, s, "a"); !maps.Equal(got.Digests, o.Digests) || got.Properties.MediaType != "text/plain" {
-		t.Errorf("got %+v, want %+v", got, o)
-	}
-	_, err = s.SetProperties(t.Context(), sp, "a", storage.Properties{}, storage.Condition{})
-	must(t, err)
-	if b, err := os.ReadFile(path); err != nil || !bytes.HasPrefix(b, []byte(crcField)) {
-		t.Errorf("written anew: %s, %v", b, err)
 	}
 }
 

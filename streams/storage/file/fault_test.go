@@ -133,7 +133,7 @@ func TestLeftovers(t *testing.T) {
 func TestDiesBeforeRename(t *testing.T) {
 	for name, present := range map[string]bool{"a new item": false, "a replacement": true} {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{format: layoutSidecars})
+			s := store(t, Config{sidecars: true})
 			var was storage.Object
 			if present {
 				put(t, s, "a", "old")
@@ -171,7 +171,7 @@ func TestSidecarDamaged(t *testing.T) {
 	for name, content := range map[string]string{"torn": `{"item":"a","no`, "empty": "",
 		"of another item": `{"item":"b"}`} {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{format: layoutSidecars})
+			s := store(t, Config{sidecars: true})
 			put(t, s, "a", "x")
 			p, _ := newItemPath(sp, "a")
 			_, path := sidecarPath(p)
@@ -222,7 +222,7 @@ func TestUnreadableSidecar(t *testing.T) {
 	ctx := t.Context()
 	for name, keep := range map[string]bool{"gone": false, "kept": true} {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{format: layoutSidecars})
+			s := store(t, Config{sidecars: true})
 			_, side := sidecarPath(itemPathIn(sp, "a"))
 			side = filepath.Join(s.cfg.Root, side)
 			harm := func() { must(t, os.Remove(side), unix.Mknod(side, unix.S_IFSOCK|0o666, 0)) } // cannot be opened

@@ -59,8 +59,8 @@ type Config struct {
 	digests []string
 	// now is the clock for modification times; nil: the system clock.
 	now func() time.Time
-	// format is the layout that WriteMarker records; 0: the newest that the file system supports.
-	format int
+	// sidecars writes metadata to sidecars in a Root that gets its marker, as on a file system without attributes.
+	sidecars bool
 	// maxAttr bounds the length of an attribute, in bytes; 0: the limit of the file system. Negative: no attributes.
 	maxAttr int
 	// step is a test hook. A mutation calls it after each of its effects, and fails if it returns an error.
@@ -174,19 +174,19 @@ func (s *Store) allowWrites(sess *session) error {
 	if sess.writesAllowed.Load() {
 		return nil
 	}
-	if _, err := s.writableFormat(sess); err != nil {
-		return err
+	doc, err := s.marker(sess)
+	unmarked := s.cfg.Unmarked && errors.Is(err, storage.ErrNoMarker)
+	if err != nil && !unmarked {
+		return retry.Unavailable(err)
 	}
 	if err := s.prepare(sess); err != nil {
 		return err
 	}
-	format, err := s.writableFormat(sess) // again: after prepare no other process changes the layout
-	if err != nil {
-		return err
+	if unmarked {
+		doc = s.newMarker(sess)
 	}
-	has := sess.supportsAttrs && s.cfg.maxAttr >= 0
-	sess.useAttrs.Store(format == layoutAttrs && has)
-	sess.attrsMissing.Store(format == layoutAttrs && !has)
+	sess.useAttrs.Store(!doc.Sidecars && s.hasAttrs(sess))
+	sess.attrsMissing.Store(!doc.Sidecars && !s.hasAttrs(sess))
 	sess.writesAllowed.Store(true)
 	return nil
 }
@@ -210,18 +210,6 @@ func (s *Store) explainDenied(err error) error {
 }
 
 func (s *Store) prepare(sess *session) error { return s.explainDenied(sess.prepare()) }
-
-// writableFormat returns the layout of a root, or an error if this store must not write to it.
-func (s *Store) writableFormat(sess *session) (format int, err error) {
-	doc, err := s.marker(sess)
-	switch {
-	case err == nil:
-		return doc.Format, nil
-	case s.cfg.Unmarked && errors.Is(err, storage.ErrNoMarker):
-		return s.newFormat(sess), nil
-	}
-	return 0, retry.Unavailable(err)
-}
 
 // now returns the current time, or 1 ns after its last result if that is later, so that results increase. If the
 // last result is more than maxSkew ahead, the clock has been corrected, and results continue from the clock.

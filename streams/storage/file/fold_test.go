@@ -53,10 +53,10 @@ func refusesFolded(t *testing.T, dir string) {
 	if err := s.Marker(ctx); !errors.Is(err, storage.ErrNoMarker) {
 		t.Errorf("Marker: got %v, want none", err)
 	}
-	// The state that an older version leaves.
+	// As left by another machine, where the names are not folded.
 	must(t, os.MkdirAll(filepath.Join(dir, sp), 0o777), os.WriteFile(filepath.Join(dir, sp, "a"), []byte("one"), 0o666),
 		os.MkdirAll(filepath.Join(dir, ownDir), 0o777), os.WriteFile(filepath.Join(dir, markerFile),
-			[]byte(`{"format":1,"store":"1"}`), 0o666))
+			[]byte(`{"format":2,"store":"1"}`), 0o666))
 	_, err = s.Put(ctx, sp, "A", strings.NewReader("two"), storage.PutOptions{Size: 3})
 	if !errors.Is(err, errFolded) || !storage.IsNotApplied(err) {
 		t.Errorf("Put: got %v, want that names are folded", err)

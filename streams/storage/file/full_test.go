@@ -121,21 +121,21 @@ func TestFullDisk(t *testing.T) {
 			"blocks": func(n int) (int, int) { return n, -1 },
 			"names":  func(n int) (int, int) { return -1, n },
 		} {
-			eachLayout(t, name+", no "+kind, func(t *testing.T, format int) {
+			eachLayout(t, name+", no "+kind, func(t *testing.T, sidecars bool) {
 				// Attributes need no blocks on a file system in memory.
-				fits := format == layoutAttrs && name == "set properties"
-				fullAt(t, format, fits, call, room)
+				fits := !sidecars && name == "set properties"
+				fullAt(t, sidecars, fits, call, room)
 			})
 		}
 	}
 }
 
 // fullAt makes a call with space for 0, 1, 2 and more, until it works.
-func fullAt(t *testing.T, format int, fits bool, call func(*Store) error, room func(n int) (blocks, names int)) {
+func fullAt(t *testing.T, sidecars, fits bool, call func(*Store) error, room func(n int) (blocks, names int)) {
 	failures := 0
 	for n := range 100 {
 		dir, resize := small(t)
-		s := store(t, Config{Root: dir, format: format})
+		s := store(t, Config{Root: dir, sidecars: sidecars})
 		must(t, s.WriteMarker(t.Context()))
 		was := put(t, s, "d/old", "old")
 		before := stat(t, s, "d/old")

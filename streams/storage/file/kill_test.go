@@ -113,31 +113,21 @@ func TestKilledAtEachStep(t *testing.T) {
 			_, err := s.SetProperties(ctx, sp, "a", props, storage.Condition{})
 			return err
 		}, changed},
-		"upgrade": {func(s *Store) error { _, err := s.Upgrade(ctx, UpgradeOptions{}); return err }, old},
 		"put of a new one": {func(s *Store) error {
 			_, err := s.Put(ctx, sp, "d/b", strings.NewReader("new"), storage.PutOptions{Size: 3, Properties: props})
 			return err
 		}, old},
 	}
-	ways := map[string]Config{"attribute": {}, "sidecar": {format: layoutSidecars}, "no room": {maxAttr: 1}}
+	ways := map[string]Config{"attribute": {}, "sidecar": {sidecars: true}, "no room": {maxAttr: 1}}
 	for was, before := range ways {
 		for now, cfg := range ways {
 			for name, m := range mutations {
-				if name == "upgrade" && now == "sidecar" {
-					continue // the upgrade changes the layout
-				}
-				format := layoutAttrs
-				if now == "sidecar" || name == "upgrade" && was == "sidecar" {
-					format = layoutSidecars
-				}
 				t.Run(fmt.Sprintf("%s, %s, then %s", name, was, now), func(t *testing.T) {
-					for n := 0; endsAfter(t, n, false, before, format, cfg, m.do, old, m.want); n++ {
+					for n := 0; endsAfter(t, n, false, before, cfg, m.do, old, m.want); n++ {
 						if n > 20 {
 							t.Fatal("it never ends")
 						}
-						if name != "upgrade" { // it starts goroutines
-							endsAfter(t, n, true, before, format, cfg, m.do, old, m.want)
-						}
+						endsAfter(t, n, true, before, cfg, m.do, old, m.want)
 					}
 				})
 			}
@@ -148,14 +138,14 @@ func TestKilledAtEachStep(t *testing.T) {
 // endsAfter puts an item with the configuration before, ends do after n steps, and checks the item. It reports whether
 // do had that many steps.
 func endsAfter(
-	t *testing.T, n int, kill bool, before Config, format int, cfg Config, do func(s *Store) error, old, want string,
+	t *testing.T, n int, kill bool, before, cfg Config, do func(s *Store) error, old, want string,
 ) bool {
 	t.Helper()
 	before.Root = inMemory(t)
 	cfg.Root = before.Root
 	s := store(t, before)
 	put(t, s, "a", "old")
-	must(t, s.writeMarkerFile(s.sess, format), s.Close())
+	must(t, s.writeMarkerFile(s.sess, markerDoc{format, cfg.sidecars, "1"}), s.Close())
 	there := sidecarBytes(t, cfg.Root)
 	first := open(t, cfg)
 	ended, err := endsAt(first, n, kill, do)
@@ -197,7 +187,7 @@ func TestOrderOfSteps(t *testing.T) {
 		_, err := s.SetProperties(ctx, sp, "a", storage.Properties{}, storage.Condition{})
 		return err
 	}
-	side, attr, full := Config{format: layoutSidecars}, Config{}, Config{maxAttr: 1}
+	side, attr, full := Config{sidecars: true}, Config{}, Config{maxAttr: 1}
 	for name, tt := range map[string]struct {
 		was, now           Config
 		do                 func(*Store) error

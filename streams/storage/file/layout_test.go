@@ -30,7 +30,7 @@ func TestContractLayouts(t *testing.T) {
 			"OddIDs", "RacePut", "RaceDelete", "RaceNeighbours")
 	}
 	for name, cfg := range map[string]Config{
-		"sidecars":      {format: layoutSidecars},
+		"sidecars":      {sidecars: true},
 		"mixed":         {},
 		"room for some": {maxAttr: 110},
 		"room for none": {maxAttr: 1},
@@ -125,26 +125,25 @@ func sidecars(t *testing.T, s *Store) []string {
 	return all
 }
 
-// A new root has layout 2; an older root, and a file system without attributes, has layout 1. An older version, which
-// knows only format 1, refuses layout 2.
+// The metadata of a root is in attributes, on a file system without them in sidecars, also if it gets them later.
 func TestLayoutOfARoot(t *testing.T) {
 	for name, tt := range map[string]struct {
 		cfg   Config
-		want  int
+		want  string
 		attrs bool
 	}{
-		"new":                        {Config{}, layoutAttrs, true},
-		"older":                      {Config{format: layoutSidecars}, layoutSidecars, false},
-		"no attributes":              {Config{maxAttr: -1}, layoutSidecars, false},
-		"no attributes, though full": {Config{maxAttr: 1}, layoutAttrs, false},
+		"attributes":               {Config{}, `{"format":2,"store":"1"}`, true},
+		"attributes since":         {Config{sidecars: true}, `{"format":2,"sidecars":true,"store":"1"}`, false},
+		"no attributes":            {Config{maxAttr: -1}, `{"format":2,"sidecars":true,"store":"1"}`, false},
+		"no room in an attribute ": {Config{maxAttr: 1}, `{"format":2,"store":"1"}`, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t, tt.cfg)
 			must(t, s.WriteMarker(t.Context()), s.CreateSpace(t.Context(), storage.Space{Name: sp}))
 			again := open(t, Config{Root: s.cfg.Root, maxAttr: tt.cfg.maxAttr})
-			doc, err := again.marker(again.sess)
-			if err != nil || doc.Format != tt.want {
-				t.Errorf("got format %d, %v, want %d", doc.Format, err, tt.want)
+			b, err := os.ReadFile(filepath.Join(s.cfg.Root, markerFile))
+			if got := strings.TrimSpace(string(b)); err != nil || got != tt.want {
+				t.Errorf("got %s, %v, want %s", got, err, tt.want)
 			}
 			put(t, again, "a", "x")
 			if got := hasAttr(t, again, "a"); got != tt.attrs {
@@ -180,14 +179,11 @@ func TestNoAttributes(t *testing.T) {
 	if got := stat(t, s, "a"); len(got.Digests) != 2 || got.PropertiesUnknown {
 		t.Errorf("got %+v", got)
 	}
-	if doc, err := s.marker(s.sess); err != nil || doc.Format != layoutSidecars {
+	if doc, err := s.marker(s.sess); err != nil || !doc.Sidecars {
 		t.Errorf("got %+v, %v", doc, err)
 	}
-	if _, err := s.Upgrade(t.Context(), UpgradeOptions{}); !errors.Is(err, storage.ErrUnsupported) {
-		t.Errorf("Upgrade: %v", err)
-	}
-	// A root of layout 2, copied to this file system.
-	must(t, s.writeMarkerFile(s.sess, layoutAttrs))
+	// A root with attributes, copied to this file system.
+	must(t, s.writeMarkerFile(s.sess, markerDoc{Format: format, Store: "1"}))
 	there := open(t, Config{Root: dir})
 	put(t, there, "b", "x")
 	if got := stat(t, there, "b"); len(got.Digests) != 2 || got.PropertiesUnknown {
@@ -266,8 +262,8 @@ func TestRestoredWithoutAttributes(t *testing.T) {
 
 // The properties of a file that another program has created are unknown, not empty.
 func TestPropertiesOfFilesOfOthers(t *testing.T) {
-	eachLayout(t, "adopted", func(t *testing.T, format int) {
-		s := store(t, Config{format: format})
+	eachLayout(t, "adopted", func(t *testing.T, sidecars bool) {
+		s := store(t, Config{sidecars: sidecars})
 		must(t, os.WriteFile(filepath.Join(s.cfg.Root, sp, "a"), []byte("x"), 0o666))
 		if got := stat(t, s, "a"); !got.PropertiesUnknown {
 			t.Errorf("got %+v", got)
@@ -373,9 +369,9 @@ func TestAttributeMayNotBeWritten(t *testing.T) {
 	}{
 		"an attribute":                {Config{}, true, true},
 		"an attribute, and no room":   {Config{maxAttr: 1}, true, true},
-		"an attribute, and sidecars":  {Config{format: layoutSidecars}, true, true},
+		"an attribute, and sidecars":  {Config{sidecars: true}, true, true},
 		"a file of another program":   {Config{}, false, false},
-		"a file of another, sidecars": {Config{format: layoutSidecars}, false, false},
+		"a file of another, sidecars": {Config{sidecars: true}, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := store(t, Config{})

@@ -11,16 +11,25 @@ import (
 
 // A markerDoc is the marker of a root: it names the store that the root belongs to.
 type markerDoc struct {
-	Format int    `json:"format"` // layout of ownDir and the attributes
-	Store  string `json:"store"`
+	Format int `json:"format"` // of ownDir and the attributes: the constant format
+	// Sidecars: metadata is written to sidecars, because the file system had no attributes when the marker was written.
+	// Otherwise it is written to attributes, and to sidecars only if it does not fit. Both places are always read.
+	Sidecars bool   `json:"sidecars,omitempty"`
+	Store    string `json:"store"`
 }
 
-// The layouts. In both, the metadata of an item is in the attribute of its file, in a sidecar, or in neither; both
-// places are read. Older versions of this package refuse layout 2, because they do not read attributes.
-const (
-	layoutSidecars = 1 // metadata is written to sidecars
-	layoutAttrs    = 2 // metadata is written to attributes, and to sidecars only if it does not fit
-)
+// format is the format of a root.
+const format = 2
+
+// ErrFormat means that a root has the format of another version of millrace. An error that wraps it also wraps
+// storage.ErrWrongMarker.
+var ErrFormat = errors.New("the format of the store is of another version")
+
+// formatError is an error that wraps storage.ErrWrongMarker and does not repeat it.
+type formatError struct{ error }
+
+func (e formatError) Is(target error) bool { return target == storage.ErrWrongMarker }
+func (e formatError) Unwrap() error        { return e.error }
 
 // Marker implements storage.Store. If the root does not exist, the error is ErrNoMarker.
 func (s *Store) Marker(ctx context.Context) error {
@@ -44,20 +53,22 @@ func (s *Store) marker(sess *session) (doc markerDoc, err error) {
 	if err := json.Unmarshal(b, &doc); err != nil {
 		return doc, fmt.Errorf("store %q in %s: %w: %w", s.cfg.ID, s.cfg.Root, storage.ErrWrongMarker, err)
 	}
-	if doc.Store != s.cfg.ID || doc.Format != layoutSidecars && doc.Format != layoutAttrs {
-		return doc, fmt.Errorf("store %q in %s is marked %q, format %d: %w",
-			s.cfg.ID, s.cfg.Root, doc.Store, doc.Format, storage.ErrWrongMarker)
+	if doc.Store != s.cfg.ID {
+		return doc, fmt.Errorf("store %q in %s is marked %q: %w", s.cfg.ID, s.cfg.Root, doc.Store, storage.ErrWrongMarker)
+	}
+	if doc.Format != format {
+		return doc, formatError{fmt.Errorf("store %q in %s: %w: it is %d, this version of millrace needs %d",
+			s.cfg.ID, s.cfg.Root, ErrFormat, doc.Format, format)}
 	}
 	return doc, nil
 }
 
-// newFormat returns the layout for a root without a marker.
-func (s *Store) newFormat(sess *session) int {
-	if s.cfg.format == layoutSidecars || !sess.supportsAttrs || s.cfg.maxAttr < 0 {
-		return layoutSidecars
-	}
-	return layoutAttrs
+// newMarker returns the marker for a root that has none.
+func (s *Store) newMarker(sess *session) markerDoc {
+	return markerDoc{Format: format, Sidecars: s.cfg.sidecars || !s.hasAttrs(sess), Store: s.cfg.ID}
 }
+
+func (s *Store) hasAttrs(sess *session) bool { return sess.supportsAttrs && s.cfg.maxAttr >= 0 }
 
 // WriteMarker implements storage.Store.
 func (s *Store) WriteMarker(ctx context.Context) error {
@@ -79,18 +90,12 @@ func (s *Store) WriteMarker(ctx context.Context) error {
 	case !errors.Is(err, storage.ErrNoMarker):
 		return err
 	}
-	format := s.newFormat(sess)
-	if format == layoutAttrs {
-		if err := sess.blockOldVersions(); err != nil {
-			return classify(err)
-		}
-	}
-	return s.writeMarkerFile(sess, format)
+	return s.writeMarkerFile(sess, s.newMarker(sess))
 }
 
 // writeMarkerFile writes the marker durably.
-func (s *Store) writeMarkerFile(sess *session, format int) error {
-	b, err := json.Marshal(markerDoc{format, s.cfg.ID})
+func (s *Store) writeMarkerFile(sess *session, doc markerDoc) error {
+	b, err := json.Marshal(doc)
 	if err != nil {
 		return err
 	}

@@ -3,8 +3,10 @@ package file
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -92,6 +94,39 @@ func TestWritesNeedTheMarker(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A root of another format is refused, by name and unchanged. A root of an earlier build can be marked again: its items
+// keep their metadata.
+func TestOtherFormats(t *testing.T) {
+	ctx := t.Context()
+	for _, other := range []int{1, 3} {
+		s := open(t, Config{sidecars: true})
+		must(t, s.WriteMarker(ctx), s.CreateSpace(ctx, storage.Space{Name: sp}))
+		put(t, s, "a", "x")
+		want := stat(t, s, "a")
+		must(t, s.writeMarkerFile(s.sess, markerDoc{Format: other, Store: "1"}), s.Close())
+		root := s.cfg.Root
+		before := everything(t, root)
+		again := open(t, Config{Root: root})
+		for call, err := range mutations(ctx, again) {
+			if !errors.Is(err, ErrFormat) || !errors.Is(err, storage.ErrWrongMarker) ||
+				retry.ClassOf(err) != retry.ClassUnavailable ||
+				!strings.Contains(err.Error(), fmt.Sprintf("it is %d, this version of millrace needs 2", other)) {
+				t.Errorf("%s: got %v, want that format %d is refused", call, err, other)
+			}
+		}
+		if after := everything(t, root); after != before {
+			t.Errorf("the root has %s, and had %s", after, before)
+		}
+		if err := again.WriteMarker(ctx); !errors.Is(err, storage.ErrExists) || !errors.Is(err, storage.ErrWrongMarker) {
+			t.Errorf("WriteMarker: got %v, want ErrExists", err)
+		}
+		must(t, os.Remove(filepath.Join(root, markerFile)), again.WriteMarker(ctx))
+		if got := stat(t, again, "a"); !reflect.DeepEqual(got, want) {
+			t.Errorf("marked again: got %+v, want %+v", got, want)
+		}
 	}
 }
 

@@ -23,9 +23,9 @@ import (
 const sp = "photos"
 
 // eachLayout runs a test for both layouts.
-func eachLayout(t *testing.T, name string, f func(t *testing.T, format int)) {
-	t.Run(name+", attributes", func(t *testing.T) { f(t, layoutAttrs) })
-	t.Run(name+", sidecars", func(t *testing.T) { f(t, layoutSidecars) })
+func eachLayout(t *testing.T, name string, f func(t *testing.T, sidecars bool)) {
+	t.Run(name+", attributes", func(t *testing.T) { f(t, false) })
+	t.Run(name+", sidecars", func(t *testing.T) { f(t, true) })
 }
 
 // store returns an opened store that has the space.
@@ -225,13 +225,13 @@ func TestEvidenceS(t *testing.T) {
 		}, true, "good bytes", false},
 	}
 	for name, tt := range tests {
-		eachLayout(t, name, func(t *testing.T, format int) {
-			s := store(t, Config{format: format})
+		eachLayout(t, name, func(t *testing.T, sidecars bool) {
+			s := store(t, Config{sidecars: sidecars})
 			put(t, s, "a", "good bytes")
 			was := stat(t, s, "a")
 			path, err := s.Path(sp, "a")
 			must(t, err, tt.harm(path, was))
-			if format == layoutAttrs && tt.another {
+			if !sidecars && tt.another {
 				if got := stat(t, s, "a"); got.Version != was.Version || len(got.Digests) > 0 || !got.PropertiesUnknown {
 					t.Errorf("got %+v, want that nothing but the version is known", got)
 				}

@@ -49,8 +49,8 @@ func (s *Store) SetProperties(
 	}
 	if sess.attrsMissing.Load() {
 		return storage.Object{}, retry.Permanent(fmt.Errorf(
-			"set properties of item %q: root %s has format %d, and its file system here has no extended attributes: %w",
-			item, s.cfg.Root, layoutAttrs, storage.ErrUnsupported))
+			"set properties of item %q: root %s was made with extended attributes, and its file system here has none: %w",
+			item, s.cfg.Root, storage.ErrUnsupported))
 	}
 	was, err := sess.metadataAt(at, p)
 	if err != nil {
@@ -58,33 +58,33 @@ func (s *Store) SetProperties(
 	}
 	now := newMetadata(&at.st, was.Digests, props, was.Original)
 	begun = true
-	if _, err := s.updateMetadata(sess, at, p, now); err != nil {
+	if err := s.updateMetadata(sess, at, p, now); err != nil {
 		return storage.Object{}, fmt.Errorf("set properties of item %q: %w", item, classify(err))
 	}
 	return object(item, &at.st, now), nil
 }
 
 // updateMetadata writes the metadata of an existing file and returns when it is durable: to the attribute, or to a
-// sidecar if the attribute cannot hold it. It reports whether the attribute holds it. At each step at least one of the
-// two is valid; if both are, the attribute takes precedence. Therefore a valid attribute that cannot be changed is a
-// permanent error, and nothing is changed: the file is not writable, or has several hard links. The caller holds the
-// lock of the item.
-func (s *Store) updateMetadata(sess *session, at *location, p itemPath, a metadata) (inAttr bool, err error) {
+// sidecar if the attribute cannot hold it. At each step at least one of the two is valid; if both are, the attribute
+// takes precedence. Therefore a valid attribute that cannot be changed is a permanent error, and nothing is changed: the
+// file is not writable, or has several hard links. The caller holds the lock of the item.
+func (s *Store) updateMetadata(sess *session, at *location, p itemPath, a metadata) error {
 	fd, err := at.open()
 	if err != nil {
-		return false, storage.NotApplied(err)
+		return storage.NotApplied(err)
 	}
 	defer unix.Close(fd)
 	attr, err := readAttr(fd, p.item)
 	if err != nil && !errors.Is(err, errAttrDamaged) {
-		return false, storage.NotApplied(err)
+		return storage.NotApplied(err)
 	}
 	counts, shared := attr != nil && attr.Modified == at.st.Mtim.Nano(), at.st.Nlink > 1
 	if counts && shared {
-		return false, storage.NotApplied(retry.Permanent(fmt.Errorf(
+		return storage.NotApplied(retry.Permanent(fmt.Errorf(
 			"%s has %d names (hard links), which share its attribute; write the item again to give it a file of its own: %w",
 			at.path(), at.st.Nlink, storage.ErrUnsupported)))
 	}
+	var inAttr bool
 	err = nil
 	if sess.useAttrs.Load() && !shared {
 		inAttr, err = writeAttr(fd, p.item, a, s.cfg.maxAttr)
@@ -94,25 +94,25 @@ func (s *Store) updateMetadata(sess *session, at *location, p itemPath, a metada
 	}
 	switch {
 	case errors.Is(err, fs.ErrPermission) && counts:
-		return false, storage.NotApplied(retry.Permanent(err))
+		return storage.NotApplied(retry.Permanent(err))
 	case err != nil && !errors.Is(err, fs.ErrPermission):
-		return false, err
+		return err
 	case inAttr:
-		return true, s.syncAttr(sess, fd, at, p)
+		return s.syncAttr(sess, fd, at, p)
 	}
 	if err := sess.setSidecar(p, sidecar{Item: p.item, Current: a}); err != nil {
-		return false, err
+		return err
 	}
 	if err := s.stepDone("sidecar placed"); err != nil || !counts {
-		return false, err
+		return err
 	}
 	if err := removeAttr(fd); err != nil {
-		return false, err
+		return err
 	}
 	if err := s.stepDone("attribute removed"); err != nil {
-		return false, err
+		return err
 	}
-	return false, fsync(fd, at.path())
+	return fsync(fd, at.path())
 }
 
 // syncAttr syncs the attribute of a file, and then removes the sidecar.

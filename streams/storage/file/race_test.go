@@ -178,7 +178,7 @@ func TestStatWhileDeleted(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{format: layoutSidecars})
+			s := store(t, Config{sidecars: true})
 			o := put(t, s, "a", "old")
 			p, err := newItemPath(sp, "a")
 			must(t, err)

@@ -36,21 +36,6 @@ func TestLocksOfDirectoriesAreLocal(t *testing.T) {
 	}
 }
 
-// A process of an older version locks only its directory.
-func TestOlderProcessLives(t *testing.T) {
-	s := store(t, Config{})
-	dir := filepath.Join(s.cfg.Root, tmpDir, "older")
-	must(t, os.MkdirAll(dir, 0o777), os.WriteFile(filepath.Join(dir, "1"), nil, 0o666))
-	f, err := os.Open(dir)
-	must(t, err)
-	defer f.Close()
-	must(t, unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB))
-	open(t, Config{Root: s.cfg.Root})
-	if _, err := os.Stat(filepath.Join(dir, "1")); err != nil {
-		t.Error(err)
-	}
-}
-
 // If the scratch directory is removed, a new one is created. Files that were in it do not become visible, the error
 // gives the reason, and the same call works.
 func TestTemporaryDirectoryGoes(t *testing.T) {

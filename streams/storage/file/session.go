@@ -31,10 +31,10 @@ type session struct {
 	users   int  // active calls; guarded by root.mu
 	retired bool // close when users is 0; guarded by root.mu
 
-	// useAttrs: metadata is written to the attribute of a file. The root has layout 2 and its file system has
-	// extended attributes.
+	// useAttrs: metadata is written to the attribute of a file, unless the marker says sidecars or the file system has
+	// no attributes.
 	useAttrs      atomic.Bool
-	attrsMissing  atomic.Bool // layout 2 on a file system without attributes; set before writesAllowed
+	attrsMissing  atomic.Bool // the marker does not say sidecars, and attributes are missing; set before writesAllowed
 	syncs         syncGroup
 	writesAllowed atomic.Bool // the marker is the right one and prepare has succeeded
 
@@ -59,7 +59,6 @@ type session struct {
 
 const (
 	scratchDir    = ownDir + "/scratch"
-	tmpDir        = ownDir + "/tmp" // of older versions; a plain file in layout 2, which blocks their writes
 	lockFile      = ownDir + "/locks"
 	markerFile    = ownDir + "/marker.json"
 	metaDir       = ownDir + "/meta"
@@ -250,19 +249,6 @@ func (s *session) newScratch() (err error) {
 	return nil
 }
 
-// blockOldVersions makes tmpDir a plain file, durably, so that older versions cannot write. The caller has checked that
-// no live process has a directory in it.
-func (s *session) blockOldVersions() error {
-	if err := s.unlink(tmpDir, unix.AT_REMOVEDIR); err != nil {
-		return err
-	}
-	fd, err := s.create(tmpDir, unix.O_WRONLY|unix.O_CREAT)
-	if err != nil {
-		return err
-	}
-	return errors.Join(unix.Close(fd), s.syncDir(ownDir))
-}
-
 // livenessByte returns the offset in the lock file that the process of a scratch directory locks. It is above the
 // offsets of the stripes.
 func livenessByte(dir string) int64 {
@@ -271,52 +257,28 @@ func livenessByte(dir string) int64 {
 	return int64(h.Sum64()>>2) | 1<<32
 }
 
-// eachOtherScratch calls f for each scratch directory except ours, also for those of older versions. alive reports
-// whether its process is alive; an older version locks only the directory.
-func (s *session) eachOtherScratch(ours string, f func(dir string, alive bool) error) error {
-	for _, in := range []string{scratchDir, tmpDir} {
-		names, err := s.names(in)
-		if err != nil && !isAbsent(err) {
-			return err
-		}
-		for _, name := range names {
-			dir := in + "/" + name
-			if dir == ours {
-				continue
-			}
-			if err := s.visitScratch(dir, f); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-func (s *session) visitScratch(dir string, f func(dir string, alive bool) error) error {
-	fd, err := s.dir(dir)
-	if err != nil {
-		return nil // not a scratch directory, or removed meanwhile
-	}
-	defer unix.Close(fd)
-	alive := setLock(s.lockFD, livenessByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil
-	if !alive {
-		_ = setLock(s.lockFD, livenessByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
-		alive = unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil
-	}
-	return f(dir, alive)
-}
-
-// removeDeadScratch removes the scratch directories of dead processes.
+// removeDeadScratch removes the scratch directories of dead processes, except ours.
 func (s *session) removeDeadScratch(ours string) error {
-	return s.eachOtherScratch(ours, func(dir string, alive bool) error {
-		if alive {
-			return nil
+	names, err := s.names(scratchDir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		dir := scratchDir + "/" + name
+		fd, err := s.dir(dir)
+		if err != nil {
+			continue // not a scratch directory, or removed meanwhile
 		}
+		unix.Close(fd)
+		if dir == ours || setLock(s.lockFD, livenessByte(dir), unix.F_WRLCK, unix.F_OFD_SETLK) != nil {
+			continue // its process is alive
+		}
+		_ = setLock(s.lockFD, livenessByte(dir), unix.F_UNLCK, unix.F_OFD_SETLK) // cannot fail on a lock that is held
 		if err := s.removeFlat(dir); err != nil {
 			return fmt.Errorf("remove temporary files of a dead process: %w", err)
 		}
-		return nil
-	})
+	}
+	return nil
 }
 
 // removeFlat removes a directory and the files in it.

@@ -99,7 +99,6 @@ func (s *session) makeShards(space string) error {
 var errSidecarDamaged = errors.New("sidecar is damaged")
 
 // crcField begins a sidecar: the CRC32C of all following bytes, in hex, as the first member of the JSON object.
-// Sidecars of older versions have none.
 const crcField = `{"crc":"`
 
 const crcBytes = len(crcField) + 8
@@ -114,14 +113,9 @@ func (sc *sidecar) encode() ([]byte, error) {
 }
 
 func decodeSidecar(item string, b []byte) (*sidecar, error) {
-	if bytes.HasPrefix(b, []byte(crcField)) {
-		if len(b) < crcBytes {
-			return nil, fmt.Errorf("%w: its CRC is wrong", errSidecarDamaged)
-		}
-		crc := fmt.Sprintf("%08x", crc32.Checksum(b[crcBytes:], castagnoli))
-		if crc != string(b[len(crcField):crcBytes]) {
-			return nil, fmt.Errorf("%w: its CRC is wrong", errSidecarDamaged)
-		}
+	if !bytes.HasPrefix(b, []byte(crcField)) || len(b) < crcBytes ||
+		string(b[len(crcField):crcBytes]) != fmt.Sprintf("%08x", crc32.Checksum(b[crcBytes:], castagnoli)) {
+		return nil, fmt.Errorf("%w: its CRC is wrong", errSidecarDamaged)
 	}
 	var sc sidecar
 	if err := json.Unmarshal(b, &sc); err != nil {

@@ -131,7 +131,7 @@ func TestPutIsLaterThanLooks(t *testing.T) {
 		}
 		return absent.At
 	}
-	eachLayout(t, "looks", func(t *testing.T, format int) {
+	eachLayout(t, "looks", func(t *testing.T, sidecars bool) {
 		now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
 		clock := func() time.Time { return now }
 		tests := map[string]func(t *testing.T, s, other *Store) (seen time.Time){
@@ -183,7 +183,7 @@ func TestPutIsLaterThanLooks(t *testing.T) {
 		}
 		for name, f := range tests {
 			t.Run(name, func(t *testing.T) {
-				s := store(t, Config{format: format, now: clock})
+				s := store(t, Config{sidecars: sidecars, now: clock})
 				seen := f(t, s, open(t, Config{Root: s.cfg.Root, now: clock}))
 				if at := stat(t, s, "a").Modified; at.UnixMilli() < seen.UnixMilli() {
 					t.Errorf("absent at %v, and put at %v", seen, at)
