@@ -45,6 +45,19 @@ type restricted struct {
 	logins  map[schemas.Role]client.Config
 }
 
+// logins returns the logins with a file in deploy/access/kafka.
+func logins(t *testing.T) (all []schemas.Role) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(accessDir, "kafka", "*.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		all = append(all, schemas.Role(strings.TrimSuffix(filepath.Base(f), ".sh")))
+	}
+	return all
+}
+
 // granted runs the file of a login in deploy/access/kafka and returns what it adds.
 func granted(t *testing.T, login, prefix string, env ...string) (all []harness.ACL) {
 	t.Helper()
@@ -103,7 +116,7 @@ func newRestricted(t *testing.T, o harness.Options, protocol string) *restricted
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	o.Brokers = 1
-	for _, login := range access.Logins() {
+	for _, login := range logins(t) {
 		o.Users = append(o.Users, string(login))
 	}
 	w := &restricted{brokers: harness.Kafka(t, o), logins: map[schemas.Role]client.Config{}}
@@ -111,7 +124,7 @@ func newRestricted(t *testing.T, o harness.Options, protocol string) *restricted
 	dir := t.TempDir()
 	cfg := config.Default()
 	cfg.Delay.Lanes = []config.Lane{{Name: "200ms", Delay: 200 * time.Millisecond}, {Name: "1s", Delay: time.Second}}
-	for _, login := range access.Logins() {
+	for _, login := range logins(t) {
 		c := w.brokers.Config(cfg.Kafka.TopicPrefix)
 		c.SASL = &client.SASL{Mechanism: "PLAIN", User: string(login), Password: harness.PasswordOf(string(login))}
 		c.Foreign = []string{notified}

@@ -179,22 +179,22 @@ func (w *convergeWorld) records(t *testing.T, s converge.Observation, stores []s
 // entries reads the audit log of a space.
 func (w *convergeWorld) entries(t *testing.T, s *converge.Observation, space string) {
 	t.Helper()
-	q := read.SpaceQuery{Account: "acme", Space: space, Limit: 5000}
-	for {
-		var next read.ChangeCursor
-		page := queryRetry(t, w.engine, func() (page []*pb.Change, err error) {
-			page, next, err = read.SpaceHistory(t.Context(), w.app.DB(), q)
-			return page, err
-		})
-		for _, c := range page {
-			if e, ok := auditEntry(c); ok {
-				s.Audit = append(s.Audit, e)
+	changes := queryRetry(t, w.engine, func() (all []*pb.Change, err error) {
+		parts, err := read.ChangePartitions(t.Context(), w.app.DB())
+		q := read.ExportQuery{Account: "acme", Exported: map[read.ChangePartition]int64{}}
+		for _, q.Range = range parts {
+			page, err := read.ChangesToExport(t.Context(), w.app.DB(), q)
+			if err != nil {
+				return nil, err
 			}
+			all, q.Exported[q.Range.Partition] = append(all, page...), q.Range.To
 		}
-		if len(page) < q.Limit {
-			return
+		return all, err
+	})
+	for _, c := range changes {
+		if e, ok := auditEntry(c); ok && c.GetSpace() == space {
+			s.Audit = append(s.Audit, e)
 		}
-		q.After = next
 	}
 }
 

@@ -44,7 +44,7 @@ func (w *damagedWorld) approve(before, damaged map[schemas.Copy]copyState, kills
 func (w *damagedWorld) openIncidents() (waiting, open []string) {
 	w.t.Helper()
 	all := queryRetry(w.t, w.engine, func() ([]*pb.Incident, error) {
-		return read.Incidents(w.t.Context(), w.app.DB(), "acme")
+		return read.SelectIncidents(w.t.Context(), w.app.DB(), read.IncidentSelection{Closed: true})
 	})
 	for _, i := range all {
 		h, ok := w.by[schemas.CopyOf(i)]

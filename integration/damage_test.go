@@ -345,7 +345,7 @@ func (w *damagedWorld) awaitIncidents() {
 	}
 	for begun := time.Now(); ; wait(w.t, 300*time.Millisecond) {
 		all := queryRetry(w.t, w.engine, func() ([]*pb.Incident, error) {
-			return read.Incidents(w.t.Context(), w.app.DB(), "acme")
+			return read.SelectIncidents(w.t.Context(), w.app.DB(), read.IncidentSelection{Closed: true})
 		})
 		pending := queryRetry(w.t, w.engine, func() ([]read.PendingCopy, error) {
 			return read.Pending(w.t.Context(), w.app.DB(), schemas.Copy{Account: "acme"}, time.Now().Add(-time.Hour))

@@ -16,6 +16,7 @@ import (
 type engine struct {
 	config embedded.Config
 	server *embedded.Server
+	ended  chan struct{} // closed when the server has ended
 }
 
 // newEngine starts an engine with its data below dir. It ends with the test, which fails if the engine has exited by
@@ -29,7 +30,7 @@ func newEngine(t *testing.T, dir string) *engine {
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		select {
-		case <-e.server.Done():
+		case <-e.ended:
 			t.Error(e.server.Wait(ctx))
 		default:
 		}
@@ -47,6 +48,12 @@ func (e *engine) start(t *testing.T) {
 	if e.server, err = embedded.Start(context.WithoutCancel(t.Context()), e.config); err != nil {
 		t.Fatal(err)
 	}
+	server, ended := e.server, make(chan struct{})
+	e.ended = ended
+	go func() {
+		_ = server.Wait(context.Background())
+		close(ended)
+	}()
 }
 
 // revive restarts the engine if it has exited by itself, as a service manager does. libchdb sometimes aborts when a
@@ -54,7 +61,7 @@ func (e *engine) start(t *testing.T) {
 func (e *engine) revive(t *testing.T) {
 	t.Helper()
 	select {
-	case <-e.server.Done():
+	case <-e.ended:
 		t.Log(e.server.Wait(t.Context()))
 		e.start(t)
 	default:
@@ -69,7 +76,7 @@ func (e *engine) reviveUntil(t *testing.T, done <-chan struct{}) {
 		case <-done:
 			e.revive(t)
 			return
-		case <-e.server.Done():
+		case <-e.ended:
 			e.revive(t)
 		}
 	}
@@ -95,7 +102,7 @@ func (e *engine) kill(t *testing.T) {
 	if err := syscall.Kill(e.server.Pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	<-e.server.Done()
+	<-e.ended
 }
 
 // backUp stops the engine, copies its data to a directory, which it returns, and restarts the engine.

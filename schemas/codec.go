@@ -303,12 +303,3 @@ func timeOf(b Body) *timestamppb.Timestamp {
 	}
 	return nil
 }
-
-// Time returns the time of the event that a message describes, in UTC: when it happened, was created, updated or
-// finished. It is zero if the message has no such field.
-func Time(b Body) time.Time {
-	if t := timeOf(b); t != nil {
-		return t.AsTime()
-	}
-	return time.Time{}
-}

@@ -121,7 +121,7 @@ func TestSeenIsTheSameInTheTable(t *testing.T) {
 		"size":    {Row: 2, Object: &pb.Identity{Size: 3}},
 		"":        {Row: 9}, // a parent
 	} {
-		i.Id, i.Account, i.Store, i.Space, i.Item, i.Kind = schemas.ID(item), "acme", "2", "photos", item, "replaced"
+		i.Id, i.Account, i.Store, i.Space, i.Item, i.Kind = schemas.ID(item), "acme", "2", "photos-"+item, item, "replaced"
 		i.State, i.Opened, i.Updated, i.StepCount = pb.IncidentState_INCIDENT_STATE_OPEN, modified, modified, 1
 		i.Steps = []*pb.IncidentStep{{Time: modified, Action: "opened", Ref: schemas.ID("check")}}
 		if err := clickhouse.NewSink(v.db).Store(t.Context(),
@@ -130,7 +130,7 @@ func TestSeenIsTheSameInTheTable(t *testing.T) {
 					i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
 			t.Fatal(err)
 		}
-		open, err := read.IncidentsOf(t.Context(), v.db, schemas.CopyOf(i))
+		open, err := read.SelectIncidents(t.Context(), v.db, read.IncidentSelection{Of: schemas.CopyOf(i)})
 		if err != nil || len(open) != 1 {
 			t.Fatalf("%s: got %v, %v", item, open, err)
 		}

@@ -309,7 +309,7 @@ func TestLostPropertiesOfFiles(t *testing.T) {
 	})
 	x.idle()
 	s.untilTrue("the end of the incident", func() bool {
-		all, err := read.Incidents(ctx, x.app.DB(), "acme")
+		all, err := read.SelectIncidents(ctx, x.app.DB(), read.IncidentSelection{Closed: true})
 		x.must(err)
 		return len(all) == 1 && all[0].GetKind() == "metadata-damaged" &&
 			all[0].GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED

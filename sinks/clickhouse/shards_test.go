@@ -212,9 +212,6 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		"pending": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.Pending(ctx, db, schemas.Copy{Account: "acme"}, clickhousetest.Epoch)
 		},
-		"round": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return read.RoundResults(ctx, db, "round-1")
-		},
 		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.CountFinal(ctx, db, "round-1")
 		},

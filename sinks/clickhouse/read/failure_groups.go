@@ -62,7 +62,7 @@ const checksOfCopies = "SELECT store::String AS in_store, space, item," +
 	" AS results, arrayFirstIndex(c -> c.3, results) AS bad FROM {db}.bit_log WHERE "
 
 // Failures returns what the checks that q selects have found, with up to 1,000 groups of each dimension, those with
-// most failures first, and the smallest of these. After and Limit of q are not used.
+// most failures first, and the smallest of these.
 func Failures(
 	ctx context.Context, db *clickhouse.DB, q FailureQuery,
 ) (t FailureTotals, groups []FailureGroup, err error) {

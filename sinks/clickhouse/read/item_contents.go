@@ -2,7 +2,11 @@ package read
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+	"github.com/ClickHouse/clickhouse-go/v2/ext"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -67,11 +71,16 @@ func ContentChanges(
 
 // withItems attaches items to the query as the column item of the external table keys.
 func withItems(ctx context.Context, items []string) (context.Context, error) {
-	keys := make([]changeKey, len(items))
-	for i, item := range items {
-		keys[i].Item = item
+	t, err := ext.NewTable("keys", ext.Column("item", "String"))
+	if err != nil {
+		return nil, fmt.Errorf("make a table of items: %w", err)
 	}
-	return withChangeKeys(ctx, keys)
+	for _, item := range items {
+		if err := t.Append(item); err != nil {
+			return nil, fmt.Errorf("make a table of items: %w", err)
+		}
+	}
+	return ch.Context(ctx, ch.WithExternalTable(t)), nil
 }
 
 // PassedContents returns, by item, the digests of the bytes that checks have read and found to be right, in any store.

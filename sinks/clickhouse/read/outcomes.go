@@ -13,81 +13,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// Round holds the results of the checks of one round.
-type Round struct {
-	Counts   []VerdictCount
-	Findings []Finding
-	// MetadataDamaged counts copies with damaged metadata, whatever their verdicts.
-	MetadataDamaged int64
-}
-
-// A VerdictCount counts the checks of a round with one verdict, row and finality.
-type VerdictCount struct {
-	Verdict string `ch:"verdict"`
-	Row     uint8  `ch:"row"`
-	Final   bool   `ch:"final"`
-	Checks  uint64 `ch:"checks"`
-	Copies  uint64 `ch:"copies"` // distinct
-}
-
-// A Finding is a copy that did not pass, under one row of the decision table, or that has damaged metadata.
-type Finding struct {
-	schemas.Copy
-	Verdict, Finding string
-	Row              uint8
-	Final            bool
-	Checks           uint64
-	First, Last      time.Time // starts of the first and the last of these checks
-}
-
 // metadataDamaged is the finding for damaged media type or properties. A check can have it beside any verdict.
 const metadataDamaged = "metadata-damaged"
-
-// RoundResults counts the checks of a round by verdict, row and finality. It lists up to 10,000 findings, ordered by
-// account, store, space, item and time.
-func RoundResults(ctx context.Context, db *clickhouse.DB, round string) (Round, error) {
-	var r Round
-	var err error
-	r.Counts, err = clickhouse.Query[VerdictCount](ctx, db, "count the checks of a round",
-		"SELECT verdict, row, final, count() AS checks, uniqExact(account, store, space, item) AS copies FROM {db}.bit_log_v"+
-			" WHERE round = ? GROUP BY verdict, row, final ORDER BY verdict, row, final", round)
-	if err != nil {
-		return r, err
-	}
-	r.MetadataDamaged, err = db.Count(ctx, "count the copies of a round whose metadata are damaged",
-		"SELECT uniqExact(account, store, space, item) AS n FROM {db}.bit_log_v"+
-			" WHERE round = ? AND final AND metadata = 'damaged'", round)
-	if err != nil {
-		return r, err
-	}
-	type found struct {
-		Account string    `ch:"account"`
-		Store   string    `ch:"store"`
-		Space   string    `ch:"space"`
-		Item    string    `ch:"item"`
-		Verdict string    `ch:"verdict"`
-		Finding string    `ch:"found"`
-		Row     uint8     `ch:"row"`
-		Final   bool      `ch:"final"`
-		Checks  uint64    `ch:"checks"`
-		First   time.Time `ch:"first"`
-		Last    time.Time `ch:"last"`
-	}
-	rows, err := clickhouse.Query[found](ctx, db, "list the findings of a round",
-		"SELECT account, store, space, item, verdict, found, row, final,"+
-			" count() AS checks, min(ts) AS first, max(ts) AS last"+
-			" FROM {db}.bit_log_v ARRAY JOIN arrayConcat(if(verdict IN ('pass', 'skipped'), [], [toString(finding)]),"+
-			" if(metadata = 'damaged', ['"+metadataDamaged+"'], [])) AS found WHERE round = ?"+
-			" GROUP BY account, store, space, item, verdict, found, row, final"+
-			" ORDER BY account, store, space, item, first, final LIMIT 10000", round)
-	for _, f := range rows {
-		r.Findings = append(r.Findings, Finding{
-			schemas.Copy{Account: f.Account, Store: f.Store, Space: f.Space, Item: f.Item},
-			f.Verdict, f.Finding, f.Row, f.Final, f.Checks, f.First, f.Last,
-		})
-	}
-	return r, err
-}
 
 // Counts of SpaceRoundCounts beside those by verdict.
 const (
@@ -271,12 +198,6 @@ func OpenIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]*p
 	return SelectIncidents(ctx, db, IncidentSelection{Of: schemas.Copy{Account: account}})
 }
 
-// Incidents returns the newest record of every incident of an account, or of all accounts for "", including closed
-// ones.
-func Incidents(ctx context.Context, db *clickhouse.DB, account string) ([]*pb.Incident, error) {
-	return SelectIncidents(ctx, db, IncidentSelection{Of: schemas.Copy{Account: account}, Closed: true})
-}
-
 // An IncidentSelection selects open incidents. Zero fields select all.
 type IncidentSelection struct {
 	Of            schemas.Copy // an account, a store and a space; the item is ignored
@@ -285,7 +206,7 @@ type IncidentSelection struct {
 	Closed        bool      // include closed incidents, and all of a key
 }
 
-// SelectIncidents returns the selected incidents as OpenIncidents does, or with Closed as Incidents does.
+// SelectIncidents returns the selected incidents as OpenIncidents does, or with Closed the newest record of each.
 func SelectIncidents(ctx context.Context, db *clickhouse.DB, s IncidentSelection) ([]*pb.Incident, error) {
 	kinds := strings.Join(s.Kinds, ",")
 	q := incidentQuery{newest: "1", having: "1",
@@ -313,12 +234,6 @@ const whereSpace = "(? = '' OR account = ?) AND (? = '' OR store = ?) AND (? = '
 // spaceArgs returns the arguments of whereSpace.
 func spaceArgs(c schemas.Copy) []any {
 	return []any{c.Account, c.Account, c.Store, c.Store, c.Space, c.Space}
-}
-
-// IncidentsOf returns the newest record of every incident of one copy, including closed ones.
-func IncidentsOf(ctx context.Context, db *clickhouse.DB, c schemas.Copy) ([]*pb.Incident, error) {
-	return readIncidents(ctx, db, incidentQuery{newest: "1", having: "1",
-		where: "account = ? AND store = ? AND space = ? AND item = ?", args: []any{c.Account, c.Store, c.Space, c.Item}})
 }
 
 type incidentRecord struct {

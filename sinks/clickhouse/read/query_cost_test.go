@@ -72,11 +72,6 @@ func queryCosts(f fillSize) map[string]queryCost {
 				read.TimelineQuery{Account: c.Account, Space: c.Space, Item: c.Item, Limit: 100})
 			return len(events), err
 		}, 60, []int64{point, point, point, 0}},
-		"history of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			changes, _, err := read.SpaceHistory(ctx, db,
-				read.SpaceQuery{Account: c.Account, Space: c.Space, Span: may, Limit: page})
-			return len(changes), err
-		}, page, []int64{2 * ofLog, 4 * ofLog, (page + 2) * ofLog}},
 		"fixity status of a space in a store": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			all, err := read.FixityStatus(ctx, db, read.StatusQuery{Account: c.Account, Store: c.Store, Space: c.Space})
 			if len(all) == 1 && (all[0].Live != uint64(f.space()) || all[0].Verified != all[0].Live/10*9 ||
@@ -85,13 +80,6 @@ func queryCosts(f fillSize) map[string]queryCost {
 			}
 			return len(all), err
 		}, 1, []int64{space}},
-		"duplication status of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			all, err := read.DuplicationStatus(ctx, db, c.Account, c.Space)
-			if len(all) == 2 && (all[0].Live != uint64(f.space()) || all[1].Differing != uint64(f.space())) {
-				return 0, fmt.Errorf("it is %+v", all)
-			}
-			return len(all), err
-		}, 2, []int64{2 * space}},
 		"overdue copies of a space": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			copies, _, err := read.NewDue(db).Due(ctx,
 				schemas.DueQuery{Account: c.Account, Store: c.Store, Space: c.Space, PassedBefore: may.From, Limit: 10})
@@ -100,18 +88,6 @@ func queryCosts(f fillSize) map[string]queryCost {
 		"state of copies that are due": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			return read.CountRows(ctx, db, []schemas.Copy{c})
 		}, 1, []int64{copy1}},
-		"first failure of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			f, err := read.FirstFailure(ctx, db,
-				schemas.Copy{Account: "acme", Store: "1", Space: "space-00", Item: "img-00001170.tif"}, may.From)
-			if err == nil && (f == nil || f.Started.Month() != time.May || f.LastPass != nil) {
-				err = fmt.Errorf("it is %+v", f)
-			}
-			return 1, err
-		}, 1, []int64{point, point}},
-		"failures of an account": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			failed, err := read.FailedCopies(ctx, db, read.FailureQuery{Account: c.Account})
-			return len(failed), err
-		}, 4, []int64{4 * bigParts * ofLog}},
 		"bit history of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
 			checks, _, err := read.Checks(ctx, db, read.CheckQuery{Copy: c})
 			return len(checks), err

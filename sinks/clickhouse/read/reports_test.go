@@ -61,7 +61,7 @@ func TestReportsOfOneChange(t *testing.T) {
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	check := func(when string) {
 		t.Helper()
-		changes, _, err := read.SpaceHistory(t.Context(), db, read.SpaceQuery{Account: "acme", Space: "photos"})
+		changes, err := changesOf(t.Context(), db, "acme", "photos")
 		if err != nil || len(changes) != len(wants) {
 			t.Fatalf("%s: the space's history has %d changes, %v, want %d", when, len(changes), err, len(wants))
 		}
@@ -177,7 +177,7 @@ func TestReportsOfUnknownValues(t *testing.T) {
 			clickhousetest.StoreBoth(t, db, schemas.Changes, offset, of(c))
 			offset++
 		}
-		got, _, err := read.SpaceHistory(t.Context(), db, read.SpaceQuery{Account: "acme", Space: name})
+		got, err := changesOf(t.Context(), db, "acme", name)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("%s: %v, %v", name, got, err)
 		}

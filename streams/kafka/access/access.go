@@ -68,15 +68,6 @@ func (r Right) arguments() string {
 	return fmt.Sprintf("--operation %s%s --%s %s", r.Operation, pattern, r.Resource, r.Name)
 }
 
-// Logins returns the roles of processes, and the logins of commands and of programs.
-func Logins() []schemas.Role {
-	return []schemas.Role{
-		schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
-		schemas.RoleSteward, schemas.RoleSweeper, schemas.RoleDelayer, schemas.RoleSink, Migrate, Operator, Viewer,
-		Writer,
-	}
-}
-
 // Rights returns the rights that one login needs for all of these, sorted: roles of a process, or another login.
 func Rights(cfg client.Config, logins ...schemas.Role) []Right {
 	l := list{cfg: cfg, entries: schemas.Catalogue(cfg.LaneNames()...)}

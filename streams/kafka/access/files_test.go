@@ -16,6 +16,13 @@ import (
 
 var update = flag.Bool("update", false, "write deploy/access/kafka")
 
+// logins are the roles of processes, and the logins of commands and of programs.
+var logins = []schemas.Role{
+	schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
+	schemas.RoleSteward, schemas.RoleSweeper, schemas.RoleDelayer, schemas.RoleSink, access.Migrate, access.Operator,
+	access.Viewer, access.Writer,
+}
+
 // notifications stands for topics that are configured.
 const notifications = "$topic"
 
@@ -24,7 +31,7 @@ func TestFiles(t *testing.T) {
 	dir := filepath.Join("..", "..", "..", "deploy", "access", "kafka")
 	want := map[string]string{}
 	table := [][]string{{"login", "resource", "pattern", "name", "operation", "why"}}
-	for _, login := range access.Logins() {
+	for _, login := range logins {
 		rights := access.Rights(client.Config{Prefix: "${PREFIX}", Lanes: []client.Lane{{Name: "*"}},
 			Foreign: []string{notifications}}, login)
 		want[string(login)+".sh"] = script(login, rights)

@@ -66,7 +66,7 @@ func withdraw(t *testing.T, adm *kadm.Client, user string, r access.Right) {
 func brokerWithACLs(t *testing.T) (*kadm.Client, map[schemas.Role]client.Config) {
 	t.Helper()
 	opts := []kfake.Opt{kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "root", "p")}
-	for _, login := range access.Logins() {
+	for _, login := range logins {
 		opts = append(opts, kfake.User("PLAIN", string(login), "p"))
 	}
 	c, err := kfake.NewCluster(opts...)
@@ -87,14 +87,14 @@ func brokerWithACLs(t *testing.T) (*kadm.Client, map[schemas.Role]client.Config)
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	adm, logins := kadm.NewClient(cl), map[schemas.Role]client.Config{}
-	for _, login := range access.Logins() {
-		logins[login] = as(string(login))
-		for _, r := range access.Rights(logins[login], login) {
+	adm, configs := kadm.NewClient(cl), map[schemas.Role]client.Config{}
+	for _, login := range logins {
+		configs[login] = as(string(login))
+		for _, r := range access.Rights(configs[login], login) {
 			grant(t, adm, string(login), r)
 		}
 	}
-	return adm, logins
+	return adm, configs
 }
 
 // Every login with its rights passes, and with one right fewer that right is named, and no other.
@@ -293,7 +293,7 @@ func TestCheckOfNothing(t *testing.T) {
 	}
 	t.Cleanup(c.Close)
 	cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p."}
-	all := access.Rights(cfg, access.Logins()...)
+	all := access.Rights(cfg, logins...)
 	if err := access.Check(t.Context(), cfg, all); err != nil {
 		t.Errorf("without topics: %v", err)
 	}

@@ -184,9 +184,6 @@ func (s *Server) Kill() error {
 	return nil
 }
 
-// Signal sends a signal to the server, for example to suspend it.
-func (s *Server) Signal(sig os.Signal) error { return s.cmd.Process.Signal(sig) }
-
 // waitReady waits until the health check succeeds.
 func (s *Server) waitReady(ctx context.Context, url string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, readyWait, fmt.Errorf("no response within %v", readyWait))
