@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -55,9 +56,9 @@ func TestImagesAreReproducible(t *testing.T) {
 // damagedCopy is the key of the incident that the example opens.
 const damagedCopy = "acme/3/samples/reports%2F07.txt/content-corrupt"
 
-// The profile small comes up with the binary of the commit before deploy existed, and is upgraded. The example opens
-// its incident, which is approved and closes. Stops in the course of a long copy, and kills of every container, lose
-// nothing.
+// The profile small comes up with the program of the commit before. If formats are equal, it is upgraded; otherwise
+// this program refuses what that one made, and begins with new tables and stores. The example opens its incident, which
+// is approved and closes. Stops in the course of a long copy, and kills of every container, lose nothing.
 func TestSmall(t *testing.T) {
 	need.Images(t)
 	buildPrevious(t)
@@ -75,10 +76,22 @@ func TestSmall(t *testing.T) {
 		t.Fatalf("the version before is %s", version)
 	}
 
-	// The upgrade: migrate first, then replace the process.
 	p.env = now
+	refusal := refusalOfPrevious(t)
+	if refusal != "" {
+		out, code := p.script(t, "/usr/share/millrace/prepare.sh")
+		if code == 0 || !regexp.MustCompile(refusal).MatchString(out) {
+			t.Fatalf("prepare ended with %d, want the refusal %q:\n%s", code, refusal, out)
+		}
+		p.must(t, "down", "--volumes")
+	}
+	// The upgrade: migrate first, then replace the process.
 	p.must(t, "up", "-d", "prepare")
 	p.ended(t, "prepare")
+	if refusal != "" {
+		p.must(t, "up", "-d", "--no-deps", "all")
+		store(t, p, "before", 50)
+	}
 	p.must(t, "up", "-d", "all", "example")
 	copied(t, p, "before", 50)
 	p.ended(t, "example")
@@ -107,17 +120,30 @@ func TestSmall(t *testing.T) {
 	noLoss(t, p)
 }
 
-// buildPrevious builds the images millrace:previous and millrace-example:previous from the commit before the first one
-// that has deploy/Dockerfile.
+// previous is the commit before this one, or that of PREVIOUS.
+func previous() string { return cmp.Or(os.Getenv("PREVIOUS"), "HEAD^") }
+
+// refusalOfPrevious returns what the refusal of tables or stores of the previous commit says, or "" if their formats
+// are those of this commit.
+func refusalOfPrevious(t *testing.T) string {
+	t.Helper()
+	changed := func(args ...string) bool {
+		return mustRun(t, nil, "git", append([]string{"diff", "--name-only", previous()}, args...)...) != ""
+	}
+	switch {
+	case changed("--diff-filter=a", "--", "sinks/clickhouse/migrations/*.sql"):
+		return "another build of millrace made its tables.*configure a new database"
+	case changed("-G^const format = ", "--", "streams/storage/file"):
+		return "the format of the store is of another version.*mark it again"
+	}
+	return ""
+}
+
+// buildPrevious builds the images millrace:previous and millrace-example:previous.
 func buildPrevious(t *testing.T) {
 	t.Helper()
-	first := strings.Fields(mustRun(t, nil, "git", "log", "--diff-filter=A", "--format=%H", "--", "deploy/Dockerfile"))
-	if len(first) == 0 {
-		t.Fatal("git log has no commit that adds deploy/Dockerfile: clone with the history")
-	}
-	commit := first[len(first)-1] + "^"
 	dir := t.TempDir()
-	mustRun(t, nil, "bash", "-c", fmt.Sprintf("git archive %s | tar -x -C %s", commit, quote([]string{dir})))
+	mustRun(t, nil, "bash", "-c", fmt.Sprintf("git archive %s | tar -x -C %s", previous(), quote([]string{dir})))
 	build := "cd " + quote([]string{dir}) + " && CGO_ENABLED=0 go build -trimpath -buildvcs=false -o bin/ " +
 		"-ldflags '-s -w -X github.com/millrace/millrace/cmd/app.Version=previous' " +
 		"./cmd/millrace ./cmd/millrace-clickhouse"
