@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -176,45 +175,10 @@ c       1200000  records/s
 	}
 }
 
-// The figures of the area parts, which need no other process, run with minimal amounts.
-func TestParts(t *testing.T) {
-	var progress bytes.Buffer
-	rows, err := Parts(t.Context(), quickConfig(t, &progress))
-	if err != nil {
-		t.Fatalf("%v; progress so far:\n%s", err, &progress)
-	}
-	if len(rows) != 5 {
-		t.Errorf("%d rows, want 5", len(rows))
-	}
-	for _, r := range rows {
-		if r.Value <= 0 || r.PeerValue == nil || *r.PeerValue <= 0 || r.Met == nil {
-			t.Errorf("%s: %v, peer %v, met %v", r.Name, r.Value, r.PeerValue, r.Met)
-		}
-	}
-}
-
 func TestCount(t *testing.T) {
 	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", 12_345_678: "12,345,678"} {
 		if got := count(n); got != want {
 			t.Errorf("count(%d) = %q, want %q", n, got, want)
-		}
-	}
-}
-
-// The frequencies of the most frequent keys follow the distribution, and all draws are the same.
-func TestZipf(t *testing.T) {
-	const n = 100_000
-	drawn, again := zipf(n), zipf(n)
-	times := make([]int, keys)
-	for i, k := range drawn {
-		if again[i] != k {
-			t.Fatalf("draw %d is %d, then %d", i, k, again[i])
-		}
-		times[k]++
-	}
-	for k, want := range []float64{0.0997, 0.0502, 0.0336} { // (k+1)^-0.99 by its sum over 10,000
-		if got := float64(times[k]) / n; got < want*0.95 || got > want*1.05 {
-			t.Errorf("key %d has %.4f of the draws, want %.4f", k, got, want)
 		}
 	}
 }
@@ -237,19 +201,5 @@ func TestRunWhile(t *testing.T) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
-	}
-}
-
-func TestPeakValue(t *testing.T) {
-	looks := []float64{3, 9, 5}
-	got, err := peakValue(t.Context(), time.Millisecond, func() float64 {
-		if len(looks) == 0 {
-			return 1
-		}
-		defer func() { looks = looks[1:] }()
-		return looks[0]
-	})
-	if err != nil || got != 9 {
-		t.Errorf("got %v, %v, want 9", got, err)
 	}
 }

@@ -3,14 +3,18 @@ package bench
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
+	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/millrace/millrace/bench/kafkabench"
 	settings "github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -28,38 +32,84 @@ const prefix = "bench."
 // partitions is the number of partitions per topic, the default of an installation.
 const partitions = 12
 
-// testBroker is an in-memory broker in its own process, with the topics of the catalogue.
-type testBroker struct {
-	*kafkabench.Broker
+// brokerGC keeps the heap small. The data is byte slices, which are cheap to mark, but fresh memory for each
+// fetch would take CPU time from the benchmark.
+const brokerGC = 50
+
+// serveBroker runs three brokers on loopback that keep their data in memory.
+func serveBroker(in io.Reader, out io.Writer) error {
+	debug.SetGCPercent(brokerGC)
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
+	if err != nil {
+		return fmt.Errorf("start broker in memory: %w", err)
+	}
+	defer cluster.Close()
+	return serve(cluster.ListenAddrs()[0], in, out)
 }
+
+// testBroker is an in-memory broker in its own process, with the topics of the catalogue.
+type testBroker struct{ *server }
 
 func (r *runner) newBroker(ctx context.Context) (*testBroker, error) {
-	return r.newBrokerWith(ctx, partitions)
-}
-
-func (r *runner) newBrokerWith(ctx context.Context, partitions int) (*testBroker, error) {
-	b, err := kafkabench.StartBroker(ctx, r.cfg.Self, "broker")
+	s, err := r.startServer(ctx, "broker", "")
 	if err != nil {
 		return nil, err
 	}
-	g := &testBroker{b}
-	if err := admin.EnsureTopics(ctx, config(b.Addr()), admin.TopicOptions{Partitions: int32(partitions)}); err != nil {
-		g.close()
+	if err := admin.EnsureTopics(ctx, config(s.addr), admin.TopicOptions{Partitions: partitions}); err != nil {
+		s.close()
 		return nil, err
 	}
-	return g, nil
+	return &testBroker{s}, nil
 }
 
-// close stops the broker. It ignores the error, which does not affect the results.
-func (g *testBroker) close() { _ = g.Close() }
+const (
+	fillLinger = 5 * time.Millisecond
+	fillBuffer = 200_000 // unacknowledged records at a time
+)
+
+// fill writes n records and waits until all are acknowledged. Record i is record(i), and goes to its topic and to
+// the partition of its key, in batches as Producers write them. One goroutine calls record.
+func (g *testBroker) fill(ctx context.Context, n int, record func(i int) schemas.Record) error {
+	cl, err := kgo.NewClient(
+		kgo.SeedBrokers(g.addr), kgo.DisableClientMetrics(),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		kgo.WithCompressor(client.Compressor()),
+		kgo.ProducerLinger(fillLinger),
+		kgo.MaxBufferedRecords(fillBuffer),
+	)
+	if err != nil {
+		return fmt.Errorf("fill topics: %w", err)
+	}
+	defer cl.Close()
+	var (
+		once  sync.Once
+		first error // first error
+	)
+	for i := 0; i < n && ctx.Err() == nil; i++ {
+		r := record(i)
+		rec := &kgo.Record{Topic: prefix + string(r.Topic), Key: r.Key, Value: r.Value}
+		for _, h := range r.Headers {
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+		}
+		cl.Produce(ctx, rec, func(_ *kgo.Record, err error) {
+			if err != nil {
+				once.Do(func() { first = err })
+			}
+		})
+	}
+	if err := cl.Flush(ctx); err != nil {
+		return fmt.Errorf("fill topics: %w", err)
+	}
+	if first != nil {
+		return fmt.Errorf("fill topics: %w", first)
+	}
+	return nil
+}
 
 // config returns the Kafka configuration for one process.
 func config(broker string) client.Config {
 	return client.Config{Brokers: []string{broker}, ClientID: "bench", Prefix: prefix, Log: slog.New(slog.DiscardHandler)}
 }
-
-// roundRole returns the role of round n. Each round reads from the start in its own consumer group.
-func roundRole(n int) schemas.Role { return schemas.Role(fmt.Sprintf("bench%d", n)) }
 
 // service runs until its context is done. It returns earlier only with an error.
 type service interface {
@@ -99,11 +149,8 @@ func (l *stopwatch) begin() {
 
 // end is called once for each begin. The goroutine that ends the n-th call may read first: the n calls that ended
 // happened after it was set.
-func (l *stopwatch) end() { l.endN(1) }
-
-// endN ends n calls.
-func (l *stopwatch) endN(n int) {
-	if done := l.done.Add(int64(n)); done >= l.n && done-int64(n) < l.n {
+func (l *stopwatch) end() {
+	if l.done.Add(1) == l.n {
 		l.took <- time.Since(l.first)
 	}
 }
@@ -111,14 +158,14 @@ func (l *stopwatch) endN(n int) {
 // stallTimeout is how long a measurement may make no progress before it fails.
 const stallTimeout = 30 * time.Second
 
-// rate waits for the last call and returns the calls per second.
-func (l *stopwatch) rate(ctx context.Context) (float64, error) {
+// wait waits for the last call and returns the time that the calls took.
+func (l *stopwatch) wait(ctx context.Context) (time.Duration, error) {
 	look := time.NewTicker(stallTimeout)
 	defer look.Stop()
 	for before := int64(-1); ; {
 		select {
 		case took := <-l.took:
-			return float64(l.n) / took.Seconds(), nil
+			return took, nil
 		case <-look.C:
 			now := l.done.Load()
 			if now == before {
@@ -168,38 +215,4 @@ func newPool(broker string, pc kafka.PoolConfig, h kafka.Handler) (*kafka.Pool, 
 	cfg := config(broker)
 	cfg.Metrics, cfg.Controls = metrics.New(prometheus.NewRegistry()), new(client.Controls)
 	return kafka.NewPool(cfg, pc, h)
-}
-
-// consume runs a Pool over n stored records with work as the handler, and returns the records per second.
-func consume(
-	ctx context.Context, broker string, pc kafka.PoolConfig, n int, work func(context.Context),
-) (rate float64, err error) {
-	l := newStopwatch(n)
-	p, err := newPool(broker, pc, func(ctx context.Context, _ *schemas.Delivery) ([]schemas.Message, error) {
-		l.begin()
-		work(ctx)
-		l.end()
-		return nil, nil
-	})
-	if err != nil {
-		return 0, err
-	}
-	err = runWhile(ctx, p, func(ctx context.Context) error {
-		rate, err = l.rate(ctx)
-		return err
-	})
-	return rate, err
-}
-
-// noWork is the handler for figures that measure only the runtime.
-func noWork(context.Context) {}
-
-// sleepMillisecond is a handler that waits for one millisecond, as if for a store.
-func sleepMillisecond(ctx context.Context) {
-	t := time.NewTimer(time.Millisecond)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
 }

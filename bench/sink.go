@@ -2,455 +2,232 @@ package bench
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
-	"os"
-	"slices"
-	"sync"
 	"time"
 
-	"github.com/millrace/millrace/bench/clickhousebench"
+	ch "github.com/ClickHouse/clickhouse-go/v2"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	settings "github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/sinks/clickhouse/embedded"
-	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/retry"
 )
 
-// Sink measures the role sink and returns the rows in table order. Broker, role and ClickHouse are processes on this
-// machine.
-func Sink(ctx context.Context, cfg Config) (rows []Row, err error) {
-	r := newRunner(cfg)
-	defer func() { err = errors.Join(err, r.prefilled.close(ctx)) }()
-	return r.measure(ctx, r.sinkFigures())
-}
-
-func (r *runner) sinkFigures() []figure {
+// sink returns the figures of the role sink and of reads of its tables. Broker, role and ClickHouse are processes on
+// this machine.
+func (r *runner) sink() ([]figure, error) {
 	a := r.amounts
 	return []figure{
 		{fmt.Sprintf("sink: %s full audit rows with the state of their copies, from record to committed row",
 			count(a.sinkRows)),
-			"rows/s", "clickhouse-go's row interface, insert of the rows alone", target{">=", 0.6, true}, r.recordsToRows},
-		{fmt.Sprintf("sink: most memory of its process over %s rows", count(a.sinkRows)), "MiB", "",
-			target{op: "<=", bound: 256}, r.memory},
-		{"sink: from before a change is published until its row is read, p99 at 100/s", "s", "",
-			target{op: "<=", bound: 2}, r.readable},
-		{fmt.Sprintf("sink: over 64 partitions, %s rows", count(a.sinkRows)), "rows/s", "over 3",
-			target{">=", 0.8, true}, r.manyPartitions},
-		{fmt.Sprintf("sink: into tables of %s rows", count(a.prefilled)), "rows/s", "into empty ones",
-			target{">=", 0.8, true}, r.intoPrefilled},
-		r.auditRow(),
-		{"disk: a merged bit log row", "B", "", target{op: "<=", bound: 120}, r.checkBytes},
-		{fmt.Sprintf("reads: fresh, 1,000 copies of %s in the order of a sweep", count(a.prefilled)), "ms", "",
-			target{op: "<=", bound: 100}, r.freshInOrder},
-		{fmt.Sprintf("reads: fresh, 1,000 copies anywhere among %s", count(a.prefilled)), "ms", "",
-			target{op: "<=", bound: 300}, r.freshAnywhere},
-		{fmt.Sprintf("reads: granules a part for an item's timeline, %s rows", count(a.prefilled)), "granules", "",
-			target{op: "<=", bound: 2}, r.timeline},
-	}
-}
-
-// testClickHouse is an embedded ClickHouse server with its own directory.
-type testClickHouse struct {
-	dir       string
-	engine    *embedded.Server
-	databases []*clickhouse.DB
-}
-
-func (r *runner) newClickHouse(ctx context.Context) (s *testClickHouse, err error) {
-	s = &testClickHouse{}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, s.close(ctx))
-		}
-	}()
-	if s.dir, err = os.MkdirTemp("", "millrace-bench-"); err != nil {
-		return s, fmt.Errorf("make a directory for the engine: %w", err)
-	}
-	s.engine, err = embedded.Start(ctx, embedded.Config{Dir: s.dir, Progress: r.cfg.Progress})
-	return s, err
-}
-
-// close closes the databases, stops the server and removes its directory.
-func (s *testClickHouse) close(ctx context.Context) (err error) {
-	if s == nil {
-		return nil
-	}
-	for _, db := range s.databases {
-		err = errors.Join(err, db.Close())
-	}
-	if s.engine != nil {
-		err = errors.Join(err, s.engine.Close(context.WithoutCancel(ctx)))
-	}
-	if s.dir != "" {
-		err = errors.Join(err, os.RemoveAll(s.dir))
-	}
-	return err
-}
-
-// database creates a database with all tables.
-func (s *testClickHouse) database(ctx context.Context, name string) (*clickhouse.DB, *clickhousebench.Bench, error) {
-	cfg := clickhouse.Config{Addresses: []string{s.engine.Addr()}, Database: name}
-	db, err := clickhouse.Open(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, nil, err
-	}
-	s.databases = append(s.databases, db)
-	if _, err := migrate.Run(ctx, db); err != nil {
-		return nil, nil, err
-	}
-	b, err := clickhousebench.Open(s.engine.Addr(), name)
-	return db, b, err
-}
-
-// newFilledBroker starts a broker with n changes. The caller closes it.
-func (r *runner) newFilledBroker(ctx context.Context, partitions, n int) (*testBroker, error) {
-	g, err := r.newBrokerWith(ctx, partitions)
-	if err != nil {
-		return nil, err
-	}
-	if err := g.Fill(ctx, prefix, n, archive(n).record); err != nil {
-		g.close()
-		return nil, err
-	}
-	return g, nil
-}
-
-// runSink starts a broker with changes and runs the role in a child process until all changes are stored in the
-// database.
-func (r *runner) runSink(
-	ctx context.Context, s *testClickHouse, database string, partitions int,
-) (res sideResult, err error) {
-	n := r.amounts.sinkRows
-	g, err := r.newFilledBroker(ctx, partitions, n)
-	if err != nil {
-		return res, err
-	}
-	defer g.close()
-	return runSide(ctx, r.cfg.Self, "sinkside", "--broker", g.Addr(), "--clickhouse", s.engine.Addr(), "--database",
-		database,
-		"--partitions", fmt.Sprint(partitions), "--records", fmt.Sprint(n))
-}
-
-// storeRounds runs the role on empty tables once per round, and calls done after each round.
-func (r *runner) storeRounds(
-	ctx context.Context, rounds int, done func(s *testClickHouse, round int, res sideResult) error,
-) (err error) {
-	s, err := r.newClickHouse(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	for i := range rounds {
-		name := fmt.Sprint("round", i)
-		if _, _, err := s.database(ctx, name); err != nil {
-			return err
-		}
-		res, err := r.runSink(ctx, s, name, partitions)
-		if err != nil {
-			return err
-		}
-		if err := done(s, i, res); err != nil {
-			return err
-		}
-	}
-	return nil
+			"rows/s", "clickhouse-go's row interface, insert of the rows alone", ratioAtLeast(0.6), r.recordsToRows},
+		{fmt.Sprintf("reads: fresh, 1,000 copies anywhere among %s", count(a.prefilled)), "ms", "", atMost(300), r.fresh},
+	}, nil
 }
 
 // recordsToRows runs the role and its peer in turns, each on empty tables.
-func (r *runner) recordsToRows(ctx context.Context) (m measurement, err error) {
+func (r *runner) recordsToRows(ctx context.Context) (measurement, error) {
 	n := r.amounts.sinkRows
-	changes := archive(n).changes
-	err = r.storeRounds(ctx, r.amounts.fewRounds(), func(s *testClickHouse, round int, res sideResult) error {
-		m.ours = append(m.ours, res.rate())
-		r.sinkPeakBytes = max(r.sinkPeakBytes, res.Bytes)
-		_, peer, err := s.database(ctx, fmt.Sprint("peer", round))
+	changes := archive(n)
+	return inTurns(r.amounts.rounds, "", func(round int) (rate float64, err error) {
+		b, err := r.newDatabase(ctx, fmt.Sprint("round", round))
 		if err != nil {
-			return err
+			return 0, err
+		}
+		g, err := r.newBroker(ctx)
+		if err != nil {
+			return 0, err
+		}
+		defer g.close()
+		if err := g.fill(ctx, n, func(i int) schemas.Record { return encode(changes[i]) }); err != nil {
+			return 0, err
+		}
+		res, _, err := r.runSide(ctx, "sink", &sinkSide{g.addr, b.addr, b.name, n})
+		return res.rate(), err
+	}, func(round int) (float64, error) {
+		b, err := r.newDatabase(ctx, fmt.Sprint("peer", round))
+		if err != nil {
+			return 0, err
 		}
 		start := time.Now()
 		for first := 0; first < n; first += batchRows {
-			batch := changes[first:min(n, first+batchRows)]
-			if err := peer.InsertByRows(ctx, batch, uint64(first)); err != nil { //nolint:gosec // it counts up
-				return err
+			if err := b.insertByRows(ctx, changes[first:min(n, first+batchRows)], first); err != nil {
+				return 0, err
 			}
 		}
-		m.peers = append(m.peers, float64(n)/time.Since(start).Seconds())
-		return nil
+		return float64(n) / time.Since(start).Seconds(), nil
 	})
-	return m, err
 }
 
 const batchRows = 50_000
 
-// memory returns the peak memory of the role's process. It uses the rounds of recordsToRows if that figure has run.
-func (r *runner) memory(ctx context.Context) (m measurement, err error) {
-	if r.sinkPeakBytes == 0 {
-		err = r.storeRounds(ctx, 1, func(_ *testClickHouse, _ int, res sideResult) error {
-			r.sinkPeakBytes = res.Bytes
-			return nil
-		})
+// archive returns n changes of n items, ordered by time, all in one month, like those of a real archive: their ids and
+// digests do not compress. The result is the same in each run.
+func archive(n int) []*pb.Change {
+	rng := rand.New(rand.NewPCG(7, 8)) //nolint:gosec // the same in each run
+	digest := func(bytes int) string {
+		b := make([]byte, bytes)
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return hex.EncodeToString(b)
 	}
-	m.ours = []float64{float64(r.sinkPeakBytes) / (1 << 20)}
-	return m, err
+	all := make([]*pb.Change, n)
+	for i := range all {
+		md5 := digest(16)
+		c := &pb.Change{
+			Op: pb.Op_OP_ADD, Account: mainAccount, Store: "1",
+			Space: fmt.Sprintf("space-%02d", i*50/n), Item: fmt.Sprintf("img-%09d.tif", i), Version: md5[:16],
+			Etag: md5, Size: rng.Int64N(1 << 30),
+			Digests: map[string]string{"md5": md5, "sha256": digest(32)}, MediaType: "image/tiff",
+			Properties: map[string]string{"creator": "ann", "batch": fmt.Sprint(i / 1000)},
+			User:       fmt.Sprintf("user-%d", rng.IntN(20)),
+			Agent:      "ingest/2.1", Origin: pb.Origin_ORIGIN_CLIENT, Provenance: pb.Provenance_PROVENANCE_VERIFIED,
+			Time: timestamppb.New(epoch().AsTime().Add(time.Duration(i) * 2 * time.Millisecond)),
+		}
+		c.Id = schemas.ChangeID(c)
+		all[i] = c
+	}
+	return all
 }
 
-// manyPartitions compares topics of 64 partitions with topics of 3.
-func (r *runner) manyPartitions(ctx context.Context) (m measurement, err error) {
-	s, err := r.newClickHouse(ctx)
+// encode returns a record as the runtime's producer encodes it.
+func encode(c *pb.Change) schemas.Record {
+	r, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c})
 	if err != nil {
-		return m, err
+		panic(fmt.Sprintf("encode a generated change: %v", err)) // archive generates only valid changes
 	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	for i := range min(2, r.amounts.rounds) {
-		for _, one := range []struct {
-			partitions int
-			rates      *[]float64
-		}{{64, &m.ours}, {3, &m.peers}} {
-			name := fmt.Sprintf("round%dof%d", i, one.partitions)
-			if _, _, err := s.database(ctx, name); err != nil {
-				return m, err
-			}
-			res, err := r.runSink(ctx, s, name, one.partitions)
+	return r
+}
+
+// insertByRows inserts changes into audit_log with the row interface of clickhouse-go, as most sinks do: the peer of
+// the sink, with the same columns and equally durable settings. The rows are of one partition of topic changes;
+// first is the offset of the first row.
+func (b *database) insertByRows(ctx context.Context, changes []*pb.Change, first int) error {
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{
+		"async_insert": 0, "insert_deduplicate": 0, "optimize_on_insert": 0,
+	}))
+	rows, err := b.conn.PrepareBatch(ctx, "INSERT INTO "+b.name+".audit_log ("+auditColumns+")")
+	if err != nil {
+		return fmt.Errorf("insert by rows: %w", err)
+	}
+	defer func() { _ = rows.Abort() }() // after Send it does nothing
+	now := time.Now()
+	for i, c := range changes {
+		id, err := hex.DecodeString(c.GetId())
+		if err != nil {
+			return fmt.Errorf("insert by rows: %w", err)
+		}
+		digests := make(map[string]string, len(c.GetDigests()))
+		for k, v := range c.GetDigests() {
+			raw, err := hex.DecodeString(v)
 			if err != nil {
-				return m, err
+				return fmt.Errorf("insert by rows: %w", err)
 			}
-			*one.rates = append(*one.rates, res.rate())
+			digests[k] = string(raw)
+		}
+		t := c.GetTime().AsTime()
+		off := uint64(first + i)           //nolint:gosec // it counts up
+		ns := uint32(t.Nanosecond() % 1e6) //nolint:gosec // below 1e6
+		if err := rows.Append(string(id), t, ns, "changes", uint32(7), uint16(0), off,
+			now, "add", c.GetAccount(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSourceSpace(), c.GetSourceItem(),
+			c.GetVersion(), c.GetEtag(), c.GetSize(), digests, "verified", c.GetMediaType(), c.GetProperties(), c.GetAcl(),
+			c.GetSequence(), c.GetUser(), c.GetAgent(), "client", c.GetCause(), nil, uint32(0), c.GetSourceVersion(),
+			c.GetApproved(), c.GetEvidence(), uint16(258),
+			off, schemas.Hash(id), c.GetPropertiesUnknown(), schemas.Hash([]byte(c.GetId()))); err != nil {
+			return fmt.Errorf("insert by rows: %w", err)
 		}
 	}
-	return m, nil
+	if err := rows.Send(); err != nil {
+		return fmt.Errorf("insert by rows: %w", err)
+	}
+	return nil
 }
 
-// prefilledServer returns a server with amounts.prefilled audit rows and copies in database millrace. The first call
-// creates it.
-func (r *runner) prefilledServer(ctx context.Context) (*testClickHouse, *clickhouse.DB, error) {
-	if r.prefilled != nil {
-		return r.prefilled, r.prefilled.databases[0], nil
-	}
-	s, err := r.newClickHouse(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	r.prefilled = s
-	db, b, err := s.database(ctx, "millrace")
-	if err != nil {
-		return nil, nil, err
-	}
-	for _, f := range []clickhousebench.Fill{clickhousebench.AuditRows(), clickhousebench.StateRows()} {
-		fmt.Fprintf(r.cfg.Progress, "    filling %s with %s rows\n", f.Table, count(r.amounts.prefilled))
-		if err := b.Fill(ctx, f, r.amounts.prefilled); err != nil {
-			return nil, nil, err
-		}
-	}
-	return s, db, nil
+const auditColumns = `id, ts, ns, topic, inc, part, off, ingested, op, account, store, space, item,
+  source_space, source_item, version,
+  etag, size, digests, provenance, media_type, properties, acl, sequence, user, agent, origin, cause,
+  source_time, source_ns, source_version, approved, evidence, richness, report, hash, properties_unknown, sum`
+
+// sinkSide runs the role sink, both the logs and the state of copies, until the changes of a broker are stored in an
+// existing database. The time is that of the log, and includes the time to join the groups.
+type sinkSide struct {
+	Broker, ClickHouse, Database string
+	Records                      int
 }
 
-// intoPrefilled compares prefilled tables with empty ones.
-func (r *runner) intoPrefilled(ctx context.Context) (m measurement, err error) {
-	s, _, err := r.prefilledServer(ctx)
+func (s *sinkSide) run(ctx context.Context) (res sideResult, err error) {
+	b, err := openDatabase(s.ClickHouse, s.Database)
 	if err != nil {
-		return m, err
+		return res, err
 	}
-	b, err := clickhousebench.Open(s.engine.Addr(), "millrace")
+	defer func() { err = errors.Join(err, b.close()) }()
+	a, err := openApp(ctx, func(cfg *settings.Config) {
+		cfg.Kafka.Brokers, cfg.Kafka.Partitions = []string{s.Broker}, partitions
+		cfg.Kafka.Replication, cfg.Kafka.MinInSync = 1, 1 // as testBroker's topics
+		cfg.ClickHouse.Addresses, cfg.ClickHouse.Database = []string{s.ClickHouse}, s.Database
+	})
 	if err != nil {
-		return m, err
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	for i := range min(2, r.amounts.rounds) {
-		empty := fmt.Sprint("empty", i)
-		if _, _, err := s.database(ctx, empty); err != nil {
-			return m, err
-		}
-		for _, into := range []struct {
-			database string
-			rates    *[]float64
-		}{{"millrace", &m.ours}, {empty, &m.peers}} {
-			res, err := r.runSink(ctx, s, into.database, partitions)
-			if err != nil {
-				return m, err
-			}
-			*into.rates = append(*into.rates, res.rate())
-		}
-		if err := r.dropStored(ctx, b, r.amounts.sinkRows); err != nil {
-			return m, err
-		}
-	}
-	return m, nil
-}
-
-// dropStored removes the n rows that a sink has stored; another sink would treat them as duplicates and store nothing.
-// A different number of rows is an error.
-func (r *runner) dropStored(ctx context.Context, b *clickhousebench.Bench, n int) error {
-	stored, err := b.Number(ctx,
-		"SELECT toFloat64(count()) FROM {db}.audit_log WHERE topic = 'changes' AND account != ''")
-	if err != nil {
-		return err
-	}
-	if stored != float64(n) {
-		return fmt.Errorf("the sink stored %.0f rows, not %d", stored, n)
-	}
-	return b.Exec(ctx, "ALTER TABLE {db}.audit_log DROP PARTITION "+epoch().AsTime().Format("200601"))
-}
-
-// readable publishes changes at a steady rate and measures the time until their rows can be read.
-func (r *runner) readable(ctx context.Context) (m measurement, err error) {
-	s, err := r.newClickHouse(ctx)
-	if err != nil {
-		return m, err
-	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	_, b, err := s.database(ctx, "millrace")
-	if err != nil {
-		return m, err
-	}
-	g, err := r.newBroker(ctx)
-	if err != nil {
-		return m, err
-	}
-	defer g.close()
-	a, err := SinkSide{Broker: g.Addr(), ClickHouse: s.engine.Addr(), Database: "millrace",
-		Partitions: partitions}.open(ctx)
-	if err != nil {
-		return m, err
+		return res, err
 	}
 	defer a.Close()
-	p, err := kafka.NewProducer(config(g.Addr()), "bench")
-	if err != nil {
-		return m, err
-	}
-	defer p.Close()
-	n := r.amounts.steadyChanges
-	var (
-		mu   sync.Mutex
-		sent = map[string]time.Time{}
-	)
-	all := archive(n).changes
-	publish := serviceFunc(func(ctx context.Context) error {
-		start := time.Now()
-		for i, c := range all {
-			sleep(ctx, time.Until(start.Add(time.Duration(i)*10*time.Millisecond)))
-			mu.Lock()
-			sent[c.GetItem()] = time.Now()
-			mu.Unlock()
-			if err := p.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: c}); err != nil {
-				return err
-			}
-		}
-		<-ctx.Done()
-		return nil
-	})
+	start := time.Now()
 	err = runWhile(ctx, rolesService(a, schemas.RoleSink), func(ctx context.Context) error {
-		return runWhile(ctx, publish, func(ctx context.Context) (err error) {
-			m.ours, err = readLatencies(ctx, b, "SELECT item FROM {db}.audit_log_v", n, func(item string) time.Time {
-				mu.Lock()
-				defer mu.Unlock()
-				return sent[item]
-			})
+		err := pollUntil(ctx, func() (bool, error) {
+			n, err := b.number(ctx, "SELECT toFloat64(count()) FROM {db}.audit_log")
+			return n >= float64(s.Records), err
+		})
+		if err != nil {
 			return err
+		}
+		res = sideResult{Records: int64(s.Records), Seconds: time.Since(start).Seconds()}
+		return pollUntil(ctx, func() (bool, error) { // also wait for the state
+			left, err := a.Lag(ctx, schemas.RoleSink, schemas.RoleState)
+			return left == 0, err
 		})
 	})
-	m.ours = []float64{percentile(m.ours, 99)}
-	return m, err
+	return res, err
 }
 
-// auditRow is a figure of the areas sink and main.
-func (r *runner) auditRow() figure {
-	return figure{"disk: a merged audit row", "B", "", target{op: "<=", bound: 125}, r.auditBytes}
-}
+// sinkTimeout is how long storing may take.
+const sinkTimeout = 5 * time.Minute
 
-// auditBytes stores audit rows as the sink does, merges the parts and returns the bytes per row.
-func (r *runner) auditBytes(ctx context.Context) (measurement, error) {
-	n := r.amounts.sinkRows
-	changes := archive(n).changes
-	return r.bytes(ctx, schemas.Changes, "audit_log", n, func(i int) schemas.Body { return changes[i] })
-}
-
-// checkBytes is auditBytes for rows of the bit log.
-func (r *runner) checkBytes(ctx context.Context) (measurement, error) {
-	n := r.amounts.sinkRows
-	changes := archive(n).changes
-	return r.bytes(ctx, schemas.FixityResults, "bit_log", n, func(i int) schemas.Body { return passedCheck(changes[i]) })
-}
-
-// bytes stores n rows of a table and returns their merged size per row.
-func (r *runner) bytes(
-	ctx context.Context, topic schemas.Topic, table string, n int, body func(i int) schemas.Body,
-) (m measurement, err error) {
-	s, err := r.newClickHouse(ctx)
-	if err != nil {
-		return m, err
-	}
-	defer func() { err = errors.Join(err, s.close(ctx)) }()
-	db, b, err := s.database(ctx, "millrace")
-	if err != nil {
-		return m, err
-	}
-	logs := clickhouse.NewSink(db)
-	for first := 0; first < n; first += batchRows {
-		var batch []*schemas.Delivery
-		for i := first; i < min(n, first+batchRows); i++ {
-			one := body(i)
-			rec, err := schemas.Encode(schemas.Message{Topic: topic, Body: one})
-			if err != nil {
-				return m, err
-			}
-			batch = append(batch, &schemas.Delivery{
-				Topic: topic, From: topic, Incarnation: 7, Offset: int64(i), Timestamp: time.Now(),
-				Body: one, Hash: schemas.Hash(rec.Value),
-			})
+// pollUntil calls look every 20 ms until it is done.
+func pollUntil(ctx context.Context, look func() (done bool, err error)) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, sinkTimeout, fmt.Errorf("rows not stored within %v", sinkTimeout))
+	defer cancel()
+	for {
+		if done, err := look(); done || err != nil {
+			return err
 		}
-		if err := logs.Store(ctx, batch); err != nil {
-			return m, err
+		if err := retry.Sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
 		}
 	}
-	size, err := b.BytesPerRow(ctx, table)
-	m.ours = []float64{size}
-	return m, err
-}
-
-// freshInOrder reads the records of consecutive copies in a store, as a sweep does.
-func (r *runner) freshInOrder(ctx context.Context) (measurement, error) {
-	return r.fresh(ctx, func(rng *rand.Rand) func(i int) (item, store int) {
-		first, store := rng.IntN(r.amounts.prefilled/2-freshCopies), rng.IntN(2)
-		return func(i int) (int, int) { return first + i, store }
-	})
-}
-
-// freshAnywhere reads the records of random copies.
-func (r *runner) freshAnywhere(ctx context.Context) (measurement, error) {
-	return r.fresh(ctx, func(rng *rand.Rand) func(i int) (item, store int) {
-		return func(int) (int, int) { return rng.IntN(r.amounts.prefilled / 2), rng.IntN(2) }
-	})
 }
 
 const freshCopies = 1000
 
-// fresh reads records as the copier and the checker do. Each round chooses different copies.
-func (r *runner) fresh(
-	ctx context.Context, choose func(*rand.Rand) func(i int) (item, store int),
-) (m measurement, err error) {
-	s, db, err := r.prefilledServer(ctx)
+// fresh reads the records of random copies, as the copier and the checker do. Each round chooses different copies.
+func (r *runner) fresh(ctx context.Context) (m measurement, err error) {
+	b, err := r.filledDatabase(ctx)
 	if err != nil {
 		return m, err
 	}
-	if err := waitMerges(ctx, s); err != nil {
-		return m, err
-	}
-	reader := read.NewReader(db, reachedWatermark{}, read.ReaderConfig{})
+	reader := read.NewReader(b.DB, reachedWatermark{}, read.ReaderConfig{})
 	rng := rand.New(rand.NewPCG(5, 6)) //nolint:gosec // the same in each run
 	err = runWhile(ctx, reader, func(ctx context.Context) error {
-		for range 3 * r.amounts.rounds { // the first rounds read from disk
-			chosen := choose(rng)
+		for range 5 * r.amounts.rounds { // the first rounds read from disk
 			var copies []schemas.Copy
-			for i := range freshCopies {
-				n, store := chosen(i)
-				space, item := clickhousebench.Item(n, r.amounts.prefilled)
+			for range freshCopies {
+				space, item := filledItem(rng.IntN(r.amounts.prefilled/2), r.amounts.prefilled)
 				copies = append(copies, schemas.Copy{
-					Account: "acme", Store: fmt.Sprint(1 + store), Space: space, Item: item,
+					Account: mainAccount, Store: fmt.Sprint(1 + rng.IntN(2)), Space: space, Item: item,
 				})
 			}
 			start := time.Now()
@@ -470,58 +247,10 @@ func (r *runner) fresh(
 	return m, err
 }
 
-// waitMerges returns when no merge has run for a second. Merges of earlier inserts would compete for the processors.
-func waitMerges(ctx context.Context, s *testClickHouse) (err error) {
-	b, err := clickhousebench.Open(s.engine.Addr(), "millrace")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	last := time.Now()
-	return pollUntil(ctx, func() (bool, error) {
-		n, err := b.Number(ctx, "SELECT toFloat64(count()) FROM system.merges WHERE database = '{db}'")
-		if n > 0 {
-			last = time.Now()
-		}
-		return time.Since(last) >= time.Second, err
-	})
-}
-
 // reachedWatermark is a watermark that is always reached.
 type reachedWatermark struct{}
 
 // Wait implements read.Watermark.
 func (reachedWatermark) Wait(context.Context) (map[schemas.Role][]schemas.Progress, error) {
 	return nil, nil
-}
-
-// timeline measures how many granules per part the engine reads for the timeline of one item.
-func (r *runner) timeline(ctx context.Context) (m measurement, err error) {
-	s, db, err := r.prefilledServer(ctx)
-	if err != nil {
-		return m, err
-	}
-	b, err := clickhousebench.Open(s.engine.Addr(), "millrace")
-	if err != nil {
-		return m, err
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	for _, n := range []int{0, r.amounts.prefilled / 7, r.amounts.prefilled/2 - 1} {
-		space, item := clickhousebench.Item(n, r.amounts.prefilled)
-		parts, err := b.Parts(ctx, "audit_log")
-		if err != nil {
-			return m, err
-		}
-		ctx, most := clickhousebench.Measured(ctx)
-		events, err := read.Timeline(ctx, db, "acme", space, item)
-		if err != nil {
-			return m, err
-		}
-		if len(events) == 0 {
-			return m, fmt.Errorf("no events of %s/%s", space, item)
-		}
-		m.ours = append(m.ours, float64(most())/parts)
-	}
-	m.ours = []float64{slices.Max(m.ours)}
-	return m, nil
 }

@@ -4,408 +4,309 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/bench/s3bench"
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/child"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3"
-	"github.com/millrace/millrace/streams/storage/s3/s3proc"
+	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
-
-// Storage measures the stores and the outbox and returns the rows in table order. Server and client are processes on
-// this machine.
-func Storage(ctx context.Context, cfg Config) (rows []Row, err error) {
-	r := newRunner(cfg)
-	defer func() {
-		if r.realServer != nil {
-			err = errors.Join(err, r.realServer.close())
-		}
-	}()
-	return r.measure(ctx, r.storageFigures())
-}
 
 const (
-	itemBytes  = 10 << 10
-	largeBytes = 32 << 20
-	sideWork   = 16 // concurrent items of each side
-	largeWork  = 4  // concurrent large items of each side
-	space      = "photos"
-	rclone     = "rclone"          // the peer's program, built by make peers
-	realServer = "versitygw"       // an S3 server, built by make servers
-	fromStore  = "source"          // id of the source store
-	fromBucket = "source-" + space // its bucket
+	itemBytes = 10 << 10
+	sideWork  = 16 // concurrent items of each side
+	largeWork = 4  // concurrent large items of each side
+	space     = "photos"
+	fromStore = "source" // id of the source store, and the prefix of its bucket
+	toStore   = "copied" // our target store, and the peer's target directory
 )
 
-func (r *runner) storageFigures() []figure {
+// storage returns the figures of the stores.
+func (r *runner) storage() ([]figure, error) {
 	a := r.amounts
-	atLeast := func(bound float64) target { return target{op: ">=", bound: bound, ratio: true} }
-	atMost := func(bound float64) target { return target{op: "<=", bound: bound, ratio: true} }
-	size, fewer := fmt.Sprintf("%s x 10 KiB", count(a.objects)), fmt.Sprintf("%s x 10 KiB", count(a.diskObjects))
-	larges := max(1, a.largeItems/4) // fewer for files, so that the page cache holds them
-	const hashing, copying = "rclone hashsum md5 --download", "rclone copy"
-	figures := []figure{
-		{"s3 in memory: " + size + " read, md5 and sha256", "items/s", hashing, atLeast(3), r.compareRate(inMemory, "hash")},
-		{"s3 in memory: " + size + " copied from store to store", "items/s", copying, atLeast(3),
-			r.compareRate(inMemory, "copy")},
-		{"s3 in memory: the same, both look at what they wrote", "items/s", copying + ", its default", target{},
-			r.compareStatted(inMemory)},
-		{realServer + ": " + fewer + " read, md5 and sha256", "items/s", hashing, atLeast(1),
-			r.compareRate(onDisk, "hash")},
-		{realServer + ": processor time of the client for it", "s", hashing, atMost(1), r.compareCPU(onDisk, "hash")},
-		{realServer + ": " + fewer + " copied from store to store", "items/s", copying, atLeast(1),
-			r.compareRate(onDisk, "copy")},
-		{realServer + ": processor time of the client for it", "s", copying, atMost(1), r.compareCPU(onDisk, "copy")},
-		{realServer + ": the same copies, both look at what they wrote", "items/s", copying + ", its default", target{},
-			r.compareStatted(onDisk)},
-		{fmt.Sprintf("s3 in memory: %d x %d MiB read, md5 and sha256", a.largeItems, a.largeSize>>20), "MiB/s",
-			"rclone hashsum md5, then sha256",
-			atLeast(1.2), r.largeItems},
-		{fmt.Sprintf("files: %s x 10 KiB read, md5 and sha256", count(a.local)), "items/s", hashdeep, target{},
-			r.localItems(a.local, itemBytes, sideWork, float64(a.local))},
-		{fmt.Sprintf("files: %d x %d MiB read, md5 and sha256", larges, a.largeSize>>20), "MiB/s", hashdeep, target{},
-			r.localItems(larges, a.largeSize, largeWork, float64(larges)*float64(a.largeSize)/(1<<20))},
+	items := fmt.Sprintf("s3 in memory: %s x 10 KiB", count(a.objects))
+	return []figure{
+		{items + " read, md5 and sha256", "items/s", "rclone hashsum md5 --download", ratioAtLeast(2.5), r.readObjects},
+		{items + " copied from store to store, both look at what they wrote", "items/s", "rclone copy, its default",
+			ratioAtLeast(2), r.copyObjects},
+		{fmt.Sprintf("files: %d x %s MiB copied from store to store, then a sync", a.hugeItems,
+			count(int(a.hugeSize>>20))), "MiB/s", "rclone copy, then a sync", ratioAtLeast(1), r.copyHuge},
 		{fmt.Sprintf("files: %s x 10 KiB put with properties and digests, %d at once", count(a.written), sideWork), "s",
-			"write, fsync, rename, fsync of the directory", atMost(1.8), r.filePuts},
-		{"files: a look at an item with digests and properties, cached", "us", "lstat", atMost(3), r.fileStats},
-		{fmt.Sprintf("emit: %s puts over a store that does nothing, 256 callers, fsync", count(a.emitted)), "mutations/s", "",
-			target{op: ">=", bound: 20_000}, r.emitRate(0)},
-		{"emit: the same, each change acknowledged after 3 ms", "mutations/s", "", target{},
-			r.emitRate(3 * time.Millisecond)},
-		{fmt.Sprintf("s3 in memory: most memory of a process that lists %s keys", count(a.listed)), "MiB", "",
-			target{op: "<=", bound: 64}, r.listMemory},
-		{"s3 in memory: listing, through the driver", "keys/s", "", target{}, r.listRate},
+			"write, fsync, rename, fsync of the directory", ratioAtMost(1.8), r.filePuts},
+	}, nil
+}
+
+// objectsGC leaves the processors to the clients; the heap is mostly bytes of objects.
+const objectsGC = 400
+
+// serveObjects runs an S3 server in memory whose source bucket has the given number of objects.
+func serveObjects(options string, in io.Reader, out io.Writer) error {
+	var n int
+	if err := json.Unmarshal([]byte(options), &n); err != nil {
+		return fmt.Errorf("options of objects: %w", err)
 	}
-	return append(figures, r.copyFigures()...)
-}
-
-// cost is the elapsed and the processor time of a side in seconds, process start and exit included.
-type cost struct{ seconds, cpu float64 }
-
-// server is an S3 server that both sides use.
-type server struct {
-	url, access, secret string
-	items               int  // number of items in the source store
-	statAfterPut        bool // the peer requests each object after writing it
-	dropBucket          func(ctx context.Context, bucket string) error
-	close               func() error
-}
-
-// comparison holds the costs of the rounds of both sides.
-type comparison struct {
-	ours, peers []cost
-	absent      string // the make target that builds the missing program; empty: none is missing
-}
-
-// serverKind selects the S3 server of a comparison.
-type serverKind int
-
-// The server kinds.
-const (
-	inMemory serverKind = iota
-	onDisk
-)
-
-func (r *runner) compareRate(where serverKind, do string) func(context.Context) (measurement, error) {
-	return r.compareOf(where, do, func(u cost) float64 { return float64(r.items(where)) / u.seconds })
-}
-
-// items returns the number of items that each side processes.
-func (r *runner) items(where serverKind) int {
-	if where == onDisk {
-		return r.amounts.diskObjects
+	debug.SetGCPercent(objectsGC)
+	s := s3test.New(s3test.Options{Unverified: true})
+	defer s.Close()
+	const step = 8 // bytes between the starts of two objects, which overlap
+	all := make([]byte, itemBytes+step*n)
+	_, _ = rand.NewChaCha8([32]byte{7}).Read(all) // the same in each run
+	for i := range n {
+		s.Put(fromStore+"-"+space, key(i), all[i*step:][:itemBytes:itemBytes])
 	}
-	return r.amounts.objects
+	return serve(s.URL(), in, out)
 }
 
-func (r *runner) compareCPU(where serverKind, do string) func(context.Context) (measurement, error) {
-	return r.compareOf(where, do, func(u cost) float64 { return u.cpu })
-}
+// key returns the name of item i. Names sort like their numbers.
+func key(i int) string { return fmt.Sprintf("2026/%05d/img-%08d.tif", i/1000, i) }
 
-// compareOf returns a figure of a comparison. The first figure of the comparison runs it.
-func (r *runner) compareOf(
-	where serverKind, do string, of func(cost) float64,
-) func(context.Context) (measurement, error) {
-	return r.measureOnce(fmt.Sprint(where, do), func(ctx context.Context) (comparison, error) {
-		return r.compare(ctx, where, do)
-	}, of)
-}
-
-// measureOnce returns a figure of the named comparison. The first figure of that name runs the comparison with take.
-func (r *runner) measureOnce(
-	name string, take func(context.Context) (comparison, error), of func(cost) float64,
-) func(context.Context) (measurement, error) {
-	return func(ctx context.Context) (m measurement, err error) {
-		d, ok := r.compared[name]
-		if !ok {
-			if d, err = take(ctx); err != nil {
-				return m, err
-			}
-			if r.compared == nil {
-				r.compared = map[string]comparison{}
-			}
-			r.compared[name] = d
-		}
-		m.absent = d.absent
-		for _, u := range d.ours {
-			m.ours = append(m.ours, of(u))
-		}
-		for _, u := range d.peers {
-			m.peers = append(m.peers, of(u))
-		}
-		return m, nil
-	}
-}
-
-// compareStatted compares our copies with those of a peer that, like ours, requests each object after writing it. Our
-// values are those of the copy figure.
-func (r *runner) compareStatted(where serverKind) func(context.Context) (measurement, error) {
-	return func(ctx context.Context) (m measurement, err error) {
-		if m, err = r.compareRate(where, "copy")(ctx); err != nil || m.absent != "" {
-			return m, err
-		}
-		m.peers = nil
-		s, done, err := r.serve(ctx, where)
-		if err != nil {
-			return m, err
-		}
-		defer func() { err = errors.Join(err, done()) }()
-		peer, err := r.peerProgram()
-		if err != nil {
-			return m, err
-		}
-		s.statAfterPut = true
-		defer func() { s.statAfterPut = false }()
-		for i := range r.amounts.fewRounds() {
-			u, err := r.peerCopy(ctx, peer, s, fmt.Sprint("look", i), sideWork)
-			if err != nil {
-				return m, err
-			}
-			m.peers = append(m.peers, float64(s.items)/u.seconds)
-		}
-		return m, nil
-	}
-}
-
-// compare runs both sides in turns.
-func (r *runner) compare(ctx context.Context, where serverKind, do string) (d comparison, err error) {
-	s, done, err := r.serve(ctx, where)
-	if errors.Is(err, s3proc.ErrNotInstalled) {
-		return comparison{absent: "make servers"}, nil
-	}
+// withObjects starts an S3 server with amounts.objects objects and an empty target store, for one side and one round,
+// and returns the items per second of do.
+func (r *runner) withObjects(
+	ctx context.Context, do func(url string) (seconds float64, err error),
+) (rate float64, err error) {
+	s, err := r.startServer(ctx, "objects", fmt.Sprint(r.amounts.objects))
 	if err != nil {
-		return d, err
+		return 0, err
 	}
-	defer func() { err = errors.Join(err, done()) }()
-	peer, err := r.peerProgram()
-	if err != nil {
-		return d, err
-	}
-	if peer == "" {
-		d.absent = "make peers"
-	}
-	for i := range r.amounts.fewRounds() {
-		u, err := r.side(ctx, s, do, fmt.Sprint("ours", i), sideWork)
+	defer s.close()
+	for _, id := range []string{fromStore, toStore} {
+		store, err := openS3(s.addr, id)
 		if err != nil {
-			return d, err
+			return 0, err
 		}
-		d.ours = append(d.ours, u)
-		if peer == "" {
-			continue
+		if err := store.WriteMarker(ctx); err != nil {
+			return 0, err
 		}
-		if do == "hash" {
-			u, err = r.peerHash(ctx, peer, s, "md5", sideWork)
-		} else {
-			u, err = r.peerCopy(ctx, peer, s, fmt.Sprint("peer", i), sideWork)
+		if err := store.CreateSpace(ctx, storage.Space{Name: space}); err != nil && !errors.Is(err, storage.ErrExists) {
+			return 0, err
 		}
-		if err != nil {
-			return d, err
-		}
-		d.peers = append(d.peers, u)
 	}
-	return d, nil
+	seconds, err := do(s.addr)
+	return float64(r.amounts.objects) / seconds, err
 }
 
-// peerProgram returns the path of the peer's program, empty if it is not installed.
-func (r *runner) peerProgram() (string, error) {
-	program := filepath.Join(r.cfg.Peers, rclone)
-	_, err := os.Stat(program)
-	if errors.Is(err, os.ErrNotExist) {
-		return "", nil
-	}
-	return program, err
-}
-
-// serve returns a server with a filled source store, and a function to call after use. The server on disk is started
-// and filled once.
-func (r *runner) serve(ctx context.Context, where serverKind) (s *server, done func() error, err error) {
-	if where == inMemory {
-		s, err = r.serveMemory(ctx, s3bench.Load{Bucket: fromBucket, Objects: r.amounts.objects, Size: itemBytes})
-		if err != nil {
-			return nil, nil, err
-		}
-		return s, s.close, nil
-	}
-	if r.realServer == nil {
-		if r.realServer, err = r.serveReal(ctx); err != nil {
-			return nil, nil, err
-		}
-	}
-	return r.realServer, func() error { return nil }, nil
-}
-
-func (r *runner) serveMemory(ctx context.Context, load s3bench.Load) (*server, error) {
-	p, err := s3bench.Start(ctx, r.cfg.Self, "objects", "--bucket", load.Bucket, "--objects", fmt.Sprint(load.Objects),
-		"--size", fmt.Sprint(load.Size), "--keys", fmt.Sprint(load.Keys))
-	if err != nil {
-		return nil, err
-	}
-	s := &server{url: p.URL, items: load.Objects, access: "bench", secret: "bench", dropBucket: p.Drop, close: p.Close}
-	if _, err := s.createStore(ctx, fromStore); err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
-}
-
-// open returns a store with the prefix as its id and as the prefix of its buckets.
-func (s *server) open(prefix string) (*s3.Store, error) {
+// openS3 returns a store with the prefix as its id and as the prefix of its buckets.
+func openS3(url, prefix string) (*s3.Store, error) {
 	return s3.New(s3.Config{
-		ID: schemas.Key(mainAccount, prefix), Endpoint: s.url, BucketPrefix: prefix + "-", PathStyle: true,
-		Credentials: s3.Credentials{AccessKey: s.access, SecretKey: s.secret},
+		ID: schemas.Key(mainAccount, prefix), Endpoint: url, BucketPrefix: prefix + "-", PathStyle: true,
+		Credentials: s3.Credentials{AccessKey: objectsKey, SecretKey: objectsKey},
 	})
 }
 
-// createStore creates a store with the space unless they exist.
-func (s *server) createStore(ctx context.Context, prefix string) (storage.Store, error) {
-	store, err := s.open(prefix)
+// readObjects reads all objects in turns with the peer.
+func (r *runner) readObjects(ctx context.Context) (measurement, error) {
+	n := r.amounts.objects
+	return r.besideRclone(r.amounts.rounds, func(int) (float64, error) {
+		return r.withObjects(ctx, func(url string) (float64, error) {
+			_, seconds, err := r.runSide(ctx, "stores", &storesSide{Do: "hash", Endpoint: url, Workers: sideWork})
+			return seconds, err
+		})
+	}, func(program string) (float64, error) {
+		return r.withObjects(ctx, func(url string) (float64, error) {
+			seconds, out, err := rclone(ctx, program, url, sideWork, "hashsum", "md5", "--download",
+				"SOURCE:"+fromStore+"-"+space)
+			if printed := bytes.Count(out, []byte("\n")); err == nil && printed != n {
+				err = fmt.Errorf("rclone printed digests of %d of %d items", printed, n)
+			}
+			return seconds, err
+		})
+	})
+}
+
+// copyObjects copies all objects to another store in turns with the peer.
+func (r *runner) copyObjects(ctx context.Context) (measurement, error) {
+	return r.besideRclone(r.amounts.rounds, func(int) (float64, error) {
+		return r.withObjects(ctx, func(url string) (float64, error) {
+			_, seconds, err := r.runSide(ctx, "stores", &storesSide{Do: "copy", Endpoint: url, Workers: sideWork})
+			return seconds, err
+		})
+	}, func(program string) (float64, error) {
+		return r.withObjects(ctx, func(url string) (float64, error) {
+			seconds, _, err := rclone(ctx, program, url, sideWork, "--no-traverse", "--ignore-times", "--use-server-modtime",
+				"copy", "SOURCE:"+fromStore+"-"+space, "TARGET:"+toStore+"-"+space)
+			if err != nil {
+				return 0, err
+			}
+			store, err := openS3(url, toStore)
+			if err != nil {
+				return 0, err
+			}
+			copied := 0
+			for _, err := range store.List(ctx, space, "") {
+				if err != nil {
+					return 0, err
+				}
+				copied++
+			}
+			if copied != r.amounts.objects {
+				return 0, fmt.Errorf("rclone copied %d of %d items", copied, r.amounts.objects)
+			}
+			return seconds, nil
+		})
+	})
+}
+
+// fileStore creates a file store with the space.
+func fileStore(ctx context.Context, dir, id string) (*file.Store, error) {
+	store, err := file.Open(file.Config{ID: schemas.Key(mainAccount, id), Root: filepath.Join(dir, id), Create: true})
 	if err != nil {
 		return nil, err
 	}
 	if err := store.WriteMarker(ctx); err != nil {
 		return nil, err
 	}
-	if err := store.CreateSpace(ctx, storage.Space{Name: space}); err != nil && !errors.Is(err, storage.ErrExists) {
-		return nil, err
-	}
-	return store, nil
+	return store, store.CreateSpace(ctx, storage.Space{Name: space})
 }
 
-func (r *runner) serveReal(ctx context.Context) (*server, error) {
-	s, err := r.startReal(ctx, realServer)
-	if err != nil {
-		return nil, err
-	}
-	s.items = r.amounts.diskObjects
-	store, err := s.createStore(ctx, fromStore)
-	if err == nil {
-		err = fill(ctx, store, slices.Repeat([]int64{itemBytes}, r.amounts.diskObjects))
-	}
-	if err != nil {
-		return nil, errors.Join(err, s.close())
-	}
-	return s, nil
+// copyHuge copies large files in turns with the peer.
+func (r *runner) copyHuge(ctx context.Context) (m measurement, err error) {
+	n := r.amounts.hugeItems
+	return m, inTemp(func(dir string) error {
+		from, err := fileStore(ctx, dir, fromStore)
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		group, gctx := errgroup.WithContext(ctx)
+		group.SetLimit(2 * runtime.NumCPU())
+		for i := range n {
+			group.Go(func() error {
+				var seed [32]byte
+				binary.LittleEndian.PutUint64(seed[:], uint64(i)) //nolint:gosec // an index
+				content := io.LimitReader(rand.NewChaCha8(seed), r.amounts.hugeSize)
+				_, err := from.Put(gctx, space, key(i), content, storage.PutOptions{Size: r.amounts.hugeSize})
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		to := filepath.Join(dir, toStore)
+		m, err = r.besideRclone(r.amounts.fewRounds(), func(int) (rate float64, err error) {
+			store, err := fileStore(ctx, dir, toStore)
+			if err != nil {
+				return 0, err
+			}
+			defer func() { err = errors.Join(err, os.RemoveAll(to)) }()
+			if err := store.Close(); err != nil {
+				return 0, err
+			}
+			return r.syncedRate(func() error {
+				_, _, err := r.runSide(ctx, "stores", &storesSide{Do: "copy", Root: dir, Workers: largeWork})
+				return err
+			})
+		}, func(program string) (rate float64, err error) {
+			defer func() { err = errors.Join(err, os.RemoveAll(to)) }()
+			rate, err = r.syncedRate(func() error {
+				_, _, err := rclone(ctx, program, "", largeWork, "copy", filepath.Join(dir, fromStore, space), to)
+				return err
+			})
+			return rate, errors.Join(err, wantFiles(to, n))
+		})
+		return err
+	})
 }
 
-// startReal starts an empty server on disk. Its dropBucket works for servers that store a bucket as a directory.
-func (r *runner) startReal(ctx context.Context, program string) (*server, error) {
-	dir, err := os.MkdirTemp("", "millrace-bench-")
-	if err != nil {
-		return nil, fmt.Errorf("make a directory for the S3 server: %w", err)
-	}
-	cfg := s3proc.Config{Program: filepath.Join(r.cfg.Peers, program), Dir: dir}
-	if program == realServer {
-		cfg.Args = []string{"--keep-alive"}
-	}
-	p, err := s3proc.Start(ctx, cfg)
-	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
-	}
-	return &server{
-		url: p.URL, access: p.Access, secret: p.Secret,
-		dropBucket: func(_ context.Context, bucket string) error { return os.RemoveAll(filepath.Join(dir, "data", bucket)) },
-		close:      func() error { return errors.Join(p.Close(), os.RemoveAll(dir)) },
-	}, nil
+// syncedRate returns the rate in MiB per second at which do copies the large items, including the sync to disk. It
+// syncs earlier writes before the measurement.
+func (r *runner) syncedRate(do func() error) (rate float64, err error) {
+	unix.Sync()
+	start := time.Now()
+	err = do()
+	unix.Sync()
+	return float64(r.amounts.hugeItems) * float64(r.amounts.hugeSize>>20) / time.Since(start).Seconds(), err
 }
 
-// fill puts items of the given sizes. Their bytes differ from item to item and are the same in each run.
-func fill(ctx context.Context, store storage.Store, sizes []int64) error {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(2 * runtime.NumCPU())
-	for i, size := range sizes {
-		group.Go(func() error {
-			var seed [32]byte
-			binary.LittleEndian.PutUint64(seed[:], uint64(i)) //nolint:gosec // an index
-			content := io.LimitReader(rand.NewChaCha8(seed), size)
-			_, err := store.Put(ctx, space, s3bench.Key(i), content, storage.PutOptions{Size: size})
+// filePuts puts small items with properties. The peer writes the same files and also syncs each file and its directory.
+func (r *runner) filePuts(ctx context.Context) (measurement, error) {
+	content := bytes.Repeat([]byte("millrace"), itemBytes/8)
+	properties := storage.Properties{
+		MediaType: "image/tiff", User: map[string]string{"title": "a small item", "rights": "open"},
+	}
+	return inTurns(r.amounts.rounds, "", func(int) (seconds float64, err error) {
+		return seconds, inTemp(func(dir string) error {
+			store, err := fileStore(ctx, dir, fromStore)
+			if err != nil {
+				return err
+			}
+			defer store.Close()
+			seconds, err = timeConcurrent(r.amounts.written, func(i int) error {
+				_, err := store.Put(ctx, space, key(i), bytes.NewReader(content), storage.PutOptions{
+					Size: itemBytes, Properties: properties, Condition: storage.Condition{Absent: true},
+				})
+				return err
+			})
 			return err
 		})
-	}
-	return group.Wait()
+	}, func(int) (seconds float64, err error) {
+		return seconds, inTemp(func(dir string) error {
+			seconds, err = timeConcurrent(r.amounts.written, func(i int) error {
+				return plainPut(filepath.Join(dir, key(i)), content)
+			})
+			return err
+		})
+	})
 }
 
-// side runs our side. A copy goes to the store with the id to, which is removed afterwards.
-func (r *runner) side(ctx context.Context, s *server, do, to string, workers int) (u cost, err error) {
-	args := []string{"storageside", "--endpoint", s.url, "--do", do, "--source", fromStore, "--space", space,
-		"--workers", fmt.Sprint(workers)}
-	if do == "copy" {
-		if _, err := s.createStore(ctx, to); err != nil {
-			return u, err
-		}
-		defer func() { err = errors.Join(err, s.dropBucket(ctx, to+"-"+space)) }()
-		args = append(args, "--target", to)
-	}
-	u, _, err = runMeasured(ctx, s.env(), r.cfg.Self, args...)
-	return u, err
-}
-
-// env returns the environment variables with the server's credentials for a child process.
-func (s *server) env() []string {
-	return []string{accessVariable + "=" + s.access, secretVariable + "=" + s.secret}
-}
-
-// runMeasured runs a program until it exits and returns its cost and its standard output, also if the program exits
-// with an error.
-func runMeasured(ctx context.Context, env []string, program string, args ...string) (u cost, out []byte, err error) {
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = sideStop
-	var stdout, stderr bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+// timeConcurrent calls do for 0 to n-1 from sideWork goroutines and returns the elapsed seconds.
+func timeConcurrent(n int, do func(i int) error) (seconds float64, err error) {
 	start := time.Now()
-	if err = runChild(cmd); err != nil {
-		err = fmt.Errorf("run %s: %w: %s", filepath.Base(program), err, strings.TrimSpace(stderr.String()))
+	var group errgroup.Group
+	for w := range sideWork {
+		group.Go(func() error {
+			for i := w; i < n; i += sideWork {
+				if err := do(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}
-	u.seconds = time.Since(start).Seconds()
-	if p := cmd.ProcessState; p != nil {
-		u.cpu = (p.UserTime() + p.SystemTime()).Seconds()
-	}
-	return u, stdout.Bytes(), err
+	err = group.Wait()
+	return time.Since(start).Seconds(), err
 }
 
-// runChild runs a child process until it exits. A terminal's Ctrl-C does not reach the child; the end of its context
-// interrupts it once.
-func runChild(cmd *exec.Cmd) error {
-	exited, err := child.Start(cmd)
-	if err != nil {
-		return err
+// plainPut writes a temporary file, syncs it, renames it to path and syncs the directory.
+func plainPut(path string, content []byte) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return fmt.Errorf("make a directory: %w", err)
 	}
-	<-exited
-	if !cmd.ProcessState.Success() {
-		return &exec.ExitError{ProcessState: cmd.ProcessState}
+	f, err := os.CreateTemp(dir, ".tmp")
+	if err != nil {
+		return fmt.Errorf("make a file: %w", err)
+	}
+	defer f.Close()
+	if _, err := f.Write(content); err != nil {
+		return fmt.Errorf("write a file: %w", err)
+	}
+	if err := f.Sync(); err != nil {
+		return fmt.Errorf("sync a file: %w", err)
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return fmt.Errorf("rename a file: %w", err)
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("open a directory: %w", err)
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil {
+		return fmt.Errorf("sync a directory: %w", err)
 	}
 	return nil
 }

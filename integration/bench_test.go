@@ -11,107 +11,42 @@ import (
 	"github.com/millrace/millrace/internal/need"
 )
 
-// benchRow holds the tested fields of a row of figures.
-type benchRow struct {
-	Name  string
-	Value float64
-	Met   *bool
-}
-
-// figures runs the benchmarks of an area with minimal amounts, started as a user does.
-func figures(t *testing.T, area string, flags ...string) []benchRow {
-	t.Helper()
+// TestBench runs all benchmarks with minimal amounts and without peers, started as a user does. It checks the form of
+// the rows, not their values: a round that finds other items than there are makes the run fail.
+func TestBench(t *testing.T) {
+	need.Full(t)
 	millrace := binaries(t)
-	program := filepath.Join(filepath.Dir(millrace), "millrace-bench")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./millrace-bench")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(filepath.Dir(millrace), "millrace-bench"),
+		"./millrace-bench")
 	build.Dir = "../bench"
 	build.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=-trimpath") // as make build does
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build millrace-bench: %v\n%s", err, out)
 	}
 	var stderr strings.Builder
-	args := append([]string{"bench", area, "--quick", "-o", "json"}, flags...)
-	bench := exec.CommandContext(t.Context(), millrace, args...)
+	bench := exec.CommandContext(t.Context(), millrace, "bench", "all", "--quick", "-o", "json",
+		"--files", tree(t, 60), "--peers", t.TempDir())
 	bench.Stderr = &stderr
 	out, err := bench.Output()
 	if err != nil {
 		t.Fatalf("%v: %s", err, &stderr)
 	}
-	var table struct{ Rows []benchRow }
+	var table struct {
+		Rows []struct {
+			Name   string
+			Value  float64
+			Target string
+		}
+	}
 	if err := json.Unmarshal(out, &table); err != nil {
 		t.Fatal(err)
 	}
-	return table.Rows
-}
-
-// TestBenchSink runs all figures of the sink. It checks their form, not their values.
-func TestBenchSink(t *testing.T) {
-	need.Full(t)
-	rows := figures(t, "sink")
-	if len(rows) != 10 {
-		t.Errorf("%d rows, want 10", len(rows))
+	if len(table.Rows) != 18 {
+		t.Errorf("%d rows, want 18", len(table.Rows))
 	}
-	for _, r := range rows {
-		if r.Value <= 0 || r.Met == nil {
-			t.Errorf("%s: %v, met %v", r.Name, r.Value, r.Met)
-		}
-	}
-}
-
-// positive checks that there are n rows with values.
-func positive(t *testing.T, n int, rows []benchRow) {
-	t.Helper()
-	if len(rows) != n {
-		t.Errorf("%d rows, want %d", len(rows), n)
-	}
-	for _, r := range rows {
-		if r.Value <= 0 {
-			t.Errorf("%s: %v", r.Name, r.Value)
-		}
-	}
-}
-
-// TestBenchDuplicate runs all figures of the area duplicate, without the peer. It checks their form, not their values.
-func TestBenchDuplicate(t *testing.T) {
-	need.Full(t)
-	positive(t, 4, figures(t, "duplicate", "--peers", t.TempDir()))
-}
-
-// TestBenchSweep runs all figures of the sweeps, without the peer. It checks their form, not their values: those that
-// are wrong, as a round that finds other differences than there are, make the run fail.
-func TestBenchSweep(t *testing.T) {
-	need.Full(t)
-	positive(t, 12, figures(t, "sweep", "--peers", t.TempDir()))
-}
-
-// TestBenchFixity runs all figures of checks, without the peer of the S3 server.
-func TestBenchFixity(t *testing.T) {
-	need.Full(t)
-	positive(t, 4, figures(t, "fixity", "--peers", t.TempDir()))
-}
-
-// TestBenchMain runs the main job with the real roles and checks that its deletes and copies are recorded.
-func TestBenchMain(t *testing.T) {
-	need.Full(t)
-	mainRows(t, 5, "^(main job|deletes|copies)")
-}
-
-// TestBenchChanges checks that the checks of copies are recorded and that the row size is measured.
-func TestBenchChanges(t *testing.T) {
-	need.Full(t)
-	mainRows(t, 2, "^(changes|disk)")
-}
-
-// mainRows runs the n rows of the area main with names that match.
-func mainRows(t *testing.T, n int, names string) {
-	t.Helper()
-	rows := figures(t, "main", "--files", tree(t, 60), "--peers", t.TempDir(), "--row", names)
-	if len(rows) != n {
-		t.Errorf("%d rows, want %d", len(rows), n)
-	}
-	for _, r := range rows {
-		if r.Value <= 0 {
-			t.Errorf("%s: %v", r.Name, r.Value)
+	for _, r := range table.Rows {
+		if r.Value <= 0 || r.Target == "" {
+			t.Errorf("%s: value %v, target %q", r.Name, r.Value, r.Target)
 		}
 	}
 }

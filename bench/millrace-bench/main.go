@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/bench"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 )
 
@@ -73,11 +74,10 @@ configure it.
 	root.SuggestionsMinimumDistance = 2
 	root.CompletionOptions.DisableDefaultCmd = true // shell completion of millrace does not cover this program
 	root.SetFlagErrorFunc(usage.Flag)
-	root.AddCommand(newAll())
-	for _, a := range areas() {
-		root.AddCommand(newArea(a))
+	root.AddCommand(newChild(), newArea("all", "Run all benchmarks, one area after the other",
+		"With -o markdown each area has its own heading and table.", bench.Areas()...))
+	for _, a := range bench.Areas() {
+		root.AddCommand(newArea(a.Name, a.Short, a.Long, a))
 	}
-	root.AddCommand(newBroker(), newSide(), newSinkSide(), newStorageSide(), newRolesSide(), newSweepSide(), newHashLoop(),
-		newObjects())
 	return root
 }

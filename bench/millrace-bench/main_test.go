@@ -2,24 +2,9 @@ package main
 
 import (
 	"bytes"
-	"context"
-	"errors"
-	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/rogpeppe/go-internal/testscript"
-
-	"github.com/millrace/millrace/internal/need"
 )
-
-func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"millrace-bench": func() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) },
-	})
-}
 
 // A wrong command line fails with a usage error before any process starts.
 func TestUsage(t *testing.T) {
@@ -35,12 +20,8 @@ func TestUsage(t *testing.T) {
 		"too few rows":       {"sink --rows 5", exitUsage, "a multiple of 1,000 and at least 10,000, not 5"},
 		"a flag of another area": {"runtime --rows 10000", exitUsage,
 			"unknown flag: --rows; see 'millrace bench runtime --help'"},
-		"missing files":             {"main --files nowhere", exitUsage, "list the files to store: "},
-		"a side without a broker":   {"side", exitUsage, "--broker, --group and --records are required"},
-		"a sink without a database": {"sinkside", exitUsage, "--broker, --clickhouse, --database and --records are required"},
-		"a job without items": {"rolesside --do delete --dir d", exitUsage,
-			"or --do delete or import with --items and --window"},
-		"a round without items": {"sweepside --do pairs --space s", exitUsage, "--space, --items and --differing"},
+		"missing files":  {"main --files nowhere", exitUsage, "list the files to store: "},
+		"an unknown job": {"child nothing {}", exitUsage, `"nothing" is not the job of a child process`},
 		"no completion": {"completion bash", exitUsage,
 			`millrace bench: "completion" is not a command of 'millrace bench'`},
 		"no arguments":    {"", exitFine, "Exit codes: 0 all benchmarks ran"},
@@ -59,32 +40,4 @@ func TestUsage(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestFigures runs the scripts in testdata/figures, which take figures over next to nothing. "exits N CMD ..." runs a
-// command and wants its exit code.
-func TestFigures(t *testing.T) {
-	need.Integration(t)
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/figures",
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": func(ts *testscript.TestScript, neg bool, args []string) {
-				if neg || len(args) < 2 {
-					ts.Fatalf("usage: exits N command ...")
-				}
-				want, err := strconv.Atoi(args[0])
-				ts.Check(err)
-				got := 0
-				var exit *exec.ExitError
-				if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
-					got = exit.ExitCode()
-				} else if err != nil {
-					ts.Fatalf("run %s: %v", args[1], err)
-				}
-				if got != want {
-					ts.Fatalf("exit code %d, want %d", got, want)
-				}
-			},
-		},
-	})
 }

@@ -1,5 +1,5 @@
-// Package s3proc runs a real S3 server, versitygw or MinIO, as a process on a loopback address, for the demo,
-// benchmarks and tests. `make servers` builds them.
+// Package s3proc runs a real S3 server, versitygw or MinIO, as a process on a loopback address, for the demo
+// and tests. `make servers` builds them.
 package s3proc
 
 import (

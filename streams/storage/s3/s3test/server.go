@@ -1,5 +1,5 @@
-// Package s3test is an in-memory S3 server for tests. It implements the part of S3 that the driver uses, can leave out
-// features and inject faults, and does not verify signatures.
+// Package s3test is an in-memory S3 server for tests and benchmarks. It implements the part of S3 that the driver uses,
+// can leave out features and inject faults, and does not verify signatures.
 package s3test
 
 import (
@@ -29,6 +29,8 @@ type Options struct {
 	// Virtual objects have a size but no bytes: requests must send zeros, and reads return zeros.
 	Virtual bool
 	MinPart int64 // minimum size of all parts except the last, in bytes [5 MiB]
+	// Unverified requests save processor time in benchmarks: checksums in requests are not compared with the bytes.
+	Unverified bool
 	// Clock, if set, is the clock of the service, which refuses requests that differ by more than 15 minutes.
 	Clock func() time.Time
 	// Before, if set, is called for every request. If it returns true, it has written the response.
@@ -97,6 +99,18 @@ func (s *Server) Object(bucket, key string) (b []byte, ok bool) {
 		}
 	}
 	return nil, false
+}
+
+// Put stores an object without metadata. It makes the bucket if there is none.
+func (s *Server) Put(name, key string, b []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	bk := s.buckets[name]
+	if bk == nil {
+		bk = &bucket{objects: map[string][]*object{}}
+		s.buckets[name] = bk
+	}
+	s.store(bk, key, &object{bytes: b, size: int64(len(b)), etag: s.etag(b), header: http.Header{}})
 }
 
 // Keys returns the keys of a bucket with a prefix, sorted.

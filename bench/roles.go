@@ -2,11 +2,9 @@ package bench
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -18,62 +16,57 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	settings "github.com/millrace/millrace/cmd/config"
-	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/inventory"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 )
 
-// RolesSide is the job of one child process in the main job's figures. It runs the roles with an embedded broker and an
-// embedded ClickHouse, as millrace demo does, and reports the time for one job.
-type RolesSide struct {
-	Do     string        // store, change, delete, import, check, adopt or adopt-live
+// openApp opens an app as the roles do. set changes the default configuration: addresses of services and stores. The
+// caller closes the app.
+func openApp(ctx context.Context, set func(*settings.Config)) (*app.App, error) {
+	cfg := settings.Default()
+	cfg.Kafka.TopicPrefix = prefix
+	set(&cfg)
+	return app.Open(ctx, &cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: app.QuickDrain})
+}
+
+// rolesService returns a service that runs roles of a.
+func rolesService(a *app.App, roles ...schemas.Role) service {
+	return serviceFunc(func(ctx context.Context) error { return a.Run(ctx, roles) })
+}
+
+// serviceFunc adapts a function to service.
+type serviceFunc func(context.Context) error
+
+// Run implements service.
+func (f serviceFunc) Run(ctx context.Context) error { return f(ctx) }
+
+// rolesSide runs the roles with an embedded broker and an embedded ClickHouse, as millrace demo does, and reports the
+// time of one job.
+type rolesSide struct {
+	Do     string        // store, change, delete, check or import
 	Dir    string        // an empty directory for the state and the stores
 	Files  string        // directory of the files to store; only for store
 	Items  int           // number of items; for the other jobs
-	Window time.Duration // how long deletes or copies are counted; for delete and import
-	Limit  int           // deletes.max_count; 0: more than there are items
-	// Profile is the file for a CPU profile of the counted time of check; empty: none.
-	Profile string
-}
-
-var errRolesSide = errors.New(
-	"--dir is required, and --do store with --files, --do change, check, adopt or adopt-live with --items, " +
-		"or --do delete or import with --items and --window")
-
-func (s RolesSide) check() error {
-	var complete bool
-	switch s.Do {
-	case "store":
-		complete = s.Files != ""
-	case "change", "check", "adopt", adoptLive:
-		complete = s.Items > 0
-	case "delete", "import":
-		complete = s.Items > 0 && s.Window > 0
-	}
-	if s.Dir == "" || !complete {
-		return fmt.Errorf("%w: %w", usage.Err, errRolesSide)
-	}
-	return nil
+	Window time.Duration // how long deletes are counted
 }
 
 const (
 	primary = "1"
 	// clientCalls is the number of concurrent calls of the client, as in the demo.
 	clientCalls = 128
-	// expectedFile is the file that identifies the imported tree.
+	// expectedFile is the file that identifies the tree to check.
 	expectedFile = "item-0000000"
 )
 
-// policies returns the policy of each job: two copies for store and change, none for adopt, one otherwise.
-func (s RolesSide) policies() string {
+// policies returns the policy of each job.
+func (s *rolesSide) policies() string {
 	switch s.Do {
-	case "adopt", "check":
+	case "check":
 		return `{}`
 	case "store", "change":
 		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}]}`
@@ -81,56 +74,48 @@ func (s RolesSide) policies() string {
 	return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`
 }
 
-// Run runs the job and returns the line to print.
-func (s RolesSide) Run(ctx context.Context) (line []byte, err error) {
-	if err := s.check(); err != nil {
-		return nil, err
-	}
+func (s *rolesSide) run(ctx context.Context) (res sideResult, err error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	state, err := statedir.Open(ctx, statedir.Config{Dir: filepath.Join(s.Dir, "state"), Log: log, Progress: io.Discard})
 	if err != nil {
-		return nil, err
+		return res, err
 	}
 	defer func() { err = errors.Join(err, state.Close(ctx)) }()
 	cfg, err := s.configure(state)
 	if err != nil {
-		return nil, err
+		return res, err
 	}
 	a, err := app.Open(ctx, cfg, app.Options{Log: log, Drain: app.QuickDrain})
 	if err != nil {
-		return nil, err
+		return res, err
 	}
 	defer a.Close()
 	if _, err := a.Migrate(ctx); err != nil {
-		return nil, err
+		return res, err
 	}
-	j := &job{RolesSide: s, app: a, cfg: cfg}
+	j := &job{rolesSide: s, app: a, cfg: cfg}
 	for _, store := range cfg.Accounts[0].Stores {
 		if store.Layout == "plain" {
 			continue // a plain store is read-only
 		}
 		if err := a.InitStore(ctx, mainAccount, store.ID); err != nil {
-			return nil, err
+			return res, err
 		}
 	}
 	// All but the sweeper: the job starts its round itself, as the demo does.
 	roles := slices.DeleteFunc(app.Roles(), func(r schemas.Role) bool { return r == schemas.RoleSweeper })
 	all := []service{rolesService(a, roles...), serviceFunc(state.Watch)}
-	if !s.isPlain() {
+	if s.Do != "check" {
 		if j.client, err = a.EmittingStore(mainAccount, primary, "bench"); err != nil {
-			return nil, err
+			return res, err
 		}
 		all = append(all, j.client)
 	}
-	var res sideResult
 	err = runWhile(ctx, runAll(all), func(ctx context.Context) (err error) {
 		res, err = j.run(ctx)
 		return err
 	})
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(res)
+	return res, err
 }
 
 // runAll returns a service that runs all of parts until the first of them fails.
@@ -145,7 +130,7 @@ func runAll(parts []service) service {
 }
 
 // configure makes the stores. All settings but theirs and the outbox are the defaults.
-func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
+func (s *rolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	cfg := settings.Default()
 	account := settings.Account{ID: mainAccount}
 	for _, id := range []string{primary, "2", "3"} {
@@ -154,7 +139,7 @@ func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 			return nil, fmt.Errorf("make a store: %w", err)
 		}
 		store := settings.Store{ID: id, Driver: "file", Root: root, Primary: id == primary}
-		if s.isPlain() && id == primary {
+		if s.Do == "check" && id == primary {
 			store.Layout, store.Space, store.Expect = "plain", space, expectedFile
 			if err := s.fillTree(root); err != nil {
 				return nil, err
@@ -166,10 +151,7 @@ func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	cfg.Outbox.Dir = filepath.Join(s.Dir, "outbox")
 	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000   // all items of a space are deleted
 	cfg.Replaced.MaxShare, cfg.Replaced.MaxCount = 1, 1_000_000 // what is measured rewrites whole spaces
-	if s.Limit > 0 {
-		cfg.Deletes.MaxCount = s.Limit
-	}
-	if s.Do == "adopt" || s.Do == adoptLive {
+	if s.Do == "import" {
 		cfg.Reconcile.Settle = adoptSettle
 	}
 	if err := state.SaveConfig(&cfg); err != nil {
@@ -183,18 +165,15 @@ func (s RolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	return saved, nil
 }
 
-// isPlain reports whether the first store is a tree that exists before.
-func (s RolesSide) isPlain() bool { return s.Do == "import" || s.Do == "check" }
+// checkedSize is the size in bytes of the files that are checked.
+const checkedSize = 10 << 10
 
-// fillTree writes the files to import, of 1 KiB each, or to check.
-func (s RolesSide) fillTree(root string) error {
-	times := 1
-	if s.Do == "check" {
-		times = checkedSize / len(content(0))
-	}
+// fillTree writes the files to check.
+func (s *rolesSide) fillTree(root string) error {
 	for i := range s.Items {
-		if err := os.WriteFile(filepath.Join(root, item(i)), []byte(strings.Repeat(content(i), times)), 0o644); err != nil {
-			return fmt.Errorf("write a file to import: %w", err)
+		bytes := strings.Repeat(content(i), checkedSize/len(content(i)))
+		if err := os.WriteFile(filepath.Join(root, item(i)), []byte(bytes), 0o644); err != nil {
+			return fmt.Errorf("write a file to check: %w", err)
 		}
 	}
 	return nil
@@ -203,9 +182,9 @@ func (s RolesSide) fillTree(root string) error {
 // content returns the 1 KiB of item i.
 func content(i int) string { return strings.Repeat(fmt.Sprintf("%-63d\n", i), 16) }
 
-// job is the job of a RolesSide while the roles run.
+// job is the job of a rolesSide while the roles run.
 type job struct {
-	RolesSide
+	*rolesSide
 	app    *app.App
 	cfg    *settings.Config
 	client *emit.Store // of the primary store; nil if that is read-only
@@ -229,14 +208,10 @@ func (j *job) run(ctx context.Context) (res sideResult, err error) {
 		return j.change(ctx)
 	case "delete":
 		return j.delete(ctx)
-	case "import":
-		return j.imported(ctx)
 	case "check":
 		return j.check(ctx)
-	case "adopt":
-		return j.adopt(ctx)
-	case adoptLive:
-		return j.adoptLive(ctx)
+	case "import":
+		return j.importLive(ctx)
 	}
 	return j.store(ctx)
 }
@@ -293,37 +268,21 @@ func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 		func(id string, n copyCounts) int { return ofSecondStore(id, n.Verified) }); err != nil {
 		return res, err
 	}
-	return j.countRecorded(ctx, func(ctx context.Context) error {
-		return j.forEach(ctx, j.Items, func(ctx context.Context, i int) error {
+	start := time.Now()
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return j.forEach(gctx, j.Items, func(ctx context.Context, i int) error {
 			_, err := j.client.Delete(ctx, space, item(i), storage.DeleteOptions{})
 			return err
 		})
-	}, func(n copyCounts) uint64 { return n.Tombstones })
-}
-
-// imported publishes a Change of origin import without digests for each file of the first store, and counts the copies
-// that are recorded within the window.
-func (j *job) imported(ctx context.Context) (res sideResult, err error) {
-	producer, err := app.OpenProducer(ctx, j.cfg, slog.New(slog.DiscardHandler), "bench")
-	if err != nil {
-		return res, err
-	}
-	defer producer.Close()
-	target := inventory.Target{Account: mainAccount, Store: primary, Space: space, Now: time.Now()}
-	var changes []schemas.Message
-	for i := range j.Items {
-		info, err := os.Stat(filepath.Join(j.Dir, "store-"+primary, item(i)))
-		if err != nil {
-			return res, err
-		}
-		c, err := target.Change(inventory.Entry{Item: item(i), Key: true, Size: info.Size(), Time: info.ModTime()})
-		if err != nil {
-			return res, err
-		}
-		changes = append(changes, schemas.Message{Topic: schemas.Changes, Body: c})
-	}
-	return j.countRecorded(ctx, func(ctx context.Context) error { return producer.Publish(ctx, changes...) },
-		func(n copyCounts) uint64 { return n.Live })
+	})
+	group.Go(func() error {
+		done, err := j.waitRecorded(gctx, j.Items, j.Window,
+			func(id string, n copyCounts) int { return ofSecondStore(id, n.Tombstones) })
+		res = sideResult{Records: int64(done), Seconds: time.Since(start).Seconds()}
+		return err
+	})
+	return res, group.Wait()
 }
 
 // fillFiles writes n files of up to 6 bytes below dir, 1,000 per directory. The first file of each directory has the
@@ -354,23 +313,6 @@ func ofSecondStore(id string, n uint64) int {
 		return 0
 	}
 	return int(n) //nolint:gosec // a few
-}
-
-// countRecorded calls begin and returns how many items the second store has, by of, at the end of the window or when
-// all are done. The window starts with the call of begin.
-func (j *job) countRecorded(
-	ctx context.Context, begin func(context.Context) error, of func(copyCounts) uint64,
-) (res sideResult, err error) {
-	start := time.Now()
-	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return begin(gctx) })
-	group.Go(func() error {
-		done, err := j.waitRecorded(gctx, j.Items, j.Window,
-			func(id string, n copyCounts) int { return ofSecondStore(id, of(n)) })
-		res = sideResult{Records: int64(done), Seconds: time.Since(start).Seconds()}
-		return err
-	})
-	return res, group.Wait()
 }
 
 // forEach calls do for n items concurrently and returns when Kafka has acknowledged all changes.
@@ -435,17 +377,4 @@ func waitCount(ctx context.Context, n int, window time.Duration, count func() (i
 			return 0, err
 		}
 	}
-}
-
-// filesBelow lists the regular files below dir, as paths relative to dir.
-func filesBelow(dir string) (files []string, err error) {
-	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil || !e.Type().IsRegular() {
-			return err
-		}
-		name, err := filepath.Rel(dir, path)
-		files = append(files, name)
-		return err
-	})
-	return files, err
 }
