@@ -28,7 +28,6 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/fixity"
-	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/schedule"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
@@ -365,9 +364,6 @@ func (w *damagedWorld) awaitIncidents() {
 func incidentsDiffer(want map[string]pb.IncidentState, all []*pb.Incident) (differ []string) {
 	got := map[string]bool{}
 	for _, i := range all {
-		if i.GetKind() == incident.Grouped { // the parent of others
-			continue
-		}
 		key := schemas.CopyOf(i).String() + " " + i.GetKind()
 		if got[key] || i.GetState() != want[key] {
 			differ = append(differ, fmt.Sprintf("%s is %v, want %v, again %t: %v", key, i.GetState(), want[key], got[key],

@@ -64,7 +64,7 @@ func newLoop(t *testing.T) *memoryLoop {
 	log := slog.New(slog.DiscardHandler)
 	hourly := func(schemas.Copy) time.Duration { return time.Hour }
 	m.steward, err = steward.New(steward.Config{MaxMissing: 1, Round: hourly}, steward.Deps{Stores: m, Records: m,
-		Copies: m, Board: incident.NewBoard(m, log), Publisher: m, Log: log})
+		Copies: m, Board: incident.NewBoard(m, log), Log: log})
 	m.must(err)
 	return m
 }
@@ -95,7 +95,7 @@ func (m *memoryLoop) Others(_, _, store string) []string {
 
 func (m *memoryLoop) Live(context.Context, schemas.Copy) (int64, error) { return 1000, nil }
 
-// Publish implements schemas.Publisher for parents of incidents, of which there are none.
+// Publish implements schemas.Publisher for incidents without an item, of which there are none.
 func (m *memoryLoop) Publish(context.Context, ...schemas.Message) error {
 	return errors.New("nothing is published but outputs")
 }

@@ -232,7 +232,7 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleSweeper, RoleCopier, RoleDeleter), nil)),
 		// The removal of a space takes effect at the timestamp of its record, so the broker sets the timestamp.
 		appendTime(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
-			roles(RoleAPI, RoleSink, RoleSteward), roles(RoleSteward, RoleSink))),
+			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink))),
 		raw(Dead, Keep, append(WaitingRoles(), RoleDelayer, RoleSink, RoleState), roles(RoleSink)),
 	}
 	entries = append(entries, backlogs()...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -69,11 +70,11 @@ func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, fun
 }
 
 // maintainIncidents returns a function that does what no message about a copy leads to: it publishes incidents again
-// that another process has overwritten, and updates the parents of incidents.
+// that another process has overwritten, and what steward.Maintain does.
 func (a *App) maintainIncidents(s *steward.Steward) func(context.Context, func(key string) bool) error {
 	republish := a.republishOverwritten(s)
 	return func(ctx context.Context, owns func(key string) bool) error {
-		return errors.Join(republish(ctx, owns), s.UpdateParents(ctx, owns))
+		return errors.Join(republish(ctx, owns), s.Maintain(ctx, owns))
 	}
 }
 
@@ -104,24 +105,60 @@ func (a *App) publishDecision(ctx context.Context, done *pb.AdminAction) (action
 	return done.GetId(), nil
 }
 
-// ApproveRepair publishes an operator's approval of the repair of the incident in the state i, or of
-// the repairs that wait under it, and returns the id of the action. It refuses an incident that the
-// steward would not repair.
+// ApproveRepair publishes an operator's approval of the repair of the incident in the state i, and
+// returns the id of the action. It refuses an incident that the steward would not repair.
 func (a *App) ApproveRepair(ctx context.Context, i *pb.Incident, by Actor) (action string, err error) {
-	key, held := schemas.IncidentKey(i), i.GetKind() == incident.RepairsHeld
+	key := schemas.IncidentKey(i)
 	switch {
-	case held && i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING:
-		return "", fmt.Errorf("%w: incident %s: the repairs were approved before", precondition.Err, key)
-	case !held && !steward.Repairable(i.GetKind()):
+	case !steward.Repairable(i.GetKind()):
 		return "", fmt.Errorf("%w: incident %s: there is no repair for the kind %s", precondition.Err, key, i.GetKind())
 	case steward.Acceptable(i.GetKind()) && i.GetObject() == nil:
 		return "", fmt.Errorf("%w: incident %s: no check has found the copy yet", precondition.Err, key)
-	case steward.WritesStore(i.GetKind()) &&
-		a.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime()) == steward.Off:
-		return "", fmt.Errorf("%w: incident %s: repair is off for store %s/%s",
-			precondition.Err, key, i.GetAccount(), i.GetStore())
+	case steward.WritesStore(i.GetKind()):
+		if err := a.checkRepairs(i); err != nil {
+			return "", err
+		}
 	}
 	return a.publishDecision(ctx, by.decision(steward.ActionApprove, i))
+}
+
+// checkRepairs returns an error that wraps precondition.Err if repair is off for the store of an incident.
+func (a *App) checkRepairs(i *pb.Incident) error {
+	if a.stores.RepairMode(i.GetAccount(), i.GetStore(), i.GetOpened().AsTime()) != steward.Off {
+		return nil
+	}
+	return fmt.Errorf("%w: incident %s: repair is off for store %s/%s",
+		precondition.Err, schemas.IncidentKey(i), i.GetAccount(), i.GetStore())
+}
+
+// ApproveHeld publishes an operator's approval of the repairs that wait in the space of hold, an incident repairs-held:
+// of each as ClickHouse has it. It returns an action for each.
+func (a *App) ApproveHeld(ctx context.Context, hold *pb.Incident, by Actor) ([]*pb.AdminAction, error) {
+	if err := a.checkRepairs(hold); err != nil {
+		return nil, err
+	}
+	all, err := read.SelectIncidents(ctx, a.db, read.IncidentSelection{Of: schemas.CopyOf(hold)})
+	if err != nil {
+		return nil, fmt.Errorf("read the incidents of the space: %w", err)
+	}
+	done := by.decision(steward.ActionApprove, hold)
+	approvals := steward.HeldApprovals(done, hold, all)
+	if len(approvals) == 0 {
+		return nil, fmt.Errorf("%w: incident %s: no repair waits for approval", precondition.Err, done.GetTarget())
+	}
+	if _, err := a.publishDecision(ctx, done); err != nil {
+		return nil, err
+	}
+	for some := range slices.Chunk(approvals, 1000) {
+		messages := make([]schemas.Message, len(some))
+		for n, one := range some {
+			messages[n] = schemas.Message{Topic: schemas.Admin, Body: one}
+		}
+		if err := a.producer.Publish(ctx, messages...); err != nil {
+			return nil, fmt.Errorf("publish the decision about incident %s: %w", done.GetTarget(), err)
+		}
+	}
+	return approvals, nil
 }
 
 // CheckAccept returns an error that wraps precondition.Err if the steward would not accept the copy

@@ -227,7 +227,7 @@ func (a *App) steward() ([]part, error) {
 	}
 	live := newLiveCounts(a.countLive)
 	s, err := steward.New(c, steward.Deps{Stores: a.stores, Records: a.reader, Copies: live, Board: a.incidentBoard,
-		Publisher: a.producer, Log: a.log})
+		Log: a.log})
 	if err != nil {
 		return nil, err
 	}
@@ -236,17 +236,14 @@ func (a *App) steward() ([]part, error) {
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward handles all messages of a copy, and has read the decisions of its predecessor.
 		CoPartitioned: true,
-		Prepare: func(ctx context.Context) error {
-			s.Assigned()
-			return a.incidents.CatchUp(ctx)
-		},
-		Maintain: a.maintainIncidents(s), MaintainInterval: a.republishInterval,
-		MaintainDue: func() bool { return s.ParentsDue() || len(s.Overwritten()) > 0 }}), s.Handle)
+		Prepare:       a.incidents.CatchUp,
+		Maintain:      a.maintainIncidents(s), MaintainInterval: a.republishInterval,
+		MaintainDue: func() bool { return s.Due() || len(s.Overwritten()) > 0 }}), s.Handle)
 	if err != nil {
 		return nil, err
 	}
 	run := func(ctx context.Context) error {
-		defer s.ReportAll()
+		defer s.Report()
 		return pool.Run(ctx)
 	}
 	return []part{afterTables("steward", run, a.policies), {"live counts", live.Run}}, nil

@@ -31,7 +31,7 @@ type incidentFilter struct {
 	kinds            []string
 	since, olderThan string
 	pending, all     bool
-	children         bool
+	groups           bool
 }
 
 func (f *incidentFilter) register(c *cobra.Command) {
@@ -44,14 +44,17 @@ func (f *incidentFilter) register(c *cobra.Command) {
 	c.Flags().StringVar(&f.olderThan, "older-than", "", "only incidents opened longer ago than this `DURATION`: 90m, 7d")
 	c.Flags().BoolVar(&f.pending, "pending", false, "list copies with checks that are not concluded yet")
 	c.Flags().BoolVar(&f.all, "all", false, "list closed incidents too")
-	c.Flags().BoolVar(&f.children, "children", false, "list the incidents that have an open parent, too")
+	c.Flags().BoolVar(&f.groups, "groups", false, "count the open incidents of each account, store, space and kind")
 }
 
 // selection converts the flags. It is pure.
 func (f *incidentFilter) selection(now time.Time) (s read.IncidentSelection, err error) {
 	s = read.IncidentSelection{Of: f.of, Kinds: f.kinds, Closed: f.all}
-	if f.pending && (f.all || f.children || len(f.kinds) > 0 || f.since != "" || f.olderThan != "") {
+	if f.pending && (f.all || f.groups || len(f.kinds) > 0 || f.since != "" || f.olderThan != "") {
 		return s, fmt.Errorf("%w: --pending takes --account, --store and --space, and no other flag that selects", usage.Err)
+	}
+	if f.groups && f.all {
+		return s, fmt.Errorf("%w: --groups counts open incidents, and takes no --all", usage.Err)
 	}
 	if f.since != "" {
 		if s.Since, err = sinceTime(f.since, now); err != nil {
@@ -79,8 +82,8 @@ func newIncidentList() *cobra.Command {
 		Short: "List open incidents, or checks that may become incidents",
 		Long: `Lists the open incidents of copies, tables, spaces, policies and records, the oldest first.
 
-Incidents with one cause have an open incident as parent, repairs-held or incidents-grouped. Only the parent is
-listed, with their number; --children lists them too.
+With --groups it prints, instead of each incident, the number of those of each account, store, space and kind, and of
+those that wait for approval.
 
 With --all it lists closed incidents too. Several of them may have the same key.
 
@@ -92,8 +95,11 @@ verdict, since when, and the time of the next check. An incident is opened only 
 			if err != nil {
 				return err
 			}
-			if by.pending {
+			switch {
+			case by.pending:
 				return listPending(c, f, o, by.of)
+			case by.groups:
+				return listGroups(c, f, o, selection)
 			}
 			var incidents []*pb.Incident
 			err = f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
@@ -103,13 +109,29 @@ verdict, since when, and the time of the next check. An incident is opened only 
 			if err != nil {
 				return err
 			}
-			return printList(c.OutOrStdout(), o, incidentRows(incidents, by.children), incidentTable())
+			return printList(c.OutOrStdout(), o, incidentRows(incidents), incidentTable())
 		},
 	}
 	f.register(c)
 	by.register(c)
 	o = listFlag(c)
 	return c
+}
+
+// listGroups prints the numbers of open incidents by account, store, space and kind.
+func listGroups(c *cobra.Command, f engineFlags, o *output, s read.IncidentSelection) error {
+	rows := []read.IncidentGroup{}
+	err := f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
+		rows, err = read.GroupIncidents(ctx, db, s)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return printList(c.OutOrStdout(), o, rows,
+		table[read.IncidentGroup]{"ACCOUNT\tSTORE\tSPACE\tKIND\tOPEN\tWAITING\tOLDEST", func(r read.IncidentGroup) []string {
+			return []string{r.Account, r.Store, r.Space, r.Kind, fmt.Sprint(r.Open), fmt.Sprint(r.Waiting), stamp(&r.Oldest)}
+		}})
 }
 
 // pendingDays is the age in days up to which unconcluded checks are listed.
@@ -168,10 +190,14 @@ type incidentRow struct {
 	Closed  *time.Time `json:"closed"` // null: it is open
 	Repairs int32      `json:"repairs"`
 	Last    string     `json:"last_step"` // with its detail
-	// Parent is the id of the incident that stands for this one and others; empty: none does. Children is the number of
-	// the open ones.
-	Parent   string `json:"parent"`
-	Children int    `json:"children"`
+}
+
+func incidentRows(incidents []*pb.Incident) []incidentRow {
+	rows := make([]incidentRow, len(incidents))
+	for n, i := range incidents {
+		rows[n] = incidentOf(i)
+	}
+	return rows
 }
 
 func incidentOf(i *pb.Incident) incidentRow {
@@ -179,7 +205,7 @@ func incidentOf(i *pb.Incident) incidentRow {
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
 		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: incidentState(i.GetState()), Row: i.GetRow(),
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Closed: timeOf(i.GetClosed()),
-		Repairs: i.GetRepairs(), Last: lastStep(i), Parent: i.GetParent(),
+		Repairs: i.GetRepairs(), Last: lastStep(i),
 	}
 }
 
@@ -203,7 +229,7 @@ func stepText(s *pb.IncidentStep) string {
 // incidentTable returns the table of incidents.
 func incidentTable() table[incidentRow] {
 	return table[incidentRow]{"KEY\tSTATE\tROW\tOPENED\tLAST STEP", func(r incidentRow) []string {
-		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last + childrenOf(r)}
+		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last}
 	}}
 }
 

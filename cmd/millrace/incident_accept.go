@@ -36,7 +36,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident is still open, 
 			}
 			accept := func(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (decision, error) {
 				action, err := a.Accept(ctx, i, by, force)
-				return decision{i, action, "a checker will read the copy again"}, err
+				return decision{incident: i, action: action, how: "a checker will read the copy again"}, err
 			}
 			return f.decide(c, args, accept, f.awaitRepairs)
 		},

@@ -22,8 +22,8 @@ Of an incident resurrected it approves the delete of the copy that came back, by
 is still the object that the check has found and no later event is on record. Of an incident not-captured-update it
 approves the record of the update, as 'incident accept' does.
 
-Of an incident repairs-held it approves the repairs of all missing copies of the space, or of several spaces of the
-store, also of those that are found while the incident is open. The steward orders them within seconds.
+Of an incident repairs-held it approves the repairs of the missing copies of the space that wait now. The key
+ACCOUNT/STORE///repairs-held stands for the incidents of all spaces of a store.
 
 Of an incident deletes-held it approves the deletes that are on its list now. The roles steward and deleter carry them
 out, if the sources are still deleted and were not deleted again later. Later deletes come to another list.
@@ -48,7 +48,12 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident is still open, 
 // approve publishes an approval.
 func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (d decision, err error) {
 	d.incident = i
-	if !app.HasList(i.GetKind()) {
+	switch {
+	case i.GetKind() == incident.RepairsHeld:
+		d.copies, err = a.ApproveHeld(ctx, i, by)
+		d.how = fmt.Sprintf("the steward will order the %d repairs that wait", len(d.copies))
+		return d, err
+	case !app.HasList(i.GetKind()):
 		d.how = "the steward will order the repair"
 		if i.GetKind() == "resurrected" {
 			d.how = "the deleter will delete the copy"

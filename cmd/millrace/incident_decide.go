@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -64,8 +65,9 @@ func incidentKeys(c *cobra.Command, args []string) (keys []string, err error) {
 // A decision is what an operator has decided about an incident, which was as it is here.
 type decision struct {
 	incident *pb.Incident
-	action   string // the id of the action
-	how      string // what follows; howClosed: nothing
+	action   string            // the id of the action
+	how      string            // what follows; howClosed: nothing
+	copies   []*pb.AdminAction // of repairs-held: the approvals of the copies
 }
 
 // howClosed is the end of an incident that is closed when the command ends.
@@ -116,7 +118,7 @@ func (f *decisionFlags) decide(c *cobra.Command, args []string, do decider, awai
 			return err
 		}
 		by := app.Actor{Who: currentUser(), Reason: f.reason, From: "cli"}
-		made, err := decideEach(ctx, keys, open, func(i *pb.Incident) (decision, error) { return do(ctx, a, i, by) })
+		made, err := decideEach(ctx, open.expand(keys), open, func(i *pb.Incident) (decision, error) { return do(ctx, a, i, by) })
 		if f.wait && len(made) > 0 {
 			return errors.Join(err, await(c, e, a, made))
 		}
@@ -190,6 +192,23 @@ func (open incidents) require(key string) (*pb.Incident, error) {
 	return nil, fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
 }
 
+// expand replaces the key of the held repairs of a store with those of its spaces, if there are some.
+func (open incidents) expand(keys []string) (all []string) {
+	for _, key := range keys {
+		store, isStore := strings.CutSuffix(key, "///"+incident.RepairsHeld)
+		n := len(all)
+		for _, of := range slices.Sorted(maps.Keys(open)) {
+			if isStore && open[of].GetKind() == incident.RepairsHeld && strings.HasPrefix(of, store+"/") {
+				all = append(all, of)
+			}
+		}
+		if len(all) == n {
+			all = append(all, key)
+		}
+	}
+	return all
+}
+
 // of returns the open incident with the key of i; nil if there is none.
 func (open incidents) of(i *pb.Incident) *pb.Incident { return open[schemas.IncidentKey(i)] }
 
@@ -212,11 +231,7 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 			p := app.Progress{Total: int64(len(made))}
 			for n, d := range made {
 				var over bool
-				over, last[n] = repairEnded(now.of(d.incident), d.incident, d.action)
-				if !over && d.incident.GetKind() == incident.RepairsHeld {
-					over, last[n] = heldEnded(now, now.of(d.incident), d.action)
-				}
-				if over {
+				if over, last[n] = d.ended(now); over {
 					p.Done++
 				}
 			}
@@ -233,9 +248,33 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 			continue
 		}
 		d.how = "the incident is closed"
+		if d.copies != nil {
+			d.how = fmt.Sprintf("%d copies are repaired", len(d.copies))
+		}
 		err = errors.Join(err, f.print(c, d))
 	}
 	return err
+}
+
+// ended reports whether what was approved has ended, and, if not all of it is repaired, why.
+func (d decision) ended(now incidents) (over bool, open string) {
+	if d.copies == nil {
+		return repairEnded(now.of(d.incident), d.incident, d.action)
+	}
+	left := 0
+	for _, a := range d.copies {
+		over, last := repairEnded(now[a.GetTarget()], &pb.Incident{Id: a.GetIncident()}, a.GetId())
+		if !over {
+			return false, ""
+		}
+		if last != "" {
+			left++
+		}
+	}
+	if left == 0 {
+		return true, ""
+	}
+	return true, fmt.Sprintf("%d copies could not be repaired", left)
 }
 
 // repairEnded reports whether the repair approved by an action has ended, and, if the incident is
@@ -251,7 +290,7 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 	// During a repair the steward ignores an approval. Then the end of that repair counts.
 	taken := approved.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
 	for _, s := range now.GetSteps() {
-		if s.GetRef() == action && s.GetAction() == "decision-outdated" { // a parent may have later steps
+		if s.GetRef() == action && s.GetAction() == "decision-outdated" {
 			return true, stepText(s)
 		}
 		taken = taken || s.GetRef() == action
@@ -260,37 +299,4 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 		return false, ""
 	}
 	return true, lastStep(now)
-}
-
-// heldEnded is repairEnded for the repairs that wait under a parent, which stays open while a copy is missing: they
-// have ended when none waits or is under way.
-func heldEnded(now incidents, parent *pb.Incident, action string) (over bool, open string) {
-	if !slices.ContainsFunc(parent.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == action }) {
-		return false, "" // the steward has not handled the approval yet
-	}
-	left, over := heldLeft(now, parent)
-	if !over {
-		return false, ""
-	}
-	return true, fmt.Sprintf("%d copies could not be repaired", left)
-}
-
-// heldLeft returns the number of copies under a parent that could not be repaired, and whether the others were.
-func heldLeft(now incidents, parent *pb.Incident) (left int, over bool) {
-	for _, i := range now {
-		switch {
-		case i.GetParent() != parent.GetId(), i.GetKind() == incident.Grouped:
-		case i.GetKind() == incident.RepairsHeld: // of a space, and parent of a store
-			n, over := heldLeft(now, i)
-			if !over || i.GetState() != pb.IncidentState_INCIDENT_STATE_REPAIRING { // not approved yet
-				return 0, false
-			}
-			left += n
-		case i.GetState() != pb.IncidentState_INCIDENT_STATE_OPEN:
-			return 0, false
-		default:
-			left++
-		}
-	}
-	return left, left > 0 // the steward is about to close a parent with none
 }

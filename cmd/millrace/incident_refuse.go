@@ -54,7 +54,7 @@ func refuseList(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (
 			precondition.Err, schemas.IncidentKey(i))
 	}
 	action, n, err := a.RefuseList(ctx, i, by)
-	return decision{i, action, fmt.Sprintf("the sources of %d items will be restored", n)}, err
+	return decision{incident: i, action: action, how: fmt.Sprintf("the sources of %d items will be restored", n)}, err
 }
 
 // A refusedList is a refused list, and how far it is worked off.

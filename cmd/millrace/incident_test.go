@@ -102,6 +102,8 @@ func TestIncidentSelection(t *testing.T) {
 		"pending, all":       {flags: incidentFilter{pending: true, all: true}, wrong: true},
 		"pending, of a kind": {flags: incidentFilter{pending: true, kinds: []string{"replaced"}}, wrong: true},
 		"pending, since":     {flags: incidentFilter{pending: true, since: "7d"}, wrong: true},
+		"groups":             {flags: incidentFilter{of: of, groups: true}, want: read.IncidentSelection{Of: of}},
+		"groups, all":        {flags: incidentFilter{groups: true, all: true}, wrong: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := tt.flags.selection(now)
@@ -253,48 +255,55 @@ func TestFindingsOfRounds(t *testing.T) {
 	}
 }
 
-// The repairs that wait under a parent have ended when none waits or is under way.
+// The held repairs of a space that were approved have ended when none waits or is under way.
 func TestHeldEnded(t *testing.T) {
 	const awaiting, repairing, open = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
 		pb.IncidentState_INCIDENT_STATE_REPAIRING, pb.IncidentState_INCIDENT_STATE_OPEN
-	child := func(item string, state pb.IncidentState) *pb.Incident {
-		return &pb.Incident{Account: "acme", Store: "2", Space: "s", Item: item, Kind: "content-missing", Parent: "p",
-			State: state}
+	copyOf := func(item string, state pb.IncidentState, refs ...string) *pb.Incident {
+		i := &pb.Incident{Id: item, Account: "acme", Store: "2", Space: "s", Item: item, Kind: "content-missing", State: state}
+		for _, ref := range refs {
+			i.Steps = append(i.Steps, &pb.IncidentStep{Action: "approved", Ref: ref})
+		}
+		return i
 	}
-	approved := []*pb.IncidentStep{{Action: "approved", Ref: "a"}}
-	under := func(id string, i *pb.Incident) *pb.Incident { i.Parent = id; return i }
-	space := func(state pb.IncidentState) *pb.Incident {
-		return &pb.Incident{Id: "q", Account: "acme", Store: "2", Space: "q", Kind: incident.RepairsHeld, Parent: "p",
-			State: state}
+	d := decision{}
+	for _, item := range []string{"a", "b"} {
+		d.copies = append(d.copies, &pb.AdminAction{Id: "of-" + item, Incident: item,
+			Target: "acme/2/s/" + item + "/content-missing"})
 	}
 	for name, tt := range map[string]struct {
-		steps    []*pb.IncidentStep
-		children []*pb.Incident
-		over     bool
-		open     string
+		now  []*pb.Incident
+		over bool
+		open string
 	}{
-		"not handled yet": {nil, []*pb.Incident{child("a", open)}, false, ""},
-		"one waits":       {approved, []*pb.Incident{child("a", open), child("b", awaiting)}, false, ""},
-		"one is repaired": {approved, []*pb.Incident{child("a", repairing)}, false, ""},
-		"approved by another one": {
-			[]*pb.IncidentStep{{Action: "approved", Ref: "b"}, {Action: "decision-outdated", Ref: "a"}},
-			[]*pb.Incident{child("a", open)}, true, "1 copies could not be repaired"},
-		"all are repaired": {approved, nil, false, ""},
-		"one was not": {approved, []*pb.Incident{child("a", open)}, true,
-			"1 copies could not be repaired"},
-		"those of a space wait": {approved, []*pb.Incident{space(open), under("q", child("a", open))}, false, ""},
-		"those of a space are under way": {approved, []*pb.Incident{space(repairing), under("q", child("a", repairing)),
-			under("q", child("b", open))}, false, ""},
-		"all of a space are repaired": {approved, []*pb.Incident{space(repairing)}, false, ""},
-		"one of a space was not": {approved, []*pb.Incident{space(repairing), under("q", child("a", open))}, true,
-			"1 copies could not be repaired"},
+		"not handled yet":     {[]*pb.Incident{copyOf("a", awaiting), copyOf("b", awaiting)}, false, ""},
+		"one waits":           {[]*pb.Incident{copyOf("b", awaiting)}, false, ""},
+		"one is repaired":     {[]*pb.Incident{copyOf("a", repairing, "of-a")}, false, ""},
+		"all are repaired":    {nil, true, ""},
+		"another one came":    {[]*pb.Incident{copyOf("c", awaiting)}, true, ""},
+		"one was lost again":  {[]*pb.Incident{{Account: "acme", Store: "2", Space: "s", Item: "a", Kind: "content-missing"}}, true, ""},
+		"one was not":         {[]*pb.Incident{copyOf("a", open, "of-a")}, true, "1 copies could not be repaired"},
+		"one is, one was not": {[]*pb.Incident{copyOf("a", open, "of-a"), copyOf("b", repairing, "of-b")}, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			parent := &pb.Incident{Id: "p", Account: "acme", Store: "2", Space: "s", Kind: incident.RepairsHeld, Steps: tt.steps}
-			over, open := heldEnded(byKey(append(tt.children, parent)), parent, "a")
+			over, open := d.ended(byKey(tt.now))
 			if over != tt.over || open != tt.open {
 				t.Errorf("got %t, %q, want %t, %q", over, open, tt.over, tt.open)
 			}
 		})
+	}
+}
+
+// The key of the held repairs of a store stands for those of its spaces.
+func TestExpand(t *testing.T) {
+	held := func(store, space string) *pb.Incident {
+		return &pb.Incident{Account: "acme", Store: store, Space: space, Kind: incident.RepairsHeld}
+	}
+	open := byKey([]*pb.Incident{held("2", "b"), held("2", "a"), held("22", "a"),
+		{Account: "acme", Store: "2", Space: "a", Kind: incident.SpaceMissing}})
+	got := open.expand([]string{"x", "acme/2///repairs-held", "acme/3///repairs-held"})
+	want := []string{"x", "acme/2/a//repairs-held", "acme/2/b//repairs-held", "acme/3///repairs-held"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

@@ -435,7 +435,6 @@ func TestCompareIncidents(t *testing.T) {
 		}
 	}
 	held := func(w *world, at converge.Copy) { w.open(at, "repairs-held", ""); w.closed() }
-	store := converge.Copy{Store: "3"}
 	closes := converge.Decision{Copy: copied, Kind: "content-missing", Closes: true, Reason: "r"}
 	approves := converge.Decision{Copy: copied, Kind: "content-missing", Reason: "r"}
 	for name, tt := range map[string]struct {
@@ -524,9 +523,6 @@ func TestCompareIncidents(t *testing.T) {
 		"of the repairs of many items": {func(w *world) { lost(w, "fan", 6); held(w, space) }, nil},
 		"of the repairs of a few items": {func(w *world) { lost(w, "fan", 5); lost(w, "chain", 6); held(w, space) },
 			findings{space: {converge.IncidentUnexplained}}},
-		"of the repairs of two spaces": {func(w *world) { lost(w, "fan", 6); lost(w, "chain", 6); held(w, store) }, nil},
-		"of the repairs of a store that lost one space": {func(w *world) { lost(w, "fan", 6); held(w, store) },
-			findings{store: {converge.IncidentUnexplained}}},
 		"of a listing of a space that was lost": {func(w *world) {
 			w.RecordFault(converge.LoseSpace, "3/fan")
 			w.open(space, "listing-incomplete", "")

@@ -16,7 +16,6 @@ const (
 	deletesHeld       = "deletes-held"
 	listingIncomplete = "listing-incomplete"
 	repairsHeld       = "repairs-held"
-	incidentsGrouped  = "incidents-grouped"
 )
 
 // Incident is an incident that was opened at any time. An incident of a table, space, policy or record has no Item.
@@ -73,10 +72,8 @@ func (m *Model) explainsIncident(i Incident) bool {
 		return m.any(Empty) || m.any(Restore)
 	case recordUnreadable:
 		return m.faults[faultTarget{CorruptRecord, i.Subject}]
-	case incidentsGrouped: // of copies, each of which has an incident of its own
-		return true
 	case repairsHeld:
-		return m.faults[faultTarget{LoseSpace, i.Store + "/" + i.Space}] || i.Space == "" && m.any(LoseSpace)
+		return m.faults[faultTarget{LoseSpace, i.Store + "/" + i.Space}]
 	case spaceMissing, listingIncomplete:
 		return m.faults[faultTarget{LoseSpace, i.Store + "/" + i.Space}]
 	case deletesHeld: // the source's delete is only a guess
@@ -141,29 +138,16 @@ func (c *comparison) incidents() {
 // fewCopies is the number of missing copies of a space whose repairs are not held, unless they are all of it.
 const fewCopies = 5
 
-// lostTooMuch reports whether i holds the repairs of a space of which more than a few copies were missing, or those of
-// a store with several such spaces. Each of these copies has an incident, which a fault must explain.
+// lostTooMuch reports whether i holds the repairs of a space of which more than a few copies were missing. Each of these
+// copies has an incident, which a fault must explain.
 func (c *comparison) lostTooMuch(i Incident) bool {
-	if i.Kind != repairsHeld {
-		return false
-	}
-	missing := map[string]map[Copy]bool{} // by space
+	missing := map[Copy]bool{}
 	for _, other := range c.sight.Incidents {
-		if other.Kind != contentMissing || other.Store != i.Store || i.Space != "" && other.Space != i.Space {
-			continue
-		}
-		if missing[other.Space] == nil {
-			missing[other.Space] = map[Copy]bool{}
-		}
-		missing[other.Space][other.Copy] = true
-	}
-	spaces := 0
-	for _, copies := range missing {
-		if len(copies) > fewCopies {
-			spaces++
+		if other.Kind == contentMissing && other.Store == i.Store && other.Space == i.Space {
+			missing[other.Copy] = true
 		}
 	}
-	return spaces > 1 || i.Space != "" && spaces == 1
+	return i.Kind == repairsHeld && len(missing) > fewCopies
 }
 
 // lostDecisions reports decisions that are missing from their incident or had no effect: a closed incident is open, or

@@ -31,8 +31,6 @@ const (
 	stepRefused  = "refused"
 	stepOrdered  = "ordered"
 	stepClosed   = "closed"
-	stepOutdated = "decision-outdated"
-	stepGrouped  = "grouped" // Detail is the key of the parent
 )
 
 // ErrOtherIncident reports that the open incident of a key is not the one that the decision of an operator names.
@@ -90,9 +88,6 @@ func (b *Board) Open(ctx context.Context, s Subject, detail string) error {
 		switch {
 		case closed(i):
 			i, action = reopened(i, s, now), stepOpened
-			if parent := ParentOf(s); b.IsOpen(parent) { // Join is for those that were opened before it
-				i.Parent = parent.Incident().GetId()
-			}
 		case lastDetail(i) == detail || now.Sub(i.GetUpdated().AsTime()) < detailInterval:
 			return nil
 		}
@@ -249,8 +244,7 @@ func (b *Board) change(ctx context.Context, key string, next func(*pb.Incident, 
 	b.Apply([]byte(key), i)
 	step := i.GetSteps()[len(i.GetSteps())-1]
 	level := slog.LevelWarn
-	switch action := step.GetAction(); { // an open incident, or its parent, has a warning already
-	case closed(i), action == stepSeen, action == stepGrouped, action == stepOpened && i.GetParent() != "":
+	if closed(i) || step.GetAction() == stepSeen { // an open incident has a warning already
 		level = slog.LevelInfo
 	}
 	b.log.Log(ctx, level, "publish incident",

@@ -41,14 +41,14 @@ func (b *Board) Decide(ctx context.Context, s Subject, d Decision) (counts bool,
 	return counts && err == nil, err
 }
 
-// Outdated records that a decision about s has no effect, and why. It does nothing if the incident is not open, or has
-// a step of the decision.
-func (b *Board) Outdated(ctx context.Context, s Subject, d Decision, why string) error {
+// Approved records that the incident about s, for which is returns true, was approved, if the work that follows needs no
+// state of the incident. It may be closed by then. Approved does nothing if the incident has a step of the decision.
+func (b *Board) Approved(ctx context.Context, s Subject, d Decision, is func(*pb.Incident) bool) error {
 	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
-		if closed(i) || slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == d.Ref }) {
+		if !is(i) || slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == d.Ref }) {
 			return nil
 		}
-		return withStep(i, now, &pb.IncidentStep{Action: stepOutdated, By: d.By, Ref: d.Ref, Detail: why})
+		return withStep(i, now, &pb.IncidentStep{Action: stepApproved, By: d.By, Ref: d.Ref, Detail: d.Reason})
 	})
 }
 
@@ -62,45 +62,6 @@ func (b *Board) Ordered(ctx context.Context, s Subject, detail string) error {
 		}
 		return withStep(i, now, &pb.IncidentStep{Action: stepOrdered, Ref: last.GetRef(), Detail: detail})
 	})
-}
-
-// Approval returns the step with which an operator approved the incident about s; nil if it is closed or was not
-// approved.
-func (b *Board) Approval(s Subject) *pb.IncidentStep {
-	if step := decisionOf(b.get(s.Key())); step.GetAction() == stepApproved {
-		return step
-	}
-	return nil
-}
-
-// An EndedApproval is an approval that ended when its incident, opened at Opened, was closed. Ref is the id of the
-// action; empty if the incident was not approved.
-type EndedApproval struct {
-	Ref            string
-	Opened, Closed time.Time
-}
-
-// Ended returns the approvals of s that have ended, also if its incident is open again; with byPerson those that ended
-// when an operator closed it. It knows those in the steps that the record carries.
-func (b *Board) Ended(s Subject, byPerson bool) (all []EndedApproval) {
-	var last EndedApproval
-	for _, step := range b.get(s.Key()).GetSteps() {
-		switch step.GetAction() {
-		case stepOpened:
-			last = EndedApproval{Opened: step.GetTime().AsTime()}
-			if n := len(all) - 1; n >= 0 && all[n].Closed.After(last.Opened) { // by a clock that was ahead
-				all[n].Closed = last.Opened
-			}
-		case stepApproved:
-			last.Ref = step.GetRef()
-		case stepClosed:
-			if !byPerson || step.GetBy() != "" {
-				last.Closed = step.GetTime().AsTime()
-				all = append(all, last)
-			}
-		}
-	}
-	return all
 }
 
 // A Phase says how far the work on an incident is.

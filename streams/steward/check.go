@@ -51,7 +51,7 @@ func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.M
 		return nil, nil
 	}
 	defer s.lock(cp)()
-	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
+	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.find(cp, kindMetadata)
 	older := isOlder(i, r, s.table.newest(cp)) || isOlder(i, r, i.GetChecked().AsTime())
 	switch {
@@ -153,7 +153,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	if r.GetFinding() == kindMissing {
 		defer s.table.decide(cp)()
 	}
-	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
+	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	kind := r.GetFinding()
 	if kind == kindManifestWrong && !closed(s.table.find(cp, kindManifestCorrected)) {
 		kind = kindManifestCorrected // the correction has not helped
@@ -191,7 +191,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 	if err := s.proceed(ctx, i, r, c); err != nil {
 		return nil, err
 	}
-	if opens { // not before it is known whether it has a parent
+	if opens {
 		s.logOpened(i, c)
 	}
 	return s.save(i, c.ref), nil

@@ -3,9 +3,11 @@ package steward
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/proto"
@@ -63,8 +65,8 @@ func (w *harness) checkState(item string, state pb.IncidentState, last string) {
 	}
 }
 
-// parent checks the state of the incident about the repairs of the space and returns it.
-func (w *harness) checkParent(about incident.Subject, state pb.IncidentState) *pb.Incident {
+// checkHold checks the state of the incident about the held repairs of a space and returns it.
+func (w *harness) checkHold(about incident.Subject, state pb.IncidentState) *pb.Incident {
 	w.t.Helper()
 	i := w.topic[about.Key()]
 	if i.GetState() != state {
@@ -73,15 +75,32 @@ func (w *harness) checkParent(about incident.Subject, state pb.IncidentState) *p
 	return i
 }
 
-// update calls UpdateParents as the owner of all partitions.
+// update calls Maintain as the owner of all partitions.
 func (w *harness) update() {
 	w.t.Helper()
-	if err := w.steward.UpdateParents(w.t.Context(), func(string) bool { return true }); err != nil {
+	if err := w.steward.Maintain(w.t.Context(), func(string) bool { return true }); err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// deliver handles the approvals of children.
+// approve approves held repairs as the command does, up to the handling of the approvals of copies.
+func (w *harness) approve(about incident.Subject) {
+	w.t.Helper()
+	w.approveAs(w.decide(ActionApprove, about.Key()), w.topic[about.Key()])
+}
+
+func (w *harness) approveAs(a *pb.AdminAction, hold *pb.Incident) {
+	w.t.Helper()
+	for _, one := range HeldApprovals(a, hold, slices.Collect(maps.Values(w.topic))) {
+		if err := schemas.Validate(one); err != nil {
+			w.t.Error(err)
+		}
+		w.actions = append(w.actions, one)
+	}
+	w.handle(a)
+}
+
+// deliver handles the approvals of copies.
 func (w *harness) deliver() {
 	w.t.Helper()
 	actions := w.actions
@@ -105,14 +124,7 @@ func (w *harness) decide(action, key string) *pb.AdminAction {
 	}
 }
 
-// closeParent closes a parent as the command does, at the time of the tests.
-func (w *harness) closeParent(about incident.Subject) {
-	w.t.Helper()
-	w.close(about)
-	w.setClosed(about)
-}
-
-// close is closeParent by the clock of the command.
+// close closes the incident of held repairs as the command does.
 func (w *harness) close(about incident.Subject) {
 	w.t.Helper()
 	if err := w.board.CloseBy(w.t.Context(), about.Key(), w.decide(ActionClose, about.Key())); err != nil {
@@ -120,10 +132,10 @@ func (w *harness) close(about incident.Subject) {
 	}
 }
 
-// setClosed sets the time at which a parent was closed to that of the tests.
+// setClosed sets the time at which the incident of held repairs was closed to that of the tests.
 func (w *harness) setClosed(about incident.Subject) {
 	w.t.Helper()
-	i := proto.CloneOf(w.checkParent(about, shut))
+	i := proto.CloneOf(w.checkHold(about, shut))
 	i.Closed = w.next()
 	w.record(i)
 }
@@ -138,59 +150,75 @@ func (w *harness) ordered() (items []string) {
 }
 
 // Repairs are ordered one by one until more copies are missing than the share. Further ones wait for one approval,
-// which orders all of them, each once.
+// which orders all of them, each once, and none of those that are lost later.
 func TestHeldRepairs(t *testing.T) {
 	w := newHarness(t)
 	w.lose("a", 100)
 	w.update()
 	if got := len(w.ordered()); got != 100 || w.topic[photos.Key()] != nil {
-		t.Fatalf("with the share exactly, %d repairs are ordered, and the parent is %v", got, w.topic[photos.Key()])
+		t.Fatalf("with the share exactly, %d repairs are ordered, and %v is open", got, w.topic[photos.Key()])
 	}
 	w.lose("b", 3)
 	w.checkState("b0", awaiting, stepHeld)
-	w.checkState("a7", repairing, stepGrouped)
+	w.checkState("a7", repairing, stepOrdered)
 	if got := len(w.ordered()); got != 100 {
 		t.Fatalf("%d repairs are ordered", got)
 	}
 	w.update()
-	i := w.checkParent(photos, open)
-	const detail = "103 copies of the space are missing, more than sweep.max_missing or all of it;" +
-		" 3 repairs wait for approval"
-	if d := i.GetSteps()[0].GetDetail(); d != detail {
-		t.Errorf("the parent says %q, want %q", d, detail)
+	const detail = "101 copies of the space are missing, more than sweep.max_missing or all of it:" +
+		" further repairs wait for approval"
+	if s := w.checkHold(photos, open).GetSteps(); len(s) != 1 || s[0].GetDetail() != detail {
+		t.Errorf("the steps are %v, want one with %q", s, detail)
 	}
-	w.handle(w.decide(ActionApprove, photos.Key()))
-	w.update()
-	if i := w.checkParent(photos, repairing); !hasStep(i, stepApproved) {
-		t.Errorf("the parent is %v", i)
+	w.approve(photos)
+	w.lose("c", 2) // after the approval
+	if i := w.checkHold(photos, open); !hasStep(i, stepApproved) {
+		t.Errorf("the steps are %q", actions(i))
 	}
 	w.checkState("b0", awaiting, stepHeld)
 	if len(w.actions) != 3 || w.actions[0].GetWho() != "eve" ||
 		w.actions[0].GetReason() != "approved with acme/2/photos//repairs-held: the disk is new" {
-		t.Errorf("approvals of children: %v", w.actions)
+		t.Errorf("approvals of copies: %v", w.actions)
 	}
 	w.deliver()
 	w.checkState("b0", repairing, stepOrdered)
-	w.lose("c", 2) // under the approved parent
-	w.checkState("c1", repairing, stepOrdered)
-	if got := len(w.ordered()); got != 105 || len(w.deletes) > 0 {
+	w.checkState("c1", awaiting, stepHeld)
+	if got := len(w.ordered()); got != 103 || len(w.deletes) > 0 {
 		t.Errorf("%d repairs and %d deletes are ordered", got, len(w.deletes))
 	}
 	w.update()
-	if len(w.actions) != 0 {
-		t.Errorf("approved again: %v", w.actions)
-	}
+	w.checkHold(photos, open)
+	w.approve(photos)
+	w.deliver()
+	w.update()
+	w.checkHold(photos, shut)
 	for _, prefix := range []string{"a", "b", "c"} {
 		for k := range map[string]int{"a": 100, "b": 3, "c": 2}[prefix] {
 			w.handle(w.result(1, of(prefix+strconv.Itoa(k))))
 		}
 	}
-	w.update()
 	w.setClosed(photos)
 	w.missing("d") // the repairs before count no more
 	w.update()
-	w.checkParent(photos, shut)
+	w.checkHold(photos, shut)
 	w.checkState("d", open, stepNoCopy)
+}
+
+// A repair that was approved and has failed is ordered again, up to the limit, and is not held again.
+func TestApprovedRepairFails(t *testing.T) {
+	w := newHarness(t)
+	w.live = 2
+	w.lose("a", 2)
+	w.approve(photos)
+	w.deliver()
+	for range 4 {
+		w.handle(w.repairResult(w.orders[len(w.orders)-1], "repair-failed"))
+		w.missing("a1")
+	}
+	w.checkState("a1", open, stepSeenAgain)
+	if i := w.topic[w.missingKey("a1")]; i.GetRepairs() != 3 || !hasStep(i, stepExhausted) {
+		t.Errorf("%d repairs, the steps are %q", i.GetRepairs(), actions(i))
+	}
 }
 
 // Checks whose results are handled at the same time count each other.
@@ -213,9 +241,10 @@ func TestHeldRepairsAtOnce(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if all := w.steward.table.childCounts(); len(all) != 1 || all[0].awaiting == 0 {
+	if len(w.steward.table.held()) != 1 {
 		t.Error("the whole space is repaired")
 	}
+	w.checkHold(photos, open)
 }
 
 // Repairs that were ordered and have ended count for a round, so that a store that loses its copies slowly, or whose
@@ -244,7 +273,7 @@ func TestHeldRepairsOfSmallSpace(t *testing.T) {
 	w.checkState("a0", repairing, stepOrdered)
 }
 
-// In a store whose repairs need an approval each, the parent's approval covers those that came before it.
+// In a store whose repairs need an approval each, the approval of held ones covers those that came before it.
 func TestHeldRepairsOfPrimary(t *testing.T) {
 	w := newHarness(t)
 	w.modes["2"] = Approve
@@ -252,9 +281,7 @@ func TestHeldRepairsOfPrimary(t *testing.T) {
 	w.lose("a", 11)
 	w.checkState("a0", awaiting, stepAsked)
 	w.checkState("a10", awaiting, stepHeld)
-	w.update()
-	w.handle(w.decide(ActionApprove, photos.Key()))
-	w.update()
+	w.approve(photos)
 	w.deliver()
 	if got := len(w.ordered()); got != 11 {
 		t.Errorf("%d repairs are ordered, want 11", got)
@@ -283,44 +310,46 @@ func TestUnknownNumberOfCopies(t *testing.T) {
 	w.lose("c", 1)
 	w.checkState("c0", awaiting, stepAsked)
 	w.update()
-	w.checkParent(photos, pb.IncidentState_INCIDENT_STATE_UNSPECIFIED)
+	w.checkHold(photos, pb.IncidentState_INCIDENT_STATE_UNSPECIFIED)
 }
 
-// A parent that a person has closed leaves its children as they are. Each can be approved by itself, and a later check
-// does not order the repair. Only a further missing copy opens the parent again.
-func TestParentClosedByPerson(t *testing.T) {
+// When a person has closed the incident of held repairs, they stay as they are. Each can be approved by itself, and a
+// later check does not order the repair. Only a further missing copy opens the incident again.
+func TestHoldClosedByPerson(t *testing.T) {
 	w := newHarness(t)
 	w.live = 2
 	w.lose("a", 3)
 	w.update()
-	w.closeParent(photos)
+	w.close(photos)
+	w.setClosed(photos)
 	w.update()
-	w.checkParent(photos, shut)
+	w.checkHold(photos, shut)
 	w.checkState("a1", awaiting, stepHeld)
 	w.handle(w.decide(ActionApprove, w.missingKey("a1")))
 	w.checkState("a1", repairing, stepOrdered)
 	w.live = 1000
 	w.missing("a2")
 	w.checkState("a2", awaiting, stepSeenAgain)
+	w.lose("c", 1) // few are missing of so many
+	w.checkState("c0", repairing, stepOrdered)
 	w.update()
-	w.checkParent(photos, shut)
+	w.checkHold(photos, shut)
 	w.live = 4
 	w.lose("b", 1)
 	w.checkState("b0", awaiting, stepHeld)
 	w.update()
-	w.checkParent(photos, open)
-	if got := w.ordered(); !slices.Equal(got, []string{"a0", "a1"}) {
+	w.checkHold(photos, open)
+	if got := w.ordered(); !slices.Equal(got, []string{"a0", "a1", "c0"}) {
 		t.Errorf("repairs of %q", got)
 	}
 }
 
-// A child that passes, or that was repaired by another approval, gets none from its parent.
-func TestChildrenThatChange(t *testing.T) {
+// Of copies that have changed since they were approved with others, the approval has no effect.
+func TestHeldCopiesThatChange(t *testing.T) {
 	w := newHarness(t)
 	w.live = 2
 	w.lose("a", 5)
-	w.update()
-	w.handle(w.decide(ActionApprove, photos.Key()))
+	w.approve(photos)
 	w.handle(w.result(1, of("a1")))                           // passes before the approval reaches it
 	w.handle(w.decide(ActionApprove, w.missingKey("a2")))     // is being repaired
 	w.handle(w.result(8, of("a3"), func(r *pb.FixityResult) { // is expected to be something else
@@ -328,48 +357,22 @@ func TestChildrenThatChange(t *testing.T) {
 		r.Manifest.Digests = bad1
 		r.Audit = r.Manifest
 	}))
-	w.update()
-	var items []string
-	for _, a := range w.actions {
-		items = append(items, a.GetItem())
-	}
-	if !slices.Equal(items, []string{"a4"}) {
-		t.Errorf("approvals of %q, want those of a4", items)
-	}
-	w.handle(w.result(1, of("a4"))) // passes before its approval
 	w.deliver()
 	w.checkState("a1", shut, stepClosed)
-	w.checkState("a4", shut, stepClosed)
-	if got := w.ordered(); !slices.Equal(got, []string{"a0", "a2"}) {
+	w.checkState("a2", repairing, stepOrdered)
+	w.checkState("a3", awaiting, stepOutdated)
+	w.checkState("a4", repairing, stepOrdered)
+	if got := w.ordered(); !slices.Equal(got, []string{"a0", "a2", "a4"}) {
 		t.Errorf("repairs of %q", got)
 	}
+	w.update()
+	w.checkHold(photos, open)
+	w.approve(photos) // as it is now
+	w.deliver()
+	w.checkState("a3", open, stepNoCopy)
 }
 
-// A child whose expected content has changed since the approval was published is approved as it is then.
-func TestChildOutdated(t *testing.T) {
-	w := newHarness(t)
-	w.live = 2
-	w.lose("a", 2)
-	w.update()
-	w.handle(w.decide(ActionApprove, photos.Key()))
-	w.update()
-	approval := w.actions[0]
-	i := proto.CloneOf(w.topic[w.missingKey("a1")])
-	i.Row, i.StepCount = 9, i.GetStepCount()+1 // any other finding
-	i.Steps = append(i.Steps, &pb.IncidentStep{Time: w.next(), Action: stepSeenAgain, Ref: "other"})
-	w.record(i)
-	w.deliver()
-	w.checkState("a1", awaiting, stepOutdated)
-	w.update()
-	if len(w.actions) != 1 || w.actions[0].GetId() == approval.GetId() {
-		t.Fatalf("approvals: %v", w.actions)
-	}
-	w.deliver()
-	w.checkState("a1", repairing, stepOrdered)
-}
-
-// Messages that are handled again, approvals that are published again, a second approval, and another process that has
-// read the topic change nothing.
+// Messages that are handled again, a second approval, and another process that has read the topic change nothing.
 func TestHeldRepairsTwice(t *testing.T) {
 	w := newHarness(t)
 	w.live = 2
@@ -384,95 +387,96 @@ func TestHeldRepairsTwice(t *testing.T) {
 	if got := w.topic[w.missingKey("a1")]; !proto.Equal(got, before) {
 		t.Errorf("handled twice: got %v, want %v", got, before)
 	}
-	w.restart() // before the parent was opened
-	w.steward.Assigned()
+	w.restart()
 	w.update()
-	w.checkParent(photos, open)
+	w.checkHold(photos, open)
 	approval := w.decide(ActionApprove, photos.Key())
-	w.handle(approval)
+	w.approveAs(approval, w.topic[photos.Key()])
+	w.approve(photos) // of another operator
 	w.restart()
 	w.handle(approval)
-	w.handle(w.decide(ActionApprove, photos.Key())) // of another operator
-	steps := w.topic[photos.Key()].GetSteps()
-	approved := 0
-	for _, s := range steps {
-		if s.GetAction() == stepApproved {
-			approved++
-		}
+	if got := actions(w.checkHold(photos, open)); !slices.Equal(got, []string{stepOpened, stepApproved, stepApproved}) {
+		t.Errorf("the steps are %q", got)
 	}
-	if approved != 1 {
-		t.Errorf("the parent was approved %d times: %v", approved, steps)
-	}
-	w.update()
-	w.restart() // before the approval was handled
-	w.steward.Assigned()
-	w.update()
-	if len(w.actions) != 2 || !proto.Equal(w.actions[0], w.actions[1]) {
-		t.Fatalf("approvals of the child: %v", w.actions)
-	}
+	approvals := w.actions
 	w.deliver()
 	w.restart()
-	w.steward.Assigned()
-	w.update()
-	if got := w.topic[w.missingKey("a1")]; len(w.actions) > 0 || got.GetRepairs() != 1 {
-		t.Errorf("approved again: %v, %v", w.actions, got)
+	w.actions = approvals
+	w.deliver()
+	if got := w.topic[w.missingKey("a1")]; len(approvals) != 2 || got.GetRepairs() != 1 {
+		t.Errorf("%d approvals, %v", len(approvals), got)
 	}
 }
 
-// UpdateParents that failed is due again, and then publishes what it has not published.
-func TestUpdateParentsFails(t *testing.T) {
+// What cannot be published is published later.
+func TestHoldIsNotPublished(t *testing.T) {
 	w := newHarness(t)
 	w.live = 2
-	w.lose("a", 2)
-	fail := func() {
+	w.lose("a", 1)
+	w.hasGood(at.Space, "a1")
+	r := w.result(8, of("a1"))
+	fail := func(b schemas.Body) {
 		t.Helper()
 		w.refused = errors.New("no broker")
-		err := w.steward.UpdateParents(t.Context(), func(string) bool { return true })
-		if err == nil || !w.steward.ParentsDue() {
-			t.Errorf("got %v, due %v", err, w.steward.ParentsDue())
+		if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: b}); err == nil {
+			t.Error("it was handled")
 		}
 	}
-	fail()
-	w.update()
-	w.checkParent(photos, open)
+	fail(r)
+	if got := w.state("a1"); got != "none" {
+		t.Errorf("it is %s", got)
+	}
+	w.handle(r)
+	w.checkHold(photos, open)
 	approval := w.decide(ActionApprove, photos.Key())
-	w.refused = errors.New("no broker")
-	if _, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: approval}); err == nil {
-		t.Error("an approval that was not recorded was handled")
-	}
+	fail(approval)
 	w.handle(approval)
-	fail()
-	w.update()
-	if len(w.actions) != 1 {
-		t.Errorf("approvals: %v", w.actions)
+	w.handle(w.result(1, of("a1")))
+	w.refused = errors.New("no broker")
+	if err := w.steward.Maintain(t.Context(), func(string) bool { return true }); err == nil || !w.steward.Due() {
+		t.Errorf("got %v, due %v", err, w.steward.Due())
 	}
+	w.update()
+	w.checkHold(photos, shut)
 }
 
-// Only the owner of a parent's key publishes.
-func TestUpdateParentsOfOthers(t *testing.T) {
+// Only the owner of the key closes the incident, or opens it: another process may have closed it before it has read
+// that another repair is held. One that was just opened is not closed.
+func TestHoldOfOthers(t *testing.T) {
 	w := newHarness(t)
 	w.live = 2
 	w.lose("a", 2)
-	var asked []string
-	err := w.steward.UpdateParents(t.Context(), func(key string) bool { asked = append(asked, key); return false })
-	if err != nil || w.topic[photos.Key()] != nil || w.steward.ParentsDue() {
-		t.Errorf("got %v, %v, due %v", err, w.topic[photos.Key()], w.steward.ParentsDue())
+	if err := w.board.Close(t.Context(), photos, "no repair waits any more"); err != nil {
+		t.Fatal(err)
 	}
+	var asked []string
+	err := w.steward.Maintain(t.Context(), func(key string) bool { asked = append(asked, key); return false })
+	if err != nil || !w.steward.Due() {
+		t.Errorf("got %v, due %v", err, w.steward.Due())
+	}
+	w.checkHold(photos, shut)
 	key := schemas.ItemKey("acme", "photos", "")
-	if want := []string{schemas.ItemKey("acme", "photos", "a0"), key}; !slices.Equal(asked, want) {
+	if want := []string{key}; !slices.Equal(asked, want) {
 		t.Errorf("asked for %q, want %q", asked, want)
 	}
 	w.update()
-	w.checkParent(photos, open)
+	w.checkHold(photos, open)
 	a := w.decide(ActionApprove, photos.Key())
 	a.Id = schemas.NewID()
 	if r, err := schemas.Encode(schemas.Message{Topic: schemas.Admin, Body: a}); err != nil || string(r.Key) != key {
-		t.Errorf("a decision has the key %q (%v), want that of the parent, %q", r.Key, err, key)
+		t.Errorf("a decision has the key %q (%v), want that of the incident, %q", r.Key, err, key)
 	}
+	w.handle(w.result(1, of("a1")))
+	w.steward.openAtLeast = time.Hour
+	w.update()
+	w.checkHold(photos, open)
+	w.steward.openAtLeast = 0
+	w.update()
+	w.checkHold(photos, shut)
 }
 
-// An approval of a parent that is not open, or of another incident without an item, is ignored.
-func TestApprovalsWithoutParent(t *testing.T) {
+// An approval of held repairs that are not, or of another incident without an item, is ignored.
+func TestApprovalsWithoutHold(t *testing.T) {
 	w := newHarness(t)
 	w.lose("a", 1)
 	other := photos
@@ -483,61 +487,6 @@ func TestApprovalsWithoutParent(t *testing.T) {
 		if out := w.handle(a); len(out) > 0 || w.topic[about.Key()] != nil {
 			t.Errorf("%s: %v, %v", about.Key(), out, w.topic[about.Key()])
 		}
-	}
-}
-
-// An approval of an earlier loss, which is handled again, does not approve another one.
-func TestHeldRepairsOfAnotherLoss(t *testing.T) {
-	w := newHarness(t)
-	w.live = 2
-	old := timestamppb.Now()
-	w.lose("a", 2)
-	w.update()
-	approval := w.decide(ActionApprove, photos.Key())
-	approval.Time = old
-	w.handle(approval)
-	w.update()
-	w.checkParent(photos, open)
-	w.checkState("a1", awaiting, stepHeld)
-}
-
-// An approval ends after a round. What is still missing then needs another one.
-func TestHeldRepairsApprovedLongAgo(t *testing.T) {
-	w := newHarness(t)
-	w.live = 2
-	w.lose("a", 2)
-	w.update()
-	w.handle(w.decide(ActionApprove, photos.Key()))
-	i := proto.CloneOf(w.checkParent(photos, repairing))
-	for _, s := range i.Steps {
-		if s.GetAction() == stepApproved {
-			s.Time = timestamppb.New(s.GetTime().AsTime().Add(-2 * w.steward.config.Round(at.WithoutItem())))
-		}
-	}
-	w.record(i)
-	w.steward.Assigned()
-	w.update()
-	w.checkParent(photos, shut)
-	w.steward.Assigned()
-	w.update()
-	w.checkParent(photos, open)
-	w.lose("b", 1)
-	w.checkState("b0", awaiting, stepHeld)
-}
-
-// Approvals of children that have had no effect when the parent is closed have none.
-func TestHeldRepairsWithdrawn(t *testing.T) {
-	w := newHarness(t)
-	w.live = 2
-	w.lose("a", 2)
-	w.update()
-	w.handle(w.decide(ActionApprove, photos.Key()))
-	w.update()
-	w.close(photos)
-	w.deliver()
-	w.checkState("a1", awaiting, stepOutdated)
-	if got := w.ordered(); !slices.Equal(got, []string{"a0"}) {
-		t.Errorf("repairs of %q are ordered", got)
 	}
 }
 
@@ -558,4 +507,84 @@ func TestComputedClosesNothing(t *testing.T) {
 	w.lose("a", 1)
 	w.handle(w.result(1, of("a0"), func(r *pb.FixityResult) { r.EvidenceLevel = 3 }))
 	w.checkState("a0", repairing, stepOrdered)
+}
+
+func TestLostTooMuch(t *testing.T) {
+	for name, tt := range map[string]struct {
+		missing, live int64
+		share         float64
+		want          bool
+	}{
+		"one of many":                               {1, 1000, 0.1, false},
+		"the share exactly":                         {100, 1000, 0.1, false},
+		"more than the share":                       {101, 1000, 0.1, true},
+		"more than the share of a small space":      {10, 99, 0.1, true},
+		"the share of a small space":                {9, 99, 0.1, false},
+		"a few copies of a small space":             {5, 20, 0.1, false},
+		"more than a few":                           {6, 20, 0.1, true},
+		"all of a small space":                      {5, 5, 0.1, true},
+		"the only copy":                             {1, 1, 0.1, false},
+		"more than are on record":                   {3, 2, 0.1, true},
+		"the records have no live copy":             {2, 0, 0.1, true},
+		"one, and none is on record":                {1, 0, 0.1, false},
+		"no share is allowed":                       {1, 100, 0, true},
+		"no share is allowed, of a small space":     {1, 99, 0, false},
+		"any share is allowed, but not the whole":   {999, 1000, 1, false},
+		"any share is allowed, and all are missing": {1000, 1000, 1, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := lostTooMuch(tt.missing, tt.live, tt.share)
+			if got != tt.want || got && !mayBeTooMuch(tt.missing, tt.share) {
+				t.Errorf("got %v, counted only if %v, want %v", got, mayBeTooMuch(tt.missing, tt.share), tt.want)
+			}
+		})
+	}
+}
+
+// A tally that has counted a record in place of another is that of the newest record alone.
+func TestTally(t *testing.T) {
+	after := func(d time.Duration) *timestamppb.Timestamp { return timestamppb.New(base.Add(d)) }
+	var table table
+	put := func(item string, opened time.Duration, state pb.IncidentState, repairs int32) {
+		table.set(&pb.Incident{Account: "acme", Store: "2", Space: "photos", Item: item, Kind: kindMissing,
+			Opened: after(opened), State: state, Repairs: repairs, Steps: []*pb.IncidentStep{{Action: stepHeld}}})
+	}
+	check := func(what string, lost int64, held ...int64) {
+		t.Helper()
+		if got := table.lost(at.WithoutItem(), base.Add(-24*time.Hour)); got != lost {
+			t.Errorf("%s: %d are lost, want %d", what, got, lost)
+		}
+		if got := slices.Collect(maps.Values(table.held())); !slices.Equal(got, held) {
+			t.Errorf("%s: %d are missing of spaces with held repairs, want %d", what, got, held)
+		}
+	}
+	check("nothing", 0)
+	put("a", -10*time.Minute, open, 0)
+	put("b", -100*time.Hour, awaiting, 0)
+	check("two are missing, one for long", 2, 2)
+	put("a", -10*time.Minute, shut, 1)
+	check("one was repaired", 2, 1)
+	put("b", -100*time.Hour, shut, 1)
+	check("the other one too, but it was missing before the round", 1)
+	put("c", -2*time.Hour, shut, 0)
+	check("one was there all the time", 1)
+	put("c", 5*time.Minute, open, 0)
+	check("it is missing now", 2)
+	var ends []func()
+	for _, item := range []string{"c", "d", "e"} {
+		c := at
+		c.Item = item
+		ends = append(ends, table.decide(c))
+	}
+	check("two more are being decided about", 4)
+	for _, end := range ends {
+		end()
+	}
+	for _, item := range []string{"a", "b", "c"} {
+		table.apply("acme/2/photos/"+item+"/content-missing", nil)
+	}
+	check("all were removed", 0)
+	if len(table.tally) > 0 {
+		t.Errorf("an empty tally is %v", table.tally)
+	}
 }

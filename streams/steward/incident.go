@@ -31,7 +31,6 @@ const (
 	stepUnknown   = "records-unknown"
 	stepClosed    = "closed"
 	stepOutdated  = "decision-outdated"
-	stepGrouped   = "grouped"                   // Detail is the key of the parent, Ref its id
 	stepOther     = "repair-ordered-by-another" // Ref is the id of the command
 	// An operator accepts what the copy holds, the latter also under the version on record. A check decides about it.
 	stepAccept       = "accept-ordered"
@@ -54,10 +53,9 @@ const (
 
 // A cause is the message that changes an incident.
 type cause struct {
-	ref    string // id of the message
-	by     string // the operator, if there is one
-	at     time.Time
-	worker string // of a result: which made it
+	ref string // id of the message
+	by  string // the operator, if there is one
+	at  time.Time
 }
 
 // step adds a step to i, which must be a clone.
@@ -74,12 +72,11 @@ func (s *Steward) step(i *pb.Incident, action string, c cause, detail string) {
 func clone(i *pb.Incident) *pb.Incident { return proto.CloneOf(i) }
 
 // open returns a new incident caused by c. last is the previous incident of the same key, or nil. The one opened later
-// is the current one, so open never sets a time before that of last, even if the clocks of checkers differ. Nor does it
-// set one in the future: a person may close the parent of the incident before.
+// is the current one, so open never sets a time before that of last, even if the clocks of checkers differ.
 func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause) *pb.Incident {
-	opened := notAhead(c.at)
+	opened := c.at
 	if last != nil {
-		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), notAhead(last.GetClosed().AsTime())} {
+		for _, at := range []time.Time{last.GetOpened().AsTime().Add(time.Millisecond), last.GetClosed().AsTime()} {
 			if at.After(opened) {
 				opened = at
 			}
@@ -87,19 +84,10 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 	}
 	i := &pb.Incident{
 		Account: cp.Account, Store: cp.Store, Space: cp.Space, Item: cp.Item, Kind: kind,
-		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(opened), Worker: c.worker,
+		State: pb.IncidentState_INCIDENT_STATE_OPEN, Opened: timestamppb.New(opened),
 	}
 	i.Id = schemas.ID("incident", schemas.IncidentKey(i), c.ref)
-	s.group(i)
 	return i
-}
-
-// notAhead returns the time of a checker, or now if its clock is ahead.
-func notAhead(at time.Time) time.Time {
-	if now := time.Now(); at.After(now) {
-		return now
-	}
-	return at
 }
 
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state
@@ -138,7 +126,7 @@ func stillApplies(i *pb.Incident, a *pb.AdminAction) bool {
 		switch {
 		case a.GetIncident() != i.GetId(), a.GetSeen() != Seen(i) && a.GetSeen() != seen(i, nil):
 			return false
-		case a.GetSeen() == Seen(i), a.GetFrom() == approver: // for the latter no event counts
+		case a.GetSeen() == Seen(i):
 			return true
 		}
 	}

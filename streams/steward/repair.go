@@ -100,7 +100,7 @@ func (s *Steward) outdated(i *pb.Incident, a *pb.AdminAction) string {
 	switch {
 	case !stillApplies(i, a):
 		return "the incident has changed since the decision; decide again"
-	case s.isWithdrawn(heldOf(schemas.CopyOf(i).WithoutItem()), a, i.GetId(), a.GetSeen()):
+	case s.isWithdrawn(schemas.CopyOf(i).WithoutItem(), a):
 		return "the approval of all held repairs has ended"
 	}
 	return ""
@@ -174,7 +174,7 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 // observed opens or updates the incident of a copy in which an executor found a fault.
 func (s *Steward) observed(cp schemas.Copy, kind string, r *pb.DuplicationResult) []schemas.Message {
 	defer s.lock(cp)()
-	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime(), worker: r.GetWorker()}
+	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.find(cp, kind)
 	newest := s.table.newest(cp)
 	if kind == kindDiffers {

@@ -5,10 +5,9 @@
 // Checks count in the order of their start times; an older check does not change the state of an incident. Repair
 // orders carry preconditions, so that executing one twice has no further effect.
 //
-// Incidents with one cause have a parent, an incident without an item: many that were opened within an hour, or a space
-// of which a store has lost so much that the repairs wait for one approval. Each steward counts the incidents of all
-// copies, those of other stewards as soon as it has read them. So a few more may be reported, or repaired, one by one
-// than the limits say. One steward owns each parent.
+// Repairs of a space of which a store has lost too much are held until an operator approves them, and an incident
+// without an item says so. Each steward counts the missing copies of all stewards, those of the others as soon as it
+// has read them. So a few more may be repaired without an approval than the limit says.
 package steward
 
 import (
@@ -19,7 +18,6 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -84,12 +82,11 @@ type Config struct {
 
 // Deps are the dependencies of a Steward. All are required.
 type Deps struct {
-	Stores    Stores
-	Records   Records
-	Copies    Copies
-	Board     *incident.Board   // it has applied each record of the topic incidents before the Steward does
-	Publisher schemas.Publisher // of approvals
-	Log       *slog.Logger
+	Stores  Stores
+	Records Records
+	Copies  Copies
+	Board   *incident.Board // it has applied each record of the topic incidents before the Steward does
+	Log     *slog.Logger
 }
 
 // A Steward handles results and approvals. It is safe for concurrent use.
@@ -104,16 +101,7 @@ type Steward struct {
 	reports reports
 	seed    maphash.Seed
 
-	publisher schemas.Publisher
-	// sent and sentSpaces have the ids of the approvals of children that were published and are not in effect yet, and
-	// updated when parents were updated last, by key. changed is when the last call began that found a change. Only
-	// UpdateParents uses them.
-	sent       map[string]string
-	sentSpaces map[incident.Subject]string
-	updated    map[string]time.Time
-	changed    time.Time
-	again      atomic.Bool  // the last call of UpdateParents has left work to do
-	since      atomic.Int64 // time in ns since the epoch from which sent and sentSpaces have all approvals
+	openAtLeast time.Duration // time for which an incident of held repairs stays open
 	// locks are held while an incident of a copy is read and changed. A copy uses the lock at its hash.
 	locks [256]sync.Mutex
 }
@@ -125,7 +113,7 @@ func New(c Config, d Deps) (*Steward, error) {
 		return nil, errors.New("steward: max repairs, max steps, repair timeout, recheck or large is negative")
 	case c.MaxMissing < 0 || c.Round == nil:
 		return nil, errors.New("steward: max missing is negative, or the duration of rounds is missing")
-	case d.Stores == nil || d.Records == nil || d.Copies == nil || d.Board == nil || d.Publisher == nil || d.Log == nil:
+	case d.Stores == nil || d.Records == nil || d.Copies == nil || d.Board == nil || d.Log == nil:
 		return nil, errors.New("steward: a dependency is missing")
 	}
 	if c.MaxRepairs == 0 {
@@ -140,13 +128,10 @@ func New(c Config, d Deps) (*Steward, error) {
 	if c.Recheck == 0 {
 		c.Recheck = 5 * time.Minute
 	}
-	s := &Steward{
-		config: c, stores: d.Stores, records: d.Records, copies: d.Copies, board: d.Board, publisher: d.Publisher,
-		log: d.Log.With("part", "steward"), seed: maphash.MakeSeed(),
-		sent: map[string]string{}, updated: map[string]time.Time{},
-	}
-	s.since.Store(time.Now().UnixNano())
-	return s, nil
+	return &Steward{
+		config: c, stores: d.Stores, records: d.Records, copies: d.Copies, board: d.Board,
+		log: d.Log.With("part", "steward"), seed: maphash.MakeSeed(), openAtLeast: 10 * time.Second,
+	}, nil
 }
 
 // Apply applies a record of the topic incidents; nil is a tombstone.

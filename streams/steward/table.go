@@ -3,12 +3,10 @@ package steward
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/incident"
 )
 
 // A table holds the newest state of each incident of a copy, closed ones included: the record of the topic with the
@@ -20,20 +18,12 @@ type table struct {
 	copies    map[schemas.Copy][]string // sorted keys of the incidents of each copy
 	stale     map[string]bool           // keys for which the newest record of the topic lacks steps
 	tally     tally
-	children  childSets
 	deciding  map[schemas.Copy]bool // missing copies about which a message is being handled
-
-	// changed reports that a parent may have to be updated: a child, a missing copy or a parent has changed.
-	changed atomic.Bool
 }
 
 // apply applies a record of the topic. It ignores incidents without an item, which other roles and the board manage.
 func (t *table) apply(key string, i *pb.Incident) {
 	if i != nil && i.GetItem() == "" {
-		switch i.GetKind() {
-		case incident.RepairsHeld, incident.Grouped, incident.SpaceMissing, incident.ListingIncomplete:
-			t.changed.Store(true)
-		}
 		return
 	}
 	t.mu.Lock()
@@ -83,7 +73,7 @@ func (t *table) drop(key string, old *pb.Incident) {
 	if old == nil {
 		return
 	}
-	t.count(old, nil)
+	t.tally.add(old, -1)
 	delete(t.incidents, key)
 	c := schemas.CopyOf(old)
 	keys := slices.DeleteFunc(t.copies[c], func(k string) bool { return k == key })
@@ -96,7 +86,7 @@ func (t *table) drop(key string, old *pb.Incident) {
 
 func (t *table) put(key string, i *pb.Incident) {
 	if t.incidents == nil {
-		t.incidents, t.copies, t.children = map[string]*pb.Incident{}, map[schemas.Copy][]string{}, childSets{}
+		t.incidents, t.copies, t.tally = map[string]*pb.Incident{}, map[schemas.Copy][]string{}, tally{}
 	}
 	if t.incidents[key] == nil {
 		c := schemas.CopyOf(i)
@@ -104,33 +94,9 @@ func (t *table) put(key string, i *pb.Incident) {
 		slices.Sort(keys)
 		t.copies[c] = keys
 	}
-	t.count(t.incidents[key], i)
+	t.tally.add(t.incidents[key], -1)
+	t.tally.add(i, 1)
 	t.incidents[key] = i
-}
-
-// count counts the incident now in place of old; both may be nil.
-func (t *table) count(old, now *pb.Incident) {
-	t.tally.add(old, -1)
-	t.tally.add(now, 1)
-	t.children.remove(old)
-	t.children.add(now)
-	for _, i := range [...]*pb.Incident{old, now} {
-		if i.GetParent() != "" || i.GetKind() == kindMissing {
-			t.changed.Store(true)
-		}
-	}
-}
-
-// recent counts the incidents that were opened within groupWindow of i, by what they have in common with i. i is
-// counted, and its predecessor of the same key is not.
-func (t *table) recent(i *pb.Incident) recent {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	n := t.tally.recent(i)
-	var before tally
-	before.add(t.incidents[schemas.IncidentKey(i)], 1)
-	old := before.recent(i)
-	return recent{n.space - old.space + 1, n.store - old.store + 1, n.worker - old.worker + 1}
 }
 
 // decide makes lost count a missing copy whose incident is being decided about, until the returned function is called.
@@ -162,6 +128,19 @@ func (t *table) lost(space schemas.Copy, since time.Time) int64 {
 		}
 	}
 	return n
+}
+
+// held returns the spaces of stores of which repairs are held, with the numbers of missing copies.
+func (t *table) held() map[schemas.Copy]int64 {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	all := map[schemas.Copy]int64{}
+	for space, l := range t.tally {
+		if l.held > 0 {
+			all[space] = l.open
+		}
+	}
+	return all
 }
 
 // set stores a decision.

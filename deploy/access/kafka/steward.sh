@@ -37,9 +37,12 @@ acl --operation Read \
 	--topic "${PREFIX}duplication.results" \
 	--topic "${PREFIX}fixity.results"
 
+# restores offsets that the brokers have expired
+acl --operation Read \
+	--topic "${PREFIX}checkpoints"
+
 # publishes
 acl --operation Write \
-	--topic "${PREFIX}admin" \
 	--topic "${PREFIX}dead" \
 	--topic "${PREFIX}deletions" \
 	--topic "${PREFIX}duplication.high" \
@@ -47,10 +50,6 @@ acl --operation Write \
 	--topic "${PREFIX}fixity.high" \
 	--topic "${PREFIX}fixity.large" \
 	--topic "${PREFIX}incidents"
-
-# restores offsets that the brokers have expired
-acl --operation Read \
-	--topic "${PREFIX}checkpoints"
 
 # compares the tables with what is committed
 acl --operation Describe \

@@ -1,11 +1,36 @@
 package read
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
+
+// An IncidentGroup counts the open incidents of one kind in a space of a store.
+type IncidentGroup struct {
+	Account string    `json:"account" ch:"account"`
+	Store   string    `json:"store"   ch:"store"`
+	Space   string    `json:"space"   ch:"space"`
+	Kind    string    `json:"kind"    ch:"kind"`
+	Open    int64     `json:"open"    ch:"open"`
+	Waiting int64     `json:"waiting" ch:"waiting"` // for a decision of an operator
+	Oldest  time.Time `json:"oldest"  ch:"oldest"`  // when the oldest one was opened
+}
+
+// GroupIncidents counts the selected open incidents by account, store, space and kind, the group with the oldest one
+// first.
+func GroupIncidents(ctx context.Context, db *clickhouse.DB, s IncidentSelection) ([]IncidentGroup, error) {
+	q := s.query()
+	return clickhouse.Query[IncidentGroup](ctx, db, "count the open incidents",
+		"SELECT account, store, space, kind, toInt64(count()) AS open, toInt64(countIf(state = 'awaiting_approval'"+
+			" OR kind IN ('deletes-held', 'rewrites-held', 'repairs-held'))) AS waiting, min(ts) AS oldest FROM ("+
+			q.of("account, store, space, item, kind, subject, state, ts, ns, id")+
+			") GROUP BY account, store, space, kind ORDER BY oldest, account, store, space, kind", q.args...)
+}
 
 // An IncidentCount counts the open incidents of one kind.
 type IncidentCount struct {
@@ -17,26 +42,29 @@ type IncidentCount struct {
 
 // CountIncidents counts the open incidents of an account, or of all accounts for "", by kind.
 func CountIncidents(ctx context.Context, db *clickhouse.DB, account string) ([]IncidentCount, error) {
-	type row struct {
-		Kind    string `ch:"of_kind"`
-		Open    int64  `ch:"open"`
-		Waiting int64  `ch:"waiting"`
-		Oldest  int64  `ch:"oldest"`
+	groups, err := GroupIncidents(ctx, db, IncidentSelection{Of: schemas.Copy{Account: account}})
+	held := map[schemas.Copy]bool{}
+	for _, g := range groups {
+		if g.Kind == "repairs-held" {
+			held[schemas.Copy{Account: g.Account, Store: g.Store, Space: g.Space}] = true
+		}
 	}
-	const current = "SELECT id, kind, state, ts, parent FROM (" +
-		"SELECT id, account, store, space, item, kind, subject, state, ts, ns, parent FROM {db}.incidents_v" +
-		" WHERE (? = '' OR account = ?) ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id)" +
-		" ORDER BY ts DESC, ns DESC, id LIMIT 1 BY account, store, space, item, kind, subject"
-	rows, err := clickhouse.Query[row](ctx, db, "count the open incidents",
-		"SELECT kind::String AS of_kind, toInt64(count()) AS open,"+
-			" toInt64(countIf(kind IN ('deletes-held', 'rewrites-held')"+
-			" OR (kind = 'repairs-held' AND state = 'open' OR state = 'awaiting_approval') AND parent NOT IN ("+
-			"SELECT id FROM ("+current+") WHERE kind = 'repairs-held' AND state != 'closed'))) AS waiting,"+
-			" min(toUnixTimestamp64Milli(ts)) AS oldest FROM ("+current+")"+
-			" WHERE state != 'closed' GROUP BY of_kind ORDER BY of_kind", account, account, account, account)
-	all := make([]IncidentCount, len(rows))
-	for i, r := range rows {
-		all[i] = IncidentCount{r.Kind, r.Open, r.Waiting, timeOfMillis(r.Oldest)}
+	counts := map[string]*IncidentCount{}
+	for _, g := range groups {
+		n := counts[g.Kind]
+		if n == nil {
+			n = &IncidentCount{Kind: g.Kind, Oldest: g.Oldest}
+			counts[g.Kind] = n
+		}
+		n.Open += g.Open
+		if g.Kind != "content-missing" || !held[schemas.Copy{Account: g.Account, Store: g.Store, Space: g.Space}] {
+			n.Waiting += g.Waiting
+		}
 	}
+	all := make([]IncidentCount, 0, len(counts))
+	for _, n := range counts {
+		all = append(all, *n)
+	}
+	slices.SortFunc(all, func(a, b IncidentCount) int { return cmp.Compare(a.Kind, b.Kind) })
 	return all, err
 }

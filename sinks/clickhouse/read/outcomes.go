@@ -208,6 +208,10 @@ type IncidentSelection struct {
 
 // SelectIncidents returns the selected incidents as OpenIncidents does, or with Closed the newest record of each.
 func SelectIncidents(ctx context.Context, db *clickhouse.DB, s IncidentSelection) ([]*pb.Incident, error) {
+	return readIncidents(ctx, db, s.query())
+}
+
+func (s IncidentSelection) query() incidentQuery {
 	kinds := strings.Join(s.Kinds, ",")
 	q := incidentQuery{newest: "1", having: "1",
 		where: whereSpace + " AND (? = '' OR has(splitByChar(',', ?), kind))",
@@ -225,7 +229,7 @@ func SelectIncidents(ctx context.Context, db *clickhouse.DB, s IncidentSelection
 		q.having += " AND ts < fromUnixTimestamp64Milli(?, 'UTC')"
 		q.args = append(q.args, s.Before.UnixMilli())
 	}
-	return readIncidents(ctx, db, q)
+	return q
 }
 
 // whereSpace selects the rows of an account, a store and a space, each of which may be empty, for all.
@@ -258,7 +262,6 @@ type incidentRecord struct {
 	ModNanos  uint32            `ch:"object_ns"`
 	Size      int64             `ch:"object_size"`
 	Repairs   int32             `ch:"repairs"`
-	Parent    string            `ch:"parent"`
 	StepCount int32             `ch:"step_count"`
 	Times     []time.Time       `ch:"step.time"`
 	Actions   []string          `ch:"step.action"`
@@ -276,15 +279,18 @@ type incidentQuery struct {
 	args                  []any
 }
 
+// of returns the query for columns.
+func (q incidentQuery) of(columns string) string {
+	return "SELECT " + columns + " FROM (SELECT " + columns + " FROM (SELECT " + columns + " FROM {db}.incidents_v WHERE " +
+		q.where + " ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE " + q.newest + ") WHERE " + q.having
+}
+
 func readIncidents(ctx context.Context, db *clickhouse.DB, q incidentQuery) ([]*pb.Incident, error) {
 	const columns = "id, ts, ns, account, store, space, item, kind, state, updated, closed, checked, row," +
 		" expected, found," +
-		" object_version, object_etag, object_modified, object_ns, object_size, repairs, parent, step_count," +
+		" object_version, object_etag, object_modified, object_ns, object_size, repairs, step_count," +
 		" `step.time`, `step.action`, `step.ref`, `step.by`, `step.detail`, subject, last_event"
-	rows, err := clickhouse.Query[incidentRecord](ctx, db, "read incidents",
-		"SELECT "+columns+" FROM (SELECT "+columns+" FROM (SELECT "+columns+" FROM {db}.incidents_v WHERE "+q.where+
-			" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE "+q.newest+")"+
-			" WHERE "+q.having+" ORDER BY ts, id", q.args...)
+	rows, err := clickhouse.Query[incidentRecord](ctx, db, "read incidents", q.of(columns)+" ORDER BY ts, id", q.args...)
 	if err != nil {
 		return nil, err
 	}
@@ -304,7 +310,7 @@ func (r *incidentRecord) incident() (*pb.Incident, error) {
 		Opened: nullTime(&r.Opened, r.Nanos), Updated: nullTime(r.Updated, 0),
 		Closed: nullTime(r.Closed, 0), Checked: nullTime(r.Checked, 0),
 		Row: int32(r.Row), Expected: r.Expected, Found: r.Found, Repairs: r.Repairs,
-		Parent: r.Parent, StepCount: r.StepCount, Subject: r.Subject,
+		StepCount: r.StepCount, Subject: r.Subject,
 	}
 	if r.Version != "" || r.ETag != "" || r.Modified != nil {
 		i.Object = &pb.Identity{Version: r.Version, Etag: r.ETag, Modified: nullTime(r.Modified, r.ModNanos), Size: r.Size}

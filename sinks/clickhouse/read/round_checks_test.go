@@ -188,19 +188,17 @@ func TestCountIncidents(t *testing.T) {
 		of("replaced", "c", "3", time.Hour, 1, open), of("replaced", "c", "3", time.Hour, 2, closed),
 		of("replaced", "d", "4", time.Hour, 1, open), of("replaced", "d", "5", 3*time.Hour, 1, closed), // a later one
 		of("content-missing", "a", "6", 3*time.Hour, 1, open))
-	parent := of("repairs-held", "", "7", 4*time.Hour, 1, open)
-	child := of("content-missing", "e", "8", 4*time.Hour, 1, waiting)
-	child.Parent = parent.GetId()
-	store := of("repairs-held", "", "9", 5*time.Hour, 1, open)
-	store.Space, parent.Parent = "", store.GetId()
-	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20, parent, child, store)...)
+	other := of("content-missing", "f", "9", 5*time.Hour, 1, waiting) // of a space without held repairs
+	other.Space = "films"
+	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20, of("repairs-held", "", "7", 4*time.Hour, 1, open),
+		of("content-missing", "e", "8", 4*time.Hour, 1, waiting), other)...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil {
 		t.Fatal(err)
 	}
 	got, err := read.CountIncidents(t.Context(), db, "")
 	want := []read.IncidentCount{
-		{Kind: "content-missing", Open: 2, Oldest: clickhousetest.At(3 * time.Hour).AsTime().Truncate(time.Millisecond)},
-		{Kind: "repairs-held", Open: 2, Waiting: 1, // those of the store
+		{Kind: "content-missing", Open: 3, Waiting: 1, Oldest: clickhousetest.At(3 * time.Hour).AsTime().Truncate(time.Millisecond)},
+		{Kind: "repairs-held", Open: 1, Waiting: 1,
 			Oldest: clickhousetest.At(4 * time.Hour).AsTime().Truncate(time.Millisecond)},
 		{Kind: "replaced", Open: 2, Waiting: 1, Oldest: clickhousetest.At(time.Hour).AsTime().Truncate(time.Millisecond)}}
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -208,6 +206,16 @@ func TestCountIncidents(t *testing.T) {
 	}
 	if other, err := read.CountIncidents(t.Context(), db, "bell"); err != nil || len(other) != 0 {
 		t.Errorf("of another account: %v, %v", other, err)
+	}
+	groups, err := read.GroupIncidents(t.Context(), db, read.IncidentSelection{Kinds: []string{"content-missing"},
+		Since: clickhousetest.At(4 * time.Hour).AsTime()})
+	in := func(space string, at time.Duration) read.IncidentGroup {
+		return read.IncidentGroup{Account: "acme", Store: "1", Space: space, Kind: "content-missing", Open: 1, Waiting: 1,
+			Oldest: clickhousetest.At(at).AsTime().Truncate(time.Millisecond)}
+	}
+	if want := []read.IncidentGroup{in("photos", 4*time.Hour), in("films", 5*time.Hour)}; err != nil ||
+		fmt.Sprint(groups) != fmt.Sprint(want) {
+		t.Errorf("the groups are %v, %v, want %v", groups, err, want)
 	}
 }
 
