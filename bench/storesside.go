@@ -59,9 +59,8 @@ func (s *storesSide) stores() (all []settings.Store) {
 		case s.Root != "":
 			all = append(all, settings.Store{ID: id, Driver: "file", Root: filepath.Join(s.Root, id)})
 		default:
-			keys := settings.Credentials{
-				AccessKey: settings.EnvSecret(objectsVariable), SecretKey: settings.EnvSecret(objectsVariable),
-			}
+			key, _ := settings.ParseSecret("env:" + objectsVariable) // it is valid
+			keys := settings.Credentials{AccessKey: key, SecretKey: key}
 			all = append(all, settings.Store{
 				ID: id, Driver: "s3", Endpoint: s.Endpoint, BucketPrefix: id + "-", PathStyle: true, Credentials: keys,
 			})

@@ -157,7 +157,7 @@ func (s *reconcileSide) run(ctx context.Context) (res sideResult, err error) {
 	pages, err := reconcile.New(reconcile.Config{
 		Space: schemas.Copy{Account: mainAccount, Store: source, Space: recorded}, AppearsWhole: true, MaxMissing: 0.1,
 	}, reconcile.Deps{
-		Store: generated{items: s.Items, extra: s.Items / s.Differing}, Rows: app.ManifestRows(a.DB()),
+		Store: generated{items: s.Items, extra: s.Items / s.Differing}, Rows: app.ManifestRows(a.DB(), false),
 		Fresh: func(context.Context) error { return nil }, Settle: sweeper.Settle,
 		OpenIncident: noIncident, CloseIncident: noIncident, DeclaredGone: func() bool { return false },
 	})

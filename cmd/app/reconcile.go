@@ -46,7 +46,7 @@ func (a *App) reconcileSplit(
 		Settle: a.cfg.Reconcile.Settle, AppearsWhole: st.cfg.Driver == "s3", MaxMissing: float64(a.cfg.Sweep.MaxMissing),
 		Large: int64(a.cfg.Duplication.LargeThreshold), Items: items,
 	}, reconcile.Deps{
-		Store: storage.ReadOnly(st), Listing: l, Rows: manifestRows(a.db, l != nil), Fresh: a.freshTables, Settle: w.Settle,
+		Store: storage.ReadOnly(st), Listing: l, Rows: ManifestRows(a.db, l != nil), Fresh: a.freshTables, Settle: w.Settle,
 		OpenIncident:  func(ctx context.Context, _ schemas.Copy, detail string) error { return opened(ctx, detail) },
 		CloseIncident: func(ctx context.Context, _ schemas.Copy, detail string) error { return closed(ctx, detail) },
 		DeclaredGone:  func() bool { return !w.gone.Since(space.Account, space.Store, space.Space).IsZero() },
@@ -67,13 +67,9 @@ func (a *App) reconcileLag(ctx context.Context) (int64, error) {
 	return max(2*lag[schemas.RolePlanner], lag[schemas.RoleState]) + lag[schemas.RoleChecker], err
 }
 
-// ManifestRows returns reconcile.Deps.Rows of a database.
-func ManifestRows(db *clickhouse.DB) func(context.Context, schemas.Copy, string) iter.Seq2[reconcile.Row, error] {
-	return manifestRows(db, false)
-}
-
-// manifestRows is ManifestRows. With digests the rows have them even if they have a version: listings may have none.
-func manifestRows(
+// ManifestRows returns reconcile.Deps.Rows of a database. With digests the rows have them even if they have a version:
+// listings may have none.
+func ManifestRows(
 	db *clickhouse.DB, digests bool,
 ) func(context.Context, schemas.Copy, string) iter.Seq2[reconcile.Row, error] {
 	return func(ctx context.Context, of schemas.Copy, last string) iter.Seq2[reconcile.Row, error] {

@@ -25,13 +25,11 @@ const hidden = "***"
 
 var errSecret = errors.New("a reference to the secret, never the secret itself: env:NAME, file:PATH or exec:COMMAND")
 
-// EnvSecret returns a reference to an environment variable.
-func EnvSecret(name string) Secret { return Secret{"env:" + name} }
-
 // FileSecret returns a reference to the content of a file.
 func FileSecret(path string) Secret { return Secret{"file:" + path} }
 
-func parseSecret(text string) (Secret, error) {
+// ParseSecret returns the secret of a reference.
+func ParseSecret(text string) (Secret, error) {
 	kind, of, _ := strings.Cut(text, ":")
 	switch {
 	case text == "":

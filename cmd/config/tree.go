@@ -230,7 +230,7 @@ func (d decoder) scalar(v any, into reflect.Value) error {
 		*p = got
 		return err
 	case *Secret:
-		got, err := parseSecret(text)
+		got, err := ParseSecret(text)
 		if !isText {
 			err = errSecret
 		}

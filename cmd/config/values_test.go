@@ -93,7 +93,7 @@ func TestSecretResolve(t *testing.T) {
 		"exec, no shell":     {reference: "exec:echo $HOME", want: "$HOME"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, err := parseSecret(tt.reference)
+			s, err := ParseSecret(tt.reference)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -113,14 +113,14 @@ func TestSecretResolve(t *testing.T) {
 
 func TestParseSecretRefusesSecrets(t *testing.T) {
 	for _, text := range []string{"hunter2", "env:", "env:A=b", "file:", "exec: ", "ENV:A", "https://x"} {
-		if s, err := parseSecret(text); !errors.Is(err, errSecret) || !s.IsZero() {
+		if s, err := ParseSecret(text); !errors.Is(err, errSecret) || !s.IsZero() {
 			t.Errorf("%q: got %v", text, err)
 		}
 	}
 }
 
 func TestSecretIsNeverPrinted(t *testing.T) {
-	s, err := parseSecret("exec:vault --token t0ken")
+	s, err := ParseSecret("exec:vault --token t0ken")
 	if err != nil {
 		t.Fatal(err)
 	}

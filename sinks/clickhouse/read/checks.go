@@ -10,41 +10,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// A CheckQuery selects checks of one copy.
-type CheckQuery struct {
-	Copy  schemas.Copy
-	Span  Span // of the starts of the checks
-	After CheckCursor
-	Limit int // default 1,000
-}
-
-// A CheckCursor is the end of a page of checks. The zero cursor is the start.
-type CheckCursor struct {
-	Started time.Time
-	ID      string
-}
-
-// Checks returns checks of a copy, oldest first, and the cursor of the next page. A page with fewer than Limit
-// checks is the last one.
-func Checks(ctx context.Context, db *clickhouse.DB, q CheckQuery) ([]Check, CheckCursor, error) {
-	from, to := q.Span.millis(q.After.Started)
-	checks, err := clickhouse.Query[Check](ctx, db, "read the checks of a copy",
-		"SELECT "+checkFields+" FROM {db}.bit_log_v WHERE "+ofCopy+" AND ts BETWEEN "+milliParam+" AND "+milliParam+
-			" AND (ts, id) > ("+milliParam+", ?) ORDER BY ts, id LIMIT ?",
-		q.Copy.Account, q.Copy.Store, q.Copy.Space, q.Copy.Item, from, to,
-		afterMillis(q.After.Started), q.After.ID, limit(q.Limit))
-	if err != nil || len(checks) == 0 {
-		return nil, q.After, err
-	}
-	last := checks[len(checks)-1]
-	return checks, CheckCursor{last.Started, last.ID}, nil
-}
-
-const (
-	checkFields = "id, task, round, ts, finished, reason, verdict, row, finding, final, level, recheck, detail"
-	ofCopy      = "account = ? AND store = ? AND space = ? AND item = ?"
-	failed      = "verdict IN ('fail', 'missing', 'not_captured')"
-)
+const failed = "verdict IN ('fail', 'missing', 'not_captured')"
 
 // A FinalCheck is the final result of a check that was asked for.
 type FinalCheck struct {

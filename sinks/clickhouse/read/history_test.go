@@ -80,34 +80,3 @@ func TestStatus(t *testing.T) {
 		}
 	}
 }
-
-func TestChecks(t *testing.T) {
-	t.Parallel()
-	db := clickhousetest.Open(t)
-	a, b := clickhousetest.Change("a", 0), clickhousetest.Change("b", 0)
-	fail := func(c *pb.Change, d time.Duration, finding string) *pb.FixityResult {
-		r := clickhousetest.Result(c, d)
-		r.Verdict, r.Row, r.Finding = pb.Verdict_VERDICT_FAIL, 2, finding
-		return r
-	}
-	day := 24 * time.Hour
-	results := []schemas.Body{clickhousetest.Result(a, day), clickhousetest.Result(a, 40*day),
-		fail(a, 41*day, "content-corrupt"),
-		fail(a, 42*day, "replaced"), clickhousetest.Result(a, 43*day),
-		fail(a, 80*day, "content-corrupt"), fail(b, 41*day, "content-corrupt"), clickhousetest.Result(b, 42*day)}
-	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, results...)
-	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 100, results[2:4]...) // published again
-	for _, n := range []int{1, 2, 100} {
-		var got []string
-		for _, c := range pages(t, n, func(after read.CheckCursor) ([]read.Check, read.CheckCursor, error) {
-			return read.Checks(t.Context(), db, read.CheckQuery{Copy: schemas.CopyOf(a),
-				Span: read.Span{From: clickhousetest.Epoch.Add(2 * day)}, After: after, Limit: n})
-		}) {
-			got = append(got, fmt.Sprint(c.Started.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).Hours()/24, " ",
-				c.Verdict))
-		}
-		if want := "[40 pass 41 fail 42 fail 43 pass 80 fail]"; fmt.Sprint(got) != want {
-			t.Errorf("in pages of %d the checks are %v, want %s", n, got, want)
-		}
-	}
-}

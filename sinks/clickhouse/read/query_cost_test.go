@@ -89,7 +89,7 @@ func queryCosts(f fillSize) map[string]queryCost {
 			return read.CountRows(ctx, db, []schemas.Copy{c})
 		}, 1, []int64{copy1}},
 		"bit history of a copy": {func(ctx context.Context, db *clickhouse.DB) (int, error) {
-			checks, _, err := read.Checks(ctx, db, read.CheckQuery{Copy: c})
+			checks, err := read.ResultsOf(ctx, db, c)
 			return len(checks), err
 		}, 10, []int64{point}},
 	}
