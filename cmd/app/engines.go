@@ -60,8 +60,7 @@ func clickhouseConfig(ctx context.Context, cfg *config.Config) (clickhouse.Confi
 	}
 	return clickhouse.Config{
 		Addresses: c.Addresses, Database: c.Database, User: c.User, Password: password, TLS: t,
-		Reader: clickhouse.Login{User: c.Reader.User, Password: reader}, Cluster: c.Cluster, InsertQuorum: c.InsertQuorum,
-		AllowOlder: c.AllowOlder,
+		Reader: clickhouse.Login{User: c.Reader.User, Password: reader}, AllowOlder: c.AllowOlder,
 	}, nil
 }
 

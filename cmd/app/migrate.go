@@ -8,7 +8,6 @@ import (
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/streams/kafka/access"
@@ -63,7 +62,7 @@ type MigrationResult struct {
 func (a *App) Migrate(ctx context.Context) (MigrationResult, error) { return a.migrate(ctx, false) }
 
 // MigrateAgain is Migrate that also repeats the migrations of ClickHouse that were applied before:
-// for a server that joined the cluster, or a table that was dropped.
+// for a table that was dropped.
 func (a *App) MigrateAgain(ctx context.Context) (MigrationResult, error) { return a.migrate(ctx, true) }
 
 func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, err error) {
@@ -79,17 +78,8 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 		return done, err
 	}
 	done.Topics = missing
-	plan.PositionsSet = a.recordPositionsBegun
-	// If the topic changes is new, nothing was committed that a table could lack.
-	if !slices.Contains(missing, a.kafka.Prefix+string(schemas.Changes)) {
-		plan.Committed = a.committedBefore
-	}
 	if done.Applied, err = migrate.Apply(ctx, a.db, plan); err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
-	}
-	// An earlier version may have created the positions without recording it.
-	if err := a.recordPositionsBegun(ctx); err != nil {
-		return done, err
 	}
 	var lanes []string
 	for _, l := range a.cfg.Delay.Lanes {
@@ -97,45 +87,6 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 	}
 	done.Present = len(schemas.Catalogue(lanes...)) - len(missing)
 	return done, nil
-}
-
-// actionPositions is the admin action that is recorded when the tables have positions.
-const actionPositions = "positions-begun"
-
-// committedBefore returns the committed offsets of the groups. It returns none if it is recorded
-// that the tables have had positions: a database without them then is an older backup, which lacks
-// the records committed since.
-func (a *App) committedBefore(ctx context.Context) (map[schemas.Role][]schemas.Progress, error) {
-	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
-		return nil, err
-	}
-	return a.watermark.Committed(ctx)
-}
-
-// recordPositionsBegun records that the tables have positions.
-func (a *App) recordPositionsBegun(ctx context.Context) error {
-	if begun, err := a.havePositionsBegun(ctx); begun || err != nil {
-		return err
-	}
-	by := Actor{Who: "millrace", Reason: "the tables have positions: a database without them is an older one",
-		From: "migrate"}
-	done := by.action(actionPositions, "")
-	done.Id = schemas.ID(actionPositions)
-	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Admin, Body: done}); err != nil {
-		return fmt.Errorf("publish that the tables have positions: %w", err)
-	}
-	return nil
-}
-
-func (a *App) havePositionsBegun(ctx context.Context) (begun bool, err error) {
-	err = eachAction(ctx, a.admin, func(action *pb.AdminAction) error {
-		begun = begun || action.GetAction() == actionPositions
-		return nil
-	})
-	if err != nil {
-		return false, fmt.Errorf("look whether the tables have had positions: %w", err)
-	}
-	return begun, nil
 }
 
 // asPrecondition wraps errors that an operator must resolve before a retry with precondition.Err. It is for commands,
@@ -150,8 +101,7 @@ func asPrecondition(err error) error {
 // needsOperator reports whether a retry fails until an operator has acted.
 func needsOperator(err error) bool {
 	return slices.ContainsFunc([]error{
-		migrate.ErrMissing, migrate.ErrChanged, migrate.ErrLayout, clickhouse.ErrCluster,
-		clickhouse.ErrReplicas, migrate.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder, client.ErrLoginRejected,
-		admin.ErrTopics, client.ErrAccess,
+		migrate.ErrMissing, migrate.ErrChanged, migrate.ErrAltered, clickhouse.ErrAccess, clickhouse.ErrOlder,
+		client.ErrLoginRejected, admin.ErrTopics, client.ErrAccess,
 	}, func(kind error) bool { return errors.Is(err, kind) })
 }

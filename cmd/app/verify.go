@@ -185,11 +185,6 @@ func (v *Verifier) Gaps(ctx context.Context) ([]clickhouse.Gap, error) {
 	return findGaps(ctx, v.watermark, v.db)
 }
 
-// Replicated returns the shards with several replicas: only one replica of each was queried.
-func (v *Verifier) Replicated(ctx context.Context) ([]clickhouse.Shard, error) {
-	return v.db.Replicated(ctx)
-}
-
 // Lost returns the losses that rebuilds recorded and no operator has accepted.
 func (v *Verifier) Lost(ctx context.Context) ([]Loss, error) { return unacceptedLosses(ctx, v.admin) }
 

@@ -27,7 +27,7 @@ type Config struct {
 	// The Kafka cluster. standalone and demo start a broker of their own, with one replica and two
 	// partitions.
 	Kafka Kafka `key:"kafka"`
-	// The ClickHouse server or cluster. standalone and demo start one of their own.
+	// The ClickHouse server. standalone and demo start one of their own.
 	ClickHouse ClickHouse `key:"clickhouse"`
 	// The delay lanes: topics that hold messages until a later time.
 	Delay Delay `key:"delay"`
@@ -366,7 +366,7 @@ func Default() Config {
 			Partitions: 12, Replication: 3, MinInSync: 2, GroupProtocol: "classic",
 		},
 		ClickHouse: ClickHouse{
-			Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default", InsertQuorum: "all",
+			Addresses: []string{"localhost:9000"}, Database: "millrace", User: "default",
 		},
 		Delay: Delay{Lanes: []Lane{
 			{"30s", 30 * time.Second}, {"5m", 5 * time.Minute}, {"1h", time.Hour}, {"1d", day},

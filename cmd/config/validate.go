@@ -19,7 +19,6 @@ var (
 	prefixForm = regexp.MustCompile(`^([A-Za-z0-9][A-Za-z0-9._-]{0,99})?$`)
 	laneForm   = regexp.MustCompile(`^[a-z0-9]{1,20}$`)
 	bucketForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{1,61}[A-Za-z0-9]$`) // old AWS buckets have such names
-	quorumForm = regexp.MustCompile(`^(all|auto|[1-9][0-9]{0,2})$`)
 	// The driver stores its own data in bucket PREFIXmillrace.
 	bucketPrefixForm = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]{0,54})?$`)
 	databaseForm     = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,63}$`)

@@ -16,14 +16,9 @@ import (
 // errPending reports that a dry run has found something to do.
 var errPending = errors.New("there is something to migrate")
 
-// clusterWarning is printed whenever tables are created on a cluster.
-const clusterWarning = "replication, quorum and ON CLUSTER are not covered by any test of millrace: " +
-	"try a copy of your cluster first (docs/clickhouse.md, Cluster)"
-
 func newMigrate() *cobra.Command {
 	var (
 		f             engineFlags
-		cluster       string
 		dryRun, again bool
 		o             *output
 	)
@@ -37,29 +32,17 @@ With --dry-run it prints the statements and topics and changes nothing; the exit
 do, otherwise 0. See docs/clickhouse.md.`,
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) (err error) {
-			if cluster != "" && f.state != "" {
-				return fmt.Errorf("%w: --cluster needs --config: the ClickHouse of a state directory is a single server", usage.Err)
-			}
 			ctx := c.Context()
 			e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{})
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, e.Close(ctx)) }()
-			if cluster != "" {
-				if set := e.cfg.ClickHouse.Cluster; set != "" && set != cluster {
-					return fmt.Errorf("%w: clickhouse.cluster is %s, --cluster %s", usage.Err, set, cluster)
-				}
-				e.cfg.ClickHouse.Cluster = cluster
-			}
 			a, err := app.Open(ctx, e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
 			if err != nil {
 				return err
 			}
 			defer a.Close()
-			if name := e.cfg.ClickHouse.Cluster; name != "" {
-				fmt.Fprintf(c.ErrOrStderr(), "warning: cluster %s: %s\n", name, clusterWarning)
-			}
 			if dryRun {
 				return planMigration(ctx, c.OutOrStdout(), o, a, again)
 			}
@@ -67,11 +50,9 @@ do, otherwise 0. See docs/clickhouse.md.`,
 		},
 	}
 	f.register(c)
-	c.Flags().StringVar(&cluster, "cluster", "",
-		"create the tables on the cluster `NAME`; set clickhouse.cluster to it as well")
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "print the statements and topics, and change nothing")
 	c.Flags().BoolVar(&again, "again", false,
-		"apply every migration again: for a server that joined the cluster, or a table that was dropped")
+		"apply every migration again: for a table that was dropped")
 	o = outputFlag(c, formText, formJSON)
 	return c
 }
@@ -113,14 +94,14 @@ func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bo
 
 // A migrationPlan is the JSON output of a dry run.
 type migrationPlan struct {
-	Prepare    []string         `json:"prepare"` // statements before the first migration
-	Migrations []migrationSteps `json:"migrations"`
-	Topics     []string         `json:"topics"` // missing topics
+	Prepare    []string        `json:"prepare"` // statements before the first migration
+	Migrations []migrationStep `json:"migrations"`
+	Topics     []string        `json:"topics"` // missing topics
 }
 
-type migrationSteps struct {
-	Name       string   `json:"name"`
-	Statements []string `json:"statements"`
+type migrationStep struct {
+	Name      string `json:"name"`
+	Statement string `json:"statement"`
 }
 
 // planMigration prints the plan of a migration. As text it prints statements that clickhouse-client
@@ -132,9 +113,9 @@ func planMigration(ctx context.Context, out io.Writer, o *output, a *app.App, ag
 	}
 	pending := fmt.Errorf("%w: %d migrations, %d topics", errPending, len(m.Steps), len(m.Topics))
 	if o.form == formJSON {
-		plan := migrationPlan{append([]string{}, m.Prepare...), []migrationSteps{}, append([]string{}, m.Topics...)}
+		plan := migrationPlan{append([]string{}, m.Prepare...), []migrationStep{}, append([]string{}, m.Topics...)}
 		for _, s := range m.Steps {
-			plan.Migrations = append(plan.Migrations, migrationSteps{s.Name, s.Statements})
+			plan.Migrations = append(plan.Migrations, migrationStep{s.Name, s.Statement})
 		}
 		if err := writeJSON(out, plan); err != nil || m.Empty() {
 			return err
@@ -149,11 +130,7 @@ func planMigration(ctx context.Context, out io.Writer, o *output, a *app.App, ag
 		fmt.Fprintf(out, "%s;\n\n", statement)
 	}
 	for _, s := range m.Steps {
-		fmt.Fprintf(out, "-- %s\n", s.Name)
-		for _, statement := range s.Statements {
-			fmt.Fprintf(out, "%s;\n", statement)
-		}
-		fmt.Fprintln(out)
+		fmt.Fprintf(out, "-- %s\n%s;\n\n", s.Name, s.Statement)
 	}
 	for _, name := range m.Topics {
 		fmt.Fprintf(out, "-- topic %s\n", name)

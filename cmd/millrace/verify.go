@@ -119,9 +119,6 @@ func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) 
 	if err == nil {
 		r.Lost, err = v.Lost(ctx)
 	}
-	if err == nil {
-		r.Replicated, err = v.Replicated(ctx)
-	}
 	show.display.Close()
 	if err != nil {
 		return err
@@ -165,9 +162,6 @@ type verifyReport struct {
 	// Gaps are ranges of committed records that tables lack according to their positions.
 	Gaps []clickhouse.Gap `json:"gaps,omitempty"`
 	Lost []app.Loss       `json:"lost,omitempty"`
-	// Replicated are the shards with several replicas. Only one of each was queried; the rows of the
-	// others are unknown.
-	Replicated []clickhouse.Shard `json:"replicated,omitempty"`
 }
 
 // finish writes the report, and returns an error that wraps errFindings if there are findings.
@@ -217,10 +211,6 @@ func (r *verifyReport) text(out io.Writer) error {
 		fmt.Fprintf(&b, "%s (run millrace rebuild)\n", g)
 	}
 	writeLost(&b, r.Lost)
-	for _, s := range r.Replicated {
-		fmt.Fprintf(&b, "shard %d: one of its replicas %s was queried, the first that answered; "+
-			"the others were not compared\n", s.Number, strings.Join(s.Replicas, ", "))
-	}
 	if r.OK {
 		b.WriteString("no findings\n")
 	}

@@ -190,18 +190,3 @@ func TestRebuildThatFailed(t *testing.T) {
 		}
 	}
 }
-
-// Replicas that were not queried are reported, and are no findings.
-func TestVerdictNamesReplicas(t *testing.T) {
-	t.Parallel()
-	r := verifyReport{Replicated: []sink.Shard{{Number: 2, Replicas: []string{"a:9000", "b:9000"}}}}
-	var out strings.Builder
-	if err := r.finish(&out, false); err != nil {
-		t.Fatal(err)
-	}
-	want := "shard 2: " +
-		"one of its replicas a:9000, b:9000 was queried, the first that answered; the others were not compared\nno findings\n"
-	if !strings.HasSuffix(out.String(), want) {
-		t.Errorf("got %s, want %s", out.String(), want)
-	}
-}

@@ -105,7 +105,7 @@ func (d *Dir) Configure(cfg *config.Config) {
 	cfg.Kafka.TLS, cfg.Kafka.SASL = config.TLS{}, config.SASL{}
 	if d.engine != nil {
 		cfg.ClickHouse = config.ClickHouse{
-			Addresses: []string{d.engine.Addr()}, Database: "millrace", User: "default", InsertQuorum: "all",
+			Addresses: []string{d.engine.Addr()}, Database: "millrace", User: "default",
 		}
 	}
 }

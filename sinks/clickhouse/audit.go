@@ -32,6 +32,7 @@ func auditLog() *table[*pb.Change] {
 		lowCard("media_type", func(x r) string { return x.m.GetMediaType() }),
 		stringMap("properties", func(x r) map[string]string { return x.m.GetProperties() }),
 		stringMap("acl", func(x r) map[string]string { return x.m.GetAcl() }),
+		flag("properties_unknown", func(x r) bool { return x.m.GetPropertiesUnknown() }),
 		text("sequence", func(x r) string { return x.m.GetSequence() }),
 		lowCard("user", func(x r) string { return x.m.GetUser() }),
 		lowCard("agent", func(x r) string { return x.m.GetAgent() }),
@@ -43,9 +44,6 @@ func auditLog() *table[*pb.Change] {
 		text("approved", func(x r) string { return x.m.GetApproved() }),
 		stringMap("evidence", func(x r) map[string]string { return x.m.GetEvidence() }),
 		uint16s("richness", func(x r) uint16 { return richness(x.m) }),
-		uint64s("report", func(x r) uint64 { return uint64(x.Offset) }),
-	).added(
-		flag("properties_unknown", func(x r) bool { return x.m.GetPropertiesUnknown() }),
 	)
 }
 

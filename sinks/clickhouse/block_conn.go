@@ -180,11 +180,6 @@ func (db *DB) Insert(ctx context.Context, q Insertion) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	more, err := db.ClusterSettings(ctx)
-	if err != nil {
-		return err
-	}
-	q.Settings = append(q.Settings, more...)
 	for {
 		w, reused, err := db.getConn(ctx)
 		if err != nil {

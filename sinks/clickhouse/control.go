@@ -41,11 +41,11 @@ func incidents() *table[*pb.Incident] {
 		stepColumn("step.by", "Array(String)", newText, (*pb.IncidentStep).GetBy),
 		stepColumn("step.detail", "Array(String)", newText, (*pb.IncidentStep).GetDetail),
 		text("subject", func(x r) string { return x.m.GetSubject() }),
+		text("last_event", func(x r) string { return nanoText(x.m.GetLastEvent()) }),
 	)
 	return newTable("incidents",
 		func(x r) string { return x.m.GetId() },
-		func(x r) *timestamppb.Timestamp { return x.m.GetOpened() }, columns...).added(
-		text("last_event", func(x r) string { return nanoText(x.m.GetLastEvent()) }))
+		func(x r) *timestamppb.Timestamp { return x.m.GetOpened() }, columns...)
 }
 
 // nanoText returns a time in RFC 3339 with nanoseconds; nil is empty.
@@ -100,13 +100,14 @@ func reports() *table[*pb.Report] {
 		lowCard("kind", func(x r) string { return x.m.GetKind() }),
 		lowCard("account", func(x r) string { return x.m.GetAccount() }),
 		lowCard("store", func(x r) string { return x.m.GetStore() }),
+		lowCard("destination_store", func(x r) string { return x.m.GetDestinationStore() }),
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("round", func(x r) string { return x.m.GetRound() }),
 		nullableTime("started", func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }),
 		int64Map("counts", func(x r) map[string]int64 { return x.m.GetCounts() }),
 		flag("complete", func(x r) bool { return x.m.GetComplete() }),
 		text("detail", func(x r) string { return x.m.GetDetail() }),
-	).added(lowCard("destination_store", func(x r) string { return x.m.GetDestinationStore() }))
+	)
 }
 
 // jobLog is the table job_log: the iterations of sweeps and schedules.
@@ -134,7 +135,6 @@ func policyHistory() *table[*pb.Policy] {
 		flag("removed", func(x r) bool { return x.m.GetRemoved() }),
 		text("by", func(x r) string { return x.m.GetBy() }),
 		text("reason", func(x r) string { return x.m.GetReason() }),
-	).added(
 		text("file_sha256", func(x r) string { return x.m.GetFileSha256() }),
 		lowCard("came_from", func(x r) string { return x.m.GetFrom() }),
 		text("location", func(x r) string { return x.m.GetLocation() }),
@@ -174,7 +174,6 @@ func adminLog() *table[*pb.AdminAction] {
 		lowCard("came_from", func(x r) string { return x.m.GetFrom() }),
 		text("before", func(x r) string { return x.m.GetBefore() }),
 		text("after", func(x r) string { return x.m.GetAfter() }),
-	).added(
 		text("incident", func(x r) string { return x.m.GetIncident() }),
 		text("seen", func(x r) string { return x.m.GetSeen() }),
 	)

@@ -15,7 +15,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -25,7 +24,7 @@ import (
 	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 )
 
-// Config holds the addresses, the credentials and the options of a ClickHouse server or cluster.
+// Config holds the addresses, the credentials and the options of a ClickHouse server.
 type Config struct {
 	// Addresses are host:port of the native protocol. The first one that answers is used for as long as it answers.
 	Addresses []string
@@ -36,11 +35,6 @@ type Config struct {
 	// (readonly 0 or 2).
 	Reader Login
 	TLS    *tls.Config // nil: none
-	// Cluster is the cluster that holds the tables; empty: one server holds them.
-	Cluster string
-	// InsertQuorum is the number of replicas of a shard that must have a row before an insert returns: all, auto (more
-	// than half), or a number. Default: all.
-	InsertQuorum string
 	// AllowOlder accepts servers that are older than the oldest tested release.
 	AllowOlder bool
 
@@ -96,9 +90,6 @@ func (c Config) withDefaults() (Config, error) {
 	if c.User == "" {
 		c.User = "default"
 	}
-	if c.InsertQuorum == "" {
-		c.InsertQuorum = "all"
-	}
 	if c.dialTimeout == 0 {
 		c.dialTimeout = dialTimeout
 	}
@@ -115,8 +106,6 @@ type DB struct {
 	slots chan struct{}
 	// answered is the index of the address that answered last.
 	lastAnswered atomic.Int32
-	// shape of the cluster; nil: not asked yet.
-	cached atomic.Pointer[cachedLayout]
 }
 
 // Open returns the DB; it connects when it is first used. The caller closes it.
@@ -148,7 +137,7 @@ func Open(cfg Config, log *slog.Logger) (*DB, error) {
 // database that does not exist yet is an error, and that error kills libchdb.
 func (db *DB) options(as Login) *ch.Options {
 	c := db.cfg
-	settings := c.querySettings()
+	settings := querySettings()
 	if as == c.WriterLogin() {
 		settings["async_insert"] = 0
 	}
@@ -164,10 +153,9 @@ func (db *DB) options(as Login) *ch.Options {
 }
 
 // querySettings returns the settings of every query.
-func (c Config) querySettings() ch.Settings {
+func querySettings() ch.Settings {
 	settings := completeResults()
 	settings["send_logs_level"] = "none"
-	maps.Copy(settings, c.onCluster())
 	return settings
 }
 

@@ -10,12 +10,8 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Reasons why a server or a cluster cannot be used.
+// Reasons why a server cannot be used.
 var (
-	// ErrCluster means that the server knows no cluster of the configured name.
-	ErrCluster = errors.New("no such cluster")
-	// ErrReplicas means that no single quorum fits all shards, because their numbers of replicas differ.
-	ErrReplicas = errors.New("the shards have different numbers of replicas")
 	// ErrOlder means that the server is older than the oldest tested release.
 	ErrOlder = errors.New("the server is too old")
 	// ErrAccess means that the server refuses the login, or that the user lacks a right.

@@ -59,8 +59,3 @@ func (db *DB) StopAfterRow(ctx context.Context, statement string) error {
 	}
 	return nil
 }
-
-// CacheReplicas sets the cached layout to one shard of n replicas, read some time ago.
-func (db *DB) CacheReplicas(n uint64, ago time.Duration) {
-	db.cached.Store(&cachedLayout{Layout{Shards: 1, Replicas: n, Fewest: n}, time.Now().Add(-ago)})
-}

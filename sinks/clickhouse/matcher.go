@@ -140,7 +140,7 @@ func (c *Matcher) WithoutPositions() string {
 func (c *Matcher) Inconsistent() string {
 	switch c.Table {
 	case "audit_log":
-		return "sum = 0 AND (hash != 0 OR report != 0) OR position != 0"
+		return "sum = 0 AND hash != 0 OR position != 0"
 	case "duplication_log", "bit_log":
 		return "sum = 0 AND hash != 0 OR position != 0"
 	case "admin_log":

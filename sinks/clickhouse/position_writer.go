@@ -75,8 +75,8 @@ type knownPosition struct {
 	position    int64 // as last read or written
 }
 
-// errPositionLower means that a position is lower than before: the table was emptied or restored, or a stale replica
-// answered. Rows that were stored since may be missing.
+// errPositionLower means that a position is lower than before: the table was emptied or restored. Rows that were
+// stored since may be missing.
 var errPositionLower = retry.Unavailable(errors.New("the position of the table is lower than before"))
 
 // update returns s after a read of the position. at is the position, or the start of the log if there is none.
@@ -177,41 +177,8 @@ func (m *positionWriter) write(ctx context.Context, table string, rows []positio
 	return nil
 }
 
-// SetPositions sets the positions of the tables that are filled, without reading the positions before.
-func SetPositions(ctx context.Context, db *DB, to map[schemas.Role][]schemas.Progress, filled map[string]bool) error {
-	rows := map[string][]positionRow{}
-	for role, of := range Positions() {
-		m := newPositionWriter(db, role)
-		for _, p := range to[role] {
-			table := of[p.Topic]
-			// A dead letter has a row in the table with its position only if it is a command.
-			has := filled[table] || p.Topic == schemas.Dead && filled["dead_letters"]
-			if table != "" && has && p.Next > 0 {
-				rows[table] = append(rows[table], positionRow{m.rowID(p), p})
-			}
-		}
-	}
-	for table, rows := range rows {
-		if err := writePositions(ctx, db, table, rows); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// writePositions inserts rows of positions into one table. On a cluster, those of copy_state go to every shard.
+// writePositions inserts rows of positions into one table.
 func writePositions(ctx context.Context, db *DB, table string, rows []positionRow) error {
-	if table != "copy_state" || db.Config().Cluster == "" {
-		return insertPositions(ctx, db, table, rows, nil)
-	}
-	shards, err := db.Shards(ctx)
-	for n := 1; n <= shards && err == nil; n++ {
-		err = insertPositions(ctx, db, table, rows, []proto.Setting{{Key: "insert_shard_id", Value: strconv.Itoa(n)}})
-	}
-	return err
-}
-
-func insertPositions(ctx context.Context, db *DB, table string, rows []positionRow, settings []proto.Setting) error {
 	var spare freeList[[]appender[positionRow]]
 	columns := positionColumns(table)
 	block, release, err := fill(columns, &spare, rows, false, func(_ positionRow, column string, err error) error {
@@ -223,7 +190,7 @@ func insertPositions(ctx context.Context, db *DB, table string, rows []positionR
 	defer release()
 	err = db.Insert(ctx, Insertion{
 		Name: fmt.Sprintf("millrace/%s.%s/positions", db.Config().Database, table),
-		Into: db.Name(insertInto(table, columns)), Columns: block, Settings: append(insertSettings(), settings...),
+		Into: db.Name(insertInto(table, columns)), Columns: block, Settings: insertSettings(),
 	})
 	if err != nil {
 		return Classify(fmt.Errorf("move positions in %s: %w", table, err))

@@ -133,24 +133,11 @@ var positionTime = time.Date(2299, 12, 1, 0, 0, 0, 0, time.UTC)
 // ReadPositions reads the positions in some tables.
 func ReadPositions(ctx context.Context, db *DB, conn driver.Conn, tables []string) (map[PositionKey]int64, error) {
 	var parts []string
-	shards, err := db.Shards(ctx)
-	if err != nil {
-		return nil, err
-	}
 	for _, table := range tables {
 		if table == "copy_state" {
-			// Rows of one Kafka partition are on all shards, and so is its position. The lowest one counts; a missing one is
-			// 0.
-			shard := "1"
-			if db.Config().Cluster != "" {
-				shard = "_shard_num"
-			}
-			parts = append(parts, fmt.Sprintf("SELECT 'copy_state' AS held, topic, inc, part,"+
-				" if(count() = %d, min(reached), 0) AS at FROM ("+
-				"SELECT store::String AS topic, toUInt32(space) AS inc, toUInt16(item) AS part,"+
-				" %s AS shard, max(position) AS reached"+
-				" FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part, shard)"+
-				" GROUP BY topic, inc, part", shards, shard))
+			parts = append(parts, "SELECT 'copy_state' AS held, store::String AS topic, toUInt32(space) AS inc,"+
+				" toUInt16(item) AS part, max(position) AS at"+
+				" FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part")
 			continue
 		}
 		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS held, topic::String AS topic, inc, part,"+

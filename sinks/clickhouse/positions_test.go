@@ -14,7 +14,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
-	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -343,75 +342,6 @@ func TestMarkFails(t *testing.T) {
 				map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
 				t.Errorf("after merges: gaps %v, %v", gaps, err)
-			}
-		})
-	}
-}
-
-// A table with rows, in a database that is older than positions, gets the committed offsets as its positions. A
-// table without rows gets none, because the database is new, or was created again after it was lost, however often
-// its migration was killed.
-func TestInitPositions(t *testing.T) {
-	t.Parallel()
-	emptied := []string{"audit_log 0-9", "copy_state 0-9"}
-	for name, tt := range map[string]struct {
-		older  bool
-		stored bool // rows exist before
-		killed int  // number of steps after which the first migration ends
-		want   []string
-	}{
-		"older":               {older: true, stored: true},
-		"older, without rows": {older: true, want: emptied},
-		"created again":       {want: emptied},
-		"created again, killed after the first step": {killed: 1, want: emptied},
-		"created again, killed before the positions": {killed: 33, want: emptied},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			db := clickhousetest.OpenEmpty(t)
-			apply := func(plan migrate.Plan) {
-				t.Helper()
-				plan.Committed = func(context.Context) (map[schemas.Role][]schemas.Progress, error) { return committed(7, 9), nil }
-				if _, err := migrate.Apply(t.Context(), db, plan); err != nil {
-					t.Fatal(err)
-				}
-			}
-			plan := func() migrate.Plan {
-				t.Helper()
-				plan, err := migrate.NewPlan(t.Context(), db, false)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return plan
-			}
-			if tt.killed > 0 {
-				cut := plan()
-				cut.Steps = cut.Steps[:tt.killed]
-				apply(cut)
-				other := plan() // runs at the same time as the one below
-				defer func() {
-					apply(other)
-					if got := gapsOf(t, db, 7, 9); !slices.Equal(got, tt.want) {
-						t.Errorf("once another one has ended the tables lack %q, want %q", got, tt.want)
-					}
-				}()
-			}
-			for range 2 { // the second is after a kill before the migration was recorded
-				if tt.older {
-					if _, err := migrate.Run(t.Context(), db); err != nil {
-						t.Fatal(err)
-					}
-					if tt.stored {
-						clickhousetest.StoreBoth(t, db, schemas.Changes, 0, clickhousetest.Changes(1)...)
-					}
-					if err := db.Exec(t.Context(), "DELETE FROM {db}.schema_migrations WHERE version > 28"); err != nil {
-						t.Fatal(err)
-					}
-				}
-				apply(plan())
-			}
-			if got := gapsOf(t, db, 7, 9); !slices.Equal(got, tt.want) {
-				t.Errorf("the tables lack %q, want %q", got, tt.want)
 			}
 		})
 	}

@@ -39,7 +39,6 @@ func duplicationLog() *table[*pb.DuplicationResult] {
 		lowCard("host", func(x r) string { return x.m.GetHost() }),
 		lowCard("software", func(x r) string { return x.m.GetSoftware() }),
 		text("incident", func(x r) string { return x.m.GetIncident() }),
-	).added(
 		text("list", func(x r) string { return x.m.GetList() }),
 		text("source_version", func(x r) string { return x.m.GetSourceVersion() }),
 		lowCard("would_be", func(x r) string { return x.m.GetWouldBe() }),
@@ -89,13 +88,12 @@ func bitLog() *table[*pb.FixityResult] {
 		nullableTime("next", func(x r) *timestamppb.Timestamp { return x.m.GetNext() }),
 		flag("baseline", func(x r) bool { return x.m.GetBaseline() }),
 		flag("overtaken", func(x r) bool { return x.m.GetOvertaken() }),
+		lowCard("metadata", func(x r) string { return metadataName(x.m.GetMetadata()) }),
+		text("metadata_detail", func(x r) string { return x.m.GetMetadataDetail() }),
 	)
 	return newTable("bit_log",
 		func(x r) string { return x.m.GetId() },
 		func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }, columns...,
-	).added(
-		lowCard("metadata", func(x r) string { return metadataName(x.m.GetMetadata()) }),
-		text("metadata_detail", func(x r) string { return x.m.GetMetadataDetail() }),
 	)
 }
 

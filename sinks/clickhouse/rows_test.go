@@ -142,8 +142,8 @@ func TestRows(t *testing.T) {
 				Counts:   map[string]int64{"listed": 1 << 40, "failed": -1}, Complete: true, Detail: "d",
 				DestinationStore: "2"},
 			"reports_v",
-			`"kind":"fixity","account":"acme","store":"1","space":"s","round":"r","started":"2026-03-04 05:06:07.891",` +
-				`"counts":{"failed":-1,"listed":1099511627776},"complete":true,"detail":"d","destination_store":"2"}`,
+			`"kind":"fixity","account":"acme","store":"1","destination_store":"2","space":"s","round":"r",` +
+				`"started":"2026-03-04 05:06:07.891","counts":{"failed":-1,"listed":1099511627776},"complete":true,"detail":"d"}`,
 		},
 		schemas.Jobs: {
 			&pb.Job{Id: id1, Name: "n", Started: when, Finished: later, Counts: map[string]int64{"a": 1}, Error: "e"},

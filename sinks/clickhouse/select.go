@@ -30,7 +30,7 @@ func (db *DB) SelectColumns(ctx context.Context, q Selection, each func(rows int
 	defer w.close()
 	defer w.bindContext(ctx)()
 	var settings []proto.Setting
-	query := db.cfg.querySettings()
+	query := querySettings()
 	query["send_timeout"] = int(ScanTimeout.Seconds())
 	for name, value := range query {
 		settings = append(settings, proto.Setting{Key: name, Value: fmt.Sprint(value), Important: true})

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
-	"slices"
 	"sync"
 
 	"github.com/ClickHouse/ch-go/proto"
@@ -21,8 +19,7 @@ import (
 // A row carries the Kafka offset of its record. Before an insert, the Sink reads from the table which rows it has,
 // and inserts only the missing ones. It skips the read only if it is certain that no row of the batch is stored.
 // That is never certain for the first batch of a partition, for a batch that does not start at the expected offset,
-// after an error, and if the table already had rows of the previous batch. Rows that may be on fewer replicas than
-// the quorum count as missing.
+// after an error, and if the table already had rows of the previous batch.
 //
 // Store may run for several partitions at the same time, but not twice for the same partition.
 type Sink struct {
@@ -185,14 +182,10 @@ func (s *Sink) missingRows(ctx context.Context, c *monthBatch, from source) (mis
 	if err != nil {
 		return nil, 0, err
 	}
-	quorate, err := quorumOffset(ctx, s.db, c.table, from)
-	if err != nil {
-		return nil, 0, err
-	}
 	missing = make([]bool, len(c.rows))
 	for i, r := range c.rows {
 		ids, used := stored[r.off]
-		if used && ids[r.id] && r.off < quorate {
+		if used && ids[r.id] {
 			continue
 		}
 		if used && !ids[r.id] {
@@ -251,19 +244,4 @@ func storedIDs(ctx context.Context, db *DB, c *monthBatch, from source) (map[uin
 		stored[off][id] = true
 	}
 	return stored, rows.Err()
-}
-
-// quorumOffset returns the offset below which the rows of a table are on as many replicas as the quorum demands: the
-// position, which moves only after inserts have returned. Rows of an insert that failed, because replicas were
-// missing or slow or its process died, may be on the replica that answers and on no other.
-func quorumOffset(ctx context.Context, db *DB, table string, of source) (uint64, error) {
-	quorum, err := db.Quorum(ctx)
-	if err != nil || quorum == "1" {
-		return math.MaxUint64, err
-	}
-	if !slices.Contains(PositionTables(), table) {
-		return 0, nil
-	}
-	at, err := ReadPositions(ctx, db, db.Writer(), []string{table})
-	return uint64(at[PositionKey{table, of.topic, of.incarnation, of.partition}]), err
 }

@@ -1,10 +1,8 @@
 package clickhouse
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,12 +14,6 @@ import (
 // Every row of a log has two hashes. The column hash is the hash of the record's value in Kafka. The column sum is
 // the hash of all other columns of the row, hash included, in the order of the table and in ClickHouse's format
 // RowBinary. So hash shows which bytes the row was made from, and sum shows whether the row is as it was inserted.
-// Rows that are older than these columns have the sum 0.
-//
-// Columns that were added after rows had sums follow hash (table.added), and zero bytes at the end of these columns
-// are not summed. An empty value is encoded as zero bytes, so an old row without the column keeps its sum, and a new
-// row with an empty value has the same sum. The omitted bytes can be restored in only one way, so different rows
-// never have the same bytes. TestSummedColumns has the list of the columns.
 
 // withHashes appends the columns hash and sum.
 func withHashes[T any](columns []column[row[T]]) []column[row[T]] {
@@ -31,30 +23,17 @@ func withHashes[T any](columns []column[row[T]]) []column[row[T]] {
 	)
 }
 
-// added appends columns that rows with sums may lack. They must never be reordered or removed; later ones follow
-// them.
-func (t *table[T]) added(columns ...column[row[T]]) *table[T] {
-	t.columns, t.addedCount = slices.Insert(t.columns, len(t.columns)-1, columns...), len(columns)
-	return t
-}
-
 // rowBinary returns SQL for the bytes that the sum of a row covers.
 func (t *table[T]) rowBinary() string {
 	names := make([]string, len(t.columns)-1)
 	for i := range names {
 		names[i] = QuoteName(t.columns[i].name)
 	}
-	format := func(names []string) string { return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")" }
-	if t.addedCount == 0 {
-		return format(names)
-	}
-	first := len(names) - t.addedCount
-	return "concat(" + format(names[:first]) + ", trim(TRAILING '\\0' FROM " + format(names[first:]) + "))"
+	return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")"
 }
 
-// fillSums sets the sums of rows, in the last column. The last added columns before it were added after rows had
-// sums.
-func fillSums(columns proto.Input, added int) error {
+// fillSums sets the sums of rows, in the last column.
+func fillSums(columns proto.Input) error {
 	last := len(columns) - 1
 	sums, ok := columns[last].Data.(*proto.ColUInt64)
 	if !ok {
@@ -63,18 +42,11 @@ func fillSums(columns proto.Input, added int) error {
 	var b []byte
 	for i := range *sums {
 		b = b[:0]
-		first := 0 // index of the first byte of the added columns
-		for k, c := range columns[:last] {
-			if k == last-added {
-				first = len(b)
-			}
+		for _, c := range columns[:last] {
 			var err error
 			if b, err = appendRowBinary(b, c.Data, i); err != nil {
 				return fmt.Errorf("%s: %w", c.Name, err)
 			}
-		}
-		if added > 0 {
-			b = append(b[:first], bytes.TrimRight(b[first:], "\x00")...)
 		}
 		(*sums)[i] = schemas.Hash(b)
 	}

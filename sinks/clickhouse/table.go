@@ -22,12 +22,11 @@ type row[T any] struct {
 // A table is a log table. It lists its columns once: the INSERT statement, the encoder and the comparison with
 // system.columns all use that list.
 type table[T any] struct {
-	name       string
-	id         func(row[T]) string
-	ts         func(row[T]) *timestamppb.Timestamp // selects the month
-	columns    []column[row[T]]
-	addedCount int                          // columns before sum that were added after rows had sums
-	free       freeList[[]appender[row[T]]] // emptied
+	name    string
+	id      func(row[T]) string
+	ts      func(row[T]) *timestamppb.Timestamp // selects the month
+	columns []column[row[T]]
+	free    freeList[[]appender[row[T]]] // emptied
 }
 
 // newTable returns the table with the given columns, between the columns that all logs have in front and at the end.
@@ -58,7 +57,7 @@ func (t *table[T]) block(rows []row[T]) (proto.Input, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := fillSums(input, t.addedCount); err != nil {
+	if err := fillSums(input); err != nil {
 		release()
 		return nil, nil, retry.Permanent(fmt.Errorf("sum the rows of %s: %w", t.name, err))
 	}

@@ -16,10 +16,8 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/need"
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
-	"github.com/millrace/millrace/sinks/clickhouse/embedded"
 	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -80,105 +78,32 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A table of migrations without checksums is accepted, and the next migration adds its columns.
-func TestOldMigrationTable(t *testing.T) {
+// Tables of another build are refused, with their database, the migrations that this build does not have, and what to
+// do: those of a build whose migrations had other numbers or contents, or no checksums.
+func TestOtherBuild(t *testing.T) {
 	t.Parallel()
-	db := clickhousetest.Open(t)
-	for _, statement := range []string{
-		"DROP TABLE {db}.schema_migrations SYNC",
-		"CREATE TABLE {db}.schema_migrations (version UInt32, name String, applied DateTime64(3, 'UTC') DEFAULT" +
-			" now64(3)) ENGINE = ReplacingMergeTree ORDER BY version",
-		"INSERT INTO {db}.schema_migrations (version, name) SELECT number + 1, 'old' FROM numbers(20)",
-	} {
-		if err := db.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := migrate.Check(t.Context(), db); !errors.Is(err, migrate.ErrMissing) ||
-		!strings.Contains(err.Error(), "0021_manifest") {
-		t.Errorf("Check = %v, want a missing 0021_manifest", err)
-	}
-	applied, err := migrate.Run(t.Context(), db)
-	if err != nil || len(applied) == 0 || applied[0] != "0021_manifest" {
-		t.Fatalf("Migrate = %v, %v", applied, err)
-	}
-	if err := migrate.Check(t.Context(), db); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestChangedMigration(t *testing.T) {
-	t.Parallel()
-	db := clickhousetest.Open(t)
-	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name, checksum, applied) "+
-		"SELECT 3, 'bit_log', repeat('0', 64), now64(3) + 1"); err != nil {
-		t.Fatal(err)
-	}
-	_, migrated := migrate.Run(t.Context(), db)
-	_, planned := migrate.NewPlan(t.Context(), db, true)
-	for what, err := range map[string]error{"Check": migrate.Check(t.Context(), db), "Migrate": migrated,
-		"Plan": planned} {
-		if !errors.Is(err, migrate.ErrChanged) || !strings.Contains(err.Error(), "0003_bit_log") {
-			t.Errorf("%s = %v, want 0003_bit_log changed", what, err)
-		}
-	}
-}
-
-func TestOtherLayout(t *testing.T) {
-	t.Parallel()
-	db := clickhousetest.Open(t)
-	cfg := db.Config()
-	cfg.Cluster = "default"
-	if err := migrate.Check(t.Context(), clickhousetest.Connect(t, cfg)); !errors.Is(err, migrate.ErrLayout) ||
-		!strings.Contains(err.Error(), "the cluster default is configured") {
-		t.Errorf("Check of a cluster on a single server = %v", err)
-	}
-	cfg.Database += "_not_there"
-	_, err := migrate.NewPlan(t.Context(), clickhousetest.Connect(t, cfg), false)
-	if !errors.Is(err, clickhouse.ErrCluster) ||
-		!strings.Contains(err.Error(), `the server knows no cluster "default"`) {
-		t.Errorf("Plan for a cluster that there is not = %v", err)
-	}
-	if err := db.Exec(t.Context(),
-		"INSERT INTO {db}.schema_migrations (version, name, cluster, shards, applied) SELECT 1, 'audit_log', 'main', 2,"+
-			" now64(3) + 1"); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrate.Check(t.Context(), db); !errors.Is(err, migrate.ErrLayout) ||
-		!strings.Contains(err.Error(), "cluster main") {
-		t.Errorf("Check of a single server on a cluster = %v", err)
-	}
-}
-
-// Shards with different numbers of replicas are refused if the quorum is all: the smaller shard could not reach the
-// larger number, and the smaller number is not all.
-func TestUnevenReplicas(t *testing.T) {
-	t.Parallel()
-	const replica = "<replica><host>127.0.0.1</host><port>1</port></replica>"
-	s := clickhousetest.Start(t,
-		embedded.Config{Settings: "<remote_servers><even><shard>" + replica + "</shard><shard>" + replica +
-			"</shard></even><uneven><shard>" + replica + replica + "</shard><shard>" +
-			replica + "</shard></uneven></remote_servers>"})
-	for name, test := range map[string]struct {
-		cluster, quorum string
-		of              string
-		want            error
-	}{
-		"all, as many":         {"even", "", "1", nil},
-		"all, fewer in one":    {"uneven", "", "", clickhouse.ErrReplicas},
-		"all, said so":         {"uneven", "all", "", clickhouse.ErrReplicas},
-		"auto, fewer in one":   {"uneven", "auto", "auto", nil},
-		"1, fewer in one":      {"uneven", "1", "1", nil},
-		"all, no such cluster": {"none", "", "", clickhouse.ErrCluster},
+	for name, test := range map[string]struct{ found, want string }{
+		"one has changed":          {"SELECT 3, 'bit_log', repeat('0', 64), now64(3) + 1", "1 of its migrations (0003_bit_log)"},
+		"one is recorded unsummed": {"SELECT 3, 'bit_log', '', now64(3) + 1", "1 of its migrations (0003_bit_log)"},
+		"all are others": {"SELECT number + 1, concat('old_', toString(number)), repeat('0', 64), now64(3) + 1" +
+			" FROM numbers(153)", "24 of its migrations (0001_old_0, 0002_old_1, 0003_old_2)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			db := clickhousetest.Connect(t,
-				clickhouse.Config{Addresses: []string{s.Addr()}, Cluster: test.cluster, InsertQuorum: test.quorum})
-			if _, err := migrate.NewPlan(t.Context(), db, false); !errors.Is(err, test.want) {
-				t.Errorf("Plan = %v, want %v", err, test.want)
+			t.Parallel()
+			db := clickhousetest.Open(t)
+			if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name, checksum, applied) "+
+				test.found); err != nil {
+				t.Fatal(err)
 			}
-			if n, err := db.Quorum(t.Context()); n != test.of && err == nil || !errors.Is(err, test.want) {
-				t.Errorf("an insert asks for %s, %v, want %s, %v", n, err, test.of, test.want)
+			_, migrated := migrate.Run(t.Context(), db)
+			_, planned := migrate.NewPlan(t.Context(), db, true)
+			for what, err := range map[string]error{"Check": migrate.Check(t.Context(), db), "Migrate": migrated,
+				"Plan": planned} {
+				want := "database " + db.Config().Database + ": another build of millrace made its tables: " +
+					"this build does not have " + test.want + ": configure a new database"
+				if !errors.Is(err, migrate.ErrChanged) || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s = %v, want %s", what, err, want)
+				}
 			}
 		})
 	}
@@ -217,7 +142,7 @@ func TestAlteredByHand(t *testing.T) {
 			"table bit_log: column bytes_read is String, wanted is Int64"},
 		{[]string{"ALTER TABLE {db}.job_log DROP COLUMN error"}, "table job_log: column error is missing, wanted is String"},
 		{[]string{"ALTER TABLE {db}.duplication_log DROP COLUMN position"},
-			"table duplication_log: column position is missing, wanted is UInt64 (millrace migrate --again adds it"},
+			"table duplication_log: column position is missing, wanted is UInt64"},
 		{[]string{"ALTER TABLE {db}.copy_state DROP COLUMN acl"}, "table copy_state: column acl is missing"},
 		{[]string{"ALTER TABLE {db}.reports MODIFY COLUMN detail String MATERIALIZED round"},
 			"table reports: column detail is computed (MATERIALIZED)"},
@@ -284,7 +209,7 @@ func TestMigrateKilled(t *testing.T) {
 	}{
 		"before the first record": {1, false, 0},
 		"behind the first record": {1, true, 1},
-		inTheMiddle:               {n / 6, false, n/6 - 1}, // of the first ones, each of which makes a table or view
+		inTheMiddle:               {n / 2, false, n/2 - 1},
 		"before the last record":  {n, false, n - 1},
 		"behind the last record":  {n, true, n},
 	} {
@@ -298,7 +223,7 @@ func TestMigrateKilled(t *testing.T) {
 				t.Fatalf("%s migrations are noted, want %d", got, tc.noted)
 			}
 			made := len(schemaOf(t, db)) - 1
-			if wantMade := min(max(tc.nth, tc.noted), len(want)-1); made != wantMade { // later ones alter tables
+			if wantMade := max(tc.nth, tc.noted); made != wantMade {
 				t.Fatalf("%d tables and views are made, want %d: the kill came at another place", made, wantMade)
 			}
 			err := migrate.Check(t.Context(), db)
@@ -371,66 +296,6 @@ func waitFor(t *testing.T, db *clickhouse.DB, n int) {
 			return
 		}
 	}
-}
-
-// Rows from before every report was kept, and before rows had hashes, stay as they are. Later reports join them.
-func TestMigrateRows(t *testing.T) {
-	t.Parallel()
-	db := clickhousetest.OpenEmpty(t)
-	plan, err := migrate.NewPlan(t.Context(), db, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := slices.IndexFunc(plan.Steps, func(s migrate.Step) bool { return s.Name == "0050_audit_log_report" })
-	if before < 0 {
-		t.Fatal("the migration is not there")
-	}
-	if _, err := migrate.Apply(t.Context(), db,
-		migrate.Plan{Prepare: plan.Prepare, Steps: plan.Steps[:before]}); err != nil {
-		t.Fatal(err)
-	}
-	client, _, checked := clickhousetest.Reported("a")
-	const insert = "INSERT INTO {db}.audit_log (id, ts, ns, topic, inc, part, off, op, account, store, space, item," +
-		" version, size, user, origin, richness)" +
-		" SELECT unhex(?), fromUnixTimestamp64Milli(?, 'UTC'), 234567, 'changes', 7, 3, ?, 'add', 'acme', '1', 'photos'," +
-		" 'a', 'v0s', 1000, 'ann', 'client', 1"
-	for offset := range 2 { // published twice, in two parts
-		if err := db.Exec(t.Context(), insert, client.GetId(), client.GetTime().AsTime().UnixMilli(), offset); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := migrate.Run(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrate.Check(t.Context(), db); err != nil {
-		t.Fatal(err)
-	}
-	records := clickhousetest.Deliver(schemas.Changes, 0, client, client, checked)
-	check := func(when, want string) {
-		t.Helper()
-		got, err := clickhousetest.Verify(t, db, schemas.Changes,
-			clickhousetest.KafkaTopic{Records: records, End: 3, Committed: 3})
-		if err != nil || clickhousetest.Describe(got[0]) != "audit_log: "+want {
-			t.Errorf("%s: %v\n got %s\nwant audit_log: %s", when, err, clickhousetest.Describe(got[0]), want)
-		}
-		if got, want := clickhousetest.Value(t, db,
-			"SELECT concat(user, ' ', origin, ' ', provenance) FROM {db}.audit_log_v"), "ann client verified"; got != want {
-			t.Errorf("%s: the row says %s, want %s", when, got, want)
-		}
-	}
-	if err := clickhouse.NewSink(db).Store(t.Context(), records[2:]); err != nil {
-		t.Fatal(err)
-	}
-	for _, statement := range []string{"OPTIMIZE TABLE {db}.audit_log FINAL", "SYSTEM STOP MERGES {db}.audit_log"} {
-		if err := db.Exec(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-	}
-	check("merged", "3 records, 1 messages, 1 rows; unhashed 1")
-	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil { // as if read again
-		t.Fatal(err)
-	}
-	check("read again", "3 records, 1 messages, 1 rows; unhashed 1")
 }
 
 func TestMigrate(t *testing.T) {

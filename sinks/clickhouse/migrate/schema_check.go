@@ -4,19 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrations"
 )
-
-// A wantedTable is what the migrations make of a table or view.
-type wantedTable struct {
-	engine string // View or MaterializedView for a view; compared without the prefix Replicated
-	key    string // a prefix of the sorting key
-}
 
 // wantedTables returns the tables and views that exist after all migrations.
 func wantedTables() (map[string]wantedTable, error) {
@@ -26,26 +19,11 @@ func wantedTables() (map[string]wantedTable, error) {
 	}
 	wanted := map[string]wantedTable{}
 	for _, m := range all {
-		s, err := parse(m)
+		w, err := parse(m)
 		if err != nil {
 			return nil, err
 		}
-		switch s.verb {
-		case makeTable:
-			wanted[s.name] = wantedTable{s.engine, s.key}
-		case makeView:
-			wanted[s.name] = wantedTable{engine: "View"}
-		case makeMaterializedView:
-			wanted[s.name] = wantedTable{engine: "MaterializedView"}
-		case drop:
-			delete(wanted, s.name)
-		case alter: // a migration only ever extends the sorting key
-			if s.key != "" {
-				w := wanted[s.name]
-				w.key = s.key
-				wanted[s.name] = w
-			}
-		}
+		wanted[w.name] = w
 	}
 	return wanted, nil
 }
@@ -80,37 +58,11 @@ func checkSchema(ctx context.Context, db *clickhouse.DB) error {
 	if err != nil {
 		return err
 	}
-	differences := compareTables(withLocalTables(db, wanted), tables)
-	added, err := addedColumns()
-	if err != nil {
-		return err
-	}
-	written := clickhouse.WrittenColumns()
-	if db.Config().Cluster != "" {
-		for name, c := range maps.Clone(written) {
-			written[name+"_local"] = c
-		}
-	}
-	differences = append(differences, compareColumns(added, written, columns)...)
+	differences := append(compareTables(wanted, tables), compareColumns(clickhouse.WrittenColumns(), columns)...)
 	if len(differences) == 0 {
 		return nil
 	}
 	return fmt.Errorf("check database %s: %w: %s", db.Config().Database, ErrAltered, strings.Join(differences, "; "))
-}
-
-// withLocalTables adds, on a cluster, the local table behind each Distributed table.
-func withLocalTables(db *clickhouse.DB, wanted map[string]wantedTable) map[string]wantedTable {
-	if db.Config().Cluster == "" {
-		return wanted
-	}
-	both := map[string]wantedTable{}
-	for name, w := range wanted {
-		both[name+"_local"] = w
-		if w.engine != "MaterializedView" {
-			both[name] = wantedTable{engine: "Distributed"}
-		}
-	}
-	return both
 }
 
 func compareTables(wanted map[string]wantedTable, tables []actualTable) []string {
@@ -136,31 +88,7 @@ func compareTables(wanted map[string]wantedTable, tables []actualTable) []string
 	return differences
 }
 
-// addedColumn matches a column that a migration adds to a table.
-var addedColumn = regexp.MustCompile(`ADD COLUMN IF NOT EXISTS (\w+)`)
-
-// addedColumns returns the columns that migrations have added to existing tables, as table.column.
-func addedColumns() (map[string]bool, error) {
-	all, err := migrations.All()
-	if err != nil {
-		return nil, err
-	}
-	added := map[string]bool{}
-	for _, m := range all {
-		s, err := parse(m)
-		if err != nil {
-			return nil, err
-		}
-		if s.verb == alter {
-			for _, c := range addedColumn.FindAllStringSubmatch(m.Statement, -1) {
-				added[s.name+"."+c[1]] = true
-			}
-		}
-	}
-	return added, nil
-}
-
-func compareColumns(added map[string]bool, written map[string]map[string]string, columns []actualColumn) []string {
+func compareColumns(written map[string]map[string]string, columns []actualColumn) []string {
 	actual := map[string]map[string]actualColumn{}
 	for _, c := range columns {
 		if actual[c.Table] == nil {
@@ -176,9 +104,6 @@ func compareColumns(added map[string]bool, written map[string]map[string]string,
 		for _, name := range slices.Sorted(maps.Keys(written[table])) {
 			typ, is := written[table][name], actual[table][name]
 			switch {
-			case is.Name == "" && added[strings.TrimSuffix(table, "_local")+"."+name]:
-				differences = append(differences, fmt.Sprintf("table %s: column %s is missing, wanted is %s"+
-					" (millrace migrate --again adds it, for example to a table restored from an old backup)", table, name, typ))
 			case is.Name == "":
 				differences = append(differences,
 					fmt.Sprintf("table %s: column %s is missing, wanted is %s", table, name, typ))

@@ -1,4 +1,9 @@
--- Every end of a command: results by when they finished, and dead letters (decision dead).
+-- Every end of a command: results by when they finished, and dead letters (decision dead). list is the list on which a
+-- delete waits for approval, or that was approved and had the delete; source_version is the version of the source's
+-- content, in the rows of rewrites that wait for approval; would_be is what the result of a dry run would have been.
+-- position is as in audit_log.
+--
+-- A month to which no row was added for three days becomes one part, so that reads with FINAL merge nothing.
 CREATE TABLE IF NOT EXISTS {db}.duplication_log (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -31,9 +36,16 @@ CREATE TABLE IF NOT EXISTS {db}.duplication_log (
   worker LowCardinality(String),
   host LowCardinality(String),
   software LowCardinality(String),
-  incident String CODEC(ZSTD(1))
+  incident String CODEC(ZSTD(1)),
+  list String CODEC(ZSTD(1)),
+  source_version String CODEC(ZSTD(1)),
+  would_be LowCardinality(String) CODEC(ZSTD(1)),
+  position UInt64 CODEC(ZSTD(1)),
+  hash UInt64 CODEC(NONE),
+  sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
 PARTITION BY toYYYYMM(ts)
 ORDER BY (account, space, item, destination_store, ts, id)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
-  fsync_after_insert = 1, fsync_part_directory = 1
+  fsync_after_insert = 1, fsync_part_directory = 1,
+  min_age_to_force_merge_seconds = 259200, min_age_to_force_merge_on_partition_only = 1

@@ -1,5 +1,9 @@
 -- Every check of every copy, by when it started. A digest stands once in a row: places has
 -- a bit for each piece of evidence that holds it: 1 content, 2 stored, 4 manifest, 8 audit, 16 confirmed.
+-- metadata is what the check found of media type and properties, whatever its verdict: intact, damaged, or empty if they
+-- were not compared. Failures are rare: the index of verdicts skips granules without any. position is as in audit_log.
+--
+-- A month to which no row was added for three days becomes one part, so that reads with FINAL merge nothing.
 CREATE TABLE IF NOT EXISTS {db}.bit_log (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -9,6 +13,7 @@ CREATE TABLE IF NOT EXISTS {db}.bit_log (
   part UInt16,
   off UInt64 CODEC(Delta, ZSTD(1)),
   INDEX position off TYPE minmax GRANULARITY 64,
+  INDEX verdicts verdict TYPE set(16) GRANULARITY 1,
   task String CODEC(ZSTD(1)),
   cause String CODEC(ZSTD(1)),
   account LowCardinality(String),
@@ -49,9 +54,15 @@ CREATE TABLE IF NOT EXISTS {db}.bit_log (
   object_size Int64 CODEC(ZSTD(1)),
   next Nullable(DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
   baseline Bool,
-  overtaken Bool
+  overtaken Bool,
+  metadata LowCardinality(String),
+  metadata_detail String CODEC(ZSTD(1)),
+  position UInt64 CODEC(ZSTD(1)),
+  hash UInt64 CODEC(NONE),
+  sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
 PARTITION BY toYYYYMM(ts)
 ORDER BY (account, space, item, store, ts, id)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
-  fsync_after_insert = 1, fsync_part_directory = 1
+  fsync_after_insert = 1, fsync_part_directory = 1,
+  min_age_to_force_merge_seconds = 259200, min_age_to_force_merge_on_partition_only = 1

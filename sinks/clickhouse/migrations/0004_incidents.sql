@@ -1,5 +1,7 @@
 -- Every record of every incident, in the month in which the incident was opened. Each
 -- carries its last steps; the first of them is number first_step.
+-- subject is what an incident without an item is about, beside its kind. last_event is the time of the newest event on
+-- record that the check of the incident has seen, in RFC 3339 with nanoseconds; empty if there was none.
 CREATE TABLE IF NOT EXISTS {db}.incidents (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -31,7 +33,11 @@ CREATE TABLE IF NOT EXISTS {db}.incidents (
   step_count Int32,
   revision Int64 CODEC(ZSTD(1)),
   first_step Int32,
-  step Nested(time DateTime64(3, 'UTC'), action LowCardinality(String), ref String, by String, detail String) CODEC(ZSTD(1))
+  step Nested(time DateTime64(3, 'UTC'), action LowCardinality(String), ref String, by String, detail String) CODEC(ZSTD(1)),
+  subject String CODEC(ZSTD(1)),
+  last_event String CODEC(ZSTD(1)),
+  hash UInt64 CODEC(NONE),
+  sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
 PARTITION BY toYYYYMM(ts)
 ORDER BY (account, space, item, store, kind, ts, step_count, revision, id)

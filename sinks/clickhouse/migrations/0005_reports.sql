@@ -1,3 +1,4 @@
+-- The results of rounds and sweeps. destination_store is set in reports of kind pair.
 CREATE TABLE IF NOT EXISTS {db}.reports (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -10,12 +11,15 @@ CREATE TABLE IF NOT EXISTS {db}.reports (
   kind LowCardinality(String),
   account LowCardinality(String),
   store LowCardinality(String),
+  destination_store LowCardinality(String),
   space String CODEC(ZSTD(1)),
   round String CODEC(ZSTD(1)),
   started Nullable(DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
   counts Map(String, Int64) CODEC(ZSTD(1)),
   complete Bool,
-  detail String CODEC(ZSTD(1))
+  detail String CODEC(ZSTD(1)),
+  hash UInt64 CODEC(NONE),
+  sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
 PARTITION BY toYYYYMM(ts)
 ORDER BY (account, store, space, kind, ts, id)

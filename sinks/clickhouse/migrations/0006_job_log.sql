@@ -1,3 +1,4 @@
+-- The iterations of sweeps and schedules.
 CREATE TABLE IF NOT EXISTS {db}.job_log (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -10,7 +11,9 @@ CREATE TABLE IF NOT EXISTS {db}.job_log (
   name String CODEC(ZSTD(1)),
   finished Nullable(DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
   counts Map(String, Int64) CODEC(ZSTD(1)),
-  error String CODEC(ZSTD(1))
+  error String CODEC(ZSTD(1)),
+  hash UInt64 CODEC(NONE),
+  sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
 PARTITION BY toYYYYMM(ts)
 ORDER BY (name, ts, id)

@@ -1,3 +1,4 @@
+-- Every revision of every policy.
 CREATE TABLE IF NOT EXISTS {db}.policy_history (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -12,7 +13,12 @@ CREATE TABLE IF NOT EXISTS {db}.policy_history (
   document String CODEC(ZSTD(1)),
   removed Bool,
   by String CODEC(ZSTD(1)),
-  reason String CODEC(ZSTD(1))
+  reason String CODEC(ZSTD(1)),
+  file_sha256 String CODEC(ZSTD(1)),
+  came_from LowCardinality(String),
+  location String CODEC(ZSTD(1)),
+  hash UInt64 CODEC(NONE),
+  sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
 PARTITION BY toYYYYMM(ts)
 ORDER BY (account, ts, id)

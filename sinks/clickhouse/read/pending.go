@@ -37,8 +37,7 @@ func Pending(ctx context.Context, db *clickhouse.DB, of schemas.Copy, since time
 		Next    time.Time `ch:"due"`
 		Checks  uint64    `ch:"checks"`
 	}
-	// Inconclusive checks are rare, and the index of verdicts finds them. Only their copies are then read, on each
-	// shard of a cluster.
+	// Inconclusive checks are rare, and the index of verdicts finds them. Only their copies are then read.
 	const undecided = "verdict IN ('undecided', 'unknown') AND NOT final" +
 		" AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND " + whereSpace
 	args := append([]any{since.UnixMilli()}, spaceArgs(of)...)
@@ -50,7 +49,7 @@ func Pending(ctx context.Context, db *clickhouse.DB, of schemas.Copy, since time
 			"SELECT account, store, space, item, ts, off, verdict, finding, row, final, next,"+
 			" maxIf(ts, final AND verdict != 'skipped') OVER (PARTITION BY account, store, space, item) AS concluded"+
 			" FROM {db}.bit_log_v WHERE (account, space, item, store)"+
-			" GLOBAL IN (SELECT account, space, item, store FROM {db}.bit_log WHERE "+undecided+")"+
+			" IN (SELECT account, space, item, store FROM {db}.bit_log WHERE "+undecided+")"+
 			" AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"+
 			") WHERE NOT final AND ts > concluded GROUP BY account, store, space, item"+
 			" ORDER BY due, account, space, item, store LIMIT ?", args...)

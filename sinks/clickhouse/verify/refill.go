@@ -52,15 +52,7 @@ func FillFormerState(ctx context.Context, db *clickhouse.DB, g clickhouse.Gap) e
 
 func fillFrom(ctx context.Context, db *clickhouse.DB, g clickhouse.Gap, which string, args ...any) error {
 	log := clickhouse.Positions()[schemas.RoleSink][g.Topic]
-	settings := ch.Settings{"async_insert": 0}
-	of, err := db.ClusterSettings(ctx)
-	if err != nil {
-		return err
-	}
-	for _, s := range of {
-		settings[s.Key] = s.Value
-	}
-	ctx = ch.Context(ctx, ch.WithSettings(settings))
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"async_insert": 0}))
 	for _, r := range stateQueries() {
 		if r.log != log {
 			continue

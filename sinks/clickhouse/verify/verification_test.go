@@ -220,7 +220,7 @@ func TestVerification(t *testing.T) {
 		},
 		"a row replaced by an altered one": {
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 SETTINGS mutations_sync = 2",
-				insert + "* REPLACE (42 AS off) FROM {db}.audit_log WHERE report = 41"},
+				insert + "* REPLACE (42 AS off) FROM (SELECT * FROM {db}.audit_log WHERE off = 41)"},
 			kept: clickhousetest.KafkaTopic{Records: batch},
 			want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; altered 1 7/3@42-42",
 		},
@@ -239,22 +239,11 @@ func TestVerification(t *testing.T) {
 				append(withOtherBytes(batch[42]), batch[43:]...)...)},
 			want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
-		"rows from before there were hashes": {
-			damage: []string{insert + "* REPLACE (0 AS report, 0 AS hash, 0 AS sum) FROM {db}.audit_log WHERE off < 10",
-				"ALTER TABLE {db}.audit_log DELETE WHERE off < 10 AND sum != 0 SETTINGS mutations_sync = 2"},
-			kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; unhashed 10",
-		},
 		"a column altered, and the sum taken out": {
 			damage: []string{
 				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0 WHERE off IN (42, 43) SETTINGS mutations_sync = 2",
 			},
 			kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
-		},
-		"a column altered, and both hashes taken out": {
-			damage: []string{
-				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0, hash = 0 WHERE off = 42 SETTINGS mutations_sync = 2",
-			},
-			kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"a row that calls itself a position": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE position = 1 WHERE off = 42 SETTINGS mutations_sync = 2"},

@@ -1,7 +1,0 @@
-CREATE OR REPLACE VIEW `millrace`.reports_v_local ON CLUSTER `main` AS
-SELECT * REPLACE (lower(hex(id)) AS id)
-FROM `millrace`.reports_local FINAL
-SETTINGS do_not_merge_across_partitions_select_final = 1;
-
-CREATE OR REPLACE TABLE `millrace`.reports_v ON CLUSTER `main` AS `millrace`.reports_v_local
-ENGINE = Distributed('main', 'millrace', 'reports_v_local');

@@ -1,1 +1,0 @@
-ALTER TABLE `millrace`.bit_log_local ON CLUSTER `main` MATERIALIZE INDEX verdicts;

@@ -1,5 +1,0 @@
-ALTER TABLE `millrace`.duplication_log_local ON CLUSTER `main` ADD COLUMN IF NOT EXISTS hash UInt64 CODEC(NONE),
-  ADD COLUMN IF NOT EXISTS sum UInt64 CODEC(NONE);
-
-ALTER TABLE `millrace`.duplication_log ON CLUSTER `main` ADD COLUMN IF NOT EXISTS hash UInt64,
-  ADD COLUMN IF NOT EXISTS sum UInt64;

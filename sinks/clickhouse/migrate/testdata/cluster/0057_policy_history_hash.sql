@@ -1,5 +1,0 @@
-ALTER TABLE `millrace`.policy_history_local ON CLUSTER `main` ADD COLUMN IF NOT EXISTS hash UInt64 CODEC(NONE),
-  ADD COLUMN IF NOT EXISTS sum UInt64 CODEC(NONE);
-
-ALTER TABLE `millrace`.policy_history ON CLUSTER `main` ADD COLUMN IF NOT EXISTS hash UInt64,
-  ADD COLUMN IF NOT EXISTS sum UInt64;

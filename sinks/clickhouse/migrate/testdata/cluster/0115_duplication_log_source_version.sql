@@ -1,3 +1,0 @@
-ALTER TABLE `millrace`.duplication_log_local ON CLUSTER `main` ADD COLUMN IF NOT EXISTS source_version String CODEC(ZSTD(1));
-
-ALTER TABLE `millrace`.duplication_log ON CLUSTER `main` ADD COLUMN IF NOT EXISTS source_version String;

@@ -1,4 +1,0 @@
-CREATE OR REPLACE VIEW {db}.audit_log_v AS
-SELECT * REPLACE (lower(hex(id)) AS id, mapApply((k, v) -> (k, lower(hex(v))), digests) AS digests)
-FROM {db}.audit_log FINAL
-SETTINGS do_not_merge_across_partitions_select_final = 1

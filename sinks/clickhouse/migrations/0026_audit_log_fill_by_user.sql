@@ -1,1 +1,0 @@
-ALTER TABLE {db}.audit_log MATERIALIZE PROJECTION by_user

@@ -1,1 +1,0 @@
-ALTER TABLE {db}.bit_log MATERIALIZE INDEX verdicts

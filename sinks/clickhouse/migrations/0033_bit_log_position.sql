@@ -1,1 +1,0 @@
-ALTER TABLE {db}.bit_log ADD COLUMN IF NOT EXISTS position UInt64 CODEC(ZSTD(1))

@@ -1,5 +1,0 @@
-CREATE OR REPLACE VIEW {db}.duplication_log_v AS
-SELECT * EXCEPT position REPLACE (lower(hex(id)) AS id, mapApply((k, v) -> (k, lower(hex(v))), digests) AS digests)
-FROM {db}.duplication_log FINAL
-WHERE position = 0
-SETTINGS do_not_merge_across_partitions_select_final = 1
