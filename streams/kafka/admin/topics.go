@@ -15,6 +15,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -168,17 +169,11 @@ type topicInfo struct {
 	err        error
 }
 
-// list reads the metadata of the topics from a broker. kadm would answer from the client's cache.
+// list reads the metadata of the topics from a broker.
 func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
-	req := kmsg.NewPtrMetadataRequest()
-	for _, name := range e.names() {
-		t := kmsg.NewMetadataRequestTopic()
-		t.Topic = &name
-		req.Topics = append(req.Topics, t)
-	}
-	resp, err := req.RequestWith(ctx, e.cl)
+	resp, err := core.Metadata(ctx, e.cl, e.names()...)
 	if err != nil {
-		return nil, fmt.Errorf("list topics: %w", err)
+		return nil, err
 	}
 	e.brokers = len(resp.Brokers)
 	existing := map[string]topicInfo{}
@@ -192,9 +187,7 @@ func (e *ensurer) list(ctx context.Context) (map[string]topicInfo, error) {
 				f.err = err
 			}
 		}
-		if t.Topic != nil {
-			existing[*t.Topic] = f
-		}
+		existing[*t.Topic] = f
 	}
 	for _, name := range e.names() {
 		if _, ok := existing[name]; !ok {

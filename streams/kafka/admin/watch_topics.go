@@ -9,10 +9,10 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/core"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -44,22 +44,15 @@ func (a *Admin) WatchTopics(ctx context.Context, roles ...schemas.Role) error {
 	return nil
 }
 
-// listTopics asks a broker for the ids of topics. kadm's ListTopics fails for all topics if the login may not describe
-// one of them.
+// listTopics asks a broker for the ids of topics.
 func (a *Admin) listTopics(ctx context.Context, names []string) (kadm.TopicDetails, error) {
-	req := kmsg.NewPtrMetadataRequest()
-	for i := range names {
-		req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &names[i]})
-	}
-	resp, err := req.RequestWith(ctx, a.cl)
+	resp, err := core.Metadata(ctx, a.cl, names...)
 	if err != nil {
 		return nil, err
 	}
 	now := kadm.TopicDetails{}
 	for _, t := range resp.Topics {
-		if t.Topic != nil {
-			now[*t.Topic] = kadm.TopicDetail{Topic: *t.Topic, ID: t.TopicID, Err: kerr.ErrorForCode(t.ErrorCode)}
-		}
+		now[*t.Topic] = kadm.TopicDetail{Topic: *t.Topic, ID: t.TopicID, Err: kerr.ErrorForCode(t.ErrorCode)}
 	}
 	return now, nil
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/internal/core"
@@ -170,19 +169,14 @@ func (a *Admin) extents(ctx context.Context, topics []schemas.Topic) (map[schema
 	if err != nil {
 		return nil, err
 	}
-	// kadm would answer from a cache that may be seconds old, and may hold a deleted topic.
-	req := kmsg.NewPtrMetadataRequest()
-	for i := range names {
-		req.Topics = append(req.Topics, kmsg.MetadataRequestTopic{Topic: &names[i]})
-	}
-	resp, err := req.RequestWith(ctx, a.cl)
+	resp, err := core.Metadata(ctx, a.cl, names...)
 	if err != nil {
 		return nil, err
 	}
 	all := map[schemas.Topic]schemas.OffsetRange{}
 	for _, t := range resp.Topics {
 		switch err := kerr.ErrorForCode(t.ErrorCode); {
-		case t.Topic == nil, err == kerr.UnknownTopicOrPartition: //nolint:errorlint // as the client returns it
+		case err == kerr.UnknownTopicOrPartition: //nolint:errorlint // as the client returns it
 		case err != nil:
 			return nil, fmt.Errorf("%s: %w", *t.Topic, err)
 		default:
