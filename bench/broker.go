@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -127,55 +126,6 @@ func runWhile(ctx context.Context, p service, f func(context.Context) error) err
 		return f(ctx)
 	})
 	return group.Wait()
-}
-
-// stopwatch measures the time from the begin of the first of n calls to the end of the n-th.
-type stopwatch struct {
-	n           int64
-	begun, done atomic.Int64
-	first       time.Time
-	took        chan time.Duration
-}
-
-func newStopwatch(n int) *stopwatch {
-	return &stopwatch{n: int64(n), took: make(chan time.Duration, 1)}
-}
-
-func (l *stopwatch) begin() {
-	if l.begun.Add(1) == 1 {
-		l.first = time.Now()
-	}
-}
-
-// end is called once for each begin. The goroutine that ends the n-th call may read first: the n calls that ended
-// happened after it was set.
-func (l *stopwatch) end() {
-	if l.done.Add(1) == l.n {
-		l.took <- time.Since(l.first)
-	}
-}
-
-// stallTimeout is how long a measurement may make no progress before it fails.
-const stallTimeout = 30 * time.Second
-
-// wait waits for the last call and returns the time that the calls took.
-func (l *stopwatch) wait(ctx context.Context) (time.Duration, error) {
-	look := time.NewTicker(stallTimeout)
-	defer look.Stop()
-	for before := int64(-1); ; {
-		select {
-		case took := <-l.took:
-			return took, nil
-		case <-look.C:
-			now := l.done.Load()
-			if now == before {
-				return 0, fmt.Errorf("no progress for %v at record %d of %d", stallTimeout, now, l.n)
-			}
-			before = now
-		case <-ctx.Done():
-			return 0, ctx.Err()
-		}
-	}
 }
 
 // copierConfig returns the configuration of the copier's Pool as cmd/app derives it from the default settings, for the

@@ -68,7 +68,8 @@ func (r *runner) runSide(ctx context.Context, name string, s side) (res sideResu
 	if err != nil {
 		return res, 0, err
 	}
-	seconds, out, err := runTimed(ctx, []string{objectsVariable + "=" + objectsKey}, r.cfg.Self, "child", name, string(options))
+	env := []string{objectsVariable + "=" + objectsKey}
+	seconds, out, err := runTimed(ctx, env, r.cfg.Self, "child", name, string(options))
 	if err != nil {
 		return res, 0, err
 	}

@@ -118,7 +118,8 @@ const (
   min_insert_block_size_bytes = 0, async_insert = 0, optimize_on_insert = 0`
 
 	contentOf = `sipHash128(place * 2 + s)::FixedString(16) AS id, unhex(hex(sipHash128(place, 1))) AS md5,
-  addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), place % 10) + cityHash64(place * 2 + s) % 2419200 AS happened`
+  addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), place % 10)
+    + cityHash64(place * 2 + s) % 2419200 AS happened`
 
 	itemOf = "concat('space-', leftPad(toString(intDiv(place, {rows} / 100)), 2, '0'))," +
 		" concat('img-', leftPad(toString(place), 9, '0'), '.tif')"

@@ -26,7 +26,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// adoptSettle is reconcile.settle of the job adopt.
+// adoptSettle is reconcile.settle of the job import.
 const adoptSettle = 500 * time.Millisecond
 
 // reconcile runs a round over the space, which adopts all files.
@@ -154,7 +154,7 @@ func (j *job) check(ctx context.Context) (res sideResult, err error) {
 		return res, err
 	}
 	res = sideResult{Records: int64(j.Items), Seconds: time.Since(start).Seconds()}
-	_, err = j.waitRecorded(ctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Verified) })
+	_, err = j.waitRecorded(ctx, j.Items, 0, func(n read.CopyCount) uint64 { return n.Verified })
 	return res, err
 }
 
@@ -168,7 +168,7 @@ func (j *job) recordFiles(ctx context.Context) error {
 	target := inventory.Target{Account: mainAccount, Store: primary, Space: space, Now: time.Now()}
 	var changes []schemas.Message
 	for i := range j.Items {
-		name := j.file(i)
+		name := filepath.Join(j.Dir, "store-"+primary, item(i))
 		info, err := os.Stat(name)
 		if err != nil {
 			return err
@@ -188,15 +188,13 @@ func (j *job) recordFiles(ctx context.Context) error {
 	if err := producer.Publish(ctx, changes...); err != nil {
 		return err
 	}
-	_, err = j.waitRecorded(ctx, j.Items, 0, func(_ string, n copyCounts) int { return int(n.Live) })
+	_, err = j.waitRecorded(ctx, j.Items, 0, func(n read.CopyCount) uint64 { return n.Live })
 	return err
 }
 
-func (j *job) file(i int) string { return filepath.Join(j.Dir, "store-"+primary, item(i)) }
-
-// change stores the items at changeRate and returns the p99 delay of their copies as the result's Seconds. The delay of a
-// copy runs from the Change to the end of its copy, as the log of results has it. The items of the first second are not
-// counted because the consumer groups are still forming.
+// change stores the items at changeRate, each with two copies, and returns the p99 delay of the copies as the result's
+// Seconds. A delay runs from the Change to the end of its copy, as the log of results has it. The items of the first
+// second are not counted because the consumer groups are still forming.
 func (j *job) change(ctx context.Context) (res sideResult, err error) {
 	put := func(first, n int) error {
 		start := time.Now()
@@ -208,19 +206,14 @@ func (j *job) change(ctx context.Context) (res sideResult, err error) {
 		})
 	}
 	copied := func(n int) error {
-		_, err := j.waitRecorded(ctx, n, 0, func(id string, n copyCounts) int {
-			if id == primary {
-				return 0
-			}
-			return int(n.Live)
-		})
+		_, err := j.waitRecorded(ctx, 3*n, 0, func(n read.CopyCount) uint64 { return n.Live })
 		return err
 	}
-	if err := errors.Join(put(0, changeRate), copied(2*changeRate)); err != nil {
+	if err := errors.Join(put(0, changeRate), copied(changeRate)); err != nil {
 		return res, err
 	}
 	since := time.Now()
-	if err := errors.Join(put(changeRate, j.Items), copied(2*(changeRate+j.Items))); err != nil {
+	if err := errors.Join(put(changeRate, j.Items), copied(changeRate+j.Items)); err != nil {
 		return res, err
 	}
 	delays, err := read.PairDelays(ctx, j.app.DB(), mainAccount, since)

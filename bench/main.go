@@ -29,8 +29,8 @@ func (r *runner) main() ([]figure, error) {
 		{fmt.Sprintf("main job: %s files stored, copied twice, all checked: fsync, all on record", count(len(files))), "s",
 			"rclone copy x3, check --download x2: no fsync, no records", atMost(60),
 			func(ctx context.Context) (measurement, error) { return r.mainJob(ctx, dir, len(files)) }},
-		{fmt.Sprintf("deletes: of one destination, on record within %.0f s", r.amounts.window.Seconds()), "deletes/s", "", atLeast(200),
-			r.deletes},
+		{fmt.Sprintf("deletes: of one destination, on record within %.0f s", r.amounts.window.Seconds()), "deletes/s", "",
+			atLeast(200), r.deletes},
 		{fmt.Sprintf("changes: until the end of the copy, p99 at %d/s", changeRate), "s", "", atMost(1), r.copyDelay},
 	}, nil
 }

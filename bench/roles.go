@@ -56,7 +56,7 @@ type rolesSide struct {
 }
 
 const (
-	primary = "1"
+	primary = source
 	// clientCalls is the number of concurrent calls of the client, as in the demo.
 	clientCalls = 128
 	// expectedFile is the file that identifies the tree to check.
@@ -247,7 +247,7 @@ func (j *job) store(ctx context.Context) (res sideResult, err error) {
 		return res, err
 	}
 	if _, err := j.waitRecorded(ctx, 3*len(files), 0,
-		func(_ string, n copyCounts) int { return int(n.Verified) }); err != nil {
+		func(n read.CopyCount) uint64 { return n.Verified }); err != nil {
 		return res, err
 	}
 	return sideResult{Records: int64(len(files)), Seconds: time.Since(start).Seconds()}, nil
@@ -265,7 +265,7 @@ func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 		return res, err
 	}
 	if _, err := j.waitRecorded(ctx, j.Items, 0,
-		func(id string, n copyCounts) int { return ofSecondStore(id, n.Verified) }); err != nil {
+		func(n read.CopyCount) uint64 { return inSecond(n, n.Verified) }); err != nil {
 		return res, err
 	}
 	start := time.Now()
@@ -278,7 +278,7 @@ func (j *job) delete(ctx context.Context) (res sideResult, err error) {
 	})
 	group.Go(func() error {
 		done, err := j.waitRecorded(gctx, j.Items, j.Window,
-			func(id string, n copyCounts) int { return ofSecondStore(id, n.Tombstones) })
+			func(n read.CopyCount) uint64 { return inSecond(n, n.Tombstones) })
 		res = sideResult{Records: int64(done), Seconds: time.Since(start).Seconds()}
 		return err
 	})
@@ -304,15 +304,12 @@ func fillFiles(dir string, n int, first []byte) error {
 	return nil
 }
 
-// copyCounts counts the copies in one store by state.
-type copyCounts struct{ Live, Verified, Tombstones uint64 }
-
-// ofSecondStore returns n for the second store and 0 for the others.
-func ofSecondStore(id string, n uint64) int {
-	if id != "2" {
+// inSecond returns v if n counts copies in the second store, and 0 otherwise.
+func inSecond(n read.CopyCount, v uint64) uint64 {
+	if n.Store != destination {
 		return 0
 	}
-	return int(n) //nolint:gosec // a few
+	return v
 }
 
 // forEach calls do for n items concurrently and returns when Kafka has acknowledged all changes.
@@ -346,12 +343,12 @@ const progressTimeout = 90 * time.Second
 // waitRecorded polls the recorded copies until the sum over all stores is n. With a window it also returns at the end
 // of the window if the sum is not 0. It returns the sum.
 func (j *job) waitRecorded(
-	ctx context.Context, n int, window time.Duration, of func(id string, n copyCounts) int,
+	ctx context.Context, n int, window time.Duration, of func(read.CopyCount) uint64,
 ) (done int, err error) {
 	return waitCount(ctx, n, window, func() (sum int, err error) {
 		stores, err := read.CopyCounts(ctx, j.app.DB(), mainAccount)
 		for _, c := range stores {
-			sum += of(c.Store, copyCounts{c.Live, c.Verified, c.Tombstones})
+			sum += int(of(c)) //nolint:gosec // a few
 		}
 		return sum, err
 	})

@@ -69,9 +69,12 @@ func TestPeerAbsent(t *testing.T) {
 func TestPeerFails(t *testing.T) {
 	need.Integration(t)
 	for name, tt := range map[string]struct{ area, row, program, script, want string }{
-		"it fails":              {"runtime", "a process a side", watermill, "echo no luck >&2; exit 7", "exit status 7: no luck"},
-		"a rate of nothing":     {"runtime", "a process a side", watermill, `echo '{"records":5000,"seconds":0}'`, "invalid result: 0 s"},
-		"it digests too few":    {"storage", "in memory: .* read", "rclone", "echo d41d8cd98f one.tif", "printed digests of 1 of 100"},
+		"it fails": {"runtime", "a process a side", watermill, "echo no luck >&2; exit 7",
+			"exit status 7: no luck"},
+		"it reports nonsense": {"runtime", "a process a side", watermill, `echo '{"records":5000,"seconds":0}'`,
+			"invalid result: 0 s"},
+		"it digests too few": {"storage", "in memory: .* read", "rclone", "echo d41d8cd98f one.tif",
+			"printed digests of 1 of 100"},
 		"it copies too few":     {"storage", "in memory: .* copied", "rclone", "exit 0", "rclone copied 0 of 100 items"},
 		"it finds no differing": {"sweep", "^pairs", "rclone", "exit 0", "did not report 1 differences found"},
 	} {

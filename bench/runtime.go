@@ -92,20 +92,32 @@ type consumeSide struct {
 }
 
 func (s *consumeSide) run(ctx context.Context) (res sideResult, err error) {
-	l := newStopwatch(s.Records)
+	var (
+		begun, done atomic.Int64
+		first       time.Time
+	)
+	took := make(chan time.Duration, 1)
 	p, err := newPool(s.Broker, copierConfig(schemas.Role(s.Group), schemas.DuplicationHigh),
 		func(context.Context, *schemas.Delivery) ([]schemas.Message, error) {
-			l.begin()
-			l.end()
+			if begun.Add(1) == 1 {
+				first = time.Now()
+			}
+			if done.Add(1) == int64(s.Records) { // all others have ended: first is set
+				took <- time.Since(first)
+			}
 			return nil, nil
 		})
 	if err != nil {
 		return res, err
 	}
 	err = runWhile(ctx, p, func(ctx context.Context) error {
-		took, err := l.wait(ctx)
-		res = sideResult{Records: int64(s.Records), Seconds: took.Seconds()}
-		return err
+		select {
+		case all := <-took:
+			res = sideResult{Records: int64(s.Records), Seconds: all.Seconds()}
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	})
 	return res, err
 }
@@ -168,8 +180,8 @@ func newProber(broker string) (*prober, error) {
 }
 
 // message returns probe i with the current time.
-func (p *prober) message(account string, i int) schemas.Message {
-	return command(schemas.DuplicationHigh, account, i, strconv.FormatInt(int64(time.Since(p.started)), 10))
+func (p *prober) message(i int) schemas.Message {
+	return command(schemas.DuplicationHigh, mainAccount, i, strconv.FormatInt(int64(time.Since(p.started)), 10))
 }
 
 // observe records the latency of d. It ignores messages that are not probes: they have no cause.
@@ -187,29 +199,25 @@ func (p *prober) observe(d *schemas.Delivery) {
 	}
 }
 
-// probeLoad is n messages of one account, one per interval.
-type probeLoad struct {
-	n       int
-	every   time.Duration
-	account string
-}
-
 // publishers is the maximum number of probes that are being published at the same time.
 const publishers = 256
 
-// p99 publishes probes at their interval, without waiting for earlier ones, and returns the p99 of their latencies in
+// probeInterval is the time between two probes.
+const probeInterval = 4 * time.Millisecond
+
+// p99 publishes n probes at their interval, without waiting for earlier ones, and returns the p99 of their latencies in
 // milliseconds.
-func (p *prober) p99(ctx context.Context, o probeLoad) (float64, error) {
+func (p *prober) p99(ctx context.Context, n int) (float64, error) {
 	p.mu.Lock()
-	p.took, p.want, p.all = nil, o.n, make(chan struct{})
+	p.took, p.want, p.all = nil, n, make(chan struct{})
 	all := p.all
 	p.mu.Unlock()
 	group, publishing := errgroup.WithContext(ctx)
 	group.SetLimit(publishers)
 	start := time.Now()
-	for i := 0; i < o.n && publishing.Err() == nil; i++ {
-		sleep(publishing, time.Until(start.Add(time.Duration(i)*o.every)))
-		group.Go(func() error { return p.producer.Publish(publishing, p.message(o.account, i%keys)) })
+	for i := 0; i < n && publishing.Err() == nil; i++ {
+		sleep(publishing, time.Until(start.Add(time.Duration(i)*probeInterval)))
+		group.Go(func() error { return p.producer.Publish(publishing, p.message(i%keys)) })
 	}
 	if err := group.Wait(); err != nil {
 		return 0, err
@@ -236,115 +244,90 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// warmUp returns the first probes. By the time they are handled, the consumer group has formed.
-func warmUp(account string) probeLoad {
-	return probeLoad{n: 20, every: 10 * time.Millisecond, account: account}
-}
-
-// latency starts a broker, a Pool and a prober and calls once. The Pool passes each message to h.
-func (r *runner) latency(
-	ctx context.Context, pc kafka.PoolConfig, h func(context.Context, *prober, *schemas.Delivery),
-	once func(context.Context, *testBroker, *prober) error,
-) error {
-	g, err := r.newBroker(ctx)
-	if err != nil {
-		return err
-	}
-	defer g.close()
-	p, err := newProber(g.addr)
-	if err != nil {
-		return err
-	}
-	defer p.producer.Close()
-	pool, err := newPool(g.addr, pc, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-		h(ctx, p, d)
-		return nil, nil
-	})
-	if err != nil {
-		return err
-	}
-	return runWhile(ctx, pool, func(ctx context.Context) error {
-		if _, err := p.p99(ctx, warmUp(mainAccount)); err != nil {
+// beside measures the p99 from just before a message of class high is published until its task of 1 ms is done, first
+// on an idle Pool, which is the peer, and then while load runs. load calls probe when its messages are queued; handled
+// counts the messages that the Pool has handled.
+func (r *runner) beside(
+	ctx context.Context, topics []schemas.Topic,
+	load func(ctx context.Context, g *testBroker, handled *atomic.Int64, probe func(context.Context) error) error,
+) (m measurement, err error) {
+	once := func() error {
+		g, err := r.newBroker(ctx)
+		if err != nil {
 			return err
 		}
-		return once(ctx, g, p)
-	})
-}
-
-// probeInterval is the time between two probes under a flood.
-const probeInterval = 4 * time.Millisecond
-
-// classes measures the p99 from just before a message of class high is published until its task of 1 ms is done, while
-// a flood of class low is queued. The peer is the same measurement without the flood.
-func (r *runner) classes(ctx context.Context) (m measurement, err error) {
-	record, err := flood(schemas.DuplicationLow, mainAccount)
-	if err != nil {
-		return m, err
-	}
-	urgent := probeLoad{n: r.amounts.probes, every: probeInterval, account: mainAccount}
-	pc := copierConfig(schemas.RoleCopier, schemas.DuplicationHigh, schemas.DuplicationLow)
-	for range r.amounts.rounds {
-		err := r.latency(ctx, pc, sleepAndObserve, func(ctx context.Context, g *testBroker, p *prober) error {
-			idle, err := p.p99(ctx, urgent)
+		defer g.close()
+		p, err := newProber(g.addr)
+		if err != nil {
+			return err
+		}
+		defer p.producer.Close()
+		var handled atomic.Int64
+		pool, err := newPool(g.addr, copierConfig(schemas.RoleCopier, topics...),
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				sleep(ctx, time.Millisecond) // as if for a store
+				p.observe(d)
+				handled.Add(1)
+				return nil, nil
+			})
+		if err != nil {
+			return err
+		}
+		return runWhile(ctx, pool, func(ctx context.Context) error {
+			if _, err := p.p99(ctx, 50); err != nil { // then the consumer group has formed
+				return err
+			}
+			idle, err := p.p99(ctx, r.amounts.probes)
 			if err != nil {
 				return err
 			}
+			m.peers = append(m.peers, idle)
+			return load(ctx, g, &handled, func(ctx context.Context) error {
+				ms, err := p.p99(ctx, r.amounts.probes)
+				m.ours = append(m.ours, ms)
+				return err
+			})
+		})
+	}
+	for range r.amounts.rounds {
+		if err := once(); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
+}
+
+// classes measures class high while a flood of class low is queued.
+func (r *runner) classes(ctx context.Context) (measurement, error) {
+	record, err := flood(schemas.DuplicationLow, mainAccount)
+	if err != nil {
+		return measurement{}, err
+	}
+	return r.beside(ctx, []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow},
+		func(ctx context.Context, g *testBroker, _ *atomic.Int64, probe func(context.Context) error) error {
 			if err := g.fill(ctx, r.amounts.flood, record); err != nil {
 				return err
 			}
-			flooded, err := p.p99(ctx, urgent)
-			m.ours, m.peers = append(m.ours, flooded), append(m.peers, idle)
-			return err
+			return probe(ctx)
 		})
-		if err != nil {
-			return m, err
-		}
-	}
-	return m, nil
 }
 
-func sleepAndObserve(ctx context.Context, p *prober, d *schemas.Delivery) {
-	sleep(ctx, time.Millisecond) // as if for a store
-	p.observe(d)
-}
-
-// tenants measures the same p99 for messages of one account while another account keeps a fixed number of messages
-// queued ahead of them. The scheduler cannot see messages beyond the Pool's window in a partition.
-func (r *runner) tenants(ctx context.Context) (m measurement, err error) {
+// tenants measures one account while another keeps a fixed number of messages queued ahead of it. The scheduler cannot
+// see messages beyond the Pool's window in a partition.
+func (r *runner) tenants(ctx context.Context) (measurement, error) {
 	record, err := flood(schemas.DuplicationHigh, floodAccount)
 	if err != nil {
-		return m, err
+		return measurement{}, err
 	}
-	ours := probeLoad{n: r.amounts.probes, every: probeInterval, account: mainAccount}
-	pc := copierConfig(schemas.RoleCopier, schemas.DuplicationHigh)
-	for range r.amounts.rounds {
-		var handled atomic.Int64 // includes the probes, which are few
-		h := func(ctx context.Context, p *prober, d *schemas.Delivery) {
-			sleepAndObserve(ctx, p, d)
-			handled.Add(1)
-		}
-		err := r.latency(ctx, pc, h, func(ctx context.Context, g *testBroker, p *prober) error {
-			idle, err := p.p99(ctx, ours)
-			if err != nil {
-				return err
-			}
-			stand := &sustainedFlood{g: g, record: record, handled: &handled, n: r.amounts.sustained}
+	return r.beside(ctx, []schemas.Topic{schemas.DuplicationHigh},
+		func(ctx context.Context, g *testBroker, handled *atomic.Int64, probe func(context.Context) error) error {
+			stand := &sustainedFlood{g: g, record: record, handled: handled, n: r.amounts.sustained,
+				sent: int(handled.Load())} // the first probes are not of the flood
 			if err := stand.topUp(ctx); err != nil {
 				return err
 			}
-			var flooded float64
-			err = runWhile(ctx, stand, func(ctx context.Context) (err error) {
-				flooded, err = p.p99(ctx, ours)
-				return err
-			})
-			m.ours, m.peers = append(m.ours, flooded), append(m.peers, idle)
-			return err
+			return runWhile(ctx, stand, probe)
 		})
-		if err != nil {
-			return m, err
-		}
-	}
-	return m, nil
 }
 
 // sustainedFlood keeps n records queued ahead of the probes.

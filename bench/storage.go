@@ -284,29 +284,19 @@ func timeConcurrent(n int, do func(i int) error) (seconds float64, err error) {
 func plainPut(path string, content []byte) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o777); err != nil {
-		return fmt.Errorf("make a directory: %w", err)
+		return err
 	}
 	f, err := os.CreateTemp(dir, ".tmp")
 	if err != nil {
-		return fmt.Errorf("make a file: %w", err)
+		return err
 	}
-	defer f.Close()
-	if _, err := f.Write(content); err != nil {
-		return fmt.Errorf("write a file: %w", err)
-	}
-	if err := f.Sync(); err != nil {
-		return fmt.Errorf("sync a file: %w", err)
-	}
-	if err := os.Rename(f.Name(), path); err != nil {
-		return fmt.Errorf("rename a file: %w", err)
+	_, err = f.Write(content)
+	if err := errors.Join(err, f.Sync(), f.Close(), os.Rename(f.Name(), path)); err != nil {
+		return err
 	}
 	d, err := os.Open(dir)
 	if err != nil {
-		return fmt.Errorf("open a directory: %w", err)
+		return err
 	}
-	defer d.Close()
-	if err := d.Sync(); err != nil {
-		return fmt.Errorf("sync a directory: %w", err)
-	}
-	return nil
+	return errors.Join(d.Sync(), d.Close())
 }

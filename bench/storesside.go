@@ -113,8 +113,8 @@ func (s *storesSide) each(
 	return n, err
 }
 
-// readItem reads an item in the listed version, digests it with md5 and sha256, and compares the result with the store's
-// own digests.
+// readItem reads an item in the listed version, digests it with md5 and sha256, and compares the result with the
+// store's own digests.
 func readItem(ctx context.Context, source storage.Store, o storage.Object, digests *digest.Pool) error {
 	body, o, err := source.Open(ctx, space, o.Item, o.Version)
 	if err != nil {

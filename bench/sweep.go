@@ -131,7 +131,8 @@ func (s *pairsSide) run(ctx context.Context) (res sideResult, err error) {
 	if err != nil {
 		return res, err
 	}
-	return runRound(ctx, sweeper, pages, s.Items, s.Differing, s.Items-s.Differing)
+	seconds, err := runRound(ctx, sweeper, pages, s.Differing, s.Items-s.Differing)
+	return sideResult{Records: int64(s.Items), Seconds: seconds}, err
 }
 
 // reconcileSide runs one round of a sweep over a generated listing, of which some items have no record.
@@ -164,7 +165,8 @@ func (s *reconcileSide) run(ctx context.Context) (res sideResult, err error) {
 	if err != nil {
 		return res, err
 	}
-	return runRound(ctx, sweeper, pages, s.Items, s.Differing, s.Items)
+	seconds, err := runRound(ctx, sweeper, pages, s.Differing, s.Items)
+	return sideResult{Records: int64(s.Items), Seconds: seconds}, err
 }
 
 // newSweeper returns a Sweeper with the default configuration and without checkpoints of earlier rounds. It publishes
@@ -177,20 +179,20 @@ func newSweeper() (*sweep.Sweeper, error) {
 	})
 }
 
-// runRound runs one round, which must find exactly the differences that there are.
+// runRound runs one round, which must find exactly the differences that there are, and returns the seconds it took.
 func runRound(
-	ctx context.Context, sweeper *sweep.Sweeper, pages sweep.Sweep, items, differing, equal int,
-) (res sideResult, err error) {
+	ctx context.Context, sweeper *sweep.Sweeper, pages sweep.Sweep, differing, equal int,
+) (seconds float64, err error) {
 	start := time.Now()
 	results, err := sweeper.Rounds(ctx, []sweep.Split{{Sweep: "bench", Name: space, Account: mainAccount, Pages: pages,
 		Lag: func(context.Context) (int64, error) { return 0, nil }, Start: start}})
 	if err != nil {
-		return res, err
+		return 0, err
 	}
 	if r := results[0]; r.Emitted != int64(differing) || r.Counts["equal"] != int64(equal) {
 		err = fmt.Errorf("found %d differences, not %d, and want %d equal items: %v", r.Emitted, differing, equal, r.Counts)
 	}
-	return sideResult{Records: int64(items), Seconds: time.Since(start).Seconds()}, err
+	return time.Since(start).Seconds(), err
 }
 
 // onePair is a policy that copies every space from source to destination.
