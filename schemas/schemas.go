@@ -77,8 +77,6 @@ type Delivery struct {
 	Value   []byte
 	Headers []Header
 	Body    Body
-	// Hash is Hash of the value of the record, even if Value is not set; 0 means unknown.
-	Hash uint64
 	// Attempt counts the attempts, this one included. It begins at 1.
 	Attempt int
 	// Waits counts the deliveries that ended in class wait. WaitsBy counts those that have a cause, by cause.
@@ -104,8 +102,7 @@ func (d *Delivery) WaitsFor(cause string) int {
 	return n
 }
 
-// Hash returns the hash of the value of a record: XXH64 with seed 0. It returns 1 instead of 0, because 0 means
-// unknown. Rows store it to identify the bytes that they were made from.
+// Hash returns a hash that is never 0: XXH64 with seed 0, and 1 instead of 0.
 func Hash(value []byte) uint64 { return max(1, xxhash.Sum64(value)) }
 
 // An OffsetRange is the range of offsets that each partition of a topic holds at one moment.

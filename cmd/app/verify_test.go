@@ -132,9 +132,9 @@ func (v *verified) prove() string {
 	}
 	p := proofs[0]
 	s := fmt.Sprintf("%d records, %d messages, %d rows", p.Records, p.Messages, p.Rows)
-	for i, d := range []verify.Discrepancy{p.Missing, p.Doubled, p.Extra, p.Displaced, p.Altered} {
+	for i, d := range []verify.Discrepancy{p.Missing, p.Doubled, p.Extra, p.Altered} {
 		if d.Messages > 0 {
-			s += fmt.Sprintf(", %s %d at %d", []string{"missing", "doubled", "extra", "displaced", "altered"}[i], d.Messages,
+			s += fmt.Sprintf(", %s %d at %d", []string{"missing", "doubled", "extra", "altered"}[i], d.Messages,
 				d.Ranges[0].First)
 		}
 	}

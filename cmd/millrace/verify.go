@@ -38,16 +38,16 @@ func newVerify() *cobra.Command {
 		Short: "Compare the records of Kafka with the rows of ClickHouse: ids, bytes and rows",
 		Long: `Reads each topic once up to its present end, and its tables and their views once. Findings are
 
-  - messages without a row, with several rows, or with a row in the wrong month,
+  - messages without a row, or with several rows,
   - rows without a message,
-  - rows that differ from what was stored, or from the bytes in Kafka,
+  - rows that differ from what was stored, or from their records in Kafka,
   - tables that lack committed records, because they were emptied or restored,
   - records that Kafka removed before they were stored,
   - records that 'millrace rebuild' reported as lost, until they are accepted.
 
 An id at two offsets counts as one message. These are reported and are no findings: dead letters of the sink, records
-that its group has not committed (--strict makes them findings), rows with records that retention removed from Kafka,
-and rows that were stored before rows had hashes.
+that its group has not committed (--strict makes them findings), and rows with records that retention removed from
+Kafka.
 
 With --manifest the command rebuilds the state of every copy from audit_log and bit_log in a temporary table, and
 reports the copies that differ from it, by column.

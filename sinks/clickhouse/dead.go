@@ -182,21 +182,21 @@ func headerColumn[C proto.ColumnOf[string]](
 func deadTopicTables() []topicTable {
 	letters, results := deadLetters(), duplicationLog()
 	return []topicTable{
-		{letters.name, letters.columnTypes(), func(batch []*schemas.Delivery) ([]monthBatch, error) {
-			rows := make([]row[deadLetter], len(batch))
-			for i, d := range batch {
+		{letters.name, letters.columnTypes(), func(records []*schemas.Delivery) (batch, error) {
+			rows := make([]row[deadLetter], len(records))
+			for i, d := range records {
 				rows[i] = row[deadLetter]{d, readDead(d)}
 			}
-			return letters.monthBatches(rows)
+			return letters.batch(rows)
 		}},
-		{results.name, results.columnTypes(), func(batch []*schemas.Delivery) ([]monthBatch, error) {
+		{results.name, results.columnTypes(), func(records []*schemas.Delivery) (batch, error) {
 			var rows []row[*pb.DuplicationResult]
-			for _, d := range batch {
+			for _, d := range records {
 				if l := readDead(d); l.isCommand() {
 					rows = append(rows, row[*pb.DuplicationResult]{d, l.result(d)})
 				}
 			}
-			return results.monthBatches(rows)
+			return results.batch(rows)
 		}},
 	}
 }

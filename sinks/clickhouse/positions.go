@@ -126,8 +126,8 @@ func gaps(committed map[schemas.Role][]schemas.Progress, positions map[PositionK
 	return all
 }
 
-// positionTime is the time of rows of positions in logs. Other rows have earlier times, so these rows have a month,
-// and a partition of the table, of their own.
+// positionTime is the time of rows of positions in logs. Other rows have earlier years, so these rows have a
+// partition of the table of their own.
 var positionTime = time.Date(2299, 12, 1, 0, 0, 0, 0, time.UTC)
 
 // ReadPositions reads the positions in some tables.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/ClickHouse/ch-go/proto"
@@ -75,38 +76,55 @@ func (s *Sink) Topics() []schemas.Topic {
 // Store stores records of one partition, in the order of their offsets. If a record cannot become a row, Store
 // stores nothing and returns a *RowError of class permanent. Every other error is of class unavailable: the caller
 // must store the same records again.
-func (s *Sink) Store(ctx context.Context, batch []*schemas.Delivery) error {
-	if len(batch) == 0 {
+func (s *Sink) Store(ctx context.Context, records []*schemas.Delivery) error {
+	if len(records) == 0 {
 		return nil
 	}
-	topic, from := batch[0].Topic, source{topicPartition{batch[0].From, batch[0].Partition}, batch[0].Incarnation}
-	first, last := batch[0].Offset, batch[len(batch)-1].Offset
+	topic, from := records[0].Topic, source{topicPartition{records[0].From, records[0].Partition}, records[0].Incarnation}
+	first, last := records[0].Offset, records[len(records)-1].Offset
 	tables := s.tables[topic]
 	if tables == nil {
 		return retry.Permanent(fmt.Errorf("store records of %s: no table stores the topic", topic))
 	}
-	var batches []monthBatch
-	for _, f := range tables {
-		more, err := f.batches(batch)
-		if err != nil {
-			return err
-		}
-		batches = append(batches, more...)
-	}
-	fresh := s.takeProgress(from.topicPartition, progress{from.incarnation, first})
-	allNew := true
+	batches := make([]batch, len(tables))
 	defer func() {
-		for _, c := range batches {
-			c.release()
+		for _, b := range batches {
+			if b.release != nil {
+				b.release()
+			}
 		}
 	}()
-	for i := range batches {
-		isNew, err := s.insert(ctx, &batches[i], from, fresh)
-		if err != nil {
-			return Classify(fmt.Errorf("store %s/%d@%d-%d in %s: %w",
-				from.topic, from.partition, first, last, batches[i].table, err))
+	for i, f := range tables {
+		var err error
+		if batches[i], err = f.encode(records); err != nil {
+			return err
 		}
-		allNew = allNew && isNew
+	}
+	allNew := true
+	failed := func(table string, err error) error {
+		return Classify(fmt.Errorf("store %s/%d@%d-%d in %s: %w", from.topic, from.partition, first, last, table, err))
+	}
+	if !s.takeProgress(from.topicPartition, progress{from.incarnation, first}) {
+		for i, f := range tables {
+			missing, err := s.missing(ctx, &batches[i], from, records)
+			if err != nil {
+				return failed(f.table, err)
+			}
+			if len(missing) == len(records) {
+				continue
+			}
+			allNew = false
+			batches[i].release()
+			if batches[i], err = f.encode(missing); err != nil {
+				return err
+			}
+		}
+	}
+	// From here on nothing holds the messages: the blocks hold all their values in less memory.
+	for i := range batches {
+		if err := s.insert(ctx, &batches[i], from); err != nil {
+			return failed(batches[i].table, err)
+		}
 	}
 	if allNew && ctx.Err() == nil { // otherwise the partition may have been revoked meanwhile
 		s.mu.Lock()
@@ -147,55 +165,43 @@ func (s *Sink) takeProgress(at topicPartition, from progress) bool {
 	return ok && known == from
 }
 
-// insert stores the rows of a batch that the table lacks. isNew reports that the table had none of them. If it had
-// some, it may also have rows of the next batch.
-func (s *Sink) insert(ctx context.Context, c *monthBatch, from source, fresh bool) (isNew bool, err error) {
-	block, isNew := c.block, true
-	if !fresh {
-		missing, n, err := s.missingRows(ctx, c, from)
-		if err != nil || n == 0 {
-			return false, err
-		}
-		if n < len(c.rows) {
-			isNew = false
-			var release func()
-			if block, release, err = c.only(missing); err != nil {
-				return false, err
-			}
-			defer release()
-		}
+// insert stores the rows of a batch. Its parts, one for each year, are committed one by one: after an error any of them
+// may be stored.
+func (s *Sink) insert(ctx context.Context, b *batch, from source) error {
+	if len(b.rows) == 0 {
+		return nil
 	}
-	c.only = nil // releases the messages: the block holds all their values in less memory
-	first, end := int64(c.rows[0].off), int64(c.rows[len(c.rows)-1].off)+1
-	return isNew, s.db.Insert(ctx, Insertion{
-		Name:    insertName(s.db, c.table, from.topicPartition, first, end),
-		Into:    s.db.Name(c.into),
-		Columns: block,
+	first, end := int64(b.rows[0].off), int64(b.rows[len(b.rows)-1].off)+1
+	return s.db.Insert(ctx, Insertion{
+		Name:    insertName(s.db, b.table, from.topicPartition, first, end),
+		Into:    s.db.Name(b.into),
+		Columns: b.block,
 		// Keep equal rows apart: the view merges them, and storedIDs must find each offset.
 		Settings: append(insertSettings(), proto.Setting{Key: "optimize_on_insert", Value: "0"}),
 	})
 }
 
-// missingRows reads the table and reports which rows of a batch it lacks, and how many.
-func (s *Sink) missingRows(ctx context.Context, c *monthBatch, from source) (missing []bool, n int, err error) {
-	stored, err := storedIDs(ctx, s.db, c, from)
-	if err != nil {
-		return nil, 0, err
+// missing reads the table and returns the records of a batch without those whose rows it has.
+func (s *Sink) missing(
+	ctx context.Context, b *batch, from source, records []*schemas.Delivery,
+) ([]*schemas.Delivery, error) {
+	if len(b.rows) == 0 {
+		return records, nil
 	}
-	missing = make([]bool, len(c.rows))
-	for i, r := range c.rows {
+	stored, err := storedIDs(ctx, s.db, b, from)
+	if err != nil {
+		return nil, err
+	}
+	has := map[int64]bool{}
+	for _, r := range b.rows {
 		ids, used := stored[r.off]
-		if used && ids[r.id] {
-			continue
-		}
+		has[int64(r.off)] = ids[r.id]
 		if used && !ids[r.id] {
 			s.log.Error("detect reused offset", "cause", "the broker lost the end of its log and used the offset again",
-				"table", c.table, "topic", from.topic, "partition", from.partition, "offset", r.off)
+				"table", b.table, "topic", from.topic, "partition", from.partition, "offset", r.off)
 		}
-		missing[i] = true
-		n++
 	}
-	return missing, n, nil
+	return slices.DeleteFunc(slices.Clone(records), func(d *schemas.Delivery) bool { return has[d.Offset] }), nil
 }
 
 // insertName returns the prefix of the query ids of an insert of the rows [first, end) of a partition.
@@ -212,17 +218,18 @@ func insertSettings() []proto.Setting {
 		{Key: "deduplicate_insert", Value: "disable"},
 		{Key: "insert_deduplicate", Value: "0"},
 		{Key: "receive_timeout", Value: "30"},
+		{Key: "max_partitions_per_insert_block", Value: "100"}, // a table has 44
 		{Key: "send_logs_level", Value: "none"},
 	}
 }
 
 // storedIDs returns the ids that the table has at the offsets of a batch.
-func storedIDs(ctx context.Context, db *DB, c *monthBatch, from source) (map[uint64]map[[16]byte]bool, error) {
-	rows, err := db.Writer().Query(ctx, db.Name("SELECT off, id FROM {db}."+c.table)+
+func storedIDs(ctx context.Context, db *DB, b *batch, from source) (map[uint64]map[[16]byte]bool, error) {
+	rows, err := db.Writer().Query(ctx, db.Name("SELECT off, id FROM {db}."+b.table)+
 		" WHERE topic = ? AND inc = ? AND part = ? AND off BETWEEN ? AND ?"+
 		" AND ts BETWEEN fromUnixTimestamp64Milli(?, 'UTC') AND fromUnixTimestamp64Milli(?, 'UTC')",
 		string(from.topic), from.incarnation, uint16(from.partition),
-		c.rows[0].off, c.rows[len(c.rows)-1].off, c.min, c.max)
+		b.rows[0].off, b.rows[len(b.rows)-1].off, b.min, b.max)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
-	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -60,17 +59,17 @@ func TestReplay(t *testing.T) {
 func TestReplayFillsHoles(t *testing.T) {
 	t.Parallel()
 	all := clickhousetest.Changes(300)
-	for i, b := range all[:50] { // of the previous month
+	for i, b := range all[:50] { // of the previous year
 		c := b.(*pb.Change)
-		c.Time = timestamppb.New(clickhousetest.Epoch.AddDate(0, -1, 0).Add(time.Duration(i) * time.Minute))
+		c.Time = timestamppb.New(clickhousetest.Epoch.AddDate(-1, 0, 0).Add(time.Duration(i) * time.Minute))
 		c.Id = schemas.ChangeID(c)
 	}
 	batch := clickhousetest.Deliver(schemas.Changes, 0, all...)
 	for name, damage := range map[string]string{
-		"some rows":       "DELETE WHERE off < 50",
-		"rows of each":    "DELETE WHERE off % 7 = 0",
-		"a month":         "DROP PARTITION " + clickhousetest.Epoch.AddDate(0, -1, 0).Format("200601"),
-		"the other month": "DROP PARTITION " + clickhousetest.Epoch.Format("200601"),
+		"some rows":      "DELETE WHERE off < 50",
+		"rows of each":   "DELETE WHERE off % 7 = 0",
+		"a year":         "DROP PARTITION " + clickhousetest.Epoch.AddDate(-1, 0, 0).Format("2006"),
+		"the other year": "DROP PARTITION " + clickhousetest.Epoch.Format("2006"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,23 +143,37 @@ func TestReusedOffsetIsInserted(t *testing.T) {
 	}
 }
 
-func TestFifteenYearsInOneBatch(t *testing.T) {
+// A batch of events of any age is one INSERT of at most 43 parts.
+func TestAllYearsInOneBatch(t *testing.T) {
 	t.Parallel()
-	need.Full(t)
 	db := clickhousetest.Open(t)
 	var all []schemas.Body
-	for month := range 180 {
+	for month := range 361 * 12 { // 1900 to 2260
 		c := clickhousetest.Change("a", 0)
-		c.Time = timestamppb.New(clickhousetest.Epoch.AddDate(0, -month, 0))
+		c.Time = timestamppb.New(time.Date(1900, time.Month(1+month), 1, 0, 0, 0, 0, time.UTC))
 		c.Id = schemas.ChangeID(c)
 		all = append(all, c)
 	}
-	s := clickhouse.NewSink(db)
-	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, all...)); err != nil {
+	batch := clickhousetest.Deliver(schemas.Changes, 0, all...)
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
 		t.Fatal(err)
 	}
-	if got := clickhousetest.Count(t, db, "audit_log_v"); got != "180" {
-		t.Errorf("the view has %s rows, want 180", got)
+	partitions := clickhousetest.Value(t, db, "SELECT concat(toString(uniqExact(partition)), ' ', min(partition), ' ',"+
+		" max(partition)) FROM system.parts WHERE database = ? AND table = 'audit_log' AND active", db.Config().Database)
+	if partitions != "43 1999 2041" {
+		t.Errorf("the rows are in the partitions %s, want 43 from 1999 to 2041", partitions)
+	}
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil { // as if read again
+		t.Fatal(err)
+	}
+	proofs, err := clickhousetest.Verify(t, db, schemas.Changes,
+		clickhousetest.KafkaTopic{Records: batch, End: 4332, Committed: 4332})
+	if want := "audit_log: 4332 records, 4332 messages, 4332 rows"; err != nil ||
+		clickhousetest.Describe(proofs[0]) != want {
+		t.Errorf("got %s, %v, want %s", clickhousetest.Describe(proofs[0]), err, want)
+	}
+	if got := clickhousetest.Count(t, db, "audit_log"); got != "4332" {
+		t.Errorf("the table has %s rows, want 4332: what had landed was inserted again", got)
 	}
 }
 
@@ -382,9 +395,19 @@ func TestLateAttempt(t *testing.T) {
 	}
 }
 
+// An INSERT of rows of several years is several parts, which are committed one by one. Whatever has landed of an INSERT
+// that failed, the next one inserts the rest.
 func TestStoreFails(t *testing.T) {
 	t.Parallel()
-	for name, mode := range map[string]int32{"not persisted": failedNotPersisted, "but persisted": failedButPersisted} {
+	for name, tc := range map[string]struct {
+		mode int32
+		lost string // a partition that did not land
+	}{
+		"not persisted":            {failedNotPersisted, ""},
+		"but persisted":            {failedButPersisted, ""},
+		"but persisted in part":    {failedButPersisted, "2025"},
+		"the oldest not persisted": {failedButPersisted, "1999"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			direct := clickhousetest.Open(t)
@@ -398,16 +421,31 @@ func TestStoreFails(t *testing.T) {
 			defer db.Close()
 			s := clickhouse.NewSink(db)
 			all := clickhousetest.Changes(1000)
+			for i, years := range []int{1, 27, 90, -20} {
+				for _, b := range all[500+100*i : 600+100*i] {
+					c := b.(*pb.Change)
+					c.Time = timestamppb.New(c.GetTime().AsTime().AddDate(-years, 0, 0))
+					c.Id = schemas.ChangeID(c)
+				}
+			}
 			if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, all[:400]...)); err != nil {
 				t.Fatal(err)
 			}
-			p.fail(mode)
+			p.fail(tc.mode)
 			batch := clickhousetest.Deliver(schemas.Changes, 400, all[400:]...)
 			err = s.Store(t.Context(), batch)
 			if retry.ClassOf(err) != retry.ClassUnavailable {
 				t.Fatalf("Store = %v, want class unavailable", err)
 			}
 			p.fail(passing)
+			if tc.lost != "" {
+				if err := direct.Exec(t.Context(), "ALTER TABLE {db}.audit_log DROP PARTITION "+tc.lost); err != nil {
+					t.Fatal(err)
+				}
+				if got := clickhousetest.Count(t, direct, "audit_log"); got == "1000" || got == "400" {
+					t.Fatalf("the table has %s rows, want a part of the batch", got)
+				}
+			}
 			if err := s.Store(t.Context(), batch); err != nil {
 				t.Fatal(err)
 			}

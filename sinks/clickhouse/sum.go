@@ -3,6 +3,7 @@ package clickhouse
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,25 +12,32 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Every row of a log has two hashes. The column hash is the hash of the record's value in Kafka. The column sum is
-// the hash of all other columns of the row, hash included, in the order of the table and in ClickHouse's format
-// RowBinary. So hash shows which bytes the row was made from, and sum shows whether the row is as it was inserted.
+// Every row of a log has a sum: the hash of all other columns of the row, in the order of its columns and in ClickHouse's
+// format RowBinary. verify computes it again from the row, and from the record in Kafka.
 
-// withHashes appends the columns hash and sum.
-func withHashes[T any](columns []column[row[T]]) []column[row[T]] {
-	return append(columns,
-		uint64s("hash", func(x row[T]) uint64 { return x.Hash }),
-		uint64s("sum", func(row[T]) uint64 { return 0 }), // see fillSums
-	)
-}
-
-// rowBinary returns SQL for the bytes that the sum of a row covers.
+// rowBinary returns SQL for the bytes that the sum of a row covers. A row of a record that claims to be a position has
+// none, so its sum is wrong.
 func (t *table[T]) rowBinary() string {
 	names := make([]string, len(t.columns)-1)
 	for i := range names {
 		names[i] = QuoteName(t.columns[i].name)
 	}
-	return "formatRow('RowBinary', " + strings.Join(names, ", ") + ")"
+	bytes := "formatRow('RowBinary', " + strings.Join(names, ", ") + ")"
+	if slices.Contains(PositionTables(), t.name) {
+		return "if(position = 0, " + bytes + ", '')"
+	}
+	return bytes
+}
+
+// sumOf returns the sum of one row.
+func (t *table[T]) sumOf(r row[T]) (uint64, error) {
+	block, release, err := t.block([]row[T]{r})
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	sums, _ := block[len(block)-1].Data.(*proto.ColUInt64)
+	return (*sums)[0], nil
 }
 
 // fillSums sets the sums of rows, in the last column.

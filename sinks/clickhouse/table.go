@@ -24,7 +24,7 @@ type row[T any] struct {
 type table[T any] struct {
 	name    string
 	id      func(row[T]) string
-	ts      func(row[T]) *timestamppb.Timestamp // selects the month
+	ts      func(row[T]) *timestamppb.Timestamp // selects the year
 	columns []column[row[T]]
 	free    freeList[[]appender[row[T]]] // emptied
 }
@@ -34,7 +34,7 @@ func newTable[T any](
 	name string, id func(row[T]) string, ts func(row[T]) *timestamppb.Timestamp, columns ...column[row[T]],
 ) *table[T] {
 	type r = row[T]
-	return &table[T]{name: name, id: id, ts: ts, columns: withHashes(append([]column[r]{
+	return &table[T]{name: name, id: id, ts: ts, columns: append(append([]column[r]{
 		id16("id", id),
 		timestamp("ts", ts),
 		uint32s("ns", func(x r) uint32 { return belowMillis(ts(x)) }),
@@ -42,7 +42,7 @@ func newTable[T any](
 		uint32s("inc", func(x r) uint32 { return x.Incarnation }),
 		uint16s("part", func(x r) uint16 { return uint16(x.Partition) }),
 		uint64s("off", func(x r) uint64 { return uint64(x.Offset) }),
-	}, columns...))}
+	}, columns...), uint64s("sum", func(r) uint64 { return 0 }))} // see fillSums
 }
 
 func (t *table[T]) into() string {
@@ -108,16 +108,14 @@ func fill[R any](
 // tileRows is small enough that the messages of a tile stay in the CPU cache while column after column is filled.
 const tileRows = 128
 
-// A monthBatch is the content of one INSERT: rows of one table and one month, in the order of their offsets.
-type monthBatch struct {
+// A batch is the content of one INSERT: rows of one table, in the order of their offsets.
+type batch struct {
 	table string
 	into  string
 	block proto.Input
 	rows  []offsetID // one for each row of block
 	min   int64      // bounds of ts, in milliseconds
 	max   int64
-	// only encodes a subset of the rows.
-	only func(keep []bool) (_ proto.Input, release func(), err error)
 	// release frees block for reuse.
 	release func()
 }
@@ -128,67 +126,27 @@ type offsetID struct {
 	id  [16]byte
 }
 
-// monthBatches splits rows by month. A row that the table cannot hold is an error of class permanent.
-func (t *table[T]) monthBatches(rows []row[T]) ([]monthBatch, error) {
-	var order []int
-	months := map[int][]row[T]{}
-	for _, r := range rows {
-		if r.Partition < 0 || r.Partition > 65535 || r.Offset < 0 {
-			return nil, rowError(r.Delivery, "part, off", errors.New("out of range"))
-		}
-		ts := t.ts(r)
-		if _, err := toMillis(ts); err != nil {
-			return nil, rowError(r.Delivery, "ts", err)
-		}
-		at := ts.AsTime()
-		month := at.Year()*12 + int(at.Month())
-		if months[month] == nil {
-			order = append(order, month)
-		}
-		months[month] = append(months[month], r)
-	}
-	var batches []monthBatch
-	for _, month := range order {
-		c, err := t.monthBatch(months[month])
-		if err != nil {
-			return nil, err
-		}
-		batches = append(batches, c)
-	}
-	return batches, nil
-}
-
-func (t *table[T]) monthBatch(rows []row[T]) (monthBatch, error) {
-	block, release, err := t.block(rows)
-	if err != nil {
-		return monthBatch{}, err
-	}
-	c := monthBatch{
-		table: t.name, into: t.into(), block: block, release: release, rows: make([]offsetID, len(rows)),
-		min: MaxMillis, max: MinMillis,
-	}
+// batch encodes rows. A row that the table cannot hold is an error of class permanent.
+func (t *table[T]) batch(rows []row[T]) (batch, error) {
+	b := batch{table: t.name, into: t.into(), rows: make([]offsetID, len(rows)), min: MaxMillis, max: MinMillis}
 	for i, r := range rows {
+		if r.Partition < 0 || r.Partition > 65535 || r.Offset < 0 {
+			return b, rowError(r.Delivery, "part, off", errors.New("out of range"))
+		}
 		ms, err := toMillis(t.ts(r))
 		if err != nil {
-			return monthBatch{}, rowError(r.Delivery, "ts", err)
+			return b, rowError(r.Delivery, "ts", err)
 		}
 		id, err := parseID(t.id(r))
 		if err != nil {
-			return monthBatch{}, rowError(r.Delivery, "id", err)
+			return b, rowError(r.Delivery, "id", err)
 		}
-		c.rows[i] = offsetID{uint64(r.Offset), id}
-		c.min, c.max = min(c.min, ms), max(c.max, ms)
+		b.rows[i] = offsetID{uint64(r.Offset), id}
+		b.min, b.max = min(b.min, ms), max(b.max, ms)
 	}
-	c.only = func(keep []bool) (proto.Input, func(), error) {
-		var kept []row[T]
-		for i, r := range rows {
-			if keep[i] {
-				kept = append(kept, r)
-			}
-		}
-		return t.block(kept)
-	}
-	return c, nil
+	var err error
+	b.block, b.release, err = t.block(rows)
+	return b, err
 }
 
 // rowsOf returns the rows of a batch. A body that is not a T is an error of class permanent.
@@ -213,21 +171,21 @@ func (t *table[T]) columnTypes() map[string]string {
 	return types
 }
 
-// A topicTable converts a batch of one topic into the INSERTs of one table.
+// A topicTable converts records of one topic into the INSERT of one table.
 type topicTable struct {
-	table   string
-	types   map[string]string
-	batches func(batch []*schemas.Delivery) ([]monthBatch, error)
+	table  string
+	types  map[string]string
+	encode func(records []*schemas.Delivery) (batch, error)
 }
 
 // topicTableOf returns the topicTable of a table that has one row for each message of a topic.
 func topicTableOf[T schemas.Body](t *table[T]) topicTable {
-	return topicTable{t.name, t.columnTypes(), func(batch []*schemas.Delivery) ([]monthBatch, error) {
-		rows, err := rowsOf[T](batch)
+	return topicTable{t.name, t.columnTypes(), func(records []*schemas.Delivery) (batch, error) {
+		rows, err := rowsOf[T](records)
 		if err != nil {
-			return nil, err
+			return batch{}, err
 		}
-		return t.monthBatches(rows)
+		return t.batch(rows)
 	}}
 }
 

@@ -71,7 +71,7 @@ func Describe(p *verify.TableReport) string {
 		name string
 		of   verify.Discrepancy
 	}{
-		{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra}, {"displaced", p.Displaced},
+		{"missing", p.Missing}, {"doubled", p.Doubled}, {"extra", p.Extra},
 		{"altered", p.Altered}, {"dead", p.Dead}, {"pending", p.Pending},
 	} {
 		if f.of.Messages == 0 && len(f.of.Ranges) == 0 {
@@ -81,9 +81,6 @@ func Describe(p *verify.TableReport) string {
 		for _, r := range f.of.Ranges {
 			s += fmt.Sprintf(" %d/%d@%d-%d", r.Incarnation, r.Partition, r.First, r.Last)
 		}
-	}
-	if p.Unhashed > 0 {
-		s += fmt.Sprintf("; unhashed %d", p.Unhashed)
 	}
 	if p.Uncompared != (verify.Uncompared{}) {
 		s += fmt.Sprintf("; gone %+v", p.Uncompared)

@@ -47,7 +47,7 @@ type Entry struct {
 	Key      Key
 	Location Location
 	Tag      uint16 // for use by the caller; below 16,384
-	Hash     uint64 // of the record's value, as computed from Kafka or as stored in the row
+	Hash     uint64 // the sum of the row that the record makes, or of the stored row
 }
 
 const (

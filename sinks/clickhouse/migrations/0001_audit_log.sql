@@ -13,8 +13,8 @@
 -- position is how far a partition of a topic is in the table, in rows of account '' in a partition of their own. They are
 -- lost and restored with the table. Every other row has position 0.
 --
--- A month to which no row was added for 30 days becomes one part. Imports add rows to old months, and a merge of the
--- whole month for each of them would be dear.
+-- A year to which no row was added for 30 days becomes one part. Imports add rows to old years, and a merge of the whole
+-- year for each of them would be dear.
 CREATE TABLE IF NOT EXISTS {db}.audit_log (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(T64, LZ4),
@@ -53,12 +53,11 @@ CREATE TABLE IF NOT EXISTS {db}.audit_log (
   evidence Map(String, String) CODEC(ZSTD(1)),
   richness UInt16,
   position UInt64 CODEC(ZSTD(1)),
-  hash UInt64 CODEC(NONE),
   sum UInt64 CODEC(NONE),
   PROJECTION by_space (SELECT account, space, ts, store, item, user ORDER BY account, space, ts),
   PROJECTION by_user (SELECT account, user, ts, space ORDER BY account, user, ts)
 ) ENGINE = ReplacingMergeTree(richness)
-PARTITION BY toYYYYMM(ts)
+PARTITION BY multiIf(toYear(ts) < 2000, 1999, toYear(ts) <= 2040, toYear(ts), toYear(ts) < 2299, 2041, 2299)
 PRIMARY KEY (account, space, item, store, ts, id)
 ORDER BY (account, space, item, store, ts, id, off)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,

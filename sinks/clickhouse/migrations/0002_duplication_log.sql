@@ -3,7 +3,7 @@
 -- content, in the rows of rewrites that wait for approval; would_be is what the result of a dry run would have been.
 -- position is as in audit_log.
 --
--- A month to which no row was added for three days becomes one part, so that reads with FINAL merge nothing.
+-- A year to which no row was added for 30 days becomes one part, so that reads with FINAL merge nothing.
 CREATE TABLE IF NOT EXISTS {db}.duplication_log (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -41,11 +41,10 @@ CREATE TABLE IF NOT EXISTS {db}.duplication_log (
   source_version String CODEC(ZSTD(1)),
   would_be LowCardinality(String) CODEC(ZSTD(1)),
   position UInt64 CODEC(ZSTD(1)),
-  hash UInt64 CODEC(NONE),
   sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
-PARTITION BY toYYYYMM(ts)
+PARTITION BY multiIf(toYear(ts) < 2000, 1999, toYear(ts) <= 2040, toYear(ts), toYear(ts) < 2299, 2041, 2299)
 ORDER BY (account, space, item, destination_store, ts, id)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
   fsync_after_insert = 1, fsync_part_directory = 1,
-  min_age_to_force_merge_seconds = 259200, min_age_to_force_merge_on_partition_only = 1
+  min_age_to_force_merge_seconds = 2592000, min_age_to_force_merge_on_partition_only = 1

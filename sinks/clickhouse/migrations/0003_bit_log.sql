@@ -3,7 +3,7 @@
 -- metadata is what the check found of media type and properties, whatever its verdict: intact, damaged, or empty if they
 -- were not compared. Failures are rare: the index of verdicts skips granules without any. position is as in audit_log.
 --
--- A month to which no row was added for three days becomes one part, so that reads with FINAL merge nothing.
+-- A year to which no row was added for 30 days becomes one part, so that reads with FINAL merge nothing.
 CREATE TABLE IF NOT EXISTS {db}.bit_log (
   id FixedString(16) CODEC(NONE),
   ts DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
@@ -58,11 +58,10 @@ CREATE TABLE IF NOT EXISTS {db}.bit_log (
   metadata LowCardinality(String),
   metadata_detail String CODEC(ZSTD(1)),
   position UInt64 CODEC(ZSTD(1)),
-  hash UInt64 CODEC(NONE),
   sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
-PARTITION BY toYYYYMM(ts)
+PARTITION BY multiIf(toYear(ts) < 2000, 1999, toYear(ts) <= 2040, toYear(ts), toYear(ts) < 2299, 2041, 2299)
 ORDER BY (account, space, item, store, ts, id)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
   fsync_after_insert = 1, fsync_part_directory = 1,
-  min_age_to_force_merge_seconds = 259200, min_age_to_force_merge_on_partition_only = 1
+  min_age_to_force_merge_seconds = 2592000, min_age_to_force_merge_on_partition_only = 1

@@ -1,4 +1,4 @@
--- Every record of every incident, in the month in which the incident was opened. Each
+-- Every record of every incident, in the year in which the incident was opened. Each
 -- carries its last steps; the first of them is number first_step.
 -- subject is what an incident without an item is about, beside its kind. last_event is the time of the newest event on
 -- record that the check of the incident has seen, in RFC 3339 with nanoseconds; empty if there was none.
@@ -36,10 +36,9 @@ CREATE TABLE IF NOT EXISTS {db}.incidents (
   step Nested(time DateTime64(3, 'UTC'), action LowCardinality(String), ref String, by String, detail String) CODEC(ZSTD(1)),
   subject String CODEC(ZSTD(1)),
   last_event String CODEC(ZSTD(1)),
-  hash UInt64 CODEC(NONE),
   sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
-PARTITION BY toYYYYMM(ts)
+PARTITION BY multiIf(toYear(ts) < 2000, 1999, toYear(ts) <= 2040, toYear(ts), toYear(ts) < 2299, 2041, 2299)
 ORDER BY (account, space, item, store, kind, ts, step_count, revision, id)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
   fsync_after_insert = 1, fsync_part_directory = 1

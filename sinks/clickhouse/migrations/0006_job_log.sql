@@ -12,10 +12,9 @@ CREATE TABLE IF NOT EXISTS {db}.job_log (
   finished Nullable(DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
   counts Map(String, Int64) CODEC(ZSTD(1)),
   error String CODEC(ZSTD(1)),
-  hash UInt64 CODEC(NONE),
   sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
-PARTITION BY toYYYYMM(ts)
+PARTITION BY multiIf(toYear(ts) < 2000, 1999, toYear(ts) <= 2040, toYear(ts), toYear(ts) < 2299, 2041, 2299)
 ORDER BY (name, ts, id)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
   fsync_after_insert = 1, fsync_part_directory = 1

@@ -17,10 +17,9 @@ CREATE TABLE IF NOT EXISTS {db}.policy_history (
   file_sha256 String CODEC(ZSTD(1)),
   came_from LowCardinality(String),
   location String CODEC(ZSTD(1)),
-  hash UInt64 CODEC(NONE),
   sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
-PARTITION BY toYYYYMM(ts)
+PARTITION BY multiIf(toYear(ts) < 2000, 1999, toYear(ts) <= 2040, toYear(ts), toYear(ts) < 2299, 2041, 2299)
 ORDER BY (account, ts, id)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
   fsync_after_insert = 1, fsync_part_directory = 1

@@ -27,10 +27,9 @@ CREATE TABLE IF NOT EXISTS {db}.dead_letters (
   key String CODEC(ZSTD(1)),
   value String CODEC(ZSTD(1)),
   header Nested(name LowCardinality(String), value String) CODEC(ZSTD(1)),
-  hash UInt64 CODEC(NONE),
   sum UInt64 CODEC(NONE)
 ) ENGINE = ReplacingMergeTree
-PARTITION BY toYYYYMM(ts)
+PARTITION BY multiIf(toYear(ts) < 2000, 1999, toYear(ts) <= 2040, toYear(ts), toYear(ts) < 2299, 2041, 2299)
 ORDER BY (origin_topic, class, ts, id)
 SETTINGS non_replicated_deduplication_window = 0, replicated_deduplication_window = 0,
   fsync_after_insert = 1, fsync_part_directory = 1

@@ -1,5 +1,5 @@
 CREATE OR REPLACE VIEW {db}.bit_log_v AS
-SELECT * EXCEPT (position, hash, sum) REPLACE (lower(hex(id)) AS id,
+SELECT * EXCEPT (position, sum) REPLACE (lower(hex(id)) AS id,
   arrayMap(v -> lower(hex(v)), digest.value) AS `digest.value`)
 FROM {db}.bit_log FINAL
 WHERE account != ''

@@ -1,7 +1,7 @@
 -- One row per report: a report that was published again, because its process ended before the checkpoint after it, has
 -- another time. The later one is shown.
 CREATE OR REPLACE VIEW {db}.reports_v AS
-SELECT * EXCEPT (hash, sum) REPLACE (lower(hex(id)) AS id)
+SELECT * EXCEPT sum REPLACE (lower(hex(id)) AS id)
 FROM {db}.reports FINAL
 ORDER BY ts DESC, off DESC
 LIMIT 1 BY id

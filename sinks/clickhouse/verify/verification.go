@@ -17,8 +17,8 @@ import (
 )
 
 // A Topic compares the records of a topic with the rows in the views and tables that store it: every message
-// must have exactly one row in a view, and every row must have a message. It also compares hashes: the hash of the
-// record in each row of a table, and the row's own sum.
+// must have exactly one row in a view, and every row must have a message. It also compares the sum of each
+// row of a table with that of the row as it is read, and with that of the row that the record makes.
 //
 // Call Add once for each record, then Compare, which reads each view and each table once. What was read is kept in a
 // temporary file, so that memory does not grow with the number of records.
@@ -59,26 +59,20 @@ func (p *Topic) Close() error {
 	return errors.Join(errs...)
 }
 
-// The tag of an entry: two bits, whose meaning depends on the side, and twelve bits of the month above them.
+// The tag of an entry. Its meaning depends on the side.
 const (
 	tagDead = 1 << 0 // record: it is a dead letter
 	tagNoID = 1 << 1 // record: it has no id, and its key is its location
 
 	tagForeign = 1 << 0 // row of the view: its topic is not stored in the table
 
-	tagAltered  = 1 << 0 // row of the table: its sum is not that of its columns
-	tagUnhashed = 1 << 1 // row of the table: it has no hashes
-
-	monthUnit = 1 << 2
+	tagAltered = 1 << 0 // row of the table: its sum is not that of its columns
 )
-
-// monthTag returns a month in the bits of a tag.
-func monthTag(year, month int) uint16 { return clickhouse.MonthNumber(year, month) * monthUnit }
 
 // Add adds one record of the topic. unreadable is the reason why it has no Body, or nil.
 func (p *Topic) Add(d *schemas.Delivery, unreadable error) error {
 	at := match.Location{Incarnation: d.Incarnation, Partition: uint16(d.Partition), Offset: uint64(d.Offset)}
-	e := match.Entry{Location: at, Hash: d.Hash}
+	e := match.Entry{Location: at}
 	if d.Partition < 0 || d.Partition > math.MaxUint16 || d.Offset < 0 {
 		return fmt.Errorf("verify %s/%d@%d: the location is out of range", p.topic, d.Partition, d.Offset)
 	}
@@ -90,11 +84,11 @@ func (p *Topic) Add(d *schemas.Delivery, unreadable error) error {
 	}
 	for _, t := range p.tables {
 		e := e
-		key, hasRow, err := clickhouse.RowKey{}, true, unreadable
+		hasRow, err := true, unreadable
 		if err == nil {
-			key, hasRow, err = t.Identify(d)
+			e.Key, e.Hash, hasRow, err = t.Identify(d)
 		}
-		if e.Key, e.Tag = key.Key, e.Tag|key.Month*monthUnit; err != nil {
+		if err != nil {
 			e.Key, e.Tag = locationKey(d), e.Tag|tagNoID
 		}
 		if !hasRow {
@@ -121,23 +115,23 @@ func spillToDisk(ctx context.Context) context.Context {
 	return ch.Context(ctx, ch.WithSettings(ch.Settings{"max_bytes_before_external_group_by": 512 << 20}))
 }
 
-// readView reads the view once, month by month. It returns the number of rows that name the topic, or a topic that
+// readView reads the view once, year by year. It returns the number of rows that name the topic, or a topic that
 // the table does not store.
 func (t *tableVerification) readView(
 	ctx context.Context, p *Topic, progress func(done int64),
 ) (n int64, err error) {
 	ctx, cancel := context.WithTimeout(spillToDisk(ctx), clickhouse.ScanTimeout)
 	defer cancel()
-	type month struct {
-		Month uint32 `ch:"month"`
+	type year struct {
+		Year uint16 `ch:"year"`
 	}
-	months, err := clickhouse.QueryOn[month](ctx, p.db.Writer(), "list the months",
-		p.db.Name("SELECT DISTINCT toYYYYMM(ts) AS month FROM {db}."+t.Table+" ORDER BY month"))
+	years, err := clickhouse.QueryOn[year](ctx, p.db.Writer(), "list the years",
+		p.db.Name("SELECT DISTINCT toYear(ts) AS year FROM {db}."+t.Table+" ORDER BY year"))
 	if err != nil {
 		return 0, err
 	}
-	for _, m := range months {
-		more, err := t.readViewMonth(ctx, p, m.Month, func(done int64) { progress(n + done) })
+	for _, y := range years {
+		more, err := t.readViewYear(ctx, p, y.Year, func(done int64) { progress(n + done) })
 		if n += more; err != nil {
 			return n, err
 		}
@@ -145,13 +139,13 @@ func (t *tableVerification) readView(
 	return n, nil
 }
 
-// readViewMonth reads one month of the view.
-func (t *tableVerification) readViewMonth(
-	ctx context.Context, p *Topic, month uint32, progress func(int64),
+// readViewYear reads one year of the view.
+func (t *tableVerification) readViewYear(
+	ctx context.Context, p *Topic, year uint16, progress func(int64),
 ) (n int64, err error) {
 	statement := "SELECT id, " + t.SuffixOrEmpty() + ", inc, part, off, topic = ? FROM {db}." + t.Table + "_v" +
-		" WHERE toYYYYMM(ts) = ? AND (topic = ? OR NOT has(?, topic))"
-	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), month,
+		" WHERE toYear(ts) = ? AND (topic = ? OR NOT has(?, topic))"
+	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), year,
 		string(p.topic), t.Topics)
 	if err != nil {
 		return 0, err
@@ -161,7 +155,7 @@ func (t *tableVerification) readViewMonth(
 		var (
 			id, suffix string
 			ours       uint8
-			e          = match.Entry{Tag: monthTag(int(month/100), int(month%100))}
+			e          = match.Entry{}
 		)
 		at := &e.Location
 		if err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &ours); err != nil {
@@ -188,8 +182,7 @@ func (t *tableVerification) readViewMonth(
 func (t *tableVerification) readTable(ctx context.Context, p *Topic, progress func(done int64)) error {
 	ctx, cancel := context.WithTimeout(ctx, clickhouse.ScanTimeout)
 	defer cancel()
-	statement := "SELECT lower(hex(id)), " + t.SuffixOrEmpty() + ", inc, part, off, hash, sum, " +
-		t.Inconsistent() + ", " + t.RowBinary +
+	statement := "SELECT lower(hex(id)), " + t.SuffixOrEmpty() + ", inc, part, off, sum, " + t.RowBinary +
 		" FROM {db}." + t.Table + " WHERE (topic = ? OR NOT has(?, topic))" + t.WithoutPositions()
 	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), t.Topics)
 	if err != nil {
@@ -198,26 +191,19 @@ func (t *tableVerification) readTable(ctx context.Context, p *Topic, progress fu
 	defer stop()
 	for n := int64(1); rows.Next(); n++ {
 		var (
-			id, suffix   string
-			sum          uint64
-			inconsistent bool
-			columns      []byte
-			e            match.Entry
+			id, suffix string
+			columns    []byte
+			e          match.Entry
 		)
 		at := &e.Location
-		err := rows.Scan(
-			&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &sum, &inconsistent, &columns)
+		err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &columns)
 		if err != nil {
 			return err
 		}
 		if e.Key, err = t.KeyOf(id, suffix); err != nil {
 			return err
 		}
-		switch {
-		case !inconsistent && sum == schemas.Hash(columns):
-		case !inconsistent && sum == 0:
-			e.Tag = tagUnhashed
-		default:
+		if e.Hash != schemas.Hash(columns) {
 			e.Tag = tagAltered
 		}
 		if err := t.entries.Add(match.Table, e); err != nil {

@@ -28,25 +28,22 @@ type Offsets struct {
 // ErrRecreated means that the topic was deleted and created again while it was read.
 var ErrRecreated = errors.New("the topic was recreated while it was read")
 
-// A TableReport is the result of comparing a topic with one table. Missing, Doubled, Extra, Displaced, Altered
-// and the Unread offsets of Trimmed are findings. The other fields count what could not be compared.
+// A TableReport is the result of comparing a topic with one table. Missing, Doubled, Extra, Altered and
+// the Unread offsets of Trimmed are findings. The other fields count what could not be compared.
 type TableReport struct {
 	Topic       schemas.Topic `json:"topic"`
 	Table       string        `json:"table"`
 	Incarnation uint32        `json:"incarnation"`
-	Records     int64         `json:"records"`   // records in Kafka that must have a row
-	Messages    int64         `json:"messages"`  // distinct ids of these records
-	Rows        int64         `json:"rows"`      // rows in the view
-	Missing     Discrepancy   `json:"missing"`   // messages without a row
-	Doubled     Discrepancy   `json:"doubled"`   // messages with several rows in the view
-	Extra       Discrepancy   `json:"extra"`     // rows without a message, though Kafka should still have it
-	Displaced   Discrepancy   `json:"displaced"` // messages with a row in another month than that of the message
-	Altered     Discrepancy   `json:"altered"`   // rows that were changed, or that differ from the bytes in Kafka
-	Dead        Discrepancy   `json:"dead"`      // messages without a row that the sink made dead letters
+	Records     int64         `json:"records"`  // records in Kafka that must have a row
+	Messages    int64         `json:"messages"` // distinct ids of these records
+	Rows        int64         `json:"rows"`     // rows in the view
+	Missing     Discrepancy   `json:"missing"`  // messages without a row
+	Doubled     Discrepancy   `json:"doubled"`  // messages with several rows in the view
+	Extra       Discrepancy   `json:"extra"`    // rows without a message, though Kafka should still have it
+	Altered     Discrepancy   `json:"altered"`  // rows that were changed, or that differ from their records
+	Dead        Discrepancy   `json:"dead"`     // messages without a row that the sink made dead letters
 	// Pending are messages without a row at offsets that the sink's group has not committed.
 	Pending Discrepancy `json:"pending"`
-	// Unhashed counts rows that were stored before rows had hashes. Their values are not compared.
-	Unhashed int64 `json:"unhashed,omitempty"`
 	// Uncompared counts rows with records that are not in the compared range of Kafka.
 	Uncompared Uncompared `json:"uncompared"`
 	// Trimmed are the partitions with records that were removed from their start.
@@ -55,7 +52,7 @@ type TableReport struct {
 
 // Findings returns the number of findings.
 func (p *TableReport) Findings() int64 {
-	n := p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Displaced.Messages + p.Altered.Messages
+	n := p.Missing.Messages + p.Doubled.Messages + p.Extra.Messages + p.Altered.Messages
 	for _, t := range p.Trimmed {
 		n += t.Unread
 	}
@@ -207,17 +204,13 @@ func (j *classifier) classify(topic, view, table []match.Entry) error {
 			}
 		}
 		if known {
-			j.checkHashes(nil, table, hasID)
+			j.checkSums(nil, table, hasID)
 		}
 		return nil
 	}
 	j.out.Messages++
-	j.checkHashes(topic, table, hasID)
+	j.checkSums(topic, table, hasID)
 	if len(view) > 0 {
-		if !sharesMonth(topic, view) {
-			j.out.Displaced.Messages++
-			j.out.Displaced.add(view[0], hasID)
-		}
 		return nil
 	}
 	f, at := j.classifyMissing(topic)
@@ -242,15 +235,11 @@ func (j *classifier) classifyMissing(topic []match.Entry) (*Discrepancy, match.E
 	return f, at
 }
 
-// checkHashes checks the rows of a message. A row is compared only with the record at its own location: another
-// report of the message may have other bytes.
-func (j *classifier) checkHashes(topic, table []match.Entry, hasID bool) {
+// checkSums checks the rows of a message. A row is compared only with the record at its own location: another
+// report of the message makes another row.
+func (j *classifier) checkSums(topic, table []match.Entry, hasID bool) {
 	found := false
 	for _, row := range table {
-		if row.Tag&tagUnhashed != 0 {
-			j.out.Unhashed++
-			continue
-		}
 		other := func(record match.Entry) bool { return record.Location == row.Location && record.Hash != row.Hash }
 		if row.Tag&tagAltered != 0 || slices.ContainsFunc(topic, other) {
 			found = true
@@ -260,18 +249,6 @@ func (j *classifier) checkHashes(topic, table []match.Entry, hasID bool) {
 	if found {
 		j.out.Altered.Messages++
 	}
-}
-
-// sharesMonth reports whether a row is in the month of one of the records.
-func sharesMonth(topic, view []match.Entry) bool {
-	for _, a := range topic {
-		for _, b := range view {
-			if a.Tag/monthUnit == b.Tag/monthUnit {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // isExtra reports whether Kafka should have the message of a row. If not, it counts the row as gone.
@@ -305,7 +282,7 @@ func (j *classifier) isExtra(e match.Entry) bool {
 
 func (j *classifier) result() *TableReport {
 	p := j.out
-	for _, f := range []*Discrepancy{&p.Missing, &p.Doubled, &p.Extra, &p.Displaced, &p.Altered, &p.Dead, &p.Pending} {
+	for _, f := range []*Discrepancy{&p.Missing, &p.Doubled, &p.Extra, &p.Altered, &p.Dead, &p.Pending} {
 		f.Ranges, f.MoreRanges = f.locations.Ranges(maxRanges)
 		slices.SortFunc(f.Examples, func(a, b Example) int { return exampleLocation(a).Compare(exampleLocation(b)) })
 	}

@@ -130,7 +130,6 @@ func (r *Router) Decode(
 	decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error),
 ) error {
 	r.FillDelivery(ir, d)
-	d.Hash = schemas.Hash(ir.Raw.Value)
 	if d.Topic == schemas.Dead {
 		d.Value = ir.Raw.Value
 		return nil
