@@ -143,7 +143,7 @@ vet:
 	cd bench && $(STATIC) go vet ./...
 
 .PHONY: lint
-lint: format-check $(TOOLS)/buf $(TOOLS)/golangci-lint lint-wire ## gofmt, buf, golangci-lint, and that generated code is up to date
+lint: format-check $(TOOLS)/buf $(TOOLS)/golangci-lint lint-wire lint-dead ## gofmt, buf, golangci-lint, that generated code is up to date, and that all code has a caller
 	$(STATIC) golangci-lint run ./...
 	cd bench && $(STATIC) golangci-lint run ./...
 
@@ -156,6 +156,11 @@ lint-wire: $(TOOLS)/buf
 	for f in $$(cd "$$tmp" && find . -name '*.go'); do \
 		cmp "$$tmp/$$f" "schemas/$$f" || { echo "schemas/$$f is out of date: make generate"; exit 1; }; \
 	done
+
+# Tests are no callers.
+.PHONY: lint-dead
+lint-dead: $(TOOLS)/deadcode
+	@out=$$($(STATIC) deadcode ./cmd/... ./examples/...); [ -z "$$out" ] || { echo "code without a caller:"; echo "$$out"; exit 1; }
 
 .PHONY: generate
 generate: $(TOOLS)/buf ## the Go of the protos, and the documents made of code
