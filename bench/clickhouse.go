@@ -49,7 +49,7 @@ func (r *runner) newDatabase(ctx context.Context, name string) (b *database, err
 		return nil, err
 	}
 	s.databases = append(s.databases, b)
-	_, err = migrate.Run(ctx, b.DB)
+	_, err = migrate.Run(ctx, b.DB, false)
 	return b, err
 }
 

@@ -66,26 +66,22 @@ func (a *App) Migrate(ctx context.Context) (MigrationResult, error) { return a.m
 func (a *App) MigrateAgain(ctx context.Context) (MigrationResult, error) { return a.migrate(ctx, true) }
 
 func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, err error) {
-	plan, err := migrate.NewPlan(ctx, a.db, again)
-	if err != nil {
-		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
-	}
-	missing, err := a.missingTopics(ctx)
+	planned, err := a.PlanMigration(ctx, again)
 	if err != nil {
 		return done, err
 	}
 	if err := a.ensureTopics(ctx); err != nil {
 		return done, err
 	}
-	done.Topics = missing
-	if done.Applied, err = migrate.Apply(ctx, a.db, plan); err != nil {
+	done.Topics = planned.Topics
+	if done.Applied, err = migrate.Run(ctx, a.db, again); err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	var lanes []string
 	for _, l := range a.cfg.Delay.Lanes {
 		lanes = append(lanes, l.Name)
 	}
-	done.Present = len(schemas.Catalogue(lanes...)) - len(missing)
+	done.Present = len(schemas.Catalogue(lanes...)) - len(planned.Topics)
 	return done, nil
 }
 

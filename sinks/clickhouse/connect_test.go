@@ -271,7 +271,7 @@ func TestRefusedGreeting(t *testing.T) {
 				_, _ = io.Copy(c, bytes.NewReader(b.Buf))
 			})
 			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{addr}, User: "ann", Password: "hunter2"})
-			_, migrated := migrate.Run(t.Context(), db)
+			_, migrated := migrate.Run(t.Context(), db, false)
 			for what, err := range map[string]error{
 				"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db), "Migrate": migrated,
 			} {
@@ -315,7 +315,7 @@ func TestOlderServer(t *testing.T) {
 				_, _ = c.Write(b.Buf)
 			})
 			db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{addr}, AllowOlder: tc.allow})
-			_, migrated := migrate.Run(t.Context(), db)
+			_, migrated := migrate.Run(t.Context(), db, false)
 			for what, err := range map[string]error{
 				"Check": migrate.Check(t.Context(), db), "CheckWrites": migrate.CheckWrites(t.Context(), db), "Migrate": migrated,
 				"Ping": db.Ping(t.Context()),
@@ -342,7 +342,7 @@ func TestServerThatSendsLogs(t *testing.T) {
   <quotas><default></default></quotas>
 </clickhouse>`})
 	db := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
-	if _, err := migrate.Run(t.Context(), db); err != nil {
+	if _, err := migrate.Run(t.Context(), db, false); err != nil {
 		t.Fatal(err)
 	}
 	for i := range int64(3) {

@@ -40,7 +40,7 @@ func TestEngineKilled(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := migrate.Run(t.Context(), db); err != nil {
+		if _, err := migrate.Run(t.Context(), db, false); err != nil {
 			t.Fatal(err)
 		}
 		var killer errgroup.Group
@@ -108,7 +108,7 @@ func TestQueryAfterRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if _, err := migrate.Run(t.Context(), db); err != nil {
+	if _, err := migrate.Run(t.Context(), db, false); err != nil {
 		t.Fatal(err)
 	}
 	var asking errgroup.Group

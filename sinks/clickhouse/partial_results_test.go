@@ -71,7 +71,7 @@ func TestPartialResultsProfile(t *testing.T) {
 		"<default><password></password><networks><ip>127.0.0.1</ip></networks><profile>default</profile>" +
 		"<quota>default</quota></default>" + users.String() + "</users></clickhouse>"})
 	plain := clickhousetest.Connect(t, clickhouse.Config{Addresses: []string{engine.Addr()}})
-	if _, err := migrate.Run(t.Context(), plain); err != nil {
+	if _, err := migrate.Run(t.Context(), plain, false); err != nil {
 		t.Fatal(err)
 	}
 	ask := func(name, want, profile string, db *clickhouse.DB) {

@@ -87,7 +87,7 @@ func TestUsers(t *testing.T) {
 		}
 		return clickhousetest.Connect(t, cfg)
 	}
-	if _, err := migrate.Run(t.Context(), as("sink", "")); !errors.Is(err, clickhouse.ErrAccess) ||
+	if _, err := migrate.Run(t.Context(), as("sink", ""), false); !errors.Is(err, clickhouse.ErrAccess) ||
 		!strings.Contains(err.Error(), "CREATE DATABASE ON millrace.*") {
 		t.Errorf("Migrate as one who may not = %v, want the grant CREATE DATABASE named", err)
 	}
@@ -102,14 +102,10 @@ func TestUsers(t *testing.T) {
 		}
 	}
 	owner := as("owner", "")
-	if _, err := migrate.Run(t.Context(), owner); err != nil {
+	if _, err := migrate.Run(t.Context(), owner, false); err != nil {
 		t.Fatalf("Migrate with the grants of the documentation: %v", err)
 	}
-	plan, err := migrate.NewPlan(t.Context(), owner, true)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := migrate.Apply(t.Context(), owner, plan); err != nil {
+	if _, err := migrate.Run(t.Context(), owner, true); err != nil {
 		t.Fatalf("Migrate again with the grants of the documentation: %v", err)
 	}
 	next := int64(0) // offset

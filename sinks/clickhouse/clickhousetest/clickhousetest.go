@@ -182,7 +182,7 @@ func makeTemplate(ctx context.Context, addr string) (made *template, err error) 
 	if err != nil {
 		return nil, err
 	}
-	_, err = migrate.Run(ctx, db)
+	_, err = migrate.Run(ctx, db, false)
 	if err := errors.Join(err, db.Close()); err != nil {
 		return nil, err
 	}

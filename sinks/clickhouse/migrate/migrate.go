@@ -73,19 +73,13 @@ func NewPlan(ctx context.Context, db *clickhouse.DB, again bool) (Plan, error) {
 	return p, nil
 }
 
-// Run creates the database if it is missing, applies the missing migrations and returns their names. It may run
-// twice at the same time: every statement can be run again.
-func Run(ctx context.Context, db *clickhouse.DB) (applied []string, err error) {
-	p, err := NewPlan(ctx, db, false)
+// Run creates the database if it is missing, applies what NewPlan plans, and returns the names of the migrations. It may
+// run twice at the same time: every statement can be run again.
+func Run(ctx context.Context, db *clickhouse.DB, again bool) (applied []string, err error) {
+	p, err := NewPlan(ctx, db, again)
 	if err != nil {
 		return nil, err
 	}
-	return Apply(ctx, db, p)
-}
-
-// Apply runs the statements of a Plan, and returns the names of the migrations that it has applied. After an error
-// or a crash, the caller makes a new Plan and applies it.
-func Apply(ctx context.Context, db *clickhouse.DB, p Plan) (applied []string, err error) {
 	for _, statement := range p.Prepare {
 		if err := db.Writer().Exec(ctx, statement); err != nil {
 			return nil, db.Explain(db.Config().WriterLogin(),

@@ -51,7 +51,7 @@ func TestPlan(t *testing.T) {
 		db.Config().Database); got != "0" {
 		t.Fatal("to plan has made the database")
 	}
-	applied, err := migrate.Apply(t.Context(), db, empty)
+	applied, err := migrate.Run(t.Context(), db, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestPlan(t *testing.T) {
 	if err != nil || len(again.Steps) != len(names) {
 		t.Fatalf("the plan of all again has %d steps, error %v, want %d", len(again.Steps), err, len(names))
 	}
-	if _, err := migrate.Apply(t.Context(), db, again); err != nil {
+	if _, err := migrate.Run(t.Context(), db, true); err != nil {
 		t.Fatal(err)
 	}
 	if got := schemaOf(t, db); !slices.Equal(got, want) {
@@ -95,7 +95,7 @@ func TestOtherBuild(t *testing.T) {
 				test.found); err != nil {
 				t.Fatal(err)
 			}
-			_, migrated := migrate.Run(t.Context(), db)
+			_, migrated := migrate.Run(t.Context(), db, false)
 			_, planned := migrate.NewPlan(t.Context(), db, true)
 			for what, err := range map[string]error{"Check": migrate.Check(t.Context(), db), "Migrate": migrated,
 				"Plan": planned} {
@@ -184,7 +184,7 @@ func migrateToBeKilled() int {
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{os.Getenv(killedAddr)},
 		Database: os.Getenv(killedName)}, nil)
 	if err == nil {
-		_, err = migrate.Run(ctx, db)
+		_, err = migrate.Run(ctx, db, false)
 	}
 	fmt.Println("migrated:", err)
 	return 1
@@ -230,7 +230,7 @@ func TestMigrateKilled(t *testing.T) {
 			if tc.noted < n && !errors.Is(err, migrate.ErrMissing) || tc.noted == n && err != nil {
 				t.Errorf("Check after the kill = %v", err)
 			}
-			applied, err := migrate.Run(t.Context(), db)
+			applied, err := migrate.Run(t.Context(), db, false)
 			if err != nil || len(applied) != n-tc.noted {
 				t.Fatalf("Migrate after the kill applied %d, error %v, want %d", len(applied), err, n-tc.noted)
 			}
@@ -305,14 +305,14 @@ func TestMigrate(t *testing.T) {
 	if !errors.Is(err, migrate.ErrMissing) || !strings.Contains(err.Error(), "0001_audit_log") {
 		t.Errorf("Check before Migrate = %v, want a missing 0001_audit_log", err)
 	}
-	applied, err := migrate.Run(t.Context(), db)
+	applied, err := migrate.Run(t.Context(), db, false)
 	if err != nil || len(applied) < 20 || applied[0] != "0001_audit_log" {
 		t.Fatalf("Migrate = %v, %v", applied, err)
 	}
 	if err := migrate.Check(t.Context(), db); err != nil {
 		t.Errorf("Check after Migrate: %v", err)
 	}
-	if again, err := migrate.Run(t.Context(), db); err != nil || len(again) != 0 {
+	if again, err := migrate.Run(t.Context(), db, false); err != nil || len(again) != 0 {
 		t.Errorf("Migrate again = %v, %v, want nothing", again, err)
 	}
 	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name) SELECT 9999, 'newer'"); err != nil {
@@ -324,7 +324,7 @@ func TestMigrate(t *testing.T) {
 	if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.schema_migrations"); err != nil {
 		t.Fatal(err)
 	}
-	if again, err := migrate.Run(t.Context(), db); err != nil || !slices.Equal(again, applied) {
+	if again, err := migrate.Run(t.Context(), db, false); err != nil || !slices.Equal(again, applied) {
 		t.Errorf("Migrate with its ledger lost = %v, %v, want all of them again", again, err)
 	}
 }
