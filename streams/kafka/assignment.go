@@ -17,6 +17,7 @@ import (
 type assignment struct {
 	core.Partition
 	fetcher      *fetcher
+	topic        *core.Topic
 	backlog      bool         // it is of the backlog topic
 	unackedMoves atomic.Int64 // messages moved to the backlog topic and not acknowledged
 
@@ -46,7 +47,7 @@ type pollMark struct {
 
 func newAssignment(f *fetcher, at core.Partition, window int) *assignment {
 	return &assignment{
-		Partition: at, fetcher: f, backlog: at.Topic == f.backlogTopic,
+		Partition: at, fetcher: f, topic: core.NewTopic(f.p.kafka, at.Topic), backlog: at.Topic == f.backlogTopic,
 		tracker: newTracker(window), gate: schedule.NewGate(), firstOffset: -1,
 	}
 }

@@ -452,7 +452,7 @@ func (g *BatchGroup) stopBatchers(cl *kgo.Client, batchers []*batcher, ours bool
 		g.mu.Unlock()
 		g.checker.forget(b.Partition)
 		cl.ResumeFetchPartitions(b.AsMap()) // the client keeps a pause beyond the assignment
-		g.sink.Forget(g.router.Config.SchemaTopic(b.Topic), b.ID)
+		g.sink.Forget(b.topic.Name, b.ID)
 	}
 	return stuck
 }

@@ -19,6 +19,7 @@ import (
 // A batcher stores the records of one partition of a BatchGroup, one batch at a time.
 type batcher struct {
 	core.Partition
+	topic  *core.Topic
 	g      *BatchGroup
 	cl     *kgo.Client
 	pacer  *tablePacer // shared with the other batchers of its table
@@ -56,7 +57,7 @@ type origin struct {
 func newBatcher(g *BatchGroup, cl *kgo.Client, at core.Partition, table *tablePacer) *batcher {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	return &batcher{
-		Partition: at, g: g, cl: cl, pacer: table, ctx: ctx, cancel: cancel,
+		Partition: at, topic: core.NewTopic(g.router.Config, at.Topic), g: g, cl: cl, pacer: table, ctx: ctx, cancel: cancel,
 		wake: make(chan struct{}, 1), halt: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -89,7 +90,7 @@ func (b *batcher) add(recs []*kgo.Record, inc uint32, start, committed int64) (n
 		b.firstRead = time.Now()
 	}
 	for _, rec := range recs {
-		b.records = append(b.records, core.Record{Raw: rec, Incarnation: inc})
+		b.records = append(b.records, core.Record{Raw: rec, Topic: b.topic, Incarnation: inc})
 		weight += core.RecordBytes(rec)
 	}
 	b.bytes += weight
@@ -341,7 +342,7 @@ func (b *batcher) storeBatch(records []core.Record) (dead []*kgo.Record, err err
 	ds, from := newDeliveries(len(records)), make([]*core.Record, 0, len(records))
 	for i := range records {
 		ir := &records[i]
-		if b.g.router.Ignores(ir.Raw) {
+		if ir.Ignored() {
 			continue
 		}
 		if err := ds.decode(b.g.router, ir); err != nil {

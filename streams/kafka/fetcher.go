@@ -160,7 +160,7 @@ func (f *fetcher) newTasks(fetches kgo.Fetches) (tasks []*task, fresh bool, err 
 					}
 					t := &slab[len(tasks)]
 					t.Gate, t.Owner = part.gate, t
-					t.Raw, t.Incarnation, t.part, t.slot = rec, inc, part, first+uint64(i)
+					t.Raw, t.Topic, t.Incarnation, t.part, t.slot = rec, part.topic, inc, part, first+uint64(i)
 					tasks = append(tasks, t)
 				}
 			}

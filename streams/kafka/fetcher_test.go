@@ -19,7 +19,7 @@ func idleFetcher(t *testing.T) *fetcher {
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	return &fetcher{cl: cl, memory: newByteBudget(), assignments: map[core.Partition]*assignment{}}
+	return &fetcher{p: new(Pool), cl: cl, memory: newByteBudget(), assignments: map[core.Partition]*assignment{}}
 }
 
 // withInFlight returns an assignment with a window of 64 and n records in flight.

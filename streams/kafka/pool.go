@@ -338,7 +338,7 @@ func (p *Pool) describe(t *task) schedule.Entry {
 		e.Key = maphash.String(p.seed, w.Key)
 	} else {
 		e.Key = maphash.Bytes(p.seed, t.Raw.Key)
-		if client.IsAgain(p.router.Config.SchemaTopic(t.Raw.Topic)) {
+		if client.IsAgain(t.part.topic.Name) {
 			p.router.RetryHeaders(&t.Record)
 		}
 	}

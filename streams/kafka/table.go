@@ -24,6 +24,7 @@ import (
 type Table struct {
 	topic schemas.Topic
 	name  string
+	from  *core.Topic
 	opts  []kgo.Opt
 	apply func(key []byte, d *schemas.Delivery) error
 	// unreadable is called for records that cannot be decoded; nil if unset.
@@ -66,7 +67,7 @@ func NewTable(
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
 	}
 	t := &Table{
-		topic: topic, name: cfg.Topic(topic), apply: apply, router: core.NewRouter(cfg, schemas.Role("table."+topic), 0),
+		topic: topic, name: cfg.Topic(topic), from: core.NewTopic(cfg, cfg.Topic(topic)), apply: apply, router: core.NewRouter(cfg, schemas.Role("table."+topic), 0),
 		ready: make(chan struct{}), positions: map[int32]int64{},
 	}
 	t.reader = newPollChecker(t.router, nil)
@@ -242,7 +243,7 @@ func (t *Table) applyRecord(rec *kgo.Record, inc uint32) error {
 	if rec.Attrs.IsControl() {
 		return nil
 	}
-	ir := core.Record{Raw: rec, Incarnation: inc}
+	ir := core.Record{Raw: rec, Topic: t.from, Incarnation: inc}
 	d := &schemas.Delivery{
 		Topic: t.topic, From: t.topic, Incarnation: inc, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Attempt: 1,

@@ -151,7 +151,7 @@ func (p *Pool) run(w *worker, t *task) bool {
 		p.abandon(t)
 		return true
 	}
-	if p.router.Ignores(t.Raw) {
+	if t.Ignored() {
 		p.finish(t)
 		return true
 	}

@@ -45,12 +45,13 @@ func (a *Admin) Read(
 	for id, end := range e.Ends {
 		parts[id] = core.Range{From: e.Starts[id], To: end}
 	}
-	r := core.NewRouter(a.cfg, "read", 0)
-	return core.Scan(ctx, a.cfg, a.cfg.Topic(topic), parts, func(rec *kgo.Record, inc uint32) error {
-		if r.Ignores(rec) {
+	r, name := core.NewRouter(a.cfg, "read", 0), a.cfg.Topic(topic)
+	from := core.NewTopic(a.cfg, name)
+	return core.Scan(ctx, a.cfg, name, parts, func(rec *kgo.Record, inc uint32) error {
+		ir := core.Record{Raw: rec, Topic: from, Incarnation: inc}
+		if ir.Ignored() {
 			return nil
 		}
-		ir := core.Record{Raw: rec, Incarnation: inc}
 		d, err := r.Delivery(&ir)
 		if err != nil {
 			d = new(schemas.Delivery)

@@ -55,9 +55,25 @@ func NewRouter(cfg client.Config, role schemas.Role, attempts int) *Router {
 	}
 }
 
+// A Topic is a topic of Kafka, resolved once for all records of a partition.
+type Topic struct {
+	Name  schemas.Topic
+	Entry schemas.Entry // zero if the catalogue has none
+	again bool          // its records have another original topic
+}
+
+// NewTopic resolves the name of a topic in Kafka.
+func NewTopic(cfg client.Config, name string) *Topic {
+	t := &Topic{Name: cfg.SchemaTopic(name)}
+	t.Entry, _ = schemas.Lookup(t.Name)
+	t.again = client.IsAgain(t.Name)
+	return t
+}
+
 // A Record is a record between its poll and its commit.
 type Record struct {
 	Raw          *kgo.Record
+	Topic        *Topic // of Raw
 	Incarnation  uint32
 	RetryHeaders *RetryHeaders       // nil: not parsed yet
 	trace        *headerCarrier      // headers that name its span; nil: no span
@@ -69,9 +85,9 @@ type Record struct {
 func (r *Router) RetryHeaders(ir *Record) *RetryHeaders {
 	if ir.RetryHeaders == nil {
 		h, rec := ParseRetryHeaders(ir.Raw.Headers), ir.Raw
-		if from := r.Config.SchemaTopic(rec.Topic); !client.IsAgain(from) {
+		if !ir.Topic.again {
 			h = RetryHeaders{
-				Topic: from, Partition: rec.Partition, Offset: rec.Offset, Timestamp: rec.Timestamp,
+				Topic: ir.Topic.Name, Partition: rec.Partition, Offset: rec.Offset, Timestamp: rec.Timestamp,
 				History: h.History,
 			}
 		}
@@ -82,8 +98,8 @@ func (r *Router) RetryHeaders(ir *Record) *RetryHeaders {
 
 // Origin returns the original topic of ir, or "" if no header names it.
 func (r *Router) Origin(ir *Record) schemas.Topic {
-	if from := r.Config.SchemaTopic(ir.Raw.Topic); !client.IsAgain(from) {
-		return from
+	if !ir.Topic.again {
+		return ir.Topic.Name
 	}
 	return r.RetryHeaders(ir).Topic
 }
@@ -92,11 +108,11 @@ func (r *Router) Origin(ir *Record) schemas.Topic {
 func (r *Router) FillDelivery(ir *Record, d *schemas.Delivery) {
 	rec := ir.Raw
 	*d = schemas.Delivery{
-		Topic: r.Config.SchemaTopic(rec.Topic), Incarnation: ir.Incarnation, Partition: rec.Partition, Offset: rec.Offset,
+		Topic: ir.Topic.Name, Incarnation: ir.Incarnation, Partition: rec.Partition, Offset: rec.Offset,
 		Timestamp: rec.Timestamp, Key: rec.Key, Headers: HeadersOf(rec), Attempt: 1,
 	}
 	d.From = d.Topic
-	if client.IsAgain(d.From) {
+	if ir.Topic.again {
 		h := r.RetryHeaders(ir)
 		d.Topic, d.Attempt, d.Waits, d.WaitsBy = h.Topic, h.Attempts+1, h.Waits, h.waitsBy
 		if !h.Timestamp.IsZero() {
@@ -139,10 +155,12 @@ func (r *Router) Decode(
 			d.From, schemas.HeaderOriginTopic, schemas.ErrMalformed))
 	}
 	_, foreign := d.Topic.Foreign()
-	e, ok := schemas.Lookup(d.Topic)
-	if client.IsAgain(d.From) && !(ok && e.Reads(r.Role)) && !(foreign && r.Role == schemas.RoleIngester) {
-		return retry.Permanent(fmt.Errorf("record of %s comes from %s, which role %s does not read: %w",
-			d.From, d.Topic, r.Role, schemas.ErrMalformed))
+	if ir.Topic.again {
+		e, ok := schemas.Lookup(d.Topic)
+		if !(ok && e.Reads(r.Role)) && !(foreign && r.Role == schemas.RoleIngester) {
+			return retry.Permanent(fmt.Errorf("record of %s comes from %s, which role %s does not read: %w",
+				d.From, d.Topic, r.Role, schemas.ErrMalformed))
+		}
 	}
 	if err := CheckSize(ir.Raw); err != nil {
 		return err
@@ -159,17 +177,9 @@ func (r *Router) Decode(
 	return nil
 }
 
-// Ignores reports whether a record needs no handler: it is a transaction marker or a tombstone of a compacted
-// topic.
-func (r *Router) Ignores(rec *kgo.Record) bool {
-	if rec.Attrs.IsControl() {
-		return true
-	}
-	if rec.Value != nil {
-		return false
-	}
-	e, ok := schemas.Lookup(r.Config.SchemaTopic(rec.Topic))
-	return ok && e.Cleanup == schemas.Compact
+// Ignored reports whether ir needs no handler: it is a transaction marker or a tombstone of a compacted topic.
+func (ir *Record) Ignored() bool {
+	return ir.Raw.Attrs.IsControl() || ir.Raw.Value == nil && ir.Topic.Entry.Cleanup == schemas.Compact
 }
 
 // OutputsFor returns the records to publish for ir: the messages that the handler returned or, if the handler

@@ -169,10 +169,10 @@ func TestWaitsAreCountedByCause(t *testing.T) {
 			err = fmt.Errorf("row: %w", retry.WaitFor(cause, errors.New("not yet"), time.Time{}))
 		}
 		rec = &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value,
-			Headers: r.FailureRecord(&Record{Raw: rec}, err, now).Headers}
+			Headers: r.FailureRecord(&Record{Raw: rec, Topic: NewTopic(r.Config, rec.Topic)}, err, now).Headers}
 	}
 	counts := func() (got schemas.Delivery) {
-		r.FillDelivery(&Record{Raw: rec}, &got)
+		r.FillDelivery(&Record{Raw: rec, Topic: NewTopic(r.Config, rec.Topic)}, &got)
 		return got
 	}
 	for _, cause := range []string{"newer", "newer", "missing", "", "newer"} {

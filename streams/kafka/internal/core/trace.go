@@ -121,10 +121,7 @@ var errNotStored = retry.Permanent(errors.New("record cannot be stored"))
 
 // groupOf returns the consumer group that ir was read in.
 func (r *Router) groupOf(ir *Record) string {
-	if e, ok := schemas.Lookup(r.Config.SchemaTopic(ir.Raw.Topic)); ok {
-		return r.Config.Group(r.Role, client.ClassOf(e, r.Role))
-	}
-	return r.Config.Group(r.Role, schemas.High)
+	return r.Config.Group(r.Role, client.ClassOf(ir.Topic.Entry, r.Role))
 }
 
 // InjectTrace returns the headers that name the span of ctx, or nil if it has none.
