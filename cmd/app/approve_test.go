@@ -119,7 +119,7 @@ func TestSeenIsTheSameInTheTable(t *testing.T) {
 			Object: &pb.Identity{Version: "v", Etag: "e", Modified: modified, Size: 3}, LastEvent: modified},
 		"missing": {Row: 8, Expected: map[string]string{"md5": oneMD5, "sha256": oneMD5 + oneMD5}},
 		"size":    {Row: 2, Object: &pb.Identity{Size: 3}},
-		"":        {Row: 9}, // a parent
+		"":        {Row: 9}, // of a space
 	} {
 		i.Id, i.Account, i.Store, i.Space, i.Item, i.Kind = schemas.ID(item), "acme", "2", "photos-"+item, item, "replaced"
 		i.State, i.Opened, i.Updated, i.StepCount = pb.IncidentState_INCIDENT_STATE_OPEN, modified, modified, 1

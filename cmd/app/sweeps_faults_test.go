@@ -109,8 +109,8 @@ func (x *archive) sent(topic schemas.Topic) (all []schemas.Body) {
 	return all
 }
 
-// Of a store that is restored with 1,000 items that were deleted since, none is copied. All have one cause: the first
-// incidents are reported one by one, the others have one parent.
+// Of a store that is restored with 1,000 items that were deleted since, none is copied. Their
+// incidents are one group.
 func TestReconcileAfterARestoreOfMany(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -259,10 +259,12 @@ func (w *harness) repairResult(order *pb.DuplicationCommand, result string) *pb.
 	}
 }
 
-func (w *harness) approval(kind string) *pb.AdminAction {
-	at1 := w.next()
+func (w *harness) approval(kind string) *pb.AdminAction { return w.approvalOf(key(kind)) }
+
+func (w *harness) approvalOf(key string) *pb.AdminAction {
+	at1, i := w.next(), w.topic[key]
 	return &pb.AdminAction{
-		Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve", Action: "approve-repair", Target: key(kind),
+		Incident: i.GetId(), Seen: Seen(i), Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve", Action: "approve-repair", Target: key,
 		Reason: "looked at it",
 	}
 }

@@ -93,9 +93,7 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state
 // of its copy, and the newest event on record; of one without an item, whose id does not change, when it was opened. It
 // is the same for a record of the topic and for a row of the table.
-func Seen(i *pb.Incident) string { return seen(i, i.GetLastEvent()) }
-
-func seen(i *pb.Incident, last *timestamppb.Timestamp) string {
+func Seen(i *pb.Incident) string {
 	parts := []string{"seen", strconv.Itoa(int(i.GetRow()))}
 	if o := i.GetObject(); o.GetVersion() != "" || o.GetEtag() != "" || o.GetModified() != nil {
 		parts = append(parts, o.GetVersion(), o.GetEtag(), strconv.FormatInt(o.GetSize(), 10))
@@ -112,31 +110,10 @@ func seen(i *pb.Incident, last *timestamppb.Timestamp) string {
 	if i.GetItem() == "" && i.GetOpened() != nil {
 		parts = append(parts, "opened", i.GetOpened().AsTime().Format(time.RFC3339Nano))
 	}
-	if last != nil {
+	if last := i.GetLastEvent(); last != nil {
 		parts = append(parts, "event", last.AsTime().Format(time.RFC3339Nano))
 	}
 	return schemas.ID(parts...)
-}
-
-// stillApplies reports whether i is unchanged since the decision a. Decisions about rows of older sinks lack the newest
-// event, and those of older programs the id of the incident and the digest of Seen, too; they apply if no check has
-// found a fault since.
-func stillApplies(i *pb.Incident, a *pb.AdminAction) bool {
-	if a.GetIncident() != "" {
-		switch {
-		case a.GetIncident() != i.GetId(), a.GetSeen() != Seen(i) && a.GetSeen() != seen(i, nil):
-			return false
-		case a.GetSeen() == Seen(i):
-			return true
-		}
-	}
-	at := a.GetTime().AsTime()
-	for _, s := range i.GetSteps() {
-		if (s.GetAction() == stepOpened || s.GetAction() == stepSeenAgain) && s.GetTime().AsTime().After(at) {
-			return false
-		}
-	}
-	return !i.GetOpened().AsTime().After(at)
 }
 
 // closed reports whether i is nil or closed.

@@ -98,7 +98,7 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 // outdated returns why a decision about i has no effect any more; "" if it has.
 func (s *Steward) outdated(i *pb.Incident, a *pb.AdminAction) string {
 	switch {
-	case !stillApplies(i, a):
+	case a.GetIncident() != i.GetId() || a.GetSeen() != Seen(i):
 		return "the incident has changed since the decision; decide again"
 	case s.isWithdrawn(schemas.CopyOf(i).WithoutItem(), a):
 		return "the approval of all held repairs has ended"

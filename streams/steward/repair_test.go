@@ -46,30 +46,21 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 	other := func(r *pb.FixityResult) {
 		r.Object, r.Content.Digests = &pb.Identity{Version: "v2", Size: 3}, map[string]string{"sha256": "cc"}
 	}
-	older := func(_ *harness, a *pb.AdminAction) { a.Incident, a.Seen = "", "" }
 	for name, tt := range map[string]struct {
 		meanwhile func(*harness)
-		edit      func(*harness, *pb.AdminAction)
 		taken     bool
 	}{
-		"nothing has happened":    {nil, nil, true},
-		"seen again, the same":    {func(w *harness) { w.handle(w.result(13)) }, nil, true},
-		"the copy is another one": {func(w *harness) { w.handle(w.result(13, other)) }, nil, false},
+		"nothing has happened":    {nil, true},
+		"seen again, the same":    {func(w *harness) { w.handle(w.result(13)) }, true},
+		"the copy is another one": {func(w *harness) { w.handle(w.result(13, other)) }, false},
 		"should be something else": {func(w *harness) {
 			w.handle(w.result(13,
 				func(r *pb.FixityResult) { r.Audit.Digests = bad1 }))
-		}, nil, false},
+		}, false},
 		"a later event": {func(w *harness) {
 			w.handle(w.result(13, func(r *pb.FixityResult) { r.LastEvent = timestamppb.New(base) }))
-		}, nil, false},
-		"the row of an older sink": {nil, func(w *harness, a *pb.AdminAction) {
-			a.Seen = seen(w.topic[key("replaced")], nil)
-		}, true},
-		"closed, and opened again": {func(w *harness) { w.handle(w.result(1)); w.handle(w.result(13)) }, nil, false},
-		"an older program's":       {nil, older, true},
-		"an older program's, late": {func(w *harness) { w.handle(w.result(13)) }, older, false},
-		"an older program's, later": {func(w *harness) { w.handle(w.result(13)) },
-			func(w *harness, a *pb.AdminAction) { older(w, a); a.Time = w.next() }, true},
+		}, false},
+		"closed, and opened again": {func(w *harness) { w.handle(w.result(1)); w.handle(w.result(13)) }, false},
 	} {
 		for do, taken := range map[string]string{ActionApprove: stepOrdered, ActionClose: stepClosed,
 			ActionAccept: stepAccept, ActionAcceptForced: stepAcceptForced} {
@@ -77,12 +68,9 @@ func TestDecisionIsAboutWhatWasSeen(t *testing.T) {
 				w := newHarness(t)
 				w.handle(w.result(13))
 				a := w.approval("replaced")
-				a.Action, a.Incident, a.Seen = do, w.topic[key("replaced")].GetId(), Seen(w.topic[key("replaced")])
+				a.Action = do
 				if tt.meanwhile != nil {
 					tt.meanwhile(w)
-				}
-				if tt.edit != nil {
-					tt.edit(w, a)
 				}
 				before, want := w.topic[key("replaced")], taken
 				if !tt.taken {
@@ -187,11 +175,7 @@ func TestRotInThePrimaryAndStaleSecondaries(t *testing.T) {
 		w.records[in("2")], w.records[in("3")] = live(bad1), live(bad1)
 		return w
 	}
-	approve := func(w *harness) {
-		a := w.approval("content-corrupt")
-		a.Target = ofPrimary
-		w.handle(a)
-	}
+	approve := func(w *harness) { w.handle(w.approvalOf(ofPrimary)) }
 	t.Run("on record", func(t *testing.T) {
 		w := prepare(t)
 		w.handle(w.result(2, at1))
@@ -454,8 +438,7 @@ func TestResurrectedCopy(t *testing.T) {
 	if len(w.orders) != 1 || w.orders[0].GetSourceStore() != "3" {
 		t.Errorf("ordered %v, want from store 3", w.orders)
 	}
-	approval := w.approval("resurrected")
-	approval.Target = k
+	approval := w.approvalOf(k)
 	w.handle(approval)
 	i := w.topic[k]
 	want := &pb.DeletionCommand{Id: schemas.ID("repair", i.GetId(), "1"), Account: at.Account, Space: at.Space,
