@@ -29,7 +29,6 @@ func incidents() *table[*pb.Incident] {
 	columns = append(columns, objectColumns(func(x r) *pb.Identity { return x.m.GetObject() })...)
 	columns = append(columns,
 		int32s("repairs", func(x r) int32 { return x.m.GetRepairs() }),
-		text("parent", func(x r) string { return x.m.GetParent() }),
 		int32s("step_count", func(x r) int32 { return x.m.GetStepCount() }),
 		int64s("revision", func(x r) int64 { return x.m.GetUpdated().AsTime().UnixMilli() }),
 		int32s("first_step", func(x r) int32 {

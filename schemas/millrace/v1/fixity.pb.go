@@ -1241,8 +1241,6 @@ type Incident struct {
 	Found    map[string]string `protobuf:"bytes,14,rep,name=found,proto3" json:"found,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	Object   *Identity         `protobuf:"bytes,15,opt,name=object,proto3" json:"object,omitempty"`
 	Repairs  int32             `protobuf:"varint,16,opt,name=repairs,proto3" json:"repairs,omitempty"`
-	// The id of the incident without an item that stands for this one and others with the same cause.
-	Parent string `protobuf:"bytes,17,opt,name=parent,proto3" json:"parent,omitempty"`
 	// The number of all steps, including those that are no longer carried.
 	StepCount int32           `protobuf:"varint,18,opt,name=step_count,json=stepCount,proto3" json:"step_count,omitempty"`
 	Steps     []*IncidentStep `protobuf:"bytes,19,rep,name=steps,proto3" json:"steps,omitempty"`
@@ -1252,9 +1250,7 @@ type Incident struct {
 	// and kind.
 	Subject string `protobuf:"bytes,21,opt,name=subject,proto3" json:"subject,omitempty"`
 	// FixityResult.last_event of the check that found the fault.
-	LastEvent *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
-	// The worker whose check or copy opened it.
-	Worker        string `protobuf:"bytes,23,opt,name=worker,proto3" json:"worker,omitempty"`
+	LastEvent     *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1401,13 +1397,6 @@ func (x *Incident) GetRepairs() int32 {
 	return 0
 }
 
-func (x *Incident) GetParent() string {
-	if x != nil {
-		return x.Parent
-	}
-	return ""
-}
-
 func (x *Incident) GetStepCount() int32 {
 	if x != nil {
 		return x.StepCount
@@ -1441,13 +1430,6 @@ func (x *Incident) GetLastEvent() *timestamppb.Timestamp {
 		return x.LastEvent
 	}
 	return nil
-}
-
-func (x *Incident) GetWorker() string {
-	if x != nil {
-		return x.Worker
-	}
-	return ""
 }
 
 var File_millrace_v1_fixity_proto protoreflect.FileDescriptor
@@ -1558,7 +1540,7 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\x06action\x18\x02 \x01(\tR\x06action\x12\x10\n" +
 	"\x03ref\x18\x03 \x01(\tR\x03ref\x12\x0e\n" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
-	"\x06detail\x18\x05 \x01(\tR\x06detail\"\xc2\a\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\"\x92\a\n" +
 	"\bIncident\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1576,16 +1558,14 @@ const file_millrace_v1_fixity_proto_rawDesc = "" +
 	"\bexpected\x18\r \x03(\v2#.millrace.v1.Incident.ExpectedEntryR\bexpected\x126\n" +
 	"\x05found\x18\x0e \x03(\v2 .millrace.v1.Incident.FoundEntryR\x05found\x12-\n" +
 	"\x06object\x18\x0f \x01(\v2\x15.millrace.v1.IdentityR\x06object\x12\x18\n" +
-	"\arepairs\x18\x10 \x01(\x05R\arepairs\x12\x16\n" +
-	"\x06parent\x18\x11 \x01(\tR\x06parent\x12\x1d\n" +
+	"\arepairs\x18\x10 \x01(\x05R\arepairs\x12\x1d\n" +
 	"\n" +
 	"step_count\x18\x12 \x01(\x05R\tstepCount\x12/\n" +
 	"\x05steps\x18\x13 \x03(\v2\x19.millrace.v1.IncidentStepR\x05steps\x12\x12\n" +
 	"\x04size\x18\x14 \x01(\x03R\x04size\x12\x18\n" +
 	"\asubject\x18\x15 \x01(\tR\asubject\x129\n" +
 	"\n" +
-	"last_event\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\tlastEvent\x12\x16\n" +
-	"\x06worker\x18\x17 \x01(\tR\x06worker\x1a;\n" +
+	"last_event\x18\x16 \x01(\v2\x1a.google.protobuf.TimestampR\tlastEvent\x1a;\n" +
 	"\rExpectedEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a8\n" +

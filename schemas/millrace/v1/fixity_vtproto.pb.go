@@ -228,12 +228,10 @@ func (m *Incident) CloneVT() *Incident {
 	r.Row = m.Row
 	r.Object = m.Object.CloneVT()
 	r.Repairs = m.Repairs
-	r.Parent = m.Parent
 	r.StepCount = m.StepCount
 	r.Size = m.Size
 	r.Subject = m.Subject
 	r.LastEvent = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.LastEvent).CloneVT())
-	r.Worker = m.Worker
 	if rhs := m.Expected; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -1178,15 +1176,6 @@ func (m *Incident) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
-	if len(m.Worker) > 0 {
-		i -= len(m.Worker)
-		copy(dAtA[i:], m.Worker)
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Worker)))
-		i--
-		dAtA[i] = 0x1
-		i--
-		dAtA[i] = 0xba
-	}
 	if m.LastEvent != nil {
 		size, err := (*timestamppb1.Timestamp)(m.LastEvent).MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -1235,15 +1224,6 @@ func (m *Incident) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		dAtA[i] = 0x1
 		i--
 		dAtA[i] = 0x90
-	}
-	if len(m.Parent) > 0 {
-		i -= len(m.Parent)
-		copy(dAtA[i:], m.Parent)
-		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Parent)))
-		i--
-		dAtA[i] = 0x1
-		i--
-		dAtA[i] = 0x8a
 	}
 	if m.Repairs != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Repairs))
@@ -1834,10 +1814,6 @@ func (m *Incident) SizeVT() (n int) {
 	if m.Repairs != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.Repairs))
 	}
-	l = len(m.Parent)
-	if l > 0 {
-		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
-	}
 	if m.StepCount != 0 {
 		n += 2 + protohelpers.SizeOfVarint(uint64(m.StepCount))
 	}
@@ -1856,10 +1832,6 @@ func (m *Incident) SizeVT() (n int) {
 	}
 	if m.LastEvent != nil {
 		l = (*timestamppb1.Timestamp)(m.LastEvent).SizeVT()
-		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
-	}
-	l = len(m.Worker)
-	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -5631,42 +5603,6 @@ func (m *Incident) UnmarshalVTUnsafe(dAtA []byte) error {
 					break
 				}
 			}
-		case 17:
-			if wireType != 2 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Parent", wireType)
-			}
-			var stringLen uint64
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				stringLen |= uint64(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			intStringLen := int(stringLen)
-			if intStringLen < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			postIndex := iNdEx + intStringLen
-			if postIndex < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			if postIndex > l {
-				return io.ErrUnexpectedEOF
-			}
-			var stringValue string
-			if intStringLen > 0 {
-				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
-			}
-			m.Parent = stringValue
-			iNdEx = postIndex
 		case 18:
 			if wireType != 0 {
 				return fmt.Errorf("proto: wrong wireType = %d for field StepCount", wireType)
@@ -5810,42 +5746,6 @@ func (m *Incident) UnmarshalVTUnsafe(dAtA []byte) error {
 			if err := (*timestamppb1.Timestamp)(m.LastEvent).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
-			iNdEx = postIndex
-		case 23:
-			if wireType != 2 {
-				return fmt.Errorf("proto: wrong wireType = %d for field Worker", wireType)
-			}
-			var stringLen uint64
-			for shift := uint(0); ; shift += 7 {
-				if shift >= 64 {
-					return protohelpers.ErrIntOverflow
-				}
-				if iNdEx >= l {
-					return io.ErrUnexpectedEOF
-				}
-				b := dAtA[iNdEx]
-				iNdEx++
-				stringLen |= uint64(b&0x7F) << shift
-				if b < 0x80 {
-					break
-				}
-			}
-			intStringLen := int(stringLen)
-			if intStringLen < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			postIndex := iNdEx + intStringLen
-			if postIndex < 0 {
-				return protohelpers.ErrInvalidLength
-			}
-			if postIndex > l {
-				return io.ErrUnexpectedEOF
-			}
-			var stringValue string
-			if intStringLen > 0 {
-				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
-			}
-			m.Worker = stringValue
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

@@ -29,7 +29,6 @@ CREATE TABLE IF NOT EXISTS {db}.incidents (
   object_ns UInt32 CODEC(ZSTD(1)),
   object_size Int64 CODEC(ZSTD(1)),
   repairs Int32,
-  parent String CODEC(ZSTD(1)),
   step_count Int32,
   revision Int64 CODEC(ZSTD(1)),
   first_step Int32,
