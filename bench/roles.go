@@ -132,6 +132,7 @@ func runAll(parts []service) service {
 // configure makes the stores. All settings but theirs and the outbox are the defaults.
 func (s *rolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	cfg := settings.Default()
+	cfg.Outbox.Dir = state.Path("outbox")
 	account := settings.Account{ID: mainAccount}
 	for _, id := range []string{primary, "2", "3"} {
 		root := filepath.Join(s.Dir, "store-"+id)

@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/file"
+	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
 const accessDir = "../deploy/access"
@@ -431,7 +432,12 @@ func (w *restricted) program(t *testing.T) program {
 		t.Fatal(err)
 	}
 	t.Cleanup(producer.Close)
-	s, err := emit.New(w.store(t, "1"), emit.Config{Account: "acme", Store: "1", Agent: "test"}, producer)
+	box, err := outbox.Open(outbox.Config{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { box.Close() })
+	s, err := emit.New(w.store(t, "1"), emit.Config{Account: "acme", Store: "1", Agent: "test", Outbox: box}, producer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -460,9 +466,8 @@ func (w *restricted) refusedProgram(t *testing.T, p program) {
 		item := fmt.Sprint("refused-", i)
 		w.brokers.Withdraw(t, acl(access.Writer, r))
 		harness.Eventually(t, 20*time.Second, "refuse it", func(ctx context.Context) error {
-			err := p.try(ctx, item)
-			if !errors.Is(err, emit.ErrNotPublished) || !errors.Is(err, client.ErrAccess) ||
-				!strings.Contains(err.Error(), "the login lacks "+r.String()) {
+			err := errors.Join(p.try(ctx, item), p.Flush(ctx))
+			if !errors.Is(err, client.ErrAccess) || !strings.Contains(err.Error(), "the login lacks "+r.String()) {
 				return fmt.Errorf("%w: %w", errNotYet, err)
 			}
 			return nil

@@ -31,7 +31,7 @@ func (w *convergeWorld) awaitRest(t *testing.T, limit time.Duration) {
 		lag, written, err := w.lag(t.Context())
 		now := fmt.Sprint(lag, written)
 		switch {
-		case err == nil && len(lag) == 0 && now == last:
+		case err == nil && len(lag) == 0 && now == last && w.app.Unpublished() == 0:
 			t.Logf("at rest after %v", time.Since(begun).Round(100*time.Millisecond))
 			return
 		case err == nil && now != last:

@@ -148,16 +148,32 @@ func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 // openClient opens the stores for a client of store 1 until the end of the test. What the client does is reported.
 func (p *setup) openClient(t *testing.T) (*app.App, *emit.Store) {
 	t.Helper()
+	p.cfg.Outbox.Dir = t.TempDir()
 	a, err := app.Open(t.Context(), p.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(a.Close)
+	return a, runClient(t, a)
+}
+
+// runClient returns store 1 of acme for a client, whose Changes are published until the end of the test.
+func runClient(t *testing.T, a *app.App) *emit.Store {
+	t.Helper()
 	store, err := a.EmittingStore("acme", "1", "client")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return a, store
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return store
 }
 
 // joined waits until groups are stable. The embedded broker may keep a member forever that is killed while it joins.

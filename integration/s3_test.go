@@ -15,6 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/limit"
+	"github.com/millrace/millrace/streams/storage/outbox"
 	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -217,7 +218,11 @@ func TestS3Decorators(t *testing.T) {
 	}
 	for name, around := range map[string]func(t *testing.T, s storage.Store) storage.Store{
 		"emit": func(t *testing.T, s storage.Store) storage.Store {
-			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true}, &memoryPublisher{})
+			box, err := outbox.Open(outbox.Config{Dir: t.TempDir()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true, Outbox: box}, &memoryPublisher{})
 			if err != nil {
 				t.Fatal(err)
 			}

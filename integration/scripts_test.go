@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -50,12 +49,7 @@ func newScripted(t *testing.T, edits ...func(*config.Config)) *scripted {
 	for _, id := range []string{"1", "2"} {
 		x.want(t, 0, "has its marker", "store", "init", "acme/"+id)
 	}
-	var err error
-	x.app, err = app.Open(t.Context(), x.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
-	x.must(err)
-	t.Cleanup(x.app.Close)
-	x.client, err = x.app.EmittingStore("acme", "1", "test")
-	x.must(err)
+	x.app, x.client = x.openClient(t)
 	return x
 }
 

@@ -35,15 +35,13 @@ func TestS3Unavailable(t *testing.T) {
 	x := newUnavailableSetup(t, s3)
 	log := x.run(t, "planner,copier,checker,deleter,steward,delayer,sink")
 	ctx := t.Context()
+	x.cfg.Outbox.Dir = t.TempDir()
 	a, err := app.Open(ctx, x.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	source, err := a.EmittingStore("acme", "1", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := runClient(t, a)
 	put := func(from, to int) {
 		t.Helper()
 		for i := from; i < to; i++ {

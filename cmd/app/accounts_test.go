@@ -37,11 +37,8 @@ func without(id string) func(*config.Account) {
 // put stores an item in acme/1 and publishes its Change.
 func (s *site) put(a *App, item string) {
 	s.t.Helper()
-	store, err := a.EmittingStore("acme", "1", "test")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	err = store.CreateSpace(s.t.Context(), storage.Space{Name: "photos"})
+	store := s.client(a, "acme")
+	err := store.CreateSpace(s.t.Context(), storage.Space{Name: "photos"})
 	if err != nil && !errors.Is(err, storage.ErrExists) {
 		s.t.Fatal(err)
 	}

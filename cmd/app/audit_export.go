@@ -5,10 +5,12 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"log/slog"
+	"io"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,8 +20,9 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/sinks/export"
+	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/emit"
+	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -116,9 +119,10 @@ func (a *App) scheduledExport(e config.AuditExport) sweep.Split {
 	r := ExportRequest{Name: e.Name, Account: e.Account, Format: e.FormatOrDefault(), own: a.isExport}
 	m := a.exportSplit(r)
 	m.Pages = func(ctx context.Context, round sweep.Round, cursor []byte) (sweep.Page, error) {
-		own, log := r, a.iterationLog(auditExport, e.Name, round)
+		own := r
 		own.Write = func(ctx context.Context, name string, text []byte, _ int) error {
-			return a.putExport(ctx, log, schemas.Copy{Account: account, Store: store, Space: space, Item: name}, text)
+			to := schemas.Copy{Account: account, Store: store, Space: space, Item: name}
+			return a.putItem(ctx, to, "millrace audit export", bytes.NewReader(text), int64(len(text)))
 		}
 		return a.exportSplit(own).Pages(ctx, round, cursor)
 	}
@@ -141,19 +145,30 @@ func (a *App) isExport(c *pb.Change) bool {
 	})
 }
 
-// putExport stores a file as an item, and publishes that.
-func (a *App) putExport(ctx context.Context, log *slog.Logger, to schemas.Copy, text []byte) error {
+// putItem stores an item and publishes its Change. After an error the caller stores it again.
+func (a *App) putItem(ctx context.Context, to schemas.Copy, agent string, r io.Reader, size int64) error {
 	st, err := a.stores.configured(StoreName{to.Account, to.Store})
 	if err != nil {
 		return err
 	}
-	out, err := emit.New(st, emit.Config{Account: to.Account, Store: to.Store, Agent: "millrace audit export", Log: log},
-		a.producer)
+	if err := st.Marker(ctx); err != nil {
+		return err
+	}
+	op := pb.Op_OP_UPDATE
+	if _, err := st.Stat(ctx, to.Space, to.Item); errors.Is(err, storage.ErrNotFound) {
+		op = pb.Op_OP_ADD
+	} else if err != nil {
+		return err
+	}
+	o := storage.PutOptions{Size: size, Compute: []string{digest.MD5, digest.SHA256}}
+	obj, err := st.Put(ctx, to.Space, to.Item, r, o)
 	if err != nil {
 		return err
 	}
-	_, err = out.Put(ctx, to.Space, to.Item, bytes.NewReader(text), storage.PutOptions{Size: int64(len(text))})
-	return err
+	c := record.Content(to, obj)
+	c.Op, c.Agent, c.Origin = op, agent, pb.Origin_ORIGIN_CLIENT
+	c.Sequence = strconv.FormatInt(time.Now().UnixNano(), 10)
+	return a.producer.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
 }
 
 // exportPage writes the next file. The first page only finds out how far the round goes.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -21,7 +20,6 @@ import (
 	"github.com/millrace/millrace/sinks/fixityreport"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/sweep"
 	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
@@ -122,8 +120,7 @@ func (a *App) reportSplit(r config.FixityReport) sweep.Split {
 				at.Until = last.Until
 			}
 			page.Last = true
-			log := a.iterationLog(reportJob, r.Name, round)
-			if page.Counts, err = a.writeReports(ctx, log, r, last.Until, at.Until); err != nil {
+			if page.Counts, err = a.writeReports(ctx, r, last.Until, at.Until); err != nil {
 				return page, retry.Unavailable(err) // not tried again at once
 			}
 			page.Next, err = json.Marshal(at)
@@ -133,7 +130,7 @@ func (a *App) reportSplit(r config.FixityReport) sweep.Split {
 
 // writeReports writes the reports of the rounds that have ended after since and not after until, and counts them.
 func (a *App) writeReports(
-	ctx context.Context, log *slog.Logger, r config.FixityReport, since, until time.Time,
+	ctx context.Context, r config.FixityReport, since, until time.Time,
 ) (map[string]int64, error) {
 	if err := a.sinkHas(ctx, schemas.Reports); err != nil {
 		return nil, err
@@ -155,7 +152,7 @@ func (a *App) writeReports(
 	fixityreport.Sort(rounds)
 	format := fixityreport.Format(r.FormatOrDefault())
 	name := fmt.Sprintf("%s-%s.%s", r.Name, until.UTC().Format("20060102T150405Z"), format)
-	err = a.putReport(ctx, log, r, name, func(w io.Writer) error {
+	err = a.putReport(ctx, r, name, func(w io.Writer) error {
 		return a.withoutGaps(ctx, func() error { return format.Write(w, rounds) })
 	})
 	if err != nil {
@@ -167,25 +164,17 @@ func (a *App) writeReports(
 
 // putReport writes a file into the directory or the space of a setting.
 func (a *App) putReport(
-	ctx context.Context, log *slog.Logger, r config.FixityReport, name string, write func(io.Writer) error,
+	ctx context.Context, r config.FixityReport, name string, write func(io.Writer) error,
 ) error {
 	if r.Dir != "" {
 		return wholefile.Write(filepath.Join(r.Dir, name), write)
 	}
 	account, store, space := r.To()
-	st, err := a.stores.configured(StoreName{account, store})
-	if err != nil {
-		return err
-	}
-	out, err := emit.New(st, emit.Config{Account: account, Store: store, Agent: "millrace fixity report", Log: log},
-		a.producer)
-	if err != nil {
-		return err
-	}
 	from, to := io.Pipe()
 	var g errgroup.Group
 	g.Go(func() error { return to.CloseWithError(write(to)) }) // which the reader returns
-	_, err = out.Put(ctx, space, name, from, storage.PutOptions{Size: storage.UnknownSize})
+	item := schemas.Copy{Account: account, Store: store, Space: space, Item: name}
+	err := a.putItem(ctx, item, "millrace fixity report", from, storage.UnknownSize)
 	return errors.Join(err, from.CloseWithError(errNotStored), g.Wait())
 }
 

@@ -235,7 +235,7 @@ func TestFixityReports(t *testing.T) {
 	}
 	end(0)
 	now := time.Now().Add(time.Minute)
-	if _, err := s.a.writeReports(t.Context(), s.a.log, r, time.Time{}, now); err == nil {
+	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {
 		t.Error("reports are written while the tables lack some")
 	}
 	stored := s.a.Stored(schemas.Reports)
@@ -247,12 +247,12 @@ func TestFixityReports(t *testing.T) {
 		t.Errorf("stored: %+v, %v, want the report", p, err)
 	}
 	for range 2 { // the second time the same file
-		counts, err := s.a.writeReports(t.Context(), s.a.log, r, time.Time{}, now)
+		counts, err := s.a.writeReports(t.Context(), r, time.Time{}, now)
 		if err != nil || counts["rounds"] != 1 || counts["files"] != 1 {
 			t.Errorf("got %v, %v", counts, err)
 		}
 	}
-	counts, err := s.a.writeReports(t.Context(), s.a.log, r, now, now.Add(time.Minute))
+	counts, err := s.a.writeReports(t.Context(), r, now, now.Add(time.Minute))
 	if err != nil || counts["files"] != 0 {
 		t.Errorf("with nothing new: %v, %v", counts, err)
 	}
@@ -282,7 +282,7 @@ func TestFixityReports(t *testing.T) {
 		t.Errorf("compared: %+v, %v", rounds, err)
 	}
 	r.Dir = filepath.Join(r.Dir, "none")
-	if _, err := s.a.writeReports(t.Context(), s.a.log, r, time.Time{}, now); err == nil {
+	if _, err := s.a.writeReports(t.Context(), r, time.Time{}, now); err == nil {
 		t.Error("a directory that is not there is no error")
 	}
 }

@@ -191,10 +191,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: rec}); err != nil {
 		t.Fatal(err)
 	}
-	store, err := a.EmittingStore("acme", "1", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := s.client(a, "acme")
 	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}

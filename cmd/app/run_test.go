@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/emit"
 )
 
 // A site is a process with its own broker, an unavailable ClickHouse, and stores of which acme/3 is
@@ -58,6 +59,22 @@ func newSite(t *testing.T) *site {
 	marked(t, schemas.Key("acme", "2"), acc.Stores[1].Root)
 	cfg.Accounts = []config.Account{acc}
 	return &site{t: t, cfg: &cfg, url: "http://" + cfg.HTTP.Listen}
+}
+
+// client returns store 1 of an account, whose Changes are published until the test ends.
+func (s *site) client(a *App, account string) *emit.Store {
+	s.t.Helper()
+	s.cfg.Outbox.Dir = s.t.TempDir()
+	store, err := a.EmittingStore(account, "1", "test")
+	s.must(err)
+	ctx, stop := context.WithCancel(s.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- store.Run(ctx) }()
+	s.t.Cleanup(func() {
+		stop()
+		s.must(<-ended)
+	})
+	return store
 }
 
 // hasClickHouse gives the site a database, whose sink stores at once.
@@ -237,10 +254,7 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	if err := a.SetPolicy(t.Context(), "acme", doc, "test"); err != nil {
 		t.Fatal(err)
 	}
-	store, err := a.EmittingStore("acme", "1", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := s.client(a, "acme")
 	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}

@@ -168,8 +168,7 @@ func newSlowSite(t *testing.T, slots int) *slowSite {
 // add puts n items into store 1 of an account.
 func (x *slowSite) add(account, name string, n int) {
 	x.t.Helper()
-	client, err := x.app.EmittingStore(account, "1", "test")
-	x.must(err)
+	client := x.client(x.app, account)
 	for i := range n {
 		item := fmt.Sprintf("%s-%02d", name, i)
 		_, err := client.Put(x.t.Context(), "photos", item, strings.NewReader(item),

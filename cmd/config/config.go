@@ -234,7 +234,6 @@ type Notification struct {
 // not. When it is full, writes fail without effect.
 type Outbox struct {
 	// The directory of the outboxes, an absolute path; each store that is written to has one below it.
-	// Default: in memory, so that unpublished changes are lost with the process.
 	Dir string `key:"dir"`
 	// The size limit of one outbox, in bytes; 1MiB or more.
 	Limit Size `key:"limit"`

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/streams/storage/outbox"
 )
@@ -42,7 +40,7 @@ interrupted.`,
 			if err != nil {
 				return outboxError(err)
 			}
-			if err := showInspection(c.OutOrStdout(), o, in, in); err != nil || len(in.Damage) == 0 {
+			if err := showInspection(c.OutOrStdout(), o, in); err != nil || len(in.Damage) == 0 {
 				return err
 			}
 			return fmt.Errorf("%w: outbox %s is damaged: run: millrace outbox salvage %s", errFindings, args[0], args[0])
@@ -52,77 +50,35 @@ interrupted.`,
 	return c
 }
 
-// A salvaged is the result of salvaging an outbox.
-type salvaged struct {
-	outbox.Inspection        // of the damaged outbox
-	To                string `json:"to,omitempty"` // empty: nothing was written
-}
-
 func newOutboxSalvage() *cobra.Command {
-	var (
-		to      string
-		inPlace bool
-		o       *output
-	)
+	var o *output
 	c := &cobra.Command{
 		Use:   "salvage DIR",
-		Short: "Copy the readable records of a damaged outbox to a new one",
-		Long: `Copies the readable records of the damaged outbox in DIR to a new one, DIR.salvaged or --to, and reports
-the loss: the bytes, and the tickets between which records are lost. DIR is not changed. Let the program open the
-new outbox, or replace the old one by it. With --in-place DIR itself is repaired; its damaged segments stay in it as
-NAME.damaged.
+		Short: "Repair a damaged outbox: keep the readable records",
+		Long: `Repairs the damaged outbox in DIR: keeps the readable records, and reports the loss: the bytes, and the
+tickets between which records are lost. The damaged segments stay in DIR as NAME.damaged.
 
 Mutations of unknown outcome are looked up in the store when the program starts. Mutations with no readable record are
 not published: import a listing of the store (millrace import) to find them.
 
-Run it as the user that the program runs as: that user will own the new outbox. For a sound outbox nothing is written.
+Run it as the user that the program runs as: that user will own new segments. For a sound outbox nothing is written.
 
 Exit codes: 0 sound, 1 error, 2 usage, 3 it was damaged and the readable records are kept, 5 a process has the outbox
 open or another user owns it, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			if inPlace && to != "" {
-				return fmt.Errorf("%w: --in-place and --to exclude each other", usage.Err)
-			}
-			if !inPlace {
-				var err error
-				if to, err = salvageTo(args[0], to); err != nil {
-					return err
-				}
-			}
-			in, err := outbox.Salvage(c.Context(), args[0], to)
+			in, err := outbox.Salvage(c.Context(), args[0])
 			if err != nil {
 				return outboxError(err)
 			}
-			s := salvaged{Inspection: in}
-			if len(in.Damage) > 0 {
-				if s.To = to; inPlace {
-					s.To = args[0]
-				}
-			}
-			if err := showInspection(c.OutOrStdout(), o, in, s); err != nil || s.To == "" {
+			if err := showInspection(c.OutOrStdout(), o, in); err != nil || len(in.Damage) == 0 {
 				return err
 			}
-			return fmt.Errorf("%w: outbox %s was damaged: its readable records are in %s", errFindings, args[0], s.To)
+			return fmt.Errorf("%w: outbox %s was damaged: its readable records are kept", errFindings, args[0])
 		},
 	}
-	c.Flags().StringVar(&to, "to", "", "`DIRECTORY` of the new outbox, which must not exist [DIR.salvaged]")
-	c.Flags().BoolVar(&inPlace, "in-place", false, "repair DIR itself")
 	o = outputFlag(c, formText, formJSON)
 	return c
-}
-
-// salvageTo returns the directory of the new outbox: to, or one beside dir.
-func salvageTo(dir, to string) (_ string, err error) {
-	if to != "" {
-		return filepath.Clean(to), nil
-	}
-	if base := filepath.Base(dir); base == "." || base == ".." { // it has no name of its own
-		if dir, err = filepath.Abs(dir); err != nil {
-			return "", err
-		}
-	}
-	return filepath.Clean(dir) + ".salvaged", nil
 }
 
 // outboxError wraps precondition.Err if another process has the outbox open, or another user owns it.
@@ -133,10 +89,10 @@ func outboxError(err error) error {
 	return err
 }
 
-// showInspection prints in as text, or document as JSON.
-func showInspection(w io.Writer, o *output, in outbox.Inspection, document any) error {
+// showInspection prints in as text or JSON.
+func showInspection(w io.Writer, o *output, in outbox.Inspection) error {
 	if o.form == formJSON {
-		return writeJSON(w, document)
+		return writeJSON(w, in)
 	}
 	_, err := io.WriteString(w, inspectionText(in))
 	return err

@@ -105,6 +105,7 @@ func (k *kept) make(ctx context.Context) (err error) {
 	cfg.Fixity.Recheck = []time.Duration{200 * time.Millisecond}
 	cfg.Duplication.Wait = []time.Duration{200 * time.Millisecond}
 	cfg.Log.Level = "error"
+	cfg.Outbox.Dir = state.Path("outbox")
 	if err := state.SaveConfig(&cfg); err != nil {
 		return err
 	}
@@ -135,6 +136,9 @@ func (k *kept) make(ctx context.Context) (err error) {
 		if _, err := store.Put(ctx, "maps", item, content, unknown); err != nil {
 			return err
 		}
+	}
+	if err := store.Flush(ctx); err != nil {
+		return err
 	}
 	return a.RunWhile(ctx, []schemas.Role{schemas.RoleSink}, a.CatchUp, state.Watch)
 }

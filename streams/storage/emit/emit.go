@@ -2,12 +2,8 @@
 //
 // Delivery is at least once. The intent of a mutation is recorded in an outbox before the mutation is made,
 // and the resulting Change after it; the record is deleted when the Change is acknowledged. A Change that
-// is published again has the same id, so consumers can deduplicate it.
-//
-//   - With an outbox on disk (outbox.File), mutations continue while the publisher is unavailable: their Changes stay
-//     pending, and Run publishes them.
-//   - With an outbox in memory (outbox.Memory), a call returns an error that wraps ErrNotPublished if its Change
-//     was not acknowledged. The Change stays pending until Flush, or the next mutation of the same item, publishes it.
+// is published again has the same id, so consumers can deduplicate it. Mutations continue while the publisher is
+// unavailable: their Changes stay pending, and Run publishes them.
 //
 // A mutation is refused before it is made if its intent cannot be recorded, if its Change would not fit
 // into a message, or if the store's marker is missing or wrong (see Config.Unmarked).
@@ -40,11 +36,11 @@ import (
 	"github.com/millrace/millrace/streams/storage/outbox"
 )
 
-// ErrNotPublished is wrapped by the error of a mutation that was applied before its Change could be
-// published.
+// ErrNotPublished is wrapped by the error of a mutation that was applied, and whose Change the publisher rejected, or
+// could neither be recorded nor be published.
 var ErrNotPublished = errors.New("mutation was done but is not published yet")
 
-// Config configures a Store. Account and Store are required.
+// Config configures a Store. Account, Store and Outbox are required.
 type Config struct {
 	Account string
 	Store   string // the id of the inner store
@@ -60,9 +56,9 @@ type Config struct {
 	// marker is missing or wrong, nothing is written and nothing that was read is published: the directory may
 	// be an unmounted mount point, or another store.
 	Unmarked bool
-	// Outbox holds the mutations until their Changes are acknowledged [an outbox.Memory of 100,000 mutations].
+	// Outbox holds the mutations until their Changes are acknowledged.
 	Outbox outbox.Outbox
-	// Wait is how long a call waits for the acknowledgement of its Change if the outbox is durable [1 s].
+	// Wait is how long a call waits for the acknowledgement of its Change [1 s].
 	// While nothing is acknowledged at all, calls do not wait.
 	Wait time.Duration
 	// Publishers is how many items are published concurrently [256].
@@ -117,17 +113,15 @@ var (
 // holds from an earlier process are published by Run or Flush. An outbox serves one Store: New refuses an outbox.File
 // that serves another Store or holds changes of another account or store.
 func New(inner storage.Store, cfg Config, out schemas.Publisher) (*Store, error) {
-	if inner == nil || out == nil || cfg.Account == "" || cfg.Store == "" {
-		return nil, errors.New("emit: store, publisher, account and store id are required")
+	if inner == nil || out == nil || cfg.Account == "" || cfg.Store == "" || cfg.Outbox == nil {
+		return nil, errors.New("emit: store, publisher, account, store id and outbox are required")
 	}
 	cfg.fill()
 	if _, err := digest.New(cfg.Digests...); err != nil {
 		return nil, err
 	}
-	if o, ok := cfg.Outbox.(interface{ Claim(name string) error }); ok {
-		if err := o.Claim(cfg.Account + "/" + cfg.Store); err != nil {
-			return nil, err
-		}
+	if err := cfg.Outbox.Claim(cfg.Account + "/" + cfg.Store); err != nil {
+		return nil, err
 	}
 	s := &Store{
 		inner: inner, cfg: cfg, out: out, wakeup: make(chan struct{}, 1),
@@ -156,9 +150,6 @@ func (cfg *Config) fill() {
 	}
 	if cfg.Digests == nil {
 		cfg.Digests = []string{digest.MD5, digest.SHA256}
-	}
-	if cfg.Outbox == nil {
-		cfg.Outbox = outbox.NewMemory(100_000)
 	}
 	if cfg.Wait <= 0 {
 		cfg.Wait = time.Second
@@ -237,17 +228,7 @@ func (s *Store) withDigests(algs []string) []string {
 	return append(slices.Clone(s.cfg.Digests), algs...)
 }
 
-// A NotPublishedError reports a mutation that was applied before its Change could be published. It wraps
-// ErrNotPublished and the reason.
-type NotPublishedError struct {
-	Change *pb.Change
-	Err    error
+// notPublished returns the error of a mutation with the Change c that was not published because of err.
+func notPublished(c *pb.Change, err error) error {
+	return fmt.Errorf("%s of %q in %q: %w: %w", c.GetOp(), c.GetItem(), c.GetSpace(), ErrNotPublished, err)
 }
-
-func (e *NotPublishedError) Error() string {
-	c := e.Change
-	return fmt.Sprintf("%s of %q in %q: %v: %v", c.GetOp(), c.GetItem(), c.GetSpace(), ErrNotPublished, e.Err)
-}
-
-// Unwrap returns ErrNotPublished and the reason.
-func (e *NotPublishedError) Unwrap() []error { return []error{ErrNotPublished, e.Err} }

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -68,47 +69,35 @@ type world struct {
 	mem       *mem.Store
 	faulty    *storagetest.Faulty
 	topic     *topic
-	outbox    *outbox.Memory
+	outbox    *outbox.File
 	intents   atomic.Int64 // recorded in outbox
 	undecided []outbox.Mutation
 }
 
 // A countingOutbox counts the intents of a world, and records the mutations of all reports.
 type countingOutbox struct {
-	*outbox.Memory
+	*outbox.File
 	w *world
 }
 
+// Claim allows several stores, one after the other.
+func (o countingOutbox) Claim(string) error { return nil }
+
 func (o countingOutbox) Intend(ctx context.Context, in outbox.Mutation) (outbox.Ticket, error) {
 	o.w.intents.Add(1)
-	return o.Memory.Intend(ctx, in)
+	return o.File.Intend(ctx, in)
 }
 
 func (o countingOutbox) Report(m outbox.Mutation, rejected error) error {
 	o.w.undecided = append(o.w.undecided, m)
-	return o.Memory.Report(m, rejected)
+	return o.File.Report(m, rejected)
 }
 
 const sp = "photos"
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	m, err := mem.New(mem.Config{ID: "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	m.Mark("1")
-	if err := m.CreateSpace(t.Context(), storage.Space{Name: sp}); err != nil {
-		t.Fatal(err)
-	}
-	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: outbox.NewMemory(1000)}
-	w.s, err = New(w.faulty, Config{
-		Account: "acme", Store: "1", Agent: "test", Outbox: countingOutbox{w.outbox, w},
-	}, w.topic)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return w
+	return durable(t, outboxtest.New(), memory(t))
 }
 
 func (w *world) put(content string, edit ...func(*storage.PutOptions)) (storage.Object, error) {
@@ -155,7 +144,7 @@ func TestContract(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := &topic{}
-		s, err := New(m, Config{Account: "acme", Store: "1", Unmarked: true}, out)
+		s, err := New(m, Config{Account: "acme", Store: "1", Unmarked: true, Outbox: fileOn(t, outboxtest.New())}, out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -353,7 +342,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("got %v, want a permanent ErrTooLarge", err)
 	}
 	full := newWorld(t)
-	full.s.cfg.Outbox = outbox.NewMemory(0)
+	full.s.cfg.Outbox = &badOutbox{File: full.outbox, intend: retry.Unavailable(outbox.ErrFull)}
 	if _, err := full.put("x"); !errors.Is(err, outbox.ErrFull) || retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("got %v, want ErrFull, as unavailable", err)
 	}
@@ -367,14 +356,16 @@ func TestRefused(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	m, _ := mem.New(mem.Config{ID: "1"})
-	ok := Config{Account: "a", Store: "1"}
+	box := fileOn(t, outboxtest.New())
+	ok := Config{Account: "a", Store: "1", Outbox: box}
 	for name, f := range map[string]func() (*Store, error){
 		"no store":     func() (*Store, error) { return New(nil, ok, &topic{}) },
 		"no publisher": func() (*Store, error) { return New(m, ok, nil) },
-		"no account":   func() (*Store, error) { return New(m, Config{Store: "1"}, &topic{}) },
-		"no id":        func() (*Store, error) { return New(m, Config{Account: "a"}, &topic{}) },
+		"no account":   func() (*Store, error) { return New(m, Config{Store: "1", Outbox: box}, &topic{}) },
+		"no id":        func() (*Store, error) { return New(m, Config{Account: "a", Outbox: box}, &topic{}) },
+		"no outbox":    func() (*Store, error) { return New(m, Config{Account: "a", Store: "1"}, &topic{}) },
 		"bad digest": func() (*Store, error) {
-			return New(m, Config{Account: "a", Store: "1", Digests: []string{"x"}}, &topic{})
+			return New(m, Config{Account: "a", Store: "1", Outbox: box, Digests: []string{"x"}}, &topic{})
 		},
 	} {
 		if _, err := f(); err == nil {

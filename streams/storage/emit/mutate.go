@@ -353,7 +353,7 @@ func (s *Store) complete(ctx, late context.Context, m *mutation, c *pb.Change) e
 		recordErr = s.cfg.Outbox.Safe(late)
 	}
 	s.enqueue(m, outcome, c, recordErr != nil && mustRecord)
-	if recordErr == nil && s.cfg.Outbox.Durable() {
+	if recordErr == nil {
 		finished, err := s.awaitPublish(ctx, m)
 		if finished {
 			return err
@@ -365,7 +365,7 @@ func (s *Store) complete(ctx, late context.Context, m *mutation, c *pb.Change) e
 	}
 	// A failure to record does not matter if the Change is published now.
 	if err := s.publishNow(ctx, m); err != nil {
-		return &NotPublishedError{c, errors.Join(err, recordErr)}
+		return notPublished(c, errors.Join(err, recordErr))
 	}
 	return nil
 }

@@ -200,7 +200,7 @@ func (s *Store) releaseChange(m *mutation) (finished bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.finished && m.err != nil {
-		return true, &NotPublishedError{m.change, m.err}
+		return true, notPublished(m.change, m.err)
 	}
 	if !m.finished {
 		m.change = nil

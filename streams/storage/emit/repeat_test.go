@@ -71,7 +71,7 @@ func testLookGoesOn(t *testing.T, method string, m testMutation, done bool, fail
 	_, err := inner.Put(t.Context(), sp, "b", strings.NewReader("b"), storage.PutOptions{Size: 1})
 	must(t, err)
 	w := durable(t, d, inner, func(c *Config) {
-		fails.File = c.Outbox.(*outbox.File)
+		fails.File = c.Outbox.(countingOutbox).File
 		c.Outbox = &fails
 	})
 	w.faulty.Script(storagetest.Fault{Method: method, Applied: done})

@@ -39,8 +39,8 @@ func running(t testing.TB, s *Store) (ran <-chan error, stop func()) {
 // durable returns a world with a File on a disk in memory.
 func durable(t *testing.T, d *outboxtest.Disk, m *mem.Store, edit ...func(*Config)) *world {
 	t.Helper()
-	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}}
-	cfg := Config{Account: "acme", Store: "1", Agent: "test", Outbox: fileOn(t, d)}
+	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: fileOn(t, d)}
+	cfg := Config{Account: "acme", Store: "1", Agent: "test", Outbox: countingOutbox{w.outbox, w}}
 	for _, e := range edit {
 		e(&cfg)
 	}

@@ -210,9 +210,6 @@ func (f *File) ObserveSync(g func(time.Duration)) {
 	f.observer = g
 }
 
-// Durable implements Outbox.
-func (f *File) Durable() bool { return true }
-
 // Intend implements Outbox.
 func (f *File) Intend(ctx context.Context, in Mutation) (Ticket, error) {
 	if err := ctx.Err(); err != nil {

@@ -99,9 +99,6 @@ func TestFileKeeps(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "outbox")
 	f, err := Open(Config{Dir: dir})
 	must(t, err)
-	if !f.Durable() {
-		t.Error("it says that it is not durable")
-	}
 	a, b, c, d := intend(t, f, "a"), intend(t, f, "b"), intend(t, f, "c"), intend(t, f, "d")
 	e := intend(t, f, "a") // while another of a is under way
 	must(t, f.Content(b, Content{digest.Set{"md5": "00"}, 5}))

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -176,9 +175,8 @@ func TestInspectDirectories(t *testing.T) {
 			tt.make(t, dir)
 			was := contents(t, filepath.Dir(dir))
 			in, err := Inspect(t.Context(), dir)
-			_, serr := Salvage(t.Context(), dir, dir+".salvaged")
-			_, perr := Salvage(t.Context(), dir, "")
-			for call, err := range map[string]error{"Inspect": err, "Salvage": serr, "Salvage in place": perr} {
+			_, serr := Salvage(t.Context(), dir)
+			for call, err := range map[string]error{"Inspect": err, "Salvage": serr} {
 				if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
 					t.Errorf("%s: got %v, want %q", call, err, tt.want)
 				}
@@ -250,13 +248,11 @@ func opened(t *testing.T, dir string) []string {
 	return state(t, f)
 }
 
-// A damaged outbox is copied as far as it is readable, and the old one stays as it was. In place, the
-// damaged segment is set aside.
+// Salvage keeps the readable records, and the damaged segment under another name.
 func TestSalvage(t *testing.T) {
 	dir, want := damagedOutbox(t)
 	was := contents(t, dir)
-	to := dir + ".salvaged"
-	in, err := Salvage(t.Context(), dir, to)
+	in, err := Salvage(t.Context(), dir)
 	must(t, err)
 	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Pending != len(want) ||
 		len(in.Unknown) != len(want) {
@@ -266,79 +262,20 @@ func TestSalvage(t *testing.T) {
 	if want := (UnknownOutcome{1, "UPDATE", sp, "0", i.Began.UTC()}); u != want {
 		t.Errorf("got %+v, want %+v", u, want)
 	}
-	if got := contents(t, dir); !maps.Equal(got, was) {
-		t.Error("the old outbox has changed")
-	}
-	if got := opened(t, to); !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
-	for name := range contents(t, to) {
-		if strings.HasSuffix(name, damagedSuffix) {
-			t.Errorf("the new one has %s", name)
-		}
-	}
-	if again, err := Inspect(t.Context(), to); err != nil || len(again.Damage) > 0 || again.Pending != len(want) {
-		t.Errorf("of the new one: got %+v, %v, want it sound", again, err)
-	}
-	if _, err := Salvage(t.Context(), dir, to); err == nil || !strings.Contains(err.Error(), "must not exist") {
-		t.Errorf("into an existing directory: %v", err)
-	}
-	_, err = Salvage(t.Context(), dir, "")
-	must(t, err)
 	if got := opened(t, dir); !slices.Equal(got, want) {
-		t.Errorf("in place: got  %q\nwant %q", got, want)
+		t.Errorf("got  %q\nwant %q", got, want)
 	}
 	if contents(t, dir)["/"+segmentName(1)+damagedSuffix] != was["/"+segmentName(1)] {
-		t.Error("in place: the damaged segment is not set aside")
+		t.Error("the damaged segment is not kept")
+	}
+	if again, err := Salvage(t.Context(), dir); err != nil || len(again.Damage) > 0 || again.Pending != len(want) {
+		t.Errorf("again: got %+v, %v, want it sound", again, err)
 	}
 }
 
-// An incomplete copy never has the name of the new outbox, whether the caller gave up or was killed.
-func TestSalvageInterrupted(t *testing.T) {
-	dir, want := damagedOutbox(t)
-	to := dir + ".salvaged"
-	for checks := range 100 { // the context ends when it has been asked so often
-		ctx := &endingContext{Context: t.Context(), left: checks}
-		_, err := Salvage(ctx, dir, to)
-		if err == nil {
-			if checks < 10 {
-				t.Errorf("the context was asked %d times only", checks)
-			}
-			break
-		}
-		if !errors.Is(err, context.Canceled) {
-			t.Fatalf("got %v, want the end of the context", err)
-		}
-		if left, err := filepath.Glob(to + "*"); err != nil || len(left) > 0 {
-			t.Fatalf("%v is left, %v", left, err)
-		}
-	}
-	if got := opened(t, to); !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
-	must(t, os.Rename(to, to+partialSuffix)) // as a kill leaves it
-	if _, err := Salvage(t.Context(), dir, to); !errors.Is(err, fs.ErrExist) ||
-		!strings.Contains(err.Error(), to+partialSuffix) {
-		t.Errorf("got %v, want the name of the partial copy", err)
-	}
-}
-
-// An endingContext ends after a number of calls of Err.
-type endingContext struct {
-	context.Context
-	left int
-}
-
-func (c *endingContext) Err() error {
-	if c.left--; c.left < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
-// Whichever step of a salvage in place fails, or is the last one of the process, the next salvage keeps as
+// Whichever step of a salvage fails, or is the last one of the process, the next salvage keeps as
 // much.
-func TestSalvageInPlaceAtEveryStep(t *testing.T) {
+func TestSalvageAtEveryStep(t *testing.T) {
 	bad := outboxBytes(t)
 	bad[recordsOf(t, bad)[3]+recordHeaderBytes] ^= 1 // the intent of b has no content any more
 	salvage := func(c *Config) { c.Salvage = true }

@@ -2,7 +2,7 @@
 // mutation before it makes it, and the resulting Change after it; the record is deleted when the Change is
 // acknowledged. So no Change is forgotten if the process or the machine fails in between.
 //
-// A Memory is lost when its process ends. A File keeps its records in a directory:
+// A File keeps its records in a directory:
 //
 //   - Durability. An intent is on disk before Intend returns, all other records when Safe returns. After a failed
 //     fsync nothing is recorded until the outbox is opened again.
@@ -22,16 +22,13 @@ package outbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"iter"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
-	"github.com/millrace/millrace/streams/retry"
 )
 
 // A Ticket is the sequence number of an intent or an outcome in an Outbox. The ticket of its intent identifies a
@@ -82,8 +79,8 @@ type Stats struct {
 type Outbox interface {
 	Journal
 	Reports
-	// Durable reports whether its content outlives the process.
-	Durable() bool
+	// Claim reserves the outbox for one Store, which is named account/store.
+	Claim(name string) error
 	// Held returns the mutations that the outbox holds, oldest first, without Draft, Before, Streamed and
 	// Change.
 	Held() iter.Seq[Mutation]
@@ -104,7 +101,7 @@ type Reports interface {
 // A Journal records the steps of each mutation, in the order of its methods.
 type Journal interface {
 	// Intend records a mutation that is about to be made (Draft, Before, Began and Concurrent; the other fields
-	// are ignored), and returns when the record is as durable as the outbox can make it. After an error the
+	// are ignored), and returns when the record is durable. After an error the
 	// mutation must not be made; an error that wraps ErrFull is transient.
 	Intend(ctx context.Context, m Mutation) (Ticket, error)
 	// Content records the streamed bytes before they become visible.
@@ -112,7 +109,7 @@ type Journal interface {
 	// Outcome records the Change of a mutation; nil means that nothing was done, and deletes the mutation. The
 	// returned ticket is greater than all tickets before it, also if the call fails.
 	Outcome(t Ticket, c *pb.Change) (outcome Ticket, err error)
-	// Safe returns when all records so far are as durable as the outbox can make them.
+	// Safe returns when all records so far are durable.
 	Safe(ctx context.Context) error
 	// Done deletes a mutation: its Change was acknowledged, or is kept in a report.
 	Done(t Ticket) error
@@ -129,116 +126,11 @@ var (
 	ErrNotHeld = errors.New("outbox does not hold the mutation")
 )
 
-// A Memory is an Outbox that is lost when the process ends.
-type Memory struct {
-	limit int
-
-	mu    sync.Mutex // guards the fields below
-	last  Ticket
-	held  map[Ticket]*Mutation
-	stats Stats
-}
-
-var _ Outbox = (*Memory)(nil)
-
-// NewMemory returns an outbox that holds at most limit mutations.
-func NewMemory(limit int) *Memory { return &Memory{limit: limit, held: map[Ticket]*Mutation{}} }
-
-// Durable implements Outbox.
-func (m *Memory) Durable() bool { return false }
-
-// Intend implements Outbox.
-func (m *Memory) Intend(_ context.Context, in Mutation) (Ticket, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.held) >= m.limit {
-		return 0, retry.Unavailable(ErrFull)
-	}
-	m.last++
-	m.held[m.last] = &Mutation{
-		Ticket: m.last, Key: keyOf(in.Draft),
-		Draft: in.Draft, Before: in.Before, Began: in.Began, Concurrent: in.Concurrent,
-	}
-	return m.last, nil
-}
-
-func (m *Memory) find(t Ticket) (*Mutation, error) {
-	if r := m.held[t]; r != nil {
-		return r, nil
-	}
-	return nil, fmt.Errorf("ticket %d: %w", t, ErrNotHeld)
-}
-
-// Content implements Outbox.
-func (m *Memory) Content(t Ticket, c Content) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r, err := m.find(t)
-	if err == nil {
-		r.Streamed = &c
-	}
-	return err
-}
-
-// Outcome implements Outbox.
-func (m *Memory) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.last++
-	r, err := m.find(t)
-	switch {
-	case err != nil:
-	case c == nil:
-		delete(m.held, t)
-	default:
-		r.Change, r.Outcome, r.Time = c, m.last, c.GetTime().AsTime()
-	}
-	return m.last, err
-}
-
-// Safe implements Outbox.
-func (m *Memory) Safe(context.Context) error { return nil }
-
-// Done implements Outbox.
-func (m *Memory) Done(t Ticket) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.held, t)
-	return nil
-}
-
-// Report implements Outbox. It only counts.
-func (m *Memory) Report(_ Mutation, rejected error) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.stats.count(rejected)
-	return nil
-}
-
 func (s *Stats) count(rejected error) {
 	if rejected != nil {
 		s.Rejected++
 	} else {
 		s.Undecided++
-	}
-}
-
-// Held implements Outbox.
-func (m *Memory) Held() iter.Seq[Mutation] {
-	return func(yield func(Mutation) bool) {
-		m.mu.Lock()
-		all := make([]Mutation, 0, len(m.held))
-		for _, r := range m.held {
-			h := *r
-			h.Draft, h.Before, h.Streamed, h.Change = nil, nil, nil, nil
-			all = append(all, h)
-		}
-		m.mu.Unlock()
-		for _, h := range sortedByTicket(all) {
-			if !yield(h) {
-				return
-			}
-		}
 	}
 }
 
@@ -249,23 +141,3 @@ func sortedByTicket(all []Mutation) []Mutation {
 
 // keyOf returns the key of the item or space of a Change.
 func keyOf(c *pb.Change) string { return schemas.ItemKey(c.GetAccount(), c.GetSpace(), c.GetItem()) }
-
-// Read implements Outbox.
-func (m *Memory) Read(t Ticket) (Mutation, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	r, err := m.find(t)
-	if err != nil {
-		return Mutation{}, err
-	}
-	return *r, nil
-}
-
-// Stats implements Outbox.
-func (m *Memory) Stats() Stats {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	s := m.stats
-	s.Pending = len(m.held)
-	return s
-}
