@@ -42,7 +42,6 @@ type Delayer struct {
 	refusal refusal    // of the last move; used by Run only
 	mu      sync.Mutex // guards the rest
 	held    map[core.Partition][]waitingRecord
-	refused *outputBatch // batch of held records that the brokers refused; nil: none
 }
 
 // A waitingRecord is a record that waits in its lane.
@@ -195,29 +194,35 @@ func (d *Delayer) readyAt(rec waitingRecord) time.Time {
 	return at
 }
 
-// move moves all records that are ready, unless the role is paused. It publishes without the lock, since brokers
+// move moves all records that are ready, unless the role is paused. Records that the brokers refuse go to the end of
+// the shortest lane. It publishes without the lock, since brokers
 // may refuse the records for up to a minute, and held is read for metrics. held does not change meanwhile: the
 // poll is held, so there is no rebalance.
 func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	if d.tap.controls.Role(schemas.RoleDelayer) {
 		return nil
 	}
-	out := d.dueBatch(time.Now())
-	if err := out.publish(ctx, cl); err != nil {
-		if core.IsRetriable(err) {
-			d.setRefused(out)
-			d.refusal.record(d.router, d.metrics, err)
+	out, done := d.due(time.Now())
+	refused, err := core.Publish(ctx, cl, out)
+	if core.IsRetriable(err) { // other records must not wait for these
+		d.refusal.record(d.router, d.metrics, err)
+		for _, rec := range refused {
+			rec.Topic = d.router.Config.Topic(schemas.Delay(d.router.Lanes[0].Name))
+		}
+		if _, err = core.Publish(ctx, cl, refused); core.IsRetriable(err) {
 			return nil
 		}
+	} else if err == nil && len(out) > 0 {
+		d.refusal.clear(d.metrics)
+	}
+	if err != nil {
 		d.metrics.CountPublishFailures(1)
 		return err
 	}
-	d.setRefused(nil)
-	d.refusal.clear(d.metrics)
-	d.countMoved(out.recs)
+	d.countMoved(out)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for at, n := range out.done {
+	for at, n := range done {
 		d.addInFlight(-1, d.held[at][:n])
 		last := d.held[at][n-1]
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
@@ -229,22 +234,11 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	return nil
 }
 
-// setRefused sets the batch to publish again. It is dropped when a partition is revoked.
-func (d *Delayer) setRefused(out *outputBatch) {
+// due returns the records to publish for those that are ready, and how many of each partition are.
+func (d *Delayer) due(now time.Time) (out []*kgo.Record, moved map[core.Partition]int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.refused = out
-}
-
-// dueBatch returns the records that are ready, with their destinations; a batch that was refused comes first.
-func (d *Delayer) dueBatch(now time.Time) *outputBatch {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.refused != nil {
-		return d.refused
-	}
-	var out []*kgo.Record
-	moved := map[core.Partition]int{}
+	moved = map[core.Partition]int{}
 	for at, recs := range d.held {
 		for _, rec := range recs {
 			if d.readyAt(rec).After(now) {
@@ -261,7 +255,7 @@ func (d *Delayer) dueBatch(now time.Time) *outputBatch {
 			out = append(out, to)
 		}
 	}
-	return newOutputBatch(out, moved)
+	return out, moved
 }
 
 // destination returns the record to publish for rec, which leaves its lane.
@@ -297,7 +291,6 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 		defer d.mu.Unlock()
 		d.addInFlight(-1, d.held[at])
 		delete(d.held, at)
-		d.refused = nil
 		cl.ResumeFetchPartitions(at.AsMap()) // the client keeps pauses across assignments
 	})
 }

@@ -1,6 +1,7 @@
 package kafka_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,4 +94,42 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	}
 	mend()
 	parttest.Await(t, "the record comes back", func() bool { return len(b.Read(schemas.Again(schemas.RoleCopier))) > 0 })
+}
+
+// Records that one partition of an again topic refuses delay those of no other role.
+func TestDelayerPassesRefusedRecords(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: parttest.QuickLanes()})
+		p, err := kafka.NewProducer(b.Config(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		copier, planner := schemas.Again(schemas.RoleCopier), schemas.Again(schemas.RolePlanner)
+		mend := b.FailProduceTo(copier, 0, kafkatest.NotDone)
+		parttest.Background(t, parttest.Delayer(t, b))
+		const n = 20
+		send := func(make func(id string) schemas.Message) {
+			for i := range n {
+				m := make(fmt.Sprint(i))
+				m.Due = time.Now().Add(time.Second)
+				if err := p.Publish(t.Context(), m); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		send(func(id string) schemas.Message { return parttest.Command(parttest.Change(id).Body.(*pb.Change)) })
+		time.Sleep(2 * time.Minute)
+		send(parttest.Change)
+		time.Sleep(5 * time.Minute)
+		if got := len(b.Read(planner)); got != n {
+			t.Errorf("%d records of another role came back, want %d", got, n)
+		}
+		mend()
+		time.Sleep(5 * time.Minute)
+		if got := len(b.Read(copier)); got != n {
+			t.Errorf("%d refused records came back, want %d", got, n)
+		}
+	})
 }

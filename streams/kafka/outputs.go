@@ -145,7 +145,7 @@ func (s *outputs) empty() bool {
 	return len(s.queues) == 0
 }
 
-// A refusal tracks an output, or a batch of outputs, that the brokers do not accept for now.
+// A refusal tracks an output, or the moves of a Delayer, that the brokers do not accept for now.
 type refusal struct{ active bool }
 
 // record records that the brokers have refused it.

@@ -71,20 +71,3 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 
 // Close gives up unacknowledged messages and closes the connections.
 func (p *Producer) Close() { p.cl.Close() }
-
-// An outputBatch holds records that are published together, and the numbers of input records that are done afterwards.
-type outputBatch struct {
-	recs    []*kgo.Record
-	unacked []*kgo.Record          // records of recs that are not acknowledged
-	done    map[core.Partition]int // number of input records
-}
-
-func newOutputBatch(recs []*kgo.Record, done map[core.Partition]int) *outputBatch {
-	return &outputBatch{recs: recs, unacked: recs, done: done}
-}
-
-// publish sends the unacknowledged records.
-func (o *outputBatch) publish(ctx context.Context, cl *kgo.Client) (err error) {
-	o.unacked, err = core.Publish(ctx, cl, o.unacked)
-	return err
-}
