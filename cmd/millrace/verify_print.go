@@ -82,10 +82,6 @@ func writeNotCompared(b *strings.Builder, p *verify.TableReport) {
 
 func writeManifest(b *strings.Builder, m *app.ManifestReport) {
 	fmt.Fprintf(b, "%d copies compared with the state that the logs give\n", m.Copies)
-	if m.Restated > 0 {
-		fmt.Fprintf(b, "%d copies have another report of a change than the log, which keeps the most detailed one\n",
-			m.Restated)
-	}
 	writeCopies(b, "differ, but have records in flight", m.InFlight)
 	writeCopies(b, "differ", m.Differ)
 	if m.Stopped {

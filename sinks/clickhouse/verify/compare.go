@@ -25,12 +25,9 @@ type ManifestConfig struct {
 
 // A ManifestReport is the result of comparing the state with a state made from the logs.
 type ManifestReport struct {
-	Copies int64 `json:"copies"` // compared
-	// Restated counts copies for which the state has stored another report of a change than the log shows: the log shows
-	// the richest report. They are not findings.
-	Restated int64            `json:"restated"`
-	Differ   []CopyDifference `json:"differ,omitempty"`
-	Stopped  bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ
+	Copies  int64            `json:"copies"` // compared
+	Differ  []CopyDifference `json:"differ,omitempty"`
+	Stopped bool             `json:"stopped,omitempty"` // the comparison stopped early, because too many copies differ
 }
 
 // A CopyDifference names a copy with a state that differs from the logs.
@@ -207,15 +204,8 @@ func (m *manifestComparison) inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	changes, err := m.readLogged(ctx)
-	if err != nil {
-		return err
-	}
 	for _, c := range m.differ {
-		columns, restated := diffCopy(state[c], logs[c], changes[c])
-		if restated {
-			m.result.Restated++
-		}
+		columns := diffCopy(state[c], logs[c])
 		if len(columns) == 0 {
 			continue
 		}
@@ -249,41 +239,10 @@ func (m *manifestComparison) values(ctx context.Context, from string) (map[schem
 		return nil, err
 	}
 	rows, err := clickhouse.Query[record](with, m.db, "read the state of copies",
-		"SELECT account, store, space, item, arrayConcat("+stateValues()+", "+stateVersions()+") AS values FROM "+from+
+		"SELECT account, store, space, item, "+stateValues()+" AS values FROM "+from+
 			" WHERE "+clickhouse.RequestedCopies)
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.Values
-	}
-	return all, err
-}
-
-// loggedChanges holds the changes of one copy in the audit log.
-type loggedChanges struct {
-	Account string   `ch:"account"`
-	Store   string   `ch:"store"`
-	Space   string   `ch:"space"`
-	Item    string   `ch:"item"`
-	Times   []string `ch:"times"`   // of changes of its content
-	Changes []string `ch:"changes"` // time and id, deletes included
-}
-
-// readLogged returns the logged changes of the copies to be inspected.
-func (m *manifestComparison) readLogged(ctx context.Context) (map[schemas.Copy]loggedChanges, error) {
-	all := map[schemas.Copy]loggedChanges{}
-	if len(m.differ) == 0 {
-		return all, nil
-	}
-	with, err := clickhouse.WithCopies(ctx, m.differ)
-	if err != nil {
-		return nil, err
-	}
-	rows, err := clickhouse.Query[loggedChanges](with, m.db, "read the changes of copies",
-		"SELECT account, store, space, item, groupUniqArrayIf(toString(ts), "+writesContent+") AS times,"+
-			" groupUniqArray(concat(toString(ts), ' ', lower(hex(id)))) AS changes FROM {db}.audit_log"+
-			" WHERE op IN ('add', 'update', 'copy', 'delete')"+
-			" AND "+clickhouse.RequestedCopies+" GROUP BY account, store, space, item")
-	for _, r := range rows {
-		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r
 	}
 	return all, err
 }

@@ -1,32 +1,26 @@
 package verify
 
-import (
-	"slices"
-	"strings"
-)
+import "strings"
 
 // A stateGroup is one column of the state, with the parts of it that are compared: all but the Kafka offset of the
 // record, which differs between reports of one message.
 type stateGroup struct {
 	name  string
 	parts []string
-	// restatedBy is how another report of the same change is recognised: by its change, its digests or its time. A change
-	// may have several reports with different values. Empty: the group does not come from changes.
-	restatedBy string
 }
 
 func stateGroups() []stateGroup {
 	return []stateGroup{
 		{"content", []string{"ver", "ns", "change", "size", "version", "etag", "media_type", "origin", "user",
-			"source_time", "source_ns", "source_version"}, "change"},
-		{"digests", []string{""}, "digests"},
-		{"deleted", []string{"ver", "ns", "change", "origin", "user"}, "change"},
-		{"properties", []string{"ver", "media_type", "user"}, "time"},
-		{"acl", []string{"ver", "rights"}, "time"},
-		{"attempt", []string{"ver", "verdict", "row"}, ""},
-		{"pass", []string{"ver", "digests"}, ""},
-		{"fail", []string{"ver", "finding", "row"}, ""},
-		{"asserted", []string{"ver", "level"}, ""},
+			"source_time", "source_ns", "source_version"}},
+		{"digests", []string{""}},
+		{"deleted", []string{"ver", "ns", "change", "origin", "user"}},
+		{"properties", []string{"ver", "media_type", "user"}},
+		{"acl", []string{"ver", "rights"}},
+		{"attempt", []string{"ver", "verdict", "row"}},
+		{"pass", []string{"ver", "digests"}},
+		{"fail", []string{"ver", "finding", "row"}},
+		{"asserted", []string{"ver", "level"}},
 	}
 }
 
@@ -85,62 +79,24 @@ func stateValues() string {
 	return "[" + strings.Join(values, ", ") + "]"
 }
 
-// stateVersions is SQL for an array of the versions of the groups that have one, in the order of the groups.
-func stateVersions() string {
-	var values []string
-	for _, g := range stateGroups() {
-		if g.parts[0] == "ver" {
-			values = append(values, "leftPad(toString("+g.name+".ver), 39, '0')")
-		}
-	}
-	return "[" + strings.Join(values, ", ") + "]"
-}
-
-// diffCopy compares the values of one copy. A difference in a group that comes from changes does not count if the
-// log has the change and the state has stored a later report of it. The log shows the richest report, and of two
-// changes of the same millisecond, the last report of each decides which one came last.
-func diffCopy(state, logs []string, log loggedChanges) (columns []ColumnDifference, restated bool) {
+// diffCopy compares the values of one copy.
+func diffCopy(state, logs []string) (columns []ColumnDifference) {
 	if state == nil || logs == nil {
 		there := func(values []string) string {
 			return map[bool]string{true: "there", false: "not there"}[values != nil]
 		}
-		return []ColumnDifference{{"*", there(state), there(logs)}}, false
+		return []ColumnDifference{{"*", there(state), there(logs)}}
 	}
-	names, versions := stateNames()
-	i, v := 0, len(names)
-	other := false // the content is from another change
-	for _, g := range stateGroups() {
-		a, b := state[i:i+len(g.parts)], logs[i:i+len(g.parts)]
-		explained := false // another report explains the difference
-		switch g.restatedBy {
-		case "change":
-			explained = state[v] > logs[v] && a[0] == b[0] && slices.Contains(log.Changes, a[0]+" "+a[2])
-			other = other || g.name == "content" && explained && a[2] != b[2]
-		case "digests": // the group content comes before
-			explained = other || state[2] == logs[2] && state[2] != "" && containsEntries(a[0], b[0])
-		case "time":
-			explained = state[v] > logs[v] && (a[0] == b[0] || slices.Contains(log.Times, a[0]))
+	for i, name := range stateNames() {
+		if state[i] != logs[i] {
+			columns = append(columns, ColumnDifference{name, state[i], logs[i]})
 		}
-		if versions[g.name] {
-			v++
-		}
-		for k := range a {
-			switch {
-			case a[k] == b[k]:
-			case explained:
-				restated = true
-			default:
-				columns = append(columns, ColumnDifference{names[i+k], a[k], b[k]})
-			}
-		}
-		i += len(g.parts)
 	}
-	return columns, restated
+	return columns
 }
 
-// stateNames returns the names of the compared values, in order, and the groups that have a version.
-func stateNames() (names []string, versions map[string]bool) {
-	versions = map[string]bool{}
+// stateNames returns the names of the compared values, in order.
+func stateNames() (names []string) {
 	for _, g := range stateGroups() {
 		for _, part := range g.parts {
 			switch part {
@@ -148,22 +104,10 @@ func stateNames() (names []string, versions map[string]bool) {
 				names = append(names, g.name)
 				continue
 			case "ver":
-				versions[g.name] = true
 				part = "time"
 			}
 			names = append(names, g.name+"."+part)
 		}
 	}
-	return names, versions
-}
-
-// containsEntries reports whether a map in text form has every entry of another one.
-func containsEntries(all, some string) bool {
-	have := strings.Split(strings.Trim(all, "{}"), ",")
-	for _, entry := range strings.Split(strings.Trim(some, "{}"), ",") {
-		if entry != "" && !slices.Contains(have, entry) {
-			return false
-		}
-	}
-	return true
+	return names
 }
