@@ -111,15 +111,17 @@ func (b *database) waitMerges(ctx context.Context) error {
 
 // Statements that fill a table with {rows} generated rows, in 50 spaces of each of 2 stores of one account, in the
 // order of the table, so that the server need not sort them. Audit log and state must agree on each copy, otherwise
-// fresh reads would read twice: id, digest and time are functions of the item and the store.
+// fresh reads would read twice: id, digest and time are functions of the item and the store, hashed as UInt64,
+// since the types of place differ.
 const (
 	fillSettings = ` SETTINGS max_insert_threads = 2, max_threads = 2, max_block_size = 1000000,
   min_insert_block_size_rows = 1000000,
   min_insert_block_size_bytes = 0, async_insert = 0, optimize_on_insert = 0`
 
-	contentOf = `sipHash128(place * 2 + s)::FixedString(16) AS id, unhex(hex(sipHash128(place, 1))) AS md5,
+	contentOf = `sipHash128(toUInt64(place * 2 + s))::FixedString(16) AS id,
+  unhex(hex(sipHash128(toUInt64(place), 1))) AS md5,
   addMonths(toDateTime64('2025-01-01 00:00:00', 3, 'UTC'), place % 10)
-    + cityHash64(place * 2 + s) % 2419200 AS happened`
+    + cityHash64(toUInt64(place * 2 + s)) % 2419200 AS happened`
 
 	itemOf = "concat('space-', leftPad(toString(intDiv(place, {rows} / 100)), 2, '0'))," +
 		" concat('img-', leftPad(toString(place), 9, '0'), '.tif')"

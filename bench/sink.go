@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"time"
 
@@ -237,8 +238,10 @@ func (r *runner) fresh(ctx context.Context) (m measurement, err error) {
 			}
 			m.ours = append(m.ours, float64(time.Since(start))/float64(time.Millisecond))
 			for i, rec := range records {
-				if rec.GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
-					return fmt.Errorf("no record of %v", copies[i])
+				manifest, audit := rec.GetManifest(), rec.GetAudit()
+				if manifest.GetState() != pb.RecordState_RECORD_STATE_LIVE ||
+					!maps.Equal(manifest.GetDigests(), audit.GetDigests()) {
+					return fmt.Errorf("the records of %v do not agree: %v and %v", copies[i], manifest, audit)
 				}
 			}
 		}
