@@ -44,6 +44,8 @@ func TestMigrateCommand(t *testing.T) {
 			"SELECT 1, 'audit_log', 'other', now64(3) + 1"); err != nil {
 		t.Fatal(err)
 	}
-	p.want(t, 5, "another build of millrace made its tables: this build does not have 1 of its migrations (0001_audit_log)", "migrate")
-	p.want(t, 5, "another build of millrace made its tables: this build does not have 1 of its migrations (0001_audit_log)", "run", "--roles", "steward")
+	const refusal = "another build of millrace made its tables: " +
+		"this build does not have 1 of its migrations (0001_audit_log)"
+	p.want(t, 5, refusal, "migrate")
+	p.want(t, 5, refusal, "run", "--roles", "steward")
 }

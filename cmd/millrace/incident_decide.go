@@ -118,7 +118,8 @@ func (f *decisionFlags) decide(c *cobra.Command, args []string, do decider, awai
 			return err
 		}
 		by := app.Actor{Who: currentUser(), Reason: f.reason, From: "cli"}
-		made, err := decideEach(ctx, open.expand(keys), open, func(i *pb.Incident) (decision, error) { return do(ctx, a, i, by) })
+		made, err := decideEach(ctx, open.expand(keys), open,
+			func(i *pb.Incident) (decision, error) { return do(ctx, a, i, by) })
 		if f.wait && len(made) > 0 {
 			return errors.Join(err, await(c, e, a, made))
 		}

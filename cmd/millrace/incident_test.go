@@ -260,7 +260,8 @@ func TestHeldEnded(t *testing.T) {
 	const awaiting, repairing, open = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
 		pb.IncidentState_INCIDENT_STATE_REPAIRING, pb.IncidentState_INCIDENT_STATE_OPEN
 	copyOf := func(item string, state pb.IncidentState, refs ...string) *pb.Incident {
-		i := &pb.Incident{Id: item, Account: "acme", Store: "2", Space: "s", Item: item, Kind: "content-missing", State: state}
+		i := &pb.Incident{Id: item, Account: "acme", Store: "2", Space: "s", Item: item,
+			Kind: "content-missing", State: state}
 		for _, ref := range refs {
 			i.Steps = append(i.Steps, &pb.IncidentStep{Action: "approved", Ref: ref})
 		}
@@ -276,12 +277,13 @@ func TestHeldEnded(t *testing.T) {
 		over bool
 		open string
 	}{
-		"not handled yet":     {[]*pb.Incident{copyOf("a", awaiting), copyOf("b", awaiting)}, false, ""},
-		"one waits":           {[]*pb.Incident{copyOf("b", awaiting)}, false, ""},
-		"one is repaired":     {[]*pb.Incident{copyOf("a", repairing, "of-a")}, false, ""},
-		"all are repaired":    {nil, true, ""},
-		"another one came":    {[]*pb.Incident{copyOf("c", awaiting)}, true, ""},
-		"one was lost again":  {[]*pb.Incident{{Account: "acme", Store: "2", Space: "s", Item: "a", Kind: "content-missing"}}, true, ""},
+		"not handled yet":  {[]*pb.Incident{copyOf("a", awaiting), copyOf("b", awaiting)}, false, ""},
+		"one waits":        {[]*pb.Incident{copyOf("b", awaiting)}, false, ""},
+		"one is repaired":  {[]*pb.Incident{copyOf("a", repairing, "of-a")}, false, ""},
+		"all are repaired": {nil, true, ""},
+		"another one came": {[]*pb.Incident{copyOf("c", awaiting)}, true, ""},
+		"one was lost again": {[]*pb.Incident{{Account: "acme", Store: "2", Space: "s", Item: "a",
+			Kind: "content-missing"}}, true, ""},
 		"one was not":         {[]*pb.Incident{copyOf("a", open, "of-a")}, true, "1 copies could not be repaired"},
 		"one is, one was not": {[]*pb.Incident{copyOf("a", open, "of-a"), copyOf("b", repairing, "of-b")}, false, ""},
 	} {

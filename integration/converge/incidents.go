@@ -138,8 +138,8 @@ func (c *comparison) incidents() {
 // fewCopies is the number of missing copies of a space whose repairs are not held, unless they are all of it.
 const fewCopies = 5
 
-// lostTooMuch reports whether i holds the repairs of a space of which more than a few copies were missing. Each of these
-// copies has an incident, which a fault must explain.
+// lostTooMuch reports whether i holds the repairs of a space of which more than a few copies were missing. Each of
+// these copies has an incident, which a fault must explain.
 func (c *comparison) lostTooMuch(i Incident) bool {
 	missing := map[Copy]bool{}
 	for _, other := range c.sight.Incidents {

@@ -38,13 +38,15 @@ func Matchers() map[schemas.Topic][]Matcher {
 		schemas.Accounts:           {rowMatcherOf(accountHistory())},
 		schemas.Admin:              {rowMatcherOf(adminLog())},
 		schemas.Dead: {
-			{Table: letters.name, RowBinary: letters.rowBinary(), Identify: func(d *schemas.Delivery) (match.Key, uint64, bool, error) {
-				return identify(letters, row[deadLetter]{d, readDead(d)}, true)
-			}},
-			{Table: results.name, RowBinary: results.rowBinary(), Identify: func(d *schemas.Delivery) (match.Key, uint64, bool, error) {
-				l := readDead(d)
-				return identify(results, row[*pb.DuplicationResult]{d, l.result(d)}, l.isCommand())
-			}},
+			{Table: letters.name, RowBinary: letters.rowBinary(),
+				Identify: func(d *schemas.Delivery) (match.Key, uint64, bool, error) {
+					return identify(letters, row[deadLetter]{d, readDead(d)}, true)
+				}},
+			{Table: results.name, RowBinary: results.rowBinary(),
+				Identify: func(d *schemas.Delivery) (match.Key, uint64, bool, error) {
+					l := readDead(d)
+					return identify(results, row[*pb.DuplicationResult]{d, l.result(d)}, l.isCommand())
+				}},
 		},
 	}
 	feeding := map[string][]string{}
@@ -62,13 +64,14 @@ func Matchers() map[schemas.Topic][]Matcher {
 }
 
 func rowMatcherOf[T schemas.Body](t *table[T]) Matcher {
-	return Matcher{Table: t.name, RowBinary: t.rowBinary(), Identify: func(d *schemas.Delivery) (match.Key, uint64, bool, error) {
-		m, ok := d.Body.(T)
-		if !ok {
-			return match.Key{}, 0, true, fmt.Errorf("is a %T", d.Body)
-		}
-		return identify(t, row[T]{d, m}, true)
-	}}
+	return Matcher{Table: t.name, RowBinary: t.rowBinary(),
+		Identify: func(d *schemas.Delivery) (match.Key, uint64, bool, error) {
+			m, ok := d.Body.(T)
+			if !ok {
+				return match.Key{}, 0, true, fmt.Errorf("is a %T", d.Body)
+			}
+			return identify(t, row[T]{d, m}, true)
+		}}
 }
 
 // incidentMatcher returns the Matcher of incidents. An incident has many records, so the key has the number of

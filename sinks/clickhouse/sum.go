@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-// Every row of a log has a sum: the hash of all other columns of the row, in the order of its columns and in ClickHouse's
-// format RowBinary. verify computes it again from the row, and from the record in Kafka.
+// Every row of a log has a sum: the hash of all other columns of the row, in the order of its columns and in the format
+// RowBinary of ClickHouse. verify computes it again from the row, and from the record in Kafka.
 
 // rowBinary returns SQL for the bytes that the sum of a row covers. A row of a record that claims to be a position has
 // none, so its sum is wrong.

@@ -41,8 +41,8 @@ func (b *Board) Decide(ctx context.Context, s Subject, d Decision) (counts bool,
 	return counts && err == nil, err
 }
 
-// Approved records that the incident about s, for which is returns true, was approved, if the work that follows needs no
-// state of the incident. It may be closed by then. Approved does nothing if the incident has a step of the decision.
+// Approved records that the incident about s, for which is returns true, was approved, if the work that follows needs
+// no state of the incident. It may be closed by then. Approved does nothing if the incident has a step of the decision.
 func (b *Board) Approved(ctx context.Context, s Subject, d Decision, is func(*pb.Incident) bool) error {
 	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
 		if !is(i) || slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == d.Ref }) {

@@ -273,7 +273,8 @@ func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 		if h.Topic == "" {
 			h.Topic, h.Partition, h.Offset = d.router.Config.SchemaTopic(rec.Topic), rec.Partition, rec.Offset
 		}
-		return d.router.FailureRecord(&core.Record{Raw: rec, Topic: core.NewTopic(d.router.Config, rec.Topic), RetryHeaders: &h}, err, now)
+		read := core.Record{Raw: rec, Topic: core.NewTopic(d.router.Config, rec.Topic), RetryHeaders: &h}
+		return d.router.FailureRecord(&read, err, now)
 	}
 	to := d.router.Config.Topic(again)
 	if left := h.Due.Sub(now); left > 0 {

@@ -67,8 +67,9 @@ func NewTable(
 		return nil, fmt.Errorf("kafka: table: topic %s is not in the catalogue", topic)
 	}
 	t := &Table{
-		topic: topic, name: cfg.Topic(topic), from: core.NewTopic(cfg, cfg.Topic(topic)), apply: apply, router: core.NewRouter(cfg, schemas.Role("table."+topic), 0),
-		ready: make(chan struct{}), positions: map[int32]int64{},
+		topic: topic, name: cfg.Topic(topic), from: core.NewTopic(cfg, cfg.Topic(topic)), apply: apply,
+		router: core.NewRouter(cfg, schemas.Role("table."+topic), 0),
+		ready:  make(chan struct{}), positions: map[int32]int64{},
 	}
 	t.reader = newPollChecker(t.router, nil)
 	t.reader.nextOffset = t.nextOffset

@@ -264,8 +264,8 @@ func (w *harness) approval(kind string) *pb.AdminAction { return w.approvalOf(ke
 func (w *harness) approvalOf(key string) *pb.AdminAction {
 	at1, i := w.next(), w.topic[key]
 	return &pb.AdminAction{
-		Incident: i.GetId(), Seen: Seen(i), Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve", Action: "approve-repair", Target: key,
-		Reason: "looked at it",
+		Incident: i.GetId(), Seen: Seen(i), Id: "admin-" + strconv.Itoa(w.clock), Time: at1, Who: "eve",
+		Action: "approve-repair", Target: key, Reason: "looked at it",
 	}
 }
 

@@ -73,8 +73,8 @@ func TestApprovalOfCopyFoundAhead(t *testing.T) {
 	w.checkState("a1", repairing, stepOrdered)
 }
 
-// An approval of held repairs is about the loss that the operator saw. When the tables are behind, the incident may have
-// been closed, and opened again for another loss.
+// An approval of held repairs is about the loss that the operator saw. When the tables are behind, the incident may
+// have been closed, and opened again for another loss.
 func TestApprovalOfAnEarlierLossThatWasRead(t *testing.T) {
 	w := newHarness(t)
 	w.live = 2

@@ -27,7 +27,9 @@ func TestLibraryInSBOM(t *testing.T) {
 		t.Fatal(err)
 	}
 	purl := "pkg:npm/%40" + libraryPackage[1:] + "@" + libraryVersion
-	for _, want := range []string{`"` + purl + `"`, `"version": "` + libraryVersion + `"`, `"content": "` + librarySHA256 + `"`} {
+	for _, want := range []string{
+		`"` + purl + `"`, `"version": "` + libraryVersion + `"`, `"content": "` + librarySHA256 + `"`,
+	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("component.json lacks %s", want)
 		}

@@ -73,8 +73,8 @@ func NewPlan(ctx context.Context, db *clickhouse.DB, again bool) (Plan, error) {
 	return p, nil
 }
 
-// Run creates the database if it is missing, applies what NewPlan plans, and returns the names of the migrations. It may
-// run twice at the same time: every statement can be run again.
+// Run creates the database if it is missing, applies what NewPlan plans, and returns the names of the migrations. It
+// may run twice at the same time: every statement can be run again.
 func Run(ctx context.Context, db *clickhouse.DB, again bool) (applied []string, err error) {
 	p, err := NewPlan(ctx, db, again)
 	if err != nil {

@@ -281,8 +281,9 @@ type incidentQuery struct {
 
 // of returns the query for columns.
 func (q incidentQuery) of(columns string) string {
-	return "SELECT " + columns + " FROM (SELECT " + columns + " FROM (SELECT " + columns + " FROM {db}.incidents_v WHERE " +
-		q.where + " ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE " + q.newest + ") WHERE " + q.having
+	return "SELECT " + columns + " FROM (SELECT " + columns + " FROM (SELECT " + columns +
+		" FROM {db}.incidents_v WHERE " + q.where +
+		" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE " + q.newest + ") WHERE " + q.having
 }
 
 func readIncidents(ctx context.Context, db *clickhouse.DB, q incidentQuery) ([]*pb.Incident, error) {

@@ -506,8 +506,8 @@ func TestOutcomes(t *testing.T) {
 	if open, err := read.OpenIncidents(t.Context(), db, "acme"); err != nil || len(open) != 0 {
 		t.Errorf("OpenIncidents of a closed one = %v, %v", open, err)
 	}
-	if all, err := read.SelectIncidents(t.Context(), db, read.IncidentSelection{Closed: true}); err != nil || len(all) != 1 ||
-		all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
+	all, err := read.SelectIncidents(t.Context(), db, read.IncidentSelection{Closed: true})
+	if err != nil || len(all) != 1 || all[0].GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
 		t.Errorf("SelectIncidents = %v, %v, want the closed one", all, err)
 	}
 	events, err := read.Timeline(t.Context(), db, "acme", "photos", "a")

@@ -190,14 +190,16 @@ func TestCountIncidents(t *testing.T) {
 		of("content-missing", "a", "6", 3*time.Hour, 1, open))
 	other := of("content-missing", "f", "9", 5*time.Hour, 1, waiting) // of a space without held repairs
 	other.Space = "films"
-	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20, of("repairs-held", "", "7", 4*time.Hour, 1, open),
+	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20,
+		of("repairs-held", "", "7", 4*time.Hour, 1, open),
 		of("content-missing", "e", "8", 4*time.Hour, 1, waiting), other)...)
 	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil {
 		t.Fatal(err)
 	}
 	got, err := read.CountIncidents(t.Context(), db, "")
 	want := []read.IncidentCount{
-		{Kind: "content-missing", Open: 3, Waiting: 1, Oldest: clickhousetest.At(3 * time.Hour).AsTime().Truncate(time.Millisecond)},
+		{Kind: "content-missing", Open: 3, Waiting: 1,
+			Oldest: clickhousetest.At(3 * time.Hour).AsTime().Truncate(time.Millisecond)},
 		{Kind: "repairs-held", Open: 1, Waiting: 1,
 			Oldest: clickhousetest.At(4 * time.Hour).AsTime().Truncate(time.Millisecond)},
 		{Kind: "replaced", Open: 2, Waiting: 1, Oldest: clickhousetest.At(time.Hour).AsTime().Truncate(time.Millisecond)}}

@@ -66,8 +66,8 @@ func (s *Store) SetProperties(
 
 // updateMetadata writes the metadata of an existing file and returns when it is durable: to the attribute, or to a
 // sidecar if the attribute cannot hold it. At each step at least one of the two is valid; if both are, the attribute
-// takes precedence. Therefore a valid attribute that cannot be changed is a permanent error, and nothing is changed: the
-// file is not writable, or has several hard links. The caller holds the lock of the item.
+// takes precedence. Therefore a valid attribute that cannot be changed is a permanent error, and nothing is changed:
+// the file is not writable, or has several hard links. The caller holds the lock of the item.
 func (s *Store) updateMetadata(sess *session, at *location, p itemPath, a metadata) error {
 	fd, err := at.open()
 	if err != nil {

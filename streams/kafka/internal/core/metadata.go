@@ -21,8 +21,8 @@ type TopicID struct {
 // errNoTopicIDs is returned for brokers without topic ids: Kafka before 2.8, and some other implementations.
 var errNoTopicIDs = errors.New("the brokers report no topic ids")
 
-// Metadata asks a broker for topics by name: a list of all topics leaves out those that the client may not describe, and
-// kadm fails for all if it may not describe one, and answers from a cache that may be seconds old.
+// Metadata asks a broker for topics by name: a list of all topics leaves out those that the client may not describe,
+// and kadm fails for all if it may not describe one, and answers from a cache that may be seconds old.
 func Metadata(ctx context.Context, cl *kgo.Client, names ...string) (*kmsg.MetadataResponse, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	for i := range names {
