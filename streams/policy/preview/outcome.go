@@ -89,12 +89,6 @@ const (
 	outcomes
 )
 
-// String returns the name of the outcome in output and metrics.
-func (o Outcome) String() string {
-	return [outcomes]string{"nothing", "unchanged", "copy", "update", "compare", "excluded", "held", "delete", "approve",
-		"kept", "orphan"}[o]
-}
-
 // commands reports whether the outcome needs a command.
 func (o Outcome) commands() bool {
 	switch o {

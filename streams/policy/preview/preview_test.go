@@ -39,11 +39,13 @@ func rulesOf(t *testing.T, now, next string) (rules, before func(string) policy.
 // describe returns a Preview as text.
 func describe(p *preview.Preview) string {
 	var b strings.Builder
+	names := []string{"nothing", "unchanged", "copy", "update", "compare", "excluded", "held", "delete", "approve", "kept",
+		"orphan"}
 	for _, s := range p.Spaces() {
 		fmt.Fprintf(&b, "%s %s-%s %s", s.Space, s.Pair.Source, s.Pair.Destination, s.Change)
 		for o, c := range s.Counts {
 			if c.Items > 0 {
-				fmt.Fprintf(&b, " %s %d of %d", preview.Outcome(o), c.Items, c.Bytes)
+				fmt.Fprintf(&b, " %s %d of %d", names[o], c.Items, c.Bytes)
 			}
 		}
 		if s.Waiting.Items > 0 {
