@@ -82,7 +82,7 @@ func TestDecide(t *testing.T) {
 			got := preview.Decide(preview.Case{Item: "x.tmp", Pair: one2two, Rules: &tt.rules, From: tt.from, To: tt.to,
 				Now: day(20)})
 			if got != tt.want {
-				t.Errorf("got %s, want %s", got, tt.want)
+				t.Errorf("got %d, want %d", got, tt.want)
 			}
 		})
 	}
