@@ -25,14 +25,8 @@ type Registry struct {
 	*revision.Registry[Document]
 	stores func(account string) []string
 
-	mu      sync.RWMutex
-	sources map[string][]provenance // by account: revision n has sources[n-1]; guarded by mu
-}
-
-// A provenance is where the document of a revision comes from.
-type provenance struct {
-	digest string // of the file in a policy folder; empty if it is from elsewhere
-	sent   string // the interface that it was published with; empty in records of older programs
+	mu    sync.RWMutex
+	files map[string][]string // by account: the digests of the files that its revisions come from; guarded by mu
 }
 
 // RecordFaults are the faults of the newest records of one account. An error is nil if it does not apply.
@@ -51,7 +45,7 @@ func (f RecordFaults) Err() error { return errors.Join(f.Unread, f.Stores, f.Lis
 func NewRegistry(stores func(account string) []string) *Registry {
 	parse := func(_, document string) (Document, error) { return Parse([]byte(document)) }
 	return &Registry{Registry: revision.NewRegistry("policy of account", "deletes are kept", parse), stores: stores,
-		sources: map[string][]provenance{}}
+		files: map[string][]string{}}
 }
 
 // Apply applies one record of the topic policies, as revision.Registry does. While its document cannot be parsed, the
@@ -62,7 +56,9 @@ func (b *Registry) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	if p == nil || !b.Registry.Apply(key, at, p) {
 		return false
 	}
-	b.sources[p.GetAccount()] = append(b.sources[p.GetAccount()], provenance{p.GetFileSha256(), p.GetFrom()})
+	if p.GetFileSha256() != "" {
+		b.files[p.GetAccount()] = append(b.files[p.GetAccount()], p.GetFileSha256())
+	}
 	return true
 }
 
@@ -141,25 +137,12 @@ func (b *Registry) Faults(account string) (f RecordFaults) {
 	return f
 }
 
-// Published reports whether a file of a policy folder has been published as a revision of the account. file is the
-// digest of the file, and d its document. Older programs recorded neither digests nor interfaces: if only such a
-// revision before the first one with a digest has the document d, made is false and older is true, since the revision
-// may be from another file.
-func (b *Registry) Published(account, file string, d Document) (made, older bool) {
+// Published reports whether a file of a policy folder, with this digest, has been published as a revision of the
+// account.
+func (b *Registry) Published(account, file string) bool {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	b.View(account, func(l *revision.Log[Document]) {
-		digests := false
-		for i, f := range b.sources[account] {
-			if digests = digests || f.digest != ""; f.digest == file {
-				made, older = true, false
-				return
-			}
-			in := l.Revisions[i].Document
-			older = older || !digests && f.sent == "" && in != nil && in.Equal(d)
-		}
-	})
-	return made, older
+	return slices.Contains(b.files[account], file)
 }
 
 // A LostError reports that a published record is ignored by all readers, because another record with the same base came

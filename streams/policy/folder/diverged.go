@@ -44,12 +44,12 @@ func (p *Folder) publishChanged(ctx context.Context, f policy.Folder) (diverged 
 		diverged = map[string]string{}
 		for account, doc := range f.Documents {
 			gap := p.hasOpenGap(account)
-			made, older := p.publishedBefore(account, f.Sums[account], doc)
-			switch stepOf(made || older, p.isActive(account, doc, p.recordFaults(account)), gap) {
+			made := p.deps.Registry.Published(account, f.Sums[account])
+			switch stepOf(made, p.isActive(account, doc, p.recordFaults(account)), gap) {
 			case stepPublish:
 				changed[account] = doc
 			case stepDiverged:
-				diverged[account] = p.whyDiverged(account, f.Sums[account], gap, older)
+				diverged[account] = p.whyDiverged(account, f.Sums[account], gap)
 			}
 		}
 		err = p.publish(ctx, changed, f.Sums, path.Base(p.config.Location))
@@ -69,28 +69,10 @@ func (p *Folder) publishChanged(ctx context.Context, f policy.Folder) (diverged 
 	}
 }
 
-// publishedBefore reports whether the file of a document was published. older: an older version of
-// this program published the document, and the file has not changed since this process first read
-// it.
-func (p *Folder) publishedBefore(account, sum string, doc policy.Document) (made, older bool) {
-	if made, older = p.deps.Registry.Published(account, sum, doc); !older {
-		return made, false
-	}
-	if p.firstDigests[account] == "" {
-		p.firstDigests[account] = sum
-	}
-	return false, p.firstDigests[account] == sum
-}
-
 // whyDiverged returns the reason why a document that is not active is not published.
-func (p *Folder) whyDiverged(account, sum string, gap, older bool) string {
+func (p *Folder) whyDiverged(account, sum string, gap bool) string {
 	revision := p.deps.Registry.Revision(account)
-	switch {
-	case older && !gap:
-		return fmt.Sprintf("revision %d is active and differs from the document of the folder (sha256 %s), "+
-			"which an older version published: update the file, or change it in any way while this process runs to publish it",
-			revision, sum)
-	case gap:
+	if gap {
 		return fmt.Sprintf("a record after revision %d cannot be decoded: "+
 			"the document of the folder is not published until an operator closes the incident %s of that record",
 			revision, incident.RecordUnreadable)

@@ -77,10 +77,6 @@ type Folder struct {
 	unread string
 	// open are the accounts that may have an open incident which this process must close. Only Run uses it.
 	open map[string]bool
-	// firstDigests are the digests of files at the first read, for documents that only older versions of this program have
-	// published. Those recorded no digest, so such a file counts as changed when its digest differs from the first one.
-	// Only Run uses it.
-	firstDigests map[string]string
 
 	mu     sync.Mutex    // guards faults
 	faults policy.Faults // of the refused documents
@@ -93,7 +89,7 @@ func New(c Config, d Deps) *Folder {
 	}
 	p := &Folder{
 		config: c, deps: d, published: make(chan struct{}),
-		active: map[string]bool{}, open: map[string]bool{}, firstDigests: map[string]string{},
+		active: map[string]bool{}, open: map[string]bool{},
 	}
 	if c.Location == "" {
 		close(p.published)

@@ -275,31 +275,6 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 	})
 }
 
-// A document that an older version published without a digest reverts nothing at a start. It is published when its file
-// changes, even to the same content, also after a restart before the change.
-func TestFolderOfAnOlderProgramIsPublished(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &site{t: t}
-		old := s.process("")
-		for _, store := range []string{"2", "3"} {
-			if err := old.Set(t.Context(), "acme", document(t, to(store)), "older"); err != nil {
-				t.Fatal(err)
-			}
-		}
-		dir, write := ofAcme(t, to("2"))
-		for range 2 { // at each start
-			p := s.run(dir)
-			p.inForce("acme", "3")
-			p.incident(incident.PolicyDiverged, true)
-		}
-		write("# again\n" + to("2"))
-		later()
-		old.inForce("acme", "2")
-		old.incident(incident.PolicyDiverged, false)
-		old.revision("acme", 3) // of the two processes one comes first
-	})
-}
-
 // Nothing is published over a record that cannot be decoded, until an operator has closed the incident of that record.
 func TestGap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

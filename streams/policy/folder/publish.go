@@ -39,9 +39,9 @@ func (p *Folder) publish(
 ) error {
 	done := func(account string) bool {
 		doc, sum := documents[account], sums[account]
-		made, older := p.deps.Registry.Published(account, sum, doc)
 		// A new record also ends a gap that an operator has accepted.
-		return p.isActive(account, doc, p.deps.Registry.Faults(account)) && (sum == "" || made || older)
+		return p.isActive(account, doc, p.deps.Registry.Faults(account)) &&
+			(sum == "" || p.deps.Registry.Published(account, sum))
 	}
 	var records []*pb.Policy
 	var msgs []schemas.Message

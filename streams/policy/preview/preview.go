@@ -252,7 +252,7 @@ func (s *space) store(id string) int {
 // inChainOrder returns pairs so that each comes after the one that writes to its source.
 func inChainOrder(pairs []policy.Pair) []policy.Pair {
 	depth := func(p policy.Pair) (n int) {
-		for n < len(pairs) { // older documents may have cycles
+		for n < len(pairs) {
 			i := slices.IndexFunc(pairs, func(o policy.Pair) bool { return o.Destination == p.Source })
 			if i < 0 {
 				return n
