@@ -113,9 +113,6 @@ func (s *Server) Addr() string { return s.addr }
 // Pid returns the process id of the engine.
 func (s *Server) Pid() int { return s.cmd.Process.Pid }
 
-// Done is closed when the engine has ended.
-func (s *Server) Done() <-chan struct{} { return s.done }
-
 // Wait waits until the engine has ended or ctx is done. If the engine has ended, it returns an error with the end of
 // the engine's log.
 func (s *Server) Wait(ctx context.Context) error {

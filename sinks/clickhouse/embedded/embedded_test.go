@@ -209,7 +209,7 @@ func TestEngineEndsWithItsPipe(t *testing.T) {
 	}
 	s.pipe.Close()
 	select {
-	case <-s.Done():
+	case <-s.done:
 	case <-time.After(5 * time.Second):
 		t.Error("the engine runs on")
 		s.Close(t.Context())
