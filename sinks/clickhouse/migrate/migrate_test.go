@@ -83,7 +83,8 @@ func TestPlan(t *testing.T) {
 func TestOtherBuild(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ found, want string }{
-		"one has changed":          {"SELECT 3, 'bit_log', repeat('0', 64), now64(3) + 1", "1 of its migrations (0003_bit_log)"},
+		"one has changed": {"SELECT 3, 'bit_log', repeat('0', 64), now64(3) + 1",
+			"1 of its migrations (0003_bit_log)"},
 		"one is recorded unsummed": {"SELECT 3, 'bit_log', '', now64(3) + 1", "1 of its migrations (0003_bit_log)"},
 		"all are others": {"SELECT number + 1, concat('old_', toString(number)), repeat('0', 64), now64(3) + 1" +
 			" FROM numbers(153)", "24 of its migrations (0001_old_0, 0002_old_1, 0003_old_2)"},
