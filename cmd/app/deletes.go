@@ -117,12 +117,10 @@ func brakeLimits(k brake.Kind, cfg *config.Config, rules policy.Rules) brake.Lim
 
 // listSubject returns the subject of the incident of a list.
 func listSubject(space schemas.Copy, list string) incident.Subject {
-	s := incident.Subject{Account: space.Account, Store: space.Store, Space: space.Space, Kind: incident.DeletesHeld}
+	s := incident.Subject{
+		Account: space.Account, Store: space.Store, Space: space.Space, Kind: incident.DeletesHeld, Name: list}
 	if brake.ReasonOf(list) == brake.ReasonRewrites {
 		s.Kind = incident.RewritesHeld
-	}
-	if list != brake.UnlistedDeletes {
-		s.Name = list
 	}
 	return s
 }
@@ -140,11 +138,7 @@ func heldKind(list string) brake.Kind {
 
 // listOf returns the space and the name of the list that an incident is about.
 func listOf(s incident.Subject) (schemas.Copy, string) {
-	list := s.Name
-	if list == "" {
-		list = brake.UnlistedDeletes
-	}
-	return schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space}, list
+	return schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space}, s.Name
 }
 
 // refused returns the lists of a space whose refusal is being carried out.

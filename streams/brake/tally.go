@@ -234,10 +234,6 @@ const (
 	ReasonRewrites Reason = "rewrites" // the limits of rewrites are reached
 )
 
-// UnlistedDeletes names the list of the deletes that waited for approval before there were lists. They are the rows of
-// duplication_log without a list.
-const UnlistedDeletes = "unlisted"
-
 // ReasonOf returns the reason of a list, which its name begins with.
 func ReasonOf(list string) Reason {
 	for _, r := range []Reason{ReasonBrake, ReasonRewrites} {

@@ -218,7 +218,7 @@ func TestOrderListOfRewrites(t *testing.T) {
 func TestOrderListWaits(t *testing.T) {
 	w := newWorld(t)
 	w.lists.unknown = errors.New("no answer")
-	_, err := w.deleter.Handle(t.Context(), approval(brake.UnlistedDeletes))
+	_, err := w.deleter.Handle(t.Context(), approval("brake-1"))
 	if retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("got %v", err)
 	}

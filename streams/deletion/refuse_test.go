@@ -170,10 +170,10 @@ func TestRefuseWithoutContent(t *testing.T) {
 	w := newWorld(t)
 	w.rows["2"].Digests = nil
 	w.lists.pages = [][]Listed{{{Item: "a", SourceStore: "1", Deleted: hour(4), Approved: true}}}
-	_, err := w.deleter.Handle(t.Context(), refusalOf(brake.UnlistedDeletes, "action"))
+	_, err := w.deleter.Handle(t.Context(), refusalOf("brake-1", "action"))
 	w.must(err)
 	got := w.results()
-	if len(got) != 1 || got[0].GetResult() != "restore-failed" || got[0].GetCause() != brake.UnlistedDeletes ||
+	if len(got) != 1 || got[0].GetResult() != "restore-failed" || got[0].GetCause() != "brake-1" ||
 		got[0].GetReason() != pb.DuplicationReason_DUPLICATION_REASON_RESTORE || schemas.Validate(got[0]) == nil &&
 		got[0].GetDestinationStore() != "1" {
 		t.Errorf("got %v", got)

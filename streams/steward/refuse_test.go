@@ -10,10 +10,10 @@ import (
 
 func TestRefuseList(t *testing.T) {
 	for name, tt := range map[string]struct{ target, after, list string }{
-		"deletes":                 {"acme/2/photos//deletes-held/brake-1", "2026-09-01T12:00:00.5Z", "brake-1"},
-		"rewrites":                {"acme/2/photos//rewrites-held/rewrites-1", "2026-09-01T12:00:00.5Z", "rewrites-1"},
-		"before there were lists": {"acme/2/photos//deletes-held", "2026-09-01T12:00:00.5Z", "unlisted"},
-		"without a time":          {"acme/2/photos//deletes-held/brake-1", "", ""},
+		"deletes":        {"acme/2/photos//deletes-held/brake-1", "2026-09-01T12:00:00.5Z", "brake-1"},
+		"rewrites":       {"acme/2/photos//rewrites-held/rewrites-1", "2026-09-01T12:00:00.5Z", "rewrites-1"},
+		"without a list": {"acme/2/photos//deletes-held", "2026-09-01T12:00:00.5Z", ""},
+		"without a time": {"acme/2/photos//deletes-held/brake-1", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newHarness(t)

@@ -29,24 +29,18 @@ const (
 	resultPropertiesSet = "properties-set"
 )
 
-// unlistedDeletes is the list of an incident of held deletes without a subject; see brake.UnlistedDeletes.
-const unlistedDeletes = "unlisted"
-
 // approveList hands the approval of a list to the deleter of the destination, which knows the list.
 func (s *Steward) approveList(a *pb.AdminAction) []schemas.Message {
-	list := unlistedDeletes
-	if parts := strings.Split(a.GetTarget(), "/"); len(parts) > 5 {
-		list = parts[5] // account, store, space, item, kind, subject
-	}
+	parts := strings.Split(a.GetTarget(), "/") // account, store, space, item, kind, list
 	until, err := time.Parse(time.RFC3339Nano, a.GetAfter())
-	if err != nil {
-		s.log.Warn("ignore approval of a list: it does not say until when", "target", a.GetTarget(), "who", a.GetWho(),
-			"action", a.GetId(), "err", err)
+	if err != nil || len(parts) < 6 {
+		s.log.Warn("ignore approval of a list: it does not say which one and until when", "target", a.GetTarget(),
+			"who", a.GetWho(), "action", a.GetId(), "err", err)
 		return nil
 	}
 	return []schemas.Message{{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
 		Id: schemas.ID("approve-deletes", a.GetId()), Account: a.GetAccount(), Space: a.GetSpace(),
-		DestinationStore: a.GetStore(), ApproveList: list, Cause: a.GetId(), Command: a.GetId(), Approved: a.GetWho(),
+		DestinationStore: a.GetStore(), ApproveList: parts[5], Cause: a.GetId(), Command: a.GetId(), Approved: a.GetWho(),
 		Time: timestamppb.New(until),
 	}}}
 }

@@ -642,9 +642,9 @@ func TestRepairOfACopyThatDiffers(t *testing.T) {
 // The approval of a list of deletes goes to the deleter of the destination.
 func TestApproveDeletes(t *testing.T) {
 	for name, tt := range map[string]struct{ target, after, list string }{
-		"a list":                  {"acme/2/photos//deletes-held/brake-1", "2026-09-01T12:00:00.5Z", "brake-1"},
-		"before there were lists": {"acme/2/photos//deletes-held", "2026-09-01T12:00:00.5Z", "unlisted"},
-		"without a time":          {"acme/2/photos//deletes-held/brake-1", "", ""},
+		"a list":         {"acme/2/photos//deletes-held/brake-1", "2026-09-01T12:00:00.5Z", "brake-1"},
+		"without a list": {"acme/2/photos//deletes-held", "2026-09-01T12:00:00.5Z", ""},
+		"without a time": {"acme/2/photos//deletes-held/brake-1", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newHarness(t)

@@ -50,24 +50,14 @@ func executedSince(
 			" GROUP BY at ORDER BY at", space.Account, space.Space, space.Store, since.UnixMilli())
 }
 
-// UnlistedDeletes selects, as a list, the deletes that waited for approval before there were lists.
-const UnlistedDeletes = "unlisted"
-
 // heldDeletes selects, for SQL, the rows of a space and a list: those of deletes, or rewrites, that were put on it
-// (held), and those of deletes, or rewrites, that were ordered from it, whose cause is the list (ended). The arguments
-// are those of heldArgs.
+// (held), and those of deletes, or rewrites, that were ordered from it, whose cause is the list (ended). Both arguments
+// are the list.
 const heldDeletes = "WITH list = ? AND result = 'awaiting-approval' AS held, cause = ? AS ended "
 
 // The restores of a refused list go the other way: from the destination of the list.
 const fromHeld = " FROM {db}.duplication_log_v WHERE account = ? AND space = ?" +
 	" AND if(reason = 'restore', source_store, destination_store) = ? AND would_be = '' AND (held OR ended)"
-
-func heldArgs(list string) []any {
-	if list == UnlistedDeletes {
-		return []any{"", list}
-	}
-	return []any{list, list}
-}
 
 // A ListQuery selects deletes on a list.
 type ListQuery struct {
@@ -118,7 +108,7 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 	if q.Waiting {
 		having += " AND NOT max(ended)"
 	}
-	args := append(heldArgs(q.List), until, q.Space.Account, q.Space.Space, q.Space.Store, q.After, q.After, q.Limit)
+	args := []any{q.List, q.List, until, q.Space.Account, q.Space.Space, q.Space.Store, q.After, q.After, q.Limit}
 	rows, err := clickhouse.Query[row](ctx, db, "list the deletes that wait for approval",
 		heldDeletes+", held AND toUnixTimestamp64Milli(ts) <= ? AS seen, (seen, ts) AS turn"+
 			" SELECT item, argMaxIf(source_store::String, turn, held) AS source,"+
@@ -164,7 +154,7 @@ func ProgressOfList(
 			" uniqExactIf(item, ended AND result IN ('deleted', 'copied')) AS done,"+
 			" uniqExactIf(item, ended AND result IN ('restored', 'already-restored')) AS back,"+
 			" minIf(ts, held) AS first, maxIf(ts, held) AS last"+
-			fromHeld, append(heldArgs(list), space.Account, space.Space, space.Store)...)
+			fromHeld, list, list, space.Account, space.Space, space.Store)
 	if err == nil && len(rows) > 0 {
 		p = ListProgress(rows[0])
 	}

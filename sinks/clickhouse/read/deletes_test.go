@@ -84,7 +84,6 @@ func TestListsOfDeletes(t *testing.T) {
 	add("d", "brake-1", "brake-1", "deleted", 25) // approved
 	add("e", "brake-1", "x", "awaiting-approval", 13)
 	add("e", "brake-2", "brake-1", "awaiting-approval", 26) // deleted again: on another list
-	add("f", "", "x", "awaiting-approval", 5)               // before there were lists
 	add("g", "", "x", "deleted", 5)
 	add("g", "", "x", "gone", 7)
 	add("h", "", "x", "gone", 31)
@@ -121,10 +120,9 @@ func TestListsOfDeletes(t *testing.T) {
 		"the next page": {read.ListQuery{List: "brake-1", Until: at(20), Waiting: true, After: "b"}, "c 21 22 false ;"},
 		"all of it": {read.ListQuery{List: "brake-1"},
 			"a 9 10 false ;b 20 11 false ;c 21 22 false ;d 11 12 false deleted;e 12 13 false awaiting-approval;"},
-		"before there were lists": {read.ListQuery{List: read.UnlistedDeletes, Waiting: true}, "f 4 5 false ;"},
-		"the next list":           {read.ListQuery{List: "brake-2", Waiting: true}, "e 25 26 false ;"},
-		"the space":               {read.ListQuery{List: "approval-3", Waiting: true}, " 13 14 false ;z 14 15 false ;"},
-		"no list":                 {read.ListQuery{List: "brake-9"}, ""},
+		"the next list": {read.ListQuery{List: "brake-2", Waiting: true}, "e 25 26 false ;"},
+		"the space":     {read.ListQuery{List: "approval-3", Waiting: true}, " 13 14 false ;z 14 15 false ;"},
+		"no list":       {read.ListQuery{List: "brake-9"}, ""},
 	} {
 		if got := describe(tt.q); got != tt.want {
 			t.Errorf("%s: got %s, want %s", name, got, tt.want)
@@ -162,12 +160,12 @@ func TestRestoresOfAList(t *testing.T) {
 			Reason: pb.DuplicationReason_DUPLICATION_REASON_RESTORE, Outcome: pb.Outcome_OUTCOME_DONE, Detail: detail,
 			Error: err, Finished: timestamppb.New(at.Add(time.Minute))})
 	}
-	for _, list := range []string{"brake-1", ""} {
+	for _, list := range []string{"brake-1", "brake-2"} {
 		for _, item := range []string{"a", "b", "c", "d"} {
 			held(item, list)
 		}
 	}
-	for _, list := range []string{"brake-1", read.UnlistedDeletes} {
+	for _, list := range []string{"brake-1", "brake-2"} {
 		restored("a", list, "2", "restored", "from store 2", "")
 		restored("b", list, "2", "restore-moot", "put again", "")
 		restored("c", list, "2", "dead", "", "no such store")
@@ -181,7 +179,7 @@ func TestRestoresOfAList(t *testing.T) {
 		t.Fatal(err)
 	}
 	space := schemas.Copy{Account: "acme", Store: "2", Space: "photos"}
-	for _, list := range []string{"brake-1", read.UnlistedDeletes} {
+	for _, list := range []string{"brake-1", "brake-2"} {
 		p, err := read.ProgressOfList(t.Context(), db, space, list)
 		if want := (read.ListProgress{Items: 4, Ended: 3, Restored: 1, First: at, Last: at}); err != nil || p != want {
 			t.Errorf("%s: got %+v, %v, want %+v", list, p, err, want)
