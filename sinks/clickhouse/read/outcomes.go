@@ -273,7 +273,8 @@ type incidentRecord struct {
 }
 
 // An incidentQuery filters records with where, takes the newest record of each incident, and filters these with newest
-// and then with having. The args are those of where, then of having.
+// and then with having. The args are those of where, then of having. Of two records with as many steps the one that was
+// written later is the newer one, as for incident.Board.
 type incidentQuery struct {
 	where, newest, having string
 	args                  []any
@@ -283,7 +284,7 @@ type incidentQuery struct {
 func (q incidentQuery) of(columns string) string {
 	return "SELECT " + columns + " FROM (SELECT " + columns + " FROM (SELECT " + columns +
 		" FROM {db}.incidents_v WHERE " + q.where +
-		" ORDER BY id, step_count DESC, revision DESC LIMIT 1 BY id) WHERE " + q.newest + ") WHERE " + q.having
+		" ORDER BY id, step_count DESC, off DESC LIMIT 1 BY id) WHERE " + q.newest + ") WHERE " + q.having
 }
 
 func readIncidents(ctx context.Context, db *clickhouse.DB, q incidentQuery) ([]*pb.Incident, error) {

@@ -586,6 +586,9 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 		{other, []string{"other", "first"}, []string{"other", "first"}},
 		{record("second", 3*time.Hour, open, 1), []string{"other", "second"}, []string{"other", "first", "second"}},
 		{record("second", 3*time.Hour, closed, 2), []string{"other"}, []string{"other", "first", "second, closed"}},
+		// Two processes write records with as many steps: the one that was written later counts, whatever the clocks say.
+		{record("second", 5*time.Hour, open, 3), []string{"other", "second"}, []string{"other", "first", "second"}},
+		{record("second", 4*time.Hour, closed, 3), []string{"other"}, []string{"other", "first", "second, closed"}},
 	} {
 		if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
 			t.Fatal(err)
