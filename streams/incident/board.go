@@ -192,20 +192,24 @@ func (b *Board) OpenedAt(s Subject) time.Time {
 	return i.GetOpened().AsTime()
 }
 
-// ClosedAt returns when the incident about s was closed; the zero time if it is open or was never opened.
-func (b *Board) ClosedAt(s Subject) time.Time {
-	i := b.get(s.Key())
-	if i == nil || !closed(i) {
-		return time.Time{}
+// DecidedAt returns when an operator last decided about the incident about s, open or closed; the zero time if none has.
+func (b *Board) DecidedAt(s Subject) time.Time {
+	for _, step := range slices.Backward(b.get(s.Key()).GetSteps()) {
+		if step.GetBy() != "" {
+			return step.GetTime().AsTime()
+		}
 	}
-	return i.GetClosed().AsTime()
+	return time.Time{}
 }
 
 // Accepted reports whether an operator closed the incident about s and it has not been opened again.
 func (b *Board) Accepted(s Subject) bool {
-	i := b.get(s.Key())
-	n := len(i.GetSteps())
-	return n > 0 && closed(i) && i.GetSteps()[n-1].GetBy() != ""
+	for _, step := range slices.Backward(b.get(s.Key()).GetSteps()) {
+		if a := step.GetAction(); a == stepClosed || a == stepOpened {
+			return a == stepClosed && step.GetBy() != ""
+		}
+	}
+	return false
 }
 
 // OpenOf returns the subjects of the open incidents of a kind, ordered by key.

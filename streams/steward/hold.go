@@ -55,7 +55,7 @@ func (s *Steward) holdMode(ctx context.Context, i *pb.Incident, c cause, mode Mo
 		return mode, nil
 	case s.board.IsOpen(about):
 	default:
-		missing, err := s.lostTooMuch(ctx, i, c.at, s.board.ClosedAt(about))
+		missing, err := s.lostTooMuch(ctx, i, c.at, s.board.DecidedAt(about))
 		switch {
 		case err != nil && mode == Approve:
 			s.log.Warn("ask for approval one by one", "copy", schemas.CopyOf(i).String(), "err", err)
@@ -155,24 +155,24 @@ func (s *Steward) approveHeld(ctx context.Context, a *pb.AdminAction) error {
 func (s *Steward) Due() bool { return s.reports.due() || len(s.unsettled()) > 0 }
 
 // Maintain reports incidents that were opened. It also opens the incidents of spaces of which repairs are held, unless
-// an operator has closed them, and closes those of spaces of which none is. Only the process that owns the key of such
-// an incident does it.
+// an operator has closed them, and closes those of spaces of which none waits for approval, held or not: an approval
+// of the incident is for all that wait. Only the process that owns the key of such an incident does it.
 func (s *Steward) Maintain(ctx context.Context, owns func(key string) bool) error {
 	if s.reports.due() {
 		s.Report()
 	}
-	var errs []error
 	for about, missing := range s.unsettled() {
+		var err error
 		switch {
 		case !owns(schemas.ItemKey(about.Account, about.Space, "")):
 		case s.board.IsOpen(about):
-			errs = append(errs, s.board.Close(ctx, about, "no repair waits any more"))
+			err = s.board.Close(ctx, about, "no repair waits any more")
 		default:
-			errs = append(errs, s.board.Open(ctx, about, heldDetail(missing)))
+			err = s.board.Open(ctx, about, heldDetail(missing))
 		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("steward: update the incidents of held repairs: %w", err)
+		if err != nil {
+			return fmt.Errorf("steward: update the incident of held repairs: %w", err)
+		}
 	}
 	return nil
 }
@@ -181,15 +181,15 @@ func (s *Steward) Maintain(ctx context.Context, owns func(key string) bool) erro
 // One that has just been opened stays open, since the record of its first copy may not be read yet.
 func (s *Steward) unsettled() map[incident.Subject]int64 {
 	all := map[incident.Subject]int64{}
-	held := s.table.held()
-	for space, missing := range held {
-		if about := heldOf(space); !s.board.IsOpen(about) && !s.board.Accepted(about) {
-			all[about] = missing
+	waiting := s.table.waiting()
+	for space, l := range waiting {
+		if about := heldOf(space); l.held > 0 && !s.board.IsOpen(about) && !s.board.Accepted(about) {
+			all[about] = l.open
 		}
 	}
 	for _, about := range s.board.OpenOf(incident.RepairsHeld) {
 		space := schemas.Copy{Account: about.Account, Store: about.Store, Space: about.Space}
-		if held[space] == 0 && time.Since(s.board.OpenedAt(about)) >= s.openAtLeast {
+		if waiting[space].waiting == 0 && time.Since(s.board.OpenedAt(about)) >= s.openAtLeast {
 			all[about] = 0
 		}
 	}

@@ -132,11 +132,15 @@ func (w *harness) close(about incident.Subject) {
 	}
 }
 
-// setClosed sets the time at which the incident of held repairs was closed to that of the tests.
-func (w *harness) setClosed(about incident.Subject) {
+// setDecided sets the time of the decisions about the closed incident of held repairs to that of the tests.
+func (w *harness) setDecided(about incident.Subject) {
 	w.t.Helper()
-	i := proto.CloneOf(w.checkHold(about, shut))
-	i.Closed = w.next()
+	i, now := proto.CloneOf(w.checkHold(about, shut)), w.next()
+	for _, step := range i.GetSteps() {
+		if step.GetBy() != "" {
+			step.Time = now
+		}
+	}
 	w.record(i)
 }
 
@@ -197,7 +201,7 @@ func TestHeldRepairs(t *testing.T) {
 			w.handle(w.result(1, of(prefix+strconv.Itoa(k))))
 		}
 	}
-	w.setClosed(photos)
+	w.setDecided(photos)
 	w.missing("d") // the repairs before count no more
 	w.update()
 	w.checkHold(photos, shut)
@@ -241,23 +245,42 @@ func TestHeldRepairsAtOnce(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if len(w.steward.table.held()) != 1 {
+	if len(w.steward.table.waiting()) != 1 {
 		t.Error("the whole space is repaired")
 	}
 	w.checkHold(photos, open)
 }
 
 // Repairs that were ordered and have ended count for a round, so that a store that loses its copies slowly, or whose
-// repairs are fast, is noticed.
+// repairs are fast, is noticed. That no repair waits any more does not end it: no operator has decided about the loss.
 func TestRepairedCopiesCount(t *testing.T) {
-	w := newHarness(t)
-	for k := range 100 {
-		item := "a" + strconv.Itoa(k)
-		w.lose(item, 1)
-		w.handle(w.result(1, of(item+"0")))
+	for name, end := range map[string]func(*harness){
+		"the process of the first held repair dies": func(w *harness) {
+			w.hasGood(at.Space, "b0")
+			w.handleWithoutPublishing(w.result(8, of("b0")))
+			w.restart()
+		},
+		"it is approved by itself": func(w *harness) {
+			w.lose("b", 1)
+			w.checkState("b0", awaiting, stepHeld)
+			w.handle(w.decide(ActionApprove, w.missingKey("b0")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newHarness(t)
+			for k := range 100 {
+				item := "a" + strconv.Itoa(k)
+				w.lose(item, 1)
+				w.handle(w.result(1, of(item+"0")))
+			}
+			end(w)
+			w.checkHold(photos, open)
+			w.update()
+			w.checkHold(photos, shut)
+			w.lose("c", 1)
+			w.checkState("c0", awaiting, stepHeld)
+		})
 	}
-	w.lose("b", 1)
-	w.checkState("b0", awaiting, stepHeld)
 }
 
 // All copies of a small space are one cause, too. The only copy of a space is repaired.
@@ -273,7 +296,8 @@ func TestHeldRepairsOfSmallSpace(t *testing.T) {
 	w.checkState("a0", repairing, stepOrdered)
 }
 
-// In a store whose repairs need an approval each, the approval of held ones covers those that came before it.
+// In a store whose repairs need an approval each, the approval of held ones covers those that came before it, also
+// after the held ones have it. A repair that fails is asked for again by itself.
 func TestHeldRepairsOfPrimary(t *testing.T) {
 	w := newHarness(t)
 	w.modes["2"] = Approve
@@ -282,10 +306,22 @@ func TestHeldRepairsOfPrimary(t *testing.T) {
 	w.checkState("a0", awaiting, stepAsked)
 	w.checkState("a10", awaiting, stepHeld)
 	w.approve(photos)
+	n := slices.IndexFunc(w.actions, func(a *pb.AdminAction) bool { return a.GetItem() == "a10" })
+	w.handle(w.actions[n])
+	w.actions = slices.Delete(w.actions, n, n+1)
+	w.update()
+	w.checkHold(photos, open)
 	w.deliver()
 	if got := len(w.ordered()); got != 11 {
 		t.Errorf("%d repairs are ordered, want 11", got)
 	}
+	w.update()
+	w.checkHold(photos, shut)
+	w.handle(w.repairResult(w.orders[0], "repair-failed"))
+	w.missing("a10")
+	w.checkState("a10", awaiting, stepAsked)
+	w.update()
+	w.checkHold(photos, shut)
 	w.modes["2"] = Off // from now on
 	w.lose("b", 1)
 	w.checkState("b0", open, stepOpened)
@@ -321,7 +357,7 @@ func TestHoldClosedByPerson(t *testing.T) {
 	w.lose("a", 3)
 	w.update()
 	w.close(photos)
-	w.setClosed(photos)
+	w.setDecided(photos)
 	w.update()
 	w.checkHold(photos, shut)
 	w.checkState("a1", awaiting, stepHeld)
@@ -554,7 +590,11 @@ func TestTally(t *testing.T) {
 		if got := table.lost(at.WithoutItem(), base.Add(-24*time.Hour)); got != lost {
 			t.Errorf("%s: %d are lost, want %d", what, got, lost)
 		}
-		if got := slices.Collect(maps.Values(table.held())); !slices.Equal(got, held) {
+		var got []int64
+		for _, l := range table.waiting() {
+			got = append(got, l.open)
+		}
+		if !slices.Equal(got, held) {
 			t.Errorf("%s: %d are missing of spaces with held repairs, want %d", what, got, held)
 		}
 	}

@@ -130,14 +130,14 @@ func (t *table) lost(space schemas.Copy, since time.Time) int64 {
 	return n
 }
 
-// held returns the spaces of stores of which repairs are held, with the numbers of missing copies.
-func (t *table) held() map[schemas.Copy]int64 {
+// waiting returns the losses of the spaces of stores of which repairs wait for approval.
+func (t *table) waiting() map[schemas.Copy]losses {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	all := map[schemas.Copy]int64{}
+	all := map[schemas.Copy]losses{}
 	for space, l := range t.tally {
-		if l.held > 0 {
-			all[space] = l.open
+		if l.waiting > 0 {
+			all[space] = *l
 		}
 	}
 	return all

@@ -13,7 +13,8 @@ type tally map[schemas.Copy]*losses
 // losses count the missing copies of a space of a store.
 type losses struct {
 	open     int64     // open incidents
-	held     int64     // those of them whose repairs are held
+	waiting  int64     // those of them whose repairs wait for approval
+	held     int64     // those of these that were held and not approved before
 	repaired histogram // closed ones whose repair was ordered, by the time when they were opened
 }
 
@@ -31,8 +32,11 @@ func (t tally) add(i *pb.Incident, n int64) {
 	switch {
 	case !closed(i):
 		l.open += n
-		if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && hasStep(i, stepHeld) {
-			l.held += n
+		if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL {
+			l.waiting += n
+			if hasStep(i, stepHeld) && !hasStep(i, stepApproved) {
+				l.held += n
+			}
 		}
 	case i.GetRepairs() > 0:
 		l.repaired.add(i.GetOpened().AsTime(), n)

@@ -21,7 +21,7 @@ func TestWithdrawnWhateverTheClocksSay(t *testing.T) {
 			w.lose("b", 1)
 			w.checkHold(photos, open)
 		},
-		"the clock of the command is behind": func(w *harness) { w.close(photos); w.setClosed(photos) },
+		"the clock of the command is behind": func(w *harness) { w.close(photos); w.setDecided(photos) },
 		"the clock of the checker is ahead":  func(w *harness) { w.close(photos) },
 		"no repair waited, and another one does": func(w *harness) {
 			if err := w.board.Close(t.Context(), photos, "no repair waits any more"); err != nil {
@@ -84,7 +84,7 @@ func TestApprovalOfAnEarlierLossThatWasRead(t *testing.T) {
 		w.handle(w.result(1, of([]string{"a0", "a1"}[k])))
 	}
 	w.update()
-	w.setClosed(photos)
+	w.checkHold(photos, shut)
 	w.lose("b", 3)
 	w.checkHold(photos, open)
 	a := w.decide(ActionApprove, photos.Key())
