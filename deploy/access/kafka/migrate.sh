@@ -11,16 +11,16 @@ acl() {
 		${COMMAND_CONFIG:+--command-config "$COMMAND_CONFIG"} --add --allow-principal "$PRINCIPAL" "$@"
 }
 
-# creates topics, and sets two settings that those of earlier versions lack
-acl --operation AlterConfigs --resource-pattern-type prefixed \
-	--topic "${PREFIX}"
-
-# creates topics, and sets two settings that those of earlier versions lack
+# creates and checks topics
 acl --operation Create --resource-pattern-type prefixed \
 	--topic "${PREFIX}"
 
-# creates topics, and sets two settings that those of earlier versions lack
+# creates and checks topics
 acl --operation Describe --resource-pattern-type prefixed \
+	--topic "${PREFIX}"
+
+# creates and checks topics
+acl --operation DescribeConfigs --resource-pattern-type prefixed \
 	--topic "${PREFIX}"
 
 # records that the tables have positions

@@ -30,7 +30,6 @@ const (
 	Delete          = "Delete"
 	Describe        = "Describe"
 	DescribeConfigs = "DescribeConfigs"
-	AlterConfigs    = "AlterConfigs"
 )
 
 // A Resource is what a Right is about. The value is the option of kafka-acls.sh.
@@ -88,12 +87,10 @@ func Rights(cfg client.Config, logins ...schemas.Role) []Right {
 	return l.sorted()
 }
 
-// MigrateCheck returns the rights of Migrate that it certainly needs. Of the others Create on the cluster is enough,
-// and AlterConfigs is needed only for topics of earlier versions: if they are refused, the error names them.
+// MigrateCheck returns the rights of Migrate without Create, for which Create on the cluster is enough: if it is
+// refused, the error names it.
 func MigrateCheck(cfg client.Config) []Right {
-	return slices.DeleteFunc(Rights(cfg, Migrate), func(r Right) bool {
-		return r.Operation == Create || r.Operation == AlterConfigs
-	})
+	return slices.DeleteFunc(Rights(cfg, Migrate), func(r Right) bool { return r.Operation == Create })
 }
 
 // PolicyFolder returns the right that a process with a policy folder needs.
@@ -212,8 +209,7 @@ func (l *list) sweeper() {
 }
 
 func (l *list) migrate() {
-	l.all(Topic, "creates topics, and sets two settings that those of earlier versions lack",
-		Describe, Create, AlterConfigs)
+	l.all(Topic, "creates and checks topics", Describe, DescribeConfigs, Create)
 	l.topic(schemas.Admin, "records that the tables have positions", Read, Write)
 	l.freshReads()
 }
@@ -241,7 +237,7 @@ func (l *list) operator() {
 }
 
 // sorted returns the rights without duplicates and without those that others imply. Brokers imply Describe in Read,
-// Write, Delete and Alter, and DescribeConfigs in AlterConfigs.
+// Write, Delete and Alter.
 func (l *list) sorted() []Right {
 	slices.SortStableFunc(l.rights, func(a, b Right) int {
 		return cmp.Or(-cmp.Compare(a.Resource, b.Resource), compareBool(b.Prefixed, a.Prefixed),
@@ -275,8 +271,6 @@ func (r Right) implies(o Right) bool {
 		return true
 	case Read, Write, Delete:
 		return o.Operation == Describe
-	case AlterConfigs:
-		return o.Operation == DescribeConfigs
 	}
 	return false
 }

@@ -163,8 +163,7 @@ func TestRightsThatAreNotNeeded(t *testing.T) {
 	}{
 		"no trimming": {access.Rights(cfg, schemas.RoleSweeper),
 			access.Rights(client.Config{Prefix: "p.", NoTrim: true}, schemas.RoleSweeper), []string{access.Delete}},
-		"migrate": {access.Rights(cfg, access.Migrate), access.MigrateCheck(cfg),
-			[]string{access.Create, access.AlterConfigs}},
+		"migrate": {access.Rights(cfg, access.Migrate), access.MigrateCheck(cfg), []string{access.Create}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

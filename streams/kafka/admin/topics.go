@@ -59,8 +59,7 @@ const (
 const logAppendTime = "LogAppendTime"
 
 // EnsureTopics creates the topics of the catalogue that do not exist, and checks those that do. Its error lists
-// every difference from the catalogue. If there is none, it also sets two configurations that topics of earlier
-// versions lack: LogAppendTime and the minimum compaction lag. A longer lag is left as it is.
+// every difference from the catalogue. It changes no existing topic.
 func EnsureTopics(ctx context.Context, cfg client.Config, o TopicOptions) error {
 	if o.Partitions <= 0 {
 		o.Partitions = defaultPartitions
@@ -258,7 +257,7 @@ func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsReq
 		set(timestampType, logAppendTime)
 	}
 	if lag := entry.CompactionLag(); lag > 0 {
-		set(compactionLag, millis(lag))
+		set(compactionLag, strconv.FormatInt(lag.Milliseconds(), 10))
 	}
 	if e.o.MinInSync > 0 {
 		set(minInSync, strconv.Itoa(e.o.MinInSync))
@@ -284,10 +283,8 @@ func (e *ensurer) check(ctx context.Context) error {
 		return err
 	}
 	var (
-		errs    []error
-		differ  differences
-		undated []string
-		early   = map[time.Duration][]string{} // topics with a compaction lag below this one
+		errs   []error
+		differ differences
 	)
 	for _, entry := range e.entries {
 		name := e.cfg.Topic(entry.Topic)
@@ -305,15 +302,6 @@ func (e *ensurer) check(ctx context.Context) error {
 		if mismatch := e.fewReplicas(name, existing[name].replicas); mismatch != "" {
 			differ.add(name, mismatch)
 		}
-		if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
-			undated = append(undated, name)
-		}
-		if lag := entry.CompactionLag(); lag > 0 {
-			v, _ := setting(c, compactionLag)
-			if ms, err := strconv.ParseInt(v, 10, 64); err != nil || ms < lag.Milliseconds() {
-				early[lag] = append(early[lag], name)
-			}
-		}
 	}
 	if contradictions := append(differ.errs(), e.unequalPartitions(existing)...); len(contradictions) > 0 {
 		return fmt.Errorf("%w: %w", ErrTopics, errors.Join(append(errs, contradictions...)...))
@@ -322,12 +310,7 @@ func (e *ensurer) check(ctx context.Context) error {
 		return errors.Join(errs...)
 	}
 	e.warnFewReplicas()
-	// The broker sets timestamps from here on, not the producer.
-	errs = append(errs, e.alter(ctx, timestampType, logAppendTime, undated))
-	for lag, names := range early {
-		errs = append(errs, e.alter(ctx, compactionLag, millis(lag), names))
-	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // unequalPartitions returns an error for each topic whose number of partitions differs from that of the topics with
@@ -355,32 +338,6 @@ func (e *ensurer) unequalPartitions(existing map[string]topicInfo) (errs []error
 	return errs
 }
 
-// alter sets one configuration of topics.
-func (e *ensurer) alter(ctx context.Context, key, value string, names []string) error {
-	if len(names) == 0 {
-		return nil
-	}
-	changes := []kadm.AlterConfig{{Op: kadm.SetConfig, Name: key, Value: &value}}
-	responses, err := e.adm.AlterTopicConfigs(ctx, changes, names...)
-	if err != nil {
-		return fmt.Errorf("set %s of %v to %s: %w", key, names, value, err)
-	}
-	var errs []error
-	for _, r := range responses {
-		if err := r.Err; err != nil {
-			if r.ErrMessage != "" {
-				err = fmt.Errorf("%w: %s", err, r.ErrMessage)
-			}
-			err = fmt.Errorf("%s: set %s to %s: %w", r.Name, key, value, err)
-			errs = append(errs, client.Refused(err, "AlterConfigs", r.Name, ""))
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// millis formats a duration in milliseconds, the unit of topic configurations.
-func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
-
 // mismatches lists the differences between a topic and its catalogue entry.
 func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.ResourceConfig) (mismatches []string) {
 	add := func(format string, args ...any) { mismatches = append(mismatches, fmt.Sprintf(format, args...)) }
@@ -407,6 +364,10 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 		}
 	}
 	least(maxBytes, int(client.MaxBatch(entry.Topic)), "")
+	least(compactionLag, int(entry.CompactionLag().Milliseconds()), "")
+	if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
+		add("%s is %s, want %s: the brokers date its records", timestampType, v, logAppendTime)
+	}
 	least(minInSync, e.o.MinInSync, " (kafka.min_insync): raise it with kafka-configs.sh, or correct the configuration")
 	if entry.FixedPartitions && partitions != fixedPartitions {
 		add("has %d partitions, want %d: their number is fixed", partitions, fixedPartitions)

@@ -1,6 +1,7 @@
 package admin_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,13 +92,15 @@ func TestEnsureTopicsDifferences(t *testing.T) {
 			"millrace.backlog.deleter: has 2 partitions, but millrace.deletions has 7",
 			"millrace.duplication.results: has 3 partitions, but millrace.fixity.results has 2",
 			"millrace.delay.5m: max.message.bytes is 1000, want at least 2097152",
+			"millrace.admin, millrace.delay.5m: message.timestamp.type is CreateTime, want LogAppendTime",
+			"millrace.incidents: min.compaction.lag.ms is unknown, want at least 1209600000",
 		} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("not named: %s", want)
 			}
 		}
-		if n := strings.Count(err.Error(), "\n") + 1; n != 9 {
-			t.Errorf("%d contradictions, want 9:\n%v", n, err)
+		if n := strings.Count(err.Error(), "\n") + 1; n != 11 {
+			t.Errorf("%d contradictions, want 11:\n%v", n, err)
 		}
 	})
 }
@@ -191,96 +194,34 @@ func TestLag(t *testing.T) {
 	})
 }
 
-// The broker sets the timestamps of policies, whatever the clocks of producers say. EnsureTopics sets that on a
-// topic of an earlier version, unless the topics have other differences.
-func TestEnsureTopicsSetsLogAppendTime(t *testing.T) {
+// The broker sets the timestamps of policies, whatever the clocks of producers say. A compacted topic that a group
+// reads has a compaction lag of 14 days; a longer one of an existing topic is accepted.
+func TestTimesOfTopics(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Partitions: 2})
-		b.MakeTopic(schemas.Policies, 4, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
-			"max.message.bytes": "4000000"})
-		written := func(at time.Time) (dated time.Time) {
-			t.Helper()
-			b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")},
-				Partition: 0, Timestamp: at})
-			all := b.Read(schemas.Policies)
-			return all[len(all)-1].Timestamp
-		}
-		ensure := func(minInSync int) error {
-			return admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2, MinInSync: minInSync})
-		}
-		slow := time.Now().AddDate(-1, 0, 0).Truncate(time.Millisecond)
-		if err := ensure(2); err == nil || strings.Contains(err.Error(), "timestamp") {
-			t.Errorf("something else contradicts the catalogue: %v", err)
-		}
-		if got := written(slow); !got.Equal(slow) {
-			t.Errorf("something was changed all the same: a slow writer's record is dated %v, want %v", got, slow)
-		}
-		for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
-			b.FailAlter(schemas.Policies, f)
-			if err := ensure(0); err == nil || !strings.Contains(err.Error(),
-				"millrace.policies: set message.timestamp.type to LogAppendTime: ") {
-				t.Errorf("fault %d: %v", f, err)
+	for _, lag := range []string{"", "1209600001"} { // "": no topic
+		synctest.Test(t, func(t *testing.T) {
+			b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
+			if lag != "" {
+				b.MakeTopic(schemas.Incidents, 4, map[string]string{
+					"cleanup.policy": "compact", "max.message.bytes": "4000000", "min.compaction.lag.ms": lag})
 			}
-		}
-		if err := ensure(0); err != nil {
-			t.Fatal(err)
-		}
-		for name, at := range map[string]time.Time{"slow": slow, "fast": time.Now().AddDate(1, 0, 0)} {
-			if got := written(at); time.Since(got) < 0 || time.Since(got) > time.Minute {
-				t.Errorf("a %s writer's record is dated %v, want %v", name, got, time.Now())
+			if err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2}); err != nil {
+				t.Fatal(err)
 			}
-		}
-	})
-}
-
-// A compacted topic that a group reads has a compaction lag of 14 days: from its creation, or set by EnsureTopics
-// on a topic of an earlier version. A longer lag stays. If setting it fails, or is reported as failed, the error
-// names the topic, and the next start sets it or finds it set.
-func TestEnsureTopicsSetsCompactionLag(t *testing.T) {
-	t.Parallel()
-	const lag = "min.compaction.lag.ms"
-	for name, tt := range map[string]struct {
-		was  string // "": no topic
-		want string
-	}{
-		"made":              {"", "1209600000"},
-		"without a setting": {"0", "1209600000"},
-		"shorter":           {"86400000", "1209600000"},
-		"longer":            {"1209600001", "1209600001"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
-				if tt.was != "" {
-					settings := map[string]string{"cleanup.policy": "compact", "max.message.bytes": "4000000", lag: tt.was}
-					if tt.was == "0" {
-						delete(settings, lag)
-					}
-					b.MakeTopic(schemas.Incidents, 4, settings)
+			for topic, want := range map[schemas.Topic]string{schemas.Incidents: cmp.Or(lag, "1209600000"),
+				schemas.Controls: "", schemas.Checkpoints: "", schemas.Policies: ""} {
+				if got := b.Setting(topic, "min.compaction.lag.ms"); got != want {
+					t.Errorf("%s has the lag %q, want %q", topic, got, want)
 				}
-				ensure := func() error { return admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2}) }
-				if tt.was != "" && tt.was != tt.want {
-					for _, f := range []kafkatest.Fault{kafkatest.NotDone, kafkatest.DoneNotAcknowledged} {
-						b.FailAlter(schemas.Incidents, f)
-						if err := ensure(); err == nil || !strings.Contains(err.Error(),
-							"millrace.incidents: set "+lag+" to "+tt.want+": ") {
-							t.Errorf("fault %d: %v", f, err)
-						}
-					}
+			}
+			for name, at := range map[string]time.Time{
+				"slow": time.Now().AddDate(-1, 0, 0), "fast": time.Now().AddDate(1, 0, 0)} {
+				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")}, Timestamp: at})
+				all := b.Read(schemas.Policies)
+				if got := all[len(all)-1].Timestamp; time.Since(got) < 0 || time.Since(got) > time.Minute {
+					t.Errorf("a %s writer's record is dated %v, want %v", name, got, time.Now())
 				}
-				if err := ensure(); err != nil {
-					t.Fatal(err)
-				}
-				if got := b.Setting(schemas.Incidents, lag); got != tt.want {
-					t.Errorf("incidents has %s %q, want %q", lag, got, tt.want)
-				}
-				for _, topic := range []schemas.Topic{schemas.Controls, schemas.Checkpoints, schemas.Policies} {
-					if got := b.Setting(topic, lag); got != "" {
-						t.Errorf("%s has %s %q", topic, lag, got)
-					}
-				}
-			})
+			}
 		})
 	}
 }

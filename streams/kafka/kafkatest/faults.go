@@ -156,13 +156,6 @@ func (b *Broker) FailDescribe(topic schemas.Topic, times int) {
 	})
 }
 
-// FailAlter makes the next change of the configuration of topic fail.
-func (b *Broker) FailAlter(topic schemas.Topic, f Fault) {
-	b.fail(kmsg.IncrementalAlterConfigs, kfake.Fault{
-		Resource: b.cfg.Prefix + string(topic), Err: f.err(kerr.UnknownServerError),
-	})
-}
-
 func (b *Broker) fail(key kmsg.Key, f kfake.Fault) (mend func()) {
 	f.Keys = []kmsg.Key{key}
 	return b.cluster.Fault(f).Remove
