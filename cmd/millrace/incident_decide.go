@@ -49,17 +49,22 @@ func incidentKeys(c *cobra.Command, args []string) (keys []string, err error) {
 			return nil, fmt.Errorf("%w: read the keys: %w", usage.Err, err)
 		}
 	}
+	if len(args) == 0 {
+		return nil, fmt.Errorf("%w: there are no keys on stdin", usage.Err)
+	}
+	return unique(args), nil
+}
+
+// unique returns keys, each once.
+func unique(keys []string) (all []string) {
 	seen := map[string]bool{}
-	for _, key := range args {
+	for _, key := range keys {
 		if !seen[key] {
-			keys = append(keys, key)
+			all = append(all, key)
 		}
 		seen[key] = true
 	}
-	if len(keys) == 0 {
-		err = fmt.Errorf("%w: there are no keys on stdin", usage.Err)
-	}
-	return keys, err
+	return all
 }
 
 // A decision is what an operator has decided about an incident, which was as it is here.
@@ -193,21 +198,24 @@ func (open incidents) require(key string) (*pb.Incident, error) {
 	return nil, fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
 }
 
-// expand replaces the key of the held repairs of a store with those of its spaces, if there are some.
+// expand replaces the key of the held repairs of a store with those of its spaces, if there are some. Each key of the
+// result is there once.
 func (open incidents) expand(keys []string) (all []string) {
-	for _, key := range keys {
-		store, isStore := strings.CutSuffix(key, "///"+incident.RepairsHeld)
-		n := len(all)
-		for _, of := range slices.Sorted(maps.Keys(open)) {
-			if isStore && open[of].GetKind() == incident.RepairsHeld && strings.HasPrefix(of, store+"/") {
-				all = append(all, of)
-			}
+	spaces := map[string][]string{} // by the key of the store
+	for _, of := range slices.Sorted(maps.Keys(open)) {
+		if i := open[of]; i.GetKind() == incident.RepairsHeld {
+			store := schemas.Key(i.GetAccount(), i.GetStore(), "", "", i.GetKind())
+			spaces[store] = append(spaces[store], of)
 		}
-		if len(all) == n {
+	}
+	for _, key := range keys {
+		if of := spaces[key]; of != nil {
+			all = append(all, of...)
+		} else {
 			all = append(all, key)
 		}
 	}
-	return all
+	return unique(all)
 }
 
 // of returns the open incident with the key of i; nil if there is none.
@@ -264,7 +272,8 @@ func (d decision) ended(now incidents) (over bool, open string) {
 	}
 	left := 0
 	for _, a := range d.copies {
-		over, last := repairEnded(now[a.GetTarget()], &pb.Incident{Id: a.GetIncident()}, a.GetId())
+		approved := &pb.Incident{Id: a.GetIncident(), State: pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL}
+		over, last := repairEnded(now[a.GetTarget()], approved, a.GetId())
 		if !over {
 			return false, ""
 		}
@@ -288,8 +297,11 @@ func repairEnded(now, approved *pb.Incident, action string) (over bool, open str
 	if now.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
 		return false, ""
 	}
-	// During a repair the steward ignores an approval. Then the end of that repair counts.
-	taken := approved.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING
+	// During a repair the steward ignores an approval. Then the end of that repair counts: of one that was under way, or
+	// that another operator has approved meanwhile.
+	taken := approved.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING ||
+		approved.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL &&
+			now.GetState() == pb.IncidentState_INCIDENT_STATE_OPEN
 	for _, s := range now.GetSteps() {
 		if s.GetRef() == action && s.GetAction() == "decision-outdated" {
 			return true, stepText(s)

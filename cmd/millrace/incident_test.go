@@ -284,7 +284,9 @@ func TestHeldEnded(t *testing.T) {
 		"another one came": {[]*pb.Incident{copyOf("c", awaiting)}, true, ""},
 		"one was lost again": {[]*pb.Incident{{Account: "acme", Store: "2", Space: "s", Item: "a",
 			Kind: "content-missing"}}, true, ""},
-		"one was not":         {[]*pb.Incident{copyOf("a", open, "of-a")}, true, "1 copies could not be repaired"},
+		"one was not": {[]*pb.Incident{copyOf("a", open, "of-a")}, true, "1 copies could not be repaired"},
+		"another approval's was not": {[]*pb.Incident{copyOf("a", open, "other")}, true,
+			"1 copies could not be repaired"},
 		"one is, one was not": {[]*pb.Incident{copyOf("a", open, "of-a"), copyOf("b", repairing, "of-b")}, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -296,15 +298,17 @@ func TestHeldEnded(t *testing.T) {
 	}
 }
 
-// The key of the held repairs of a store stands for those of its spaces.
+// The key of the held repairs of a store stands for those of its spaces, each once. There is none of an account.
 func TestExpand(t *testing.T) {
 	held := func(store, space string) *pb.Incident {
 		return &pb.Incident{Account: "acme", Store: store, Space: space, Kind: incident.RepairsHeld}
 	}
 	open := byKey([]*pb.Incident{held("2", "b"), held("2", "a"), held("22", "a"),
 		{Account: "acme", Store: "2", Space: "a", Kind: incident.SpaceMissing}})
-	got := open.expand([]string{"x", "acme/2///repairs-held", "acme/3///repairs-held"})
-	want := []string{"x", "acme/2/a//repairs-held", "acme/2/b//repairs-held", "acme/3///repairs-held"}
+	got := open.expand([]string{"x", "acme/2/b//repairs-held", "acme/2///repairs-held", "acme/3///repairs-held",
+		"acme///repairs-held"})
+	want := []string{"x", "acme/2/b//repairs-held", "acme/2/a//repairs-held", "acme/3///repairs-held",
+		"acme///repairs-held"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
