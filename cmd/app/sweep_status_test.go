@@ -34,7 +34,6 @@ func TestSplitOfCheckpoint(t *testing.T) {
 			with(func(s *SplitStatus) {
 				s.Sweep, s.Account, s.Store, s.Space, s.Compared, s.Bytes = "fixity", "acme", "1", "maps", 7, 70
 			})},
-		"fixity of a store, of an earlier build": {point("fixity", "acme/1", map[string]int64{"1/maps": 3}), nil},
 		"stats": {point("stats", "acme", map[string]int64{"items": 3, "bytes": 90}),
 			with(func(s *SplitStatus) { s.Sweep, s.Account, s.Compared, s.Bytes = "stats", "acme", 3, 90 })},
 		"fixity of a space, by hand": {point("fixity.demand", "acme/1/a%2Fb", nil), with(func(s *SplitStatus) {
@@ -52,8 +51,8 @@ func TestSplitOfCheckpoint(t *testing.T) {
 		"groups": {point("groups", "acme/1/maps", map[string]int64{"whole": 3, "orphans": 1}), with(func(s *SplitStatus) {
 			s.Sweep, s.Account, s.Store, s.Space, s.Compared, s.Bytes = "groups", "acme", "1", "maps", 4, -1
 		})},
-		"a brake":            {point("brake.deletes", "acme/2/maps", nil), nil},
-		"of another version": {point("reconcile", "acme/1", nil), nil},
+		"a brake":         {point("brake.deletes", "acme/2/maps", nil), nil},
+		"without a space": {point("reconcile", "acme/1", nil), nil},
 	} {
 		got, ok := splitOf(tc.point)
 		if ok != (tc.want != nil) || ok && !reflect.DeepEqual(got, *tc.want) {

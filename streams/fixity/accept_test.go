@@ -84,7 +84,7 @@ func acceptCases() map[string]acceptCase {
 		"A7 deleted again": {resurrected, func(s *acceptInput) {
 			s.records.Manifest.Time = timestamppb.New(seenAt.Add(time.Second))
 		}, "accept-outdated"},
-		"A7 found by an older program": {replaced, func(s *acceptInput) { s.order.LastEvent = nil }, "accept-outdated"},
+		"A7 the first event": {replaced, func(s *acceptInput) { s.order.LastEvent = nil }, "accept-outdated"},
 		"A7 decided long ago": {replaced, func(s *acceptInput) {
 			s.order.Time, s.started = timestamppb.New(seenAt), seenAt.Add(25*time.Hour)
 		}, "accept-outdated"},

@@ -162,7 +162,6 @@ func TestUncomparedPropertiesAreNotIntact(t *testing.T) {
 		"of which nothing is known": func(_ *world, next *pb.FixityTask) {
 			next.Known.PropertiesHash = schemas.UnknownProperties
 		},
-		"of an older program": func(_ *world, next *pb.FixityTask) { next.Known.PropertiesHash = 0 },
 		"of a content that was put again": func(w *world, next *pb.FixityTask) {
 			w.record.Manifest.PropertiesOf = &pb.Content{Version: "0", Digests: w.record.GetManifest().GetDigests()}
 			next.Known = schemas.WithoutProperties(w.record)

@@ -78,17 +78,6 @@ func TestRecheckOfAnotherFinding(t *testing.T) {
 	})
 }
 
-// A task of an older program does not say what its last check has found.
-func TestRecheckOfAnOlderProgram(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.put(rot)
-		time.Sleep(72 * time.Hour)
-		next := task(w.record)
-		next.Recheck = 3
-		w.is(w.handle(next), 13, pb.Verdict_VERDICT_FAIL, true)
-	})
-}
-
 // The bytes of a store that is not to be read any more are still read to re-check what was found before.
 func TestRecheckOfAFindingBeforeNeverRead(t *testing.T) {
 	for name, later := range map[string]time.Duration{"set after the finding": time.Hour, "set before it": -time.Hour} {

@@ -78,7 +78,7 @@ type minCopies struct {
 func (o options) empty() bool { return reflect.ValueOf(o).IsZero() }
 
 // normalize removes the options that have no effect: those that set an option to nothing where the defaults have
-// nothing. So documents with the same effect of these are equal, and equal to what older programs have encoded.
+// nothing. So documents with the same effect of these are equal.
 func (d *Document) normalize() {
 	if d.Defaults != nil {
 		if d.Defaults.strip(options{}); d.Defaults.empty() {

@@ -307,7 +307,7 @@ type Entry[D any] struct {
 	Base     int64
 	Time     time.Time // of a revision, when it took effect; else when the record was appended
 	By       string
-	From     string // the interface: FromCLI, FromFolder, FromImport; empty in records of older versions
+	From     string // the interface: FromCLI, FromFolder, FromImport; may be empty
 	Location string // the path or URL of the folder that the document was read from; may be empty
 	Reason   string
 	Document *D    // of EntryRevision; else nil

@@ -42,7 +42,7 @@ func TestMetadataDamaged(t *testing.T) {
 	}
 	w.handle(w.result(15, unverified, damaged))
 	w.checkIncident(kind, open, "opened", "seen-again")
-	w.handle(w.result(1)) // from an older program, or without an answer of the manifest
+	w.handle(w.result(1)) // without an answer of the manifest
 	w.checkIncident(kind, open, "opened", "seen-again")
 	w.handle(w.result(2, damaged))
 	w.checkIncident(kind, open, "opened", "seen-again", "seen-again")

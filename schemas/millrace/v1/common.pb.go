@@ -485,8 +485,7 @@ type CopyRecord struct {
 	LastPass    *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_pass,json=lastPass,proto3" json:"last_pass,omitempty"`
 	LastAttempt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=last_attempt,json=lastAttempt,proto3" json:"last_attempt,omitempty"`
 	// Hash of media_type and properties of the manifest, in messages that carry no properties: the first 63 bits of a
-	// SHA-256, also if it has none, or only claims. 1 if they are not known; 0 if the record is not live, and in messages
-	// of older programs.
+	// SHA-256, also if it has none, or only claims. 1 if they are not known; 0 if the record is not live.
 	PropertiesHash int64 `protobuf:"varint,5,opt,name=properties_hash,json=propertiesHash,proto3" json:"properties_hash,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

@@ -358,7 +358,7 @@ type FixityTask struct {
 	Size int64 `protobuf:"varint,16,opt,name=size,proto3" json:"size,omitempty"`
 	// Set if an operator accepts what the copy holds: the check records it if it is still what the operator saw.
 	Accept *AcceptOrder `protobuf:"bytes,17,opt,name=accept,proto3" json:"accept,omitempty"`
-	// What the last check of this chain has found that was not unknown. Absent in tasks of older programs.
+	// What the last check of this chain has found that was not unknown; absent if it has found nothing.
 	Found         *Found `protobuf:"bytes,18,opt,name=found,proto3" json:"found,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
