@@ -8,6 +8,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/schedule"
 	"github.com/millrace/millrace/streams/retry"
@@ -17,13 +18,17 @@ import (
 // stayed where it is, messages of others behind it would not be read for hours. So messages that fill a
 // window for a second are moved to the backlog topic of the class, which is read like the other topics, with
 // its own windows. There the messages of a flow use a third of the partitions, unless the key must determine
-// the partition.
+// the partition. A message behind a million others waits for seconds. Moves of class low are slower, since class
+// high waits for the processors and the broker: there it waits for minutes.
 const (
 	stuckAfter        = time.Second      // a window that is full for this long is stuck
 	divertWindow      = 10 * time.Second // a flow stops being moved if few messages arrive within it:
 	fewArrivals       = 64               // less than 1/fewArrivals of a window are few
 	minAccountPart    = 256              // an account with less than 1/minAccountPart of a window is not moved
 	backlogMemoryPart = 2                // messages of the backlog topic may use 1/backlogMemoryPart of Bytes
+	maxUnackedMoves   = 1 << 20          // bytes of unacknowledged moves: other requests to a broker queue behind them
+	lowMoveRate       = 10 << 20         // bytes a second that are moved of class low,
+	lowMoveBurst      = 512 << 10        // and bytes after which to wait for that
 )
 
 // moveBacklogs moves backlogs to the backlog topic until ctx is done.
@@ -137,7 +142,7 @@ func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]boo
 	for {
 		acked := f.diversion.acked.Load()
 		moved, more := f.movePart(backlog, flows)
-		if !more || moved == 0 || !f.awaitAcked(ctx, acked+moved) {
+		if !more || moved == 0 || !f.awaitAcked(ctx, acked+moved) || !f.pace(ctx) {
 			return
 		}
 	}
@@ -148,7 +153,7 @@ func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]boo
 func (f *fetcher) moveFirstKey(ctx context.Context, backlog func(first, t *schedule.Task) bool) bool {
 	var key *schedule.Task // the first one of the key
 	tasks := f.p.sched.RemoveQueued(func(first, t *schedule.Task) bool {
-		if key == nil && backlog(first, first) && !f.moveLimitReached(taskOf(first).part) {
+		if key == nil && backlog(first, first) && !f.moveLimitReached(taskOf(first).part, 0, 0) {
 			key = first
 		}
 		return first == key && backlog(first, t)
@@ -160,41 +165,46 @@ func (f *fetcher) moveFirstKey(ctx context.Context, backlog func(first, t *sched
 	return len(tasks) > 0 && f.awaitAcked(ctx, acked+int64(len(tasks)))
 }
 
-// movePart moves the first part of the tasks for which backlog returns true. When none are left, it starts to
-// move arriving messages of flows.
+// movePart moves tasks for which backlog returns true, until too much is unacknowledged. When none are left, it
+// starts to move arriving messages of flows.
 func (f *fetcher) movePart(
 	backlog func(first, t *schedule.Task) bool, flows map[schedule.FlowID]bool,
 ) (moved int64, more bool) {
-	var rest []*task
-	moves := map[*schedule.Task]bool{} // by the first task of the key
-	for _, r := range f.p.sched.RemoveQueued(backlog) {
-		t := taskOf(r.Task)
-		if _, ok := moves[r.First]; !ok {
-			moves[r.First] = !f.moveLimitReached(t.part)
+	keys := map[*schedule.Task]bool{} // that are moved, by their first task: all of their tasks are
+	tasks, bytes := map[*assignment]int64{}, int64(0)
+	part := f.p.sched.RemoveQueued(func(first, queued *schedule.Task) bool {
+		if more && !keys[first] || !backlog(first, queued) {
+			return false
 		}
-		if !moves[r.First] {
-			rest = append(rest, t)
-			continue
+		t := taskOf(queued)
+		if !keys[first] && f.moveLimitReached(t.part, tasks[t.part], bytes) {
+			more = true
+			return false
 		}
-		f.move(t, f.diversion.slotOf(t.Flow()))
-		moved++
+		keys[first] = true
+		tasks[t.part]++
+		bytes += t.bytes()
+		return true
+	})
+	for _, r := range part {
+		f.move(taskOf(r.Task), f.diversion.slotOf(r.Task.Flow()))
 	}
-	if len(rest) > 0 {
-		f.requeue(rest...)
-		return moved, true
+	if more {
+		return int64(len(part)), true
 	}
 	for id := range flows {
 		if f.diversion.open(id) {
 			f.p.router.Log.Info("move backlog", "account", id.Account, "stores", id.Stores, "to", f.backlogTopic)
 		}
 	}
-	return moved, false
+	return int64(len(part)), false
 }
 
 // moveLimitReached reports whether so many messages of a, or so many bytes in total, are being moved that no
-// more may be sent before some are acknowledged.
-func (f *fetcher) moveLimitReached(a *assignment) bool {
-	return a.unackedMoves.Load() >= int64(a.window()/4) || f.diversion.unackedBytes.Load() >= f.p.cfg.Bytes/4
+// more may be sent before some are acknowledged. The caller is about to move tasks of a, and bytes in total.
+func (f *fetcher) moveLimitReached(a *assignment, tasks, bytes int64) bool {
+	return a.unackedMoves.Load()+tasks >= int64(a.window()/4) ||
+		f.diversion.unackedBytes.Load()+bytes >= min(f.p.cfg.Bytes/4, maxUnackedMoves)
 }
 
 // awaitAcked waits at most a second until n messages of the fetcher have been acknowledged.
@@ -204,7 +214,7 @@ func (f *fetcher) awaitAcked(ctx context.Context, n int64) bool {
 
 // awaitMoveRoom waits at most a second until one more message of a may be moved.
 func (f *fetcher) awaitMoveRoom(a *assignment) bool {
-	ok := waitUntil(f.p.outputs.ctx, func() bool { return !f.moveLimitReached(a) })
+	ok := waitUntil(f.p.outputs.ctx, func() bool { return !f.moveLimitReached(a, 0, 0) })
 	if !ok {
 		f.diversion.stalled.Store(true)
 	}
@@ -251,8 +261,20 @@ func (f *fetcher) moveDiverted(entries []schedule.Entry) []schedule.Entry {
 			return false
 		}
 		f.move(t, slot)
+		f.pace(f.p.outputs.ctx)
 		return true
 	})
+}
+
+// pace waits, in class low, until what was moved since the last wait fits into lowMoveRate. It reports whether ctx
+// is not done.
+func (f *fetcher) pace(ctx context.Context) bool {
+	n := f.diversion.unpaced
+	if f.class != schemas.Low || n < lowMoveBurst {
+		return true
+	}
+	f.diversion.unpaced = 0
+	return retry.Sleep(ctx, time.Duration(n)*time.Second/lowMoveRate) == nil
 }
 
 // move publishes the message of t, which has not started, to a slot of the backlog topic.
@@ -268,6 +290,7 @@ func (f *fetcher) move(t *task, slot int) {
 	}
 	f.diversion.unacked.Add(1)
 	f.diversion.unackedBytes.Add(bytes)
+	f.diversion.unpaced += bytes
 	t.part.unackedMoves.Add(1)
 	f.p.outputs.send(t.part, rec, func(err error) {
 		f.diversion.unacked.Add(-1)

@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka/internal/parttest"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/kafka/schedule"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // copies returns n commands of an account to copy items to a store.
@@ -118,6 +119,38 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Class high waits for the processors and the brokers while messages are moved: those of class low are moved slowly.
+func TestPoolBacklogOfClassLow(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true})
+		const messages = 40_000 // 40 MiB in memory
+		low := append(copies("giant", "1", 0, messages), copies("small", "1", 0, 1)...)
+		for i := range low {
+			low[i].Topic = schemas.DuplicationLow
+		}
+		b.Send(low...)
+		handled := make(chan time.Time, 1)
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Window: 1024,
+			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				if d.Body.(*pb.DuplicationCommand).GetAccount() == "small" {
+					handled <- time.Now()
+					return nil, nil
+				}
+				return nil, retry.Sleep(ctx, time.Second)
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		parttest.Background(t, p)
+		if took := (<-handled).Sub(began); took < 5*time.Second || took >= maxDelay {
+			t.Errorf("handled after %v, want 5 s to %v", took, maxDelay)
+		}
+	})
 }
 
 // A handledLog counts handled messages.

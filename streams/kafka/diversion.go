@@ -19,6 +19,7 @@ type diversion struct {
 	active       atomic.Bool  // there are flows to move
 	unacked      atomic.Int64 // messages sent to the backlog topic and not acknowledged
 	unackedBytes atomic.Int64 // their size
+	unpaced      int64        // bytes moved since pace has waited last; guarded by fetcher.queueLock
 	acked        atomic.Int64 // messages acknowledged so far
 	stalled      atomic.Bool  // for a second the brokers have acknowledged none, or too few to move more of a partition
 	refused      atomic.Bool  // the brokers have permanently rejected a message

@@ -34,15 +34,17 @@ func (s *Scheduler) EachPaused(f func(*Task)) {
 }
 
 // EachQueued calls f for each task that is not paused and queues behind no busy one, with the first task of its key. f
-// must not call the scheduler.
+// must not call the scheduler. Tasks that are added or start meanwhile may be left out.
 func (s *Scheduler) EachQueued(f func(first, t *Task)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.halted {
-		return
-	}
+	n := 0
 	for _, q := range s.keys {
-		if q.head.Busy() {
+		if n++; n%yieldKeys == 0 { // workers wait for mu
+			s.mu.Unlock()
+			s.mu.Lock()
+		}
+		if s.halted || q.head.Busy() {
 			continue
 		}
 		for t := q.head; t != nil; t = t.next {
@@ -53,6 +55,9 @@ func (s *Scheduler) EachQueued(f func(first, t *Task)) {
 	}
 }
 
+// yieldKeys is the number of keys after which EachQueued lets others take the lock.
+const yieldKeys = 64
+
 // A Removed is a task that was removed before it started. First was the first task of its key.
 type Removed struct{ Task, First *Task }
 
@@ -62,6 +67,7 @@ type Removed struct{ Task, First *Task }
 func (s *Scheduler) RemoveQueued(match func(first, t *Task) bool) (removed []Removed) {
 	s.mu.Lock()
 	for _, q := range s.keys { // tasks behind the head of their key
+		n := q.n
 		for t := q.head; t.next != nil; {
 			if next := t.next; match(q.head, next) {
 				t.next = next.next
@@ -72,6 +78,9 @@ func (s *Scheduler) RemoveQueued(match func(first, t *Task) bool) (removed []Rem
 			} else {
 				t = next
 			}
+		}
+		if q.n == n {
+			continue
 		}
 		for q.tail = q.head; q.tail.next != nil; {
 			q.tail = q.tail.next
