@@ -54,7 +54,7 @@ func (f *engineFlags) open(ctx context.Context, stderr io.Writer, without stated
 	case f.config != "":
 		return nil, fmt.Errorf("%w: --config and --state exclude each other here", usage.Err)
 	}
-	if err := statedir.CheckAccess(f.state); err != nil {
+	if err := statedir.Check(f.state); err != nil {
 		return nil, err
 	}
 	if !statedir.Is(f.state) {

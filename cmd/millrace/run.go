@@ -125,7 +125,7 @@ func checkInForce(ctx context.Context, cfg config.Config, state *statedir.Dir, l
 func standalone(c *cobra.Command, file, dir string) (err error) {
 	ctx, stderr := c.Context(), c.ErrOrStderr()
 	if dir != "" {
-		if err := statedir.CheckAccess(dir); err != nil {
+		if err := statedir.Check(dir); err != nil {
 			return err
 		}
 	}

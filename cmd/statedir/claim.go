@@ -41,7 +41,11 @@ func (d *Dir) claim() (err error) {
 			"%w: state directory %s is in use by process %s: stop it first, or name another directory with --state",
 			precondition.Err, d.path, strings.TrimSpace(string(holder)))
 	}
-	if err := d.checkVersion(); err != nil {
+	err = checkVersion(d.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = WriteFile(d.Path(versionFile), fmt.Appendf(nil, "{\"version\":%d}\n", version))
+	}
+	if err != nil {
 		return err
 	}
 	if err := d.lock.Truncate(0); err != nil {
@@ -71,23 +75,15 @@ func (d *Dir) recognise() error {
 	return nil
 }
 
-// checkVersion checks the version of the directory. A new directory gets the present version.
-func (d *Dir) checkVersion() error {
-	file := filepath.Join(d.path, versionFile)
+// checkVersion checks the version of the state directory dir. It returns fs.ErrNotExist if dir has none.
+func checkVersion(dir string) error {
+	file := filepath.Join(dir, versionFile)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read the state directory's version: %w", err)
+	}
 	var held struct {
 		Version int `json:"version"`
-	}
-	data, err := os.ReadFile(file)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		held.Version = version
-		data, err := json.Marshal(held)
-		if err != nil {
-			return err
-		}
-		return WriteFile(file, append(data, '\n'))
-	case err != nil:
-		return fmt.Errorf("read the state directory's version: %w", err)
 	}
 	if err := json.Unmarshal(data, &held); err != nil {
 		return fmt.Errorf("%w: %s is not readable (%w): restore it or name another directory with --state",
@@ -96,7 +92,7 @@ func (d *Dir) checkVersion() error {
 	if held.Version != version {
 		return fmt.Errorf("%w: state directory %s has version %d, this millrace reads version %d: "+
 			"use the millrace that made it, or name another directory with --state",
-			precondition.Err, d.path, held.Version, version)
+			precondition.Err, dir, held.Version, version)
 	}
 	return nil
 }
@@ -107,17 +103,20 @@ func Is(dir string) bool {
 	return err == nil
 }
 
-// CheckAccess returns an error, which wraps precondition.Err, if the user of this process may not use the state
-// directory dir. It returns nil if there is none.
-func CheckAccess(dir string) error {
+// Check returns an error, which wraps precondition.Err, if the user of this process may not use the state directory
+// dir, or if it has another version. It returns nil if there is none.
+func Check(dir string) error {
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
 	if err == nil {
-		return f.Close()
+		f.Close()
 	}
 	if errors.Is(err, fs.ErrPermission) {
 		return explain(dir, err)
 	}
-	return nil
+	if !Is(dir) {
+		return nil
+	}
+	return explain(dir, checkVersion(dir))
 }
 
 // explain names the owner and the remedy in an error that reports a lack of permission for the state directory.
