@@ -64,7 +64,7 @@ func newSite(t *testing.T) *site {
 // client returns store 1 of an account, whose Changes are published until the test ends.
 func (s *site) client(a *App, account string) *emit.Store {
 	s.t.Helper()
-	s.cfg.Outbox.Dir = s.t.TempDir()
+	a.cfg.Outbox.Dir = s.t.TempDir()
 	store, err := a.EmittingStore(account, "1", "test")
 	s.must(err)
 	ctx, stop := context.WithCancel(s.t.Context())
