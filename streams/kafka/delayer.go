@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,6 +23,9 @@ const (
 	// delayerSlack is the longest time that a record stays in its lane beyond the lane's delay, instead of going to
 	// another lane. Clocks of machines differ by about that much.
 	delayerSlack = time.Second
+	// moveTimeout is how long the brokers may refuse a record until it goes to a lane. All other records that are
+	// ready wait meanwhile.
+	moveTimeout = 5 * time.Second
 	// laneDiscoveryInterval is the maximum time until the client sees a new lane. It subscribes by pattern, and
 	// learns of new topics only when it refreshes its metadata.
 	laneDiscoveryInterval = 10 * time.Second
@@ -39,8 +43,10 @@ type Delayer struct {
 	metrics *metrics.Role
 	commits *commits
 	reader  *pollChecker
-	refusal refusal    // of the last move; used by Run only
-	mu      sync.Mutex // guards the rest
+	refusal refusal                // of the last move; used by Run only
+	refused []*kgo.Record          // of the last move, not in a lane yet; used in a held poll, and in a rebalance
+	moved   map[core.Partition]int // held records that are done when refused is empty
+	mu      sync.Mutex             // guards the rest
 	held    map[core.Partition][]waitingRecord
 }
 
@@ -79,7 +85,7 @@ func NewDelayer(cfg client.Config) (*Delayer, error) {
 	var err error
 	d.opts, err = cfg.Options(string(schemas.RoleDelayer), append(
 		append(consumeOptions(cfg, groupMember{role: schemas.RoleDelayer, topics: topics}),
-			cfg.ProduceOptions(outputTimeout, outputLinger)...),
+			cfg.ProduceOptions(moveTimeout, outputLinger)...),
 		kgo.ConsumeRegex(), kgo.MetadataMaxAge(laneDiscoveryInterval),
 		kgo.FetchMaxPartitionBytes(256<<10), // bounds the records that are held per partition
 		kgo.OnPartitionsAssigned(moved(metrics.PartitionsAssigned)),
@@ -195,34 +201,43 @@ func (d *Delayer) readyAt(rec waitingRecord) time.Time {
 }
 
 // move moves all records that are ready, unless the role is paused. Records that the brokers refuse go to the end of
-// the shortest lane. It publishes without the lock, since brokers
-// may refuse the records for up to a minute, and held is read for metrics. held does not change meanwhile: the
-// poll is held, so there is no rebalance.
+// the shortest lane, so that others do not wait for them; while that lane refuses them too, nothing else is
+// published. It publishes without the lock, since that takes time if brokers refuse, and held is read for metrics.
+// held does not change meanwhile: the poll is held, so there is no rebalance.
 func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	if d.tap.controls.Role(schemas.RoleDelayer) {
 		return nil
 	}
-	out, done := d.due(time.Now())
-	refused, err := core.Publish(ctx, cl, out)
-	if core.IsRetriable(err) { // other records must not wait for these
-		d.refusal.record(d.router, d.metrics, err)
-		for _, rec := range refused {
-			rec.Topic = d.router.Config.Topic(schemas.Delay(d.router.Lanes[0].Name))
+	var err error
+	if len(d.refused) == 0 {
+		var out []*kgo.Record
+		out, d.moved = d.due(time.Now())
+		if d.refused, err = core.Publish(ctx, cl, out); core.IsRetriable(err) {
+			d.refusal.record(d.router, d.metrics, err)
+		} else if err != nil {
+			d.metrics.CountPublishFailures(1)
+			return err
+		} else if len(out) > 0 {
+			d.refusal.clear(d.metrics)
 		}
-		if _, err = core.Publish(ctx, cl, refused); core.IsRetriable(err) {
+		d.countMoved(out, d.refused)
+		for _, rec := range d.refused {
+			if core.CheckSize(rec) == nil { // or no lane takes it
+				rec.Topic = d.router.Config.Topic(schemas.Delay(d.router.Lanes[0].Name))
+			}
+		}
+	}
+	if d.refused, err = core.Publish(ctx, cl, d.refused); err != nil {
+		if core.IsRetriable(err) {
+			d.refusal.record(d.router, d.metrics, err)
 			return nil
 		}
-	} else if err == nil && len(out) > 0 {
-		d.refusal.clear(d.metrics)
-	}
-	if err != nil {
 		d.metrics.CountPublishFailures(1)
 		return err
 	}
-	d.countMoved(out)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for at, n := range done {
+	for at, n := range d.moved {
 		d.addInFlight(-1, d.held[at][:n])
 		last := d.held[at][n-1]
 		d.commits.done(at, kgo.EpochOffset{Epoch: last.LeaderEpoch, Offset: last.Offset + 1})
@@ -261,6 +276,9 @@ func (d *Delayer) due(now time.Time) (out []*kgo.Record, moved map[core.Partitio
 // destination returns the record to publish for rec, which leaves its lane.
 func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 	h := core.ParseRetryHeaders(rec.Headers)
+	if h.Role == schemas.RoleDelayer && h.Class != "" { // a dead letter that was refused; if redriven, it has no class
+		return &kgo.Record{Topic: d.router.Config.Topic(schemas.Dead), Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
+	}
 	role := h.Role
 	if role == "" {
 		role, _ = core.RetryRole(h.Topic)
@@ -292,6 +310,7 @@ func (d *Delayer) drop(cl *kgo.Client, parts map[string][]int32) {
 		defer d.mu.Unlock()
 		d.addInFlight(-1, d.held[at])
 		delete(d.held, at)
+		d.refused = nil
 		cl.ResumeFetchPartitions(at.AsMap()) // the client keeps pauses across assignments
 	})
 }
@@ -305,18 +324,20 @@ func (d *Delayer) addInFlight(sign int, recs []waitingRecord) {
 	d.metrics.AddInFlight(sign*len(recs), int64(sign)*bytes)
 }
 
-// countMoved counts records that were moved, by disposition.
-func (d *Delayer) countMoved(out []*kgo.Record) {
-	var n [metrics.Dispositions]int
-	for _, rec := range out {
-		if d.router.Config.SchemaTopic(rec.Topic) == schemas.Dead {
-			n[metrics.DispositionDead]++
-		} else {
-			n[metrics.DispositionDone]++
+// countMoved counts the records of out that are not in refused, by disposition.
+func (d *Delayer) countMoved(out, refused []*kgo.Record) {
+	letters := 0
+	for i, rec := range slices.Concat(out, refused) {
+		switch {
+		case d.router.Config.SchemaTopic(rec.Topic) != schemas.Dead:
+		case i < len(out):
+			letters++
+		default:
+			letters--
 		}
 	}
-	d.metrics.CountHandled(metrics.DispositionDone, n[metrics.DispositionDone], -1)
-	d.metrics.CountHandled(metrics.DispositionDead, n[metrics.DispositionDead], -1)
+	d.metrics.CountHandled(metrics.DispositionDone, len(out)-len(refused)-letters, -1)
+	d.metrics.CountHandled(metrics.DispositionDead, letters, -1)
 }
 
 // oldest returns the earliest time at which a held record was ready.

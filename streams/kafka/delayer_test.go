@@ -2,9 +2,13 @@ package kafka_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -96,33 +100,25 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	parttest.Await(t, "the record comes back", func() bool { return len(b.Read(schemas.Again(schemas.RoleCopier))) > 0 })
 }
 
-// Records that one partition of an again topic refuses delay those of no other role.
+// Records that one partition of an again topic refuses delay those of other roles by seconds, and count as handled
+// when it accepts them.
 func TestDelayerPassesRefusedRecords(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: parttest.QuickLanes()})
-		p, err := kafka.NewProducer(b.Config(), "test")
+		cfg, reg := withMetrics(b)
+		copier, planner := schemas.Again(schemas.RoleCopier), schemas.Again(schemas.RolePlanner)
+		mend := b.FailProduceTo(copier, 0, kafkatest.NotDone)
+		d, err := kafka.NewDelayer(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer p.Close()
-		copier, planner := schemas.Again(schemas.RoleCopier), schemas.Again(schemas.RolePlanner)
-		mend := b.FailProduceTo(copier, 0, kafkatest.NotDone)
-		parttest.Background(t, parttest.Delayer(t, b))
+		parttest.Background(t, d)
 		const n = 20
-		send := func(make func(id string) schemas.Message) {
-			for i := range n {
-				m := make(fmt.Sprint(i))
-				m.Due = time.Now().Add(time.Second)
-				if err := p.Publish(t.Context(), m); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		send(func(id string) schemas.Message { return parttest.Command(parttest.Change(id).Body.(*pb.Change)) })
+		sendLate(t, b, n, command)
 		time.Sleep(2 * time.Minute)
-		send(parttest.Change)
-		time.Sleep(5 * time.Minute)
+		sendLate(t, b, n, parttest.Change)
+		time.Sleep(45 * time.Second) // 30 s of them in the lane
 		if got := len(b.Read(planner)); got != n {
 			t.Errorf("%d records of another role came back, want %d", got, n)
 		}
@@ -131,5 +127,86 @@ func TestDelayerPassesRefusedRecords(t *testing.T) {
 		if got := len(b.Read(copier)); got != n {
 			t.Errorf("%d refused records came back, want %d", got, n)
 		}
+		if got := dispositions(t, reg, schemas.RoleDelayer); len(got) != 1 || got["done"] != 2*n {
+			t.Errorf("handled %v, want %d", got, 2*n)
+		}
 	})
+}
+
+// While an again topic and the shortest lane refuse records, those that others have taken are not published again.
+func TestDelayerRepeatsOnlyRefusedRecords(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: parttest.QuickLanes()})
+		const n = 20
+		sendLate(t, b, n, command, parttest.Change)
+		copier, planner := schemas.Again(schemas.RoleCopier), schemas.Again(schemas.RolePlanner)
+		mend := b.FailProduceTo(copier, 0, kafkatest.NotDone)
+		mendLane := b.FailProduce(schemas.Delay("30s"), kafkatest.NotDone, -1)
+		parttest.Background(t, parttest.Delayer(t, b))
+		time.Sleep(10 * time.Minute)
+		if len(b.Read(planner)) == 0 {
+			t.Error("no record of a move that was refused in part came back")
+		}
+		mend()
+		mendLane()
+		time.Sleep(10 * time.Minute)
+		for _, topic := range []schemas.Topic{copier, planner} {
+			if got := len(b.Read(topic)); got != n {
+				t.Errorf("%d records in %s, want %d", got, topic, n)
+			}
+		}
+	})
+}
+
+// Dead letters that topic dead refuses, also one too large for a lane, arrive later as they were. The records have
+// the header of redriven letters.
+func TestDelayerDeadLettersAreRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 2, Lanes: parttest.QuickLanes()})
+		sizes := []int{1, 3 << 20}
+		mend := b.FailProduce(schemas.Dead, kafkatest.NotDone, -1)
+		parttest.Background(t, parttest.Delayer(t, b))
+		for _, n := range sizes {
+			writeForeign(t, b, &kgo.Record{Topic: string(schemas.Delay("30s")), Value: make([]byte, n),
+				Headers: []kgo.RecordHeader{{Key: "millrace-role", Value: []byte(schemas.RoleDelayer)}}})
+			time.Sleep(5 * time.Minute)
+		}
+		mend()
+		time.Sleep(5 * time.Minute)
+		var got []int
+		for _, r := range b.Read(schemas.Dead) {
+			got = append(got, len(r.Value))
+			if h := fmt.Sprintf("%s", r.Headers); !strings.Contains(h, "{millrace-attempts 1}") {
+				t.Errorf("headers %.500s", h)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, sizes) {
+			t.Errorf("dead letters of %v bytes, want %v", got, sizes)
+		}
+	})
+}
+
+func command(id string) schemas.Message {
+	return parttest.Command(parttest.Change(id).Body.(*pb.Change))
+}
+
+// sendLate publishes n messages of each kind that are due in a second, so they go to the shortest lane.
+func sendLate(t *testing.T, b *kafkatest.Broker, n int, kinds ...func(id string) schemas.Message) {
+	t.Helper()
+	p, err := kafka.NewProducer(b.Config(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	for i := range n {
+		for _, message := range kinds {
+			m := message(fmt.Sprint(i))
+			m.Due = time.Now().Add(time.Second)
+			if err := p.Publish(t.Context(), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
