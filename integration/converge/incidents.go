@@ -129,10 +129,21 @@ func (c *comparison) incidents() {
 			c.report(IncidentDuplicate, i.Copy, "%s %s, while another was open", i.Kind, i.Subject)
 		case openings[key] > allowed[key]:
 			c.report(IncidentDuplicate, i.Copy, "%s %s, the %d. time", i.Kind, i.Subject, openings[key])
-		case i.Open && !c.named[n]:
+		case i.Open && !c.named[n] && !c.holdsRepairs(i):
 			c.report(IncidentStale, i.Copy, "%s %s", i.Kind, i.Subject)
 		}
 	}
+}
+
+// holdsRepairs reports whether i holds the repairs of a space of which a copy is missing and has an incident.
+func (c *comparison) holdsRepairs(i Incident) bool {
+	for n := range c.named {
+		other := c.sight.Incidents[n]
+		if i.Kind == repairsHeld && other.Kind == contentMissing && other.Store == i.Store && other.Space == i.Space {
+			return true
+		}
+	}
+	return false
 }
 
 // fewCopies is the number of missing copies of a space whose repairs are not held, unless they are all of it.
