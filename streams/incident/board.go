@@ -192,7 +192,7 @@ func (b *Board) OpenedAt(s Subject) time.Time {
 	return i.GetOpened().AsTime()
 }
 
-// DecidedAt returns when an operator last decided about the incident about s, open or closed; the zero time if none has.
+// DecidedAt returns when an operator last decided about the incident about s, open or closed; zero if none has.
 func (b *Board) DecidedAt(s Subject) time.Time {
 	for _, step := range slices.Backward(b.get(s.Key()).GetSteps()) {
 		if step.GetBy() != "" {
