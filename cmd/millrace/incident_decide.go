@@ -265,7 +265,7 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 	return err
 }
 
-// ended reports whether what was approved has ended, and, if not all of it is repaired, why.
+// ended reports whether the approved repair, or each repair of an approved space, has ended, and which did not succeed.
 func (d decision) ended(now incidents) (over bool, open string) {
 	if d.copies == nil {
 		return repairEnded(now.of(d.incident), d.incident, d.action)

@@ -216,11 +216,15 @@ func (b *Board) Accepted(s Subject) bool {
 func (b *Board) OpenOf(kind string) []Subject {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	var all []Subject
-	for _, key := range slices.Sorted(maps.Keys(b.known)) {
-		if i := b.known[key]; i.GetKind() == kind && !closed(i) {
-			all = append(all, subjectOf(i))
+	open := map[string]Subject{}
+	for key, i := range b.known {
+		if i.GetKind() == kind && !closed(i) {
+			open[key] = subjectOf(i)
 		}
+	}
+	var all []Subject
+	for _, key := range slices.Sorted(maps.Keys(open)) {
+		all = append(all, open[key])
 	}
 	return all
 }

@@ -266,8 +266,8 @@ func (f *fetcher) moveDiverted(entries []schedule.Entry) []schedule.Entry {
 	})
 }
 
-// pace waits, in class low, until what was moved since the last wait fits into lowMoveRate. It reports whether ctx
-// is not done.
+// pace limits moves of class low to lowMoveRate: it waits as long as the bytes moved since its last wait may take. It
+// returns false if ctx ends before.
 func (f *fetcher) pace(ctx context.Context) bool {
 	n := f.diversion.unpaced
 	if f.class != schemas.Low || n < lowMoveBurst {

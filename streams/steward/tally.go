@@ -13,8 +13,8 @@ type tally map[schemas.Copy]*losses
 // losses count the missing copies of a space of a store.
 type losses struct {
 	open     int64     // open incidents
-	waiting  int64     // those of them whose repairs wait for approval
-	held     int64     // those of these that were held and not approved before
+	waiting  int64     // open incidents whose repair waits for approval
+	held     int64     // waiting incidents whose repair was held and was not approved before
 	repaired histogram // closed ones whose repair was ordered, by the time when they were opened
 }
 

@@ -23,7 +23,7 @@ var (
 	ErrAltered = errors.New("altered by hand")
 )
 
-// A Plan lists the statements that Migrate runs: those that create the table of migrations, and the missing
+// A Plan lists the statements that Run executes: Prepare creates the table of migrations, Steps are the missing
 // migrations.
 type Plan struct {
 	Prepare []string

@@ -273,8 +273,8 @@ type incidentRecord struct {
 }
 
 // An incidentQuery filters records with where, takes the newest record of each incident, and filters these with newest
-// and then with having. The args are those of where, then of having. Of two records with as many steps the one that was
-// written later is the newer one, as for incident.Board.
+// and then with having. args has the arguments of where, then of having. Of two records with equally many steps, the
+// record with the higher offset is the newer one, as for incident.Board.
 type incidentQuery struct {
 	where, newest, having string
 	args                  []any

@@ -56,7 +56,7 @@ type Damage struct {
 }
 
 // Inspect reads the whole outbox in dir and writes nothing. The error wraps ErrLocked if a process has it
-// open, and ErrFormat if a newer version wrote it.
+// open, and ErrFormat if another version wrote it.
 func Inspect(ctx context.Context, dir string) (Inspection, error) {
 	d, err := readDirectory(dir)
 	if err != nil {

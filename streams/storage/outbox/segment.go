@@ -77,7 +77,7 @@ type segmentRecord struct {
 var (
 	// ErrDamaged: bytes that were on disk have changed or are missing.
 	ErrDamaged = errors.New("outbox is damaged")
-	// ErrFormat: a newer version wrote the outbox.
+	// ErrFormat: another version wrote the outbox.
 	ErrFormat = errors.New("outbox has an unknown format")
 )
 
