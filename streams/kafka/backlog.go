@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"time"
 
@@ -27,7 +28,7 @@ const (
 	minAccountPart    = 256              // an account with less than 1/minAccountPart of a window is not moved
 	backlogMemoryPart = 2                // messages of the backlog topic may use 1/backlogMemoryPart of Bytes
 	maxUnackedMoves   = 1 << 20          // bytes of unacknowledged moves: other requests to a broker queue behind them
-	lowMoveRate       = 10 << 20         // bytes a second that are moved of class low,
+	lowMoveRate       = 5 << 20          // bytes a second that are moved of class low,
 	lowMoveBurst      = 512 << 10        // and bytes after which to wait for that
 )
 
@@ -136,68 +137,57 @@ func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]boo
 	}
 	f.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
 	defer func() { <-f.queueLock }()
-	if !f.moveFirstKey(ctx, backlog) {
+	acked := f.diversion.acked.Load()
+	if moved, _ := f.moveKeys(backlog, 1); moved == 0 || !f.awaitAcked(ctx, acked+moved) {
 		return
 	}
 	for {
 		acked := f.diversion.acked.Load()
-		moved, more := f.movePart(backlog, flows)
-		if !more || moved == 0 || !f.awaitAcked(ctx, acked+moved) || !f.pace(ctx) {
+		moved, all := f.moveKeys(backlog, math.MaxInt)
+		if all {
+			break
+		}
+		if moved == 0 || !f.awaitAcked(ctx, acked+moved) || !f.pace(ctx) {
 			return
 		}
-	}
-}
-
-// moveFirstKey moves the tasks of one key for which backlog returns true, and reports whether the brokers
-// have accepted them.
-func (f *fetcher) moveFirstKey(ctx context.Context, backlog func(first, t *schedule.Task) bool) bool {
-	var key *schedule.Task // the first one of the key
-	tasks := f.p.sched.RemoveQueued(func(first, t *schedule.Task) bool {
-		if key == nil && backlog(first, first) && !f.moveLimitReached(taskOf(first).part, 0, 0) {
-			key = first
-		}
-		return first == key && backlog(first, t)
-	})
-	acked := f.diversion.acked.Load()
-	for _, r := range tasks {
-		f.move(taskOf(r.Task), f.diversion.slotOf(r.Task.Flow()))
-	}
-	return len(tasks) > 0 && f.awaitAcked(ctx, acked+int64(len(tasks)))
-}
-
-// movePart moves tasks for which backlog returns true, until too much is unacknowledged. When none are left, it
-// starts to move arriving messages of flows.
-func (f *fetcher) movePart(
-	backlog func(first, t *schedule.Task) bool, flows map[schedule.FlowID]bool,
-) (moved int64, more bool) {
-	keys := map[*schedule.Task]bool{} // that are moved, by their first task: all of their tasks are
-	tasks, bytes := map[*assignment]int64{}, int64(0)
-	part := f.p.sched.RemoveQueued(func(first, queued *schedule.Task) bool {
-		if more && !keys[first] || !backlog(first, queued) {
-			return false
-		}
-		t := taskOf(queued)
-		if !keys[first] && f.moveLimitReached(t.part, tasks[t.part], bytes) {
-			more = true
-			return false
-		}
-		keys[first] = true
-		tasks[t.part]++
-		bytes += t.bytes()
-		return true
-	})
-	for _, r := range part {
-		f.move(taskOf(r.Task), f.diversion.slotOf(r.Task.Flow()))
-	}
-	if more {
-		return int64(len(part)), true
 	}
 	for id := range flows {
 		if f.diversion.open(id) {
 			f.p.router.Log.Info("move backlog", "account", id.Account, "stores", id.Stores, "to", f.backlogTopic)
 		}
 	}
-	return int64(len(part)), false
+}
+
+// moveKeys moves the tasks for which backlog returns true of at most so many keys, until too much is unacknowledged.
+// It returns the number of tasks, and whether these were all.
+func (f *fetcher) moveKeys(backlog func(first, t *schedule.Task) bool, most int) (moved int64, all bool) {
+	var (
+		key   *schedule.Task            // the first task of the key whose tasks are being moved
+		tasks = map[*assignment]int64{} // that are moved
+		bytes int64
+	)
+	all = true
+	removed := f.p.sched.RemoveQueued(func(first, queued *schedule.Task) (remove, stop bool) {
+		if !backlog(first, queued) {
+			return false, false
+		}
+		t := taskOf(queued)
+		if key != first {
+			if most == 0 || f.moveLimitReached(t.part, tasks[t.part], bytes) {
+				all = false
+				return false, true
+			}
+			key = first
+			most--
+		}
+		tasks[t.part]++
+		bytes += t.bytes()
+		return true, false
+	})
+	for _, r := range removed {
+		f.move(taskOf(r.Task), f.diversion.slotOf(r.Task.Flow()))
+	}
+	return int64(len(removed)), all
 }
 
 // moveLimitReached reports whether so many messages of a, or so many bytes in total, are being moved that no

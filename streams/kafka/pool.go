@@ -440,7 +440,7 @@ func (p *Pool) freeTask(t *task) {
 
 // removeStopping removes the queued tasks of partitions that are stopping.
 func (p *Pool) removeStopping() {
-	for _, r := range p.sched.RemoveQueued(func(_, t *schedule.Task) bool { return t.Gate.Closed() }) {
+	for _, r := range p.sched.RemoveQueued(func(_, t *schedule.Task) (bool, bool) { return t.Gate.Closed(), false }) {
 		p.freeTask(taskOf(r.Task))
 	}
 }

@@ -76,29 +76,23 @@ func (r *readyKeys) pop() *keyQueue {
 	return q
 }
 
-// remove removes q, which must be ready.
-func (r *readyKeys) remove(q *keyQueue) {
-	r.n--
-	if r.peeked == q {
-		r.peeked = nil
-		return
+// removeAll removes those of keys that are ready, and returns them.
+func (r *readyKeys) removeAll(keys map[*keyQueue]bool) (removed []*keyQueue) {
+	if keys[r.peeked] {
+		removed, r.peeked = append(removed, r.peeked), nil
 	}
 	for i := range r.bySize {
 		f := &r.bySize[i]
 		for range f.len() {
-			if other := f.pop(); other != q {
-				f.push(other)
+			if q := f.pop(); keys[q] {
+				removed = append(removed, q)
+			} else {
+				f.push(q)
 			}
 		}
 	}
-}
-
-// all removes and returns all keys.
-func (r *readyKeys) all() (qs []*keyQueue) {
-	for r.n > 0 {
-		qs = append(qs, r.pop())
-	}
-	return qs
+	r.n -= len(removed)
+	return removed
 }
 
 // An accountQueue is one account within a class.

@@ -83,15 +83,25 @@ func TestReadyKeysProperty(t *testing.T) {
 					}
 				}
 			},
-			"all": func(t *rapid.T) {
-				all := h.all()
-				if len(all) != len(in) || h.len() != 0 {
-					t.Fatalf("took out %d of %d, %d are left", len(all), len(in), h.len())
+			"removeAll": func(t *rapid.T) {
+				keys := map[*keyQueue]bool{queueOf(seq+1, 1): true} // not ready
+				for range rapid.IntRange(0, len(in)).Draw(t, "keys") {
+					q := h.pop()
+					h.push(q)
+					keys[q] = true
+				}
+				for _, q := range h.removeAll(keys) {
+					i := slices.Index(in, q.head.seq)
+					if i < 0 || !keys[q] {
+						t.Fatalf("%d was removed", q.head.seq)
+					}
+					in = slices.Delete(in, i, i+1)
+					delete(keys, q)
+				}
+				if len(keys) != 1 {
+					t.Fatalf("%d are left", len(keys)-1)
 				}
 				clear(since)
-				for _, q := range all {
-					h.push(q)
-				}
 			},
 			"": func(t *rapid.T) {
 				if h.len() != len(in) {

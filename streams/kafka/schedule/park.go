@@ -58,7 +58,7 @@ func (s *Scheduler) CancelResume(t *Task) bool {
 		return false
 	}
 	q, f := t.queue, t.flow
-	f.ready.remove(q)
+	f.ready.removeAll(map[*keyQueue]bool{q: true})
 	if s.readyEstimate--; f.ready.len() == 0 && f.queued {
 		s.dequeue(f)
 	}

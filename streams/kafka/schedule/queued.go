@@ -61,43 +61,44 @@ const yieldKeys = 64
 // A Removed is a task that was removed before it started. First was the first task of its key.
 type Removed struct{ Task, First *Task }
 
-// RemoveQueued removes the tasks that have not started and for which match, called with the first task of their key,
-// returns true. It returns them in the order in which they were added. match must not call the scheduler. Without
-// RemoveQueued, tasks of a closed Gate that wait for a slot or are paused would stay until a worker got them.
-func (s *Scheduler) RemoveQueued(match func(first, t *Task) bool) (removed []Removed) {
+// RemoveQueued removes the tasks that have not started and for which match returns true, and returns them in the order
+// in which they were added. match is called with a task and the first task of its key, for all tasks of a key in a row,
+// and must not call the scheduler. If stop is true, it is not called again. Without RemoveQueued, tasks of a closed
+// Gate that wait for a slot or are paused would stay until a worker got them.
+func (s *Scheduler) RemoveQueued(match func(first, t *Task) (remove, stop bool)) (removed []Removed) {
 	s.mu.Lock()
-	for _, q := range s.keys { // tasks behind the head of their key
-		n := q.n
-		for t := q.head; t.next != nil; {
-			if next := t.next; match(q.head, next) {
-				t.next = next.next
-				next.next = nil
-				next.flow.tasks--
-				q.n--
-				removed = append(removed, Removed{next, q.head})
-			} else {
-				t = next
+	flows := map[*flow]map[*keyQueue]bool{} // with the keys whose head is to be removed
+	for _, q := range s.keys {
+		remove, stop := match(q.head, q.head)
+		if f := q.head.flow; remove && !f.resumes { // the goroutine of a parked task removes it
+			if flows[f] == nil {
+				flows[f] = map[*keyQueue]bool{}
 			}
+			flows[f][q] = true
 		}
-		if q.n == n {
-			continue
+		for t := q.head; t.next != nil && !stop; {
+			next := t.next
+			if remove, stop = match(q.head, next); !remove {
+				t = next
+				continue
+			}
+			t.next, next.next = next.next, nil
+			next.flow.tasks--
+			q.n--
+			removed = append(removed, Removed{next, q.head})
 		}
 		for q.tail = q.head; q.tail.next != nil; {
 			q.tail = q.tail.next
 		}
-	}
-	for _, f := range s.flows {
-		if f.resumes {
-			continue // the goroutine of a parked task removes it
+		if stop {
+			break
 		}
-		for _, q := range f.ready.all() {
+	}
+	for f, keys := range flows {
+		for _, q := range f.ready.removeAll(keys) { // the other heads are running, parked or postponed
 			t := q.head
-			if !match(t, t) {
-				f.ready.push(q)
-				continue
-			}
 			s.readyEstimate--
-			s.popHead(q) // may push the queue again: the next task is not gone
+			s.popHead(q) // may make the next task ready, which is not removed
 			removed = append(removed, Removed{t, t})
 		}
 		if f.ready.len() == 0 && f.queued {

@@ -247,7 +247,7 @@ func TestSchedulerInvariants(t *testing.T) {
 			case 9:
 				if rapid.IntRange(0, 9).Draw(t, "stop") == 0 {
 					m.gates[2].Close()
-					for _, r := range m.s.RemoveQueued(func(_, t *Task) bool { return t.Gate.Closed() }) {
+					for _, r := range m.s.RemoveQueued(func(_, t *Task) (bool, bool) { return t.Gate.Closed(), false }) {
 						m.gone(r.Task)
 					}
 				}
