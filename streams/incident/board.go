@@ -70,13 +70,28 @@ func (b *Board) Apply(key []byte, i *pb.Incident) {
 	if i != nil && held.GetId() == i.GetId() && held.GetStepCount() > i.GetStepCount() { // the record is older
 		return
 	}
-	delete(b.known, string(key))
-	delete(b.refused, string(key))
+	b.set(string(key), i)
+}
+
+// set stores the newest record of a key. The caller holds mu.
+func (b *Board) set(key string, i *pb.Incident) {
+	delete(b.known, key)
+	delete(b.refused, key)
 	if i != nil {
-		b.known[string(key)] = i
+		b.known[key] = i
 	}
 	if decisionOf(i).GetAction() == stepRefused {
-		b.refused[string(key)] = true
+		b.refused[key] = true
+	}
+}
+
+// published stores i, which was published in place of last. If Apply has had a record of the key meanwhile, it has had
+// i, or will have it: of records with as many steps, the last one that it has wins.
+func (b *Board) published(key string, last, i *pb.Incident) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.known[key] == last {
+		b.set(key, i)
 	}
 }
 
@@ -241,7 +256,8 @@ func (b *Board) change(ctx context.Context, key string, next func(*pb.Incident, 
 	case b.publishing <- struct{}{}:
 	}
 	defer func() { <-b.publishing }()
-	i := next(b.get(key), time.Now())
+	last := b.get(key)
+	i := next(last, time.Now())
 	if i == nil {
 		return nil
 	}
@@ -249,7 +265,7 @@ func (b *Board) change(ctx context.Context, key string, next func(*pb.Incident, 
 		// The record may have been written all the same: the next call either has read it, or publishes it again.
 		return fmt.Errorf("publish incident %s: %w", key, err)
 	}
-	b.Apply([]byte(key), i)
+	b.published(key, last, i)
 	step := i.GetSteps()[len(i.GetSteps())-1]
 	level := slog.LevelWarn
 	if closed(i) || step.GetAction() == stepSeen { // an open incident has a warning already

@@ -207,6 +207,34 @@ func TestTwoBoardsAtOnce(t *testing.T) {
 	}
 }
 
+// A publisher calls after when a record is written, before Publish returns.
+type publisher struct {
+	*topic
+	after func()
+}
+
+func (p *publisher) Publish(ctx context.Context, msgs ...schemas.Message) error {
+	err := p.topic.Publish(ctx, msgs...)
+	p.after()
+	return err
+}
+
+// A board that reads the record of another process before its own is acknowledged has the later one, as all boards.
+func TestTwoBoardsReadBeforeAcknowledged(t *testing.T) {
+	var l topic
+	p := &publisher{topic: &l}
+	one, two := NewBoard(p, slog.New(slog.DiscardHandler)), l.board()
+	p.after = func() {
+		must(t, two.Open(t.Context(), behind, "2 records"))
+		l.follow(one, two)
+	}
+	must(t, one.Open(t.Context(), behind, "2 records"))
+	later := l.records[1].GetOpened().AsTime()
+	if a, b := one.OpenedAt(behind), two.OpenedAt(behind); !a.Equal(later) || !b.Equal(later) {
+		t.Errorf("opened at %v and %v, want %v", a, b, later)
+	}
+}
+
 // A record that could not be published is published by the next call; one that is on record all the same, and read by
 // then, is not published twice.
 func TestPublishFails(t *testing.T) {
