@@ -57,10 +57,10 @@ func (d *Dir) claim() (err error) {
 	return nil
 }
 
-// recognise refuses a directory with other contents, so that a wrong path does no harm.
+// recognise refuses a directory of another version or with other contents, before anything is written to it.
 func (d *Dir) recognise() error {
 	if Is(d.path) {
-		return nil
+		return checkVersion(d.path)
 	}
 	entries, err := os.ReadDir(d.path)
 	if err != nil {

@@ -103,6 +103,8 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 		result.State = ""
 	case made && (d.checkpoint == nil || d.checkpoint.Step == 0): // nothing was started
 		return errors.Join(err, os.RemoveAll(cfg.State))
+	case errors.Is(err, precondition.Err) && !made: // the same command is refused again
+		return err
 	case err != nil:
 		fmt.Fprintf(stderr, "\nThe state is in %s (log: millrace.log). To resume:\n  %s\n", cfg.State, d.resumeCommand())
 		return err
