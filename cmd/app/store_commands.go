@@ -24,7 +24,7 @@ type StoreState string
 const (
 	StoreOK          StoreState = "ok"           // it has the expected marker
 	storeUnmarked    StoreState = "no-marker"    // not initialised, or another disk or bucket
-	storeOther       StoreState = "other-marker" // the marker of another store
+	storeOther       StoreState = "other-marker" // the marker of another store, or the format of another version
 	storeUnavailable StoreState = "unavailable"  // not reachable
 	storeUnusable    StoreState = "unusable"     // permanent error
 	storeError       StoreState = "error"        // transient error

@@ -34,10 +34,11 @@ carry them out. A later content comes to another list.
 ` + keysLong + `
 
 With --wait the command ends when each incident is closed, its repair has failed, or the steward does not order a
-repair, for example because there is no good copy. With --state all roles run in this command until then.
+repair, for example because there is no good copy; of repairs-held, when that is so of each copy that it has approved.
+With --state all roles run in this command until then.
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident is still open, 4 some are approved and others not,
-5 precondition, such as an incident that has no repair, 130 interrupted.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident, or that of an approved copy of a space, is still open,
+4 some are approved and others not, 5 precondition, such as an incident that has no repair, 130 interrupted.`,
 		Args: someKeys,
 		RunE: func(c *cobra.Command, args []string) error { return f.decide(c, args, approve, f.awaitRepairs) },
 	}

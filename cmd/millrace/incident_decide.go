@@ -252,13 +252,12 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 	}
 	for n, d := range made {
 		if last[n] != "" {
-			err = errors.Join(err, fmt.Errorf("%w: the incident %s is still open: %s",
-				errFindings, schemas.IncidentKey(d.incident), last[n]))
+			err = errors.Join(err, d.notRepaired(last[n]))
 			continue
 		}
 		d.how = "the incident is closed"
 		if d.copies != nil {
-			d.how = fmt.Sprintf("%d copies are repaired", len(d.copies))
+			d.how = fmt.Sprintf("the incidents of %d copies are closed", len(d.copies))
 		}
 		err = errors.Join(err, f.print(c, d))
 	}
@@ -285,6 +284,16 @@ func (d decision) ended(now incidents) (over bool, open string) {
 		return true, ""
 	}
 	return true, fmt.Sprintf("%d copies could not be repaired", left)
+}
+
+// notRepaired returns the error for a decision that has ended without success, as ended says. The incident of a space
+// may be closed by then: none of its copies waits.
+func (d decision) notRepaired(open string) error {
+	key := schemas.IncidentKey(d.incident)
+	if d.copies != nil {
+		return fmt.Errorf("%w: incident %s: %s", errFindings, key, open)
+	}
+	return fmt.Errorf("%w: the incident %s is still open: %s", errFindings, key, open)
 }
 
 // repairEnded reports whether the repair approved by an action has ended, and, if the incident is

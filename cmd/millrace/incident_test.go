@@ -296,6 +296,11 @@ func TestHeldEnded(t *testing.T) {
 			}
 		})
 	}
+	d.incident = &pb.Incident{Account: "acme", Store: "2", Space: "s", Kind: incident.RepairsHeld} // closed by then
+	const want = "findings: incident acme/2/s//repairs-held: 1 copies could not be repaired"
+	if got := d.notRepaired("1 copies could not be repaired").Error(); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
 }
 
 // The key of the held repairs of a store stands for those of its spaces, each once. There is none of an account.

@@ -90,7 +90,7 @@ func newStoreCheck() *cobra.Command {
 
   ok            the store has the expected marker
   no-marker     the store was not initialised (millrace store init), or another disk or bucket is in its place
-  other-marker  the store has the marker of another store
+  other-marker  the store has the marker of another store, or the format of another version
   unavailable   the store cannot be reached, or refuses the credentials
   unusable      permanent error
   error         transient error: try again
