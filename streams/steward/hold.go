@@ -76,8 +76,8 @@ func (s *Steward) holdMode(ctx context.Context, i *pb.Incident, c cause, mode Mo
 }
 
 func heldDetail(missing int64) string {
-	return fmt.Sprintf("%d copies of the space are missing, more than sweep.max_missing or all of it:"+
-		" further repairs wait for approval", missing)
+	return fmt.Sprintf("%d copies of the space are missing, or were repaired within a round: more than sweep.max_missing,"+
+		" or all of it; further repairs wait for approval", missing)
 }
 
 // lostTooMuch returns the number of copies of the space of i that are missing if they are too many to be repaired

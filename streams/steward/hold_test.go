@@ -169,8 +169,8 @@ func TestHeldRepairs(t *testing.T) {
 		t.Fatalf("%d repairs are ordered", got)
 	}
 	w.update()
-	const detail = "101 copies of the space are missing, more than sweep.max_missing or all of it:" +
-		" further repairs wait for approval"
+	const detail = "101 copies of the space are missing, or were repaired within a round: more than" +
+		" sweep.max_missing, or all of it; further repairs wait for approval"
 	if s := w.checkHold(photos, open).GetSteps(); len(s) != 1 || s[0].GetDetail() != detail {
 		t.Errorf("the steps are %v, want one with %q", s, detail)
 	}
