@@ -15,8 +15,8 @@ import (
 
 const about = `
 
-Other load on the machine distorts the results. The results of each round go to standard
-error. A peer that is not installed is reported as absent; 'make peers' builds the peers.
+Other load on the machine distorts the results. The least, median and largest result of the
+rounds go to standard error. A peer that is not installed is reported as absent; 'make peers' builds the peers.
 
 ` + exitCodes
 
@@ -80,7 +80,8 @@ func (f *flags) check() (err error) {
 	if f.cfg.Peers == "" {
 		f.cfg.Peers = filepath.Join(filepath.Dir(f.cfg.Self), "peers")
 	}
-	return nil
+	f.cfg.Peers, err = filepath.Abs(f.cfg.Peers) // otherwise the programs in "." would be looked up on PATH
+	return err
 }
 
 // newChild is the hidden command of the child processes that the benchmarks start.

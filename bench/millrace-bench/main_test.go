@@ -2,9 +2,19 @@ package main
 
 import (
 	"bytes"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
+
+// TestMain ends the child processes of a test that started an area by mistake: they would run all tests again.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "child" {
+		os.Exit(exitError)
+	}
+	os.Exit(m.Run())
+}
 
 // A wrong command line fails with a usage error before any process starts.
 func TestUsage(t *testing.T) {
@@ -39,5 +49,17 @@ func TestUsage(t *testing.T) {
 				t.Errorf("exit code %d, output %q; want %d, %q", code, text, tt.code, tt.text)
 			}
 		})
+	}
+}
+
+// The programs of a directory are not looked up on PATH, however the directory is named.
+func TestPeersAbsolute(t *testing.T) {
+	f := flags{output: "table"}
+	f.cfg.Peers = "."
+	if err := f.check(); err != nil {
+		t.Fatal(err)
+	}
+	if !filepath.IsAbs(f.cfg.Peers) {
+		t.Errorf("got %q", f.cfg.Peers)
 	}
 }
