@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
+	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/internal/need"
 )
 
@@ -180,6 +184,37 @@ func TestCount(t *testing.T) {
 		if got := count(n); got != want {
 			t.Errorf("count(%d) = %q, want %q", n, got, want)
 		}
+	}
+}
+
+// The directory of the files may be named by a symbolic link.
+func TestFilesBelow(t *testing.T) {
+	dir, link := t.TempDir(), filepath.Join(t.TempDir(), "link")
+	err := errors.Join(os.Mkdir(filepath.Join(dir, "sub"), 0o700), os.Symlink(dir, link),
+		os.WriteFile(filepath.Join(dir, "sub", "file"), nil, 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, below := range []string{dir, link} {
+		got, err := filesBelow(below)
+		if want := []string{filepath.Join("sub", "file")}; err != nil || !slices.Equal(got, want) {
+			t.Errorf("below %s: got %v, %v, want %v", below, got, err, want)
+		}
+	}
+}
+
+// The main job needs a directory with files.
+func TestNoFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, dir := range map[string]string{"an empty directory": t.TempDir(), "a file": file} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := (&runner{cfg: Config{Files: dir}}).main(); !errors.Is(err, usage.Err) {
+				t.Errorf("got %v, want a usage error", err)
+			}
+		})
 	}
 }
 

@@ -16,12 +16,15 @@ const changeRate = 50
 func (r *runner) main() ([]figure, error) {
 	dir, err := demo.Folder(r.cfg.Files)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", usage.Err, err)
+		return nil, err
 	}
 	if r.cfg.Quick && r.cfg.Files == "" {
 		dir = filepath.Join(dir, "archive")
 	}
 	files, err := filesBelow(dir)
+	if err == nil && len(files) == 0 {
+		err = fmt.Errorf("none below %s", dir)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: list the files to store: %w", usage.Err, err)
 	}

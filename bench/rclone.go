@@ -50,9 +50,9 @@ func rclone(
 	}, args...)...)
 }
 
-// filesBelow lists the regular files below dir, as paths relative to dir.
+// filesBelow lists the regular files below dir, as paths relative to dir. dir may be a symbolic link.
 func filesBelow(dir string) (files []string, err error) {
-	err = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+	err = filepath.WalkDir(dir+string(filepath.Separator), func(path string, e os.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() {
 			return err
 		}
