@@ -205,21 +205,25 @@ func (j *job) change(ctx context.Context) (res sideResult, err error) {
 			return err
 		})
 	}
-	copied := func(n int) error {
-		_, err := j.waitRecorded(ctx, 3*n, 0, func(n read.CopyCount) uint64 { return n.Live })
-		return err
+	if err := put(0, changeRate); err != nil {
+		return res, err
 	}
-	if err := errors.Join(put(0, changeRate), copied(changeRate)); err != nil {
+	if _, err := j.waitRecorded(ctx, 3*changeRate, 0,
+		func(n read.CopyCount) uint64 { return n.Live }); err != nil {
 		return res, err
 	}
 	since := time.Now()
-	if err := errors.Join(put(changeRate, j.Items), copied(changeRate+j.Items)); err != nil {
+	if err := put(changeRate, j.Items); err != nil {
 		return res, err
 	}
-	delays, err := read.PairDelays(ctx, j.app.DB(), mainAccount, since)
-	for _, d := range delays {
-		res.Seconds = max(res.Seconds, d.P99)
-		res.Records += int64(d.Copies)
-	}
+	_, err = waitCount(ctx, 2*j.Items, 0, func() (int, error) {
+		delays, err := read.PairDelays(ctx, j.app.DB(), mainAccount, since)
+		res = sideResult{}
+		for _, d := range delays {
+			res.Seconds = max(res.Seconds, d.P99)
+			res.Records += int64(d.Copies) //nolint:gosec // a few
+		}
+		return int(res.Records), err
+	})
 	return res, err
 }
