@@ -129,7 +129,8 @@ func runAll(parts []service) service {
 	})
 }
 
-// configure makes the stores. All settings but theirs and the outbox are the defaults.
+// configure makes the stores. The other settings are the defaults, but for the outbox, the limits of mass deletes and
+// rewrites, and reconcile.settle of the job import.
 func (s *rolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 	cfg := settings.Default()
 	cfg.Outbox.Dir = state.Path("outbox")
@@ -149,7 +150,6 @@ func (s *rolesSide) configure(state *statedir.Dir) (*settings.Config, error) {
 		account.Stores = append(account.Stores, store)
 	}
 	cfg.Accounts = []settings.Account{account}
-	cfg.Outbox.Dir = filepath.Join(s.Dir, "outbox")
 	cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, 1_000_000   // all items of a space are deleted
 	cfg.Replaced.MaxShare, cfg.Replaced.MaxCount = 1, 1_000_000 // what is measured rewrites whole spaces
 	if s.Do == "import" {

@@ -195,12 +195,13 @@ func (s *sinkSide) run(ctx context.Context) (res sideResult, err error) {
 	return res, err
 }
 
-// sinkTimeout is how long storing may take.
-const sinkTimeout = 5 * time.Minute
+// pollTimeout is how long pollUntil waits.
+const pollTimeout = 5 * time.Minute
 
 // pollUntil calls look every 20 ms until it is done.
 func pollUntil(ctx context.Context, look func() (done bool, err error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, sinkTimeout, fmt.Errorf("rows not stored within %v", sinkTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, pollTimeout,
+		fmt.Errorf("rows not stored or merged within %v", pollTimeout))
 	defer cancel()
 	for {
 		if done, err := look(); done || err != nil {
