@@ -40,17 +40,14 @@ func (s *Scheduler) EachQueued(f func(first, t *Task)) {
 	defer s.mu.Unlock()
 	n := 0
 	for _, q := range s.keys {
-		if n++; n%yieldKeys == 0 { // workers wait for mu
-			s.mu.Unlock()
-			s.mu.Lock()
-		}
-		if s.halted || q.head.Busy() {
-			continue
-		}
-		for t := q.head; t != nil; t = t.next {
+		for t := q.head; t != nil && !s.halted && !q.head.Busy(); t = t.next {
 			if !t.flow.paused {
 				f(q.head, t)
 			}
+		}
+		if n++; n%yieldKeys == 0 { // workers wait for mu, and may end q
+			s.mu.Unlock()
+			s.mu.Lock()
 		}
 	}
 }

@@ -2,7 +2,9 @@ package schedule
 
 import (
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 )
@@ -68,5 +70,28 @@ func TestRemoveQueued(t *testing.T) {
 				t.Errorf("task %d is left", at[next])
 			}
 		})
+	}
+}
+
+// Keys come and go while EachQueued lets workers take the lock.
+func TestEachQueuedYields(t *testing.T) {
+	const keys, workers = 4 * yieldKeys, 2 * yieldKeys
+	for range 20 {
+		s, gate := New(Config{Workers: workers}), NewGate()
+		for k := range keys {
+			s.Add([]Entry{{Task: &Task{Gate: gate}, Key: uint64(k), Class: schemas.High}})
+		}
+		var all sync.WaitGroup
+		for range workers {
+			task := s.Take(MainWorker, nil)
+			all.Go(func() {
+				for task != nil {
+					task = s.Take(MainWorker, task)
+				}
+			})
+		}
+		s.EachQueued(func(_, _ *Task) { time.Sleep(100 * time.Microsecond) }) // the workers wait for the lock meanwhile
+		s.Close()
+		all.Wait()
 	}
 }
