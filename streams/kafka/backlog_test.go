@@ -1,9 +1,11 @@
 package kafka_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"hash/crc32"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -149,6 +151,42 @@ func TestPoolBacklogOfClassLow(t *testing.T) {
 		parttest.Background(t, p)
 		if took := (<-handled).Sub(began); took < 5*time.Second || took >= 15*time.Second {
 			t.Errorf("handled after %v, want 5 s to 15 s", took)
+		}
+	})
+}
+
+// A flow whose messages took longer than divertWindow to move is still moved then: none could arrive meanwhile.
+func TestPoolBacklogIsMovedOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 8})
+		low := copies("giant", "1", 0, 6400) // 100 MiB in memory: 64 MiB are read, and then moved within 13 s
+		for i := range low {
+			low[i].Topic = schemas.DuplicationLow
+			low[i].Body.(*pb.DuplicationCommand).ChangeVersion += strings.Repeat("x", 15<<10)
+		}
+		for part := range slices.Chunk(low, 200) {
+			b.Send(part...)
+		}
+		var log bytes.Buffer
+		cfg := b.Config()
+		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+		p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier, Window: 1024,
+			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				return nil, retry.Sleep(ctx, time.Minute)
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := parttest.Run(t, 40*time.Second, p); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(log.String(), "move backlog"); n != 1 {
+			t.Errorf("began to move the flow %d times, want once:\n%s", n, log.String())
+		}
+		if n := len(b.Read(schemas.Backlog(schemas.RoleCopier, schemas.Low))); n < 6200 {
+			t.Errorf("moved %d of %d messages", n, len(low))
 		}
 	})
 }

@@ -34,7 +34,7 @@ type diversion struct {
 type route struct {
 	slot    int
 	open    bool // messages that arrive are moved too
-	arrived int  // messages since the last expiry
+	arrived int  // messages since the last expiry, with those that had waited and were moved
 }
 
 // routeOf returns the slot to which a message of a flow must be moved, if the flow is being moved.
@@ -49,11 +49,12 @@ func (d *diversion) routeOf(id schedule.FlowID) (slot int, ok bool) {
 	return r.slot, !d.stalled.Load()
 }
 
-// slotOf returns the slot of a flow. A new flow gets the slot with the fewest flows.
+// slotOf returns the slot to which a message that waits is moved. A new flow gets the slot with the fewest flows.
 func (d *diversion) slotOf(id schedule.FlowID) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if r := d.flows[id]; r != nil {
+		r.arrived++
 		return r.slot
 	}
 	var used [client.BacklogSlots]int
@@ -66,7 +67,7 @@ func (d *diversion) slotOf(id schedule.FlowID) int {
 			slot = at
 		}
 	}
-	d.flows[id] = &route{slot: slot}
+	d.flows[id] = &route{slot: slot, arrived: 1}
 	return slot
 }
 
