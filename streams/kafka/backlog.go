@@ -28,6 +28,7 @@ const (
 	minAccountPart    = 256              // an account with less than 1/minAccountPart of a window is not moved
 	backlogMemoryPart = 2                // messages of the backlog topic may use 1/backlogMemoryPart of Bytes
 	maxUnackedMoves   = 1 << 20          // bytes of unacknowledged moves: other requests to a broker queue behind them
+	maxHeld           = 30 * time.Second // for which a move holds polls, and with them a rebalance
 	lowMoveRate       = 5 << 20          // bytes a second that are moved of class low,
 	lowMoveBurst      = 512 << 10        // and bytes after which to wait for that
 )
@@ -137,6 +138,7 @@ func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]boo
 	}
 	f.queueLock <- struct{}{} // messages polled meanwhile are handled or moved after these
 	defer func() { <-f.queueLock }()
+	began := time.Now()
 	acked := f.diversion.acked.Load()
 	if moved, _ := f.moveKeys(backlog, 1); moved == 0 || !f.awaitAcked(ctx, acked+moved) {
 		return
@@ -144,7 +146,7 @@ func (f *fetcher) moveFlows(ctx context.Context, assignments map[*assignment]boo
 	for {
 		acked := f.diversion.acked.Load()
 		moved, all := f.moveKeys(backlog, math.MaxInt)
-		if all {
+		if all || time.Since(began) >= maxHeld { // the next call moves the others
 			break
 		}
 		if moved == 0 || !f.awaitAcked(ctx, acked+moved) || !f.pace(ctx) {

@@ -191,6 +191,45 @@ func TestPoolBacklogIsMovedOn(t *testing.T) {
 	})
 }
 
+// A move that takes long lets messages be polled, and partitions be given up, in between.
+func TestPoolBacklogHoldsPollsForSeconds(t *testing.T) {
+	need.Full(t)
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 8})
+		low := copies("giant", "1", 0, 17_000) // 260 MiB in memory: moved within 52 s
+		small := copies("small", "1", 0, 1)
+		small[0].Topic = schemas.DuplicationLow
+		for i := range low {
+			low[i].Topic = schemas.DuplicationLow
+			low[i].Body.(*pb.DuplicationCommand).ChangeVersion += strings.Repeat("x", 15<<10)
+		}
+		for part := range slices.Chunk(low, 200) {
+			b.Send(part...)
+		}
+		handled := make(chan time.Time, 1)
+		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Window: 2048, Bytes: 1 << 30,
+			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy},
+			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				if d.Body.(*pb.DuplicationCommand).GetAccount() == "small" {
+					handled <- time.Now()
+					return nil, nil
+				}
+				return nil, retry.Sleep(ctx, time.Second)
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+		parttest.Background(t, p)
+		time.Sleep(5 * time.Second)
+		sent := time.Now()
+		b.Send(small...)
+		if took := (<-handled).Sub(sent); took >= 44*time.Second {
+			t.Errorf("handled after %v, want less than 44 s", took)
+		}
+	})
+}
+
 // A handledLog counts handled messages.
 type handledLog struct {
 	mu          sync.Mutex
