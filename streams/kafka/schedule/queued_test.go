@@ -81,9 +81,12 @@ func TestEachQueuedYields(t *testing.T) {
 		for k := range keys {
 			s.Add([]Entry{{Task: &Task{Gate: gate}, Key: uint64(k), Class: schemas.High}})
 		}
+		var taken [workers]*Task // so that no worker ends before all of them have one
+		for i := range taken {
+			taken[i] = s.Take(MainWorker, nil)
+		}
 		var all sync.WaitGroup
-		for range workers {
-			task := s.Take(MainWorker, nil)
+		for _, task := range taken {
 			all.Go(func() {
 				for task != nil {
 					task = s.Take(MainWorker, task)
