@@ -234,7 +234,7 @@ func kills(t *testing.T, p *project) {
 		// A file each 80 ms, and 20 more when the container is killed and started again.
 		script := "set -euo pipefail; cd $(mktemp -d); " + storeScript(space, `n=0; left=20; while [ $left -gt 0 ]; do `+
 			`n=$((n + 1)); seq $n 2000 >$n.txt; echo $n.txt; sleep 0.08; [ ! -e /tmp/killed ] || left=$((left - 1)); done`) +
-			"find /var/lib/millrace/primary/" + space + " -type f | wc -l"
+			"find /var/lib/millrace/primary/" + space + " -type f | wc -l >&2" // like all output, so that it is the last line
 		type stored struct {
 			out string
 			err error
