@@ -175,8 +175,9 @@ func (k *kept) sweep(want int) (r sweepReport) {
 func TestSweepWaits(t *testing.T) {
 	k := newKept(t)
 	r := k.sweep(exitOK)
-	if len(r.Rounds) != 1 || r.Rounds[0].Space != "maps" || r.Rounds[0].Requested != keptItems ||
-		r.Verdicts["pass"] != r.Requested || r.failed() != 0 {
+	// The roles copy the items meanwhile: store 2 may have a round too.
+	if len(r.Rounds) == 0 || r.Rounds[0].Store != "1" || r.Rounds[0].Space != "maps" ||
+		r.Rounds[0].Requested != keptItems || r.Verdicts["pass"] != r.Requested || r.failed() != 0 {
 		t.Fatalf("got %+v, want %d checks of store 1 on record, and all passed", r, keptItems)
 	}
 }
