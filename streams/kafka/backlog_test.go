@@ -123,6 +123,29 @@ func TestPoolBacklogDelaysNoOther(t *testing.T) {
 	}
 }
 
+// secondOrReport returns a handler that takes a second, and sends the time at which it gets a message of account small.
+func secondOrReport(handled chan<- time.Time) kafka.Handler {
+	return func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		if d.Body.(*pb.DuplicationCommand).GetAccount() == "small" {
+			handled <- time.Now()
+			return nil, nil
+		}
+		return nil, retry.Sleep(ctx, time.Second)
+	}
+}
+
+// sendLargeLow sends n messages of class low of 15 KiB each.
+func sendLargeLow(b *kafkatest.Broker, account string, n int) {
+	low := copies(account, "1", 0, n)
+	for i := range low {
+		low[i].Topic = schemas.DuplicationLow
+		low[i].Body.(*pb.DuplicationCommand).ChangeVersion += strings.Repeat("x", 15<<10)
+	}
+	for part := range slices.Chunk(low, 200) {
+		b.Send(part...)
+	}
+}
+
 // Class high waits for the processors and the brokers while messages are moved: those of class low are moved slowly.
 func TestPoolBacklogOfClassLow(t *testing.T) {
 	t.Parallel()
@@ -136,14 +159,7 @@ func TestPoolBacklogOfClassLow(t *testing.T) {
 		b.Send(low...)
 		handled := make(chan time.Time, 1)
 		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Window: 1024,
-			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy},
-			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-				if d.Body.(*pb.DuplicationCommand).GetAccount() == "small" {
-					handled <- time.Now()
-					return nil, nil
-				}
-				return nil, retry.Sleep(ctx, time.Second)
-			})
+			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy}, secondOrReport(handled))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,14 +176,8 @@ func TestPoolBacklogIsMovedOn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 8})
-		low := copies("giant", "1", 0, 6400) // 100 MiB in memory: 64 MiB are read, and then moved within 13 s
-		for i := range low {
-			low[i].Topic = schemas.DuplicationLow
-			low[i].Body.(*pb.DuplicationCommand).ChangeVersion += strings.Repeat("x", 15<<10)
-		}
-		for part := range slices.Chunk(low, 200) {
-			b.Send(part...)
-		}
+		const messages = 6400 // 100 MiB in memory: 64 MiB are read, and then moved within 13 s
+		sendLargeLow(b, "giant", messages)
 		var log bytes.Buffer
 		cfg := b.Config()
 		cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
@@ -186,7 +196,7 @@ func TestPoolBacklogIsMovedOn(t *testing.T) {
 			t.Errorf("began to move the flow %d times, want once:\n%s", n, log.String())
 		}
 		if n := len(b.Read(schemas.Backlog(schemas.RoleCopier, schemas.Low))); n < 6200 {
-			t.Errorf("moved %d of %d messages", n, len(low))
+			t.Errorf("moved %d of %d messages", n, messages)
 		}
 	})
 }
@@ -197,26 +207,12 @@ func TestPoolBacklogHoldsPollsForSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Partitions: 8})
-		low := copies("giant", "1", 0, 17_000) // 260 MiB in memory: moved within 52 s
+		sendLargeLow(b, "giant", 17_000) // 260 MiB in memory: moved within 52 s
 		small := copies("small", "1", 0, 1)
 		small[0].Topic = schemas.DuplicationLow
-		for i := range low {
-			low[i].Topic = schemas.DuplicationLow
-			low[i].Body.(*pb.DuplicationCommand).ChangeVersion += strings.Repeat("x", 15<<10)
-		}
-		for part := range slices.Chunk(low, 200) {
-			b.Send(part...)
-		}
 		handled := make(chan time.Time, 1)
 		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Window: 2048, Bytes: 1 << 30,
-			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy},
-			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-				if d.Body.(*pb.DuplicationCommand).GetAccount() == "small" {
-					handled <- time.Now()
-					return nil, nil
-				}
-				return nil, retry.Sleep(ctx, time.Second)
-			})
+			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy}, secondOrReport(handled))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,7 @@ type diversion struct {
 type route struct {
 	slot    int
 	open    bool // messages that arrive are moved too
-	arrived int  // messages since the last expiry, with those that had waited and were moved
+	arrived int  // messages since the last expiry, and those that were moved out of the queue
 }
 
 // routeOf returns the slot to which a message of a flow must be moved, if the flow is being moved.

@@ -76,7 +76,7 @@ func (r *readyKeys) pop() *keyQueue {
 	return q
 }
 
-// removeAll removes those of keys that are ready, and returns them.
+// removeAll removes the keys of a set that are ready, and returns them.
 func (r *readyKeys) removeAll(keys map[*keyQueue]bool) (removed []*keyQueue) {
 	if keys[r.peeked] {
 		removed, r.peeked = append(removed, r.peeked), nil

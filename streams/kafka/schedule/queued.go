@@ -80,12 +80,12 @@ func (s *Scheduler) RemoveQueued(match func(first, t *Task) (remove, stop bool))
 				continue
 			}
 			t.next, next.next = next.next, nil
+			if t.next == nil {
+				q.tail = t
+			}
 			next.flow.tasks--
 			q.n--
 			removed = append(removed, Removed{next, q.head})
-		}
-		for q.tail = q.head; q.tail.next != nil; {
-			q.tail = q.tail.next
 		}
 		if stop {
 			break
