@@ -16,7 +16,8 @@ import (
 const about = `
 
 Other load on the machine distorts the results. The least, median and largest result of the
-rounds go to standard error. A peer that is not installed is reported as absent; 'make peers' builds the peers.
+rounds go to standard error. A peer that is not installed is reported as absent; 'make peers'
+builds the peers.
 
 ` + exitCodes
 
