@@ -133,9 +133,10 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
-	if err := a.reportUnreadable(t.Context()); err != nil || !a.incidentBoard.IsOpen(about) {
-		t.Errorf("the incident is closed (%v)", err)
+	if err := a.reportUnreadable(t.Context()); err != nil {
+		t.Fatal(err)
 	}
+	openUnreadable(s, a, 1) // the board may still read its own record of the close
 }
 
 // A good record followed while no process ran: the next process closes the incident.
