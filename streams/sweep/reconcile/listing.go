@@ -68,7 +68,7 @@ func (p *part) firstListed(item string, l look) {
 	case l.object == nil:
 		return // nothing here, and nothing there
 	}
-	p.candidates = append(p.candidates, candidate{item: strings.Clone(item)})
+	p.candidates = append(p.candidates, candidate{item: strings.Clone(item), live: l.row != nil && l.row.Live})
 }
 
 // matches reports whether the content on record is that of a listed item, as far as the listing shows it: by the size,

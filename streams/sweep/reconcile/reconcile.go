@@ -215,6 +215,7 @@ type part struct {
 type candidate struct {
 	item   string
 	object *storage.Object // of the first look
+	live   bool            // counts in cursor.Live
 }
 
 func (p *part) count(a Action, o *storage.Object) {
@@ -296,10 +297,11 @@ func (p *part) first(item string, l look) {
 		p.firstListed(item, l)
 		return
 	}
-	if l.row != nil && l.row.Live {
+	live := l.row != nil && l.row.Live
+	if live {
 		p.cursor.Live++
 	}
-	if l.object == nil && l.row.Live {
+	if l.object == nil && live {
 		p.cursor.Lacking++
 		l.before = p.before[hash(item)]
 	}
@@ -310,7 +312,7 @@ func (p *part) first(item string, l look) {
 		p.count(a, nil)
 		p.remember(item)
 	default:
-		c := candidate{item: strings.Clone(item)}
+		c := candidate{item: strings.Clone(item), live: live}
 		if l.object != nil { // a copy, since the listing is not kept while this waits
 			o := *l.object
 			c.object = &o
@@ -459,6 +461,9 @@ func (p *part) statAll(ctx context.Context) ([]second, error) {
 
 // second handles the second look at a copy.
 func (p *part) second(c candidate, l look, absentAt time.Time) (m schemas.Message, ok bool) {
+	if !c.live && l.row != nil && l.row.Live { // it was not on record yet, as while tables are rebuilt
+		p.cursor.Live++
+	}
 	a := decide(l)
 	settled := c.object != nil && l.object != nil && c.object.Version == l.object.Version && c.object.Size == l.object.Size
 	if (a == Adopt || a == Update) && !settled { // it is being written: the next round looks again
