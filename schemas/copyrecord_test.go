@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -11,8 +12,10 @@ import (
 
 func TestWithoutProperties(t *testing.T) {
 	full := func() *pb.CopyRecord {
+		at := func(s int64) *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: s} }
 		r := &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Size: 1, Version: "v", MediaType: "a",
-			Properties: map[string]string{"by": "me"}}
+			Properties: map[string]string{"by": "me"},
+			Time:       at(1), Reported: at(2), SourceEffective: at(3), SourceTime: at(4)}
 		return &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
 	}
 	hash := schemas.PropertiesHash("a", map[string]string{"BY": "me"}) // the case of names does not count
@@ -38,6 +41,9 @@ func TestWithoutProperties(t *testing.T) {
 			tt.set(r)
 			got := schemas.WithoutProperties(r)
 			for _, m := range []*pb.Record{got.GetManifest(), got.GetAudit()} {
+				if m != nil && (m.GetReported().GetSeconds() != 2 || m.GetSourceEffective().GetSeconds() != 3) {
+					t.Errorf("lost a time: %v", m)
+				}
 				if m.GetMediaType() != "" || m.GetProperties() != nil || m.GetPropertiesOf() != nil {
 					t.Errorf("got %v", m)
 				}

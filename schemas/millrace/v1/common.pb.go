@@ -259,7 +259,8 @@ type Record struct {
 	Size    int64  `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
 	Version string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
 	Etag    string `protobuf:"bytes,6,opt,name=etag,proto3" json:"etag,omitempty"`
-	// When the content was written or deleted, by the clock of the store.
+	// The time that orders the record: when the content was written or deleted by the clock of the store, or Kafka's time
+	// of the first record of its change if that is earlier.
 	Time     *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=time,proto3" json:"time,omitempty"`
 	ChangeId string                 `protobuf:"bytes,8,opt,name=change_id,json=changeId,proto3" json:"change_id,omitempty"`
 	// For copies made by duplication or repair: time and version of the source content that was copied.
@@ -275,9 +276,14 @@ type Record struct {
 	// The content that media_type and properties belong to, if it differs from the content of this record. It differs if
 	// the content of this record was reported without them. It is empty if that content was deleted, so that they are no
 	// longer on record.
-	PropertiesOf  *Content `protobuf:"bytes,16,opt,name=properties_of,json=propertiesOf,proto3" json:"properties_of,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	PropertiesOf *Content `protobuf:"bytes,16,opt,name=properties_of,json=propertiesOf,proto3" json:"properties_of,omitempty"`
+	// When the content was written or deleted by the clock of the store, if that is later than time. Objects are matched
+	// with it.
+	Reported *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=reported,proto3" json:"reported,omitempty"`
+	// The time that orders the source content, if it is earlier than source_time.
+	SourceEffective *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=source_effective,json=sourceEffective,proto3" json:"source_effective,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *Record) Reset() {
@@ -418,6 +424,20 @@ func (x *Record) GetPropertiesClaimed() bool {
 func (x *Record) GetPropertiesOf() *Content {
 	if x != nil {
 		return x.PropertiesOf
+	}
+	return nil
+}
+
+func (x *Record) GetReported() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Reported
+	}
+	return nil
+}
+
+func (x *Record) GetSourceEffective() *timestamppb.Timestamp {
+	if x != nil {
+		return x.SourceEffective
 	}
 	return nil
 }
@@ -640,7 +660,7 @@ var File_millrace_v1_common_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_common_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb9\x06\n" +
+	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb8\a\n" +
 	"\x06Record\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.millrace.v1.RecordStateR\x05state\x12:\n" +
 	"\adigests\x18\x02 \x03(\v2 .millrace.v1.Record.DigestsEntryR\adigests\x127\n" +
@@ -664,7 +684,9 @@ const file_millrace_v1_common_proto_rawDesc = "" +
 	"\x06origin\x18\r \x01(\x0e2\x13.millrace.v1.OriginR\x06origin\x12!\n" +
 	"\fsize_unknown\x18\x0e \x01(\bR\vsizeUnknown\x12-\n" +
 	"\x12properties_claimed\x18\x0f \x01(\bR\x11propertiesClaimed\x129\n" +
-	"\rproperties_of\x18\x10 \x01(\v2\x14.millrace.v1.ContentR\fpropertiesOf\x1a:\n" +
+	"\rproperties_of\x18\x10 \x01(\v2\x14.millrace.v1.ContentR\fpropertiesOf\x126\n" +
+	"\breported\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\breported\x12E\n" +
+	"\x10source_effective\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x0fsourceEffective\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
@@ -752,17 +774,19 @@ var file_millrace_v1_common_proto_depIdxs = []int32{
 	9,  // 5: millrace.v1.Record.properties:type_name -> millrace.v1.Record.PropertiesEntry
 	2,  // 6: millrace.v1.Record.origin:type_name -> millrace.v1.Origin
 	5,  // 7: millrace.v1.Record.properties_of:type_name -> millrace.v1.Content
-	10, // 8: millrace.v1.Content.digests:type_name -> millrace.v1.Content.DigestsEntry
-	4,  // 9: millrace.v1.CopyRecord.manifest:type_name -> millrace.v1.Record
-	4,  // 10: millrace.v1.CopyRecord.audit:type_name -> millrace.v1.Record
-	11, // 11: millrace.v1.CopyRecord.last_pass:type_name -> google.protobuf.Timestamp
-	11, // 12: millrace.v1.CopyRecord.last_attempt:type_name -> google.protobuf.Timestamp
-	11, // 13: millrace.v1.Identity.modified:type_name -> google.protobuf.Timestamp
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	11, // 8: millrace.v1.Record.reported:type_name -> google.protobuf.Timestamp
+	11, // 9: millrace.v1.Record.source_effective:type_name -> google.protobuf.Timestamp
+	10, // 10: millrace.v1.Content.digests:type_name -> millrace.v1.Content.DigestsEntry
+	4,  // 11: millrace.v1.CopyRecord.manifest:type_name -> millrace.v1.Record
+	4,  // 12: millrace.v1.CopyRecord.audit:type_name -> millrace.v1.Record
+	11, // 13: millrace.v1.CopyRecord.last_pass:type_name -> google.protobuf.Timestamp
+	11, // 14: millrace.v1.CopyRecord.last_attempt:type_name -> google.protobuf.Timestamp
+	11, // 15: millrace.v1.Identity.modified:type_name -> google.protobuf.Timestamp
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_common_proto_init() }

@@ -41,6 +41,8 @@ func (m *Record) CloneVT() *Record {
 	r.SizeUnknown = m.SizeUnknown
 	r.PropertiesClaimed = m.PropertiesClaimed
 	r.PropertiesOf = m.PropertiesOf.CloneVT()
+	r.Reported = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Reported).CloneVT())
+	r.SourceEffective = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.SourceEffective).CloneVT())
 	if rhs := m.Digests; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -161,6 +163,30 @@ func (m *Record) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.SourceEffective != nil {
+		size, err := (*timestamppb1.Timestamp)(m.SourceEffective).MarshalToSizedBufferVT(dAtA[:i])
+		if err != nil {
+			return 0, err
+		}
+		i -= size
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x92
+	}
+	if m.Reported != nil {
+		size, err := (*timestamppb1.Timestamp)(m.Reported).MarshalToSizedBufferVT(dAtA[:i])
+		if err != nil {
+			return 0, err
+		}
+		i -= size
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x8a
 	}
 	if m.PropertiesOf != nil {
 		size, err := m.PropertiesOf.MarshalToSizedBufferVT(dAtA[:i])
@@ -584,6 +610,14 @@ func (m *Record) SizeVT() (n int) {
 	}
 	if m.PropertiesOf != nil {
 		l = m.PropertiesOf.SizeVT()
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Reported != nil {
+		l = (*timestamppb1.Timestamp)(m.Reported).SizeVT()
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.SourceEffective != nil {
+		l = (*timestamppb1.Timestamp)(m.SourceEffective).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -1369,6 +1403,78 @@ func (m *Record) UnmarshalVTUnsafe(dAtA []byte) error {
 				m.PropertiesOf = &Content{}
 			}
 			if err := m.PropertiesOf.UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
+		case 17:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Reported", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			if m.Reported == nil {
+				m.Reported = &timestamppb.Timestamp{}
+			}
+			if err := (*timestamppb1.Timestamp)(m.Reported).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
+		case 18:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field SourceEffective", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			if m.SourceEffective == nil {
+				m.SourceEffective = &timestamppb.Timestamp{}
+			}
+			if err := (*timestamppb1.Timestamp)(m.SourceEffective).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
 			iNdEx = postIndex

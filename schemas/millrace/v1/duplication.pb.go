@@ -187,7 +187,9 @@ type DuplicationCommand struct {
 	// approved.
 	List string `protobuf:"bytes,32,opt,name=list,proto3" json:"list,omitempty"`
 	// Decide and report only: no store, no record and no other message changes.
-	DryRun        bool `protobuf:"varint,30,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	DryRun bool `protobuf:"varint,30,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
+	// The time that orders the causing change, if it is earlier than change_time.
+	Effective     *timestamppb.Timestamp `protobuf:"bytes,33,opt,name=effective,proto3" json:"effective,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -409,6 +411,13 @@ func (x *DuplicationCommand) GetDryRun() bool {
 		return x.DryRun
 	}
 	return false
+}
+
+func (x *DuplicationCommand) GetEffective() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Effective
+	}
+	return nil
 }
 
 // RepairOrder holds the preconditions of a repair.
@@ -1168,7 +1177,7 @@ var File_millrace_v1_duplication_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\n" +
-	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\xa4\t\n" +
+	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\xde\t\n" +
 	"\x12DuplicationCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1200,7 +1209,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\fsize_unknown\x18\x18 \x01(\bR\vsizeUnknown\x123\n" +
 	"\arestore\x18\x19 \x01(\v2\x19.millrace.v1.RestoreOrderR\arestore\x12\x12\n" +
 	"\x04list\x18  \x01(\tR\x04list\x12\x17\n" +
-	"\adry_run\x18\x1e \x01(\bR\x06dryRun\x1a:\n" +
+	"\adry_run\x18\x1e \x01(\bR\x06dryRun\x128\n" +
+	"\teffective\x18! \x01(\v2\x1a.google.protobuf.TimestampR\teffective\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa3\x02\n" +
@@ -1352,27 +1362,28 @@ var file_millrace_v1_duplication_proto_depIdxs = []int32{
 	14, // 9: millrace.v1.DuplicationCommand.time:type_name -> google.protobuf.Timestamp
 	14, // 10: millrace.v1.DuplicationCommand.carried_delete:type_name -> google.protobuf.Timestamp
 	4,  // 11: millrace.v1.DuplicationCommand.restore:type_name -> millrace.v1.RestoreOrder
-	9,  // 12: millrace.v1.RepairOrder.digests:type_name -> millrace.v1.RepairOrder.DigestsEntry
-	17, // 13: millrace.v1.RepairOrder.failed:type_name -> millrace.v1.Identity
-	10, // 14: millrace.v1.RestoreOrder.digests:type_name -> millrace.v1.RestoreOrder.DigestsEntry
-	5,  // 15: millrace.v1.RestoreOrder.sources:type_name -> millrace.v1.RestoreSource
-	17, // 16: millrace.v1.RestoreOrder.replaces:type_name -> millrace.v1.Identity
-	14, // 17: millrace.v1.RestoreOrder.deleted:type_name -> google.protobuf.Timestamp
-	14, // 18: millrace.v1.DeletionCommand.deleted:type_name -> google.protobuf.Timestamp
-	17, // 19: millrace.v1.DeletionCommand.destination:type_name -> millrace.v1.Identity
-	0,  // 20: millrace.v1.DeletionCommand.reason:type_name -> millrace.v1.DuplicationReason
-	14, // 21: millrace.v1.DeletionCommand.time:type_name -> google.protobuf.Timestamp
-	0,  // 22: millrace.v1.DuplicationResult.reason:type_name -> millrace.v1.DuplicationReason
-	1,  // 23: millrace.v1.DuplicationResult.outcome:type_name -> millrace.v1.Outcome
-	11, // 24: millrace.v1.DuplicationResult.digests:type_name -> millrace.v1.DuplicationResult.DigestsEntry
-	14, // 25: millrace.v1.DuplicationResult.started:type_name -> google.protobuf.Timestamp
-	14, // 26: millrace.v1.DuplicationResult.finished:type_name -> google.protobuf.Timestamp
-	14, // 27: millrace.v1.DuplicationResult.change_time:type_name -> google.protobuf.Timestamp
-	28, // [28:28] is the sub-list for method output_type
-	28, // [28:28] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	14, // 12: millrace.v1.DuplicationCommand.effective:type_name -> google.protobuf.Timestamp
+	9,  // 13: millrace.v1.RepairOrder.digests:type_name -> millrace.v1.RepairOrder.DigestsEntry
+	17, // 14: millrace.v1.RepairOrder.failed:type_name -> millrace.v1.Identity
+	10, // 15: millrace.v1.RestoreOrder.digests:type_name -> millrace.v1.RestoreOrder.DigestsEntry
+	5,  // 16: millrace.v1.RestoreOrder.sources:type_name -> millrace.v1.RestoreSource
+	17, // 17: millrace.v1.RestoreOrder.replaces:type_name -> millrace.v1.Identity
+	14, // 18: millrace.v1.RestoreOrder.deleted:type_name -> google.protobuf.Timestamp
+	14, // 19: millrace.v1.DeletionCommand.deleted:type_name -> google.protobuf.Timestamp
+	17, // 20: millrace.v1.DeletionCommand.destination:type_name -> millrace.v1.Identity
+	0,  // 21: millrace.v1.DeletionCommand.reason:type_name -> millrace.v1.DuplicationReason
+	14, // 22: millrace.v1.DeletionCommand.time:type_name -> google.protobuf.Timestamp
+	0,  // 23: millrace.v1.DuplicationResult.reason:type_name -> millrace.v1.DuplicationReason
+	1,  // 24: millrace.v1.DuplicationResult.outcome:type_name -> millrace.v1.Outcome
+	11, // 25: millrace.v1.DuplicationResult.digests:type_name -> millrace.v1.DuplicationResult.DigestsEntry
+	14, // 26: millrace.v1.DuplicationResult.started:type_name -> google.protobuf.Timestamp
+	14, // 27: millrace.v1.DuplicationResult.finished:type_name -> google.protobuf.Timestamp
+	14, // 28: millrace.v1.DuplicationResult.change_time:type_name -> google.protobuf.Timestamp
+	29, // [29:29] is the sub-list for method output_type
+	29, // [29:29] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_duplication_proto_init() }

@@ -53,6 +53,7 @@ func (m *DuplicationCommand) CloneVT() *DuplicationCommand {
 	r.Restore = m.Restore.CloneVT()
 	r.List = m.List
 	r.DryRun = m.DryRun
+	r.Effective = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Effective).CloneVT())
 	if rhs := m.Digests; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -270,6 +271,18 @@ func (m *DuplicationCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Effective != nil {
+		size, err := (*timestamppb1.Timestamp)(m.Effective).MarshalToSizedBufferVT(dAtA[:i])
+		if err != nil {
+			return 0, err
+		}
+		i -= size
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x8a
 	}
 	if len(m.List) > 0 {
 		i -= len(m.List)
@@ -1358,6 +1371,10 @@ func (m *DuplicationCommand) SizeVT() (n int) {
 	}
 	l = len(m.List)
 	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Effective != nil {
+		l = (*timestamppb1.Timestamp)(m.Effective).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -2628,6 +2645,42 @@ func (m *DuplicationCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
 			}
 			m.List = stringValue
+			iNdEx = postIndex
+		case 33:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Effective", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			if m.Effective == nil {
+				m.Effective = &timestamppb.Timestamp{}
+			}
+			if err := (*timestamppb1.Timestamp)(m.Effective).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
