@@ -22,6 +22,8 @@ type Matcher struct {
 	KeySuffix string
 	RowBinary string   // SQL for the bytes that the sum of a row covers
 	Topics    []string // all topics that the table stores
+	// EveryReport is set if each record has a row of its own, and the view unites the rows of one id.
+	EveryReport bool
 }
 
 // Matchers returns the Matchers of every topic.
@@ -55,9 +57,9 @@ func Matchers() map[schemas.Topic][]Matcher {
 			feeding[c.Table] = append(feeding[c.Table], string(topic))
 		}
 	}
-	for _, cs := range all {
+	for topic, cs := range all {
 		for i := range cs {
-			cs[i].Topics = feeding[cs[i].Table]
+			cs[i].Topics, cs[i].EveryReport = feeding[cs[i].Table], topic == schemas.Changes
 		}
 	}
 	return all

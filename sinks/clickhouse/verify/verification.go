@@ -17,8 +17,9 @@ import (
 )
 
 // A Topic compares the records of a topic with the rows in the views and tables that store it: every message
-// must have exactly one row in a view, and every row must have a message. It also compares the sum of each
-// row of a table with that of the row as it is read, and with that of the row that the record makes.
+// must have exactly one row in a view, and every row must have a message. Every report of a Change must also have a row
+// of its own in the table. It compares the sum of each row of a table with that of the row as it is read, and with that
+// of the row that the record makes.
 //
 // Call Add once for each record, then Compare, which reads each view and each table once. What was read is kept in a
 // temporary file, so that memory does not grow with the number of records.
@@ -64,9 +65,8 @@ const (
 	tagDead = 1 << 0 // record: it is a dead letter
 	tagNoID = 1 << 1 // record: it has no id, and its key is its location
 
-	tagForeign = 1 << 0 // row of the view: its topic is not stored in the table
-
-	tagAltered = 1 << 0 // row of the table: its sum is not that of its columns
+	tagForeign = 1 << 0 // row: its topic is not stored in the table
+	tagAltered = 1 << 1 // row of the table: its sum is not that of its columns
 )
 
 // Add adds one record of the topic. unreadable is the reason why it has no Body, or nil.
@@ -182,9 +182,10 @@ func (t *tableVerification) readViewYear(
 func (t *tableVerification) readTable(ctx context.Context, p *Topic, progress func(done int64)) error {
 	ctx, cancel := context.WithTimeout(ctx, clickhouse.ScanTimeout)
 	defer cancel()
-	statement := "SELECT lower(hex(id)), " + t.SuffixOrEmpty() + ", inc, part, off, sum, " + t.RowBinary +
+	statement := "SELECT lower(hex(id)), " + t.SuffixOrEmpty() + ", inc, part, off, topic = ?, sum, " + t.RowBinary +
 		" FROM {db}." + t.Table + " WHERE (topic = ? OR NOT has(?, topic))" + t.WithoutPositions()
-	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), t.Topics)
+	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), string(p.topic),
+		t.Topics)
 	if err != nil {
 		return err
 	}
@@ -193,10 +194,11 @@ func (t *tableVerification) readTable(ctx context.Context, p *Topic, progress fu
 		var (
 			id, suffix string
 			columns    []byte
+			ours       uint8
 			e          match.Entry
 		)
 		at := &e.Location
-		err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &e.Hash, &columns)
+		err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &ours, &e.Hash, &columns)
 		if err != nil {
 			return err
 		}
@@ -204,7 +206,10 @@ func (t *tableVerification) readTable(ctx context.Context, p *Topic, progress fu
 			return err
 		}
 		if e.Hash != schemas.Hash(columns) {
-			e.Tag = tagAltered
+			e.Tag |= tagAltered
+		}
+		if ours == 0 {
+			e.Tag |= tagForeign
 		}
 		if err := t.entries.Add(match.Table, e); err != nil {
 			return err

@@ -37,9 +37,9 @@ type TableReport struct {
 	Records     int64         `json:"records"`  // records in Kafka that must have a row
 	Messages    int64         `json:"messages"` // distinct ids of these records
 	Rows        int64         `json:"rows"`     // rows in the view
-	Missing     Discrepancy   `json:"missing"`  // messages without a row
+	Missing     Discrepancy   `json:"missing"`  // messages, or reports of Changes, without a row
 	Doubled     Discrepancy   `json:"doubled"`  // messages with several rows in the view
-	Extra       Discrepancy   `json:"extra"`    // rows without a message, though Kafka should still have it
+	Extra       Discrepancy   `json:"extra"`    // rows without a message or report, though Kafka should still have it
 	Altered     Discrepancy   `json:"altered"`  // rows that were changed, or that differ from their records
 	Dead        Discrepancy   `json:"dead"`     // messages without a row that the sink made dead letters
 	// Pending are messages without a row at offsets that the sink's group has not committed.
@@ -194,6 +194,10 @@ func (j *classifier) classify(topic, view, table []match.Entry) error {
 			j.out.Doubled.add(e, hasID)
 		}
 	}
+	if j.t.EveryReport {
+		j.classifyReports(topic, view, table, hasID)
+		return nil
+	}
 	if len(topic) == 0 {
 		known := true
 		for _, e := range view {
@@ -217,6 +221,48 @@ func (j *classifier) classify(topic, view, table []match.Entry) error {
 	f.Messages++
 	f.add(at, hasID)
 	return nil
+}
+
+// classifyReports classifies the entries of one key by their locations: each record has a row of its own.
+func (j *classifier) classifyReports(topic, view, table []match.Entry, hasID bool) {
+	if len(topic) > 0 {
+		j.out.Messages++
+	}
+	dead := 0
+	for i, r := range topic {
+		switch {
+		case len(view) > 0 && hasLocation(table, r.Location):
+		case r.Tag&tagDead != 0:
+			dead++
+		default:
+			f, at := j.classifyMissing(topic[i : i+1])
+			f.Messages++
+			f.add(at, hasID)
+		}
+	}
+	if dead > 0 && dead == len(topic) {
+		j.out.Dead.Messages++
+		j.out.Dead.add(topic[0], hasID)
+	}
+	var kept []match.Entry
+	for i, row := range table {
+		again := i > 0 && table[i-1].Location == row.Location // in two parts, or an altered row beside the true one
+		if !again && !hasLocation(topic, row.Location) && j.isExtra(row) {
+			j.out.Extra.Messages++
+			j.out.Extra.add(row, hasID)
+			continue
+		}
+		kept = append(kept, row)
+	}
+	j.checkSums(topic, kept, hasID)
+}
+
+// hasLocation reports whether one of the entries, which are in the order of their locations, has a location.
+func hasLocation(entries []match.Entry, at match.Location) bool {
+	_, found := slices.BinarySearchFunc(entries, at, func(e match.Entry, at match.Location) int {
+		return e.Location.Compare(at)
+	})
+	return found
 }
 
 // classifyMissing returns the finding for a message without a row, and the location that decides it. A dead letter that

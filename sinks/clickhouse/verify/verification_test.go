@@ -143,7 +143,30 @@ func TestVerification(t *testing.T) {
 				"ALTER TABLE {db}.audit_log DELETE WHERE off IN (5, 21, 22) SETTINGS mutations_sync = 2",
 			},
 			kept: clickhousetest.KafkaTopic{Records: twice,
-				End: 23}, want: "23 records, 20 messages, 19 rows; missing 1 7/3@5-5",
+				End: 23}, want: "23 records, 20 messages, 19 rows; missing 3 7/3@5-5 7/3@21-22",
+		},
+		"a lost report": {
+			stored: reports, damage: []string{
+				"ALTER TABLE {db}.audit_log DELETE WHERE off = 0 SETTINGS mutations_sync = 2",
+			},
+			kept: clickhousetest.KafkaTopic{Records: reports, End: 3},
+			want: "3 records, 1 messages, 1 rows; missing 1 7/3@0-0",
+		},
+		"a report that is not stored yet": {
+			stored: reports[:2], kept: clickhousetest.KafkaTopic{Records: reports, End: 3, Committed: 2},
+			want: "3 records, 1 messages, 1 rows; pending 1 7/3@2-2",
+		},
+		"a report that is a dead letter beside its stored repeat": {
+			stored: reports[1:], kept: clickhousetest.KafkaTopic{Records: reports, End: 3, Dead: []int64{0}},
+			want: "3 records, 1 messages, 1 rows",
+		},
+		"a row under a reused id": {
+			damage: []string{insert + "* REPLACE ((SELECT id FROM {db}.audit_log WHERE off = 41) AS id)" +
+				" FROM {db}.audit_log WHERE off = 42",
+				"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 AND id != (SELECT id FROM {db}.audit_log WHERE off = 41)" +
+					" SETTINGS mutations_sync = 2"},
+			kept: clickhousetest.KafkaTopic{Records: batch},
+			want: "100 records, 100 messages, 100 rows; missing 1 7/3@42-42; doubled 1 7/3@41-42; extra 1 7/3@42-42",
 		},
 		"an offset that holds another message now": {
 			stored: batch, damage: nil,
@@ -225,7 +248,7 @@ func TestVerification(t *testing.T) {
 			damage: []string{"ALTER TABLE {db}.audit_log DELETE WHERE off = 42 SETTINGS mutations_sync = 2",
 				insert + "* REPLACE (42 AS off) FROM (SELECT * FROM {db}.audit_log WHERE off = 41)"},
 			kept: clickhousetest.KafkaTopic{Records: batch},
-			want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; altered 1 7/3@42-42",
+			want: "100 records, 100 messages, 99 rows; missing 1 7/3@42-42; extra 1 7/3@42-42",
 		},
 		"an altered row beside the true one": {
 			damage: []string{insert + "* REPLACE ('eve' AS user) FROM {db}.audit_log WHERE off = 42"},
@@ -247,6 +270,12 @@ func TestVerification(t *testing.T) {
 				"ALTER TABLE {db}.audit_log UPDATE user = 'eve', sum = 0 WHERE off IN (42, 43) SETTINGS mutations_sync = 2",
 			},
 			kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 2 7/3@42-43",
+		},
+		"a column altered, and its sum with it": {
+			damage: []string{"ALTER TABLE {db}.audit_log UPDATE user = 'eve' WHERE off = 42 SETTINGS mutations_sync = 2",
+				"ALTER TABLE {db}.audit_log UPDATE sum = xxHash64(" + clickhouse.Matchers()[schemas.Changes][0].RowBinary +
+					") WHERE off = 42 SETTINGS mutations_sync = 2"},
+			kept: clickhousetest.KafkaTopic{Records: batch}, want: "100 records, 100 messages, 100 rows; altered 1 7/3@42-42",
 		},
 		"a row that calls itself a position": {
 			damage: []string{"ALTER TABLE {db}.audit_log UPDATE position = 1 WHERE off = 42 SETTINGS mutations_sync = 2"},
@@ -304,6 +333,26 @@ func TestVerification(t *testing.T) {
 				t.Errorf("%d findings in: %s", n, tc.want)
 			}
 		})
+	}
+}
+
+// A Change that the view does not show is missing, even if the table has its row.
+func TestVerificationReadsTheView(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(9)...)
+	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Exec(t.Context(), "CREATE OR REPLACE VIEW {db}.audit_log_v AS"+
+		" SELECT * REPLACE (lower(hex(id)) AS id) FROM {db}.audit_log WHERE off != 5"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := clickhousetest.Verify(t, db, schemas.Changes,
+		clickhousetest.KafkaTopic{Records: batch, End: 9, Committed: 9})
+	want := "audit_log: 9 records, 9 messages, 8 rows; missing 1 7/3@5-5"
+	if err != nil || clickhousetest.Describe(got[0]) != want {
+		t.Errorf("got  %s, %v\nwant %s", clickhousetest.Describe(got[0]), err, want)
 	}
 }
 
