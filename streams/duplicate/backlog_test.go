@@ -117,7 +117,7 @@ func TestTwoProcessesCopyOneItem(t *testing.T) {
 			errs := make([]error, 4)
 			var all sync.WaitGroup
 			for i := range outs {
-				e, err := New(Config{WaitIntervals: intervals, MissingIntervals: missing}, w, w, w.journal)
+				e, err := New(Config{Now: w.time, WaitIntervals: intervals, MissingIntervals: missing}, w, w, w.journal)
 				w.must(err)
 				body := []*pb.DuplicationCommand{c, low}[i%2]
 				all.Go(func() {

@@ -270,20 +270,56 @@ func (s Observation) isChained() bool {
 	return slices.ContainsFunc(s.Rules.Pairs, func(p policy.Pair) bool { return p.Destination == from })
 }
 
-// resurrected decides C4r: the source is present although its row is a tombstone that is not older. Unless a client
-// reported the content, the item is taken to be restored from an old disk or backup.
+// resurrected decides C4r: the source is present although its row is a tombstone that is not older. The item is taken
+// to be restored from an old disk or backup, also if a client once reported the content: the row includes that Change.
 func (s Observation) resurrected() (Decision, bool) {
-	if reportedByClient(s.Command) {
-		return Decision{}, false
-	}
 	row, ok := s.sourceRow()
-	if !ok {
+	switch {
+	case !ok && reportedByClient(s.Command) && !s.mustRead():
+		return Decision{}, false
+	case !ok:
 		return s.needRecords(RowUnknown), true
-	}
-	if isTombstone(row) && !row.GetTime().AsTime().Before(s.Source.modified()) {
+	case isTombstone(row) && !row.GetTime().AsTime().Before(s.shown(row)):
 		return Decision{Row: RowSourceResurrected, Result: "resurrected", CheckSource: true}, true
 	}
 	return Decision{}, false
+}
+
+// mustRead reports whether only the records show that the source has the newest content: the Change that caused the
+// command is not recent, or the content that would be overwritten is not known to be a copy of older content.
+func (s Observation) mustRead() bool {
+	o := s.original()
+	return s.old || s.Destination.Presence == Present && (o == (storage.Original{}) || o.Modified.After(s.Source.modified()))
+}
+
+// shown returns the time that orders the content that the source shows. row is the source's.
+func (s Observation) shown(row *pb.Record) time.Time {
+	if isLive(row) && contentOf(row).matches(s.Source) {
+		return row.GetTime().AsTime()
+	}
+	return s.Source.modified()
+}
+
+// older decides C4o: the source shows older content than its record has, as after the restore of a snapshot, or than a
+// client or a restore order has written to the destination. The command waits, since the Change of the content shown
+// may be on its way.
+func (s Observation) older(k expectation) (Decision, bool) {
+	from, okFrom := s.sourceRow()
+	to, okTo := s.destinationRow()
+	over := s.Destination.Presence == Present
+	d := Decision{Row: RowSourceOlder, action: actWait, Result: "copy-differs", Newer: k.newer}
+	switch {
+	case s.isApproved():
+		return Decision{}, false
+	case okFrom && isLive(from) && contentOf(from).compare(s.Source) == digest.Disagree:
+		d.CheckSource = true
+		return d, true
+	case (!okFrom || over && !okTo) && s.mustRead():
+		return s.needRecords(RowUnknown), true
+	}
+	written := over && okTo && isLive(to) && contentOf(to).matches(s.Destination) && to.GetSourceTime() == nil &&
+		!unreported(to)
+	return d, written && okFrom && to.GetTime().AsTime().After(s.shown(from))
 }
 
 // waitForSource decides C4w: neither the change nor the manifest describes the version that the source has.
@@ -400,6 +436,11 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 		return s.notOverwritten(k) // the content may have been adopted since the sweep made its command
 	case over && s.destinationFound():
 		return copyDiffers(k)
+	}
+	if d, ok := s.older(k); ok {
+		return d
+	}
+	switch {
 	case over && s.Hold != nil:
 		return s.held(Decision{Row: RowContentDiffers, Newer: k.newer})
 	case !ok:

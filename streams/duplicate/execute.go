@@ -43,6 +43,8 @@ type Config struct {
 	ExternalWrites func(c schemas.Copy, modified time.Time) bool
 	// Brake limits rewrites: copies over a copy with other content. nil: no limit.
 	Brake *brake.Brake
+	// Now returns the time; nil: time.Now.
+	Now func() time.Time
 	// Worker, Host and Software identify the executor in results.
 	Worker, Host, Software string
 }
@@ -60,6 +62,9 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 		return nil, err
 	}
 	observer.external = c.ExternalWrites
+	if c.Now != nil {
+		observer.now = c.Now
+	}
 	for _, intervals := range []*[]time.Duration{&c.WaitIntervals, &c.MissingIntervals} {
 		if *intervals == nil {
 			*intervals = []time.Duration{5 * time.Minute, 30 * time.Minute, 2 * time.Hour}
@@ -306,7 +311,7 @@ func (w *execution) announce(s Observation, d Decision) {
 func (w *execution) wait(s Observation, d Decision) (bool, error) {
 	cause, intervals := "source-newer", w.cfg.WaitIntervals
 	switch d.Row {
-	case RowContentDiffers:
+	case RowContentDiffers, RowSourceOlder:
 		cause = d.Result
 	case RowSourceMissing, RowAllCopiesMissing:
 		cause, intervals = "source-missing", w.cfg.MissingIntervals

@@ -255,6 +255,15 @@ func TestDestinationChangesUnderTheCopy(t *testing.T) {
 		w := newWorld(t)
 		c := command(w.added("1", "one"))
 		w.once("2", "Put", func() { w.added("2", "else") })
+		got, err := w.run(c, len(intervals))
+		w.must(err)
+		got.ends("C4o", "copy-differs", nothing, 0, 0)
+		w.holds("2", "else")
+	})
+	t.Run("another appears, and no client reports it", func(t *testing.T) {
+		w := newWorld(t)
+		c := command(w.added("1", "one"))
+		w.once("2", "Put", func() { w.put("2", "else") })
 		w.mustRun(c).ends("C4", "copied", done, 1, 1)
 		w.holds("2", "one")
 		if kept := w.mem["2"].AllKept(); len(kept) != 1 || string(kept[0].Bytes) != "else" {

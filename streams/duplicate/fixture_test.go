@@ -35,7 +35,10 @@ type world struct {
 	rules    policy.Rules
 	journal  *journal
 	executor *Executor
+	now      time.Time // by the executor's clock
 }
+
+func (w *world) time() time.Time { return w.now }
 
 func (w *world) Store(_, id string) (storage.Store, bool) {
 	s, ok := w.faulty[id]
@@ -133,7 +136,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, mem: map[string]*mem.Store{}, faulty: map[string]*storagetest.Faulty{},
 		rules: policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(-1000)},
-		journal: &journal{rows: map[schemas.Copy]*pb.Record{}, spaces: spaceRecords{},
+		now:   hour(9), journal: &journal{rows: map[schemas.Copy]*pb.Record{}, spaces: spaceRecords{},
 			set: map[schemas.Copy]time.Time{}}}
 	for i, id := range []string{"1", "2"} {
 		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(9 + i) }}) // their clocks differ by an hour
@@ -145,7 +148,7 @@ func newWorld(t *testing.T) *world {
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 	}
 	var err error
-	config := Config{WaitIntervals: intervals, MissingIntervals: missing, Worker: "w", Host: "h", Software: "s"}
+	config := Config{Now: w.time, WaitIntervals: intervals, MissingIntervals: missing, Worker: "w", Host: "h", Software: "s"}
 	w.executor, err = New(config, w, w, w.journal)
 	w.must(err)
 	return w

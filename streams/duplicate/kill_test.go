@@ -47,7 +47,7 @@ func TestDeletedWhileCopiedThenKilled(t *testing.T) {
 				if forgets {
 					var err error
 					both := stores{"1": w.faulty["1"], "2": forgetful{w.faulty["2"]}}
-					w.executor, err = New(Config{WaitIntervals: intervals}, both, w, w.journal)
+					w.executor, err = New(Config{Now: w.time, WaitIntervals: intervals}, both, w, w.journal)
 					w.must(err)
 				}
 				c := command(w.added("1", "one"))

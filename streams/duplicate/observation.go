@@ -65,6 +65,8 @@ type Observation struct {
 	lists []*policy.List
 	// recordsState is that of both sides' records.
 	recordsState recordsState
+	// old: the Change that caused the command is dated further than recent from now.
+	old bool
 	// FoldCase: one of the stores ignores the case of property names.
 	FoldCase bool
 }

@@ -19,6 +19,9 @@ import (
 // markerAge is the maximum age of the reading of a marker before a write to an absent item.
 const markerAge = time.Second
 
+// recent is how long Changes are executed without their records. A wrong clock of the process lets it read more records.
+const recent = time.Hour
+
 // Stores returns the stores of accounts; false if the account has no such store.
 type Stores interface {
 	Store(account, id string) (storage.Store, bool)
@@ -50,6 +53,7 @@ type Observer struct {
 	markers storage.Markers
 	// external reports whether another program was expected to write an object of that time; nil: never.
 	external func(c schemas.Copy, modified time.Time) bool
+	now      func() time.Time
 }
 
 // NewObserver returns an Observer. lists may be nil: then the commands of spaces with exclusion lists wait.
@@ -57,7 +61,7 @@ func NewObserver(stores Stores, rules Rules, records Records, lists Lists) (*Obs
 	if stores == nil || rules == nil || records == nil {
 		return nil, errors.New("observer: stores, rules or records are missing")
 	}
-	return &Observer{stores: stores, rules: rules, records: records, lists: lists}, nil
+	return &Observer{stores: stores, rules: rules, records: records, lists: lists, now: time.Now}, nil
 }
 
 // Sides are the source and the destination of one command, with the rules in force. The source's store is read-only.
@@ -98,6 +102,7 @@ func (sc *Sides) Class(o storage.Object, large int64) (pb.Priority, schemas.Topi
 
 func (sc *Sides) observation() Observation {
 	s := Observation{Command: sc.Command, Rules: sc.rules, lists: sc.lists}
+	s.old = sc.observer.now().Sub(sc.Command.GetChangeTime().AsTime()).Abs() > recent
 	if h, ok := sc.rules.Hold(sc.Command.GetItem(), time.Now()); ok {
 		s.Hold = &h
 	}

@@ -30,7 +30,8 @@ func (r *slow) Fresh(ctx context.Context, c []schemas.Copy) ([]*pb.CopyRecord, e
 func (w *world) slowly(f func()) {
 	w.t.Helper()
 	var err error
-	w.executor, err = New(Config{WaitIntervals: intervals, MissingIntervals: missing}, w, w, &slow{w.journal, f})
+	w.executor, err = New(Config{Now: w.time, WaitIntervals: intervals, MissingIntervals: missing}, w, w,
+		&slow{w.journal, f})
 	w.must(err)
 }
 

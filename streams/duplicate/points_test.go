@@ -212,7 +212,8 @@ func newClient(t *testing.T, name string) (*client, *pb.DuplicationCommand) {
 		c.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	}
 	var err error
-	c.executor, err = New(Config{WaitIntervals: intervals, MissingIntervals: missing, Restores: c}, c, c, c.journal)
+	c.executor, err = New(Config{Now: c.time, WaitIntervals: intervals, MissingIntervals: missing, Restores: c}, c, c,
+		c.journal)
 	c.must(err)
 	hello := c.added("1", "hello")
 	for _, to := range []string{"2", "3"} {

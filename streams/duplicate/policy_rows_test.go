@@ -90,7 +90,7 @@ func policyCases() map[string]decisionCase {
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C5: under a hold": {func(s *Observation) { s.Hold = hold },
 			Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
-		"C4: under a hold": {func(s *Observation) { s.Hold = hold; s.copied("d1", b) }, held("C4")},
+		"C4: under a hold": {func(s *Observation) { s.Hold = hold; s.copiedFrom(1) }, held("C4")},
 		"C3: under a hold": {func(s *Observation) {
 			s.Hold = hold
 			s.copied("d1", a)

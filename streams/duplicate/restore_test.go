@@ -50,7 +50,8 @@ func newRestoreWorld(t *testing.T) (*restoreWorld, *pb.Change) {
 	w.mem["3"], w.faulty["3"] = s, storagetest.NewFaulty(s)
 	w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	w.rules.Pairs = append(w.rules.Pairs, policy.Pair{Source: "1", Destination: "3"})
-	w.executor, err = New(Config{WaitIntervals: intervals, MissingIntervals: missing, Restores: w}, w, w, w.journal)
+	w.executor, err = New(Config{Now: w.time, WaitIntervals: intervals, MissingIntervals: missing, Restores: w}, w, w,
+		w.journal)
 	w.must(err)
 	change := w.added("1", "hello")
 	for _, to := range []string{"2", "3"} {

@@ -272,7 +272,8 @@ func (w *execution) open(ctx context.Context, from source, version string) (r io
 	return r, nil
 }
 
-// writeRestored writes the content on the condition that the copy is still as observed. What is there is kept.
+// writeRestored writes the content on the condition that the copy is still as observed. What is there is kept. The
+// content names no source, so that what the source had before the order neither overwrites nor deletes it.
 func (w *execution) writeRestored(
 	ctx context.Context, s restoreObservation, d Decision, r *restoration, from source,
 ) (bool, error) {
@@ -284,7 +285,6 @@ func (w *execution) writeRestored(
 		Compute:      []string{digest.MD5, digest.SHA256},
 		Size:         s.Source.Object.Size,
 		KeepReplaced: s.There.Presence == Present,
-		Original:     restoredOriginal(s, from, w.Copy),
 	}
 	if err := w.prepareRestore(ctx, s, from); err != nil {
 		return false, markStale(err)
@@ -304,7 +304,6 @@ func (w *execution) writeRestored(
 	case err != nil:
 		return false, markStale(fmt.Errorf("put %s: %w", w.Copy, err))
 	}
-	put.Original = o.Original
 	put.PropertiesUnknown = put.PropertiesUnknown || unknown
 	w.bytes += put.Size
 	w.detail = sourceName(from)
@@ -376,20 +375,6 @@ func (w *execution) misread(r *restoration, from source, err error) error {
 		r.skip("the bytes are others", nil)
 	}
 	return fmt.Errorf("%w: %w", errStale, err)
-}
-
-// restoredOriginal returns the source content that the restored one is a copy of. A store that holds no copies gets
-// none. Neither does a copy that was deleted: the delete of its source is newer than that content, and would delete it
-// again.
-func restoredOriginal(s restoreObservation, from source, at schemas.Copy) storage.Original {
-	row := s.There.Record.GetManifest()
-	switch {
-	case row.GetSourceTime() == nil, s.Order.GetDeleted() != nil:
-		return storage.Original{}
-	case s.Source.Object.Original != (storage.Original{}) || from.copy == at:
-		return s.Source.Object.Original
-	}
-	return record.Original(s.Source.Object)
 }
 
 // finishRestore ends an order without a write. If an earlier execution may have brought the content back and not have

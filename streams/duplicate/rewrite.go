@@ -16,7 +16,7 @@ func (w *execution) copyWithinLimits(ctx context.Context, s Observation, d Decis
 	switch {
 	case b == nil || !isRewrite(s, d):
 		return w.copy(ctx, s, d)
-	case w.isApproved(s):
+	case s.isApproved():
 		if done, err = w.copy(ctx, s, d); w.wrote() {
 			w.list = w.Command.GetList()
 		}
@@ -51,7 +51,7 @@ func isRewrite(s Observation, d Decision) bool {
 
 // reached returns the limit that would stop a copy now; empty if none would. It counts nothing.
 func (w *execution) reached(s Observation, d Decision) string {
-	if w.cfg.Brake == nil || !isRewrite(s, d) || w.isApproved(s) {
+	if w.cfg.Brake == nil || !isRewrite(s, d) || s.isApproved() {
 		return ""
 	}
 	return w.cfg.Brake.Reached(w.Copy)
@@ -69,9 +69,9 @@ func changedNothing(err error) bool {
 }
 
 // isApproved reports whether the command is of an approved list, and the source has the content that was on it.
-func (w *execution) isApproved(s Observation) bool {
+func (s Observation) isApproved() bool {
 	approved := s.reported()
-	return brake.ReasonOf(w.Command.GetList()) == brake.ReasonRewrites && !approved.empty() && approved.matches(s.Source)
+	return brake.ReasonOf(s.Command.GetList()) == brake.ReasonRewrites && !approved.empty() && approved.matches(s.Source)
 }
 
 // hold ends the execution with a rewrite that waits for approval. Its result is published when hold returns. If its

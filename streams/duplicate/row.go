@@ -26,6 +26,7 @@ const (
 	RowPropertiesDiffer         Row = "C3"
 	RowPropertiesUnknown        Row = "C2u"
 	RowInSync                   Row = "C2"
+	RowSourceOlder              Row = "C4o"
 	RowContentDiffers           Row = "C4"
 	RowSourceUnrecorded         Row = "C4n"
 	RowDestinationAbsent        Row = "C5"

@@ -54,7 +54,7 @@ func rowResults(t *testing.T) map[Row]map[string]bool {
 		}
 		results[d.Row][d.Result] = true
 	}
-	for _, cases := range []map[string]decisionCase{copyCases(), deleteCases(), policyCases()} {
+	for _, cases := range []map[string]decisionCase{copyCases(), olderCases(), deleteCases(), policyCases()} {
 		for name, tt := range cases {
 			add(name, tt.want)
 		}

@@ -34,6 +34,7 @@ var may = map[Row][]action{
 	RowInSync:                   {actNothing},
 	RowPropertiesUnknown:        {actNothing},
 	RowPropertiesDiffer:         {actNothing, actSetProperties},
+	RowSourceOlder:              {actWait},
 	RowContentDiffers:           {actNothing, actCopy, actWait},
 	RowSourceUnrecorded:         {actCopy},
 	RowDestinationAbsent:        {actCopy},
@@ -89,6 +90,7 @@ func everyObservation(yield func(Observation) bool) {
 			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.Command.ChangeTime = (*timestamppb.Timestamp)(nil)
 		},
+		func(s *Observation) { s.old = true },
 		func(s *Observation) { s.Command.IfAbsent = true },
 		func(s *Observation) { s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4) },
 		func(s *Observation) { s.Command.Approved = "me" },
@@ -267,15 +269,23 @@ func wrongProperties(s Observation, d Decision) string {
 }
 
 func wrongCopy(s Observation, d Decision, repair bool) string {
-	over := s.Destination.Presence == Present
+	over, from, to := s.Destination.Presence == Present, s.Source.Record.GetManifest(), s.Destination.Record.GetManifest()
 	switch {
+	case !repair && s.old && s.recordsState != recordsRead:
+		return "copies an old change without the records"
+	case !repair && isLive(from) && contentOf(from).compare(s.Source) == digest.Disagree:
+		return "copies older content than the newest on record"
+	case !repair && over && from.GetState() != 0 && isLive(to) && to.GetSourceTime() == nil && !unreported(to) &&
+		contentOf(to).matches(s.Destination) && to.GetTime().AsTime().After(s.Source.Object.Modified) &&
+		to.GetTime().AsTime().After(from.GetTime().AsTime()):
+		return "overwrites what a client has written to the destination since"
 	case s.Source.Presence != Present:
 		return "copies an absent source"
 	case over && s.Command.GetIfAbsent():
 		return "overwrites although if_absent is set"
 	case d.Expected.Compare(s.Source.digests()) == digest.Disagree:
 		return "copies a source that is not as expected"
-	case !repair && !reportedByClient(s.Command) && isTombstone(s.Source.Record.GetManifest()) &&
+	case !repair && isTombstone(s.Source.Record.GetManifest()) &&
 		!s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified) &&
 		!(s.Command.GetCarriedDelete() != nil && d.CheckSource):
 		return "copies a source that is under its tombstone"
