@@ -185,6 +185,16 @@ func suspectRows() map[string]rowCase {
 			w.record(record.Seal(d))
 			return w.other(sweepReason), w.planned(d)
 		}, createFirst: "C4r resurrected ×4", deleteFirst: "C4r resurrected ×4"},
+		"C4o: a disk from a snapshot": {prepare: func(w *copyWorld) (_, _ *pb.DuplicationCommand) {
+			w.waited = true
+			c, later := w.put("old"), time.Now().Add(time.Hour)
+			o := w.write("2", "newer", storage.PutOptions{Properties: named.Properties,
+				Original: storage.Original{Modified: later, Version: "v"}})
+			o.Version, o.Modified = "v", later
+			w.reported(record.Content(w.at("1"), o)) // the source had it, and does not have it any more
+			return c, w.earlierDelete()
+		}, createFirst: "C4o copy-differs ×2, C4w source-newer ×2",
+			deleteFirst: "C4w source-newer ×2, C4o copy-differs ×2", content: "newer"},
 		"C4w: written a moment ago": {prepare: func(w *copyWorld) (_, _ *pb.DuplicationCommand) {
 			w.waited = true
 			c := w.put("old")
