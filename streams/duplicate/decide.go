@@ -288,8 +288,8 @@ func (s Observation) resurrected() (Decision, bool) {
 // mustRead reports whether only the records show that the source has the newest content: the Change that caused the
 // command is not recent, or the content that would be overwritten is not known to be a copy of older content.
 func (s Observation) mustRead() bool {
-	o := s.original()
-	return s.old || s.Destination.Presence == Present && (o == (storage.Original{}) || o.Modified.After(s.Source.modified()))
+	o, over := s.original(), s.Destination.Presence == Present
+	return s.old || over && (o == (storage.Original{}) || o.Modified.After(s.Source.modified()))
 }
 
 // shown returns the time that orders the content that the source shows. row is the source's.
@@ -317,8 +317,8 @@ func (s Observation) older(k expectation) (Decision, bool) {
 	case (!okFrom || over && !okTo) && s.mustRead():
 		return s.needRecords(RowUnknown), true
 	}
-	written := over && okTo && isLive(to) && contentOf(to).matches(s.Destination) && to.GetSourceTime() == nil &&
-		!unreported(to)
+	isCopy := to.GetSourceTime() != nil || to.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION
+	written := over && okTo && isLive(to) && contentOf(to).matches(s.Destination) && !isCopy && !unreported(to)
 	return d, written && okFrom && to.GetTime().AsTime().After(s.shown(from))
 }
 

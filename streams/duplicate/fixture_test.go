@@ -148,7 +148,8 @@ func newWorld(t *testing.T) *world {
 		w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos", Properties: map[string]string{"k": "v"}}))
 	}
 	var err error
-	config := Config{Now: w.time, WaitIntervals: intervals, MissingIntervals: missing, Worker: "w", Host: "h", Software: "s"}
+	config := Config{WaitIntervals: intervals, MissingIntervals: missing, Worker: "w", Host: "h", Software: "s",
+		Now: w.time}
 	w.executor, err = New(config, w, w, w.journal)
 	w.must(err)
 	return w

@@ -19,7 +19,7 @@ import (
 // markerAge is the maximum age of the reading of a marker before a write to an absent item.
 const markerAge = time.Second
 
-// recent is how long Changes are executed without their records. A wrong clock of the process lets it read more records.
+// recent is the age of Changes from which records are read. A wrong clock of the process makes it read more of them.
 const recent = time.Hour
 
 // Stores returns the stores of accounts; false if the account has no such store.

@@ -3,7 +3,7 @@ package duplicate
 import (
 	"errors"
 	"reflect"
-	"strings"
+	"slices"
 	"testing"
 	"time"
 
@@ -127,6 +127,10 @@ func olderCases() map[string]decisionCase {
 			s.copied("d1", b)
 			s.records(source(), by(repaired, copyOf(row(live, "d1", b, 3))))
 		}, over},
+		"C4: the destination is a copy of unknown content": {func(s *Observation) {
+			s.copied("d1", b)
+			s.records(source(), by(pb.Origin_ORIGIN_DUPLICATION, row(live, "d1", b, 3)))
+		}, over},
 		"C4: a client had written the destination, which has other content by now": {func(s *Observation) {
 			s.copied("d2", b)
 			s.records(source(), by(client, row(live, "d1", a, 3)))
@@ -173,18 +177,30 @@ func (w *world) snapshot(text string) {
 	w.put("1", text)
 }
 
+// addedAt is added for store 1, with the time of an hour.
+func (w *world) addedAt(h int, text string) *pb.Change {
+	w.t.Helper()
+	w.put("1", text)
+	w.mem["1"].Date("photos", "a.jpg", hour(h))
+	o, err := w.mem["1"].Stat(w.t.Context(), "photos", "a.jpg")
+	w.must(err)
+	return w.reported(record.Content(at("1"), o))
+}
+
 // What was changed since a snapshot of the source is not overwritten in the copies when the snapshot is back, whichever
 // command names its content: they are the only good ones. Killed after any decision, the next execution decides alike.
 func TestSourceFromASnapshot(t *testing.T) {
 	for name, tt := range map[string]struct {
 		hour   int // by the executor's clock
-		before func(*world)
-		row    string
+		before func(*mem.Store)
+		holds  string
 	}{
-		"the old command is delivered again":         {20, nil, "C4o"},
-		"within the hour":                            {9, nil, "C4o"},
-		"the copy does not say what it is a copy of": {9, func(w *world) { w.mem["2"].Rewrite("photos", "a.jpg", []byte("new")) }, "C4o"},
-		"the copy is lost":                           {20, func(w *world) { w.mem["2"].Lose("photos", "a.jpg") }, "C4o"},
+		"the old command is delivered again": {20, func(*mem.Store) {}, "new"},
+		"within the hour":                    {9, func(*mem.Store) {}, "new"},
+		"the copy does not say of what it is one": {9, func(s *mem.Store) {
+			s.Rewrite("photos", "a.jpg", []byte("new"))
+		}, "new"},
+		"the copy is lost": {20, func(s *mem.Store) { s.Lose("photos", "a.jpg") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -192,13 +208,7 @@ func TestSourceFromASnapshot(t *testing.T) {
 			w.mustRun(first)
 			w.mustRun(command(w.added("1", "new"))).ends("C4", "copied", done, 1, 1)
 			w.snapshot("old")
-			want := "new"
-			if tt.before != nil {
-				tt.before(w)
-			}
-			if name == "the copy is lost" {
-				want = ""
-			}
+			tt.before(w.mem["2"])
 			w.now = hour(tt.hour)
 			for waits := range intervals {
 				if _, err := w.run(first, waits); retry.ClassOf(err) != retry.ClassWait {
@@ -208,17 +218,17 @@ func TestSourceFromASnapshot(t *testing.T) {
 			for range 2 { // killed before its result was published
 				got, err := w.crash(first, len(intervals))
 				w.must(err)
-				got.ends(tt.row, "copy-differs", handedOn, 0, 1)
+				got.ends("C4o", "copy-differs", handedOn, 0, 1)
 				if got.tasks[schemas.FixityHigh][0].GetStore() != "1" {
 					t.Errorf("checked is %v", got.tasks)
 				}
 			}
-			w.holds("2", want)
+			w.holds("2", tt.holds)
 			w.journal.err = errors.New("ClickHouse is away")
 			if _, err := w.run(first, 0); retry.ClassOf(err) != retry.ClassUnavailable {
 				t.Errorf("without the records: %v", err)
 			}
-			w.holds("2", want)
+			w.holds("2", tt.holds)
 		})
 	}
 }
@@ -273,11 +283,7 @@ func TestNewerContentAtTheDestination(t *testing.T) {
 			w.must(err)
 			got.ends("C4o", "copy-differs", nothing, 0, 0)
 			w.holds("2", "newer")
-			w.mem["1"].Date("photos", "a.jpg", hour(12))
-			newest := record.Content(at("1"), w.put("1", "newest"))
-			newest.Time = stamp(12)
-			w.mem["1"].Date("photos", "a.jpg", hour(12))
-			w.mustRun(command(w.reported(newest))).ends("C4", "copied", done, 1, 1)
+			w.mustRun(command(w.addedAt(12, "newest"))).ends("C4", "copied", done, 1, 1)
 			w.holds("2", "newest")
 		})
 	}
@@ -321,11 +327,46 @@ func TestRestoredCopyOutlivesItsSource(t *testing.T) {
 	gone := w.reported(record.Delete(at("1"), w.remove("1")))
 	w.mustRun(command(gone)).ends("C7d", "kept-newer", nothing, 0, 0)
 	w.holds("2", "hello")
-	_, err = w.mem["1"].Put(t.Context(), "photos", "a.jpg", strings.NewReader("later"), storage.PutOptions{Size: 5})
-	w.must(err)
-	w.mem["1"].Date("photos", "a.jpg", hour(12))
-	o12, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
-	w.must(err)
-	w.mustRun(command(w.reported(record.Content(at("1"), o12)))).ends("C4", "copied", done, 1, 1)
+	w.mustRun(command(w.addedAt(12, "later"))).ends("C4", "copied", done, 1, 1)
 	w.holds("2", "later")
+}
+
+// The source goes back to each of its contents, or to a deleted one, and all commands are delivered again, in any order:
+// the copy never becomes older.
+func TestCommandsOverASourceThatGoesBack(t *testing.T) {
+	texts := []string{"0", "1", "2", "3"}
+	for back, text := range texts {
+		for last := range texts { // what was copied before
+			for order := range 24 {
+				w := newWorld(t)
+				var commands []*pb.DuplicationCommand
+				for i, text := range texts {
+					c := command(w.addedAt(i+1, text))
+					if commands = append(commands, c); i == last {
+						w.mustRun(c)
+					}
+				}
+				if last == 3 && order%2 == 1 { // deleted, and not carried out yet
+					gone := record.Delete(at("1"), w.remove("1"))
+					gone.Time = stamp(6)
+					w.reported(gone)
+				}
+				w.put("1", text)
+				w.mem["1"].Date("photos", "a.jpg", hour(back+1))
+				w.now = hour(20)
+				for n, rest := order, slices.Clone(commands); len(rest) > 0; n /= 4 {
+					i := n % len(rest)
+					if _, err := w.run(rest[i], len(intervals)); err != nil {
+						t.Fatal(err)
+					}
+					rest = slices.Delete(rest, i, i+1)
+				}
+				want := texts[last]
+				if back == 3 && !(last == 3 && order%2 == 1) {
+					want = "3"
+				}
+				w.holds("2", want)
+			}
+		}
+	}
 }

@@ -68,7 +68,8 @@ func TestStoreGetsLocationOfTheSource(t *testing.T) {
 			one := &serviced{Faulty: w.faulty["1"], kind: tt.kind, locate: tt.locate}
 			two := &serviced{Faulty: w.faulty["2"], kind: "s3"}
 			var err error
-			w.executor, err = New(Config{Now: w.time, WaitIntervals: intervals}, servicedStores{"1": one, "2": two}, w, w.journal)
+			w.executor, err = New(Config{Now: w.time, WaitIntervals: intervals},
+				servicedStores{"1": one, "2": two}, w, w.journal)
 			w.must(err)
 			c := command(w.added("1", tt.text))
 			w.mustRun(c).ends("C5", "copied", done, 1, 1)

@@ -275,7 +275,8 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 		return "copies an old change without the records"
 	case !repair && isLive(from) && contentOf(from).compare(s.Source) == digest.Disagree:
 		return "copies older content than the newest on record"
-	case !repair && over && from.GetState() != 0 && isLive(to) && to.GetSourceTime() == nil && !unreported(to) &&
+	case !repair && over && from.GetState() != 0 && isLive(to) && to.GetSourceTime() == nil &&
+		to.GetOrigin() == pb.Origin_ORIGIN_UNSPECIFIED &&
 		contentOf(to).matches(s.Destination) && to.GetTime().AsTime().After(s.Source.Object.Modified) &&
 		to.GetTime().AsTime().After(from.GetTime().AsTime()):
 		return "overwrites what a client has written to the destination since"
