@@ -130,8 +130,6 @@ type Entry struct {
 	Key func(Body) string
 	// KeyDoc names the parts of the key.
 	KeyDoc string
-	// LogAppendTime reports that the broker sets the timestamps of records.
-	LogAppendTime bool
 	// FixedPartitions reports that partitions must never be added.
 	FixedPartitions bool
 }
@@ -179,7 +177,8 @@ type itemBody interface {
 
 func itemKey[B itemBody](b B) string { return ItemKey(b.GetAccount(), b.GetSpace(), b.GetItem()) }
 
-// Catalogue returns the entries of all topics, including delay lanes with the given names.
+// Catalogue returns the entries of all topics, including delay lanes with the given names. The brokers date the records
+// of all of them: the time of a record is never a producer's.
 func Catalogue(lanes ...string) []Entry {
 	roles := func(r ...Role) []Role { return r }
 	change := func() *pb.Change { return new(pb.Change) }
@@ -187,7 +186,6 @@ func Catalogue(lanes ...string) []Entry {
 	task := func() *pb.FixityTask { return new(pb.FixityTask) }
 	const item = "account/space/item"
 	fixed := func(e Entry) Entry { e.FixedPartitions = true; return e }
-	appendTime := func(e Entry) Entry { e.LogAppendTime = true; return e }
 	class := func(c Class, e Entry) Entry { e.Class = c; return e }
 	entries := []Entry{
 		entry(Changes, Keep, change, item, itemKey[*pb.Change],
@@ -219,20 +217,18 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleSweeper), roles(RoleSink)),
 		entry(Jobs, Trim, func() *pb.Job { return new(pb.Job) }, "job", (*pb.Job).GetName,
 			roles(RoleSweeper), roles(RoleSink)),
-		// A revision takes effect at the timestamp of its record, so the broker sets the timestamp.
-		appendTime(fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account",
-			(*pb.Policy).GetAccount, roles(RoleAPI), roles(RoleSink)))),
-		appendTime(fixed(entry(Accounts, Keep, func() *pb.Account { return new(pb.Account) }, "account",
-			(*pb.Account).GetAccount, roles(RoleAPI), roles(RoleSink)))),
+		fixed(entry(Policies, Keep, func() *pb.Policy { return new(pb.Policy) }, "account",
+			(*pb.Policy).GetAccount, roles(RoleAPI), roles(RoleSink))),
+		fixed(entry(Accounts, Keep, func() *pb.Account { return new(pb.Account) }, "account",
+			(*pb.Account).GetAccount, roles(RoleAPI), roles(RoleSink))),
 		fixed(entry(Controls, Compact, func() *pb.Control { return new(pb.Control) }, "role/store/account/sweep",
 			func(c *pb.Control) string { return Key(c.GetRole(), c.GetStore(), c.GetAccount(), c.GetSweep()) },
 			roles(RoleAPI), nil)),
 		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/split",
 			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetSplit()) },
 			roles(RoleSweeper, RoleCopier, RoleDeleter), nil)),
-		// The removal of a space takes effect at the timestamp of its record, so the broker sets the timestamp.
-		appendTime(entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
-			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink))),
+		entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
+			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink)),
 		raw(Dead, Keep, append(WaitingRoles(), RoleDelayer, RoleSink, RoleState), roles(RoleSink)),
 	}
 	entries = append(entries, backlogs()...)
@@ -240,7 +236,7 @@ func Catalogue(lanes ...string) []Entry {
 		entries = append(entries, returning(role)...)
 	}
 	for _, lane := range lanes {
-		entries = append(entries, appendTime(raw(Delay(lane), Trim, append(WaitingRoles(), RoleDelayer), roles(RoleDelayer))))
+		entries = append(entries, raw(Delay(lane), Trim, append(WaitingRoles(), RoleDelayer), roles(RoleDelayer)))
 	}
 	return entries
 }

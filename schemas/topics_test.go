@@ -101,7 +101,8 @@ func TestLookup(t *testing.T) {
 func TestTopicsDocument(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("# Topics\n\nGenerated from the catalogue in `schemas/topics.go` by `go test ./schemas -update`.\n" +
-		"In Kafka, the names have the configured prefix.\n\n" +
+		"In Kafka, the names have the configured prefix, and the brokers date all records\n" +
+		"(`message.timestamp.type=LogAppendTime`).\n\n" +
 		"| topic | message | key | cleanup | written by | read by | |\n|---|---|---|---|---|---|---|\n")
 	for _, e := range schemas.Catalogue("*") {
 		message, notes := "any", []string{}
@@ -110,9 +111,6 @@ func TestTopicsDocument(t *testing.T) {
 		}
 		if e.FixedPartitions {
 			notes = append(notes, "partitions are never added")
-		}
-		if e.LogAppendTime {
-			notes = append(notes, "LogAppendTime")
 		}
 		if lag := e.CompactionLag(); lag > 0 {
 			notes = append(notes, fmt.Sprintf("no compaction for %d days", lag/(24*time.Hour)))

@@ -52,7 +52,7 @@ func makeDeadState(ctx context.Context, dir string, n int) (err error) {
 		return err
 	}
 	err = os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("log: {level: warn}\n"), 0o644)
-	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 2}`), 0o644))
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 3}`), 0o644))
 }
 
 // refuse makes a planner produce dead letters of n changes.

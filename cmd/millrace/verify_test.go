@@ -114,7 +114,7 @@ func makeStored(ctx context.Context, dir, binary string, n int) (err error) {
 	stop()
 	err = errors.Join(err, g.Wait(),
 		os.WriteFile(filepath.Join(dir, "config.yaml"), []byte("log: {level: warn}\n"), 0o644))
-	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 2}`), 0o644))
+	return errors.Join(err, os.WriteFile(filepath.Join(dir, "state.json"), []byte(`{"version": 3}`), 0o644))
 }
 
 // publishChanges publishes n changes.

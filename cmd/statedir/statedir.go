@@ -27,7 +27,7 @@ import (
 )
 
 // version is the version of the state directory. Directories of other versions are refused.
-const version = 2
+const version = 3
 
 // engineGrace is the time that ClickHouse has to stop before it is killed.
 const engineGrace = 2 * time.Second

@@ -74,7 +74,7 @@ func TestUnlockedWhileAProcessStarts(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for name, tt := range map[string]struct{ file, content, want string }{
 		"other contents":  {"letter.txt", "Dear", "holds letter.txt but no state.json"},
-		"earlier version": {versionFile, `{"version":1}`, "has version 1, this millrace reads version 2: use the millrace"},
+		"earlier version": {versionFile, `{"version":1}`, "has version 1, this millrace reads version 3: use the millrace"},
 		"later version":   {versionFile, `{"version":7}`, "has version 7"},
 		"damaged":         {versionFile, "{", "is not readable"},
 	} {

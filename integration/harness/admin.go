@@ -320,9 +320,9 @@ func (c *Cluster) CreateTopics(t testing.TB, cfg client.Config, partitions int32
 			if e.Topic == schemas.Dead {
 				most = 64 << 20
 			}
-			settings := map[string]*string{"max.message.bytes": kadm.StringPtr(strconv.Itoa(most))}
-			if e.LogAppendTime {
-				settings["message.timestamp.type"] = kadm.StringPtr("LogAppendTime")
+			settings := map[string]*string{
+				"max.message.bytes":      kadm.StringPtr(strconv.Itoa(most)),
+				"message.timestamp.type": kadm.StringPtr("LogAppendTime"),
 			}
 			// The client retries a request if the response is lost, so the first attempt may have created the topic.
 			_, err := adm.CreateTopic(t.Context(), partitions, -1, settings, cfg.Prefix+string(e.Topic))

@@ -21,7 +21,8 @@ import (
 const (
 	delayerPoll = 1000
 	// delayerSlack is the longest time that a record stays in its lane beyond the lane's delay, instead of going to
-	// another lane. Clocks of machines differ by about that much.
+	// another lane, and the shortest time that one stays in a lane that is not due. Clocks of machines differ by about
+	// that much.
 	delayerSlack = time.Second
 	// moveTimeout is how long the brokers may refuse a record until it goes to a lane. All other records that are
 	// ready wait meanwhile.
@@ -175,26 +176,19 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	return max(wait, 0), ok
 }
 
-// fromFuture reports whether a record of a configured lane has a timestamp too far in the future to be right. Such a
-// record is written to the end of its lane with the current time: readAt, which would bound its wait, is lost in a
-// restart.
-func (d *Delayer) fromFuture(rec waitingRecord) bool {
-	return d.delays[rec.Topic] > 0 && rec.Timestamp.After(rec.readAt.Add(core.MaxClockSkew)) &&
-		core.CheckSize(rec.Record) == nil
-}
-
-// readyAt returns when a record may leave its lane. Since its timestamp may be wrong, the record stays no longer
-// than the lane's delay from when it was read.
+// readyAt returns when a record may leave its lane. The clock of the broker that has dated it may be wrong. If it is
+// ahead, the record stays no longer than the lane's delay from when it was read. If it is behind, the record stays for
+// delayerSlack if it is not due: otherwise it would go from lane to lane without end.
 func (d *Delayer) readyAt(rec waitingRecord) time.Time {
-	if d.fromFuture(rec) {
-		return rec.readAt
-	}
 	stamp := rec.Timestamp
 	if stamp.After(rec.readAt) {
 		stamp = rec.readAt
 	}
-	at := stamp.Add(d.delays[rec.Topic])
-	if due := core.ParseRetryHeaders(rec.Headers).Due; due.After(at) && due.Sub(at) <= delayerSlack {
+	at, due := stamp.Add(d.delays[rec.Topic]), core.ParseRetryHeaders(rec.Headers).Due
+	if least := rec.readAt.Add(delayerSlack); due.After(rec.readAt) && at.Before(least) {
+		at = least
+	}
+	if due.After(at) && due.Sub(at) <= delayerSlack {
 		return due
 	}
 	return at
@@ -263,11 +257,7 @@ func (d *Delayer) due(now time.Time) (out []*kgo.Record, moved map[core.Partitio
 			if rec.Attrs.IsControl() { // not moved
 				continue
 			}
-			to := d.destination(rec.Record, now)
-			if d.fromFuture(rec) {
-				to = core.ResetRecord(rec.Record)
-			}
-			out = append(out, to)
+			out = append(out, d.destination(rec.Record, now))
 		}
 	}
 	return out, moved

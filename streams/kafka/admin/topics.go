@@ -253,9 +253,7 @@ func (e *ensurer) request(name string, entry schemas.Entry) kmsg.CreateTopicsReq
 		set(retentionMS, "-1")
 		set(retentionBytes, "-1")
 	}
-	if entry.LogAppendTime {
-		set(timestampType, logAppendTime)
-	}
+	set(timestampType, logAppendTime)
 	if lag := entry.CompactionLag(); lag > 0 {
 		set(compactionLag, strconv.FormatInt(lag.Milliseconds(), 10))
 	}
@@ -365,7 +363,7 @@ func (e *ensurer) mismatches(entry schemas.Entry, partitions int, c kadm.Resourc
 	}
 	least(maxBytes, int(client.MaxBatch(entry.Topic)), "")
 	least(compactionLag, int(entry.CompactionLag().Milliseconds()), "")
-	if v, _ := setting(c, timestampType); entry.LogAppendTime && v != logAppendTime {
+	if v, _ := setting(c, timestampType); v != logAppendTime {
 		add("%s is %s, want %s: the brokers date its records", timestampType, v, logAppendTime)
 	}
 	least(minInSync, e.o.MinInSync, " (kafka.min_insync): raise it with kafka-configs.sh, or correct the configuration")

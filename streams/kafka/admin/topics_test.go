@@ -66,18 +66,21 @@ func TestEnsureTopicsDifferences(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
 		forever := func(more map[string]string) map[string]string {
 			m := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1",
-				"max.message.bytes": "4000000"}
+				"max.message.bytes": "4000000", "message.timestamp.type": "LogAppendTime"}
 			maps.Copy(m, more)
 			return m
 		}
 		b.MakeTopic(schemas.Changes, 2, forever(map[string]string{"cleanup.policy": "compact"}))
 		b.MakeTopic(schemas.FixityHigh, 2, forever(map[string]string{"retention.ms": "86400000"}))
-		b.MakeTopic(schemas.Admin, 2, forever(map[string]string{"retention.ms": "86400000"})) // set by an operator
-		b.MakeTopic(schemas.Reports, 2, map[string]string{"max.message.bytes": "4000000"})
+		b.MakeTopic(schemas.Admin, 2, forever(map[string]string{"retention.ms": "86400000", // set by an operator
+			"message.timestamp.type": "CreateTime"}))
+		b.MakeTopic(schemas.Reports, 2, map[string]string{
+			"max.message.bytes": "4000000", "message.timestamp.type": "LogAppendTime"})
 		b.MakeTopic(schemas.Incidents, 2, forever(nil))
 		b.MakeTopic(schemas.Deletions, 7, forever(nil))
 		b.MakeTopic(schemas.DuplicationResults, 3, forever(nil))
-		b.MakeTopic(schemas.Delay("5m"), 2, forever(map[string]string{"max.message.bytes": "1000"}))
+		b.MakeTopic(schemas.Delay("5m"), 2, forever(map[string]string{"max.message.bytes": "1000",
+			"message.timestamp.type": "CreateTime"}))
 		err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2})
 		if err == nil {
 			t.Fatal("no error")
@@ -194,7 +197,7 @@ func TestLag(t *testing.T) {
 	})
 }
 
-// The broker sets the timestamps of policies, whatever the clocks of producers say. A compacted topic that a group
+// The broker sets the timestamps of all topics, whatever the clocks of producers say. A compacted topic that a group
 // reads has a compaction lag of 14 days; a longer one of an existing topic is accepted.
 func TestTimesOfTopics(t *testing.T) {
 	t.Parallel()
@@ -203,7 +206,8 @@ func TestTimesOfTopics(t *testing.T) {
 			b := kafkatest.New(t, kafkatest.Options{NoTopics: true})
 			if lag != "" {
 				b.MakeTopic(schemas.Incidents, 4, map[string]string{
-					"cleanup.policy": "compact", "max.message.bytes": "4000000", "min.compaction.lag.ms": lag})
+					"cleanup.policy": "compact", "max.message.bytes": "4000000", "min.compaction.lag.ms": lag,
+					"message.timestamp.type": "LogAppendTime"})
 			}
 			if err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2}); err != nil {
 				t.Fatal(err)
@@ -214,12 +218,14 @@ func TestTimesOfTopics(t *testing.T) {
 					t.Errorf("%s has the lag %q, want %q", topic, got, want)
 				}
 			}
-			for name, at := range map[string]time.Time{
-				"slow": time.Now().AddDate(-1, 0, 0), "fast": time.Now().AddDate(1, 0, 0)} {
-				b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")}, Timestamp: at})
-				all := b.Read(schemas.Policies)
-				if got := all[len(all)-1].Timestamp; time.Since(got) < 0 || time.Since(got) > time.Minute {
-					t.Errorf("a %s writer's record is dated %v, want %v", name, got, time.Now())
+			for _, e := range schemas.Catalogue(b.Config().LaneNames()...) {
+				for name, at := range map[string]time.Time{
+					"slow": time.Now().AddDate(-1, 0, 0), "fast": time.Now().AddDate(1, 0, 0)} {
+					b.Write(kafkatest.Record{Record: schemas.Record{Topic: e.Topic, Key: []byte("acme")}, Timestamp: at})
+					all := b.Read(e.Topic)
+					if got := all[len(all)-1].Timestamp; time.Since(got) < 0 || time.Since(got) > time.Minute {
+						t.Errorf("%s: a %s writer's record is dated %v, want %v", e.Topic, name, got, time.Now())
+					}
 				}
 			}
 		})
@@ -243,7 +249,7 @@ func TestUnequalPartitions(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Partitions: 2})
 				b.MakeTopic(schemas.Admin, 3, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
-					"max.message.bytes": "4000000"})
+					"max.message.bytes": "4000000", "message.timestamp.type": "LogAppendTime"})
 				err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2, Roles: tt.roles})
 				if refused := err != nil && strings.Contains(err.Error(),
 					"millrace.admin: has 3 partitions, but millrace.fixity.results has 2"); refused != tt.refused {

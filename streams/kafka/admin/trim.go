@@ -12,7 +12,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
@@ -32,18 +31,12 @@ type Trimmer struct {
 	blocked    map[trimBlock]bool // at the last Trim
 }
 
-// A trimBlock is a reason why a topic could not be trimmed. Without a group it is a warning about a topic that
-// was trimmed.
+// A trimBlock is a reason why a topic could not be trimmed.
 type trimBlock struct {
 	group, topic string
 	// ahead: the group has committed an offset beyond the log end. Otherwise it has committed nothing.
 	ahead bool
 }
-
-const (
-	// futureScanTimeout bounds the time in which one Trim reads the records after one with a timestamp of the future.
-	futureScanTimeout = 30 * time.Second
-)
 
 // NewTrimmer returns a Trimmer that uses a. The caller still has to close a.
 func NewTrimmer(a *Admin, keep time.Duration) *Trimmer {
@@ -70,7 +63,6 @@ type trimState struct {
 	// commits holds offsets by group and partition. A group is absent if its commits are unknown.
 	commits                map[string]map[int32]int64
 	starts, ends, keptFrom map[int32]int64 // keptFrom: first offset that is not older than keep
-	future                 map[int32]bool  // partitions in which the record at keptFrom has a timestamp of the future
 	heldFrom               map[int32]int64 // first offset that a reader without a group needs
 	heldUnknown            bool            // heldFrom could not be read
 }
@@ -121,10 +113,6 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 	)
 	for _, l := range states {
 		from[l.name] = l.starts
-		if len(l.future) > 0 {
-			blocked[trimBlock{topic: l.name}] = true
-			errs = append(errs, t.passFutureRecords(ctx, l))
-		}
 		for id, start := range l.starts {
 			to, blocks := l.trimOffset(id)
 			for _, b := range blocks {
@@ -158,68 +146,19 @@ func (t *Trimmer) Trim(ctx context.Context) (removed map[schemas.Topic]int64, er
 	return removed, errors.Join(errs...)
 }
 
-// passFutureRecords sets keptFrom of partitions in which it is a record with a timestamp of the future. The clock
-// of its writer was wrong, and it is at least as old as the records after it. So keptFrom moves after the last
-// record that is older than keep. The scan of a partition ends at the first record that is neither; without any
-// older record keptFrom stays.
-func (t *Trimmer) passFutureRecords(ctx context.Context, l *trimState) error {
-	now := time.Now()
-	after := map[int32]core.Range{}
-	for id := range l.future {
-		free := *l
-		free.keptFrom = l.ends
-		if to, _ := free.trimOffset(id); to > l.keptFrom[id] {
-			after[id] = core.Range{From: l.keptFrom[id], To: to}
-		}
-	}
-	if len(after) == 0 {
-		return nil
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, futureScanTimeout, errScanDone)
-	defer cancel()
-	kept := map[int32]bool{}
-	err := core.Scan(ctx, t.admin.cfg, l.name, after, func(rec *kgo.Record, _ uint32) error {
-		id := rec.Partition
-		if kept[id] {
-			return nil
-		}
-		switch {
-		case !rec.Timestamp.After(now.Add(-t.keep)):
-			l.keptFrom[id] = rec.Offset + 1
-		case !rec.Timestamp.After(now.Add(core.MaxClockSkew)):
-			kept[id] = true
-		}
-		if len(kept) == len(after) {
-			return errScanDone
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, errScanDone) {
-		return fmt.Errorf("read after records with future timestamps: %w", err)
-	}
-	return nil
-}
-
-// errScanDone ends a scan that has read enough.
-var errScanDone = errors.New("scan done")
-
 // report logs topics that cannot be trimmed, and those that can be trimmed again. Each change is logged once.
 func (t *Trimmer) report(states map[string]*trimState, now map[trimBlock]bool) {
 	for b := range t.blocked {
 		l := states[b.topic]
-		if l == nil || b.group != "" && l.commits[b.group] == nil || len(l.keptFrom) == 0 { // unknown this time
+		if l == nil || l.commits[b.group] == nil || len(l.keptFrom) == 0 { // unknown this time
 			now[b] = true
-		} else if !now[b] && b.group != "" {
+		} else if !now[b] {
 			t.log.Info("trim topic again", "group", b.group, "topic", b.topic)
 		}
 	}
 	for b := range now {
 		switch {
 		case t.blocked[b]:
-		case b.group == "":
-			for id := range states[b.topic].future {
-				t.log.Warn("found records with future timestamps: a clock is or was wrong", "topic", b.topic, "partition", id)
-			}
 		case b.ahead:
 			t.log.Warn("skip trimming topic: a group has committed an offset beyond its end",
 				"group", b.group, "topic", b.topic)
@@ -282,11 +221,6 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 	if len(kept) > 0 { // without names the request would be for all topics
 		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
 		fill(listed, err, "offsets by time", func(l *trimState) *map[int32]int64 { return &l.keptFrom })
-		listed.Each(func(o kadm.ListedOffset) {
-			if o.Err == nil && o.Timestamp > time.Now().Add(core.MaxClockSkew).UnixMilli() {
-				states[o.Topic].future[o.Partition] = true
-			}
-		})
 	}
 	for _, l := range states {
 		if l.passThrough {
@@ -338,7 +272,7 @@ func (t *Trimmer) topics(ctx context.Context) (map[string]*trimState, map[schema
 		if e.Cleanup != schemas.Trim || len(e.Readers) == 0 {
 			continue
 		}
-		l := &trimState{name: name, passThrough: e.Raw, commits: map[string]map[int32]int64{}, future: map[int32]bool{}}
+		l := &trimState{name: name, passThrough: e.Raw, commits: map[string]map[int32]int64{}}
 		for _, role := range e.Readers {
 			l.readers = append(l.readers, cfg.Group(role, client.ClassOf(e, role)))
 			read[role] = append(read[role], name)

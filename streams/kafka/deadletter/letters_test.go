@@ -58,6 +58,42 @@ func order() deadletter.Order {
 	return deadletter.Order{Who: "ann", Reason: "mended", From: "cli"}
 }
 
+// A letter of a role without an again topic is sent to its original topic again, and keeps Kafka's time of its first
+// record there, also if it becomes a letter again.
+func TestRedriveKeepsTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		kill(t, b, 1)
+		letter, was := b.Read(schemas.Dead)[0], b.Read(schemas.Changes)[0].Timestamp
+		for i, h := range letter.Headers {
+			if h.Key == schemas.HeaderRole {
+				letter.Headers[i].Value = []byte(schemas.RoleState)
+			}
+		}
+		b.Write(letter)
+		for range 2 {
+			time.Sleep(time.Hour)
+			l := letters(t, deadLetters(t, b), deadletter.Query{})
+			got, err := deadLetters(t, b).Redrive(t.Context(), deadletter.Query{IDs: []string{l[len(l)-1].ID}}, order())
+			if err != nil || got.Done != 1 {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			var times []time.Time
+			g := parttest.Planner(t, b, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+				times = append(times, d.Timestamp)
+				return nil, retry.Permanent(errors.New("no policy"))
+			})
+			if err := parttest.Run(t, 10*time.Second, g); err != nil {
+				t.Fatal(err)
+			}
+			if len(times) != 1 || !times[0].Equal(was) {
+				t.Errorf("handled with the times %v, want %v", times, was)
+			}
+		}
+	})
+}
+
 // A redriven letter has the original bytes, its history and no attempts. It goes to the role that failed and to
 // no other. It is not sent again without Force.
 func TestRedrive(t *testing.T) {

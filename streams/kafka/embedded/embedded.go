@@ -13,6 +13,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 )
@@ -59,7 +60,7 @@ func StartBroker(c BrokerConfig) (*Broker, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start embedded broker in %s: %w", c.Dir, err)
 	}
-	SetLogAppendTimes(cluster)
+	SetLogAppendTimes(cluster, time.Now)
 	return &Broker{cluster: cluster, addr: cluster.ListenAddrs()[0]}, nil
 }
 

@@ -9,12 +9,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// SetLogAppendTimes makes c set the timestamps of records in topics with LogAppendTime, as a real broker does; kfake
-// keeps those of the producers. Unlike with a real broker, the records of a batch keep their relative timestamps.
-func SetLogAppendTimes(c *kfake.Cluster) {
+// SetLogAppendTimes makes c set the timestamps of records in topics with LogAppendTime by clock, as a real broker does;
+// kfake keeps those of the producers. Unlike with a real broker, the records of a batch keep their relative timestamps.
+func SetLogAppendTimes(c *kfake.Cluster, clock func() time.Time) {
 	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		r := req.(*kmsg.ProduceRequest)
-		now := time.Now().UnixMilli()
+		now := clock().UnixMilli()
 		for _, t := range r.Topics {
 			if !stampsTopic(c, t) {
 				continue

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/millrace/millrace/streams/kafka/admin"
@@ -11,7 +12,8 @@ import (
 	"github.com/millrace/millrace/streams/kafka/embedded"
 )
 
-// Records of a topic with LogAppendTime have the broker's time, also after a restart. Others have the producer's time.
+// Records of a topic with LogAppendTime have the broker's time, also after a restart. A topic without
+// it has the producer's time.
 func TestRecordTimestamps(t *testing.T) {
 	dir := t.TempDir()
 	var b *embedded.Broker
@@ -25,7 +27,7 @@ func TestRecordTimestamps(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(b.Close)
-		cl, err = kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.ConsumeTopics("policies", "changes"),
+		cl, err = kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.ConsumeTopics("changes", "foreign"),
 			kgo.DisableClientMetrics())
 		if err != nil {
 			t.Fatal(err)
@@ -38,10 +40,13 @@ func TestRecordTimestamps(t *testing.T) {
 	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := kadm.NewClient(cl).CreateTopic(t.Context(), 1, 1, nil, "foreign"); err != nil {
+		t.Fatal(err)
+	}
 	begun := time.Now().Truncate(time.Millisecond)
 	written := map[string]time.Time{"slow": begun.AddDate(-1, 0, 0), "fast": begun.AddDate(1, 0, 0)}
 	for writer, at := range written {
-		for _, topic := range []string{"policies", "changes"} {
+		for _, topic := range []string{"changes", "foreign"} {
 			r := &kgo.Record{Topic: topic, Key: []byte(writer), Value: []byte("x"), Timestamp: at}
 			if err := cl.ProduceSync(t.Context(), r).FirstErr(); err != nil {
 				t.Fatal(err)
@@ -58,7 +63,7 @@ func TestRecordTimestamps(t *testing.T) {
 			fetches.EachRecord(func(r *kgo.Record) {
 				n++
 				want := written[string(r.Key)]
-				if r.Topic == "policies" {
+				if r.Topic == "changes" {
 					want = begun
 				}
 				if off := r.Timestamp.Sub(want); off < 0 || off > time.Minute {

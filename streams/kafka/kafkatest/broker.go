@@ -40,6 +40,8 @@ type Options struct {
 	Before42 bool
 	// NoTopics leaves out the topics of the catalogue.
 	NoTopics bool
+	// Behind is by how much the clock of the broker is behind.
+	Behind time.Duration
 	// Foreign lists foreign topics to create.
 	Foreign []string
 }
@@ -73,7 +75,7 @@ func New(t testing.TB, o Options) *Broker {
 	}
 	t.Cleanup(cluster.Close)
 	b.cluster = cluster
-	embedded.SetLogAppendTimes(cluster)
+	embedded.SetLogAppendTimes(cluster, func() time.Time { return time.Now().Add(-o.Behind) })
 	if !o.RealTime && !o.Loopback && !o.ShortFetches {
 		cluster.ControlKey(int16(kmsg.Fetch), waitLonger)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -72,6 +71,3 @@ func EachPartition(parts map[string][]int32, f func(Partition)) {
 		}
 	}
 }
-
-// MaxClockSkew is how far a timestamp may be ahead of the local clock. Beyond that it counts as one of the future.
-const MaxClockSkew = 10 * time.Minute

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -87,13 +88,25 @@ func (r *Router) RetryHeaders(ir *Record) *RetryHeaders {
 		h, rec := ParseRetryHeaders(ir.Raw.Headers), ir.Raw
 		if !ir.Topic.again {
 			h = RetryHeaders{
-				Topic: ir.Topic.Name, Partition: rec.Partition, Offset: rec.Offset, Timestamp: rec.Timestamp,
+				Topic: ir.Topic.Name, Partition: rec.Partition, Offset: rec.Offset, Timestamp: ir.Topic.timeOf(rec),
 				History: h.History,
 			}
 		}
 		ir.RetryHeaders = &h
 	}
 	return ir.RetryHeaders
+}
+
+// timeOf returns Kafka's time of what rec says. For a dead letter that was sent to its original topic again it is that
+// of the first record: the letter is no newer fact than it was.
+func (t *Topic) timeOf(rec *kgo.Record) time.Time {
+	if slices.ContainsFunc(rec.Headers, func(h kgo.RecordHeader) bool { return h.Key == schemas.HeaderOriginTimestamp }) {
+		h := ParseRetryHeaders(rec.Headers)
+		if h.Topic == t.Name && h.Timestamp.UnixMilli() > 0 && h.Timestamp.Before(rec.Timestamp) {
+			return h.Timestamp
+		}
+	}
+	return rec.Timestamp
 }
 
 // Origin returns the original topic of ir, or "" if no header names it.
@@ -109,7 +122,7 @@ func (r *Router) FillDelivery(ir *Record, d *schemas.Delivery) {
 	rec := ir.Raw
 	*d = schemas.Delivery{
 		Topic: ir.Topic.Name, Incarnation: ir.Incarnation, Partition: rec.Partition, Offset: rec.Offset,
-		Timestamp: rec.Timestamp, Key: rec.Key, Headers: HeadersOf(rec), Attempt: 1,
+		Timestamp: ir.Topic.timeOf(rec), Key: rec.Key, Headers: HeadersOf(rec), Attempt: 1,
 	}
 	d.From = d.Topic
 	if ir.Topic.again {

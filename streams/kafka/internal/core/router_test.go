@@ -63,6 +63,42 @@ func TestNth(t *testing.T) {
 	}
 }
 
+// A header can only date a record of its own topic earlier than Kafka does.
+func TestTimeOfRecord(t *testing.T) {
+	kafka := time.UnixMilli(1_700_000_000_000)
+	for name, tt := range map[string]struct {
+		topic, stamp string
+		want         int64
+	}{
+		"no header":                   {"", "", 1_700_000_000_000},
+		"sent again":                  {"changes", "1600000000000", 1_600_000_000_000},
+		"later than the record":       {"changes", "1800000000000", 1_700_000_000_000},
+		"a letter, of another record": {"policies", "1600000000000", 1_700_000_000_000},
+		"no topic":                    {"", "1600000000000", 1_700_000_000_000},
+		"no number":                   {"changes", "yesterday", 1_700_000_000_000},
+		"before all time":             {"changes", "-9223372036854775808", 1_700_000_000_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rec := &kgo.Record{Timestamp: kafka}
+			for key, v := range map[string]string{
+				schemas.HeaderOriginTopic: tt.topic, schemas.HeaderOriginTimestamp: tt.stamp} {
+				if v != "" {
+					rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: key, Value: []byte(v)})
+				}
+			}
+			var d schemas.Delivery
+			r := NewRouter(client.Config{}, schemas.RoleState, 0)
+			ir := &Record{Raw: rec, Topic: NewTopic(client.Config{}, "changes")}
+			if r.FillDelivery(ir, &d); d.Timestamp.UnixMilli() != tt.want {
+				t.Errorf("got %v", d.Timestamp)
+			}
+			if h := r.RetryHeaders(ir); !h.Timestamp.Equal(d.Timestamp) {
+				t.Errorf("its letter would have %v", h.Timestamp)
+			}
+		})
+	}
+}
+
 func TestAfter(t *testing.T) {
 	now := time.UnixMilli(1_700_000_000_000).UTC()
 	err := errors.New("reset")
