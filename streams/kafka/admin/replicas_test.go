@@ -60,7 +60,8 @@ func TestTopicsWithFewReplicas(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{NoTopics: true, Partitions: 2})
 				b.MakeTopic(schemas.Changes, 2, map[string]string{"retention.ms": "-1", "retention.bytes": "-1",
-					"max.message.bytes": "4000000", "min.insync.replicas": tt.setting})
+					"max.message.bytes": "4000000", "min.insync.replicas": tt.setting,
+					"message.timestamp.type": "LogAppendTime"})
 				// The first call makes the other topics.
 				_ = admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2, MinInSync: tt.o.MinInSync})
 				cfg, lines := b.Config(), new(logtest.Lines)
