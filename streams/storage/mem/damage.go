@@ -2,6 +2,7 @@ package mem
 
 import (
 	"bytes"
+	"maps"
 	"slices"
 	"time"
 
@@ -62,6 +63,26 @@ func (s *Store) Date(space, id string, modified time.Time) bool {
 		it.object.Modified = modified
 		sp.items[id], sp.lastTimes[id] = it, modified
 	})
+}
+
+// Snapshot records what the store holds but its marker. restore brings it back, as often as it is called. Versions that
+// were given since are not given again.
+func (s *Store) Snapshot() (restore func()) {
+	copyOf := func(of map[string]*spaceItems) map[string]*spaceItems {
+		all := maps.Clone(of)
+		for name, sp := range all {
+			all[name] = &spaceItems{cloneSpace(sp.info), maps.Clone(sp.items), slices.Clone(sp.order), maps.Clone(sp.lastTimes)}
+		}
+		return all
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	spaces, kept := copyOf(s.spaces), slices.Clone(s.kept)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.spaces, s.kept = copyOf(spaces), slices.Clone(kept)
+	}
 }
 
 // damage calls f with a copy of the item, holding s.mu.

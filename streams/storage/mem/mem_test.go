@@ -134,6 +134,43 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// A snapshot comes back with its versions and times, twice, and what is written then has a version of its own.
+func TestSnapshot(t *testing.T) {
+	ctx := t.Context()
+	s := open(t, mem.Config{ID: "1"})
+	put := func(text string) storage.Object {
+		t.Helper()
+		o, err := s.Put(ctx, "s", "a", strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	if err := s.CreateSpace(ctx, storage.Space{Name: "s"}); err != nil {
+		t.Fatal(err)
+	}
+	was := put("old")
+	restore := s.Snapshot()
+	for range 2 {
+		newer := put("newer")
+		if _, err := s.Delete(ctx, "s", "a", storage.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		restore()
+		o, err := s.Stat(ctx, "s", "a")
+		if err != nil || o.Version != was.Version || !o.Modified.Equal(was.Modified) {
+			t.Errorf("after restore: got %+v, %v, want %+v", o, err, was)
+		}
+		if kept := s.AllKept(); len(kept) != 0 {
+			t.Errorf("after restore: kept are %v, which the snapshot has not", kept)
+		}
+		if again := put("again"); again.Version == newer.Version {
+			t.Errorf("version %s was given before", again.Version)
+		}
+		restore()
+	}
+}
+
 func TestNew(t *testing.T) {
 	for name, cfg := range map[string]mem.Config{"no id": {}, "bad digest": {ID: "1", Digests: []string{"crc"}}} {
 		if _, err := mem.New(cfg); err == nil {
