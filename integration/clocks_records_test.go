@@ -1,0 +1,143 @@
+package integration
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/streams/digest"
+)
+
+// A fact is one record of a Change in Kafka's log.
+type fact struct {
+	*pb.Change
+	effective time.Time // the earlier of the reported time and Kafka's time of the first record of the id
+	offset    int64
+}
+
+// rank returns that of a fact among those of one time: a correction loses ties.
+func (f fact) rank() int {
+	if f.GetOrigin() == pb.Origin_ORIGIN_FIXITY {
+		return 0
+	}
+	return 1
+}
+
+func (f fact) isDelete() bool { return f.GetOp() == pb.Op_OP_DELETE }
+
+func (f fact) isContent() bool {
+	switch f.GetOp() {
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
+		return true
+	}
+	return false
+}
+
+// compare compares two facts by what is newest.
+func (f fact) compare(g fact) int {
+	return cmp.Or(f.effective.Compare(g.effective), cmp.Compare(f.rank(), g.rank()), cmp.Compare(f.offset, g.offset))
+}
+
+// factsOf returns the Changes of a log that are about a copy, in Kafka's order.
+func factsOf(log []*schemas.Delivery, at schemas.Copy) (all []fact) {
+	first := map[string]time.Time{}
+	for _, d := range log {
+		c, ok := d.Body.(*pb.Change)
+		if !ok || schemas.CopyOf(c) != at {
+			continue
+		}
+		if _, again := first[c.GetId()]; !again {
+			first[c.GetId()] = d.Timestamp
+		}
+		f := fact{Change: c, effective: c.GetTime().AsTime(), offset: d.Offset}
+		if by := first[c.GetId()]; by.Before(f.effective) {
+			f.effective = by
+		}
+		all = append(all, f)
+	}
+	return all
+}
+
+// newestOf returns the newest fact of which is says so; false if there is none.
+func newestOf(facts []fact, is func(fact) bool) (fact, bool) {
+	facts = slices.DeleteFunc(slices.Clone(facts), func(f fact) bool { return !is(f) })
+	if len(facts) == 0 {
+		return fact{}, false
+	}
+	return slices.MaxFunc(facts, fact.compare), true
+}
+
+// fold returns the record of a copy that follows from a log: what tables and fresh reads say by the rules of
+// docs/clocks.md, but for properties.
+func fold(log []*schemas.Delivery, at schemas.Copy) *pb.CopyRecord {
+	facts := factsOf(log, at)
+	written, isWritten := newestOf(facts, fact.isContent)
+	gone, isGone := newestOf(facts, fact.isDelete)
+	m := clickhousetest.NoRecord()
+	if isWritten {
+		m = clickhousetest.RecordOf(written.Change)
+		m.Digests, m.Provenance = digestsOn(facts, written.GetId())
+		m.Time = timestamppb.New(written.effective)
+	}
+	if isGone && (!isWritten || gone.compare(written) > 0) {
+		if !isWritten {
+			m = &pb.Record{SizeUnknown: true}
+		}
+		m.State, m.Time, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, timestamppb.New(gone.effective),
+			gone.GetId(), gone.GetOrigin()
+	}
+	r := &pb.CopyRecord{Manifest: m, Audit: clickhousetest.EvidenceOf(m)}
+	setChecks(r, log, at)
+	return r
+}
+
+// digestsOn merges the digests of all records of one id; verified before claimed.
+func digestsOn(facts []fact, id string) (digest.Set, pb.Provenance) {
+	for _, p := range []pb.Provenance{pb.Provenance_PROVENANCE_VERIFIED, pb.Provenance_PROVENANCE_CLAIMED} {
+		all := digest.Set{}
+		for _, f := range facts {
+			if f.GetId() != id || f.GetProvenance() != p {
+				continue
+			}
+			for alg, d := range f.GetDigests() {
+				all[alg] = d
+			}
+		}
+		if len(all) > 0 {
+			return all, p
+		}
+	}
+	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+}
+
+// setChecks sets what the checks of a copy say.
+func setChecks(r *pb.CopyRecord, log []*schemas.Delivery, at schemas.Copy) {
+	for _, d := range log {
+		f, ok := d.Body.(*pb.FixityResult)
+		if !ok || schemas.CopyOf(f) != at {
+			continue
+		}
+		started := clickhousetest.Millis(f.GetStarted())
+		if r.LastAttempt.AsTime().Before(started.AsTime()) {
+			r.LastAttempt = started
+		}
+		if f.GetVerdict() == pb.Verdict_VERDICT_PASS && r.LastPass.AsTime().Before(started.AsTime()) &&
+			digest.Set(r.Manifest.GetDigests()).Compare(f.GetContent().GetDigests()) == digest.Agree {
+			r.LastPass = started
+		}
+	}
+}
+
+// Fresh returns records that have all of the log.
+func (w *clockWorld) Fresh(_ context.Context, copies []schemas.Copy) (all []*pb.CopyRecord, _ error) {
+	for _, c := range copies {
+		all = append(all, fold(w.log, c))
+	}
+	return all, nil
+}

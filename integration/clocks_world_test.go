@@ -1,0 +1,592 @@
+package integration
+
+import (
+	"cmp"
+	"context"
+	"crypto/md5"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
+	"github.com/millrace/millrace/streams/brake/braketest"
+	"github.com/millrace/millrace/streams/deletion"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/ingest/hint"
+	planning "github.com/millrace/millrace/streams/plan"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/steward"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/record"
+	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/pairs"
+	"github.com/millrace/millrace/streams/sweep/reconcile"
+)
+
+// A clockWorld is an account with a source, store 1, and its copies in stores 2 and 3, and all processes that handle one
+// item of it. Each process and each store has a clock of its own; Kafka's is now.
+//
+// Each call of a processor is one of a new process, in a bubble of fake time that begins at the time of its clock. So a
+// clock may show any time, and step both ways between two calls.
+type clockWorld struct {
+	t     *testing.T
+	now   time.Time                // Kafka's clock, which never goes back
+	began time.Time                // of the bubble that runs, by the clock of its process; zero: none does
+	skew  map[string]time.Duration // how far each clock is ahead of Kafka's, by its name
+
+	stores    map[string]*mem.Store
+	rules     policy.Rules
+	log       []*schemas.Delivery // all records of Kafka, in order
+	open      []*waiting          // those that are not handled
+	done      []*schemas.Delivery // those that are, but may be delivered again
+	incidents map[string]*pb.Incident
+	deletes   *braketest.Topic
+	rewrites  *braketest.Topic
+	direct    []schemas.Message // published by a processor itself, in the call that runs
+	previous  map[string][]byte // cursors of the last reconcile rounds, by store
+	checker   string            // which checker handles tasks: "checker A" or "checker B"
+	rounds    int
+	broken    []string // promises that do not hold
+}
+
+// A waiting is a delivery that waits for its handler until it is due.
+type waiting struct {
+	*schemas.Delivery
+	due time.Time
+}
+
+const (
+	clockSpace, clockItem = "s", "a"
+	settled               = 10 * time.Minute // fixity.settle and reconcile.settle of a clockWorld
+)
+
+// clockNames are the clocks of a clockWorld but Kafka's.
+var clockNames = []string{"planner", "copier", "deleter", "checker A", "checker B", "steward", "sweeper", "ingester",
+	"store 1", "store 2", "store 3"}
+
+// newClockWorld returns a world with empty stores. Store 3 keeps whole seconds.
+func newClockWorld(t *testing.T) *clockWorld {
+	t.Helper()
+	w := &clockWorld{t: t, now: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), skew: map[string]time.Duration{},
+		stores: map[string]*mem.Store{}, incidents: map[string]*pb.Incident{}, previous: map[string][]byte{},
+		deletes: braketest.New(brake.Deletes), rewrites: braketest.New(brake.Rewrites), checker: "checker A"}
+	w.rules = policy.Rules{Revision: 3, Deletes: policy.Propagate, Since: w.now.AddDate(-10, 0, 0),
+		Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "1", Destination: "3"}}}
+	for _, topic := range []*braketest.Topic{w.deletes, w.rewrites} {
+		topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 1000}
+		topic.Fail = func(m schemas.Message) error {
+			if _, ok := m.Body.(*pb.Checkpoint); !ok {
+				w.direct = append(w.direct, m)
+			}
+			return nil
+		}
+	}
+	for _, id := range []string{"1", "2", "3"} {
+		cfg := mem.Config{ID: id, Now: func() time.Time { return w.kafka().Add(w.skew["store "+id]) }}
+		if id == "3" {
+			cfg.Weak.Times = time.Second
+		}
+		s, err := mem.New(cfg)
+		if err == nil {
+			err = errors.Join(s.WriteMarker(t.Context()), s.CreateSpace(t.Context(), storage.Space{Name: clockSpace}))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.stores[id] = s
+	}
+	return w
+}
+
+// at returns a copy of the item.
+func (w *clockWorld) at(store string) schemas.Copy {
+	return schemas.Copy{Account: "acme", Store: store, Space: clockSpace, Item: clockItem}
+}
+
+// kafka returns the time of Kafka's clock, in a bubble or outside of one.
+func (w *clockWorld) kafka() time.Time {
+	if w.began.IsZero() {
+		return w.now
+	}
+	return w.now.Add(time.Since(w.began))
+}
+
+// as calls f in a bubble whose clock is that of a process. f must not fail the test.
+func (w *clockWorld) as(process string, f func(context.Context) error) (err error) {
+	synctest.Test(w.t, func(t *testing.T) {
+		time.Sleep(time.Until(w.now.Add(w.skew[process])))
+		w.began = time.Now()
+		err = f(t.Context())
+		w.now, w.began = w.kafka(), time.Time{}
+	})
+	return err
+}
+
+func (w *clockWorld) Store(_, id string) (storage.Store, bool) { s, ok := w.stores[id]; return s, ok }
+
+func (w *clockWorld) Rules(string, string) (policy.Rules, bool) { return w.rules, true }
+
+func (w *clockWorld) Settings(string, string) fixity.StoreSettings { return fixity.StoreSettings{} }
+
+// Refuses implements duplicate.Restores.
+func (w *clockWorld) Refuses(string, string) string { return "" }
+
+// Proven implements duplicate.Restores: there are no restores.
+func (w *clockWorld) Proven(context.Context, schemas.Copy, digest.Set) (digest.Set, error) {
+	return nil, nil
+}
+
+// RepairMode implements steward.Stores by its defaults.
+func (w *clockWorld) RepairMode(_, store string, _ time.Time) steward.Mode {
+	if store == "1" {
+		return steward.Approve
+	}
+	return steward.Auto
+}
+
+func (w *clockWorld) Others(_, _, store string) []string {
+	return slices.DeleteFunc([]string{"1", "2", "3"}, func(s string) bool { return s == store })
+}
+
+func (w *clockWorld) Live(context.Context, schemas.Copy) (int64, error) { return 1000, nil }
+
+// Open and Close implement fixity.SpaceIncidents: the space stays.
+func (w *clockWorld) Open(context.Context, schemas.Copy, string) error  { return nil }
+func (w *clockWorld) Close(context.Context, schemas.Copy, string) error { return nil }
+
+// Publish implements schemas.Publisher for incidents without an item.
+func (w *clockWorld) Publish(_ context.Context, all ...schemas.Message) error {
+	w.direct = append(w.direct, all...)
+	return nil
+}
+
+// append appends a message to Kafka's log, a millisecond after the one before. It waits for its handler until it is due.
+func (w *clockWorld) append(m schemas.Message) error {
+	r, err := schemas.Encode(m)
+	if err != nil {
+		return err
+	}
+	body, err := schemas.Decode(m.Topic, r.Headers, r.Value)
+	if err != nil {
+		return err
+	}
+	w.now = w.now.Add(time.Millisecond)
+	d := &schemas.Delivery{Topic: m.Topic, From: m.Topic, Offset: int64(len(w.log)), Timestamp: w.now, Key: r.Key,
+		Headers: r.Headers, Body: body, Attempt: 1}
+	w.log = append(w.log, d)
+	if i, ok := body.(*pb.Incident); ok {
+		w.incidents[string(r.Key)] = i
+		return nil
+	}
+	w.open = append(w.open, &waiting{d, m.Due})
+	return nil
+}
+
+// report appends a Change, and so do clients and those who publish for them.
+func (w *clockWorld) report(c *pb.Change) error {
+	return w.append(schemas.Message{Topic: schemas.Changes, Body: c})
+}
+
+// handler returns the process that handles a message, and makes its processor anew. It is called in a bubble.
+func (w *clockWorld) handler(d *schemas.Delivery) (process string, make func() (handler, error)) {
+	log := slog.New(slog.DiscardHandler)
+	switch d.Body.(type) {
+	case *pb.Change:
+		return "planner", func() (handler, error) {
+			p, err := planning.New(planning.Config{}, w)
+			return p.Handle, err
+		}
+	case *pb.DuplicationCommand:
+		return "copier", func() (handler, error) {
+			e, err := duplicate.New(duplicate.Config{Restores: w, Brake: w.rewrites.Process()}, w, w, w)
+			return e.Handle, err
+		}
+	case *pb.DeletionCommand:
+		return "deleter", func() (handler, error) {
+			e, err := deletion.New(deletion.Config{Settle: time.Minute, Brake: w.deletes.Process(),
+				Rewrites: w.rewrites.Process(), Lists: noLists{}}, w, w, w)
+			return e.Handle, err
+		}
+	case *pb.FixityTask:
+		return w.checker, func() (handler, error) {
+			c, err := fixity.New(fixity.Config{Settings: fixity.Settings{Settle: settled,
+				Recheck: []time.Duration{5 * time.Minute, 30 * time.Minute}}}, w, w, w)
+			return c.Handle, err
+		}
+	}
+	return "steward", func() (handler, error) {
+		board := incident.NewBoard(w, log)
+		s, err := steward.New(steward.Config{MaxMissing: 1,
+			Round: func(schemas.Copy) time.Duration { return 24 * time.Hour }},
+			steward.Deps{Stores: w, Records: w, Copies: w, Board: board, Log: log})
+		if err != nil {
+			return nil, err
+		}
+		for key, i := range w.incidents {
+			board.Apply([]byte(key), i)
+			s.Apply([]byte(key), i)
+		}
+		return s.Handle, nil
+	}
+}
+
+// noKill says that a process is not killed.
+const noKill = -1
+
+// handle handles the ith open delivery. A process that is killed has published only so many of its outputs, and the
+// delivery stays open.
+func (w *clockWorld) handle(i, killed int) error {
+	d := w.open[i]
+	var out []schemas.Message
+	var now time.Time // by the clock of the process
+	w.direct = nil
+	before := w.texts()
+	process, make := w.handler(d.Delivery)
+	failure := w.as(process, func(ctx context.Context) error {
+		h, err := make()
+		if err != nil {
+			return err
+		}
+		out, err = h(ctx, d.Delivery)
+		now = time.Now()
+		return err
+	})
+	w.checkWrites(d.Delivery, before)
+	published := append(w.direct, out...)
+	if killed != noKill {
+		published = published[:min(len(w.direct)+killed, len(published))]
+	}
+	for _, m := range published {
+		if !m.Due.IsZero() { // lanes delay by a duration
+			m.Due = w.now.Add(m.Due.Sub(now))
+		}
+		if err := w.append(m); err != nil {
+			return fmt.Errorf("publish a %T: %w", m.Body, err)
+		}
+	}
+	switch {
+	case killed != noKill:
+	case failure == nil:
+		w.open = slices.Delete(w.open, i, i+1)
+		w.done = append(w.done, d.Delivery)
+	case retry.ClassOf(failure) == retry.ClassWait:
+		d.Waits++
+		if cause := retry.CauseOf(failure); cause != "" {
+			d.WaitsBy = maps.Clone(d.WaitsBy)
+			if d.WaitsBy == nil {
+				d.WaitsBy = map[string]int{}
+			}
+			d.WaitsBy[cause]++
+		}
+		d.due = w.now.Add(max(retry.Due(failure).Sub(now), time.Second))
+	default: // no store and no table is ever away
+		return fmt.Errorf("%s handles %v: %w", process, d.Body, failure)
+	}
+	return nil
+}
+
+// texts returns the bytes of the item in each store that has it.
+func (w *clockWorld) texts() map[string]string {
+	all := map[string]string{}
+	for id, s := range w.stores {
+		r, _, err := s.Open(context.Background(), clockSpace, clockItem, "")
+		if err != nil {
+			continue
+		}
+		b, err := io.ReadAll(r)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		all[id] = string(b)
+	}
+	return all
+}
+
+// clientFacts returns what clients have reported about the item in any store.
+func (w *clockWorld) clientFacts() (all []fact) {
+	for id := range w.stores {
+		all = append(all, slices.DeleteFunc(factsOf(w.log, w.at(id)), func(f fact) bool {
+			return f.GetOrigin() != pb.Origin_ORIGIN_CLIENT
+		})...)
+	}
+	return all
+}
+
+// isOf returns whether a fact reports a text.
+func isOf(text string) func(fact) bool {
+	sum := md5.Sum([]byte(text))
+	return func(f fact) bool { return f.isContent() && f.GetDigests()["md5"] == hex.EncodeToString(sum[:]) }
+}
+
+// checkWrites records which promises the handler of a delivery has broken, from what the stores held before.
+func (w *clockWorld) checkWrites(d *schemas.Delivery, before map[string]string) {
+	after, facts := w.texts(), w.clientFacts()
+	gone, isGone := newestOf(facts, func(f fact) bool { return f.isDelete() && f.GetStore() == "1" })
+	for _, id := range []string{"1", "2", "3"} {
+		old, now := before[id], after[id]
+		if old == now {
+			continue
+		}
+		oldFact, oldKnown := newestOf(facts, isOf(old))
+		nowFact, nowKnown := newestOf(facts, isOf(now))
+		what := ""
+		switch {
+		case now == "" && oldKnown && (!isGone || gone.effective.Before(oldFact.effective)):
+			what = fmt.Sprintf("%q is deleted without a later delete", old)
+		case now == "" || !nowKnown:
+		case oldKnown && nowFact.effective.Before(oldFact.effective):
+			what = fmt.Sprintf("%q overwrites the newer %q", now, old)
+		case isGone && nowFact.effective.Before(gone.effective):
+			what = fmt.Sprintf("%q comes back after its delete", now)
+		}
+		if what != "" {
+			w.broken = append(w.broken, fmt.Sprintf("store %s: %s, by %v", id, what, d.Body))
+		}
+	}
+}
+
+// maxHandled bounds the deliveries until a world is at rest.
+const maxHandled = 500
+
+// deliver handles all that is open, and waits for what is not due.
+func (w *clockWorld) deliver() error {
+	for n := 0; len(w.open) > 0; n++ {
+		if n == maxHandled {
+			return fmt.Errorf("no rest after %d messages; next is %v", n, w.open[0].Body)
+		}
+		first := 0
+		for i, d := range w.open {
+			if d.due.Before(w.open[first].due) {
+				first = i
+			}
+		}
+		if due := w.open[first].due; due.After(w.now) {
+			w.now = due
+		}
+		if err := w.handle(first, noKill); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rest lets all that is under way end, and sweeps and checks all copies, until a day brings nothing new.
+func (w *clockWorld) rest() error {
+	const most = 8
+	for range most {
+		if err := w.deliver(); err != nil {
+			return err
+		}
+		before := w.summary()
+		for _, store := range []string{"1", "2", "3"} {
+			if err := errors.Join(w.reconcile(store), w.deliver()); err != nil {
+				return err
+			}
+		}
+		for _, store := range []string{"2", "3"} {
+			if err := errors.Join(w.sweepPair(store), w.deliver()); err != nil {
+				return err
+			}
+		}
+		for _, store := range []string{"1", "2", "3"} {
+			if err := errors.Join(w.check(store), w.deliver()); err != nil {
+				return err
+			}
+		}
+		if w.now = w.now.Add(24 * time.Hour); w.summary() == before {
+			return nil
+		}
+	}
+	return fmt.Errorf("%d days bring something new each", most)
+}
+
+// summary returns what the stores hold, what is on record, and which incidents are open.
+func (w *clockWorld) summary() string {
+	var all []string
+	texts := w.texts()
+	for _, id := range []string{"1", "2", "3"} {
+		r := fold(w.log, w.at(id)).GetManifest()
+		state := strings.ToLower(strings.TrimPrefix(r.GetState().String(), "RECORD_STATE_"))
+		if r.GetState() == pb.RecordState_RECORD_STATE_LIVE {
+			state = w.textOf(r)
+		}
+		all = append(all, fmt.Sprintf("%s: %s (%s)", id, cmp.Or(texts[id], "nothing"), state))
+	}
+	return strings.Join(append(all, w.named()...), ", ")
+}
+
+// textOf returns the text that a record describes, or its digest if no client has reported it.
+func (w *clockWorld) textOf(r *pb.Record) string {
+	for _, text := range clockTexts {
+		if isOf(text)(fact{Change: &pb.Change{Op: pb.Op_OP_ADD, Digests: r.GetDigests()}}) {
+			return text
+		}
+	}
+	return cmp.Or(r.GetDigests()["md5"], "bare")
+}
+
+// clockTexts are the contents that clients put, and rot.
+var clockTexts = []string{"one", "two", "three", "rot"}
+
+// named returns the open incidents of the item, and lists, as "2 copy-differs", sorted.
+func (w *clockWorld) named() (all []string) {
+	for _, i := range w.incidents {
+		if i.GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
+			all = append(all, i.GetStore()+" "+i.GetKind())
+		}
+	}
+	if len(w.deletes.Held) > 0 {
+		all = append(all, "deletes-held")
+	}
+	if len(w.rewrites.Held) > 0 {
+		all = append(all, "rewrites-held")
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// check publishes a round's task for a copy, with the records of now.
+func (w *clockWorld) check(store string) error {
+	at := w.at(store)
+	return w.append(schemas.Message{Topic: schemas.FixityLow, Body: &pb.FixityTask{Id: schemas.NewID(),
+		Account: at.Account, Store: at.Store, Space: at.Space, Item: at.Item,
+		Reason: pb.FixityReason_FIXITY_REASON_SWEEP, Priority: pb.Priority_PRIORITY_LOW,
+		Known: schemas.WithoutProperties(fold(w.log, at))}})
+}
+
+// sweepPair publishes what the sweep of the pair from store 1 finds.
+func (w *clockWorld) sweepPair(to string) error {
+	return w.sweep(func(ctx context.Context, round sweep.Round) (sweep.Page, error) {
+		pages, err := pairs.New(
+			pairs.Config{Pair: pairs.Pair{Account: "acme", Space: clockSpace, Source: "1", Destination: to}},
+			pairs.Deps{Source: w.stores["1"], Destination: w.stores[to], Rules: w, Records: w})
+		if err != nil {
+			return sweep.Page{}, err
+		}
+		return pages(ctx, round, nil)
+	})
+}
+
+// reconcile publishes what a round of reconcile of a store finds.
+func (w *clockWorld) reconcile(store string) error {
+	space := w.at(store).WithoutItem()
+	nothing := func(context.Context, schemas.Copy, string) error { return nil }
+	return w.sweep(func(ctx context.Context, round sweep.Round) (sweep.Page, error) {
+		pages, err := reconcile.New(
+			reconcile.Config{Space: space, Settle: settled, MaxMissing: 1},
+			reconcile.Deps{Store: w.stores[store], Rows: w.rows, Fresh: func(context.Context) error { return nil },
+				Settle: func(_ context.Context, d time.Duration, _ int) error {
+					time.Sleep(d) // fake time
+					return nil
+				},
+				OpenIncident: nothing, CloseIncident: nothing, DeclaredGone: func() bool { return false }})
+		if err != nil {
+			return sweep.Page{}, err
+		}
+		round.Previous = w.previous[store]
+		page, err := pages(ctx, round, nil)
+		w.previous[store] = page.Next
+		return page, err
+	})
+}
+
+// rows returns the row of the item in the manifest.
+func (w *clockWorld) rows(_ context.Context, of schemas.Copy, _ string) iter.Seq2[reconcile.Row, error] {
+	return func(yield func(reconcile.Row, error) bool) {
+		r := fold(w.log, w.at(of.Store))
+		m := r.GetManifest()
+		if of.Item >= clockItem || m.GetState() == pb.RecordState_RECORD_STATE_NONE {
+			return
+		}
+		yield(reconcile.Row{Item: clockItem, Live: m.GetState() == pb.RecordState_RECORD_STATE_LIVE,
+			Time: m.GetTime().AsTime(), Size: schemas.SizeOf(m), Version: m.GetVersion(), ETag: m.GetEtag(),
+			Digests: m.GetDigests(), Passed: timeOf(r.GetLastPass())}, nil)
+	}
+}
+
+// timeOf returns the time of a message; zero if it has none.
+func timeOf(t interface{ AsTime() time.Time }) time.Time {
+	if at := t.AsTime(); at.Unix() != 0 {
+		return at
+	}
+	return time.Time{}
+}
+
+// sweep publishes the page of a round.
+func (w *clockWorld) sweep(page func(context.Context, sweep.Round) (sweep.Page, error)) error {
+	w.rounds++
+	var out []schemas.Message
+	err := w.as("sweeper", func(ctx context.Context) error {
+		p, err := page(ctx, sweep.Round{ID: schemas.ID("round", fmt.Sprint(w.rounds)), Started: time.Now()})
+		out = p.Messages
+		return err
+	})
+	for _, m := range out {
+		err = errors.Join(err, w.append(m))
+	}
+	return err
+}
+
+// put stores a text as a client of a store does, and returns the client's Change, which is not reported yet.
+func (w *clockWorld) put(store, text string) *pb.Change {
+	o, err := w.stores[store].Put(context.Background(), clockSpace, clockItem, strings.NewReader(text),
+		storage.PutOptions{Size: int64(len(text))})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Millisecond)
+	return clientChange(record.Content(w.at(store), o))
+}
+
+func clientChange(c *pb.Change) *pb.Change {
+	c.Origin = pb.Origin_ORIGIN_CLIENT
+	return record.Seal(c)
+}
+
+// remove deletes the item of a store as a client does, and returns the client's Change; nil if there is no item.
+func (w *clockWorld) remove(store string) *pb.Change {
+	d, err := w.stores[store].Delete(context.Background(), clockSpace, clockItem, storage.DeleteOptions{})
+	if errors.Is(err, storage.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Millisecond)
+	return clientChange(record.Delete(w.at(store), d))
+}
+
+// hint reports what a store shows after a hint about the item.
+func (w *clockWorld) hint(store string, h hint.Hint) error {
+	var c *pb.Change
+	err := w.as("ingester", func(ctx context.Context) error {
+		s, err := hint.NewObserver(w).Observe(ctx, w.at(store))
+		if err != nil {
+			return err
+		}
+		s.Received = w.kafka()
+		d, err := hint.Decide(w.at(store), h, s)
+		c = d.Change
+		return err
+	})
+	if err != nil || c == nil {
+		return err
+	}
+	return w.report(c)
+}
