@@ -56,13 +56,26 @@ type clockWorld struct {
 	open      []*waiting          // those that are not handled
 	done      []*schemas.Delivery // those that are, but may be delivered again
 	incidents map[string]*pb.Incident
+	ends      map[string]string // the last result of each destination
 	deletes   *braketest.Topic
 	rewrites  *braketest.Topic
 	direct    []schemas.Message // published by a processor itself, in the call that runs
 	previous  map[string][]byte // cursors of the last reconcile rounds, by store
 	checker   string            // which checker handles tasks: "checker A" or "checker B"
 	rounds    int
-	broken    []string // promises that do not hold
+	acts      []act             // of clients, in order
+	late      []*pb.Change      // what clients have done and not reported yet
+	restores  map[string]func() // bring back the snapshot of a store
+	held      []*waiting        // set aside by a script
+	shift     time.Duration     // of all clocks
+	kills     int               // how often the process of each delivery is killed; each time it has published one output more
+	broken    []string          // promises that do not hold
+}
+
+// An act is what a client has done to a store: it has put a text, or deleted the item.
+type act struct {
+	store, text string
+	at          time.Time // by Kafka's clock
 }
 
 // A waiting is a delivery that waits for its handler until it is due.
@@ -76,6 +89,9 @@ const (
 	settled               = 10 * time.Minute // fixity.settle and reconcile.settle of a clockWorld
 )
 
+// clockStart is when a clockWorld begins.
+var clockStart = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+
 // clockNames are the clocks of a clockWorld but Kafka's.
 var clockNames = []string{"planner", "copier", "deleter", "checker A", "checker B", "steward", "sweeper", "ingester",
 	"store 1", "store 2", "store 3"}
@@ -83,8 +99,8 @@ var clockNames = []string{"planner", "copier", "deleter", "checker A", "checker 
 // newClockWorld returns a world with empty stores. Store 3 keeps whole seconds.
 func newClockWorld(t *testing.T) *clockWorld {
 	t.Helper()
-	w := &clockWorld{t: t, now: time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC), skew: map[string]time.Duration{},
-		stores: map[string]*mem.Store{}, incidents: map[string]*pb.Incident{}, previous: map[string][]byte{},
+	w := &clockWorld{t: t, now: clockStart, skew: map[string]time.Duration{},
+		stores: map[string]*mem.Store{}, incidents: map[string]*pb.Incident{}, previous: map[string][]byte{}, restores: map[string]func(){}, ends: map[string]string{},
 		deletes: braketest.New(brake.Deletes), rewrites: braketest.New(brake.Rewrites), checker: "checker A"}
 	w.rules = policy.Rules{Revision: 3, Deletes: policy.Propagate, Since: w.now.AddDate(-10, 0, 0),
 		Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "1", Destination: "3"}}}
@@ -126,6 +142,17 @@ func (w *clockWorld) kafka() time.Time {
 	}
 	return w.now.Add(time.Since(w.began))
 }
+
+// shiftBy sets all clocks but Kafka's.
+func (w *clockWorld) shiftBy(d time.Duration) {
+	w.shift = d
+	for _, name := range clockNames {
+		w.skew[name] = d
+	}
+}
+
+// set sets a clock, beside the shift of all.
+func (w *clockWorld) set(clock string, d time.Duration) { w.skew[clock] = w.shift + d }
 
 // as calls f in a bubble whose clock is that of a process. f must not fail the test.
 func (w *clockWorld) as(process string, f func(context.Context) error) (err error) {
@@ -193,6 +220,9 @@ func (w *clockWorld) append(m schemas.Message) error {
 	if i, ok := body.(*pb.Incident); ok {
 		w.incidents[string(r.Key)] = i
 		return nil
+	}
+	if r, ok := body.(*pb.DuplicationResult); ok {
+		w.ends[r.GetDestinationStore()] = r.GetResult()
 	}
 	w.open = append(w.open, &waiting{d, m.Due})
 	return nil
@@ -296,7 +326,7 @@ func (w *clockWorld) handle(i, killed int) error {
 		}
 		d.due = w.now.Add(max(retry.Due(failure).Sub(now), time.Second))
 	default: // no store and no table is ever away
-		return fmt.Errorf("%s handles %v: %w", process, d.Body, failure)
+		return fmt.Errorf("%s handles a %T: %w", process, d.Body, failure)
 	}
 	return nil
 }
@@ -334,10 +364,21 @@ func isOf(text string) func(fact) bool {
 	return func(f fact) bool { return f.isContent() && f.GetDigests()["md5"] == hex.EncodeToString(sum[:]) }
 }
 
-// checkWrites records which promises the handler of a delivery has broken, from what the stores held before.
+// last returns the number of the last act of a client that is of a text, or, with "", a delete at the source; -1: none.
+func (w *clockWorld) last(text string) int {
+	for i, a := range slices.Backward(w.acts) {
+		if a.text == text && (text != "" || a.store == "1") {
+			return i
+		}
+	}
+	return -1
+}
+
+// checkWrites records which promises the handler of a delivery has broken, from what the stores held before. What is
+// newer is so by what clients did, and by the log.
 func (w *clockWorld) checkWrites(d *schemas.Delivery, before map[string]string) {
 	after, facts := w.texts(), w.clientFacts()
-	gone, isGone := newestOf(facts, func(f fact) bool { return f.isDelete() && f.GetStore() == "1" })
+	source, _ := newestOf(facts, func(f fact) bool { return f.GetStore() == "1" })
 	for _, id := range []string{"1", "2", "3"} {
 		old, now := before[id], after[id]
 		if old == now {
@@ -347,16 +388,18 @@ func (w *clockWorld) checkWrites(d *schemas.Delivery, before map[string]string) 
 		nowFact, nowKnown := newestOf(facts, isOf(now))
 		what := ""
 		switch {
-		case now == "" && oldKnown && (!isGone || gone.effective.Before(oldFact.effective)):
+		case now == "" && oldKnown && w.last("") < w.last(old):
 			what = fmt.Sprintf("%q is deleted without a later delete", old)
+		case now == "rot":
+			what = fmt.Sprintf("rot overwrites %q", old)
 		case now == "" || !nowKnown:
-		case oldKnown && nowFact.effective.Before(oldFact.effective):
+		case oldKnown && w.last(now) < w.last(old) && nowFact.compare(oldFact) < 0:
 			what = fmt.Sprintf("%q overwrites the newer %q", now, old)
-		case isGone && nowFact.effective.Before(gone.effective):
+		case old == "" && source.isDelete() && w.last(now) < w.last("") && nowFact.compare(source) < 0:
 			what = fmt.Sprintf("%q comes back after its delete", now)
 		}
 		if what != "" {
-			w.broken = append(w.broken, fmt.Sprintf("store %s: %s, by %v", id, what, d.Body))
+			w.broken = append(w.broken, fmt.Sprintf("store %s: %s, by a %T", id, what, d.Body))
 		}
 	}
 }
@@ -378,6 +421,11 @@ func (w *clockWorld) deliver() error {
 		}
 		if due := w.open[first].due; due.After(w.now) {
 			w.now = due
+		}
+		for killed := range w.kills {
+			if err := w.handle(first, killed); err != nil {
+				return err
+			}
 		}
 		if err := w.handle(first, noKill); err != nil {
 			return err
@@ -444,11 +492,18 @@ func (w *clockWorld) textOf(r *pb.Record) string {
 // clockTexts are the contents that clients put, and rot.
 var clockTexts = []string{"one", "two", "three", "rot"}
 
-// named returns the open incidents of the item, and lists, as "2 copy-differs", sorted.
+// named returns the open incidents of the item, the last ends of commands that leave a copy, and lists, as
+// "2 copy-differs", sorted.
 func (w *clockWorld) named() (all []string) {
 	for _, i := range w.incidents {
 		if i.GetState() != pb.IncidentState_INCIDENT_STATE_CLOSED {
 			all = append(all, i.GetStore()+" "+i.GetKind())
+		}
+	}
+	for _, id := range []string{"2", "3"} {
+		switch end := w.ends[id]; end {
+		case "orphan", "kept", "kept-newer": // an operator finds these in duplication_log
+			all = append(all, id+" "+end)
 		}
 	}
 	if len(w.deletes.Held) > 0 {
@@ -545,12 +600,18 @@ func (w *clockWorld) sweep(page func(context.Context, sweep.Round) (sweep.Page, 
 
 // put stores a text as a client of a store does, and returns the client's Change, which is not reported yet.
 func (w *clockWorld) put(store, text string) *pb.Change {
-	o, err := w.stores[store].Put(context.Background(), clockSpace, clockItem, strings.NewReader(text),
+	s := w.stores[store]
+	o, err := s.Put(context.Background(), clockSpace, clockItem, strings.NewReader(text),
 		storage.PutOptions{Size: int64(len(text))})
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	if now := w.now.Add(w.skew["store "+store]); o.Modified.After(now.Add(time.Second)) {
+		o.Modified = now // a store may date an item before the one that it replaces
+		s.Date(clockSpace, clockItem, now)
+	}
 	w.now = w.now.Add(time.Millisecond)
+	w.acts = append(w.acts, act{store, text, w.now})
 	return clientChange(record.Content(w.at(store), o))
 }
 
@@ -569,6 +630,7 @@ func (w *clockWorld) remove(store string) *pb.Change {
 		w.t.Fatal(err)
 	}
 	w.now = w.now.Add(time.Millisecond)
+	w.acts = append(w.acts, act{store: store, at: w.now})
 	return clientChange(record.Delete(w.at(store), d))
 }
 
@@ -589,4 +651,14 @@ func (w *clockWorld) hint(store string, h hint.Hint) error {
 		return err
 	}
 	return w.report(c)
+}
+
+// arrives handles the event of a watch of store 1 that something has appeared there.
+func (w *clockWorld) arrives() error {
+	return w.hint("1", hint.Hint{Kind: hint.Created, Vendor: "watch", Time: w.now.Add(w.skew["store 1"])})
+}
+
+// removed handles the event of a watch of store 1 that the item was removed at a time of Kafka's clock.
+func (w *clockWorld) removed(at time.Time) error {
+	return w.hint("1", hint.Hint{Kind: hint.Removed, Vendor: "watch", Time: at.Add(w.skew["store 1"])})
 }
