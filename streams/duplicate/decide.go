@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
@@ -294,8 +295,11 @@ func (s Observation) mustRead() bool {
 
 // shown returns the time that orders the content that the source shows. row is the source's.
 func (s Observation) shown(row *pb.Record) time.Time {
-	if isLive(row) && contentOf(row).matches(s.Source) {
+	switch v := s.reported(); {
+	case isLive(row) && contentOf(row).matches(s.Source):
 		return row.GetTime().AsTime()
+	case !v.empty() && v.time.Equal(s.Source.modified()): // it may be dated ahead
+		return schemas.ChangedAt(s.Command).AsTime()
 	}
 	return s.Source.modified()
 }

@@ -102,7 +102,7 @@ func (sc *Sides) Class(o storage.Object, large int64) (pb.Priority, schemas.Topi
 
 func (sc *Sides) observation() Observation {
 	s := Observation{Command: sc.Command, Rules: sc.rules, lists: sc.lists}
-	s.old = sc.observer.now().Sub(sc.Command.GetChangeTime().AsTime()).Abs() > recent
+	s.old = sc.observer.now().Sub(schemas.ChangedAt(sc.Command).AsTime()).Abs() > recent
 	if h, ok := sc.rules.Hold(sc.Command.GetItem(), time.Now()); ok {
 		s.Hold = &h
 	}

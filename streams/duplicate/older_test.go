@@ -31,6 +31,11 @@ func copyOf(r *pb.Record) *pb.Record {
 	return r
 }
 
+// ahead dates the source's object 98 hours later than its Change takes effect.
+func (s *Observation) ahead() {
+	s.Source.Object.Modified, s.Command.ChangeTime, s.Command.Effective = hour(100), stamp(100), stamp(2)
+}
+
 func by(o pb.Origin, r *pb.Record) *pb.Record {
 	r.Origin = o
 	return r
@@ -115,6 +120,13 @@ func olderCases() map[string]decisionCase {
 			s.bySweep(source(), by(client, row(live, "d1", b, 3)))
 			s.copied("d1", b)
 		}, written},
+		"C4o: a client has written the destination, and the source is dated ahead": {func(s *Observation) {
+			s.ahead()
+			s.copied("d1", b)
+			from := source()
+			from.Reported = stamp(100)
+			s.records(from, by(client, row(live, "d1", b, 3)))
+		}, written},
 		"C4o: a restore order has written the destination": {func(s *Observation) {
 			s.copied("d1", b)
 			s.records(source(), by(repaired, row(live, "d1", b, 3)))
@@ -149,6 +161,14 @@ func olderCases() map[string]decisionCase {
 		"C4r: a client's change, under a younger tombstone": {func(s *Observation) {
 			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
 		}, back},
+		"C4r: a client's change that is dated ahead, under a younger tombstone": {func(s *Observation) {
+			s.ahead()
+			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
+		}, back},
+		"C5: a client's change, under a tombstone, and the same bytes were put again": {func(s *Observation) {
+			s.Source = there("v2", a, 5)
+			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
+		}, absent},
 		"C5: a client's change, under an older tombstone": {func(s *Observation) {
 			s.records(row(tomb, "v0", b, 1), row(none, "", "", 0))
 		}, absent},
