@@ -149,7 +149,7 @@ func (r Record) Size() int {
 // Decode decodes the message in a record of topic. Its errors are *DecodeError.
 //
 // The header content-type selects the encoding; the default is Protobuf. The headers ce_type and ce_specversion, if
-// present, must match the topic. No other header is read. A Change without an id gets its ChangeID.
+// present, must match the topic. No other header is read. The id of a Change is its ChangeID, whatever the record says.
 //
 // In Protobuf, fields unknown to this version are kept and passed on. In JSON they are an error: they could not be
 // passed on, and a misspelt name would look like a missing value. The resulting dead letter can be redriven after an
@@ -187,7 +187,7 @@ func decode(topic Topic, headers []Header, value []byte, own func([]byte) []byte
 		f = readProtobuf(c, body, value, own)
 	}
 	if f == nil {
-		if change, ok := body.(*pb.Change); ok && change.Id == "" {
+		if change, ok := body.(*pb.Change); ok {
 			change.Id = ChangeID(change)
 		}
 		f = missing(body)

@@ -112,19 +112,19 @@ func TestEncodeRefuses(t *testing.T) {
 const byHand = `{"op": "OP_ADD", "account": "acme", "store": "1", "space": "photos", "item": "a.jpg", "size": 3, ` +
 	`"time": "2026-05-04T03:02:01Z"}`
 
+// The id of a Change is computed, whether the record has none or that of another one.
 func TestDecodeByHand(t *testing.T) {
 	headers := []schemas.Header{{Key: "content-type", Value: []byte("Application/JSON; charset=utf-8")}}
-	got, err := schemas.Decode(schemas.Changes, headers, []byte(byHand))
-	if err != nil {
-		t.Fatal(err)
-	}
 	want := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a.jpg", Size: 3,
 		Time: timestamppb.New(time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)),
 	}
 	want.Id = schemas.ChangeID(want)
-	if !proto.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
+	for _, value := range []string{byHand, `{"id": "` + schemas.ID("another") + `",` + byHand[1:]} {
+		got, err := schemas.Decode(schemas.Changes, headers, []byte(value))
+		if err != nil || !proto.Equal(got, want) {
+			t.Errorf("got %v, %v, want %v", got, err, want)
+		}
 	}
 }
 

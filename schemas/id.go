@@ -32,24 +32,43 @@ func NewID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// ChangeID returns the id of c: a hash of the copy, the op, the version (or, without one, the digests) and the time in
-// milliseconds by the clock of the store. ADD, UPDATE and COPY count as one op, so that a Change rebuilt from the state
-// of the store has the id of the Change that was published for the write.
+// ChangeID returns the id of c: a hash of the copy, the op, the content, what the op sets, and the time in milliseconds by
+// the clock of the store. ADD, UPDATE and COPY count as one op, so that a Change rebuilt from the state of the store has
+// the id of the Change that was published for the write.
+//
+// The content is its version; without one, its digests; with neither, the ETag and the size of the content that is
+// written. What an op sets are the media type and the properties of an item or a space, and the ACL of a space.
+// Properties that come with a content do not count: a Change that is rebuilt from a listing does not have them.
 func ChangeID(c *pb.Change) string {
 	op := c.GetOp()
 	if op == pb.Op_OP_UPDATE || op == pb.Op_OP_COPY {
 		op = pb.Op_OP_ADD
 	}
 	parts := []string{"change", c.GetAccount(), c.GetStore(), c.GetSpace(), c.GetItem(), strconv.Itoa(int(op))}
-	if v := c.GetVersion(); v != "" {
-		parts = append(parts, "v", v)
-	} else {
-		parts = append(parts, "d")
-		for _, k := range slices.Sorted(maps.Keys(c.GetDigests())) {
-			parts = append(parts, k, c.GetDigests()[k])
-		}
+	switch {
+	case c.GetVersion() != "":
+		parts = append(parts, "v", c.GetVersion())
+	case len(c.GetDigests()) == 0 && op == pb.Op_OP_ADD:
+		parts = append(parts, "e", c.GetEtag(), strconv.FormatInt(SizeOf(c), 10))
+	default:
+		parts = appendPairs(append(parts, "d"), c.GetDigests())
+	}
+	if op == pb.Op_OP_SET_PROPERTIES || op == pb.Op_OP_SET_SPACE_PROPERTIES || op == pb.Op_OP_CREATE_SPACE {
+		parts = append(parts, "p", c.GetMediaType(), strconv.Itoa(len(c.GetProperties())))
+		parts = appendPairs(parts, c.GetProperties())
+	}
+	if op == pb.Op_OP_SET_ACL || op == pb.Op_OP_CREATE_SPACE {
+		parts = appendPairs(append(parts, "a", strconv.Itoa(len(c.GetAcl()))), c.GetAcl())
 	}
 	return ID(append(parts, strconv.FormatInt(c.GetTime().AsTime().UnixMilli(), 10))...)
+}
+
+// appendPairs appends the keys of m, sorted, each with its value.
+func appendPairs(parts []string, m map[string]string) []string {
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, k, m[k])
+	}
+	return parts
 }
 
 // RestoreID returns the id of a restore order: a hash of its cause and of the copy that gets its content back. One list
@@ -58,6 +77,6 @@ func RestoreID(c *pb.DuplicationCommand) string {
 	return ID("restore", c.GetCause(), c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem())
 }
 
-// Completes is a key in the evidence of a correction. It marks a correction that only adds digests to a content on
-// record without any. The value is the id of the Change that reported the content.
+// Completes is a key in the evidence of a Change by a checker or a copier. It marks a Change that only adds digests to a
+// content that was reported without any. The value is the id of the Change that reported the content.
 const Completes = "completes"

@@ -40,30 +40,69 @@ func TestChangeID(t *testing.T) {
 		"sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 		"md5":    "d41d8cd98f00b204e9800998ecf8427e",
 	}
-	base := func(op pb.Op) *pb.Change {
-		return &pb.Change{
-			Op: op, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", Version: "7",
-			Time: timestamppb.New(time.UnixMilli(1777863721987).Add(654 * time.Microsecond)),
-		}
-	}
 	const added, deleted, byDigest = "aae5a35bb2c9c7378ea0be53d3f815e6", "90fb926f623205efa7ae85bf9fc6a462",
 		"60077d63952729ecfb07a96d9c6bd1aa"
-	rebuilt := base(pb.Op_OP_UPDATE)
-	rebuilt.Digests, rebuilt.User, rebuilt.Origin, rebuilt.Cause = digests, "ann", pb.Origin_ORIGIN_SWEEP, "x"
-	withoutVersion := base(pb.Op_OP_COPY)
-	withoutVersion.Version, withoutVersion.Digests = "", digests
+	const addOp, deleteOp, set, create = pb.Op_OP_ADD, pb.Op_OP_DELETE, pb.Op_OP_SET_PROPERTIES, pb.Op_OP_CREATE_SPACE
+	type pairs = map[string]string
+	is := func(*pb.Change) {}
+	rebuilt := func(c *pb.Change) {
+		c.Digests, c.User, c.Origin, c.Cause, c.Etag, c.Size = digests, "ann", pb.Origin_ORIGIN_SWEEP, "x", "e1", 5
+		c.MediaType, c.Properties, c.Acl = "image/png", pairs{"colour": "red"}, pairs{"ann": "read"}
+	}
+	withDigests := func(c *pb.Change) { c.Version, c.Digests, c.Etag, c.Size = "", digests, "e1", 5 }
+	bare := func(etag string, size int64) func(*pb.Change) {
+		return func(c *pb.Change) {
+			c.Version, c.Etag, c.Size, c.SizeUnknown = "", etag, max(size, 0), size < 0
+		}
+	}
+	has := func(media string, properties, acl pairs) func(*pb.Change) {
+		return func(c *pb.Change) {
+			c.MediaType, c.Properties, c.Acl = media, properties, acl
+			if schemas.IsSpaceOp(c.Op) {
+				c.Item, c.Version = "", ""
+			}
+		}
+	}
 	for name, tt := range map[string]struct {
-		change *pb.Change
-		want   string
+		op   pb.Op
+		edit func(*pb.Change)
+		want string
 	}{
-		"add":                         {base(pb.Op_OP_ADD), added},
-		"copy counts as add":          {base(pb.Op_OP_COPY), added},
-		"other fields do not count":   {rebuilt, added},
-		"delete":                      {base(pb.Op_OP_DELETE), deleted},
-		"digests replace the version": {withoutVersion, byDigest},
+		"add":                         {addOp, is, added},
+		"copy counts as add":          {pb.Op_OP_COPY, is, added},
+		"other fields do not count":   {pb.Op_OP_UPDATE, rebuilt, added},
+		"delete":                      {deleteOp, is, deleted},
+		"delete, of another size":     {deleteOp, rebuilt, deleted},
+		"digests replace the version": {pb.Op_OP_COPY, withDigests, byDigest},
+		"neither of them":             {addOp, bare("e1", 5), "c2cb680a14ed3a5a3ee1539e8eb230df"},
+		"another ETag":                {addOp, bare("e2", 5), "70dfb15c55e21bfcc1838d8197082e94"},
+		"another size":                {addOp, bare("e1", 7), "f2e2426bcc95274522b53acb209defec"},
+		"unknown size":                {addOp, bare("e1", -1), "15c4940e380fb186ff0f21ba7a92a397"},
+		"empty item":                  {addOp, bare("e1", 0), "6266f39382700dba43badb7bd3cfdccf"},
+		"bare delete":                 {deleteOp, bare("e1", 5), "bc9058e5a74dac607bf1ea739bed24b6"},
+		"no properties":               {set, is, "e2d51c62580adabe281c3a1838c15c2b"},
+		"red":                         {set, has("", pairs{"colour": "red"}, nil), "7697d67fc633b0c22ea65a36de2d0455"},
+		"blue":                        {set, has("", pairs{"colour": "blue"}, nil), "a386ea0e3d39427eb5842d9f8514eb75"},
+		"red and more": {set, has("", pairs{"a": "b", "colour": "red"}, nil),
+			"4de88aaf43f6d4dd31c4cb8b1f664c2c"},
+		"media type": {set, has("image/png", pairs{"colour": "red"}, nil),
+			"620446d6571132a6e0b70abd0ea5630e"},
+		"properties of a space": {pb.Op_OP_SET_SPACE_PROPERTIES, has("", pairs{"a": "b"}, nil),
+			"47c57cc3d2a467f7e06088d5680e366d"},
+		"ACL":                   {pb.Op_OP_SET_ACL, has("", nil, pairs{"a": "b"}), "0763cd650ee02df9b0b91626eb884835"},
+		"another ACL":           {pb.Op_OP_SET_ACL, has("", nil, pairs{"a": "c"}), "5a7e62200e0221c0c5a13491c95d3c6c"},
+		"space":                 {create, has("", nil, nil), "252d17de772576c0dc1e1ad3d9dcc104"},
+		"space with properties": {create, has("", pairs{"a": "b"}, nil), "69389c8bbb9682fa20cfabb1b65fa90c"},
+		"space with an ACL":     {create, has("", nil, pairs{"a": "b"}), "8b3481e62e82ec7f75d31f3a078844e0"},
+		"space with both":       {create, has("", pairs{"a": "b"}, pairs{"a": "b"}), "c50d32c4d027e59e6d50eadeeb6a7994"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := schemas.ChangeID(tt.change); got != tt.want {
+			c := &pb.Change{
+				Op: tt.op, Account: "acme", Store: "1", Space: "photos", Item: "a/b.jpg", Version: "7",
+				Time: timestamppb.New(time.UnixMilli(1777863721987).Add(654 * time.Microsecond)),
+			}
+			tt.edit(c)
+			if got := schemas.ChangeID(c); got != tt.want {
 				t.Errorf("got %s, want %s", got, tt.want)
 			}
 		})

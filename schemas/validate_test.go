@@ -72,6 +72,11 @@ func TestValidateChange(t *testing.T) {
 		"crc64nvme in base64":        {digest("crc64nvme", "rosUhgp5mIg="), "digests.crc64nvme"},
 		"unknown algorithm":          {digest("blake3", "00ff"), ""},
 		"unknown algorithm, not hex": {digest("blake3", "g"), "digests.blake3"},
+		"unknown algorithm, odd":     {digest("adler32", "2de01a6"), "digests.adler32"},
+		"SHA-256":                    {digest("SHA-256", strings.Repeat("0", 64)), "digests.SHA-256"},
+		"MD5":                        {digest("MD5", strings.Repeat("0", 32)), "digests.MD5"},
+		"Blake3":                     {digest("Blake3", "00ff"), "digests.Blake3"},
+		"sha384 short":               {digest("sha384", "00ff"), "digests.sha384"},
 		"algorithm without a name":   {digest("", "00"), "digests"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +98,7 @@ func TestValidateChange(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.Id == "" {
-				tt.field = "" // Decode sets a missing id
+				tt.field = "" // Decode computes the id
 			}
 			body, err := schemas.Decode(schemas.Changes, nil, value)
 			wantFault(t, body, err, tt.field)

@@ -276,8 +276,13 @@ func checkDigest(b []byte) *fault {
 	if !isHex(d) || len(d) == 0 {
 		return &fault{string(alg), fmt.Sprintf("%.80q is not lower-case hex", d)}
 	}
-	if want := hexDigits(string(alg)); want != 0 && want != len(d) {
+	switch want := HexLen(string(alg)); {
+	case want == 0 && AlgorithmName(string(alg)) != string(alg):
+		return &fault{string(alg), fmt.Sprintf("is not the name of the algorithm, which is %q", AlgorithmName(string(alg)))}
+	case want != 0 && want != len(d):
 		return &fault{string(alg), fmt.Sprintf("has %d digits, want %d", len(d), want)}
+	case len(d)%2 != 0:
+		return &fault{string(alg), fmt.Sprintf("has %d digits, an odd number", len(d))}
 	}
 	return nil
 }
@@ -311,25 +316,6 @@ func readPair(b []byte) (key, value []byte, f *fault) {
 		}
 	}
 	return key, value, nil
-}
-
-// hexDigits returns the number of hex digits of a digest; 0 if the algorithm is unknown.
-func hexDigits(algorithm string) int {
-	switch algorithm {
-	case "crc32", "crc32c":
-		return 8
-	case "crc64nvme":
-		return 16
-	case "md5":
-		return 32
-	case "sha1":
-		return 40
-	case "sha256":
-		return 64
-	case "sha512":
-		return 128
-	}
-	return 0
 }
 
 // highBits has the high bit of each of eight bytes set.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/digest"
 )
 
@@ -139,7 +140,7 @@ func meaningOf(word string) string {
 	if slices.Contains(Meanings(), word) {
 		return word
 	}
-	return algorithmOf(word)
+	return schemas.AlgorithmName(word)
 }
 
 // entry parses one row. If it is invalid, reason is not empty.

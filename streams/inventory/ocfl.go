@@ -24,6 +24,8 @@ import (
 
 	"golang.org/x/text/encoding"
 	"golang.org/x/text/transform"
+
+	"github.com/millrace/millrace/schemas"
 )
 
 // Bounds of an OCFL inventory: its size, and the memory for it, in bytes.
@@ -124,7 +126,7 @@ func (l *Listing) openOCFL() (*object, error) {
 	if o.algorithm == "" || len(o.versions) == 0 || !o.manifest.is {
 		return nil, invalid(o.at, "it is not an OCFL inventory: digestAlgorithm, manifest or versions are missing")
 	}
-	o.algorithm = algorithmOf(o.algorithm)
+	o.algorithm = schemas.AlgorithmName(o.algorithm)
 	if err := failed[o.algorithm]; err != nil {
 		return nil, err
 	}

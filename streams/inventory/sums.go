@@ -5,6 +5,7 @@ import (
 	"iter"
 	"strings"
 
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/digest"
 )
 
@@ -120,12 +121,12 @@ func digestOf(tag, wanted, hex string) (alg, lower, reason string) {
 	if hexRun(lower) != len(lower) {
 		return "", "", fmt.Sprintf("%.80q is not a digest in hexadecimal", hex)
 	}
-	if alg = algorithmOf(tag); alg == "" {
-		if alg = algorithmOf(wanted); alg == "" {
+	if alg = schemas.AlgorithmName(tag); alg == "" {
+		if alg = schemas.AlgorithmName(wanted); alg == "" {
 			alg = byLength(len(lower))
 		}
 	}
-	switch n := digits(alg); {
+	switch n := schemas.HexLen(alg); {
 	case alg == "":
 		return "", "", fmt.Sprintf("no algorithm has digests of %d digits", len(lower))
 	case n != 0 && n != len(lower), len(lower)%2 != 0, lower == "":
@@ -134,52 +135,10 @@ func digestOf(tag, wanted, hex string) (alg, lower, reason string) {
 	return alg, lower, ""
 }
 
-// algorithmOf returns the normalised name of an algorithm: SHA-256, SHA2-256 and sha256 are the same.
-func algorithmOf(name string) string {
-	name = strings.ToLower(strings.TrimSpace(name))
-	plain := strings.NewReplacer("-", "", "_", "", " ", "").Replace(name)
-	switch plain {
-	case "md5", "sha1", "sha224", "sha256", "sha384", "sha512", "crc32", "crc32c", "crc64nvme":
-		return plain
-	case "sha2256":
-		return "sha256"
-	case "sha2384":
-		return "sha384"
-	case "sha2512":
-		return "sha512"
-	case "blake2b", "blake2b512":
-		return "blake2b-512"
-	}
-	return name
-}
-
-// digits returns the number of hex digits of an algorithm's digests; 0 if the algorithm is unknown.
-func digits(alg string) int {
-	switch alg {
-	case "crc32", "crc32c":
-		return 8
-	case "crc64nvme":
-		return 16
-	case digest.MD5:
-		return 32
-	case digest.SHA1:
-		return 40
-	case "sha224":
-		return 56
-	case digest.SHA256:
-		return 64
-	case "sha384":
-		return 96
-	case "sha512", "blake2b-512":
-		return 128
-	}
-	return 0
-}
-
 // byLength returns the algorithm of checksum tools with digests of n hex digits.
 func byLength(n int) string {
 	for _, alg := range []string{digest.MD5, digest.SHA1, "sha224", digest.SHA256, "sha384", "sha512"} {
-		if digits(alg) == n {
+		if schemas.HexLen(alg) == n {
 			return alg
 		}
 	}
