@@ -99,7 +99,8 @@ func (w *execution) presentChange(s Observation, o storage.Object) *pb.Change {
 	return c
 }
 
-// announceSource publishes the source's content once. The manifest has no row, or no digests, of it.
+// announceSource publishes the source's content once. The manifest has no row, or no digests, of it. If it is the content
+// that the causing Change reports, the Change completes that one, and is not planned again.
 func (w *execution) announceSource(at Side) {
 	if w.sourceAnnounced {
 		return
@@ -107,7 +108,11 @@ func (w *execution) announceSource(at Side) {
 	w.sourceAnnounced = true
 	o := at.Object
 	o.Digests = supported(at.digests())
-	w.emit(schemas.Changes, w.seal(record.Content(w.SourceCopy, o), pb.Origin_ORIGIN_FIXITY))
+	change := w.seal(record.Content(w.SourceCopy, o), pb.Origin_ORIGIN_FIXITY)
+	if change.GetId() == w.Command.GetCause() {
+		change.Evidence = map[string]string{schemas.Completes: change.GetId()}
+	}
+	w.emit(schemas.Changes, change)
 }
 
 // propertiesChange returns the Change of o's properties. Stores date only contents, so its time is the latest of the

@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -75,6 +76,37 @@ func TestReference(t *testing.T) {
 		w.mustRun(manual()).ends("C4s", "source-suspect", handedOn, 0, 1)
 		w.holds("2", "")
 	})
+}
+
+// A Change of an item without digests is planned once: the copier that reads the item publishes the Change again, with
+// digests, and says which one it completes. The Change of another content completes none.
+func TestReferenceCompletesItsCause(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edit func(*pb.Change)
+		want bool
+	}{
+		"the content of the cause": {func(*pb.Change) {}, true},
+		"another content":          {func(c *pb.Change) { c.Time = ms(c.GetTime().AsTime().Add(-time.Hour)) }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.put("1", "hello")
+			w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // no digests, no Change
+			o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			cause := record.Content(at("1"), o)
+			tt.edit(cause)
+			got := w.mustRun(command(w.reported(cause)))
+			got.ends("C5", "copied", done, 2, 1)
+			source, want := got.changes[0], ""
+			if tt.want {
+				want = cause.GetId()
+			}
+			if completed := source.GetEvidence()[schemas.Completes]; completed != want || source.GetStore() != "1" {
+				t.Errorf("got %v, want one that completes %q", source, want)
+			}
+		})
+	}
 }
 
 func checkReference(t *testing.T, got did, opened int, w *world) {

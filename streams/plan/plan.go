@@ -6,7 +6,6 @@ package plan
 
 import (
 	"maps"
-	"slices"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -25,11 +24,8 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	if c.GetOrigin() == pb.Origin_ORIGIN_SWEEP && c.GetApproved() == "" && isDestination(rules, c.GetStore()) {
 		return nil // no event reported it: it is on record, and copied no further
 	}
-	if isPlanned(rules, c) {
-		return nil
-	}
-	// A command of a check overwrites nothing. It could run before that of the report which the check completes, and find
-	// that the copy differs.
+	// The report that it completes is planned. A second command would be needless, and that of a check overwrites nothing:
+	// it could run first, and find that the copy differs.
 	if c.GetEvidence()[schemas.Completes] != "" {
 		return nil
 	}
@@ -57,22 +53,10 @@ func isDestination(rules policy.Rules, store string) bool {
 	return false
 }
 
-// isPlanned reports whether c repeats a Change that was planned: a command of that Change found no digests on record
-// and published it again with digests.
-func isPlanned(rules policy.Rules, c *pb.Change) bool {
-	return slices.ContainsFunc(rules.Pairs, func(p policy.Pair) bool {
-		return p.Source == c.GetStore() && c.GetCause() == commandID(c, p.Destination)
-	})
-}
-
-func commandID(c *pb.Change, destination string) string {
-	return schemas.ID("command", c.GetId(), destination)
-}
-
 func command(rules policy.Rules, c *pb.Change, destination string) *pb.DuplicationCommand {
 	found := c.GetOrigin() == pb.Origin_ORIGIN_SWEEP || c.GetOrigin() == pb.Origin_ORIGIN_FIXITY
 	return &pb.DuplicationCommand{
-		Id:      commandID(c, destination),
+		Id:      schemas.ID("command", c.GetId(), destination),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetStore(), DestinationStore: destination,
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,

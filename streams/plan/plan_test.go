@@ -84,9 +84,10 @@ func TestPlan(t *testing.T) {
 		"sweep, chain's end":    {chain, change(origin("3", pb.Origin_ORIGIN_SWEEP, "")), nil, false},
 		"sweep, chain, approved": {chain, change(origin("2", pb.Origin_ORIGIN_SWEEP, "me")), []string{"3"},
 			false},
-		"fixity":            {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
-		"fixity, completes": {both, change(completes), nil, false},
-		"fixity, approved":  {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
+		"fixity":                           {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
+		"fixity, completes":                {both, change(completes), nil, false},
+		"fixity, completes, chain's start": {chain, change(completes), nil, false},
+		"fixity, approved":                 {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
 		"fixity, approved by force": {both, change(func(c *pb.Change) {
 			origin("1", pb.Origin_ORIGIN_FIXITY, "me")(c)
 			c.Evidence = map[string]string{"forced": "true"}
@@ -117,45 +118,6 @@ func TestPlan(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// A file without digests leads to one Change and one command for each destination: the copier that reads it publishes
-// the Change again with digests, which is not planned again. A command's Change of another content is.
-func TestDigestsFoundByACommandArePlannedOnce(t *testing.T) {
-	found := func(f func(*pb.Change)) *pb.Change {
-		return change(func(c *pb.Change) {
-			c.Origin, c.Digests, c.Provenance = pb.Origin_ORIGIN_NOTIFICATION, nil, pb.Provenance_PROVENANCE_UNSPECIFIED
-			if f != nil {
-				f(c)
-			}
-		})
-	}
-	first := found(nil)
-	for name, tt := range map[string]struct {
-		again func(*pb.Change)
-		want  int
-	}{
-		"the same content":     {nil, 0},
-		"a later one":          {func(c *pb.Change) { c.Version = "v8" }, 2},
-		"one that was unknown": {func(c *pb.Change) { c.Cause = "sweep" }, 2},
-		"found by a check, later": {func(c *pb.Change) {
-			c.Cause, c.Time = "task", timestamppb.New(when.AsTime().Add(time.Hour))
-		}, 2},
-	} {
-		for _, by := range Plan(both, first) {
-			again := found(func(c *pb.Change) {
-				c.Origin, c.Cause = pb.Origin_ORIGIN_FIXITY, by.GetId()
-				c.Digests, c.Provenance = map[string]string{"md5": "00ff"}, pb.Provenance_PROVENANCE_VERIFIED
-				if tt.again != nil {
-					tt.again(c)
-				}
-			})
-			if got := Plan(both, again); len(got) != tt.want {
-				t.Errorf("%s, found by the copier of store %s: got %d commands, want %d", name, by.GetDestinationStore(),
-					len(got), tt.want)
-			}
-		}
 	}
 }
 
