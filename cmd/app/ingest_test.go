@@ -161,7 +161,7 @@ func TestIngestHTTP(t *testing.T) {
 	send("/v1/notifications/s3?store=2", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
 	send("/v1/notifications/s3", string(notification("ObjectCreated:Put", "photos", "nobody's")),
 		http.StatusAccepted) // no store has buckets of its own
-	s.changed(b, `OP_ADD 1/photos/a 7 http "loader"`, `OP_ADD 2/photos/b 5 notification/minio "ann"`)
+	s.changed(b, `OP_ADD 1/photos/a 7 http/loader "loader"`, `OP_ADD 2/photos/b 5 notification/minio "ann"`)
 	s.until(func() error {
 		if dead := b.Read(schemas.Dead); len(dead) != 1 ||
 			dead[0].Header(schemas.HeaderOriginTopic) != string(ingest.WebhookTopic("acme", "")) {

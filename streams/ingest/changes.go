@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -26,7 +27,7 @@ type received struct {
 	Given string `json:"given,omitempty"` // id that the sender has given
 	// ID is the id of the Change, a function of its content.
 	ID string `json:"id"`
-	// Status is written, or repeated if an earlier event of the same request is equal.
+	// Status is written, or repeated if the event before it of the same copy, in the same request, is equal.
 	Status string `json:"status"`
 }
 
@@ -43,7 +44,7 @@ func (h *Handler) changes(r request) (any, *problem) {
 		status = http.StatusUnprocessableEntity
 		msgs   []schemas.Message
 		out    = accepted{Events: []received{}}
-		seen   = map[string]bool{}
+		last   = map[schemas.Copy]*pb.Change{}
 	)
 	for i := range events {
 		e := &events[i]
@@ -57,12 +58,11 @@ func (h *Handler) changes(r request) (any, *problem) {
 			continue
 		}
 		rec := received{Index: e.index, Given: e.id, ID: e.change.GetId(), Status: outcomeWritten}
-		if seen[rec.ID] {
+		if at := schemas.CopyOf(e.change); proto.Equal(last[at], e.change) {
 			rec.Status = "repeated"
 		} else {
-			msgs = append(msgs, e.message())
+			last[at], msgs = e.change, append(msgs, e.message())
 		}
-		seen[rec.ID] = true
 		out.Events = append(out.Events, rec)
 	}
 	if n > 0 {
@@ -109,10 +109,14 @@ func (h *Handler) complete(e *event, s sender) (foreign bool) {
 	if c.GetUser() == "" {
 		c.User = s.name
 	}
-	if a := c.GetAgent(); a == "" {
-		c.Agent = wayHTTP
-	} else if a != wayHTTP && !strings.HasPrefix(a, wayHTTP+"/") {
-		c.Agent = wayHTTP + "/" + a
+	if a := c.GetAgent(); a != "" {
+		if c.Evidence == nil {
+			c.Evidence = map[string]string{}
+		}
+		c.Evidence["agent"] = a
+	}
+	if c.Agent = wayHTTP; s.name != "" {
+		c.Agent += "/" + s.name
 	}
 	c.Id = schemas.ChangeID(c)
 	if schemas.Validate(c) != nil {
@@ -147,7 +151,7 @@ func reserved(e *event) {
 		field string
 		set   bool
 	}{{"approved", c.GetApproved() != ""}, {"source_time", c.GetSourceTime() != nil},
-		{"source_version", c.GetSourceVersion() != ""}} {
+		{"source_version", c.GetSourceVersion() != ""}, {"evidence.completes", c.GetEvidence()[schemas.Completes] != ""}} {
 		if own.set {
 			e.fault(own.field, "only millrace may set it")
 		}

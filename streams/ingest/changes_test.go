@@ -134,8 +134,15 @@ func TestChangesFaults(t *testing.T) {
 			[]string{"0  properties_unknown: is set, but OP_SET_PROPERTIES reports properties"}},
 		"fields that only millrace may set": {typeJSON, string(with(func(c *pb.Change) {
 			c.Origin, c.Approved, c.SourceTime, c.SourceVersion = pb.Origin_ORIGIN_REPAIR, "me", timestamppb.New(now), "v"
+			c.Evidence = map[string]string{schemas.Completes: schemas.ID("c")}
 		})), 422, []string{"0  origin: only millrace may set ORIGIN_REPAIR", "0  approved: ", "0  source_time: ",
-			"0  source_version: "}},
+			"0  source_version: ", "0  evidence.completes: only millrace may set it"}},
+		"another name of an algorithm": {typeJSON, string(with(func(c *pb.Change) {
+			c.Digests = map[string]string{"SHA-256": strings.Repeat("0", 64)}
+		})), 422, []string{`0  digests.SHA-256: is not the name of the algorithm, which is "sha256"`}},
+		"digest of an odd length": {typeJSON, string(with(func(c *pb.Change) {
+			c.Digests = map[string]string{"adler32": "2de01a6"}
+		})), 422, []string{"0  digests.adler32: has 7 digits, an odd number"}},
 		"too large": {typeJSON,
 			string(with(func(c *pb.Change) {
 				c.Properties = map[string]string{"a": strings.Repeat("x",
@@ -196,6 +203,103 @@ func TestChangesFaults(t *testing.T) {
 			}
 			if len(out.msgs) != 0 {
 				t.Errorf("%d messages were written", len(out.msgs))
+			}
+		})
+	}
+}
+
+// An event is repeated if it is equal to the one before it of the same copy, and else published.
+func TestChangesRepeated(t *testing.T) {
+	at := timestamppb.New(now.Add(-time.Minute))
+	set := func(item, colour string) *pb.Change {
+		return &pb.Change{Op: pb.Op_OP_SET_PROPERTIES, Store: "1", Space: "photos", Item: item, Time: at,
+			Properties: map[string]string{"colour": colour}}
+	}
+	acl := func(who string) *pb.Change {
+		return &pb.Change{Op: pb.Op_OP_SET_ACL, Store: "1", Space: "photos", Time: at, Acl: map[string]string{who: "read"}}
+	}
+	add := func(etag string, size int64) *pb.Change {
+		return &pb.Change{Op: pb.Op_OP_ADD, Store: "1", Space: "photos", Item: "a", Time: at, Etag: etag, Size: size}
+	}
+	by := func(user string) *pb.Change {
+		c := add("e1", 5)
+		c.User = user
+		return c
+	}
+	for name, tt := range map[string]struct {
+		events []*pb.Change
+		want   []string
+	}{
+		"equal":          {[]*pb.Change{add("e1", 5), add("e1", 5)}, []string{"written", "repeated"}},
+		"of two copies":  {[]*pb.Change{set("a", "red"), set("b", "red")}, []string{"written", "written"}},
+		"properties":     {[]*pb.Change{set("a", "red"), set("a", "blue")}, []string{"written", "written"}},
+		"ACL":            {[]*pb.Change{acl("ann"), acl("bob")}, []string{"written", "written"}},
+		"content":        {[]*pb.Change{add("e1", 5), add("e2", 7)}, []string{"written", "written"}},
+		"user of one id": {[]*pb.Change{by("ann"), by("bob")}, []string{"written", "written"}},
+		"the first again": {[]*pb.Change{set("a", "red"), set("a", "blue"), set("a", "red")},
+			[]string{"written", "written", "written"}},
+		"equal, others between": {[]*pb.Change{set("a", "red"), set("b", "red"), acl("ann"), set("a", "red")},
+			[]string{"written", "written", "written", "repeated"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, all := new(topic), []string{}
+			for _, c := range tt.events {
+				all = append(all, envelope("7", `"data":`+string(asJSON(t, c))))
+			}
+			w := post(handler(t, out, nil), pathChanges, typeBatch, secret, []byte("["+strings.Join(all, ",")+"]"))
+			var answer accepted
+			if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != http.StatusAccepted {
+				t.Fatalf("got %d %s, %v", w.Code, w.Body, err)
+			}
+			var got, ids []string
+			for _, e := range answer.Events {
+				if got = append(got, e.Status); e.Status == "written" {
+					ids = append(ids, e.ID)
+				}
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+			if !slices.EqualFunc(out.changes(), ids, func(c *pb.Change, id string) bool { return c.GetId() == id }) {
+				t.Errorf("published %v, want %q", out.changes(), ids)
+			}
+		})
+	}
+}
+
+// The agent is the token, whatever an event says. The agent and the user that the sender gives are kept.
+func TestChangesAgent(t *testing.T) {
+	for name, tt := range map[string]struct {
+		agent, user, wantUser string
+		open                  bool // there are no tokens
+		want                  string
+	}{
+		"none":                  {"", "", "loader", false, "http/loader"},
+		"another user":          {"", "director@acme.example", "director@acme.example", false, "http/loader"},
+		"http":                  {"http", "", "loader", false, "http/loader"},
+		"another token":         {"http/theirs", "ann", "ann", false, "http/loader"},
+		"a checker":             {"checker", "ann", "ann", false, "http/loader"},
+		"without tokens":        {"", "ann", "ann", true, "http"},
+		"without tokens, given": {"http/loader", "", "", true, "http"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out, c := new(topic), change("a")
+			c.Account, c.Agent, c.User = "acme", tt.agent, tt.user
+			if !tt.open {
+				c.Evidence = map[string]string{"by": "hand"}
+			}
+			h := handler(t, out, func(c *Config) {
+				if tt.open {
+					c.Tokens = nil
+				}
+			})
+			if w := post(h, pathChanges, typeJSON, secret, asJSON(t, c)); w.Code != http.StatusAccepted {
+				t.Fatalf("got %d %s", w.Code, w.Body)
+			}
+			got := out.changes()[0]
+			if got.GetAgent() != tt.want || got.GetUser() != tt.wantUser || got.GetEvidence()["agent"] != tt.agent ||
+				(got.GetEvidence()["by"] != "") == tt.open {
+				t.Errorf("got %v, want agent %s and user %q", got, tt.want, tt.wantUser)
 			}
 		})
 	}

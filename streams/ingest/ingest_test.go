@@ -112,7 +112,7 @@ func change(item string) *pb.Change {
 func want(item string) *pb.Change {
 	c := change(item)
 	c.Account, c.Origin, c.Provenance, c.User, c.Agent = "acme", pb.Origin_ORIGIN_CLIENT,
-		pb.Provenance_PROVENANCE_CLAIMED, "loader", "http"
+		pb.Provenance_PROVENANCE_CLAIMED, "loader", "http/loader"
 	c.Id = schemas.ChangeID(c)
 	return c
 }
