@@ -77,20 +77,6 @@ acl --operation Write \
 acl --operation Read \
 	--topic "${PREFIX}checkpoints"
 
-# finds the age of records with timestamps of the future
-acl --operation Read \
-	--topic "${PREFIX}deletions" \
-	--topic "${PREFIX}duplication.high" \
-	--topic "${PREFIX}duplication.large" \
-	--topic "${PREFIX}duplication.low" \
-	--topic "${PREFIX}duplication.results" \
-	--topic "${PREFIX}fixity.high" \
-	--topic "${PREFIX}fixity.large" \
-	--topic "${PREFIX}fixity.low" \
-	--topic "${PREFIX}fixity.results" \
-	--topic "${PREFIX}jobs" \
-	--topic "${PREFIX}reports"
-
 # records and compares offsets
 acl --operation Describe \
 	--group "${PREFIX}checker" \

@@ -196,9 +196,6 @@ func (l *list) sweeper() {
 			continue
 		}
 		l.topic(e.Topic, "trims", Delete)
-		if !e.Raw { // of the others all that is committed is deleted, whatever its age
-			l.topic(e.Topic, "finds the age of records with timestamps of the future", Read)
-		}
 	}
 	if len(l.cfg.Foreign) > 0 {
 		l.group(schemas.RoleIngester, schemas.High, "records offsets", Describe)
