@@ -38,7 +38,7 @@ func newPairMetrics() *pairMetrics {
 	}
 	return &pairMetrics{
 		delay: desc("copy_delay_seconds",
-			"Time from a Change to the end of its copy, by quantile, of the last hour; absent without copies.",
+			"Time from the record of a Change to the end of its copy, by quantile, of the last hour; absent without copies.",
 			"source", "destination", "quantile"),
 		oldest: desc("oldest_pending_seconds", "Age of the oldest pending content; 0 if none is pending.",
 			"source", "destination"),

@@ -43,7 +43,7 @@ func plannedRecords() (all []schemas.Message) {
 		all = append(all, schemas.Message{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
 			Id: schemas.NewID(), Command: fmt.Sprint("c", i), Account: "acme", Space: "photos", Item: fmt.Sprint("i", i),
 			SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Decision: "C5",
-			Result: "copied", Bytes: 100, Outcome: pb.Outcome_OUTCOME_DONE, ChangeTime: timestamppb.New(now),
+			Result: "copied", Bytes: 100, Outcome: pb.Outcome_OUTCOME_DONE, Planned: timestamppb.New(now),
 			Started: timestamppb.New(now), Finished: timestamppb.New(now.Add(time.Second))}})
 	}
 	return all

@@ -72,7 +72,8 @@ func newSpaceList() *cobra.Command {
   deleted  its delete is on record, and it was not created since
   gone     an operator has declared it gone (millrace space gone)
 
-FIRST SEEN is the time of the first change about the space or an item in it: --new 24h lists the spaces that are new.
+FIRST SEEN is when the first change about the space or an item in it was recorded, however old its files are:
+--new 24h lists the spaces that are new.
 POLICY is the part of the policy that applies: own (the space's own pairs), default, ignored or reserved (x-).
 COPIES are the destinations, the sources, or the reason why the space is not copied.`,
 		Args: atMostOne,

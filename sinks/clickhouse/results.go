@@ -34,6 +34,7 @@ func duplicationLog() *table[*pb.DuplicationResult] {
 		text("error", func(x r) string { return x.m.GetError() }),
 		text("detail", func(x r) string { return x.m.GetDetail() }),
 		nullableTime("change_time", func(x r) *timestamppb.Timestamp { return x.m.GetChangeTime() }),
+		nullableTime("planned", func(x r) *timestamppb.Timestamp { return x.m.GetPlanned() }),
 		flag("newer", func(x r) bool { return x.m.GetNewer() }),
 		lowCard("worker", func(x r) string { return x.m.GetWorker() }),
 		lowCard("host", func(x r) string { return x.m.GetHost() }),

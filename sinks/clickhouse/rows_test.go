@@ -65,7 +65,7 @@ func TestRows(t *testing.T) {
 				Outcome: pb.Outcome_OUTCOME_HANDED_ON,
 				Bytes:   5, Digests: map[string]string{"md5": md5}, Started: later, Finished: when, Attempt: 2,
 				ErrorClass: "transient", Error: "e",
-				Detail: "d", ChangeTime: later, Newer: true, Worker: "w", Host: "h", Software: "sw", Incident: "in",
+				Detail: "d", ChangeTime: later, Planned: when, Newer: true, Worker: "w", Host: "h", Software: "sw", Incident: "in",
 				List: "li", SourceVersion: "sv", WouldBe: "wb",
 			},
 			"duplication_log_v",
@@ -74,7 +74,7 @@ func TestRows(t *testing.T) {
 				`"decision":"C0","result":"repaired","outcome":"handed_on","bytes":5,` +
 				`"digests":{"md5":"` + md5 + `"},"started":"2026-03-04 05:06:07.891",` +
 				`"attempt":2,"error_class":"transient","error":"e","detail":"d","change_time":"2026-03-04 05:06:07.891",` +
-				`"newer":true,"worker":"w","host":"h",` +
+				`"planned":"1999-12-31 23:59:59.999","newer":true,"worker":"w","host":"h",` +
 				`"software":"sw","incident":"in","list":"li","source_version":"sv","would_be":"wb"}`,
 		},
 		schemas.FixityResults: {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -28,6 +29,7 @@ const (
 func TestCopy(t *testing.T) {
 	w := newWorld(t)
 	c := command(w.added("1", "hello"))
+	c.Time = timestamppb.New(c.GetTime().AsTime().Add(time.Hour)) // Kafka's time of the Change
 	from, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 	w.must(err)
 	got := w.mustRun(c)
@@ -62,7 +64,7 @@ func TestCopy(t *testing.T) {
 		Id: r.GetId(), Command: c.GetId(), Cause: c.GetCause(), Account: "acme", Space: "photos", Item: "a.jpg",
 		SourceStore: "1", DestinationStore: "2", Reason: c.GetReason(), Decision: "C5", Result: "copied", Outcome: done,
 		Bytes: 5, Digests: to.Digests, Started: r.GetStarted(), Finished: r.GetFinished(), Attempt: 1,
-		ChangeTime: c.GetChangeTime(), Worker: "w", Host: "h", Software: "s",
+		ChangeTime: c.GetChangeTime(), Planned: c.GetTime(), Worker: "w", Host: "h", Software: "s",
 	}
 	if !proto.Equal(r, wantResult) || r.GetStarted() == nil || r.GetFinished() == nil || len(r.GetId()) != 32 {
 		t.Errorf("result:\ngot  %v\nwant %v", r, wantResult)

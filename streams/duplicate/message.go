@@ -28,7 +28,7 @@ func (w *execution) messages() []schemas.Message {
 		Decision: string(w.end.Row), Result: w.end.Result, Outcome: w.outcome, Newer: w.end.Newer,
 		Bytes: w.bytes, Digests: w.digests, Detail: w.detail,
 		Started: timestamppb.New(w.started), Finished: timestamppb.Now(), Attempt: int32(w.delivery.Attempt),
-		ChangeTime: c.GetChangeTime(), Incident: c.GetRepair().GetIncident(), List: w.list, SourceVersion: w.sourceVersion,
+		ChangeTime: c.GetChangeTime(), Planned: c.GetTime(), Incident: c.GetRepair().GetIncident(), List: w.list, SourceVersion: w.sourceVersion,
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}
 	if c.GetDryRun() {

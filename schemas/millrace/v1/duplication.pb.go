@@ -920,7 +920,7 @@ type DuplicationResult struct {
 	ErrorClass string                 `protobuf:"bytes,18,opt,name=error_class,json=errorClass,proto3" json:"error_class,omitempty"`
 	Error      string                 `protobuf:"bytes,19,opt,name=error,proto3" json:"error,omitempty"`
 	Detail     string                 `protobuf:"bytes,20,opt,name=detail,proto3" json:"detail,omitempty"`
-	// The time of the causing change. The event-to-copy delay is finished minus change_time.
+	// The time of the causing change, which may be much older than its record: that of a file that was found.
 	ChangeTime *timestamppb.Timestamp `protobuf:"bytes,21,opt,name=change_time,json=changeTime,proto3" json:"change_time,omitempty"`
 	// The source was newer than the causing change of the command (C11).
 	Newer    bool   `protobuf:"varint,22,opt,name=newer,proto3" json:"newer,omitempty"`
@@ -935,7 +935,10 @@ type DuplicationResult struct {
 	SourceVersion string `protobuf:"bytes,28,opt,name=source_version,json=sourceVersion,proto3" json:"source_version,omitempty"`
 	// Set if this was a dry run, in which nothing changed: what result would have been without it. Then result is
 	// dry-run.
-	WouldBe       string `protobuf:"bytes,34,opt,name=would_be,json=wouldBe,proto3" json:"would_be,omitempty"`
+	WouldBe string `protobuf:"bytes,34,opt,name=would_be,json=wouldBe,proto3" json:"would_be,omitempty"`
+	// Kafka's time of the causing change, or when the command was ordered otherwise. The event-to-copy delay is finished
+	// minus planned. Unset for deletes and dead letters.
+	Planned       *timestamppb.Timestamp `protobuf:"bytes,36,opt,name=planned,proto3" json:"planned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1173,6 +1176,13 @@ func (x *DuplicationResult) GetWouldBe() string {
 	return ""
 }
 
+func (x *DuplicationResult) GetPlanned() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Planned
+	}
+	return nil
+}
+
 var File_millrace_v1_duplication_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_duplication_proto_rawDesc = "" +
@@ -1264,7 +1274,7 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"refuseList\x12\x10\n" +
 	"\x03why\x18\x13 \x01(\tR\x03why\x12\x17\n" +
 	"\adry_run\x18\x16 \x01(\bR\x06dryRun\x12\x1a\n" +
-	"\bincident\x18\x17 \x01(\tR\bincident\"\x80\b\n" +
+	"\bincident\x18\x17 \x01(\tR\bincident\"\xb6\b\n" +
 	"\x11DuplicationResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acommand\x18\x02 \x01(\tR\acommand\x12\x14\n" +
@@ -1297,7 +1307,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\bincident\x18\x1a \x01(\tR\bincident\x12\x12\n" +
 	"\x04list\x18\x1b \x01(\tR\x04list\x12%\n" +
 	"\x0esource_version\x18\x1c \x01(\tR\rsourceVersion\x12\x19\n" +
-	"\bwould_be\x18\" \x01(\tR\awouldBe\x1a:\n" +
+	"\bwould_be\x18\" \x01(\tR\awouldBe\x124\n" +
+	"\aplanned\x18$ \x01(\v2\x1a.google.protobuf.TimestampR\aplanned\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01*\xd2\x01\n" +
@@ -1379,11 +1390,12 @@ var file_millrace_v1_duplication_proto_depIdxs = []int32{
 	14, // 26: millrace.v1.DuplicationResult.started:type_name -> google.protobuf.Timestamp
 	14, // 27: millrace.v1.DuplicationResult.finished:type_name -> google.protobuf.Timestamp
 	14, // 28: millrace.v1.DuplicationResult.change_time:type_name -> google.protobuf.Timestamp
-	29, // [29:29] is the sub-list for method output_type
-	29, // [29:29] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	14, // 29: millrace.v1.DuplicationResult.planned:type_name -> google.protobuf.Timestamp
+	30, // [30:30] is the sub-list for method output_type
+	30, // [30:30] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_duplication_proto_init() }

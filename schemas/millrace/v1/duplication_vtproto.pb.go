@@ -224,6 +224,7 @@ func (m *DuplicationResult) CloneVT() *DuplicationResult {
 	r.List = m.List
 	r.SourceVersion = m.SourceVersion
 	r.WouldBe = m.WouldBe
+	r.Planned = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Planned).CloneVT())
 	if rhs := m.Digests; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -1014,6 +1015,18 @@ func (m *DuplicationResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Planned != nil {
+		size, err := (*timestamppb1.Timestamp)(m.Planned).MarshalToSizedBufferVT(dAtA[:i])
+		if err != nil {
+			return 0, err
+		}
+		i -= size
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xa2
+	}
 	if len(m.WouldBe) > 0 {
 		i -= len(m.WouldBe)
 		copy(dAtA[i:], m.WouldBe)
@@ -1690,6 +1703,10 @@ func (m *DuplicationResult) SizeVT() (n int) {
 	}
 	l = len(m.WouldBe)
 	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Planned != nil {
+		l = (*timestamppb1.Timestamp)(m.Planned).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -5391,6 +5408,42 @@ func (m *DuplicationResult) UnmarshalVTUnsafe(dAtA []byte) error {
 				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
 			}
 			m.WouldBe = stringValue
+			iNdEx = postIndex
+		case 36:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Planned", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			if m.Planned == nil {
+				m.Planned = &timestamppb.Timestamp{}
+			}
+			if err := (*timestamppb1.Timestamp)(m.Planned).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

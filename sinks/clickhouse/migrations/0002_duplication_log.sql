@@ -1,6 +1,7 @@
 -- Every end of a command: results by when they finished, and dead letters (decision dead). list is the list on which a
 -- delete waits for approval, or that was approved and had the delete; source_version is the version of the source's
--- content, in the rows of rewrites that wait for approval; would_be is what the result of a dry run would have been.
+-- content, in the rows of rewrites that wait for approval; would_be is what the result of a dry run would have been;
+-- planned is Kafka's time of the causing change, from which delays are counted: change_time may be that of an old file.
 -- position is as in audit_log.
 --
 -- A year to which no row was added for 30 days becomes one part, so that reads with FINAL merge nothing.
@@ -32,6 +33,7 @@ CREATE TABLE IF NOT EXISTS {db}.duplication_log (
   error String CODEC(ZSTD(1)),
   detail String CODEC(ZSTD(1)),
   change_time Nullable(DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
+  planned Nullable(DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
   newer Bool,
   worker LowCardinality(String),
   host LowCardinality(String),

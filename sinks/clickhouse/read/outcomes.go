@@ -162,7 +162,7 @@ func SpaceRoundCounts(ctx context.Context, db *clickhouse.DB, r SpaceRound) (c R
 	return c, nil
 }
 
-// Delays summarises the delays between changes and their copies.
+// Delays summarises the delays between Kafka's times of changes and their copies.
 type Delays struct {
 	Copies      uint64
 	Median, P99 time.Duration
@@ -179,11 +179,11 @@ func CopyDelays(ctx context.Context, db *clickhouse.DB, account string) (Delays,
 		P99    float64 `ch:"p99"`
 	}
 	rows, err := clickhouse.Query[delays](ctx, db, "read how long copies took",
-		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(change_time)) AS delay"+
+		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(planned)) AS delay"+
 			" SELECT count() AS copies, toFloat64(ifNotFinite(quantileExact(0.5)(delay), 0)) AS median,"+
 			" toFloat64(ifNotFinite(quantileExact(0.99)(delay), 0)) AS p99 FROM {db}.duplication_log_v"+
 			" WHERE account = ? AND outcome = 'done' AND would_be = '' AND decision IN ("+copyRows+")"+
-			" AND reason = 'change' AND change_time IS NOT NULL", account)
+			" AND reason = 'change' AND planned IS NOT NULL", account)
 	if err != nil || len(rows) == 0 {
 		return Delays{}, err
 	}

@@ -7,8 +7,8 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// A PairDelay says how long the copies of one pair of stores took, from the time of a Change to the end of the command
-// that copied its content.
+// A PairDelay says how long the copies of one pair of stores took, from Kafka's time of a Change to the end of the
+// command that copied its content.
 type PairDelay struct {
 	Source      string  `ch:"source"`
 	Destination string  `ch:"destination"`
@@ -18,9 +18,9 @@ type PairDelay struct {
 }
 
 // copiesOfChanges selects the results of commands of an account that copied the content of a Change. Commands that
-// found a newer content than that of their Change are left out: the time of that content is not on record.
+// found a newer content than that of their Change are left out: Kafka's time of that content is not on record.
 const copiesOfChanges = " FROM {db}.duplication_log_v WHERE account = ? AND ts >= fromUnixTimestamp64Milli(?, 'UTC')" +
-	" AND result = 'copied' AND reason = 'change' AND item != '' AND NOT newer AND change_time IS NOT NULL"
+	" AND result = 'copied' AND reason = 'change' AND item != '' AND NOT newer AND planned IS NOT NULL"
 
 // PairDelays returns the delays of the copies of an account that ended since a time, ordered by source and destination.
 // A pair without such copies is absent. The query reads the parts of the log that have rows since then.
@@ -29,7 +29,7 @@ func PairDelays(ctx context.Context, db *clickhouse.DB, account string, since ti
 		"SELECT source_store::String AS source, destination_store::String AS destination, count() AS copies,"+
 			" quantileTDigest(0.5)(delay)::Float64 AS p50, quantileTDigest(0.99)(delay)::Float64 AS p99 FROM ("+
 			"SELECT source_store, destination_store,"+
-			" greatest(0, dateDiff('millisecond', assumeNotNull(change_time), ts)) / 1000 AS delay"+copiesOfChanges+
+			" greatest(0, dateDiff('millisecond', assumeNotNull(planned), ts)) / 1000 AS delay"+copiesOfChanges+
 			") GROUP BY source_store, destination_store ORDER BY source, destination", account, since.UnixMilli())
 }
 

@@ -462,7 +462,7 @@ func TestOutcomes(t *testing.T) {
 		SourceStore: "2", DestinationStore: "1", Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
 		Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Bytes: 1000,
 		Started: clickhousetest.At(time.Second), Finished: clickhousetest.At(1500 * time.Millisecond),
-		ChangeTime: clickhousetest.At(0), Worker: "w1",
+		ChangeTime: clickhousetest.At(-time.Hour), Planned: clickhousetest.At(0), Worker: "w1",
 	}
 	incident := &pb.Incident{
 		Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a", Kind: "content-corrupt",

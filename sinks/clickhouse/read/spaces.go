@@ -15,7 +15,7 @@ type SpaceSummary struct {
 	Items        uint64 // live copies
 	Bytes        int64  // of those with a known size
 	Unsized      uint64 // live copies with an unknown size
-	// First is the time of the first Change about the space or an item in it; zero: there is none.
+	// First is Kafka's time of the first Change about the space or an item in it; zero: there is none.
 	First time.Time
 	// Created and Deleted are the times of the last Changes that say so; zero: there is none. A space may exist without
 	// either: some stores make a space with its first item.
@@ -52,7 +52,7 @@ func Spaces(ctx context.Context, db *clickhouse.DB, account, space string) ([]Sp
 	}
 	const of = " WHERE account = ? AND (? = '' OR space = ?)"
 	rows, err := clickhouse.Query[row](ctx, db, "read the changes of spaces",
-		"SELECT space, store::String AS in_store, 'first' AS what, toUnixTimestamp64Milli(min(ts)) AS at"+
+		"SELECT space, store::String AS in_store, 'first' AS what, toUnixTimestamp64Milli(min(ingested)) AS at"+
 			" FROM {db}.audit_log"+of+" GROUP BY space, store"+
 			" UNION ALL SELECT space, store::String, op::String, toUnixTimestamp64Milli(max(ts)) FROM {db}.audit_log"+of+
 			" AND item = '' AND op IN ('create_space', 'delete_space') GROUP BY space, store, op"+

@@ -1,0 +1,2 @@
+
+ 5e1f7c20b4d94a8e8c6f2b0d9a7e3c14 91b6c3de07f24f5fb1a98d2c4e6f7083"acme*photos22020/film.mov:1B2HRC5Zcopied`zç™àÏÀÃ“‚è™àÏ€ÈÐˆªÀˆ×Mºnode-1/copier/0Ânode-1Êmillrace 0.1.0¢æ™àÏ€¿Ö
