@@ -190,6 +190,9 @@ type incidentRow struct {
 	Closed  *time.Time `json:"closed"` // null: it is open
 	Repairs int32      `json:"repairs"`
 	Last    string     `json:"last_step"` // with its detail
+	// Expected and Found are digests by algorithm; null: there are none.
+	Expected map[string]string `json:"expected"`
+	Found    map[string]string `json:"found"`
 }
 
 func incidentRows(incidents []*pb.Incident) []incidentRow {
@@ -205,7 +208,7 @@ func incidentOf(i *pb.Incident) incidentRow {
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
 		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: incidentState(i.GetState()), Row: i.GetRow(),
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Closed: timeOf(i.GetClosed()),
-		Repairs: i.GetRepairs(), Last: lastStep(i),
+		Repairs: i.GetRepairs(), Last: lastStep(i), Expected: i.GetExpected(), Found: i.GetFound(),
 	}
 }
 

@@ -114,6 +114,23 @@ func TestIncidentSelection(t *testing.T) {
 	}
 }
 
+// A program that reads the incidents learns which digests a copy should have, and which it has.
+func TestIncidentsHaveTheirDigests(t *testing.T) {
+	var out bytes.Buffer
+	rows := incidentRows([]*pb.Incident{
+		{Kind: "content-corrupt", Expected: map[string]string{"md5": "aa"}, Found: map[string]string{"md5": "bb"}},
+		{Kind: "deletes-held"},
+	})
+	if err := printList(&out, &output{form: formNDJSON}, rows, incidentTable()); err != nil {
+		t.Fatal(err)
+	}
+	corrupt, held, _ := strings.Cut(out.String(), "\n")
+	if !strings.Contains(corrupt, `"expected":{"md5":"aa"},"found":{"md5":"bb"}`) ||
+		!strings.Contains(held, `"expected":null,"found":null`) {
+		t.Errorf("printed %s", out.String())
+	}
+}
+
 // Keys are arguments, or lines of stdin; each counts once.
 func TestIncidentKeys(t *testing.T) {
 	for name, tt := range map[string]struct {

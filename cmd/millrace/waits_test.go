@@ -247,7 +247,8 @@ func TestCommandsWait(t *testing.T) {
 		return slices.DeleteFunc(slices.Clone(open), func(r incidentRow) bool { return r.Item != "item-1" })
 	}
 	found := incidents()
-	if len(found) != 1 || found[0].State != "awaiting-approval" {
+	if len(found) != 1 || found[0].State != "awaiting-approval" || found[0].Expected["md5"] == "" ||
+		found[0].Found["md5"] == found[0].Expected["md5"] {
 		t.Fatalf("open incidents: %+v, want one that waits for approval", found)
 	}
 	if other := incidents("--kind", "no-quorum", "--store", "2"); len(open) != 0 {

@@ -65,7 +65,7 @@ func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.M
 		return s.save(i, c.ref), nil
 	case !damaged:
 		i = clone(i)
-		s.close(i, r, c, "")
+		s.close(i, r, c, "intact")
 		return s.save(i, c.ref), nil
 	case closed(i):
 		i = s.open(cp, kindMetadata, i, c)

@@ -52,6 +52,9 @@ func TestMetadataDamaged(t *testing.T) {
 	w.checkIncident(kind, open, "opened", "seen-again", "seen-again", "seen-again")
 	w.handle(w.result(15, unverified, intact))
 	w.checkIncident(kind, shut, "opened", "seen-again", "seen-again", "seen-again", "closed")
+	if steps := w.topic[key(kind)].GetSteps(); steps[len(steps)-1].GetDetail() != "intact" {
+		t.Errorf("closed by %v", steps[len(steps)-1])
+	}
 	if got := w.handle(w.result(1, intact)); got != nil {
 		t.Errorf("a copy that is well: %v", got)
 	}
