@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
@@ -269,61 +268,6 @@ func (s Observation) sourcePresent() Decision {
 func (s Observation) isChained() bool {
 	from := s.Command.GetSourceStore()
 	return slices.ContainsFunc(s.Rules.Pairs, func(p policy.Pair) bool { return p.Destination == from })
-}
-
-// resurrected decides C4r: the source is present although its row is a tombstone that is not older. The item is taken
-// to be restored from an old disk or backup, also if a client once reported the content: the row includes that Change.
-func (s Observation) resurrected() (Decision, bool) {
-	row, ok := s.sourceRow()
-	switch {
-	case !ok && reportedByClient(s.Command) && !s.mustRead():
-		return Decision{}, false
-	case !ok:
-		return s.needRecords(RowUnknown), true
-	case isTombstone(row) && !row.GetTime().AsTime().Before(s.shown(row)):
-		return Decision{Row: RowSourceResurrected, Result: "resurrected", CheckSource: true}, true
-	}
-	return Decision{}, false
-}
-
-// mustRead reports whether only the records show that the source has the newest content: the Change that caused the
-// command is not recent, or the content that would be overwritten is not known to be a copy of older content.
-func (s Observation) mustRead() bool {
-	o, over := s.original(), s.Destination.Presence == Present
-	return s.old || over && (o == (storage.Original{}) || o.Modified.After(s.Source.modified()))
-}
-
-// shown returns the time that orders the content that the source shows. row is the source's.
-func (s Observation) shown(row *pb.Record) time.Time {
-	switch v := s.reported(); {
-	case isLive(row) && contentOf(row).matches(s.Source):
-		return row.GetTime().AsTime()
-	case !v.empty() && v.time.Equal(s.Source.modified()): // it may be dated ahead
-		return schemas.ChangedAt(s.Command).AsTime()
-	}
-	return s.Source.modified()
-}
-
-// older decides C4o: the source shows older content than its record has, as after the restore of a snapshot, or than a
-// client or a restore order has written to the destination. The command waits, since the Change of the content shown
-// may be on its way.
-func (s Observation) older(k expectation) (Decision, bool) {
-	from, okFrom := s.sourceRow()
-	to, okTo := s.destinationRow()
-	over := s.Destination.Presence == Present
-	d := Decision{Row: RowSourceOlder, action: actWait, Result: "copy-differs", Newer: k.newer}
-	switch {
-	case s.isApproved():
-		return Decision{}, false
-	case okFrom && isLive(from) && contentOf(from).compare(s.Source) == digest.Disagree:
-		d.CheckSource = true
-		return d, true
-	case (!okFrom || over && !okTo) && s.mustRead():
-		return s.needRecords(RowUnknown), true
-	}
-	isCopy := to.GetSourceTime() != nil || to.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION
-	written := over && okTo && isLive(to) && contentOf(to).matches(s.Destination) && !isCopy && !unreported(to)
-	return d, written && okFrom && to.GetTime().AsTime().After(s.shown(from))
 }
 
 // waitForSource decides C4w: neither the change nor the manifest describes the version that the source has.
