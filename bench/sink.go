@@ -138,7 +138,7 @@ func (b *database) insertByRows(ctx context.Context, changes []*pb.Change, first
 		if err := rows.Append(string(id), t, ns, "changes", uint32(7), uint16(0), off,
 			now, "add", c.GetAccount(), c.GetStore(), c.GetSpace(), c.GetItem(), c.GetSourceSpace(), c.GetSourceItem(),
 			c.GetVersion(), c.GetEtag(), c.GetSize(), digests, "verified", c.GetMediaType(), c.GetProperties(), c.GetAcl(),
-			c.GetSequence(), c.GetUser(), c.GetAgent(), "client", c.GetCause(), nil, uint32(0), c.GetSourceVersion(),
+			c.GetSequence(), c.GetUser(), c.GetAgent(), "client", c.GetCause(), nil, uint32(0), "", c.GetSourceVersion(),
 			c.GetApproved(), c.GetEvidence(), uint16(258),
 			c.GetPropertiesUnknown(), schemas.Hash([]byte(c.GetId()))); err != nil {
 			return fmt.Errorf("insert by rows: %w", err)
@@ -153,7 +153,7 @@ func (b *database) insertByRows(ctx context.Context, changes []*pb.Change, first
 const auditColumns = `id, ts, ns, topic, inc, part, off, ingested, op, account, store, space, item,
   source_space, source_item, version,
   etag, size, digests, provenance, media_type, properties, acl, sequence, user, agent, origin, cause,
-  source_time, source_ns, source_version, approved, evidence, richness, properties_unknown, sum`
+  source_time, source_ns, modified, source_version, approved, evidence, richness, properties_unknown, sum`
 
 // sinkSide runs the role sink, both the logs and the state of copies, until the changes of a broker are stored in an
 // existing database. The time is that of the log, and includes the time to join the groups.

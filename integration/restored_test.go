@@ -145,7 +145,11 @@ func (m *memoryLoop) record(c *pb.Change) {
 func (m *memoryLoop) publish(first schemas.Message) {
 	m.t.Helper()
 	for queue := []schemas.Message{first}; len(queue) > 0; queue = queue[1:] {
-		d := &schemas.Delivery{Topic: queue[0].Topic, Body: queue[0].Body, Attempt: 1, Timestamp: time.Now()}
+		sent, err := schemas.Encode(queue[0])
+		m.must(err)
+		body, err := schemas.Decode(sent.Topic, sent.Headers, sent.Value)
+		m.must(err)
+		d := &schemas.Delivery{Topic: queue[0].Topic, Body: body, Attempt: 1, Timestamp: time.Now()}
 		handle := m.steward.Handle
 		switch b := d.Body.(type) {
 		case *pb.Change:
@@ -184,7 +188,7 @@ func (m *memoryLoop) notice(at schemas.Copy) {
 	m.must(err)
 	now := time.Now()
 	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"},
-		hint.Observation{Present: true, Object: o, Received: now, Now: now})
+		hint.Observation{Present: true, Object: o, Settle: time.Minute, Received: now, Now: now})
 	m.must(err)
 	m.publish(schemas.Message{Topic: schemas.Changes, Body: d.Change})
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"time"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -18,7 +19,22 @@ const (
 	// Times are in seconds. ClickHouse holds later ones, but its drivers count nanoseconds in 64 bits.
 	minTime = 0             // 1970-01-01
 	maxTime = 9_214_646_399 // 2261-12-31T23:59:59Z
+
+	// Dates of files, which order nothing, may be as protobuf allows.
+	minDate = -62_135_596_800 // 0001-01-01
+	maxDate = 253_402_300_799 // 9999-12-31T23:59:59Z
 )
+
+// ClampTime returns the time nearest to t that messages carry; the zero time, which none does, if t is zero.
+func ClampTime(t time.Time) time.Time {
+	switch s := t.Unix(); {
+	case s < minTime && !t.IsZero():
+		return time.Unix(minTime, 0).UTC()
+	case s > maxTime:
+		return time.Unix(maxTime, 0).UTC()
+	}
+	return t
+}
 
 // A fault is a DecodeError without its topic.
 type fault struct{ field, reason string }
@@ -109,7 +125,10 @@ func ruleOf(f protoreflect.FieldDescriptor) fieldRule {
 		r.wire, r.kind = protowire.BytesType, kindMessage
 		switch {
 		case f.Message().FullName() == "google.protobuf.Timestamp":
-			r.kind = kindTime
+			r.kind, r.low, r.high = kindTime, minTime, maxTime
+			if f.FullName() == "millrace.v1.Change.modified" { // data, which orders nothing
+				r.low, r.high = minDate, maxDate
+			}
 		case f.IsMap() && isDigests(r.name):
 			r.kind = kindDigests
 		default:
@@ -218,7 +237,7 @@ func (r *fieldRule) checkBytes(b []byte) *fault {
 			return &fault{reason: fmt.Sprintf("%.80q is not 128 bits in lower-case hex", b)}
 		}
 	case kindTime:
-		return checkTime(b)
+		return r.checkTime(b)
 	case kindDigests:
 		return checkDigest(b)
 	case kindMessage:
@@ -236,7 +255,7 @@ func checkText(b []byte) *fault {
 }
 
 // checkTime checks an encoded Timestamp.
-func checkTime(b []byte) *fault {
+func (r *fieldRule) checkTime(b []byte) *fault {
 	var parts [3]int64 // seconds and nanoseconds, by field number
 	for len(b) > 0 {
 		tag, n := varint(b)
@@ -253,10 +272,9 @@ func checkTime(b []byte) *fault {
 		}
 		b, parts[tag>>3] = b[n:], int64(v)
 	}
-	if s, ns := parts[1], parts[2]; s < minTime || s > maxTime || ns < 0 || ns > 999_999_999 {
-		return &fault{
-			reason: fmt.Sprintf("%d s and %d ns after 1970 is out of range, want the years 1970 to 2261", s, ns),
-		}
+	if s, ns := parts[1], parts[2]; s < r.low || s > r.high || ns < 0 || ns > 999_999_999 {
+		return &fault{reason: fmt.Sprintf("%d s and %d ns after 1970 is out of range, want the years %d to %d", s, ns,
+			time.Unix(r.low, 0).UTC().Year(), time.Unix(r.high, 0).UTC().Year())}
 	}
 	return nil
 }

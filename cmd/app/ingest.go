@@ -38,7 +38,7 @@ func (a *App) ingester() ([]part, error) {
 	if a.registry != nil {
 		m = ingest.NewMetrics(a.registry)
 	}
-	h, err := hint.NewHandler(a.stores, newBucketResolver(a.cfg, a.stores), m.Hints("notification"))
+	h, err := hint.NewHandler(a.stores, a.cfg.Reconcile.Settle, newBucketResolver(a.cfg, a.stores), m.Hints("notification"))
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,8 @@ func (a *App) watchDirectories(ctx context.Context, m *ingest.Metrics) error {
 				if _, is := running[n]; is || !c.Watch {
 					continue
 				}
-				w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root, ItemAt: itemPathFunc(c)},
+				w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root,
+					Settle: a.cfg.Reconcile.Settle, ItemAt: itemPathFunc(c)},
 					a.stores, a.producer, m.Hints("watch"), a.log)
 				if err != nil {
 					return fmt.Errorf("watch %s/%s: %w", n.Account, n.Store, err)

@@ -77,7 +77,7 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 	}
 
 	c := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "a.jpg"}
-	sight, err := hint.NewObserver(s).Observe(ctx, c)
+	sight, err := hint.NewObserver(s, time.Minute).Observe(ctx, c)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,6 +2,7 @@ package clickhouse
 
 import (
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -40,11 +41,20 @@ func auditLog() *table[*pb.Change] {
 		text("cause", func(x r) string { return x.m.GetCause() }),
 		nullableTime("source_time", func(x r) *timestamppb.Timestamp { return x.m.GetSourceTime() }),
 		uint32s("source_ns", func(x r) uint32 { return belowMillis(x.m.GetSourceTime()) }),
+		text("modified", func(x r) string { return dateText(x.m.GetModified()) }),
 		text("source_version", func(x r) string { return x.m.GetSourceVersion() }),
 		text("approved", func(x r) string { return x.m.GetApproved() }),
 		stringMap("evidence", func(x r) map[string]string { return x.m.GetEvidence() }),
 		uint16s("richness", func(x r) uint16 { return richness(x.m) }),
 	)
+}
+
+// dateText returns the date of a file as text, since no column of times has all of its years; "" if there is none.
+func dateText(t *timestamppb.Timestamp) string {
+	if t == nil {
+		return ""
+	}
+	return t.AsTime().Format(time.RFC3339Nano)
 }
 
 // richness ranks the reports of one change by their digests: verified before claimed, then more before fewer, then

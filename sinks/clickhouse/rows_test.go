@@ -45,7 +45,7 @@ func TestRows(t *testing.T) {
 				Sequence: "q",
 				User:     "u", Agent: "a", Origin: pb.Origin_ORIGIN_IMPORT, Cause: "c", SourceTime: later, SourceVersion: "sv",
 				Approved: "bob",
-				Evidence: map[string]string{"C": "x"},
+				Evidence: map[string]string{"C": "x"}, Modified: timestamppb.New(time.Date(2446, 5, 1, 2, 3, 4, 5e6, time.UTC)),
 			},
 			"audit_log_v",
 			`"ingested":"2026-03-04 06:06:07.891","op":"set_properties","account":"acme","store":"1","space":"s",` +
@@ -56,6 +56,7 @@ func TestRows(t *testing.T) {
 				`"properties":{"":"` + longJSON + `"},"acl":{"ann":"rw"},"properties_unknown":false,"sequence":"q",` +
 				`"user":"u","agent":"a",` +
 				`"origin":"import","cause":"c","source_time":"2026-03-04 05:06:07.891","source_ns":234567,` +
+				`"modified":"2446-05-01T02:03:04.005Z",` +
 				`"source_version":"sv","approved":"bob","evidence":{"C":"x"},"richness":5,"newest":39618916960410627304880865287}`,
 		},
 		schemas.DuplicationResults: {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 )
@@ -101,14 +102,16 @@ func (w *execution) presentChange(s Observation, o storage.Object) *pb.Change {
 
 // announceSource publishes the source's content once. The manifest has no row, or no digests, of it. If it is the content
 // that the causing Change reports, the Change completes that one, and is not planned again.
-func (w *execution) announceSource(at Side) {
+func (w *execution) announceSource(s Observation, digests digest.Set) {
 	if w.sourceAnnounced {
 		return
 	}
 	w.sourceAnnounced = true
-	o := at.Object
-	o.Digests = supported(at.digests())
-	change := w.seal(record.Content(w.SourceCopy, o), pb.Origin_ORIGIN_FIXITY)
+	o := s.Source.Object
+	o.Digests = supported(digests)
+	change := record.Content(w.SourceCopy, o)
+	record.At(change, o, s.sourceDated(w.started))
+	change = w.seal(change, pb.Origin_ORIGIN_FIXITY)
 	if change.GetId() == w.Command.GetCause() {
 		change.Evidence = map[string]string{schemas.Completes: change.GetId()}
 	}

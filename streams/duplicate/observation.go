@@ -80,7 +80,7 @@ func (s Side) digests() digest.Set {
 }
 
 // modified returns the modification time with the precision of Changes.
-func (s Side) modified() time.Time { return s.Object.Modified.Truncate(time.Millisecond) }
+func (s Side) modified() time.Time { return record.Time(s.Object.Modified).AsTime() }
 
 // A content describes one content of an item, by a change or a row.
 type content struct {
@@ -147,6 +147,18 @@ func (s Observation) sourceRow() (*pb.Record, bool) {
 		r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
 	}
 	return r, ok
+}
+
+// sourceDated returns when the source's content was written: as its record or the change that reported it says, which
+// may have the time of an event, else by its date.
+func (s Observation) sourceDated(now time.Time) time.Time {
+	if row, ok := s.sourceRow(); ok && record.IsOf(row, s.Source.Object) {
+		return row.GetTime().AsTime()
+	}
+	if v := s.reported(); reportedByClient(s.Command) && v.version != "" && v.version == s.Source.Object.Version {
+		return v.time
+	}
+	return record.Dated(s.Source.Object, now)
 }
 
 // carried reports whether r is the tombstone, or an earlier one, of the delete that removed the copy that the command

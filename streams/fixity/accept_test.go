@@ -277,7 +277,7 @@ func TestAccept(t *testing.T) {
 					}
 					object.Digests = found.result.GetContent().GetDigests()
 					want := record.Content(at, object)
-					want.Time = record.Time(time.Now().Add(ahead)) // no time passes during a check
+					record.At(want, object, time.Now().Add(ahead)) // no time passes during a check
 					want.Origin, want.Agent, want.Cause, want.Approved = pb.Origin_ORIGIN_FIXITY, "checker", "accept-1", "eve"
 					want.Evidence = o.change.GetEvidence()
 					if want = record.Seal(want); !proto.Equal(o.change, want) {

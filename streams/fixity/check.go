@@ -132,7 +132,8 @@ func (k *check) judgeMetadata() {
 	}
 	e := metadataEvidence{
 		object: k.object, digests: bytes, record: k.fresh.GetManifest(), carried: k.task.GetKnown().GetPropertiesHash(),
-		foldCase: k.store.Capabilities().FoldsPropertyCase, external: k.settings.ExpectsWrite(k.object.Modified),
+		foldCase: k.store.Capabilities().FoldsPropertyCase, external: k.settings.ExpectsWrite(k.object.Modified) &&
+			!k.object.Modified.After(k.statTime.Add(record.Slack)),
 	}
 	k.propertiesInDoubt = e.inDoubt()
 	k.metadata, k.metadataDetail = judgeMetadata(e)

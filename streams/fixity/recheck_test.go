@@ -209,7 +209,7 @@ func TestCorrections(t *testing.T) {
 				}
 				want := record.Content(at, w.object)
 				if tt.row != 7 {
-					want.Time = record.Time(o.result.GetStarted().AsTime()) // no time passes during a check
+					record.At(want, w.object, o.result.GetStarted().AsTime()) // no time passes during a check
 				}
 				want.Origin, want.Agent, want.Cause = pb.Origin_ORIGIN_FIXITY, "checker", next.GetId()
 				want.Evidence = o.change.GetEvidence()

@@ -133,7 +133,7 @@ func (k *check) corrects() bool {
 		return false
 	}
 	m := k.fresh.GetManifest()
-	known := isOf(m, k.object) && len(m.GetDigests()) > 0
+	known := record.IsOf(m, k.object) && len(m.GetDigests()) > 0
 	switch k.verdict.Row {
 	case RowAuditMissing:
 		return true
@@ -165,7 +165,7 @@ func (k *check) correctionTime() time.Time {
 	if !k.object.ObservedAt.IsZero() {
 		return k.statTime
 	}
-	at := k.object.Modified
+	at := record.Dated(k.object, k.statTime)
 	if last := lastEvent(k.fresh); last.After(at) {
 		at = last
 	}
@@ -189,9 +189,9 @@ func (k *check) correction() *pb.Change {
 	same := m.GetVersion() == o.Version && !k.accepts()
 	switch {
 	case k.verdict.Row != RowAuditMissing:
-		c.Time = record.Time(k.correctionTime())
+		record.At(c, o, k.correctionTime())
 	case same && m.GetTime() != nil:
-		c.Time = m.GetTime()
+		record.At(c, o, m.GetTime().AsTime())
 	}
 	if same { // the copy keeps its source content
 		c.SourceTime, c.SourceVersion = m.GetSourceTime(), m.GetSourceVersion()
@@ -213,21 +213,10 @@ func (k *check) correction() *pb.Change {
 		if order.GetForce() {
 			c.Evidence["forced"] = "true"
 		}
-	case k.verdict.Row == RowNotCaptured && isOf(m, k.object) && len(m.GetDigests()) == 0:
+	case k.verdict.Row == RowNotCaptured && record.IsOf(m, k.object) && len(m.GetDigests()) == 0:
 		c.Evidence[schemas.Completes] = m.GetChangeId()
 	}
 	return record.Seal(c)
-}
-
-// isOf reports whether a live record is about the object o: by the version if it has one, else by size and time.
-func isOf(m *pb.Record, o storage.Object) bool {
-	switch {
-	case m.GetState() != pb.RecordState_RECORD_STATE_LIVE:
-		return false
-	case m.GetVersion() != "":
-		return m.GetVersion() == o.Version
-	}
-	return schemas.SizeOf(m) == o.Size && m.GetTime().AsTime().Equal(record.Time(o.Modified).AsTime())
 }
 
 // String returns the state, or the digests as algorithm:hex, sorted.

@@ -152,7 +152,7 @@ type DeleteOptions struct {
 // Deleted is the result of a Delete: the removed Object, and the time by the store's clock.
 type Deleted struct {
 	Object Object
-	Time   time.Time // not before Object.Modified
+	Time   time.Time // not before Object.Modified, unless that is ahead of the clock
 }
 
 // Capabilities describe what a store can do.

@@ -146,8 +146,12 @@ type Change struct {
 	SizeUnknown bool `protobuf:"varint,27,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
 	// The store could not report media_type and properties. They are empty here, but the copy may have some.
 	PropertiesUnknown bool `protobuf:"varint,28,opt,name=properties_unknown,json=propertiesUnknown,proto3" json:"properties_unknown,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// The modification time that the store reports of the content, if it is another than time: content is dated by the
+	// event that reports it if its own date is older, and by the nearest time that messages carry if it has none of those.
+	// It orders nothing. Years 1 to 9999.
+	Modified      *timestamppb.Timestamp `protobuf:"bytes,29,opt,name=modified,proto3" json:"modified,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Change) Reset() {
@@ -376,11 +380,19 @@ func (x *Change) GetPropertiesUnknown() bool {
 	return false
 }
 
+func (x *Change) GetModified() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Modified
+	}
+	return nil
+}
+
 var File_millrace_v1_change_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_change_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/change.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\xdc\t\n" +
+	"\x18millrace/v1/change.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/common.proto\"\x94\n" +
+	"\n" +
 	"\x06Change\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1f\n" +
 	"\x02op\x18\x02 \x01(\x0e2\x0f.millrace.v1.OpR\x02op\x12\x18\n" +
@@ -417,7 +429,8 @@ const file_millrace_v1_change_proto_rawDesc = "" +
 	"\bapproved\x18\x19 \x01(\tR\bapproved\x12=\n" +
 	"\bevidence\x18\x1a \x03(\v2!.millrace.v1.Change.EvidenceEntryR\bevidence\x12!\n" +
 	"\fsize_unknown\x18\x1b \x01(\bR\vsizeUnknown\x12-\n" +
-	"\x12properties_unknown\x18\x1c \x01(\bR\x11propertiesUnknown\x1a:\n" +
+	"\x12properties_unknown\x18\x1c \x01(\bR\x11propertiesUnknown\x126\n" +
+	"\bmodified\x18\x1d \x01(\v2\x1a.google.protobuf.TimestampR\bmodified\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
@@ -472,20 +485,21 @@ var file_millrace_v1_change_proto_goTypes = []any{
 	(Origin)(0),                   // 8: millrace.v1.Origin
 }
 var file_millrace_v1_change_proto_depIdxs = []int32{
-	0, // 0: millrace.v1.Change.op:type_name -> millrace.v1.Op
-	2, // 1: millrace.v1.Change.digests:type_name -> millrace.v1.Change.DigestsEntry
-	6, // 2: millrace.v1.Change.provenance:type_name -> millrace.v1.Provenance
-	3, // 3: millrace.v1.Change.properties:type_name -> millrace.v1.Change.PropertiesEntry
-	4, // 4: millrace.v1.Change.acl:type_name -> millrace.v1.Change.AclEntry
-	7, // 5: millrace.v1.Change.time:type_name -> google.protobuf.Timestamp
-	8, // 6: millrace.v1.Change.origin:type_name -> millrace.v1.Origin
-	7, // 7: millrace.v1.Change.source_time:type_name -> google.protobuf.Timestamp
-	5, // 8: millrace.v1.Change.evidence:type_name -> millrace.v1.Change.EvidenceEntry
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	0,  // 0: millrace.v1.Change.op:type_name -> millrace.v1.Op
+	2,  // 1: millrace.v1.Change.digests:type_name -> millrace.v1.Change.DigestsEntry
+	6,  // 2: millrace.v1.Change.provenance:type_name -> millrace.v1.Provenance
+	3,  // 3: millrace.v1.Change.properties:type_name -> millrace.v1.Change.PropertiesEntry
+	4,  // 4: millrace.v1.Change.acl:type_name -> millrace.v1.Change.AclEntry
+	7,  // 5: millrace.v1.Change.time:type_name -> google.protobuf.Timestamp
+	8,  // 6: millrace.v1.Change.origin:type_name -> millrace.v1.Origin
+	7,  // 7: millrace.v1.Change.source_time:type_name -> google.protobuf.Timestamp
+	5,  // 8: millrace.v1.Change.evidence:type_name -> millrace.v1.Change.EvidenceEntry
+	7,  // 9: millrace.v1.Change.modified:type_name -> google.protobuf.Timestamp
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_change_proto_init() }

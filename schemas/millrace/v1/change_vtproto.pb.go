@@ -51,6 +51,7 @@ func (m *Change) CloneVT() *Change {
 	r.Approved = m.Approved
 	r.SizeUnknown = m.SizeUnknown
 	r.PropertiesUnknown = m.PropertiesUnknown
+	r.Modified = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Modified).CloneVT())
 	if rhs := m.Digests; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -119,6 +120,18 @@ func (m *Change) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Modified != nil {
+		size, err := (*timestamppb1.Timestamp)(m.Modified).MarshalToSizedBufferVT(dAtA[:i])
+		if err != nil {
+			return 0, err
+		}
+		i -= size
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(size))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xea
 	}
 	if m.PropertiesUnknown {
 		i--
@@ -524,6 +537,10 @@ func (m *Change) SizeVT() (n int) {
 	}
 	if m.PropertiesUnknown {
 		n += 3
+	}
+	if m.Modified != nil {
+		l = (*timestamppb1.Timestamp)(m.Modified).SizeVT()
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1862,6 +1879,42 @@ func (m *Change) UnmarshalVTUnsafe(dAtA []byte) error {
 				}
 			}
 			m.PropertiesUnknown = bool(v != 0)
+		case 29:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Modified", wireType)
+			}
+			var msglen int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				msglen |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			if msglen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + msglen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			if m.Modified == nil {
+				m.Modified = &timestamppb.Timestamp{}
+			}
+			if err := (*timestamppb1.Timestamp)(m.Modified).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
+				return err
+			}
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

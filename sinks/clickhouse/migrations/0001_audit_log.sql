@@ -1,5 +1,5 @@
 -- Every report of every Change: rows of one id are told apart by their offsets. ns is the part of the time below a
--- millisecond. Digests are raw bytes. An unknown size is -1. Every log has one sum for each row (sum.go).
+-- millisecond. modified is the date of a file, as text, if it is not ts. Digests are raw bytes. An unknown size is -1. Every log has one sum for each row (sum.go).
 --
 -- Fresh reads find copies by account, space, item and store, and unpack most of op, digests and ts if the copies lie
 -- anywhere: LZ4 is unpacked in half the time of ZSTD and takes a few bytes a row more. T64 keeps the bits in which the
@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS {db}.audit_log (
   cause String CODEC(ZSTD(1)),
   source_time Nullable(DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
   source_ns UInt32 CODEC(ZSTD(1)),
+  modified String CODEC(ZSTD(1)),
   source_version String CODEC(ZSTD(1)),
   approved String CODEC(ZSTD(1)),
   evidence Map(String, String) CODEC(ZSTD(1)),

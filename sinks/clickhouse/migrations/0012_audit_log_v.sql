@@ -31,6 +31,7 @@ FROM (
     argMin(r.origin, turn) AS origin, argMin(r.cause, turn) AS cause,
     argMinIf(r.source_time, turn, r.source_time IS NOT NULL) AS source_time,
     argMinIf(r.source_ns, turn, r.source_time IS NOT NULL) AS source_ns,
+    argMinIf(r.modified, turn, r.modified != '') AS modified,
     argMinIf(r.source_version, turn, r.source_version != '') AS source_version,
     argMinIf(r.approved, turn, r.approved != '') AS approved,
     argMinIf(r.evidence, turn, notEmpty(r.evidence)) AS evidence,

@@ -3,6 +3,8 @@ package read
 import (
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
@@ -51,7 +53,7 @@ func afterMillis(t time.Time) int64 {
 const changeFields = `id, ts, ns, op, account, store, space, item, source_space, source_item,
   version, etag, size, digests, provenance,
   media_type, properties, properties_unknown, acl, sequence, user, agent, origin, cause, source_time, source_ns,
-  source_version, approved, evidence`
+  modified, source_version, approved, evidence`
 
 type changeRow struct {
 	ID            string            `ch:"id"`
@@ -80,9 +82,19 @@ type changeRow struct {
 	Cause         string            `ch:"cause"`
 	SourceTime    *time.Time        `ch:"source_time"`
 	SourceNanos   uint32            `ch:"source_ns"`
+	Modified      string            `ch:"modified"`
 	SourceVersion string            `ch:"source_version"`
 	Approved      string            `ch:"approved"`
 	Evidence      map[string]string `ch:"evidence"`
+}
+
+// dateOf returns the date of a file; nil if there is none.
+func dateOf(text string) *timestamppb.Timestamp {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return nil
+	}
+	return timestamppb.New(t)
 }
 
 // change returns the row as a message.
@@ -98,6 +110,7 @@ func (r *changeRow) change() *pb.Change {
 		Time: nullTime(&r.Time, r.Nanos), Sequence: r.Sequence,
 		User: r.User, Agent: r.Agent, Origin: originOf(r.Origin), Cause: r.Cause,
 		SourceTime:    nullTime(r.SourceTime, r.SourceNanos),
+		Modified:      dateOf(r.Modified),
 		SourceVersion: r.SourceVersion, Approved: r.Approved, Evidence: r.Evidence,
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
@@ -23,15 +24,15 @@ type Handler struct {
 	count    func(Row)
 }
 
-// NewHandler returns a Handler. It calls count, if not nil, with the row of each hint.
-func NewHandler(stores Stores, resolver Resolver, count func(Row)) (*Handler, error) {
+// NewHandler returns a Handler. settle is Observation.Settle. It calls count, if not nil, with the row of each hint.
+func NewHandler(stores Stores, settle time.Duration, resolver Resolver, count func(Row)) (*Handler, error) {
 	if stores == nil || resolver == nil {
 		return nil, errors.New("hint: stores or resolver are missing")
 	}
 	if count == nil {
 		count = func(Row) {}
 	}
-	return &Handler{observer: NewObserver(stores), resolver: resolver, count: count}, nil
+	return &Handler{observer: NewObserver(stores, settle), resolver: resolver, count: count}, nil
 }
 
 // Handle handles one delivery. It returns a Change or nothing for a single hint. If the delivery has several hints, it

@@ -39,7 +39,7 @@ func newSite(t *testing.T) *site {
 	if err := w.mem.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	if w.h, err = NewHandler(w, w, func(r Row) { w.rows = append(w.rows, r) }); err != nil {
+	if w.h, err = NewHandler(w, time.Minute, w, func(r Row) { w.rows = append(w.rows, r) }); err != nil {
 		t.Fatal(err)
 	}
 	return w

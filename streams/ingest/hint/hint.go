@@ -54,8 +54,9 @@ type Hint struct {
 type Observation struct {
 	Present bool
 	Object  storage.Object // set if Present
-	// Resolution is the resolution of the store's times.
-	Resolution time.Duration
+	// Resolution is the resolution of the store's times. Settle is how much older than the event that reports it content
+	// may be and still have its own date.
+	Resolution, Settle time.Duration
 	// Received is the time at which the hint was received first; it stays the same on redelivery. Now is the time at
 	// which the store was queried.
 	Received, Now time.Time
@@ -111,6 +112,7 @@ func Decide(c schemas.Copy, h Hint, s Observation) (Decision, error) {
 			Time: removalTime(h, s)})
 	default:
 		d.Change = record.Content(c, s.Object)
+		record.At(d.Change, s.Object, dated(d.Row, h, s))
 	}
 	ch := d.Change
 	if at := ch.GetTime().AsTime(); at.Sub(s.Now) > maxFuture {
@@ -154,6 +156,23 @@ func (h Hint) matches(o storage.Object) bool {
 }
 
 func trimETag(etag string) string { return strings.Trim(etag, `"`) }
+
+// dated returns the time of content. A program can set the date of a file: what an event saw arrive is newer than what
+// was there, whatever date it has, and nothing is from the future.
+func dated(row Row, h Hint, s Observation) time.Time {
+	m := s.Object.Modified
+	if row != rowCurrent {
+		return record.Dated(s.Object, s.Now)
+	}
+	at := h.Time
+	if at.IsZero() {
+		at = s.Received
+	}
+	if m.Before(at.Add(-s.Settle)) || m.After(s.Now.Add(record.Slack)) {
+		return at
+	}
+	return m
+}
 
 // removalTime returns the time of a removal such that it is comparable with the store's times of contents: not before
 // the removed content, and not after content that was written later.

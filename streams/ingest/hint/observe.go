@@ -19,11 +19,14 @@ type Stores interface {
 // An Observer queries stores for the state of copies. It is safe for concurrent use.
 type Observer struct {
 	stores  Stores
+	settle  time.Duration
 	markers storage.Markers
 }
 
-// NewObserver returns an Observer.
-func NewObserver(stores Stores) *Observer { return &Observer{stores: stores} }
+// NewObserver returns an Observer. settle is Observation.Settle.
+func NewObserver(stores Stores, settle time.Duration) *Observer {
+	return &Observer{stores: stores, settle: settle}
+}
 
 // Observe returns the state of a copy. It reports a copy as absent only if it could read the store's marker afterwards.
 // An unknown store is a permanent error; other errors have the class that the store returned.
@@ -34,7 +37,8 @@ func (l *Observer) Observe(ctx context.Context, c schemas.Copy) (Observation, er
 	}
 	o, err := store.Stat(ctx, c.Space, c.Item)
 	now := time.Now()
-	s := Observation{Present: err == nil, Object: o, Resolution: store.Capabilities().TimeResolution, Now: now}
+	s := Observation{Present: err == nil, Object: o, Resolution: store.Capabilities().TimeResolution,
+		Settle: l.settle, Now: now}
 	switch {
 	case err == nil:
 		return s, nil

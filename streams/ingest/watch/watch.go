@@ -36,6 +36,8 @@ type Config struct {
 	Root           string // root of the tree; the directories in it are the spaces
 	// ItemAt returns the item at a slash-separated path below the root, or false if there is none.
 	ItemAt func(path string) (space, item string, ok bool)
+	// Settle is how much older than its event content may be and still have its own date [1 min].
+	Settle time.Duration
 	// quiet is the time without events after which a path is examined [1 s], so that a file is examined after it has been
 	// written.
 	quiet time.Duration
@@ -67,6 +69,7 @@ func New(
 	if cfg.Root == "" || cfg.ItemAt == nil || stores == nil || out == nil || log == nil {
 		return nil, errors.New("watch: root, ItemAt, stores, publisher or log are missing")
 	}
+	cfg.Settle = cmp.Or(cfg.Settle, time.Minute)
 	cfg.quiet = cmp.Or(cfg.quiet, time.Second)
 	cfg.Limit = cmp.Or(cfg.Limit, 100_000)
 	cfg.recheck = cmp.Or(cfg.recheck, 30*time.Second)
@@ -74,7 +77,7 @@ func New(
 	if count == nil {
 		count = func(hint.Row) {}
 	}
-	return &Watch{cfg: cfg, observer: hint.NewObserver(stores), store: stores, out: out, count: count,
+	return &Watch{cfg: cfg, observer: hint.NewObserver(stores, cfg.Settle), store: stores, out: out, count: count,
 			log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.quiet, cfg.Limit)},
 		nil
 }

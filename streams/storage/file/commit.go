@@ -169,7 +169,7 @@ func (w *write) tryCommit(ctx context.Context) (at *location, err error) {
 func (w *write) finalize(ctx context.Context, at *location) error {
 	var modified time.Time
 	if at.present {
-		modified = time.Unix(0, at.st.Mtim.Nano())
+		modified = modTime(&at.st)
 	}
 	newest, err := w.s.lastChange(w.sess, w.p, modified)
 	if err != nil {
@@ -377,4 +377,4 @@ func (t *temp) setModTimeAfter(at, than time.Time) (st unix.Stat_t, err error) {
 }
 
 // modMillis returns the modification time in milliseconds, the resolution of changes.
-func modMillis(st *unix.Stat_t) int64 { return time.Unix(0, st.Mtim.Nano()).UnixMilli() }
+func modMillis(st *unix.Stat_t) int64 { return modTime(st).UnixMilli() }

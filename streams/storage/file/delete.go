@@ -100,8 +100,9 @@ func (s *Store) remove(
 const maxSkew = 5 * time.Minute
 
 // lastChange returns the later of a file's modification time and the last delete in the item's slot; the next change
-// must be later than both. A time more than maxSkew ahead of the clock is an error: all later changes would be dated
-// ahead too. The caller holds the lock of the item.
+// must be later than both. The time of a delete more than maxSkew ahead of the clock is an error: all later changes
+// would be dated ahead too. A program may have set that of a file, which says nothing then. The caller holds the lock of
+// the item.
 func (s *Store) lastChange(sess *session, p itemPath, modified time.Time) (time.Time, error) {
 	deleted, err := sess.lastDelete(p)
 	if err != nil {
@@ -109,16 +110,12 @@ func (s *Store) lastChange(sess *session, p itemPath, modified time.Time) (time.
 	}
 	now := s.cfg.now()
 	switch {
-	case modified.Sub(now) > maxSkew:
-		return time.Time{}, retry.Permanent(fmt.Errorf(
-			"the modification time of the item's file is %v, ahead of the clock (%v): correct the file's time or the clock",
-			modified.UTC(), now.UTC()))
 	case deleted.Sub(now) > maxSkew:
 		return time.Time{}, retry.Permanent(fmt.Errorf(
 			"the last recorded delete is of %v, ahead of the clock (%v): correct the clock; "+
 				"if the clock was wrong at that time, remove %s while no process uses the store",
 			deleted.UTC(), now.UTC(), lockFile))
-	case deleted.After(modified):
+	case deleted.After(modified), modified.Sub(now) > maxSkew:
 		return deleted, nil
 	}
 	return modified, nil

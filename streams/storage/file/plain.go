@@ -182,8 +182,7 @@ func plainVersion(st *unix.Stat_t) string {
 }
 
 func plainObject(item string, st *unix.Stat_t) storage.Object {
-	modified := time.Unix(0, st.Mtim.Nano()).UTC()
-	return storage.Object{Item: item, Size: st.Size, Modified: modified, Version: plainVersion(st)}
+	return storage.Object{Item: item, Size: st.Size, Modified: modTime(st), Version: plainVersion(st)}
 }
 
 // Stat implements storage.Store.

@@ -13,10 +13,12 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
+// modTime returns the modification time of a file. A count of nanoseconds ends in 2262; times of files do not.
+func modTime(st *unix.Stat_t) time.Time { return time.Unix(st.Mtim.Unix()).UTC() }
+
 func object(item string, st *unix.Stat_t, a metadata) storage.Object {
-	ns := st.Mtim.Nano()
 	return storage.Object{
-		Item: item, Size: st.Size, Modified: time.Unix(0, ns).UTC(), Version: versionOf(ns),
+		Item: item, Size: st.Size, Modified: modTime(st), Version: versionOf(st.Mtim.Nano()),
 		Digests: a.Digests, Properties: a.properties(), PropertiesUnknown: a.Unknown, Original: a.Original.original(),
 	}
 }

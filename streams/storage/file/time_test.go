@@ -193,41 +193,75 @@ func TestPutIsLaterThanLooks(t *testing.T) {
 	})
 }
 
-// If the time of an item is too far ahead of the clock, changes are refused with the reason, and the item can be read.
+// If the time of a delete is too far ahead of the clock, changes are refused with the reason, and the item can be read.
 // After the time is corrected the same calls work.
-func TestTimesFromAhead(t *testing.T) {
+func TestDeletesFromAhead(t *testing.T) {
 	ctx := t.Context()
 	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
-	for name, ahead := range map[string]func(t *testing.T, s *Store, by time.Duration){
-		"the file": func(t *testing.T, s *Store, by time.Duration) {
-			must(t, os.Chtimes(filepath.Join(s.cfg.Root, sp, "a"), time.Time{}, now.Add(by)))
-		},
-		"a delete": func(t *testing.T, s *Store, by time.Duration) {
-			p, err := newItemPath(sp, "a")
-			must(t, err, s.sess.recordDelete(p, now.Add(by)))
-		},
+	s := store(t, Config{now: func() time.Time { return now }})
+	ahead := func(by time.Duration) {
+		p, err := newItemPath(sp, "a")
+		must(t, err, s.sess.recordDelete(p, now.Add(by)))
+	}
+	put(t, s, "a", "one")
+	ahead(maxSkew + time.Second)
+	was := stat(t, s, "a")
+	_, putErr := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
+	_, delErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+	for call, err := range map[string]error{"Put": putErr, "Delete": delErr} {
+		if !retry.IsPermanent(err) || !storage.IsNotApplied(err) || !strings.Contains(err.Error(), "ahead of the clock") {
+			t.Errorf("%s: got %v, want that the time is ahead, for good and not applied", call, err)
+		}
+	}
+	if got, err := read(t, s, "a", was.Version); got != "one" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	ahead(maxSkew - time.Second)
+	if got := put(t, s, "a", "two").Modified.Sub(now); got > maxSkew {
+		t.Errorf("dated %v ahead", got)
+	}
+	_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
+	must(t, err)
+}
+
+// A date of a file is data: the item is read, replaced and deleted whatever it is, and what replaces it has the time of
+// the clock.
+func TestOddDatesOfFiles(t *testing.T) {
+	ctx := t.Context()
+	for name, at := range map[string]time.Time{
+		"1965": time.Date(1965, 7, 13, 1, 2, 3, 0, time.UTC), "2106": time.Unix(1<<32-1, 0).UTC(),
+		"2446": time.Date(2446, 5, 1, 0, 0, 0, 0, time.UTC),
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := store(t, Config{now: func() time.Time { return now }})
-			put(t, s, "a", "one")
-			ahead(t, s, maxSkew+time.Second)
-			was := stat(t, s, "a")
-			_, putErr := s.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
-			_, delErr := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
-			for call, err := range map[string]error{"Put": putErr, "Delete": delErr} {
-				if !retry.IsPermanent(err) || !storage.IsNotApplied(err) || !strings.Contains(err.Error(), "ahead of the clock") {
-					t.Errorf("%s: got %v, want that the time is ahead, for good and not applied", call, err)
+			s := store(t, Config{})
+			dated := func() storage.Object {
+				put(t, s, "a", "one")
+				file := filepath.Join(s.cfg.Root, sp, "a")
+				must(t, os.Chtimes(file, time.Time{}, at))
+				if info, err := os.Stat(file); err != nil || !info.ModTime().Equal(at) {
+					t.Skipf("the file system keeps %v of %v (%v)", info.ModTime(), at, err)
 				}
+				return stat(t, s, "a")
 			}
-			if got, err := read(t, s, "a", was.Version); got != "one" || err != nil {
+			o := dated()
+			if !o.Modified.Equal(at) {
+				t.Errorf("dated %v, want %v", o.Modified, at)
+			}
+			plain, err := OpenPlain(PlainConfig{ID: "1", Root: s.cfg.Root, Expect: sp + "/a"})
+			must(t, err)
+			if o, err := plain.Stat(ctx, sp, "a"); err != nil || !o.Modified.Equal(at) {
+				t.Errorf("plain: dated %v (%v), want %v", o.Modified, err, at)
+			}
+			if got, err := read(t, s, "a", o.Version); got != "one" || err != nil {
 				t.Errorf("got %q, %v", got, err)
 			}
-			ahead(t, s, maxSkew-time.Second)
-			if got := put(t, s, "a", "two").Modified.Sub(now); got > maxSkew {
-				t.Errorf("dated %v ahead", got)
+			if got := put(t, s, "a", "two"); time.Since(got.Modified).Abs() > time.Hour {
+				t.Errorf("replaced at %v", got.Modified)
 			}
-			_, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{})
-			must(t, err)
+			dated()
+			if d, err := s.Delete(ctx, sp, "a", storage.DeleteOptions{}); err != nil || time.Since(d.Time).Abs() > time.Hour {
+				t.Errorf("deleted at %v (%v)", d.Time, err)
+			}
 		})
 	}
 }

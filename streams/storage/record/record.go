@@ -16,19 +16,51 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Content returns the Change for a copy with content o: op ADD, at the time of o in milliseconds. The digests of o, if
-// any, count as verified. If o has an original, the Change carries its time and version. A negative size, and
+// Content returns the Change for a copy with content o: op ADD, at the time of o (see At). The digests of o, if any, count as verified. If o has an original, the Change carries its time and version. A negative size, and
 // properties that the store cannot report, are unknown. The caller sets the id (see Seal), user, agent, origin and
 // cause.
 func Content(c schemas.Copy, o storage.Object) *pb.Change {
 	ch := object(c, o)
 	ch.Op = pb.Op_OP_ADD
-	ch.Time = Time(o.Modified)
+	At(ch, o, o.Modified)
 	if ch.PropertiesUnknown = o.PropertiesUnknown; !ch.PropertiesUnknown {
 		ch.MediaType = o.Properties.MediaType
 		ch.Properties = maps.Clone(o.Properties.User)
 	}
 	return ch
+}
+
+// At dates the Change c of content o: t is when the content came, and the date that o has is kept beside it if it is
+// another.
+func At(c *pb.Change, o storage.Object, t time.Time) {
+	c.Time, c.Modified = Time(t), nil
+	m := timestamppb.New(o.Modified.Truncate(time.Millisecond).UTC())
+	if !o.Modified.IsZero() && m.IsValid() && !m.AsTime().Equal(c.GetTime().AsTime()) {
+		c.Modified = m
+	}
+}
+
+// Slack is how far ahead of the clock of a process that of a store may be.
+const Slack = time.Minute
+
+// Dated returns when content o was written as far as its date says: now if that is ahead, since no content is from the
+// future.
+func Dated(o storage.Object, now time.Time) time.Time {
+	if o.Modified.After(now.Add(Slack)) {
+		return now
+	}
+	return o.Modified
+}
+
+// IsOf reports whether a live record is about object o: by the version if it has one, else by size and time.
+func IsOf(r *pb.Record, o storage.Object) bool {
+	switch {
+	case r.GetState() != pb.RecordState_RECORD_STATE_LIVE:
+		return false
+	case r.GetVersion() != "":
+		return r.GetVersion() == o.Version
+	}
+	return schemas.SizeOf(r) == o.Size && r.GetTime().AsTime().Equal(Time(o.Modified).AsTime())
 }
 
 // Delete returns the Change for a deleted copy: op DELETE, with version, size and digests of the deleted content. The
@@ -107,14 +139,15 @@ func Seal(ch *pb.Change) *pb.Change {
 	return ch
 }
 
-// Time returns t for a message: in UTC, truncated to milliseconds.
+// Time returns t for a message: in UTC, truncated to milliseconds, and in the years that messages carry.
 func Time(t time.Time) *timestamppb.Timestamp {
-	return timestamppb.New(t.Truncate(time.Millisecond).UTC())
+	return timestamppb.New(schemas.ClampTime(t).Truncate(time.Millisecond).UTC())
 }
 
-// Identity returns the identity of o.
+// Identity returns the identity of o. Its time is in the years that messages carry.
 func Identity(o storage.Object) *pb.Identity {
-	return &pb.Identity{Version: o.Version, Etag: o.ETag, Modified: timestamppb.New(o.Modified), Size: o.Size}
+	return &pb.Identity{Version: o.Version, Etag: o.ETag, Modified: timestamppb.New(schemas.ClampTime(o.Modified)),
+		Size: o.Size}
 }
 
 // Is reports whether id identifies o: by version if id has one, else by ETag, else by modification time and size. An
@@ -126,7 +159,7 @@ func Is(o storage.Object, id *pb.Identity) bool {
 	case id.GetEtag() != "":
 		return o.ETag == id.GetEtag()
 	case id.GetModified() != nil:
-		return o.Modified.Equal(id.GetModified().AsTime()) && o.Size == id.GetSize()
+		return schemas.ClampTime(o.Modified).Equal(id.GetModified().AsTime()) && o.Size == id.GetSize()
 	}
 	return false
 }

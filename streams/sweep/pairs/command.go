@@ -3,7 +3,6 @@ package pairs
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -101,5 +101,5 @@ func describes(r *pb.Record, o *storage.Object) bool {
 		return digests == digest.Agree || r.GetVersion() == o.Version
 	}
 	return o.Size == schemas.SizeOf(r) && o.Size >= 0 &&
-		o.Modified.Truncate(time.Millisecond).Equal(r.GetTime().AsTime())
+		record.Time(o.Modified).AsTime().Equal(r.GetTime().AsTime())
 }

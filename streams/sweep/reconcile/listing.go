@@ -118,9 +118,9 @@ func (p *part) looks(ctx context.Context) ([]second, error) {
 }
 
 // hasSettled reports whether an item that was looked at has not been written to for as long as the second look waits.
-// The clock of the store may differ by maxFuture.
+// The clock of the store may differ by skew.
 func (p *part) hasSettled(o *storage.Object) bool {
-	return p.AppearsWhole || o != nil && !o.Changed.IsZero() && p.listed.Sub(o.Changed) > p.Settle+maxFuture
+	return p.AppearsWhole || o != nil && !o.Changed.IsZero() && p.listed.Sub(o.Changed) > p.Settle+skew
 }
 
 // secondListed returns what follows from a look at the store that calls for a.

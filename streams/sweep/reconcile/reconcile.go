@@ -48,8 +48,8 @@ const (
 	maxMissing = 8192
 	// parallelStats is the number of items that are looked at again at once.
 	parallelStats = 16
-	// maxFuture is how far in the future the time of an item may be: the planner refuses later ones.
-	maxFuture = 5 * time.Minute
+	// skew is how much the clocks of a store and of this process may differ.
+	skew = 5 * time.Minute
 	// maxRefused is the number of items of a page that may not be looked at again: more are a failure of the store.
 	maxRefused = 100
 	// smallSpace is the number of copies from which Config.MaxMissing counts.
@@ -485,9 +485,6 @@ func (p *part) second(c candidate, l look, absentAt time.Time) (m schemas.Messag
 	switch a {
 	case Adopt, Update:
 		m, ok = p.change(at, a, l), true
-		if l.object.Modified.After(time.Now().Add(maxFuture)) { // no role would handle it
-			a, ok = Unknown, false
-		}
 	case Deleted:
 		gone := record.Delete(at, storage.Deleted{Time: absentAt, Object: storage.Object{Item: c.item, Size: l.row.Size,
 			Version: l.row.Version, ETag: l.row.ETag}})
@@ -505,6 +502,7 @@ func (p *part) second(c candidate, l look, absentAt time.Time) (m schemas.Messag
 // change returns the Change that reports an item as it is.
 func (p *part) change(at schemas.Copy, a Action, l look) schemas.Message {
 	c := record.Content(at, *l.object)
+	record.At(c, *l.object, record.Dated(*l.object, time.Now()))
 	if a == Update {
 		c.Op = pb.Op_OP_UPDATE
 	}
