@@ -638,7 +638,7 @@ func (w *clockWorld) remove(store string) *pb.Change {
 func (w *clockWorld) hint(store string, h hint.Hint) error {
 	var c *pb.Change
 	err := w.as("ingester", func(ctx context.Context) error {
-		s, err := hint.NewObserver(w).Observe(ctx, w.at(store))
+		s, err := hint.NewObserver(w, time.Minute).Observe(ctx, w.at(store))
 		if err != nil {
 			return err
 		}

@@ -153,7 +153,7 @@ func (s Observation) sourceRow() (*pb.Record, bool) {
 // may have the time of an event, else by its date.
 func (s Observation) sourceDated(now time.Time) time.Time {
 	if row, ok := s.sourceRow(); ok && record.IsOf(row, s.Source.Object) {
-		return row.GetTime().AsTime()
+		return schemas.Reported(row).AsTime()
 	}
 	if v := s.reported(); reportedByClient(s.Command) && v.version != "" && v.version == s.Source.Object.Version {
 		return v.time

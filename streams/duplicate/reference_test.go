@@ -86,7 +86,10 @@ func TestReferenceCompletesItsCause(t *testing.T) {
 		want bool
 	}{
 		"the content of the cause": {func(*pb.Change) {}, true},
-		"another content":          {func(c *pb.Change) { c.Time = ms(c.GetTime().AsTime().Add(-time.Hour)) }, false},
+		"the content of the cause, dated by its event": {func(c *pb.Change) {
+			c.Time = ms(c.GetTime().AsTime().Add(-time.Hour))
+		}, true},
+		"another content": {func(c *pb.Change) { c.Version = "" }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -191,7 +191,7 @@ func (k *check) correction() *pb.Change {
 	case k.verdict.Row != RowAuditMissing:
 		record.At(c, o, k.correctionTime())
 	case same && m.GetTime() != nil:
-		record.At(c, o, m.GetTime().AsTime())
+		record.At(c, o, schemas.Reported(m).AsTime())
 	}
 	if same { // the copy keeps its source content
 		c.SourceTime, c.SourceVersion = m.GetSourceTime(), m.GetSourceVersion()

@@ -60,7 +60,7 @@ func IsOf(r *pb.Record, o storage.Object) bool {
 	case r.GetVersion() != "":
 		return r.GetVersion() == o.Version
 	}
-	return schemas.SizeOf(r) == o.Size && r.GetTime().AsTime().Equal(Time(o.Modified).AsTime())
+	return schemas.SizeOf(r) == o.Size && schemas.Reported(r).AsTime().Equal(Time(o.Modified).AsTime())
 }
 
 // Delete returns the Change for a deleted copy: op DELETE, with version, size and digests of the deleted content. The
