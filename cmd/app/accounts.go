@@ -320,7 +320,7 @@ func (s *Stores) storeOf(account string, c config.Store, fault error, before sto
 		before.cfg = c
 		return before
 	}
-	open, err := driver(account, c, s.log)
+	open, err := driver(account, c, s.log, s.clockOf(account, c.ID))
 	if err = errors.Join(fault, err); err != nil {
 		open = func(context.Context) (storage.Store, error) { return nil, retry.Unavailable(err) }
 	}

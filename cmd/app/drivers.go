@@ -14,9 +14,10 @@ import (
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
-// driver is the only switch over the drivers. It returns the function that opens a store.
+// driver is the only switch over the drivers. It returns the function that opens a store. clock, if not nil, is called
+// with how far the clock of the store's service is ahead; files are dated by the clock of the process.
 func driver(
-	account string, c config.Store, log *slog.Logger,
+	account string, c config.Store, log *slog.Logger, clock func(ahead time.Duration),
 ) (open func(context.Context) (storage.Store, error), err error) {
 	switch c.Driver {
 	case "file":
@@ -32,7 +33,7 @@ func driver(
 			return file.Open(file.Config{ID: id, Root: c.Root, Skipped: skipped})
 		}, nil
 	case "s3":
-		return func(ctx context.Context) (storage.Store, error) { return openS3(ctx, account, c, log) }, nil
+		return func(ctx context.Context) (storage.Store, error) { return openS3(ctx, account, c, log, clock) }, nil
 	default:
 		return nil, fmt.Errorf("unknown driver %q", c.Driver)
 	}
@@ -42,7 +43,9 @@ func driver(
 const secretTimeout = 30 * time.Second
 
 // openS3 makes a store of driver s3. It sends no request.
-func openS3(ctx context.Context, account string, c config.Store, log *slog.Logger) (*s3.Store, error) {
+func openS3(
+	ctx context.Context, account string, c config.Store, log *slog.Logger, clock func(ahead time.Duration),
+) (*s3.Store, error) {
 	ctx, cancel := context.WithTimeout(ctx, secretTimeout)
 	defer cancel()
 	credentials := s3.Credentials{FromEnvironment: c.Credentials.FromEnvironment}
@@ -64,7 +67,7 @@ func openS3(ctx context.Context, account string, c config.Store, log *slog.Logge
 		ID: schemas.Key(account, c.ID), Endpoint: c.Endpoint, Region: c.Region, Bucket: c.Bucket, Prefix: c.Prefix,
 		BucketPrefix: c.BucketPrefix, PathStyle: c.PathStyle, Credentials: credentials, Proxy: c.Proxy,
 		Encryption: c.Encryption, KMSKey: c.KMSKey, StorageClass: c.StorageClass, RequesterPays: c.RequesterPays,
-		Restore: c.Restore,
+		Restore: c.Restore, Clock: clock,
 		Skipped: func(key, reason string) {
 			log.Warn("skip path", "account", account, "store", c.ID, "path", key, "reason", reason)
 		},

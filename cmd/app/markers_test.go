@@ -143,11 +143,11 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	}
 }
 
-// gatherBreakers returns the metrics of the breakers, as name{labels} value.
+// gatherBreakers returns the metrics of the breakers and the clocks of stores, as name{labels} value.
 func gatherBreakers(t *testing.T, s *Stores) (all []string) {
 	t.Helper()
 	reg := prometheus.NewPedanticRegistry()
-	reg.MustRegister(s.metrics())
+	reg.MustRegister(s.metrics(), s.clocks)
 	_, body := get(t, promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), "GET", "/metrics")
 	return strings.Split(body, "\n")
 }

@@ -31,7 +31,7 @@ func (a *App) Run(ctx context.Context, roles []schemas.Role) error {
 	if l != nil {
 		a.registry.MustRegister(a.folder.Metric(), a.unreadable)
 		if n.stores {
-			a.registry.MustRegister(a.stores.metrics())
+			a.registry.MustRegister(a.stores.metrics(), a.stores.clocks)
 		}
 	}
 	return w.runAndReport(ctx, l, roles)

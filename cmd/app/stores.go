@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/health"
 	"github.com/millrace/millrace/cmd/precondition"
@@ -35,6 +37,7 @@ type Stores struct {
 	catchUp func(context.Context) error
 
 	current atomic.Pointer[storeSet]
+	clocks  *prometheus.GaugeVec
 
 	mu       sync.Mutex              // guards the fields below, and changes of current
 	accounts map[string]accountState // in force
@@ -66,7 +69,7 @@ type store struct {
 // newStores makes every store of cfg. It opens none: a store is opened at its first use.
 func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 	s := &Stores{log: log, accounts: map[string]accountState{}, changed: make(chan struct{}),
-		unknown: map[string]bool{}, asked: make(chan struct{}, 1), replaced: map[*lazy.Store]bool{}}
+		unknown: map[string]bool{}, asked: make(chan struct{}, 1), replaced: map[*lazy.Store]bool{}, clocks: newStoreClocks()}
 	s.current.Store(&storeSet{})
 	var errs []error
 	for _, a := range cfg.Accounts {
@@ -74,7 +77,7 @@ func newStores(cfg *config.Config, log *slog.Logger) (*Stores, error) {
 			if a.Unusable[c.ID] != "" {
 				continue
 			}
-			if _, err := driver(a.ID, c, log); err != nil {
+			if _, err := driver(a.ID, c, log, nil); err != nil {
 				errs = append(errs, fmt.Errorf("store %s/%s: %w", a.ID, c.ID, err))
 			}
 		}

@@ -72,6 +72,9 @@ type Config struct {
 	// Skipped, if set, is called by listings for each key that is not an item, with the reason. It must be safe for
 	// concurrent use.
 	Skipped func(key, reason string)
+	// Clock, if set, is called after each response with how far the clock of the service is ahead. Both clocks may be
+	// right if it is less than two seconds. It must be safe for concurrent use.
+	Clock func(ahead time.Duration)
 	// Transport, if set, makes the requests; CA and Proxy are then ignored.
 	Transport http.RoundTripper
 	now       func() time.Time // [the system clock]

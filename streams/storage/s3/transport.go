@@ -78,6 +78,7 @@ type transport struct {
 	creds         *credentials.Credentials
 	mustSign      bool // refuse requests without a signature
 	signer        signer
+	clock         func(ahead time.Duration) // Config.Clock; may be nil
 }
 
 // errUnsigned means that no credentials were found for a request. Without it the service would refuse the unsigned
@@ -87,7 +88,7 @@ var errUnsigned = fmt.Errorf("%w: no credentials were found in the environment, 
 
 func (s *Store) wrapTransport(next http.RoundTripper, who *credentials.Credentials, pathStyle bool) *transport {
 	return &transport{next, pathStyle, s.cfg.RequesterPays, who, s.cfg.Credentials.FromEnvironment,
-		signer{region: s.cfg.Region}}
+		signer{region: s.cfg.Region}, s.cfg.Clock}
 }
 
 func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -119,9 +120,13 @@ func (w *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // do sends a complete request and checks the response. n may be nil, and ofObject is isObjectRequest of the request.
 func (w *transport) do(req *http.Request, n *exchange, ofObject bool) (*http.Response, error) {
+	begun := time.Now()
 	resp, err := w.next.RoundTrip(req)
 	if err != nil {
 		return nil, err
+	}
+	if at, err := http.ParseTime(resp.Header.Get("Date")); err == nil && w.clock != nil {
+		w.clock(clockOffset(at, begun, time.Now()))
 	}
 	if n != nil {
 		n.mu.Lock()
@@ -132,6 +137,18 @@ func (w *transport) do(req *http.Request, n *exchange, ofObject bool) (*http.Res
 		return nil, err
 	}
 	return resp, nil
+}
+
+// clockOffset returns how far a clock that showed at is ahead, at least: its service may have read it at any time
+// between the start of the request and the response.
+func clockOffset(at, begun, ended time.Time) time.Duration {
+	switch {
+	case at.After(ended):
+		return at.Sub(ended)
+	case at.Before(begun):
+		return at.Sub(begun)
+	}
+	return 0
 }
 
 const payerHeader = "X-Amz-Request-Payer"

@@ -291,16 +291,40 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// An error because of clock skew names it, also if the response has no body.
+// An error because of clock skew names it, also if the response has no body. Each response says how far the clock of
+// the service is ahead.
 func TestClockSkew(t *testing.T) {
-	var off time.Duration
-	s, _ := direct(t, s3test.Options{Clock: func() time.Time { return time.Now().Add(off) }})
-	off = -16 * time.Minute
+	var off, ahead time.Duration
+	s, _ := direct(t, s3test.Options{Clock: func() time.Time { return time.Now().Add(off) }},
+		func(c *Config) { c.Clock = func(d time.Duration) { ahead = d } })
+	for _, off = range []time.Duration{0, 10 * time.Minute, -16 * time.Minute} {
+		if _, err := s.StatSpace(t.Context(), "s"); err == nil && off < 0 {
+			t.Error("the service answered in spite of its clock")
+		}
+		if (ahead - off).Abs() > 10*time.Second {
+			t.Errorf("a clock that is %v ahead is said to be %v ahead", off, ahead)
+		}
+	}
 	_, err := s.Stat(t.Context(), "s", "item")
 	_, lerr := s.StatSpace(t.Context(), "s")
 	for _, err := range []error{err, lerr, put(t.Context(), s, "item", 10, storage.PutOptions{})} {
 		if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "clocks") {
 			t.Errorf("%v", err)
+		}
+	}
+}
+
+func TestClockOffset(t *testing.T) {
+	begun := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	ended := begun.Add(time.Hour) // of a slow upload
+	for name, tt := range map[string]struct{ at, want time.Duration }{
+		"at the start":     {0, 0},
+		"before the start": {-time.Minute, -time.Minute},
+		"at the end":       {time.Hour, 0},
+		"after the end":    {time.Hour + time.Minute, time.Minute},
+	} {
+		if got := clockOffset(begun.Add(tt.at), begun, ended); got != tt.want {
+			t.Errorf("%s: got %v, want %v", name, got, tt.want)
 		}
 	}
 }
