@@ -129,6 +129,28 @@ func TestPublishedTwice(t *testing.T) {
 	}
 }
 
+// Two events of one item and millisecond that set other properties are two rows, and the later one is in force.
+func TestPropertiesOfOneMillisecond(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	set := func(colour string) *pb.Change {
+		c := clickhousetest.Change("a", time.Hour)
+		c.Op, c.Digests, c.Version, c.Provenance = pb.Op_OP_SET_PROPERTIES, nil, "", 0
+		c.Properties = map[string]string{"colour": colour}
+		c.Id = schemas.ChangeID(c)
+		return c
+	}
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, clickhousetest.Change("a", 0), set("red"), set("blue"))
+	if got := clickhousetest.Value(t, db, "SELECT arrayStringConcat(arraySort(groupArray(properties['colour'])), ' ')"+
+		" FROM {db}.audit_log_v WHERE op = 'set_properties'"); got != "blue red" {
+		t.Errorf("the view has %q, want both", got)
+	}
+	m := clickhousetest.Fresh(t, db, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "a"}).GetManifest()
+	if got := m.GetProperties()["colour"]; got != "blue" {
+		t.Errorf("on record is %q, want the later one", got)
+	}
+}
+
 func TestReusedOffsetIsInserted(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)

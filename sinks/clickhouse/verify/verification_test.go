@@ -31,6 +31,23 @@ func withOtherUser(d *schemas.Delivery) []*schemas.Delivery {
 	return []*schemas.Delivery{&other}
 }
 
+// sentUnder returns Changes as they are read after a producer has published all of them under one id.
+func sentUnder(t *testing.T, id string, changes []schemas.Body) (read []schemas.Body) {
+	for _, b := range changes {
+		b.(*pb.Change).Id = id
+		r, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := schemas.Decode(r.Topic, r.Headers, r.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		read = append(read, body)
+	}
+	return read
+}
+
 // Records that Kafka removed before they were stored are findings. The offsets of the group show which were stored
 // or, if they are lost, the position of the table.
 func TestKnownLoss(t *testing.T) {
@@ -102,6 +119,7 @@ func TestVerification(t *testing.T) {
 	client, notified, checked := clickhousetest.Reported("reported")
 	reports := clickhousetest.Deliver(schemas.Changes, 0, client, notified, checked)
 	resent := append(slices.Clone(batch[:20]), clickhousetest.Deliver(schemas.Changes, 20, batch[4].Body)...)
+	reused := clickhousetest.Deliver(schemas.Changes, 0, sentUnder(t, firstID, clickhousetest.Changes(2))...)
 	const insert = "INSERT INTO {db}.audit_log SELECT "
 	tests := map[string]struct {
 		stored []*schemas.Delivery // nil: batch
@@ -160,6 +178,8 @@ func TestVerification(t *testing.T) {
 			stored: reports[1:], kept: clickhousetest.KafkaTopic{Records: reports, End: 3, Dead: []int64{0}},
 			want: "3 records, 1 messages, 1 rows",
 		},
+		"an id reused by a producer": {stored: reused, kept: clickhousetest.KafkaTopic{Records: reused, End: 2},
+			want: "2 records, 2 messages, 2 rows"},
 		"a row under a reused id": {
 			damage: []string{insert + "* REPLACE ((SELECT id FROM {db}.audit_log WHERE off = 41) AS id)" +
 				" FROM {db}.audit_log WHERE off = 42",
