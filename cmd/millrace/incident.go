@@ -190,7 +190,7 @@ type incidentRow struct {
 	Closed  *time.Time `json:"closed"` // null: it is open
 	Repairs int32      `json:"repairs"`
 	Last    string     `json:"last_step"` // with its detail
-	// Expected and Found are digests by algorithm; null: there are none.
+	// Expected and Found are digests by algorithm. Without digests they are null or empty.
 	Expected map[string]string `json:"expected"`
 	Found    map[string]string `json:"found"`
 }
