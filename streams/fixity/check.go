@@ -24,6 +24,7 @@ var errOvertaken = errors.New("object changed during the check")
 const (
 	detailChanging = "object changed during each attempt"
 	detailNoSpace  = "space is expected and absent"
+	detailParted   = "clocks of the checker parted during each attempt"
 )
 
 // A check is one execution of one task. One goroutine owns it.
@@ -44,18 +45,30 @@ type check struct {
 	acceptance acceptance // about the order of the task, if it has one
 }
 
-// run repeats the check until the object does not change during it, at most Restarts times.
+// parted reports whether the wall clock and the monotonic clock disagree about a duration by more than a minute: one
+// was set, or the machine was suspended. Then the age of what was seen is unknown.
+func parted(mono, wall time.Duration) bool { return (wall - mono).Abs() > time.Minute }
+
+// run repeats the check until the object does not change during it, at most Restarts times. A pass or an absence of
+// unknown age could hide a fault that was found since, so it is repeated too.
 func (k *check) run(ctx context.Context) error {
+	cause := detailChanging
 	for range k.config.Restarts + 1 {
 		k.started, k.attemptState = time.Now(), attemptState{}
-		if err := k.attemptOnce(ctx); !errors.Is(err, errOvertaken) {
+		err := k.attemptOnce(ctx)
+		now := time.Now()
+		if err == nil && (k.verdict.Outcome == pb.Verdict_VERDICT_PASS || k.evidence.reportsAbsence()) &&
+			k.parted(now.Sub(k.started), now.Round(0).Sub(k.started.Round(0))) {
+			err, cause = errOvertaken, detailParted
+		}
+		if !errors.Is(err, errOvertaken) {
 			return err
 		}
 	}
 	k.overtaken = true
 	unknown := Evidence{State: pb.EvidenceState_EVIDENCE_STATE_UNKNOWN}
 	k.evidence.Content, k.evidence.Stored = unknown, unknown
-	k.cause = detailChanging
+	k.cause = cause
 	k.judge()
 	return nil
 }

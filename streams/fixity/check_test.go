@@ -34,6 +34,7 @@ func TestPassNeedsNoFreshRecords(t *testing.T) {
 			Audit: verified, BytesRead: int64(len(good)), Attempt: 1, Worker: "worker-1", Host: "host-1",
 			Software: "millrace-test", Round: "r1", Started: timestamppb.New(start), Finished: timestamppb.New(start),
 			Object: record.Identity(w.object), Metadata: pb.Metadata_METADATA_INTACT,
+			LastEvent: w.record.GetManifest().GetTime(), // of the records that the task carried
 		}
 		if !proto.Equal(o.result, want) {
 			t.Errorf("got %v\nwant %v", o.result, want)

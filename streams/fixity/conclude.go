@@ -23,7 +23,8 @@ type Progress struct {
 	// Changed: the last check found another row, or another object. Since is when the chain began to find anything.
 	Changed bool
 	Since   time.Time
-	// LastEvent is the time of the newest event on record; zero if there is none.
+	// LastEvent is the time of the newest event on record; zero if there is none. One that is further ahead of Now than
+	// the settle time says nothing about what is in flight: the clock of the store or of this process is wrong.
 	LastEvent time.Time
 	// AtOnce: RowNotCaptured is concluded without re-checks, in a baseline round or if a row without digests exists.
 	AtOnce bool
@@ -53,7 +54,8 @@ func Conclude(v Verdict, p Progress, s Settings) Conclusion {
 	}
 	settled := p.LastEvent.Add(s.Settle)
 	altered := p.Altered && v.concludesMetadata()
-	unsettled := (altered || v.waitsForSettle()) && !p.LastEvent.IsZero() && p.Now.Before(settled)
+	unsettled := (altered || v.waitsForSettle()) && !p.LastEvent.IsZero() && p.Now.Before(settled) &&
+		!p.LastEvent.After(p.Now.Add(s.Settle))
 	rungs := len(s.Recheck)
 	c := Conclusion{Outcome: pb.Verdict_VERDICT_UNDECIDED, Recheck: p.Recheck + 1}
 	switch {

@@ -91,6 +91,7 @@ type Checker struct {
 	spaces  SpaceIncidents
 	markers storage.Markers
 	hashers hashers
+	parted  func(mono, wall time.Duration) bool
 }
 
 // New returns a Checker.
@@ -123,7 +124,7 @@ func New(c Config, stores Stores, records Records, spaces SpaceIncidents) (*Chec
 	if c.Agent == "" {
 		c.Agent = "checker"
 	}
-	return &Checker{config: c, stores: stores, records: records, spaces: spaces}, nil
+	return &Checker{config: c, stores: stores, records: records, spaces: spaces, parted: parted}, nil
 }
 
 // Handle executes the FixityTask in d. It returns the result and, depending on the row, a Change that corrects the
@@ -146,7 +147,7 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		Checker: c, task: task, copy: at, store: store, attempt: d.Attempt,
 		settings: c.stores.Settings(at.Account, at.Store), started: time.Now(),
 	}
-	if k.passedRecently() {
+	if k.passedRecently(d.Timestamp) {
 		k.skip()
 		return k.messages(), nil
 	}
@@ -160,11 +161,15 @@ func (c *Checker) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	return k.messages(), nil
 }
 
-// passedRecently reports whether the task is a sweep's and its copy passed within MinInterval.
-func (k *check) passedRecently() bool {
+// passedRecently reports whether the task is a sweep's and its copy passed within MinInterval. It is at least the time
+// of the task's record, by the clock of Kafka: a checker whose clock is behind must not skip all checks.
+func (k *check) passedRecently(now time.Time) bool {
+	if k.started.After(now) {
+		now = k.started
+	}
 	pass := k.task.GetKnown().GetLastPass()
 	return k.task.GetReason() == pb.FixityReason_FIXITY_REASON_SWEEP && k.task.GetRecheck() <= 0 &&
-		pass != nil && k.started.Sub(pass.AsTime()) < k.config.MinInterval
+		pass != nil && now.Sub(pass.AsTime()) < k.config.MinInterval
 }
 
 // skip ends the check without evidence.

@@ -74,7 +74,7 @@ func (k *check) result(now time.Time) *pb.FixityResult {
 		BytesRead: k.bytesRead, Recheck: t.GetRecheck(), Attempt: int32(k.attempt),
 		Worker: k.config.Worker, Host: k.config.Host, Software: k.config.Software,
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Overtaken: k.overtaken,
-		Started: timestamppb.New(k.started), Finished: timestamppb.New(now),
+		Started: timestamppb.New(k.started), Finished: timestamppb.New(k.started.Add(now.Sub(k.started))),
 		Content: k.evidence.Content.proto(), Stored: k.evidence.Stored.proto(),
 		Manifest: k.evidence.Manifest.proto(), Audit: k.evidence.Audit.proto(), Confirmed: k.evidence.Second.proto(),
 	}
@@ -83,7 +83,11 @@ func (k *check) result(now time.Time) *pb.FixityResult {
 	if k.altered() && !(k.conclusion.Final && k.verdict.concludesMetadata()) {
 		r.Metadata, r.Object.PropertiesHash = pb.Metadata_METADATA_UNSPECIFIED, 0
 	}
-	if last := lastEvent(k.fresh); !last.IsZero() {
+	known := k.fresh
+	if known == nil {
+		known = t.GetKnown()
+	}
+	if last := lastEvent(known); !last.IsZero() {
 		r.LastEvent = timestamppb.New(last)
 	}
 	if k.acceptance.result != "" {

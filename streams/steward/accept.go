@@ -126,9 +126,9 @@ func (s *Steward) decides(r *pb.FixityResult, i *pb.Incident) bool {
 	case !r.GetFinal() || r.GetOvertaken():
 		return false
 	case isGood(r):
-		return cures(r, i.GetKind()) && !isOlder(i, r, i.GetChecked().AsTime())
+		return cures(r, i.GetKind()) && !isOlder(r, i.GetChecked().AsTime())
 	}
-	return r.GetFinding() == i.GetKind() && !isOlder(i, r, s.table.newest(schemas.CopyOf(r)))
+	return r.GetFinding() == i.GetKind() && !isOlder(r, s.table.newest(schemas.CopyOf(r)))
 }
 
 // endAccept records that an acceptance was not carried out, and why. i is a clone.

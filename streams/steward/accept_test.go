@@ -42,9 +42,7 @@ func (w *harness) follows(behind time.Duration) with {
 	task := w.tasks[len(w.tasks)-1]
 	return func(r *pb.FixityResult) {
 		r.Task, r.Cause, r.Reason = task.GetId(), task.GetCause(), task.GetReason()
-		for _, at := range []**timestamppb.Timestamp{&r.Started, &r.Finished} {
-			*at = timestamppb.New((*at).AsTime().Add(-behind))
-		}
+		ahead(-behind)(r)
 	}
 }
 
@@ -245,21 +243,21 @@ func TestAcceptanceThatIsNotCarriedOut(t *testing.T) {
 			return w.result(5, w.decided("accept-moot"), corrected)
 		}, open, []string{"accept-moot"}, "manifest-corrected"},
 		"a clock an hour behind": {14, func(w *harness) *pb.FixityResult {
-			return w.result(14, w.decided("accept-refused"), early)
+			return w.result(14, w.decided("accept-refused"), ahead(-time.Hour))
 		}, open, []string{"seen-again", "accept-refused"}, ""},
-		"a clock an hour behind, beside another check": {14, func(w *harness) *pb.FixityResult {
+		"begun an hour before, beside another check": {14, func(w *harness) *pb.FixityResult {
 			w.handle(w.result(14))
 			return w.result(14, w.decided("accept-refused"), early)
 		}, open, []string{"seen-again", "accept-refused"}, ""},
-		"put right, a clock an hour behind, beside another check": {14, func(w *harness) *pb.FixityResult {
+		"put right, begun an hour before, beside another check": {14, func(w *harness) *pb.FixityResult {
 			w.handle(w.result(14))
 			return w.result(1, w.decided("accept-moot"), early)
 		}, open, []string{"seen-again", "accept-moot"}, ""},
-		"another fault, a clock an hour behind, beside another check": {14, func(w *harness) *pb.FixityResult {
+		"another fault, begun an hour before, beside another check": {14, func(w *harness) *pb.FixityResult {
 			w.handle(w.result(14))
 			return w.result(13, w.decided("accept-outdated"), early)
 		}, open, []string{"seen-again", "accept-outdated"}, ""},
-		"another fault, a clock an hour behind, beside a third one": {14, func(w *harness) *pb.FixityResult {
+		"another fault, begun an hour before, beside a third one": {14, func(w *harness) *pb.FixityResult {
 			w.handle(w.result(13))
 			return w.result(2, w.decided("accept-outdated"), early)
 		}, open, []string{"accept-outdated"}, "replaced"},

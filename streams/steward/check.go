@@ -53,7 +53,7 @@ func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.M
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.find(cp, kindMetadata)
-	older := isOlder(i, r, s.table.newest(cp)) || isOlder(i, r, i.GetChecked().AsTime())
+	older := isOlder(r, s.table.newest(cp)) || isOlder(r, i.GetChecked().AsTime())
 	switch {
 	case hasRef(i, c.ref):
 		return s.save(i, c.ref), nil
@@ -65,7 +65,11 @@ func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.M
 		return s.save(i, c.ref), nil
 	case !damaged:
 		i = clone(i)
-		s.close(i, r, c, "intact")
+		if isOnOlderRecords(i, r) {
+			s.step(i, stepOlderRecords, c, "intact")
+		} else {
+			s.close(i, r, c, "intact")
+		}
 		return s.save(i, c.ref), nil
 	case closed(i):
 		i = s.open(cp, kindMetadata, i, c)
@@ -79,7 +83,7 @@ func (s *Steward) metadata(ctx context.Context, r *pb.FixityResult) ([]schemas.M
 	if r.GetReason() != pb.FixityReason_FIXITY_REASON_REPAIR && s.inProgress(i, c) {
 		return s.save(i, c.ref), nil
 	}
-	i.Object, i.Size, i.Found = r.GetObject(), r.GetObject().GetSize(), found(r)
+	i.Object, i.Size, i.Found, i.LastEvent = r.GetObject(), r.GetObject().GetSize(), found(r), r.GetLastEvent()
 	if err := s.applyMode(ctx, i, c); err != nil {
 		return nil, err
 	}
@@ -113,8 +117,10 @@ func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
 			continue
 		}
 		i = clone(i)
-		if isOlder(i, r, i.GetChecked().AsTime()) {
+		if isOlder(r, i.GetChecked().AsTime()) {
 			s.step(i, stepOlder, c, r.GetFinding())
+		} else if isOnOlderRecords(i, r) {
+			s.step(i, stepOlderRecords, c, r.GetFinding())
 		} else {
 			s.close(i, r, c, r.GetFinding())
 		}
@@ -159,7 +165,7 @@ func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Mes
 		kind = kindManifestCorrected // the correction has not helped
 	}
 	i := s.table.find(cp, kind)
-	older := isOlder(i, r, s.table.newest(cp))
+	older := isOlder(r, s.table.newest(cp))
 	switch {
 	case hasRef(i, c.ref):
 		return s.save(i, c.ref), nil

@@ -192,6 +192,17 @@ func (w *harness) next() *timestamppb.Timestamp {
 // A with changes a result.
 type with func(*pb.FixityResult)
 
+// ahead dates a result as Kafka does that comes from a checker whose clock is ahead.
+func ahead(by time.Duration) with {
+	return func(r *pb.FixityResult) {
+		kafka := r.GetFinished().AsTime()
+		for _, at := range []**timestamppb.Timestamp{&r.Started, &r.Finished} {
+			*at = timestamppb.New((*at).AsTime().Add(by))
+		}
+		schemas.DateByKafka(&schemas.Delivery{Body: r, Timestamp: kafka})
+	}
+}
+
 func because(r pb.FixityReason) with { return func(f *pb.FixityResult) { f.Reason = r } }
 
 // result returns the final result of a check that found row.

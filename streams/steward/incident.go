@@ -35,8 +35,9 @@ const (
 	// An operator accepts what the copy holds, the latter also under the version on record. A check decides about it.
 	stepAccept       = "accept-ordered"
 	stepAcceptForced = "accept-forced"
-	stepCorrected    = "corrected" // Detail is the id of the Change
-	stepUnseen       = "not-seen"  // no check has described the object that a decision is about
+	stepCorrected    = "corrected"     // Detail is the id of the Change
+	stepOlderRecords = "older-records" // a pass on records from before the newest event; a fresh check follows
+	stepUnseen       = "not-seen"      // no check has described the object that a decision is about
 	kindCorrupt      = "content-corrupt"
 	kindMissing      = "content-missing"
 	kindReplaced     = "replaced"

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -33,7 +32,7 @@ func TestMetadataDamaged(t *testing.T) {
 		Id: schemas.ID("incident", key(kind), found.GetId()), Account: at.Account, Store: at.Store, Space: at.Space,
 		Item: at.Item,
 		Kind: kind, State: open, Opened: found.GetFinished(), Updated: found.GetFinished(), Checked: found.GetStarted(),
-		Object: found.GetObject(), Found: bad1, Size: 3, StepCount: 1,
+		Object: found.GetObject(), Found: bad1, Size: 3, StepCount: 1, LastEvent: found.GetLastEvent(),
 		Steps: []*pb.IncidentStep{{Time: found.GetFinished(), Action: "opened", Ref: found.GetId(),
 			Detail: "media type image/png"}},
 	}
@@ -117,8 +116,8 @@ func TestMetadataIsRepaired(t *testing.T) {
 	w.handle(w.result(1, damaged))
 	w.handle(w.repairResult(w.orders[0], "properties-set"))
 	w.handle(w.result(1, intact, func(r *pb.FixityResult) {
-		r.Cause, r.Started = w.orders[0].GetId(), timestamppb.New(base.Add(-time.Hour))
-	}))
+		r.Cause = w.orders[0].GetId()
+	}, ahead(-time.Hour)))
 	w.checkIncident(kind, shut, "opened", "repair-ordered", "repaired", "closed")
 }
 

@@ -109,48 +109,40 @@ func deleteOrder(i *pb.Incident, n int) *pb.DeletionCommand {
 	return order
 }
 
-// followUp returns the check that follows the correction, or the end of the delete, that the message ref reported. It
-// closes the incident if it passes or finds the copy gone.
+// followUp returns the check that follows the correction, the end of the delete, or the pass on older records, that the
+// message ref reported. It closes the incident if it passes or finds the copy gone. After a pass its reason is not
+// FIXITY_REASON_REPAIR, because a failed check with that reason would end a repair that is in progress.
 func followUp(i *pb.Incident, ref string) *pb.FixityTask {
 	n := slices.IndexFunc(i.GetSteps(), func(s *pb.IncidentStep) bool {
 		a := s.GetAction()
 		return s.GetRef() == ref &&
-			(a == stepCorrected || i.GetKind() == kindBack && (a == stepRepaired || a == stepMoot))
+			(a == stepCorrected || a == stepOlderRecords || i.GetKind() == kindBack && (a == stepRepaired || a == stepMoot))
 	})
 	if n < 0 || closed(i) {
 		return nil
 	}
+	reason := pb.FixityReason_FIXITY_REASON_REPAIR
+	if i.Steps[n].GetAction() == stepOlderRecords {
+		reason = pb.FixityReason_FIXITY_REASON_SUSPECT
+	}
 	return &pb.FixityTask{
 		Id:      schemas.ID("follow-up", i.GetId(), ref),
 		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Item: i.GetItem(),
-		Reason: pb.FixityReason_FIXITY_REASON_REPAIR, Priority: pb.Priority_PRIORITY_HIGH,
+		Reason: reason, Priority: pb.Priority_PRIORITY_HIGH,
 		Cause: ref, Time: i.Steps[n].GetTime(), Size: i.GetSize(),
 	}
 }
 
-// followsUp reports whether the check r was requested by the last order or correction of i, and no check has found the
-// fault since. Then r began after that, even if the clock of its checker is behind.
-func followsUp(i *pb.Incident, r *pb.FixityResult) bool {
-	for _, s := range slices.Backward(i.GetSteps()) {
-		switch s.GetAction() {
-		case stepOpened, stepSeenAgain:
-			return false
-		case stepCorrected, stepAccept, stepAcceptForced, stepRepaired, stepMoot:
-			if s.GetRef() == r.GetCause() {
-				return true
-			}
-		case stepOrdered:
-			if orderID(i.GetId(), i.GetRepairs()) == r.GetCause() {
-				return true
-			}
-		}
-	}
-	return false
+// isOlder reports whether the check r began before another one, the newest, which counts.
+func isOlder(r *pb.FixityResult, newest time.Time) bool {
+	return r.GetStarted().AsTime().Before(newest)
 }
 
-// isOlder reports whether the check r of the copy of i began before another one, the newest, which counts.
-func isOlder(i *pb.Incident, r *pb.FixityResult, newest time.Time) bool {
-	return r.GetStarted().AsTime().Before(newest) && !followsUp(i, r)
+// isOnOlderRecords reports whether the check r, which found nothing wrong, rests on records without the newest event
+// that was known when i was found: its task may have carried them for long. A check that i has requested carries none.
+func isOnOlderRecords(i *pb.Incident, r *pb.FixityResult) bool {
+	return r.GetVerdict() != pb.Verdict_VERDICT_MOOT && !hasRef(i, r.GetCause()) &&
+		r.GetLastEvent().AsTime().Before(i.GetLastEvent().AsTime())
 }
 
 // inProgress reports whether a repair or an acceptance was ordered, or the records were corrected, less than

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
@@ -148,6 +150,9 @@ func (s *Steward) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	case *pb.DuplicationResult:
 		out = s.duplication(m)
 	case *pb.AdminAction:
+		if !d.Timestamp.IsZero() { // the clock of the command is not compared with those of results
+			m.Time = timestamppb.New(d.Timestamp)
+		}
 		out, err = s.action(ctx, m)
 	default:
 		return nil, retry.Permanent(fmt.Errorf("steward: message is a %T", d.Body))

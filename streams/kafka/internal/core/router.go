@@ -153,7 +153,7 @@ func (r *Router) Delivery(ir *Record) (*schemas.Delivery, error) {
 	return d, nil
 }
 
-// Decode decodes ir into d. Its error is permanent.
+// Decode decodes ir into d, with the times of results by the clock of Kafka. Its error is permanent.
 func (r *Router) Decode(
 	ir *Record, d *schemas.Delivery,
 	decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error),
@@ -187,6 +187,7 @@ func (r *Router) Decode(
 		return retry.Permanent(err)
 	}
 	d.Body = body
+	schemas.DateByKafka(d)
 	return nil
 }
 
