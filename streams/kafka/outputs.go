@@ -14,6 +14,9 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
+// errNotInTime says that a message with an age was not acknowledged within outputTimeout, whether or not it was written.
+var errNotInTime = errors.New("the result was not acknowledged in time, and the work is done again")
+
 // resendDelay is the wait before a record is sent again that the client gave up or the brokers refused.
 const resendDelay = time.Second
 
@@ -44,6 +47,7 @@ type sendQueue struct {
 type output struct {
 	rec     *kgo.Record
 	part    *assignment // of its task
+	made    time.Time   // of a message with an age: when it was published; zero: it has none
 	refusal refusal
 	err     error // why it must be sent again
 	done    func(error)
@@ -55,9 +59,14 @@ func newOutputs(ctx context.Context, r *core.Router, cl *kgo.Client) *outputs {
 
 // send sends rec until it is acknowledged, and then calls settled. If an error is permanent, it calls settled
 // with the error. When the partition of the task is revoked, rec is not sent again, because it would follow
-// the outputs of the new owner.
+// the outputs of the new owner. A message with an age is never sent again if it may have been written: with another time
+// of Kafka its id would have two. If it was not acknowledged in time, settled gets errNotInTime.
 func (s *outputs) send(part *assignment, rec *kgo.Record, settled func(error)) {
 	o, key := &output{rec: rec, part: part, done: settled}, topicKey{rec.Topic, string(rec.Key)}
+	if s.router.Config.SchemaTopic(rec.Topic).HasAge() {
+		o.made = time.Now()
+		rec.Timestamp = o.made // the client gives it up outputTimeout after that
+	}
 	s.mu.Lock()
 	q := s.queues[key]
 	if q != nil {
@@ -85,6 +94,10 @@ func (s *outputs) produce(key topicKey, q *sendQueue, sent []*output) {
 func (s *outputs) onAck(key topicKey, q *sendQueue, o *output, rec *kgo.Record, err error) {
 	if err != nil {
 		err = core.PublishError(rec, err)
+	}
+	if written := !errors.Is(err, kerr.UnknownTopicID); !o.made.IsZero() && s.ctx.Err() == nil &&
+		!retry.IsPermanent(err) && (isLate(o.made) || core.IsRetriable(err) && written) {
+		err = retry.Permanent(errors.Join(errNotInTime, err))
 	}
 	if core.IsRetriable(err) && s.ctx.Err() == nil {
 		o.err = err
@@ -121,10 +134,18 @@ func (s *outputs) onAck(key topicKey, q *sendQueue, o *output, rec *kgo.Record, 
 			}
 			if o.err != nil {
 				o.rec = core.ResetRecord(o.rec)
+				o.rec.Timestamp = o.made
 			}
 		}
 		s.produce(key, q, next)
 	})
+}
+
+// isLate reports whether more than outputTimeout has passed since made, by one of the clocks: the monotonic one stands
+// still while the machine is suspended.
+func isLate(made time.Time) bool {
+	now := time.Now()
+	return max(now.Sub(made), now.Round(0).Sub(made.Round(0))) > outputTimeout
 }
 
 // purgeTopic makes the client forget a topic that was created again. That fails the records that other

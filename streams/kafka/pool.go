@@ -380,17 +380,20 @@ func (p *Pool) failTask(t *task, err error) {
 }
 
 // publish sends the records that result from t. The task is done when all are acknowledged, however long that
-// takes, and its bytes count until then. If the brokers reject a record permanently, Run stops.
+// takes, and its bytes count until then. If a result is too late, the task waits in a lane and is handled again. If the
+// brokers reject a record permanently, Run stops.
 func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 	if len(recs) == 0 {
 		p.metricsOf(t).CountHandled(t.Disposition, 1, took)
 		p.finish(t)
 		return
 	}
-	var left, failed atomic.Int32
+	var left, failed, late atomic.Int32
 	left.Store(int32(len(recs)))
 	settled := func(err error) {
-		if err != nil {
+		if errors.Is(err, errNotInTime) {
+			late.Add(1)
+		} else if err != nil {
 			failed.Add(1)
 			if !t.part.isCancelled() {
 				p.fail(err)
@@ -402,6 +405,9 @@ func (p *Pool) publish(t *task, recs []*kgo.Record, took time.Duration) {
 		if n := failed.Load(); n > 0 {
 			p.metricsOf(t).CountPublishFailures(int(n))
 			p.abandon(t)
+		} else if n := late.Load(); n > 0 {
+			p.metricsOf(t).CountPublishFailures(int(n))
+			time.AfterFunc(0, func() { p.failTask(t, retry.Unavailable(errNotInTime)) }) // it may block until answers make room
 		} else {
 			p.metricsOf(t).CountHandled(t.Disposition, 1, took)
 			p.finish(t)
