@@ -31,7 +31,7 @@ func (w *execution) messages() []schemas.Message {
 		Started: timestamppb.New(w.started), Finished: Finished(w.started), Attempt: int32(w.delivery.Attempt),
 		ChangeTime: c.GetChangeTime(), Planned: c.GetTime(), Incident: c.GetRepair().GetIncident(), List: w.list,
 		SourceVersion: w.sourceVersion,
-		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
+		Worker:        w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}
 	if c.GetDryRun() {
 		r.Result, r.WouldBe = ResultDryRun, r.Result

@@ -213,6 +213,7 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 			return err
 		} else if len(out) > 0 {
 			d.refusal.clear(d.metrics)
+			d.router.CompareClock(ctx, cl, out[len(out)-1])
 		}
 		d.countMoved(out, d.refused)
 		for _, rec := range d.refused {

@@ -94,6 +94,8 @@ func (s *outputs) produce(key topicKey, q *sendQueue, sent []*output) {
 func (s *outputs) onAck(key topicKey, q *sendQueue, o *output, rec *kgo.Record, err error) {
 	if err != nil {
 		err = core.PublishError(rec, err)
+	} else {
+		s.router.CompareClock(s.ctx, s.cl, rec)
 	}
 	if written := !errors.Is(err, kerr.UnknownTopicID); !o.made.IsZero() && s.ctx.Err() == nil &&
 		!retry.IsPermanent(err) && (isLate(o.made) || core.IsRetriable(err) && written) {

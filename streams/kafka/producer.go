@@ -66,6 +66,9 @@ func (p *Producer) Publish(ctx context.Context, msgs ...schemas.Message) error {
 		p.router.Config.Metrics.CountPublishFailure()
 		return err
 	}
+	if len(recs) > 0 {
+		p.router.CompareClock(ctx, p.cl, recs[len(recs)-1])
+	}
 	return nil
 }
 

@@ -68,6 +68,10 @@ type Metrics struct {
 	base  time.Time // start of lastSuccess and lastActive
 	vecs  vectors
 	descs descriptions
+	clock prometheus.Gauge
+
+	compared   atomic.Int64 // when clocks were compared, in ns since base; 0: never
+	clockWrong atomic.Bool  // at the last comparison
 
 	mu      sync.Mutex // guards the rest
 	roles   map[roleClass]*Role
@@ -108,10 +112,31 @@ func New(reg prometheus.Registerer) *Metrics {
 			Buckets: []float64{.0001, .0005, .001, .005, .01, .05, .1, .5, 1, 5, 30, 60, 300, 1800, 7200},
 		}, []string{"role", "class"}),
 	}
-	reg.MustRegister(m.vecs.messages, m.vecs.commits, m.vecs.publishFailures,
+	m.clock = prometheus.NewGauge(prometheus.GaugeOpts{
+		Namespace: "millrace", Subsystem: "kafka", Name: "clock_offset_seconds",
+		Help: "By how much the clock of this process is ahead of Kafka's; compared once a minute, after a publication.",
+	})
+	reg.MustRegister(m.clock, m.vecs.messages, m.vecs.commits, m.vecs.publishFailures,
 		m.vecs.rebalances, m.vecs.rebalanceSeconds, m.vecs.handler, m)
 	m.vecs.publishFailures.WithLabelValues(producerRole, "")
 	return m
+}
+
+// ClockDue reports, at most once a minute, that the clock of the process is to be compared with Kafka's.
+func (m *Metrics) ClockDue() bool {
+	if m == nil {
+		return false
+	}
+	now, last := max(int64(time.Since(m.base)), 1), m.compared.Load()
+	return (last == 0 || now-last >= int64(time.Minute)) && m.compared.CompareAndSwap(last, now)
+}
+
+// SetClockOffset records by how much the clock of the process is ahead of Kafka's. It reports whether that has become
+// more than a minute, either way.
+func (m *Metrics) SetClockOffset(ahead time.Duration) (wrong bool) {
+	m.clock.Set(ahead.Seconds())
+	wrong = ahead.Abs() > time.Minute
+	return !m.clockWrong.Swap(wrong) && wrong
 }
 
 // Role returns the metrics of a role's class, always the same ones. Their counters are exported from the first call on.

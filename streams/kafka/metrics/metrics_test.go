@@ -19,7 +19,7 @@ import (
 func TestMetricsOfNewRole(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	New(reg).Role(schemas.RoleCopier, schemas.Large)
-	want := map[string]float64{"publish_failures_total{class=,role=producer}": 0}
+	want := map[string]float64{"publish_failures_total{class=,role=producer}": 0, "clock_offset_seconds{}": 0}
 	for _, name := range []string{
 		"handler_seconds{%s}", "in_flight_messages{%s}", "in_flight_bytes{%s}",
 		"working_tasks{%s}", "parked_tasks{%s}", "paused_messages{%s}",
@@ -144,6 +144,9 @@ func TestMetricsNil(t *testing.T) {
 		r.CountPublishFailures(1)
 		r.AddOldest(nil)
 		m.CountPublishFailure()
+		if m.ClockDue() {
+			t.Error("a comparison is due")
+		}
 		if _, ok := m.MeanRecordBytes(""); ok || m.State() != nil || m.Hooks("") != nil {
 			t.Error("nothing knows something")
 		}

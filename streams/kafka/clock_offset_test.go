@@ -1,0 +1,84 @@
+package kafka_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/internal/parttest"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/kafka/metrics/metricstest"
+)
+
+// A process whose clock is more than a minute from that of the broker says so once, and its metric has the difference.
+// Each part that publishes compares.
+func TestClockOfTheProcess(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		behind time.Duration // the broker
+		errors int
+	}{
+		"right":                       {0, 0},
+		"50 s ahead":                  {50 * time.Second, 0},
+		"two hours ahead":             {2 * time.Hour, 1},
+		"two hours behind the broker": {-2 * time.Hour, 1},
+	} {
+		for part, run := range map[string]func(*testing.T, *kafkatest.Broker, client.Config){
+			"Producer": func(t *testing.T, _ *kafkatest.Broker, cfg client.Config) {
+				p, err := kafka.NewProducer(cfg, "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close()
+				for n := range 3 {
+					if err := p.Publish(t.Context(), parttest.Numbered(3, 3)[n]); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Minute)
+				}
+			},
+			"Pool": func(t *testing.T, b *kafkatest.Broker, cfg client.Config) {
+				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner,
+					Topics: []schemas.Topic{schemas.Changes}}, parttest.Plan)
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan error, 1)
+				go func() { done <- g.Run(ctx) }()
+				for n := range 3 {
+					b.Send(parttest.Numbered(3, 3)[n])
+					time.Sleep(time.Minute)
+				}
+				if stop(); <-done != nil {
+					t.Error("the pool has ended")
+				}
+			},
+		} {
+			t.Run(name+", "+part, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Behind: tt.behind})
+					cfg, reg := withMetrics(b)
+					var log bytes.Buffer
+					cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
+					run(t, b, cfg)
+					got := time.Duration(metricstest.Gather(t, reg)["clock_offset_seconds{}"] * float64(time.Second))
+					if off := got - tt.behind; off.Abs() > 2*time.Second {
+						t.Errorf("the process is ahead by %v, want %v", got, tt.behind)
+					}
+					if n := strings.Count(log.String(), "detect wrong clock"); n != tt.errors {
+						t.Errorf("%d errors, want %d:\n%s", n, tt.errors, log.String())
+					}
+				})
+			})
+		}
+	}
+}
