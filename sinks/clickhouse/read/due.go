@@ -278,9 +278,8 @@ func selectDue(ctx context.Context, db *clickhouse.DB, q schemas.DueQuery, n int
 	}
 	if !q.AttemptedBefore.IsZero() {
 		again, times := retryDue(q)
-		// An attempt in the future is that of a clock that was ahead.
-		statement += " AND (" + again + " OR attempted > ?)"
-		args = append(append(args, times...), shifted(time.Now().Add(clockLag)))
+		statement += " AND " + again
+		args = append(args, times...)
 	}
 	if q.After != (schemas.DueCursor{}) {
 		statement += " AND (good, item) > (?, ?)"

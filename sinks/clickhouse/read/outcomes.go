@@ -43,7 +43,7 @@ type SpaceRound struct {
 	VerifiedSince                 time.Time // a copy counts as verified that has passed since
 }
 
-// clockLag is how much a clock may differ from that of the sweeper.
+// clockLag is how much the clock of the sweeper may differ from Kafka's, which dates the results.
 const clockLag = 24 * time.Hour
 
 // checks returns the condition of the results of the round, with its arguments.

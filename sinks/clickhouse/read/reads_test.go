@@ -280,25 +280,6 @@ func TestFixityDue(t *testing.T) {
 	}
 }
 
-// A copy is due whose check failed by a clock that was a year ahead, and no other that was attempted lately.
-func TestDueAfterAClockThatWasAhead(t *testing.T) {
-	t.Parallel()
-	db := clickhousetest.Open(t)
-	failed := func(item string, at time.Time) *pb.FixityResult {
-		r := clickhousetest.Result(clickhousetest.Change(item, 0), at.Sub(clickhousetest.Epoch))
-		r.Verdict = pb.Verdict_VERDICT_FAIL
-		return r
-	}
-	now := time.Now()
-	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, clickhousetest.Change("ahead", 0), clickhousetest.Change("now", 0))
-	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, failed("ahead", now.AddDate(1, 0, 0)), failed("now", now))
-	page, _, err := read.NewDue(db).Due(t.Context(), schemas.DueQuery{Account: "acme", Store: "1",
-		Space: clickhousetest.Change("", 0).GetSpace(), PassedBefore: now, AttemptedBefore: now.Add(-time.Hour)})
-	if err != nil || len(page) != 1 || page[0].Item != "ahead" {
-		t.Errorf("due are %v, %v", page, err)
-	}
-}
-
 // Queries that take turns get the pages that they get alone.
 func TestDueOfManyQueries(t *testing.T) {
 	t.Parallel()
