@@ -216,6 +216,7 @@ func (w *clockWorld) append(m schemas.Message) error {
 	w.now = w.now.Add(time.Millisecond)
 	d := &schemas.Delivery{Topic: m.Topic, From: m.Topic, Offset: int64(len(w.log)), Timestamp: w.now, Key: r.Key,
 		Headers: r.Headers, Body: body, Attempt: 1}
+	schemas.DateByKafka(d)
 	w.log = append(w.log, d)
 	if i, ok := body.(*pb.Incident); ok {
 		w.incidents[string(r.Key)] = i
