@@ -912,8 +912,9 @@ type DuplicationResult struct {
 	Result  string  `protobuf:"bytes,11,opt,name=result,proto3" json:"result,omitempty"`
 	Outcome Outcome `protobuf:"varint,12,opt,name=outcome,proto3,enum=millrace.v1.Outcome" json:"outcome,omitempty"`
 	// The number of bytes written.
-	Bytes      int64                  `protobuf:"varint,13,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	Digests    map[string]string      `protobuf:"bytes,14,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Bytes   int64             `protobuf:"varint,13,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Digests map[string]string `protobuf:"bytes,14,rep,name=digests,proto3" json:"digests,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As in a FixityResult.
 	Started    *timestamppb.Timestamp `protobuf:"bytes,15,opt,name=started,proto3" json:"started,omitempty"`
 	Finished   *timestamppb.Timestamp `protobuf:"bytes,16,opt,name=finished,proto3" json:"finished,omitempty"`
 	Attempt    int32                  `protobuf:"varint,17,opt,name=attempt,proto3" json:"attempt,omitempty"`

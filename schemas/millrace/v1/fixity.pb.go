@@ -790,21 +790,23 @@ type FixityResult struct {
 	// No re-check follows.
 	Final bool `protobuf:"varint,13,opt,name=final,proto3" json:"final,omitempty"`
 	// 0 to 4: E0 listed, E1 size and time, E2 stored digest, E3 computed by the provider, E4 bytes read.
-	EvidenceLevel int32                  `protobuf:"varint,14,opt,name=evidence_level,json=evidenceLevel,proto3" json:"evidence_level,omitempty"`
-	Content       *Evidence              `protobuf:"bytes,15,opt,name=content,proto3" json:"content,omitempty"`
-	Stored        *Evidence              `protobuf:"bytes,16,opt,name=stored,proto3" json:"stored,omitempty"`
-	Manifest      *Evidence              `protobuf:"bytes,17,opt,name=manifest,proto3" json:"manifest,omitempty"`
-	Audit         *Evidence              `protobuf:"bytes,18,opt,name=audit,proto3" json:"audit,omitempty"`
-	BytesRead     int64                  `protobuf:"varint,19,opt,name=bytes_read,json=bytesRead,proto3" json:"bytes_read,omitempty"`
-	Recheck       int32                  `protobuf:"varint,20,opt,name=recheck,proto3" json:"recheck,omitempty"`
-	Attempt       int32                  `protobuf:"varint,21,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Worker        string                 `protobuf:"bytes,22,opt,name=worker,proto3" json:"worker,omitempty"`
-	Host          string                 `protobuf:"bytes,23,opt,name=host,proto3" json:"host,omitempty"`
-	Software      string                 `protobuf:"bytes,24,opt,name=software,proto3" json:"software,omitempty"`
-	Round         string                 `protobuf:"bytes,25,opt,name=round,proto3" json:"round,omitempty"`
-	Started       *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=started,proto3" json:"started,omitempty"`
-	Finished      *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=finished,proto3" json:"finished,omitempty"`
-	Detail        string                 `protobuf:"bytes,28,opt,name=detail,proto3" json:"detail,omitempty"`
+	EvidenceLevel int32     `protobuf:"varint,14,opt,name=evidence_level,json=evidenceLevel,proto3" json:"evidence_level,omitempty"`
+	Content       *Evidence `protobuf:"bytes,15,opt,name=content,proto3" json:"content,omitempty"`
+	Stored        *Evidence `protobuf:"bytes,16,opt,name=stored,proto3" json:"stored,omitempty"`
+	Manifest      *Evidence `protobuf:"bytes,17,opt,name=manifest,proto3" json:"manifest,omitempty"`
+	Audit         *Evidence `protobuf:"bytes,18,opt,name=audit,proto3" json:"audit,omitempty"`
+	BytesRead     int64     `protobuf:"varint,19,opt,name=bytes_read,json=bytesRead,proto3" json:"bytes_read,omitempty"`
+	Recheck       int32     `protobuf:"varint,20,opt,name=recheck,proto3" json:"recheck,omitempty"`
+	Attempt       int32     `protobuf:"varint,21,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Worker        string    `protobuf:"bytes,22,opt,name=worker,proto3" json:"worker,omitempty"`
+	Host          string    `protobuf:"bytes,23,opt,name=host,proto3" json:"host,omitempty"`
+	Software      string    `protobuf:"bytes,24,opt,name=software,proto3" json:"software,omitempty"`
+	Round         string    `protobuf:"bytes,25,opt,name=round,proto3" json:"round,omitempty"`
+	// By the clock of the checker, and with a difference by its monotonic clock. Readers get them by the clock of Kafka:
+	// finished at the time of the record.
+	Started  *timestamppb.Timestamp `protobuf:"bytes,26,opt,name=started,proto3" json:"started,omitempty"`
+	Finished *timestamppb.Timestamp `protobuf:"bytes,27,opt,name=finished,proto3" json:"finished,omitempty"`
+	Detail   string                 `protobuf:"bytes,28,opt,name=detail,proto3" json:"detail,omitempty"`
 	// The object that was checked.
 	Object *Identity `protobuf:"bytes,29,opt,name=object,proto3" json:"object,omitempty"`
 	// When the next re-check is due, if one follows.
@@ -819,7 +821,7 @@ type FixityResult struct {
 	MetadataDetail string `protobuf:"bytes,35,opt,name=metadata_detail,json=metadataDetail,proto3" json:"metadata_detail,omitempty"`
 	// The id of the Change that corrects the records; empty if none was published.
 	Correction string `protobuf:"bytes,36,opt,name=correction,proto3" json:"correction,omitempty"`
-	// The time of the newest event on record, by the clock of the store; unset if the records were not read afresh.
+	// The time of the newest event on record: in the records that were read afresh, or else in those of the task.
 	LastEvent *timestamppb.Timestamp `protobuf:"bytes,37,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
 	// The order of the task, if this check decided about it, the decision in a word, and its reason.
 	Accept        *AcceptOrder `protobuf:"bytes,38,opt,name=accept,proto3" json:"accept,omitempty"`
