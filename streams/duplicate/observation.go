@@ -273,7 +273,7 @@ func (s Side) altersProperties(digests digest.Set, foldCase bool) (altered, ok b
 	if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
 		return false, false
 	}
-	mayBeSet := s.ExternalWrites && s.modified().After(r.GetTime().AsTime())
+	mayBeSet := s.ExternalWrites && s.modified().After(schemas.Reported(r).AsTime())
 	return s.Presence == Present && !mayBeSet && !s.Object.PropertiesUnknown && r.GetPropertiesOf() == nil &&
 		record.Alters(s.Object.Properties, r, foldCase) &&
 		record.Describes(r, s.Object.Version, digests) == digest.Agree, true

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // markerAge is the maximum age of the reading of a marker before a write to an absent item.
@@ -130,7 +131,12 @@ func (l *Observer) observeSide(ctx context.Context, c schemas.Copy, store storag
 	noSpace := errors.Is(err, storage.ErrNoSpace)
 	switch {
 	case err == nil:
-		return Side{Presence: Present, Object: o, ExternalWrites: l.external != nil && l.external(c, o.Modified),
+		now := o.ObservedAt
+		if now.IsZero() {
+			now = l.now()
+		}
+		external := l.external != nil && l.external(c, o.Modified) && !record.IsAhead(o, now)
+		return Side{Presence: Present, Object: o, ExternalWrites: external,
 			SetsProperties: store.Capabilities().SetProperties}
 	case !noSpace && !errors.Is(err, storage.ErrNotFound):
 		return Side{Err: fmt.Errorf("stat %s: %w", c, err)}

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
 	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -339,6 +341,33 @@ func TestUnknownPropertiesAreNotNone(t *testing.T) {
 	known := recordOf(&pb.Change{PropertiesUnknown: true, Version: "v"})
 	if h := schemas.WithoutProperties(known).GetPropertiesHash(); h != schemas.UnknownProperties {
 		t.Errorf("the task has the hash %x", h)
+	}
+}
+
+// Another program may have written a file that is later than its record, with its properties. The date of one that is
+// ahead of the clock does not say so.
+func TestPropertiesOfAFileOfAnotherProgram(t *testing.T) {
+	for name, tt := range map[string]struct {
+		date     time.Time
+		decision string
+	}{
+		"later than its record": {hour(9), "C3"}, "ahead of the clock": {time.Unix(1<<32-1, 0), "C2u"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			s, err := mem.New(mem.Config{ID: "1"}) // of the machine's clock
+			w.must(err)
+			s.Mark("1")
+			w.must(s.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
+			w.mem["1"], w.faulty["1"], w.now = s, storagetest.NewFaulty(s), hour(10)
+			w.executor.observer.external = func(schemas.Copy, time.Time) bool { return true }
+			w.mustRun(command(w.addedAt(1, "hello")))
+			s.Date("photos", "a.jpg", tt.date)
+			w.alter("1")
+			if got := w.mustRun(manual()).result.GetDecision(); got != tt.decision {
+				t.Errorf("decided %s, want %s", got, tt.decision)
+			}
+		})
 	}
 }
 

@@ -145,8 +145,8 @@ func (k *check) judgeMetadata() {
 	}
 	e := metadataEvidence{
 		object: k.object, digests: bytes, record: k.fresh.GetManifest(), carried: k.task.GetKnown().GetPropertiesHash(),
-		foldCase: k.store.Capabilities().FoldsPropertyCase, external: k.settings.ExpectsWrite(k.object.Modified) &&
-			!k.object.Modified.After(k.statTime.Add(record.Slack)),
+		foldCase: k.store.Capabilities().FoldsPropertyCase,
+		external: k.settings.ExpectsWrite(k.object.Modified) && !record.IsAhead(k.object, k.statTime),
 	}
 	k.propertiesInDoubt = e.inDoubt()
 	k.metadata, k.metadataDetail = judgeMetadata(e)
@@ -191,7 +191,7 @@ func (k *check) identity() *pb.Identity {
 // setRecords takes the evidence of manifest and audit log from r.
 func (k *check) setRecords(r *pb.CopyRecord) {
 	k.evidence.Manifest, k.evidence.Audit = manifestEvidence(r.GetManifest()), auditEvidence(r.GetAudit())
-	k.evidence.Newer = isNewer(k.object, r.GetManifest())
+	k.evidence.Newer = isNewer(k.object, r.GetManifest(), k.statTime)
 }
 
 // readRecords reads manifest and audit log afresh, and whether the space is expected if the store has none. If they do

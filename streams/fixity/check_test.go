@@ -64,6 +64,23 @@ func TestFindings(t *testing.T) {
 			w.settings.ExternalWrites = true
 			w.mem.Rewrite(at.Space, at.Item, []byte(rot))
 		}, 10, undecided, pb.Verdict_VERDICT_NOT_CAPTURED},
+		"copied to another disk with a fault, where others write": {func(w *world) {
+			w.settings.ExternalWrites = true
+			w.mem.Date(at.Space, at.Item, w.object.Modified.Truncate(time.Millisecond).Add(456789)) // as files are dated
+			w.move(rot)
+		}, 13, undecided, fail},
+		"so copied, and dated ahead of its record": {func(w *world) {
+			w.withoutClock()
+			w.settings.ExternalWrites = true
+			w.mem.Date(at.Space, at.Item, time.Unix(1<<32-1, 0)) // 2106
+			w.move(rot)
+		}, 13, undecided, fail},
+		"so copied, and ordered by an earlier time than its own": {func(w *world) {
+			w.settings.ExternalWrites = true
+			m := w.record.Manifest
+			m.Reported, m.Time = m.GetTime(), record.Time(m.GetTime().AsTime().Add(-time.Hour))
+			w.move(rot)
+		}, 13, undecided, fail},
 		"rewritten before others were expected to write": {func(w *world) {
 			w.mem.Rewrite(at.Space, at.Item, []byte(rot))
 			w.settings.ExternalWrites, w.settings.ExternalWritesSince = true, time.Now().Add(time.Hour)

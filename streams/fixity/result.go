@@ -37,9 +37,11 @@ func auditEvidence(r *pb.Record) Evidence {
 	return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_UNKNOWN}
 }
 
-// isNewer reports whether o is another object than the one on record, and a later one.
-func isNewer(o storage.Object, m *pb.Record) bool {
-	if m.GetTime() == nil || !o.Modified.After(m.GetTime().AsTime()) {
+// isNewer reports whether o is another object than the one on record, and a later one. A date that is ahead of now says
+// nothing: it is later than each record.
+func isNewer(o storage.Object, m *pb.Record, now time.Time) bool {
+	at := schemas.Reported(m)
+	if at == nil || !record.Time(o.Modified).AsTime().After(at.AsTime()) || record.IsAhead(o, now) {
 		return false
 	}
 	return m.GetVersion() != "" && o.Version != "" && m.GetVersion() != o.Version ||

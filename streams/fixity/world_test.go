@@ -165,6 +165,16 @@ func (w *world) put(content string) {
 	w.object = o
 }
 
+// move gives the copy other bytes and another version, as when its directory is copied. Its date stays.
+func (w *world) move(content string) {
+	o, err := w.mem.Stat(w.t.Context(), at.Space, at.Item)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mem.Rewrite(at.Space, at.Item, []byte(content))
+	w.mem.Date(at.Space, at.Item, o.Modified)
+}
+
 func (w *world) delete() {
 	if _, err := w.mem.Delete(w.t.Context(), at.Space, at.Item, storage.DeleteOptions{}); err != nil {
 		w.t.Fatal(err)

@@ -43,10 +43,13 @@ func At(c *pb.Change, o storage.Object, t time.Time) {
 // Slack is how far ahead of the clock of a process that of a store may be.
 const Slack = time.Minute
 
+// IsAhead reports whether the date of o says nothing about when it was written, since it is ahead of now.
+func IsAhead(o storage.Object, now time.Time) bool { return o.Modified.After(now.Add(Slack)) }
+
 // Dated returns when content o was written as far as its date says: now if that is ahead, since no content is from the
 // future.
 func Dated(o storage.Object, now time.Time) time.Time {
-	if o.Modified.After(now.Add(Slack)) {
+	if IsAhead(o, now) {
 		return now
 	}
 	return o.Modified

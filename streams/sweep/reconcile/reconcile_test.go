@@ -356,6 +356,9 @@ func TestDifferent(t *testing.T) {
 		}
 		w.config.ExternalWrites = true
 		w.expects("~i0001")
+		w.put("i0001", "dated ahead of each record")
+		w.mem.Date("photos", "i0001", time.Now().Add(time.Hour))
+		w.expects("?i0001")
 		w.put("i0001", "once more")
 		w.config.ExternalWritesSince = time.Now().Add(time.Hour)
 		w.expects("?i0001") // written before the setting
