@@ -145,7 +145,7 @@ WITH intDiv(number * 2, {rows}) AS s, number % intDiv({rows}, 2) AS place, ` + c
   if(passed, bitShiftLeft(toUInt128(1740000000000 + 17592186044416 + cityHash64(number) % 7776000000), 83),
     0::UInt128) AS passed_ver
 SELECT 'acme', toString(1 + s), ` + itemOf + `,
-  (ver, 0, id, 1000, concat('v', toString(number)), '', 'image/tiff', 'client', 'ann', NULL, 0, ''),
+  (ver, 0::UInt64, id, 1000, concat('v', toString(number)), '', 'image/tiff', 'client', 'ann', NULL, 0::UInt64, ''),
   map('md5', concat(unhex('0000000000000000010000000000000000'), unhex(hex(id)), md5)),
   if(passed, (passed_ver, map('md5', md5)), (passed_ver, map()::Map(String, String))),
   (passed_ver, if(passed, 'pass', ''), if(passed, 1, 0))

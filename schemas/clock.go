@@ -13,7 +13,7 @@ import (
 // earlier. Times are compared in whole milliseconds, because Kafka's time has no smaller part. A zero time of Kafka is
 // unknown.
 func Earlier(t *timestamppb.Timestamp, kafka time.Time) *timestamppb.Timestamp {
-	if kafka.IsZero() || t.AsTime().UnixMilli() <= kafka.UnixMilli() {
+	if t == nil || kafka.IsZero() || t.AsTime().UnixMilli() <= kafka.UnixMilli() {
 		return t
 	}
 	return timestamppb.New(kafka.Truncate(time.Millisecond))

@@ -26,7 +26,7 @@ type holdings struct {
 
 // items returns what the audit log knows of items, and what all stores of the account hold of them now.
 func (h holdings) items(ctx context.Context, ids []string) ([]*restore.Item, error) {
-	changes, err := read.ContentChanges(ctx, h.db, h.account, h.space, ids)
+	changes, ahead, err := read.ContentChanges(ctx, h.db, h.account, h.space, ids)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (h holdings) items(ctx context.Context, ids []string) ([]*restore.Item, err
 	}
 	items := make([]*restore.Item, len(ids))
 	for i, id := range ids {
-		items[i] = &restore.Item{Account: h.account, Space: h.space, ID: id, Changes: byID[id],
+		items[i] = &restore.Item{Account: h.account, Space: h.space, ID: id, Changes: byID[id], Ahead: ahead,
 			Passed: passed[id],
 			Looks:  map[string]restore.Look{}, Kept: map[string][]storage.Kept{}, KeptUnknown: map[string]error{}}
 	}

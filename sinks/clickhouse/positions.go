@@ -137,7 +137,7 @@ func ReadPositions(ctx context.Context, db *DB, conn driver.Conn, tables []strin
 		if table == "copy_state" {
 			parts = append(parts, "SELECT 'copy_state' AS held, store::String AS topic, toUInt32(space) AS inc,"+
 				" toUInt16(item) AS part, max(position) AS at"+
-				" FROM {db}.copy_state WHERE account = '' AND position > 0 GROUP BY topic, inc, part")
+				" FROM {db}.copy_state WHERE account = '' AND store != '' AND position > 0 GROUP BY topic, inc, part")
 			continue
 		}
 		parts = append(parts, fmt.Sprintf("SELECT '%[1]s' AS held, topic::String AS topic, inc, part,"+

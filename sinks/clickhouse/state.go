@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -50,6 +51,9 @@ func (s *State) Store(ctx context.Context, batch []*schemas.Delivery) error {
 	if len(rows) == 0 {
 		return nil
 	}
+	if rows, err = s.orderByFirst(ctx, rows); err != nil {
+		return fmt.Errorf("store the state of %s/%d@%d-%d: %w", at.topic, at.partition, first, last, err)
+	}
 	block, release, err := fill(s.columns, &s.free, rows, false, func(r stateRow, column string, err error) error {
 		return rowError(r.Delivery, column, err)
 	})
@@ -94,6 +98,9 @@ type stateRow struct {
 	asserted   bool
 	at         version.Version
 	change     [16]byte
+	reported   *timestamppb.Timestamp // of the Change; nil: a check
+	first      time.Time              // Kafka's time of its first record, as far as its order depends on it
+	position   uint64                 // see orderByFirst
 }
 
 func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
@@ -115,7 +122,10 @@ func stateRows(batch []*schemas.Delivery) ([]stateRow, error) {
 				return nil, rowError(d, "id", err)
 			}
 			field = "time"
-			r.at, err = versionOf(d, m.GetTime(), rank)
+			r.reported, r.first = m.GetTime(), d.Timestamp
+			if _, err = toMillis(r.reported); err == nil {
+				r.at, err = versionOf(d, schemas.Earlier(r.reported, r.first), rank)
+			}
 		case *pb.FixityResult:
 			if !r.fromCheck(m) {
 				continue

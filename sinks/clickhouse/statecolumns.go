@@ -3,6 +3,7 @@ package clickhouse
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -24,7 +25,7 @@ func stateColumns() []column[stateRow] {
 		text("item", func(r s) string { return r.copy.Item }),
 		group("content",
 			ver(func(r s) bool { return r.content != nil }),
-			uint32s("ns", func(r s) uint32 { return belowMillis(content(r).GetTime()) }),
+			uint64s("ns", func(r s) uint64 { return nanosTo(content(r).GetTime(), r.first) }),
 			changeID(func(r s) bool { return r.content != nil }),
 			int64s("size", func(r s) int64 { return schemas.SizeOf(content(r)) }),
 			text("version", func(r s) string { return content(r).GetVersion() }),
@@ -32,13 +33,15 @@ func stateColumns() []column[stateRow] {
 			text("media_type", func(r s) string { return content(r).GetMediaType() }),
 			text("origin", func(r s) string { return originName(content(r).GetOrigin()) }),
 			text("user", func(r s) string { return content(r).GetUser() }),
-			nullableTime("source_time", func(r s) *timestamppb.Timestamp { return content(r).GetSourceTime() }),
-			uint32s("source_ns", func(r s) uint32 { return belowMillis(content(r).GetSourceTime()) }),
+			nullableTime("source_time", func(r s) *timestamppb.Timestamp {
+				return schemas.Earlier(content(r).GetSourceTime(), r.first)
+			}),
+			uint64s("source_ns", func(r s) uint64 { return nanosTo(content(r).GetSourceTime(), r.first) }),
 			text("source_version", func(r s) string { return content(r).GetSourceVersion() }),
 		),
 		group("deleted",
 			ver(func(r s) bool { return r.deleted != nil }),
-			uint32s("ns", func(r s) uint32 { return belowMillis(deleted(r).GetTime()) }),
+			uint64s("ns", func(r s) uint64 { return nanosTo(deleted(r).GetTime(), r.first) }),
 			changeID(func(r s) bool { return r.deleted != nil }),
 			text("origin", func(r s) string { return originName(deleted(r).GetOrigin()) }),
 			text("user", func(r s) string { return deleted(r).GetUser() }),
@@ -71,7 +74,14 @@ func stateColumns() []column[stateRow] {
 			ver(func(r s) bool { return r.asserted }),
 			uint8s("level", func(r s) int32 { return valueIf(r.asserted, r.check.GetEvidenceLevel()) }),
 		),
+		simple("position", "SimpleAggregateFunction(max, UInt64)", func() *proto.ColUInt64 { return new(proto.ColUInt64) },
+			func(r s) uint64 { return r.position }),
 	}
+}
+
+// nanosTo returns the nanoseconds to a reported time from the millisecond of the time that orders it.
+func nanosTo(reported *timestamppb.Timestamp, first time.Time) uint64 {
+	return uint64(reported.AsTime().Sub(schemas.Earlier(reported, first).AsTime().Truncate(time.Millisecond)))
 }
 
 // valueIf returns v if yes is true, otherwise the zero value.

@@ -29,8 +29,9 @@ type Look struct {
 // An Item is what is known of an item in all stores of its account.
 type Item struct {
 	Account, Space, ID string
-	Changes            []*pb.Change        // of its content, deletes included, oldest first
-	Passed             []map[string]string // digests of bytes that checks have read and found to be right
+	Changes            []*pb.Change         // of its content, deletes included, oldest first
+	Ahead              map[string]time.Time // by id of a Change: the time that orders it, if it is earlier than it reports
+	Passed             []map[string]string  // digests of bytes that checks have read and found to be right
 	Looks              map[string]Look
 	Kept               map[string][]storage.Kept
 	// KeptUnknown has the stores that did not list all that they keep.
@@ -42,7 +43,7 @@ type Item struct {
 // At returns the Change of the content that a store held at a time; nil if it held none.
 func (i *Item) At(store string, at time.Time) (newest *pb.Change) {
 	for _, c := range i.Changes {
-		if c.GetStore() == store && !c.GetTime().AsTime().After(at) {
+		if c.GetStore() == store && !i.time(c).After(at) {
 			newest = c
 		}
 	}
@@ -50,6 +51,14 @@ func (i *Item) At(store string, at time.Time) (newest *pb.Change) {
 		return nil
 	}
 	return newest
+}
+
+// time returns the time that orders a Change.
+func (i *Item) time(c *pb.Change) time.Time {
+	if at, ok := i.Ahead[c.GetId()]; ok {
+		return at
+	}
+	return c.GetTime().AsTime()
 }
 
 // Before returns the Change of the content that a store held before its newest one, or before its delete; nil if there
@@ -206,7 +215,7 @@ func (i *Item) order(store string, proven digest.Set, content *pb.Change) *pb.Re
 	if now := i.Looks[store]; now.Present {
 		o.Replaces = record.Identity(now.Object)
 	} else if d := i.deleted(store); d != nil {
-		o.Deleted = d.GetTime()
+		o.Deleted = timestamppb.New(i.time(d))
 	}
 	return o
 }

@@ -47,13 +47,16 @@ func Changes(n int) []schemas.Body {
 	return all
 }
 
-// Deliver returns deliveries of one partition with consecutive offsets.
+// Deliver returns deliveries of one partition with consecutive offsets. No Change is ahead of Kafka's time.
 func Deliver(topic schemas.Topic, from int64, bodies ...schemas.Body) []*schemas.Delivery {
 	batch := make([]*schemas.Delivery, len(bodies))
 	for i, b := range bodies {
 		batch[i] = &schemas.Delivery{
 			Topic: topic, From: topic, Incarnation: 7, Partition: 3, Offset: from + int64(i),
 			Timestamp: Epoch.Add(time.Hour), Body: b, Attempt: 1,
+		}
+		if c, ok := b.(*pb.Change); ok && c.GetTime().AsTime().After(batch[i].Timestamp) {
+			batch[i].Timestamp = c.GetTime().AsTime()
 		}
 	}
 	return batch
@@ -113,7 +116,7 @@ func RecordOf(c *pb.Change) *pb.Record {
 func EvidenceOf(r *pb.Record) *pb.Record {
 	return &pb.Record{
 		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(),
-		ChangeId:    r.GetChangeId(),
+		Reported: r.GetReported(), ChangeId: r.GetChangeId(),
 		SizeUnknown: r.GetState() != pb.RecordState_RECORD_STATE_NONE,
 	}
 }

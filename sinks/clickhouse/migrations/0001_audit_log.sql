@@ -1,8 +1,8 @@
 -- Every report of every Change: rows of one id are told apart by their offsets. ns is the part of the time below a
 -- millisecond. modified is the date of a file, as text, if it is not ts. Digests are raw bytes. An unknown size is -1. Every log has one sum for each row (sum.go).
 --
--- Fresh reads find copies by account, space, item and store, and unpack most of op, digests and ts if the copies lie
--- anywhere: LZ4 is unpacked in half the time of ZSTD and takes a few bytes a row more. T64 keeps the bits in which the
+-- Fresh reads find copies by account, space, item and store, and unpack most of op, digests, ts and ingested if the
+-- copies lie anywhere: LZ4 is unpacked in half the time of ZSTD and takes a few bytes a row more. T64 keeps the bits in which the
 -- values of a block differ: it is unpacked several times as fast as Delta with ZSTD, and takes less space if times are in
 -- no order.
 --
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS {db}.audit_log (
   part UInt16,
   off UInt64 CODEC(Delta, ZSTD(1)),
   INDEX position off TYPE minmax GRANULARITY 64,
-  ingested DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+  ingested DateTime64(3, 'UTC') CODEC(T64, LZ4),
   op LowCardinality(String) CODEC(LZ4),
   account LowCardinality(String) CODEC(LZ4),
   store LowCardinality(String) CODEC(LZ4),

@@ -2,7 +2,7 @@
 -- or if there is none of the first; digests are of the report that says most of them; whatever else only some reports
 -- say is of the first of those, the client's before others. The first is the one that came to Kafka first: offsets order
 -- only those that came at one time, since a topic may have been made anew, or got more partitions, between two reports.
--- newest orders changes as the state does. Reports that stand in the table twice change nothing, so FINAL is not needed.
+-- least(ts, first) orders changes, and newest those of one such time, as the state does. Reports that stand in the table twice change nothing, so FINAL is not needed.
 -- A size is NULL, and properties are unknown, if no report says what they are. A condition on what is grouped by reaches
 -- the primary index; a question of very many rows takes memory for each, which max_bytes_before_external_group_by bounds.
 CREATE OR REPLACE VIEW {db}.audit_log_v AS
@@ -35,7 +35,7 @@ FROM (
     argMinIf(r.source_version, turn, r.source_version != '') AS source_version,
     argMinIf(r.approved, turn, r.approved != '') AS approved,
     argMinIf(r.evidence, turn, notEmpty(r.evidence)) AS evidence,
-    max(r.richness) AS richness,
+    max(r.richness) AS richness, min(r.ingested) AS first,
     max(bitShiftLeft(toUInt128(r.origin NOT IN ('fixity', 'sweep')), 82) + bitShiftLeft(toUInt128(r.off), 32)
       + toUInt128(r.inc)) AS newest
   FROM {db}.audit_log AS r

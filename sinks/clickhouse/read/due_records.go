@@ -70,7 +70,7 @@ func (c *mapColumn) of(row int) map[string]string {
 type recordColumns struct {
 	item                                         proto.ColStr
 	written, gone, described, attempted, passed  proto.ColUInt128
-	writtenNanos, goneNanos, sourceNanos         proto.ColUInt32
+	writtenNanos, goneNanos, sourceNanos         proto.ColUInt64
 	writtenBy, goneBy                            proto.ColFixedStr16
 	writtenOrigin, goneOrigin                    proto.ColStr
 	version, etag, mediaType, newType, sourceVer proto.ColStr

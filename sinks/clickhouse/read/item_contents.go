@@ -49,24 +49,31 @@ func Items(ctx context.Context, db *clickhouse.DB, q ItemQuery) ([]string, error
 }
 
 // ContentChanges returns the changes of the content of items, deletes included, in all stores: in the order of the
-// items, and of each item the oldest first. It omits properties.
+// items, and of each item the oldest first. It omits properties. ahead has the times that order the changes, by their
+// ids, where they are earlier than the reported ones.
 func ContentChanges(
 	ctx context.Context, db *clickhouse.DB, account, space string, items []string,
-) ([]*pb.Change, error) {
+) (changes []*pb.Change, ahead map[string]time.Time, err error) {
 	with, err := withItems(ctx, items)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	rows, err := clickhouse.Query[changeRow](with, db, "read the contents of items",
+	type row struct {
+		changeRow
+		At time.Time `ch:"at"`
+	}
+	rows, err := clickhouse.Query[row](with, db, "read the contents of items",
 		"SELECT id, ts, ns, op, account, store, space, item, version, etag, size, digests, provenance, user, agent, origin,"+
-			" source_time, source_ns, source_version, approved FROM {db}.audit_log_v"+
+			" source_time, source_ns, source_version, approved, least(ts, first) AS at FROM {db}.audit_log_v"+
 			" WHERE account = ? AND space = ? AND item IN (SELECT item FROM keys) AND op IN "+contentOps+
-			" ORDER BY item, ts, newest SETTINGS optimize_use_projections = 0", account, space)
-	changes := make([]*pb.Change, len(rows))
-	for i := range rows {
-		changes[i] = rows[i].change()
+			" ORDER BY item, at, newest SETTINGS optimize_use_projections = 0", account, space)
+	changes, ahead = make([]*pb.Change, len(rows)), map[string]time.Time{}
+	for i, r := range rows {
+		if changes[i] = r.change(); r.At.Before(r.Time) {
+			ahead[r.ID] = r.At
+		}
 	}
-	return changes, err
+	return changes, ahead, err
 }
 
 // withItems attaches items to the query as the column item of the external table keys.

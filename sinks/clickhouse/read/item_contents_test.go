@@ -71,7 +71,7 @@ func TestItemContents(t *testing.T) {
 			}
 		}
 	}
-	changes, err := read.ContentChanges(ctx, db, account, space, []string{"a/1", "a/3", "b", "none"})
+	changes, _, err := read.ContentChanges(ctx, db, account, space, []string{"a/1", "a/3", "b", "none"})
 	if err != nil {
 		t.Fatal(err)
 	}

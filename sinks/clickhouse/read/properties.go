@@ -77,23 +77,26 @@ func (s *stateRecord) propertiesVerified() bool {
 	return false
 }
 
+// reportsAt is SQL for the time that orders the Change of a row of the audit log.
+const reportsAt = "least(ts, min(ingested) OVER (PARTITION BY account, space, item, store, ts, id))"
+
 // propertyReports selects, for copies and the times of their properties: whether a report of that time came from a
 // program that had read or written the properties (held), and the newest content at that time, from its richest
 // report.
 const propertyReports = `SELECT account, store, space, item,
-  countIf(toUnixTimestamp64Milli(ts) = until AND notEmpty(properties) AND NOT properties_unknown
+  countIf(toUnixTimestamp64Milli(at) = until AND notEmpty(properties) AND NOT properties_unknown
     AND (op = 'set_properties' OR provenance = 'verified')) > 0 AS held,
-  argMaxIf(r.version, (ts, richness, off), op != 'set_properties') AS version,
+  argMaxIf(r.version, (at, richness, off), op != 'set_properties') AS version,
   mapApply((k, v) -> (toString(k), lower(hex(v))),
-    argMaxIf(r.digests, (ts, richness, off), op != 'set_properties')) AS digests
+    argMaxIf(r.digests, (at, richness, off), op != 'set_properties')) AS digests
 FROM (
-  SELECT account, store, space, item, ts, op, off, version, digests, provenance, richness,
+  SELECT account, store, space, item, ` + reportsAt + ` AS at, op, off, version, digests, provenance, richness,
     properties, properties_unknown
   FROM {db}.audit_log
   WHERE ` + clickhouse.RequestedCopies + ` AND op IN ('add', 'update', 'copy', 'set_properties')
 ) AS r
 INNER JOIN copies USING (account, store, space, item)
-WHERE toUnixTimestamp64Milli(ts) <= until
+WHERE toUnixTimestamp64Milli(at) <= until
 GROUP BY account, store, space, item
 SETTINGS optimize_use_projections = 0`
 

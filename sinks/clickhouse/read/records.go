@@ -105,7 +105,7 @@ type stateRecord struct {
 	Space             string            `ch:"space"`
 	Item              string            `ch:"item"`
 	Written           int64             `ch:"written"`
-	WrittenNanos      uint32            `ch:"written_ns"`
+	WrittenNanos      uint64            `ch:"written_ns"` // to the reported time
 	WrittenBy         string            `ch:"written_by"`
 	WrittenOrigin     string            `ch:"written_origin"`
 	Size              int64             `ch:"size"`
@@ -113,12 +113,12 @@ type stateRecord struct {
 	ETag              string            `ch:"etag"`
 	MediaType         string            `ch:"media_type"`
 	SourceTime        *time.Time        `ch:"source_time"`
-	SourceNanos       uint32            `ch:"source_ns"`
+	SourceNanos       uint64            `ch:"source_ns"`
 	SourceVersion     string            `ch:"source_version"`
 	Digests           map[string]string `ch:"digests"`
 	Live              uint8             `ch:"live"`
 	Deleted           int64             `ch:"gone"`
-	DeletedNanos      uint32            `ch:"gone_ns"`
+	DeletedNanos      uint64            `ch:"gone_ns"`
 	DeletedBy         string            `ch:"gone_by"`
 	DeletedOrigin     string            `ch:"gone_origin"`
 	PropertiesTime    int64             `ch:"described"`
@@ -147,18 +147,25 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 	m := &pb.Record{
 		State: pb.RecordState_RECORD_STATE_LIVE, Size: max(s.Size, 0), SizeUnknown: s.Size < 0 || s.Written == 0,
 		Version: s.Version, Etag: s.ETag,
-		Time: unshift(s.Written, s.WrittenNanos), ChangeId: hex.EncodeToString([]byte(s.WrittenBy)),
-		SourceTime: nullTime(s.SourceTime, s.SourceNanos), SourceVersion: s.SourceVersion,
-		MediaType: s.MediaType, Properties: s.UserProperties, Origin: originOf(s.WrittenOrigin),
+		ChangeId:      hex.EncodeToString([]byte(s.WrittenBy)),
+		SourceVersion: s.SourceVersion,
+		MediaType:     s.MediaType, Properties: s.UserProperties, Origin: originOf(s.WrittenOrigin),
 	}
 	if s.TypeReplaced != 0 {
 		m.MediaType = s.NewType
 	}
 	m.Digests, m.Provenance = s.current()
+	m.Time, m.Reported = bothTimes(unshift(s.Written, 0).AsTime(), s.WrittenNanos)
+	if s.SourceTime != nil {
+		m.SourceTime, m.SourceEffective = bothTimes(*s.SourceTime, s.SourceNanos)
+		if m.SourceEffective != nil {
+			m.SourceTime, m.SourceEffective = m.SourceEffective, m.SourceTime
+		}
+	}
 	if s.Live == 0 {
 		m.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-		m.Time, m.ChangeId = unshift(s.Deleted, s.DeletedNanos), hex.EncodeToString([]byte(s.DeletedBy))
-		m.Origin = originOf(s.DeletedOrigin)
+		m.Time, m.Reported = bothTimes(unshift(s.Deleted, 0).AsTime(), s.DeletedNanos)
+		m.ChangeId, m.Origin = hex.EncodeToString([]byte(s.DeletedBy)), originOf(s.DeletedOrigin)
 	}
 	r.Manifest = m
 	if s.Passed != 0 && s.passCounts(m.Digests) {
@@ -209,6 +216,16 @@ func (s *stateRecord) passCounts(current map[string]string) bool {
 	return shared
 }
 
+// bothTimes returns the time that orders a content and, if it is later, the reported time. The first is in milliseconds,
+// and nanos are those from there to the reported time.
+func bothTimes(at time.Time, nanos uint64) (orders, reported *timestamppb.Timestamp) {
+	t := timestamppb.New(at.Add(time.Duration(nanos)))
+	if nanos < 1e6 {
+		return t, nil
+	}
+	return timestamppb.New(at), t
+}
+
 // unshift returns the time of the shifted milliseconds of a version.
 func unshift(shifted int64, nanos uint32) *timestamppb.Timestamp {
 	return timestamppb.New(time.UnixMilli(shifted - version.Shift).Add(time.Duration(nanos)))
@@ -227,10 +244,11 @@ func originOf(word string) pb.Origin { return pb.Origin(enumValue(pb.Origin_valu
 // columns that decisions need. For copies that are scattered over the table, reading the other columns would take
 // longer than the whole query, and so would the columns that order changes of the same time and reports of the same
 // change. A change is ambiguous if its reports differ and richness does not select one of them.
-const newestReports = `SELECT account, store, space, item, gone, ts, ns, lower(hex(newest.id)) AS id,
+const newestReports = `SELECT account, store, space, item, gone, ts, ns, at, lower(hex(newest.id)) AS id,
   mapApply((k, v) -> (k, lower(hex(v))), richest.1) AS digests, richest.2 AS provenance, doubtful
 FROM (
   SELECT account, store, space, item, any(r.op) AS op, op = 'delete' AS gone, ts, any(r.ns) AS ns, id,
+    least(ts, min(r.ingested)) AS at,
     argMax((r.digests, r.provenance), r.richness) AS richest,
     uniqExact(r.richness, r.digests, r.provenance) > uniqExact(r.richness)
       OR uniqExact(r.op IN ` + contentOps + `, r.op = 'delete', r.ns) > 1 AS doubtful
@@ -239,7 +257,7 @@ FROM (
   GROUP BY account, space, item, store, ts, id
   HAVING op IN ` + contentOps + ` OR doubtful
 ) AS newest
-ORDER BY account, store, space, item, ts DESC
+ORDER BY account, store, space, item, at DESC
 LIMIT 2 BY account, store, space, item, gone
 SETTINGS optimize_use_projections = 0` // choosing a projection takes time, and none has all these columns
 
@@ -247,12 +265,13 @@ SETTINGS optimize_use_projections = 0` // choosing a projection takes time, and 
 const contentOps = `('add', 'update', 'copy', 'delete')`
 
 // newestChanges selects the newest write and the newest delete of each copy, the newer one first.
-const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, id, origin,
-  size, version, etag, media_type, digests, provenance, properties, source_time, source_ns, source_version
+const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, least(ts, first) AS at, id, origin,
+  size, version, etag, media_type, digests, provenance, properties,
+  source_time, source_ns, if(source_time IS NULL, NULL, least(assumeNotNull(source_time), first)) AS source_at, source_version
 FROM {db}.audit_log_v
 WHERE ` + clickhouse.RequestedCopies + `
   AND op IN ` + contentOps + `
-ORDER BY account, store, space, item, ts DESC, newest DESC
+ORDER BY account, store, space, item, at DESC, newest DESC
 LIMIT 1 BY account, store, space, item, gone`
 
 type auditRecord struct {
@@ -263,6 +282,7 @@ type auditRecord struct {
 	Deleted       uint8             `ch:"gone"`
 	Time          time.Time         `ch:"ts"`
 	Nanos         uint32            `ch:"ns"`
+	At            time.Time         `ch:"at"` // orders; Time, or earlier
 	ID            string            `ch:"id"`
 	Origin        string            `ch:"origin"`
 	Size          *int64            `ch:"size"`
@@ -274,6 +294,7 @@ type auditRecord struct {
 	Properties    map[string]string `ch:"properties"`
 	SourceTime    *time.Time        `ch:"source_time"`
 	SourceNanos   uint32            `ch:"source_ns"`
+	SourceAt      *time.Time        `ch:"source_at"`
 	SourceVersion string            `ch:"source_version"`
 	Ambiguous     bool              `ch:"doubtful"`
 }
@@ -303,7 +324,7 @@ func newestEvidence(
 	for c, r := range whole {
 		records[c] = &pb.Record{
 			State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Time: r.GetTime(),
-			ChangeId: r.GetChangeId(), SizeUnknown: true,
+			Reported: r.GetReported(), ChangeId: r.GetChangeId(), SizeUnknown: true,
 		}
 	}
 	return records, nil
@@ -315,7 +336,7 @@ func unambiguous(rows []auditRecord) (newest []auditRecord, ambiguous []schemas.
 	for len(rows) > 0 {
 		c, n, unclear := rows[0].copy(), 0, false
 		for ; n < len(rows) && rows[n].copy() == c; n++ {
-			unclear = unclear || rows[n].Ambiguous || n > 0 && rows[n].Time.Equal(rows[n-1].Time)
+			unclear = unclear || rows[n].Ambiguous || n > 0 && rows[n].At.Equal(rows[n-1].At)
 		}
 		if unclear {
 			ambiguous = append(ambiguous, c)
@@ -367,7 +388,7 @@ func newestContents(rows []auditRecord) map[schemas.Copy]*pb.Record {
 		case newer == nil:
 			records[c] = r
 		case a.Deleted == 0: // the newer row deletes this content
-			r.State, r.Time = newer.GetState(), newer.GetTime()
+			r.State, r.Time, r.Reported = newer.GetState(), newer.GetTime(), newer.GetReported()
 			r.ChangeId, r.Origin = newer.GetChangeId(), newer.GetOrigin()
 			records[c] = r
 		}
@@ -382,6 +403,9 @@ func (a *auditRecord) record() *pb.Record {
 		ChangeId: a.ID, Origin: originOf(a.Origin),
 		SizeUnknown: true,
 	}
+	if a.At.Before(a.Time) {
+		r.Time, r.Reported = timestamppb.New(a.At), r.Time
+	}
 	if a.Deleted != 0 {
 		return r
 	}
@@ -390,6 +414,9 @@ func (a *auditRecord) record() *pb.Record {
 	r.Size, r.SizeUnknown = reported(a.Size)
 	r.Version, r.Etag = a.Version, a.ETag
 	r.SourceTime, r.SourceVersion = nullTime(a.SourceTime, a.SourceNanos), a.SourceVersion
+	if a.SourceTime != nil && a.SourceAt.Before(*a.SourceTime) {
+		r.SourceEffective = timestamppb.New(*a.SourceAt)
+	}
 	r.MediaType, r.Properties = a.MediaType, a.Properties
 	return r
 }

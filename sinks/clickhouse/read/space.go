@@ -18,13 +18,14 @@ import (
 // origin of the last Change, or TOMBSTONE if the space was deleted since it was last created or set.
 func readSpace(ctx context.Context, db *clickhouse.DB, of schemas.Copy, gone time.Time) (*pb.CopyRecord, error) {
 	rows, err := clickhouse.Query[spaceChanges](ctx, db, "read the changes of a space",
-		"WITH toUnixTimestamp64Milli(ts) AS ms, op = 'delete_space' AS gone,"+
+		"WITH toUnixTimestamp64Milli(at) AS ms, op = 'delete_space' AS gone,"+
 			" gone AND origin IN ('client', 'duplication') AS fact,"+
 			" op IN ('create_space', 'set_space_properties', 'set_acl') AS lives"+
 			" SELECT maxIf(ms, op = 'create_space') AS created, maxIf(ms, lives) AS lived, maxIf(ms, fact) AS deleted,"+
-			" maxIf(ms, gone) AS inferred, argMaxIf(origin::String, ts, lives) AS lived_by,"+
-			" argMaxIf(origin::String, ts, fact) AS deleted_by, argMaxIf(origin::String, ts, gone) AS inferred_by"+
-			" FROM {db}.audit_log WHERE account = ? AND space = ? AND item = '' AND store = ?",
+			" maxIf(ms, gone) AS inferred, argMaxIf(origin::String, at, lives) AS lived_by,"+
+			" argMaxIf(origin::String, at, fact) AS deleted_by, argMaxIf(origin::String, at, gone) AS inferred_by"+
+			" FROM (SELECT op, origin, "+reportsAt+" AS at FROM {db}.audit_log"+
+			" WHERE account = ? AND space = ? AND item = '' AND store = ?)",
 		of.Account, of.Space, of.Store)
 	if err != nil {
 		return nil, err

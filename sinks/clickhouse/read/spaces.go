@@ -54,7 +54,8 @@ func Spaces(ctx context.Context, db *clickhouse.DB, account, space string) ([]Sp
 	rows, err := clickhouse.Query[row](ctx, db, "read the changes of spaces",
 		"SELECT space, store::String AS in_store, 'first' AS what, toUnixTimestamp64Milli(min(ingested)) AS at"+
 			" FROM {db}.audit_log"+of+" GROUP BY space, store"+
-			" UNION ALL SELECT space, store::String, op::String, toUnixTimestamp64Milli(max(ts)) FROM {db}.audit_log"+of+
+			" UNION ALL SELECT space, store::String, op::String, toUnixTimestamp64Milli(max(least(ts, first)))"+
+			" FROM {db}.audit_log_v"+of+
 			" AND item = '' AND op IN ('create_space', 'delete_space') GROUP BY space, store, op"+
 			" UNION ALL SELECT space, store::String, argMax(action::String, ts), toUnixTimestamp64Milli(max(ts))"+
 			" FROM {db}.admin_log_v"+of+" AND action IN ('space-gone', 'space-back') GROUP BY space, store",

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -20,23 +21,40 @@ const rebuiltPrefix = "copy_state_rebuilt_"
 // A stateQuery converts rows of a log to rows of the state, equal to those that State.Store writes for the same
 // records. Columns that it does not set are zero, and lose against every other value.
 type stateQuery struct {
+	key                          string // of the rows; empty: the copies
 	log, columns, selects, where string
 }
 
+// changesAt is the audit log with the times that order its rows, of the record (at) and of the source content
+// (source_at), and the nanoseconds from them to the reported times. A Change that was ever ahead of Kafka's time is
+// ordered by Kafka's time of its first record.
+const changesAt = `(SELECT *, if(ahead, before, ingested) AS kafka, least(ts, kafka) AS at,
+    toUInt64(ns) + toUInt64(dateDiff('millisecond', at, ts)) * 1000000 AS nanos,
+    if(source_time IS NULL, NULL, least(assumeNotNull(source_time), kafka)) AS source_at,
+    toUInt64(source_ns) + toUInt64(ifNull(dateDiff('millisecond', source_at, source_time), 0)) * 1000000 AS source_nanos
+  FROM {db}.audit_log AS log LEFT JOIN (
+    SELECT id, ts, min(ingested) AS before, true AS ahead FROM {db}.audit_log
+    WHERE position = 0 AND ts > ingested GROUP BY id, ts
+  ) AS early USING (id, ts))`
+
 // insertInto returns the statement that converts all rows of the log, and inserts them into a table.
 func (r stateQuery) insertInto(table string) string {
+	from := "{db}." + r.log
+	if r.log == "audit_log" {
+		from = changesAt
+	}
 	return "INSERT INTO {db}." + table + " (account, store, space, item, " + r.columns + ")" +
-		" SELECT account, store, space, item, " + r.selects +
-		" FROM {db}." + r.log + " WHERE position = 0 AND " + r.where
+		" SELECT " + cmp.Or(r.key, "account, store, space, item") + ", " + r.selects +
+		" FROM " + from + " WHERE position = 0 AND " + r.where
 }
 
 // changeVersion and checkVersion compute Version.Wide of a row.
 const (
 	versionTail    = "bitShiftLeft(toUInt128(off), 32) + toUInt128(inc)"
-	versionTime    = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83)"
 	changeRank     = "toUInt64(origin NOT IN ('fixity', 'sweep'))"
-	changeVersion  = versionTime + " + bitShiftLeft(toUInt128(" + changeRank + "), 82) + " + versionTail
-	checkVersion   = versionTime + " + " + versionTail
+	changeTime     = "toUnixTimestamp64Milli(at) + 17592186044416"
+	changeVersion  = "bitShiftLeft(toUInt128(" + changeTime + "), 83) + bitShiftLeft(toUInt128(" + changeRank + "), 82) + " + versionTail
+	checkVersion   = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83) + " + versionTail
 	writesContent  = "item != '' AND op IN ('add', 'update', 'copy')"
 	movesClock     = "NOT overtaken AND verdict != 'skipped'"
 	bigEndian8     = "unhex(leftPad(hex(toUInt64(%s)), 16, '0'))"
@@ -45,28 +63,31 @@ const (
 
 // stateQueries returns all conversions. TestRebuild compares them with State.Store.
 func stateQueries() []stateQuery {
-	digest := "concat(" + fmt.Sprintf(bigEndian8, "toUnixTimestamp64Milli(ts) + 17592186044416") +
+	digest := "concat(" + fmt.Sprintf(bigEndian8, changeTime) +
 		", unhex(if(provenance = 'verified', '01', '00')), " +
 		fmt.Sprintf(bigEndian8, "bitShiftLeft("+changeRank+", 62) + off") + ", id, v)"
 	passed := "mapFromArrays(" + fmt.Sprintf(contentDigests, "algorithm") + ", " +
 		fmt.Sprintf(contentDigests, "value") + ")"
 	return []stateQuery{
-		{"audit_log", "content, digests",
-			"tuple(" + changeVersion + ", ns, id, size, version, etag, media_type, origin, user," +
-				" source_time, source_ns, source_version)," +
+		{log: "audit_log", key: "'', '', concat(toString(toUnixTimestamp64Milli(ts)), '/', lower(hex(id))), ''",
+			columns: "position", selects: "toUInt64(17592186044416 - toUnixTimestamp64Milli(before))",
+			where: "item != '' AND ts > ingested"},
+		{"", "audit_log", "content, digests",
+			"tuple(" + changeVersion + ", nanos, id, size, version, etag, media_type, origin, user," +
+				" source_at, source_nanos, source_version)," +
 				" mapApply((k, v) -> (toString(k), " + digest + "), digests)", writesContent},
-		{"audit_log", "deleted", "tuple(" + changeVersion + ", ns, id, origin, user)", "item != '' AND op = 'delete'"},
-		{"audit_log", "properties", "tuple(" + changeVersion + ", media_type, properties)",
+		{"", "audit_log", "deleted", "tuple(" + changeVersion + ", nanos, id, origin, user)", "item != '' AND op = 'delete'"},
+		{"", "audit_log", "properties", "tuple(" + changeVersion + ", media_type, properties)",
 			"item != '' AND NOT properties_unknown AND (op = 'set_properties'" +
 				" OR op IN ('add', 'update', 'copy') AND (notEmpty(properties) OR provenance = 'verified'))"},
-		{"audit_log", "acl", "tuple(" + changeVersion + ", acl)", "item != '' AND (op = 'set_acl'" +
+		{"", "audit_log", "acl", "tuple(" + changeVersion + ", acl)", "item != '' AND (op = 'set_acl'" +
 			" OR op IN ('add', 'update', 'copy') AND notEmpty(acl))"},
-		{"bit_log", "attempt", "tuple(" + checkVersion + ", verdict, row)", movesClock},
-		{"bit_log", "pass", "tuple(" + checkVersion + ", " + passed + ")",
+		{"", "bit_log", "attempt", "tuple(" + checkVersion + ", verdict, row)", movesClock},
+		{"", "bit_log", "pass", "tuple(" + checkVersion + ", " + passed + ")",
 			movesClock + " AND verdict = 'pass' AND final AND level >= 4"},
-		{"bit_log", "fail", "tuple(" + checkVersion + ", finding, row)",
+		{"", "bit_log", "fail", "tuple(" + checkVersion + ", finding, row)",
 			movesClock + " AND verdict IN ('fail', 'missing', 'not_captured')"},
-		{"bit_log", "asserted", "tuple(" + checkVersion + ", level)", movesClock + " AND verdict = 'pass' AND level < 3"},
+		{"", "bit_log", "asserted", "tuple(" + checkVersion + ", level)", movesClock + " AND verdict = 'pass' AND level < 3"},
 	}
 }
 
