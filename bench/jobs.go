@@ -165,7 +165,7 @@ func (j *job) recordFiles(ctx context.Context) error {
 		return err
 	}
 	defer producer.Close()
-	target := inventory.Target{Account: mainAccount, Store: primary, Space: space, Now: time.Now()}
+	target := inventory.Target{Account: mainAccount, Store: primary, Space: space}
 	var changes []schemas.Message
 	for i := range j.Items {
 		name := filepath.Join(j.Dir, "store-"+primary, item(i))

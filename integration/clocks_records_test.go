@@ -64,6 +64,14 @@ func factsOf(log []*schemas.Delivery, at schemas.Copy) (all []fact) {
 	return all
 }
 
+// date sets the times of a record that is made from f.
+func (f fact) date(r *pb.Record) {
+	r.Time, r.Reported = timestamppb.New(f.effective), nil
+	if f.effective.Before(f.GetTime().AsTime()) {
+		r.Reported = f.GetTime()
+	}
+}
+
 // newestOf returns the newest fact of which is says so; false if there is none.
 func newestOf(facts []fact, is func(fact) bool) (fact, bool) {
 	facts = slices.DeleteFunc(slices.Clone(facts), func(f fact) bool { return !is(f) })
@@ -83,14 +91,14 @@ func fold(log []*schemas.Delivery, at schemas.Copy) *pb.CopyRecord {
 	if isWritten {
 		m = clickhousetest.RecordOf(written.Change)
 		m.Digests, m.Provenance = digestsOn(facts, written.GetId())
-		m.Time = timestamppb.New(written.effective)
+		written.date(m)
 	}
 	if isGone && (!isWritten || gone.compare(written) > 0) {
 		if !isWritten {
 			m = &pb.Record{SizeUnknown: true}
 		}
-		m.State, m.Time, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, timestamppb.New(gone.effective),
-			gone.GetId(), gone.GetOrigin()
+		m.State, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetId(), gone.GetOrigin()
+		gone.date(m)
 	}
 	r := &pb.CopyRecord{Manifest: m, Audit: clickhousetest.EvidenceOf(m)}
 	setChecks(r, log, at)

@@ -186,10 +186,8 @@ func (m *memoryLoop) notice(at schemas.Copy) {
 	m.t.Helper()
 	o, err := m.mem[at.Store].Stat(m.t.Context(), at.Space, at.Item)
 	m.must(err)
-	now := time.Now()
-	d, err := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"},
-		hint.Observation{Present: true, Object: o, Settle: time.Minute, Received: now, Now: now})
-	m.must(err)
+	d := hint.Decide(at, hint.Hint{Kind: hint.Created, Vendor: "watch"},
+		hint.Observation{Present: true, Object: o, Settle: time.Minute, Received: time.Now()})
 	m.publish(schemas.Message{Topic: schemas.Changes, Body: d.Change})
 }
 

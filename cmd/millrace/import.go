@@ -96,7 +96,7 @@ func (f *importFlags) register(c *cobra.Command) {
 
 // check validates the flags and sets the options.
 func (f *importFlags) check() (err error) {
-	f.target.User, f.target.Now = currentUser(), time.Now()
+	f.target.User = currentUser()
 	switch {
 	case f.target.Account == "" || f.target.Store == "":
 		return fmt.Errorf("%w: name the copies' --account and --store", usage.Err)

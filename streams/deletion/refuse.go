@@ -142,7 +142,7 @@ func restoreOrder(l Listed, known []schemas.KnownCopy) *pb.RestoreOrder {
 	case l.Version != "":
 		o.Replaces = &pb.Identity{Version: l.Version}
 	case rewritten:
-		o.Replaces = &pb.Identity{Version: source.GetVersion(), Etag: source.GetEtag(), Modified: source.GetTime(),
+		o.Replaces = &pb.Identity{Version: source.GetVersion(), Etag: source.GetEtag(), Modified: schemas.Reported(source),
 			Size: source.GetSize()}
 	default:
 		o.Deleted = timestamppb.New(l.Deleted)

@@ -1,10 +1,12 @@
 package duplicate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
@@ -528,16 +530,15 @@ func (s Observation) decideDelete(from *pb.Record, held time.Time) (Decision, bo
 // nor the command has it for this object, the content is taken to be as new as the object itself. So is one that was
 // restored after its delete.
 func (s Observation) sourceTime(to *pb.Record) time.Time {
-	if isLive(to) && contentOf(to).matches(s.Destination) {
-		switch {
-		case to.GetSourceTime() != nil:
-			return to.GetSourceTime().AsTime()
-		case to.GetOrigin() == pb.Origin_ORIGIN_REPAIR:
-			return s.Destination.modified()
-		}
-	}
-	if o := s.original(); o != (storage.Original{}) {
+	known := isLive(to) && contentOf(to).matches(s.Destination)
+	at, o := schemas.SourceTime(to), s.original()
+	switch {
+	case known && at != nil:
+		return at.AsTime()
+	case o != (storage.Original{}) && !(known && to.GetOrigin() == pb.Origin_ORIGIN_REPAIR):
 		return o.Modified
+	case known && to.GetReported() != nil: // the object is dated ahead
+		return to.GetTime().AsTime()
 	}
 	return s.Destination.modified()
 }
@@ -583,10 +584,7 @@ func (s Observation) bothAbsent() Decision {
 	if !isLive(to) {
 		return Decision{Row: RowBothAbsent, Result: "gone"}
 	}
-	held := to.GetTime()
-	if to.GetSourceTime() != nil {
-		held = to.GetSourceTime()
-	}
+	held := cmp.Or(schemas.SourceTime(to), to.GetTime())
 	d, ok := s.decideDelete(from, held.AsTime())
 	if !ok || d.action != actDelete || d.NeedsApproval {
 		return Decision{Row: RowBothAbsent, Result: "gone-unexplained"}

@@ -131,7 +131,7 @@ func (w *execution) propertiesChange(o storage.Object) *pb.Change {
 	c := record.Content(w.Copy, o)
 	c.Op = pb.Op_OP_SET_PROPERTIES
 	c.Digests, c.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
-	c.Time = later(c.GetTime(), later(w.Command.GetChangeTime(), w.Command.GetTime()))
+	c.Time = later(c.GetTime(), later(schemas.ChangedAt(w.Command), w.Command.GetTime()))
 	return w.seal(c, w.origin())
 }
 

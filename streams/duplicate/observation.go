@@ -91,7 +91,7 @@ type content struct {
 }
 
 func contentOf(r *pb.Record) content {
-	return content{r.GetVersion(), r.GetDigests(), r.GetTime().AsTime(), schemas.SizeOf(r)}
+	return content{r.GetVersion(), r.GetDigests(), schemas.Reported(r).AsTime(), schemas.SizeOf(r)}
 }
 
 func (v content) empty() bool { return v.version == "" && len(v.digests) == 0 }
@@ -229,10 +229,10 @@ func (s Observation) sameVersionDiffers() bool {
 		s.Source.digests().Compare(s.Destination.digests()) == digest.Disagree
 }
 
-// reportedDelete returns the time of the delete that caused the command, if one did.
+// reportedDelete returns the time that orders the delete that caused the command, if one did.
 func (s Observation) reportedDelete() (time.Time, bool) {
 	c := s.Command
-	return c.GetChangeTime().AsTime(), c.GetCauseOp() == pb.Op_OP_DELETE && c.GetChangeTime() != nil
+	return schemas.ChangedAt(c).AsTime(), c.GetCauseOp() == pb.Op_OP_DELETE && c.GetChangeTime() != nil
 }
 
 // reportsDelete reports whether a client's delete, or the one of a copier along a chain, caused the command: not a
@@ -273,7 +273,7 @@ func (s Side) altersProperties(digests digest.Set, foldCase bool) (altered, ok b
 	if r.GetState() == pb.RecordState_RECORD_STATE_UNSPECIFIED {
 		return false, false
 	}
-	mayBeSet := s.ExternalWrites && s.modified().After(schemas.Reported(r).AsTime())
+	mayBeSet := s.ExternalWrites && record.IsNewer(s.Object, r)
 	return s.Presence == Present && !mayBeSet && !s.Object.PropertiesUnknown && r.GetPropertiesOf() == nil &&
 		record.Alters(s.Object.Properties, r, foldCase) &&
 		record.Describes(r, s.Object.Version, digests) == digest.Agree, true

@@ -79,7 +79,7 @@ func (s SpaceObservation) present() Decision {
 		return Decision{Row: RowSpaceUnknown, action: actFail}
 	default:
 		// An execution that died before it published its Change leaves a record that is older than its command.
-		at := later(s.Command.GetChangeTime(), s.Command.GetTime())
+		at := later(schemas.ChangedAt(s.Command), s.Command.GetTime())
 		d.Announce = row.GetState() != pb.RecordState_RECORD_STATE_LIVE ||
 			row.GetTime().AsTime().Before(at.AsTime().Truncate(time.Millisecond))
 	}

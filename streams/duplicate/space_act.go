@@ -149,7 +149,7 @@ func (w *execution) spaceChange(op pb.Op, space storage.Space) *pb.Change {
 		Op: op, Account: w.Copy.Account, Store: w.Copy.Store, Space: w.Copy.Space,
 		Properties: space.Properties, Acl: space.ACL, PropertiesUnknown: space.PropertiesUnknown,
 		// Stores do not date spaces. The command's time is the same in every execution, and so is the id of the Change.
-		Time: later(w.Command.GetChangeTime(), w.Command.GetTime()),
+		Time: later(schemas.ChangedAt(w.Command), w.Command.GetTime()),
 	}
 	if c.Time == nil {
 		c.Time = record.Time(w.delivery.Timestamp)

@@ -3,6 +3,7 @@ package fixity
 import (
 	"time"
 
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
@@ -87,7 +88,7 @@ func (s acceptInput) changedInPlace() bool {
 		return m.GetEtag() == o.ETag
 	}
 	return m.GetState() == pb.RecordState_RECORD_STATE_LIVE &&
-		!o.Modified.Truncate(time.Second).After(m.GetTime().AsTime())
+		!o.Modified.Truncate(time.Second).After(schemas.Reported(m).AsTime())
 }
 
 // sameRecords reports whether the newest event on record is the one that the order names.

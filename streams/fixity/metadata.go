@@ -68,7 +68,7 @@ func judgeMetadata(e metadataEvidence) (found pb.Metadata, detail string) {
 		return pb.Metadata_METADATA_DAMAGED, describeMetadata(m.GetMediaType(), m.GetProperties())
 	case m.GetPropertiesOf() != nil: // the content was reported without properties, and may have been put with others
 		return pb.Metadata_METADATA_UNSPECIFIED, ""
-	case e.external && record.Time(e.object.Modified).AsTime().After(schemas.Reported(m).AsTime()):
+	case e.external && record.IsNewer(e.object, m):
 		return pb.Metadata_METADATA_UNSPECIFIED, ""
 	}
 	return pb.Metadata_METADATA_DAMAGED, e.describeDifference()

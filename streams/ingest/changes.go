@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -84,9 +83,6 @@ func (h *Handler) changes(r request) (any, *problem) {
 	return out, nil
 }
 
-// maxFuture is how far the time of an event may be in the future.
-const maxFuture = 5 * time.Minute
-
 // complete validates the Change of an event and completes it for publishing. It adds faults to e. foreign reports that
 // the sender has no right to the account.
 func (h *Handler) complete(e *event, s sender) (foreign bool) {
@@ -122,9 +118,6 @@ func (h *Handler) complete(e *event, s sender) (foreign bool) {
 	if schemas.Validate(c) != nil {
 		missing(e)
 		outOfRange(e)
-	}
-	if t := c.GetTime(); t != nil && t.IsValid() && t.AsTime().Sub(h.cfg.now()) > maxFuture {
-		e.fault("time", "is %s, more than %v in the future", t.AsTime().Format(time.RFC3339Nano), maxFuture)
 	}
 	if !foreign && c.GetAccount() != "" && c.GetStore() != "" && !h.stores.HasStore(c.GetAccount(), c.GetStore()) {
 		e.fault("store", "account %q has no store %q", c.GetAccount(), c.GetStore())

@@ -49,8 +49,6 @@ type Config struct {
 	// readTimeout is the time limit for reading a body [30 s], memoryTimeout for waiting for memory [1 s], publishTimeout
 	// for publishing [10 s], and writeTimeout for writing the response [10 s].
 	readTimeout, memoryTimeout, publishTimeout, writeTimeout time.Duration
-	// now returns the current time; nil means time.Now.
-	now func() time.Time
 }
 
 // A Handler serves the requests. It is safe for concurrent use.
@@ -80,9 +78,6 @@ func New(cfg Config, out schemas.Publisher, stores Stores, metrics *Metrics, log
 	cfg.readTimeout = cmp.Or(cfg.readTimeout, 30*time.Second)
 	cfg.publishTimeout = cmp.Or(cfg.publishTimeout, 10*time.Second)
 	cfg.writeTimeout = cmp.Or(cfg.writeTimeout, 10*time.Second)
-	if cfg.now == nil {
-		cfg.now = time.Now
-	}
 	tokens, err := hashTokens(cfg.Tokens)
 	if err != nil {
 		return nil, err

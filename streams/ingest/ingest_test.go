@@ -75,8 +75,7 @@ var now = time.Date(2026, 5, 4, 10, 0, 0, 0, time.UTC)
 
 func handler(t testing.TB, p *topic, more func(*Config)) *Handler {
 	t.Helper()
-	cfg := Config{Tokens: []Token{{"loader", "acme", secret}, {"theirs", "other", other}},
-		now: func() time.Time { return now }}
+	cfg := Config{Tokens: []Token{{"loader", "acme", secret}, {"theirs", "other", other}}}
 	if more != nil {
 		more(&cfg)
 	}

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -20,7 +19,7 @@ func importOf(t *testing.T, listings ...string) *Import {
 	t.Helper()
 	dir := t.TempDir()
 	i := &Import{From: 1, Faults: 100, Show: 2, temp: dir,
-		Target: Target{Account: "acme", Store: "1", Space: "maps", User: "ann", Now: time.Now()}}
+		Target: Target{Account: "acme", Store: "1", Space: "maps", User: "ann"}}
 	for _, l := range listings {
 		name, text, _ := strings.Cut(l, "\n")
 		path := filepath.Join(dir, name)

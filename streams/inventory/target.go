@@ -23,9 +23,6 @@ const (
 // agent is the agent of the Changes.
 const agent = "import"
 
-// maxAhead is how far a time may be in the future.
-const maxAhead = 5 * time.Minute
-
 // A Target maps the rows of a listing to copies and converts them to Changes. It serves one reading.
 type Target struct {
 	Account, Store string
@@ -34,7 +31,6 @@ type Target struct {
 	SkipOthers     bool   // an item without Strip is ErrOther instead of a fault
 	Backslash      string // meaning of backslashes in paths
 	Default        time.Time
-	Now            time.Time
 	User           string // the user of the Changes
 
 	only string // the space of the rows that Space replaces; a second one is a fault
@@ -53,10 +49,6 @@ func (t *Target) Change(e Entry) (*pb.Change, error) {
 	when := e.Time
 	if when.IsZero() {
 		when = t.Default
-	}
-	if when.Sub(t.Now) > maxAhead {
-		return nil, &Fault{e.At,
-			fmt.Sprintf("the time %s of %.200q is in the future", when.UTC().Format(time.RFC3339), e.Item)}
 	}
 	c := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: t.Account, Store: t.Store, Space: at.Space, Item: at.Item,

@@ -78,10 +78,7 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 		return nil, err
 	}
 	s.Received = d.Timestamp
-	decided, err := Decide(c, one, s)
-	if err != nil {
-		return nil, err
-	}
+	decided := Decide(c, one, s)
 	h.count(decided.Row)
 	if decided.Change == nil {
 		return nil, nil

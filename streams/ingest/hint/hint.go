@@ -9,7 +9,6 @@
 package hint
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 )
@@ -97,16 +95,12 @@ type Decision struct {
 	Change *pb.Change
 }
 
-// maxFuture is how far the time of a Change may be in the future. Readers reject Changes beyond it.
-const maxFuture = 5 * time.Minute
-
-// Decide returns the Change to publish for a hint about copy c with the observed state s. It is a pure function. Its
-// error is permanent: the time of the Change is too far in the future.
-func Decide(c schemas.Copy, h Hint, s Observation) (Decision, error) {
+// Decide returns the Change to publish for a hint about copy c with the observed state s. It is a pure function.
+func Decide(c schemas.Copy, h Hint, s Observation) Decision {
 	d := Decision{Row: rowOf(h, s)}
 	switch d.Row {
 	case rowIrrelevant, rowAbsent:
-		return d, nil
+		return d
 	case rowRemoved:
 		d.Change = record.Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize},
 			Time: removalTime(h, s)})
@@ -115,17 +109,13 @@ func Decide(c schemas.Copy, h Hint, s Observation) (Decision, error) {
 		record.At(d.Change, s.Object, dated(d.Row, h, s))
 	}
 	ch := d.Change
-	if at := ch.GetTime().AsTime(); at.Sub(s.Now) > maxFuture {
-		return d, retry.Permanent(fmt.Errorf("hint %s of %s: time is %s, more than %v in the future",
-			h.Event, c, at.Format(time.RFC3339Nano), maxFuture))
-	}
 	ch.Origin, ch.Agent = pb.Origin_ORIGIN_NOTIFICATION, "notification/"+h.Vendor
 	if d.Row == rowCurrent || d.Row == rowRemoved {
 		ch.Sequence, ch.User = h.Sequence, h.User
 	}
 	ch.Evidence = evidence(h)
 	record.Seal(ch)
-	return d, nil
+	return d
 }
 
 func rowOf(h Hint, s Observation) Row {

@@ -200,8 +200,7 @@ func (w *Watch) examine(ctx context.Context, p pendingPath) (hint.Decision, hint
 	case p.found:
 		h.Event = "found"
 	}
-	d, err := hint.Decide(c, h, s)
-	return d, s, err
+	return hint.Decide(c, h, s), s, nil
 }
 
 // backoff returns the wait after the given number of failures.

@@ -136,6 +136,13 @@ func Describes(r *pb.Record, version string, digests digest.Set) digest.Agreemen
 	return digest.Set(of).Compare(digests)
 }
 
+// IsNewer reports whether o was written after the content of r. An object that is dated ahead, and still has the time on
+// record, was not.
+func IsNewer(o storage.Object, r *pb.Record) bool {
+	at := Time(o.Modified).AsTime()
+	return at.After(r.GetTime().AsTime()) && !at.Equal(Time(schemas.Reported(r).AsTime()).AsTime())
+}
+
 // Seal sets the id of ch to its ChangeID, and returns ch.
 func Seal(ch *pb.Change) *pb.Change {
 	ch.Id = schemas.ChangeID(ch)

@@ -101,5 +101,5 @@ func describes(r *pb.Record, o *storage.Object) bool {
 		return digests == digest.Agree || r.GetVersion() == o.Version
 	}
 	return o.Size == schemas.SizeOf(r) && o.Size >= 0 &&
-		record.Time(o.Modified).AsTime().Equal(r.GetTime().AsTime())
+		record.Time(o.Modified).AsTime().Equal(schemas.Reported(r).AsTime())
 }
