@@ -98,7 +98,11 @@ func TestRebuild(t *testing.T) {
 		n++
 		history := drawRecords(rt, fmt.Sprint("item-", n))
 		for _, h := range history {
-			batches[h.topic] = append(batches[h.topic], clickhousetest.Deliver(h.topic, int64(n)*100+h.offset, h.body)...)
+			d := clickhousetest.Deliver(h.topic, int64(n)*100+h.offset, h.body)
+			if n%2 == 0 { // the clocks of producers are ahead
+				d[0].Timestamp = clickhousetest.Epoch.Add(time.Duration(h.offset-3) * time.Millisecond)
+			}
+			batches[h.topic] = append(batches[h.topic], d...)
 		}
 	})
 	for _, batch := range batches {
