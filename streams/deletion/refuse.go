@@ -192,7 +192,8 @@ func (r *refusal) unrestorable(c *pb.DuplicationCommand, result, detail string) 
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(duplicate.RowRestore), Result: result, Outcome: pb.Outcome_OUTCOME_NOTHING,
 		Detail:  detail,
-		Started: timestamppb.New(r.started), Finished: duplicate.Finished(r.started), Attempt: int32(r.attempt), List: c.GetCause(),
+		Started: timestamppb.New(r.started), Finished: timestamppb.New(r.started.Add(time.Since(r.started))),
+		Attempt: int32(r.attempt), List: c.GetCause(),
 		Worker: r.cfg.Worker, Host: r.cfg.Host, Software: r.cfg.Software,
 	}
 }

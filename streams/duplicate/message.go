@@ -28,22 +28,16 @@ func (w *execution) messages() []schemas.Message {
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(w.end.Row), Result: w.end.Result, Outcome: w.outcome, Newer: w.end.Newer,
 		Bytes: w.bytes, Digests: w.digests, Detail: w.detail,
-		Started: timestamppb.New(w.started), Finished: Finished(w.started), Attempt: int32(w.delivery.Attempt),
+		Started: timestamppb.New(w.started), Finished: timestamppb.New(w.started.Add(time.Since(w.started))),
 		ChangeTime: c.GetChangeTime(), Planned: c.GetTime(), Incident: c.GetRepair().GetIncident(), List: w.list,
-		SourceVersion: w.sourceVersion,
-		Worker:        w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
+		Attempt: int32(w.delivery.Attempt), SourceVersion: w.sourceVersion,
+		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}
 	if c.GetDryRun() {
 		r.Result, r.WouldBe = ResultDryRun, r.Result
 	}
 	w.emit(schemas.DuplicationResults, r)
 	return w.out
-}
-
-// Finished returns the end, which is now, of work that began at a time of the same process: later by what the monotonic
-// clock says, so that their difference is the age of a result whatever steps the wall clock.
-func Finished(began time.Time) *timestamppb.Timestamp {
-	return timestamppb.New(began.Add(time.Since(began)))
 }
 
 // requestCheck adds a task to the messages, in the topic of its class.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/internal/parttest"
@@ -61,11 +62,30 @@ func TestClockOfTheProcess(t *testing.T) {
 					t.Error("the pool has ended")
 				}
 			},
+			"Delayer": func(t *testing.T, b *kafkatest.Broker, cfg client.Config) {
+				p, err := kafka.NewProducer(b.Config(), "test")
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close()
+				waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
+				waits.Due = time.Now().Add(time.Second)
+				if err := p.Publish(t.Context(), waits, waits); err != nil {
+					t.Fatal(err)
+				}
+				d, err := kafka.NewDelayer(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := parttest.Run(t, 3*time.Minute, d); err != nil {
+					t.Fatal(err)
+				}
+			},
 		} {
 			t.Run(name+", "+part, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Behind: tt.behind})
+					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Behind: tt.behind, Lanes: parttest.QuickLanes()})
 					cfg, reg := withMetrics(b)
 					var log bytes.Buffer
 					cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))

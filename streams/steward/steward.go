@@ -150,7 +150,7 @@ func (s *Steward) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	case *pb.DuplicationResult:
 		out = s.duplication(m)
 	case *pb.AdminAction:
-		if !d.Timestamp.IsZero() { // the clock of the command is not compared with those of results
+		if !d.Timestamp.IsZero() { // else, in a test, it has the time of the command
 			m.Time = timestamppb.New(d.Timestamp)
 		}
 		out, err = s.action(ctx, m)

@@ -10,26 +10,22 @@ import (
 	"github.com/millrace/millrace/schemas"
 )
 
-const (
-	maxTimestamp = -3 // in a request for offsets: the newest record, by the time that the broker gave it
-	// nearby is the number of offsets before an acknowledged record in which a record of its batch may be. A record with a
-	// later time that is further back is from before the clock of the broker was set.
-	nearby = 10_000
-)
+// nearby bounds how far before an acknowledged record another one of its batch is. A record with a later time that is
+// further back is from before the clock of the broker was set.
+const nearby = 10_000
 
 // CompareClock compares the clock of the process with Kafka's after a broker has acknowledged rec, once a minute: it
-// asks for the time that the broker gave it, since the client keeps its own. It does not wait for the answer.
+// asks for the time that the broker gave the newest record, since the client keeps its own of rec. It does not wait.
 func (r *Router) CompareClock(ctx context.Context, cl *kgo.Client, rec *kgo.Record) {
 	if _, ok := schemas.Lookup(r.Config.SchemaTopic(rec.Topic)); !ok || !r.Config.Metrics.ClockDue() {
 		return
 	}
-	part := kmsg.NewListOffsetsRequestTopicPartition()
-	part.Partition, part.Timestamp = rec.Partition, maxTimestamp
-	topic := kmsg.NewListOffsetsRequestTopic()
-	topic.Topic, topic.Partitions = rec.Topic, append(topic.Partitions, part)
-	req := kmsg.NewPtrListOffsetsRequest()
-	req.Topics = append(req.Topics, topic)
 	sent, offset := rec.Timestamp, rec.Offset
+	req := &kmsg.ListOffsetsRequest{ReplicaID: -1, Topics: []kmsg.ListOffsetsRequestTopic{{
+		Topic: rec.Topic, Partitions: []kmsg.ListOffsetsRequestTopicPartition{{
+			Partition: rec.Partition, CurrentLeaderEpoch: -1, Timestamp: -3, // the greatest time
+		}},
+	}}}
 	time.AfterFunc(0, func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
@@ -37,25 +33,14 @@ func (r *Router) CompareClock(ctx context.Context, cl *kgo.Client, rec *kgo.Reco
 		if err != nil || len(resp.Topics) != 1 || len(resp.Topics[0].Partitions) != 1 {
 			return // the next comparison is in a minute
 		}
-		newest := resp.Topics[0].Partitions[0]
-		if newest.ErrorCode != 0 || newest.Timestamp <= 0 || newest.Offset < offset-nearby {
+		p := resp.Topics[0].Partitions[0]
+		if p.ErrorCode != 0 || p.Timestamp <= 0 || p.Offset < offset-nearby {
 			return
 		}
-		ahead := clockOffset(time.UnixMilli(newest.Timestamp), sent, time.Now())
+		kafka := time.UnixMilli(p.Timestamp) // by a right clock it is between sent and now
+		ahead := max(sent.Sub(kafka), 0) + min(time.Since(kafka), 0)
 		if r.Config.Metrics.SetClockOffset(ahead) {
 			r.Log.Error("detect wrong clock of this process or of Kafka", "ahead_of_kafka", ahead)
 		}
 	})
-}
-
-// clockOffset returns by how much the clock of the process is ahead of Kafka's, at least: a record has the time kafka
-// that was appended between sent and now.
-func clockOffset(kafka, sent, now time.Time) time.Duration {
-	switch {
-	case kafka.Before(sent):
-		return sent.Sub(kafka)
-	case kafka.After(now):
-		return now.Sub(kafka)
-	}
-	return 0
 }
