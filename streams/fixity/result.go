@@ -40,8 +40,7 @@ func auditEvidence(r *pb.Record) Evidence {
 // isNewer reports whether o is another object than the one on record, and a later one. A date that is ahead of now says
 // nothing: it is later than each record.
 func isNewer(o storage.Object, m *pb.Record, now time.Time) bool {
-	at := schemas.Reported(m)
-	if at == nil || !record.Time(o.Modified).AsTime().After(at.AsTime()) || record.IsAhead(o, now) {
+	if m.GetTime() == nil || !record.IsNewer(o, m) || record.IsAhead(o, now) {
 		return false
 	}
 	return m.GetVersion() != "" && o.Version != "" && m.GetVersion() != o.Version ||

@@ -250,3 +250,20 @@ func TestCommandID(t *testing.T) {
 		t.Error("two copies, or two actions, have one id")
 	}
 }
+
+// A content that was dated ahead was in the store when Kafka had its Change.
+func TestChangesDatedAhead(t *testing.T) {
+	put, gone := add("1", 1, one), add("1", 100, two)
+	gone.Op, gone.Id = pb.Op_OP_DELETE, schemas.ID("gone")
+	i := &restore.Item{Changes: []*pb.Change{put, gone}, Ahead: map[string]time.Time{gone.GetId(): hour(3)},
+		Looks: map[string]restore.Look{"1": {}, "2": there("v", one)}}
+	if got := i.At("1", hour(2)); got != put {
+		t.Errorf("before the delete: got %v", got)
+	}
+	if got := i.At("1", hour(4)); got != nil {
+		t.Errorf("after the delete: got %v", got)
+	}
+	if c := restore.Choose(i, "1", put); c.Verdict != restore.Ordered || !c.Order.GetDeleted().AsTime().Equal(hour(3)) {
+		t.Errorf("got %v, deleted %v", c.Verdict, c.Order.GetDeleted().AsTime())
+	}
+}

@@ -217,3 +217,27 @@ func TestAlters(t *testing.T) {
 		t.Error("the case of names counts")
 	}
 }
+
+func TestIsNewer(t *testing.T) {
+	kafka, ahead := time.Date(2026, 5, 4, 3, 2, 1, 7e6, time.UTC), time.Date(2106, 2, 7, 6, 28, 15, 0, time.UTC)
+	of := &pb.Record{Time: timestamppb.New(kafka)}
+	of2106 := &pb.Record{Time: timestamppb.New(kafka), Reported: timestamppb.New(ahead)}
+	for name, tt := range map[string]struct {
+		r        *pb.Record
+		modified time.Time
+		want     bool
+	}{
+		"the time on record":              {of, kafka.Add(999), false},
+		"later":                           {of, kafka.Add(time.Millisecond), true},
+		"earlier":                         {of, kafka.Add(-time.Hour), false},
+		"of 2106, untouched":              {of2106, ahead.Add(999), false},
+		"of 2106, written again":          {of2106, kafka.Add(time.Hour), true},
+		"of 2106, and older than Kafka's": {of2106, kafka.Add(-time.Hour), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := IsNewer(storage.Object{Modified: tt.modified}, tt.r); got != tt.want {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+}
