@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/inventory/sorted"
+	"github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/sweep"
 	"github.com/millrace/millrace/streams/sweep/reconcile"
@@ -43,6 +45,11 @@ func (a *App) reconcileSplit(
 	opened, closed := w.report(w.board.Open, subject), w.report(w.board.Close, subject)
 	pages, err := reconcile.New(reconcile.Config{
 		Space: space, ExternalWrites: st.cfg.ExternalWrites == "expected", ExternalWritesSince: st.since.externalWrites,
+		Approves: func(modified time.Time) bool {
+			rules, ok := w.rules.Rules(space.Account, space.Space)
+			return ok && !plan.IsDestination(rules, space.Store) && st.cfg.Corrections == "auto" &&
+				!modified.Before(st.since.corrections)
+		},
 		Settle: a.cfg.Reconcile.Settle, AppearsWhole: st.cfg.Driver == "s3", MaxMissing: float64(a.cfg.Sweep.MaxMissing),
 		Large: int64(a.cfg.Duplication.LargeThreshold), Items: items,
 	}, reconcile.Deps{
@@ -76,8 +83,11 @@ func ManifestRows(
 		return func(yield func(reconcile.Row, error) bool) {
 			stop := errors.New("stop")
 			err := read.EachInSpace(ctx, db, of, last, func(c read.RecordedCopy) error {
-				row := reconcile.Row{Item: c.Item, Live: c.Live, Time: c.Time, Size: c.Size, Version: c.Version, ETag: c.ETag,
-					Passed: c.Passed}
+				row := reconcile.Row{Item: c.Item, Live: c.Live, Inferred: c.Inferred, Time: c.Time, Size: c.Size,
+					Version: c.Version, ETag: c.ETag, Passed: c.Passed}
+				if !c.Live {
+					row.Size = -1
+				}
 				if c.Live && (digests || c.Version == "" && c.ETag == "") {
 					row.Digests = digestsOf(c.Digests)
 				}

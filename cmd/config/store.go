@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -81,14 +82,16 @@ type Store struct {
 	// Whether damaged copies are repaired at once (auto), after approval (approve), or not at all
 	// (off). Default: off for layout plain, approve for the primary store, auto for the others.
 	Repair string `key:"repair" oneof:"auto|approve|off"`
-	// Whether programs other than millrace may change this store.
+	// Whether programs other than millrace may change this store. Default: expected with watch, else
+	// refused.
 	ExternalWrites string `key:"external_writes" oneof:"refused|expected"`
 	// With external_writes: expected, whether an item that another program has replaced without an
-	// event is put on record at once (auto), or after approval (approve).
+	// event is put on record and copied at once, up to the brake on rewrites (auto), or after approval
+	// (approve). Default: auto with watch, else approve.
 	Corrections string `key:"corrections" oneof:"approve|auto"`
 	// Driver file: whether the ingester watches the directory with inotify and reports changes at
-	// once. When it starts, it reports every existing file. It does not report files that were deleted
-	// while it was stopped (docs/ingest.md).
+	// once. When it starts, it asks for a round of the sweep reconcile, which finds what has changed
+	// meanwhile (docs/ingest.md).
 	Watch bool `key:"watch"`
 	// Limits of this store's tasks, in one process.
 	Limits Limits `key:"limits"`
@@ -143,12 +146,11 @@ func (s Store) withDefaults() Store {
 			s.Repair = "approve"
 		}
 	}
-	if s.ExternalWrites == "" {
-		s.ExternalWrites = "refused"
+	external, corrections := "refused", "approve"
+	if s.Watch { // it reports what other programs write
+		external, corrections = "expected", "auto"
 	}
-	if s.Corrections == "" {
-		s.Corrections = "approve"
-	}
+	s.ExternalWrites, s.Corrections = cmp.Or(s.ExternalWrites, external), cmp.Or(s.Corrections, corrections)
 	return s
 }
 

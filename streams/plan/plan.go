@@ -18,10 +18,10 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	if c.GetOp() == pb.Op_OP_READ || c.GetOp() == pb.Op_OP_UNSPECIFIED {
 		return nil
 	}
-	if byExecutor(c.GetOrigin()) && !isDestination(rules, c.GetStore()) {
+	if byExecutor(c.GetOrigin()) && !IsDestination(rules, c.GetStore()) {
 		return nil // an executor wrote it, and no pair copies it further
 	}
-	if c.GetOrigin() == pb.Origin_ORIGIN_SWEEP && c.GetApproved() == "" && isDestination(rules, c.GetStore()) {
+	if c.GetOrigin() == pb.Origin_ORIGIN_SWEEP && c.GetApproved() == "" && IsDestination(rules, c.GetStore()) {
 		return nil // no event reported it: it is on record, and copied no further
 	}
 	// The report that it completes is planned. A second command would be needless, and that of a check overwrites nothing:
@@ -44,7 +44,8 @@ func byExecutor(o pb.Origin) bool {
 	return o == pb.Origin_ORIGIN_DUPLICATION || o == pb.Origin_ORIGIN_REPAIR
 }
 
-func isDestination(rules policy.Rules, store string) bool {
+// IsDestination reports whether a store is the destination of a pair.
+func IsDestination(rules policy.Rules, store string) bool {
 	for _, pair := range rules.Pairs {
 		if pair.Destination == store {
 			return true

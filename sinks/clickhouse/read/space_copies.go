@@ -16,7 +16,7 @@ import (
 type RecordedCopy struct {
 	Item string
 	StoredCopy
-	Version, ETag string    // of the content of a live copy; empty: unknown
+	Version, ETag string    // of the newest content, also if it is deleted; empty: unknown
 	Passed        time.Time // the start of the last check that passed, of whichever content; zero: none
 }
 
@@ -126,10 +126,7 @@ func (m *recordedCopy) add(c *spaceColumns, row int) {
 }
 
 func (m *recordedCopy) result(store string) RecordedCopy {
-	r := RecordedCopy{Item: m.item, StoredCopy: m.mergedCopy.result(store).copy}
-	if r.Live {
-		r.Version, r.ETag = m.version, m.etag
-	}
+	r := RecordedCopy{Item: m.item, StoredCopy: m.mergedCopy.result(store).copy, Version: m.version, ETag: m.etag}
 	if m.passed != (proto.UInt128{}) {
 		r.Passed = timeOf(m.passed)
 	}

@@ -5,16 +5,19 @@ import (
 
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // A Row is what the manifest has of a copy.
 type Row struct {
 	Item string
 	Live bool // otherwise a tombstone
+	// Inferred: only a sweep or a check noticed the delete.
+	Inferred bool
 	// Time is that of the content by the clock of the store, or of the delete.
 	Time time.Time
-	// Size, Version, ETag and Digests are those of the content of a live copy. A negative size, an empty version, ETag or
-	// set is unknown.
+	// Size, Version, ETag and Digests are those of the newest content, Version and ETag also of a deleted one. A negative
+	// size, an empty version, ETag or set is unknown.
 	Size          int64
 	Version, ETag string
 	Digests       digest.Set
@@ -28,7 +31,7 @@ type Action string
 const (
 	Nothing     Action = ""
 	Equal       Action = "equal"       // the records describe what is there
-	Adopt       Action = "adopted"     // no record has the item: a Change reports it
+	Adopt       Action = "adopted"     // no record has the item, or it was made again: a Change reports it
 	Resurrected Action = "resurrected" // the item was deleted according to the records: it is checked
 	Update      Action = "updated"     // other programs write here, and the item is newer: a Change reports it
 	Different   Action = "different"   // the records describe something else: it is checked
@@ -55,6 +58,15 @@ type look struct {
 	external bool
 	// before reports whether the item was missing in the round before.
 	before bool
+	// now is the time of the look. An object under a tombstone of a client is newer than that only if it is by settle.
+	now    time.Time
+	settle time.Duration
+}
+
+// newer reports whether the object was written after what is on record, by its date. A date that is ahead says nothing.
+func (l look) newer(by time.Duration) bool {
+	m := l.object.Modified.Truncate(time.Millisecond)
+	return m.After(l.row.Time.Add(by)) && !m.After(l.now.Add(record.Slack))
 }
 
 // decide decides what is done about a copy. It is pure and total. What the store has is never called wrong here: a
@@ -72,11 +84,13 @@ func decide(l look) Action {
 		return CheckLost
 	case row == nil:
 		return Adopt
+	case !row.Live && (row.Inferred && l.newer(0) || l.external && l.newer(l.settle) && !row.describes(o)):
+		return Adopt
 	case !row.Live:
 		return Resurrected
 	case row.describes(o) || row.passedSince(o):
 		return Equal
-	case l.external && o.Modified.Truncate(time.Millisecond).After(row.Time):
+	case l.external && l.newer(0):
 		return Update
 	}
 	return Different

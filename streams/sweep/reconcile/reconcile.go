@@ -63,6 +63,9 @@ type Config struct {
 	// ExternalWritesSince.
 	ExternalWrites      bool
 	ExternalWritesSince time.Time
+	// Approves reports whether an update of that date by another program is approved; nil: none is. It is false while the
+	// store is a destination of the space: what is found there is copied no further.
+	Approves func(modified time.Time) bool
 	// Settle is the least time between two looks at an item. It is not waited for if the store's objects appear whole.
 	Settle time.Duration
 	// AppearsWhole: no program can write to an object that is visible.
@@ -259,7 +262,7 @@ func (p *part) compare(ctx context.Context) error {
 			p.exclude(pair.First, pair.InSecond && pair.Second.Live)
 			continue
 		}
-		l := look{object: pair.First, external: p.externalTo(pair.First)}
+		l := p.look(pair.First)
 		if pair.InSecond {
 			l.row = &pair.Second
 		}
@@ -338,6 +341,10 @@ func (p *part) externalTo(o *storage.Object) bool {
 		(o == nil || !o.Modified.Before(p.ExternalWritesSince) && !record.IsAhead(*o, time.Now()))
 }
 
+func (p *part) look(o *storage.Object) look {
+	return look{object: o, external: p.externalTo(o), now: time.Now(), settle: p.Settle}
+}
+
 func (p *part) marker(ctx context.Context) error {
 	if err := p.deps.Store.Marker(ctx); err != nil {
 		return fmt.Errorf("read the marker of store %s/%s: %w", p.Space.Account, p.Space.Store, err)
@@ -407,8 +414,8 @@ func (p *part) lookAgain(ctx context.Context) ([]schemas.Message, error) {
 			p.count(Unknown, c.object)
 			continue
 		}
-		l := look{object: second.object, external: p.externalTo(second.object),
-			before: p.deps.Listing == nil || p.before[hash(c.item)]}
+		l := p.look(second.object)
+		l.before = p.deps.Listing == nil || p.before[hash(c.item)]
 		if pair.InSecond {
 			l.row = &pair.Second
 		}
@@ -507,6 +514,9 @@ func (p *part) change(at schemas.Copy, a Action, l look) schemas.Message {
 	record.At(c, *l.object, record.Dated(*l.object, time.Now()))
 	if a == Update {
 		c.Op = pb.Op_OP_UPDATE
+	}
+	if l.row != nil && l.external && p.Approves != nil && p.Approves(l.object.Modified) {
+		c.Approved = "corrections: auto"
 	}
 	return p.report(c)
 }

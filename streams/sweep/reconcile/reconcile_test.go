@@ -41,6 +41,7 @@ type world struct {
 	opened   int
 	gone     bool // is declared
 	listing  *Listing
+	approved bool // the Changes are
 	previous []byte
 	rounds   int
 	config   Config
@@ -199,7 +200,8 @@ func (w *world) round() (out []schemas.Message, counts map[string]int64, err err
 	}
 	for _, m := range out {
 		if c, ok := m.Body.(*pb.Change); ok {
-			w.rows[c.GetItem()] = Row{Item: c.GetItem(), Live: c.GetOp() != pb.Op_OP_DELETE, Time: c.GetTime().AsTime(),
+			w.rows[c.GetItem()] = Row{Item: c.GetItem(), Live: c.GetOp() != pb.Op_OP_DELETE,
+				Inferred: c.GetOp() == pb.Op_OP_DELETE, Time: c.GetTime().AsTime(),
 				Size: c.GetSize(), Version: c.GetVersion(), Digests: c.GetDigests()}
 		}
 	}
@@ -218,7 +220,7 @@ func (w *world) expects(want ...string) map[string]int64 {
 		case *pb.Change:
 			mark := map[pb.Op]string{pb.Op_OP_ADD: "+", pb.Op_OP_UPDATE: "~", pb.Op_OP_DELETE: "-"}
 			got = append(got, mark[b.GetOp()]+b.GetItem())
-			if b.GetOrigin() != pb.Origin_ORIGIN_SWEEP || b.GetApproved() != "" || b.GetUser() != "" {
+			if b.GetOrigin() != pb.Origin_ORIGIN_SWEEP || (b.GetApproved() != "") != w.approved || b.GetUser() != "" {
 				w.t.Errorf("got %v", b)
 			}
 		case *pb.FixityTask:
@@ -248,6 +250,34 @@ func TestAdopt(t *testing.T) {
 		}
 		w.expects()
 	})
+}
+
+// An item that other programs remove and make again is adopted, and an update of theirs is: as approved where the
+// settings say so, since that is what the store is for. What comes back with an old date is checked.
+func TestMadeAgain(t *testing.T) {
+	for _, approves := range []bool{false, true} {
+		t.Run(fmt.Sprint("approves ", approves), func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.config.ExternalWrites = true
+				w.config.Approves = func(time.Time) bool { return approves }
+				w.fill(9)
+				w.mem.Lose("photos", "i0004")
+				w.expects()
+				w.expects("-i0004")
+				old := w.rows["i0004"].Time.Add(-time.Hour)
+				w.put("i0004", "new")
+				w.put("i0005", "newer")
+				w.mem.Date("photos", "i0004", old)
+				w.approved = approves
+				w.expects("?i0004", "~i0005")
+				w.mem.Date("photos", "i0004", time.Now())
+				w.expects("+i0004")
+				w.approved = false
+				w.put("i0006x", "new") // no update: nothing is overwritten by it
+				w.expects("+i0006x")
+			})
+		})
+	}
 }
 
 // An item is adopted only if it has not changed over two looks, and is on no record by the second one.
