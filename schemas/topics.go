@@ -226,7 +226,7 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RoleAPI), nil)),
 		fixed(entry(Checkpoints, Compact, func() *pb.Checkpoint { return new(pb.Checkpoint) }, "sweep/split",
 			func(c *pb.Checkpoint) string { return Key(c.GetSweep(), c.GetSplit()) },
-			roles(RoleSweeper, RoleCopier, RoleDeleter), nil)),
+			roles(RoleSweeper, RoleCopier, RoleDeleter, RoleIngester), nil)),
 		entry(Admin, Keep, func() *pb.AdminAction { return new(pb.AdminAction) }, item, itemKey[*pb.AdminAction],
 			roles(RoleAPI, RoleSink), roles(RoleSteward, RoleSink)),
 		raw(Dead, Keep, append(WaitingRoles(), RoleDelayer, RoleSink, RoleState), roles(RoleSink)),

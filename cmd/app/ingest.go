@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3"
+	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
 // Timeouts of the HTTP server for events. Sizes and publishing are bounded for each request.
@@ -93,7 +94,9 @@ func (a *App) watchDirectories(ctx context.Context, m *ingest.Metrics) error {
 					continue
 				}
 				w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root,
-					Settle: a.cfg.Reconcile.Settle, ItemAt: itemPathFunc(c)},
+					Settle: a.cfg.Reconcile.Settle, ItemAt: itemPathFunc(c), Ask: func(ctx context.Context) error {
+						return a.producer.Publish(ctx, reconcile.Request(n.Account, n.Store))
+					}},
 					a.stores, a.producer, m.Hints("watch"), a.log)
 				if err != nil {
 					return fmt.Errorf("watch %s/%s: %w", n.Account, n.Store, err)

@@ -52,6 +52,7 @@ func (a *App) reconcileSplit(
 		},
 		Settle: a.cfg.Reconcile.Settle, AppearsWhole: st.cfg.Driver == "s3", MaxMissing: float64(a.cfg.Sweep.MaxMissing),
 		Large: int64(a.cfg.Duplication.LargeThreshold), Items: items,
+		Request: w.known.reconcileRequest(n),
 	}, reconcile.Deps{
 		Store: storage.ReadOnly(st), Listing: l, Rows: ManifestRows(a.db, l != nil), Fresh: a.freshTables, Settle: w.Settle,
 		OpenIncident:  func(ctx context.Context, _ schemas.Copy, detail string) error { return opened(ctx, detail) },
@@ -63,8 +64,19 @@ func (a *App) reconcileSplit(
 	}
 	return sweep.Split{Sweep: reconcile.Name, Name: schemas.Key(space.Account, space.Store, space.Space),
 		Account: space.Account, Pages: pages, Ahead: true, Blocked: a.storeBlocked(w.controls, reconcile.Name, n),
-		Lag:    a.reconcileLag,
+		Lag: a.reconcileLag, Carry: reconcile.Skipped,
 		Report: func(r sweep.Result) *pb.Report { return reconcile.Report(space, l, r) }}, nil
+}
+
+// reconcileRequest returns the id of the newest request of rounds over a store; "" if there is none.
+func (c *checkpoints) reconcileRequest(n StoreName) string {
+	return c.of(reconcile.Requests, schemas.Key(n.Account, n.Store)).GetRound()
+}
+
+// isReconcileRequested reports whether a round of a split was requested beside the schedule.
+func (c *checkpoints) isReconcileRequested(name, split string) bool {
+	at := schemas.SplitKey(split)
+	return reconcile.IsRequested(c.of(name, split), c.reconcileRequest(StoreName{at[0], at[1]}))
 }
 
 // reconcileLag returns the number of Changes that planner or state has not handled, and of tasks that the checker has

@@ -54,6 +54,8 @@ type checkpoints struct {
 	mu    sync.Mutex // guards the fields below
 	byKey map[string]*pb.Checkpoint
 	times map[string]sweepTimes // by sweep
+	// onRequest is called after a request of rounds of reconcile; nil: not called. It is set before Run.
+	onRequest func()
 }
 
 func (a *App) newCheckpoints() (*checkpoints, error) {
@@ -66,6 +68,9 @@ func (a *App) newCheckpoints() (*checkpoints, error) {
 		c.byKey[string(key)] = at
 		if at != nil {
 			c.times[at.GetSweep()] = c.times[at.GetSweep()].with(at)
+		}
+		if at.GetSweep() == reconcile.Requests && c.onRequest != nil {
+			c.onRequest()
 		}
 		return nil
 	})

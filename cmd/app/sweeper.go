@@ -43,6 +43,7 @@ func (a *App) sweeper() ([]part, error) {
 		return nil, err
 	}
 	all = append(jobs, sweeps)
+	known.onRequest = sweeps.lookNow
 	a.onPolicy = append(a.onPolicy, sweeps.lookNow) // a new pair is compared at once
 	a.onJobRequest = lookNow
 	monitor, stores := &sweepMonitor{a, nil, known.of}, newStoreMonitor(a)
@@ -85,7 +86,9 @@ func (a *App) sweeps(known *checkpoints, owns func(sweep, split string) bool) (*
 	p.add(a.timetable(groups.Name), a.spaceSplits(w, a.groupSweep(w, recorded)))
 	p.add(a.timetable(StatsSweep),
 		func(context.Context) ([]sweep.Split, error) { return a.statsSplits(w), nil })
-	p.add(a.timetable(reconcile.Name), a.spaceSplits(w, a.reconcileSweep(w, spaces)))
+	reconciled := a.timetable(reconcile.Name)
+	reconciled.requested = p.known.isReconcileRequested
+	p.add(reconciled, a.spaceSplits(w, a.reconcileSweep(w, spaces)))
 	p.add(a.timetable(DuplicationSweep),
 		func(ctx context.Context) ([]sweep.Split, error) { return a.pairSplits(ctx, w, spaces) })
 	p.kinds = append(p.kinds,

@@ -38,6 +38,7 @@ acl --operation Read \
 acl --operation Write \
 	--topic "${PREFIX}again.ingester" \
 	--topic "${PREFIX}changes" \
+	--topic "${PREFIX}checkpoints" \
 	--topic "${PREFIX}dead" \
 	--topic "${PREFIX}incidents"
 

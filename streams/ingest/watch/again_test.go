@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"maps"
 	"os"
 	"strings"
 	"syscall"
@@ -24,57 +23,45 @@ func TestWatchWhileMarkerFails(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/old", "1")
 	w.run()
-	w.awaitChanges("ADD photos/old 1")
+	w.awaitAsks(1)
 	w.store.Script(storagetest.Fault{Method: "Marker", Times: 3})
 	w.awaitLog("retry root")
 	w.write("photos/new", "12")
 	w.awaitChanges("ADD photos/new 2")
 	w.do(os.Remove(w.path("photos/new")))
 	w.awaitChanges("DELETE photos/new 0")
-	if n := w.times()["photos/old"]; n != 1 {
+	if n := w.times()["photos/old"]; n != 0 {
 		t.Errorf("photos/old was reported %d times", n)
 	}
 }
 
-// A session continues after the previous one if its root is the same.
-func TestSessionTakesUp(t *testing.T) {
-	at := time.Now().Add(-time.Hour)
+// A session ends if the root is gone, and goes on while that is unknown.
+func TestSessionOfARoot(t *testing.T) {
 	for name, tt := range map[string]struct {
-		fault error                  // of the marker
-		do    func(*tree, *coverage) // before it begins
-		want  time.Time
+		fault error       // of the marker
+		do    func(*tree) // before it begins
 		gone  bool
 	}{
-		"same root":                          {nil, func(*tree, *coverage) {}, at, false},
-		"same root, marker cannot be read":   {syscall.EIO, func(*tree, *coverage) {}, at, false},
-		"same root, marker of another store": {storage.ErrWrongMarker, func(*tree, *coverage) {}, at, true},
-		"same root, no marker":               {storage.ErrNoMarker, func(*tree, *coverage) {}, at, true},
-		"no root before":                     {nil, func(_ *tree, s *coverage) { s.root = nil }, time.Time{}, false},
-		"another root, marker cannot be read": {syscall.EIO, func(w *tree, s *coverage) {
-			s.root,
-				_ = os.Stat(w.path("photos"))
-		}, time.Time{}, false},
-		"root gone": {nil, func(w *tree, _ *coverage) { w.do(os.Rename(w.root, w.root+".away")) },
-			at, true},
-		"root is a file": {nil, func(w *tree, _ *coverage) {
+		"same root":               {nil, func(*tree) {}, false},
+		"marker cannot be read":   {syscall.EIO, func(*tree) {}, false},
+		"marker of another store": {storage.ErrWrongMarker, func(*tree) {}, true},
+		"no marker":               {storage.ErrNoMarker, func(*tree) {}, true},
+		"root gone":               {nil, func(w *tree) { w.do(os.Rename(w.root, w.root+".away")) }, true},
+		"root is a file": {nil, func(w *tree) {
 			w.do(errors.Join(os.Rename(w.root, w.root+".away"), os.WriteFile(w.root, nil, 0o600)))
-		}, time.Time{}, true},
+		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newTree(t)
 			w.write("photos/a", "1")
-			root, err := os.Stat(w.root)
-			w.do(err)
-			from := coverage{root: root, until: at}
-			tt.do(w, &from)
+			tt.do(w)
 			if tt.fault != nil {
 				w.store.Script(storagetest.Fault{Method: "Marker", Err: tt.fault})
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			got, err := w.watch.session(ctx, from)
-			if errors.Is(err, errGone) != tt.gone || !got.until.Equal(tt.want) {
-				t.Errorf("got %v, %v, want %v, gone %v", got.until, err, tt.want, tt.gone)
+			if err := w.watch.session(ctx); errors.Is(err, errGone) != tt.gone {
+				t.Errorf("got %v, want gone %v", err, tt.gone)
 			}
 		})
 	}
@@ -91,36 +78,21 @@ func TestWatchOfAFileSystemThatGoes(t *testing.T) {
 	t.Cleanup(func() { _ = unix.Unmount(w.path("disk"), 0) }) // it is gone if the test passes
 	w.write("disk/b", "12")
 	w.run()
-	w.awaitChanges("ADD photos/a 1", "ADD disk/b 2")
+	w.awaitAsks(1)
 	w.until("unmounts", func() bool { return unix.Unmount(w.path("disk"), 0) == nil })
 	w.awaitLog("was unmounted")
-	w.until("reports all again", func() bool { return w.count["photos/a"] == 2 })
-}
-
-func TestWentBack(t *testing.T) {
-	for name, tt := range map[string]struct {
-		wall, passed time.Duration
-		want         bool
-	}{
-		"never set":            {time.Hour, time.Hour, false},
-		"set ahead":            {2 * time.Hour, time.Hour, false},
-		"set back a little":    {59 * time.Minute, time.Hour, false},
-		"set back":             {59*time.Minute - 1, time.Hour, true},
-		"set back before then": {-time.Hour, time.Minute, true},
-	} {
-		if got := clockSetBack(tt.wall, tt.passed, time.Minute); got != tt.want {
-			t.Errorf("%s: got %v", name, got)
-		}
-	}
+	w.awaitAsks(2)
 }
 
 // A directory that cannot be read because of the limit of open files is read later.
 func TestWalkReadsAgain(t *testing.T) {
 	w := newTree(t)
-	w.write("photos/d/old", "1")
+	w.write("photos/d/a", "1")
 	s := w.steps()
 	defer s.end()
-	s.walk(2)
+	s.settle()
+	s.s.walk.readDir("photos") // as one that was moved in
+	s.walk(1)
 	var limit syscall.Rlimit
 	w.do(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit))
 	w.do(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: 0, Max: limit.Max}))
@@ -133,41 +105,12 @@ func TestWalkReadsAgain(t *testing.T) {
 	}
 	s.s.walk.readDeferred(time.Now().Add(w.watch.cfg.recheck))
 	s.settle()
-	if got := s.missed(); len(got) != 0 {
+	if got := s.missed(); len(got) != 0 || s.s.asks.Load() {
 		t.Errorf("missed %q", got)
 	}
-}
-
-// Deferred directories stay deferred in the next session, which then reads all files in them.
-func TestSessionReadsAgain(t *testing.T) {
-	w := newTree(t)
-	w.write("photos/d/old", "1")
-	w.write("photos/e/old", "1")
-	past, at := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	w.do(os.Chtimes(w.path("photos/d/old"), past, past)) // it is not written on
-	root, err := os.Stat(w.root)
-	w.do(err)
-	later := map[string]pendingDir{"photos/d": {path: "photos/d", all: true}, "photos/far": {path: "photos/far",
-		until: at}}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	var got coverage
-	go func() {
-		var err error
-		got, err = w.watch.session(ctx, coverage{root, at, later})
-		ended <- err
-	}()
-	w.awaitChanges("ADD photos/d/old 1")
-	w.watch.queue.mu.Lock()
-	w.watch.queue.missed = true
-	w.watch.queue.mu.Unlock()
-	if err := <-ended; !errors.Is(err, errMissed) {
-		t.Error(err)
-	}
-	want := map[string]pendingDir{"photos/far": later["photos/far"]}
-	if !maps.Equal(got.deferred, want) || got.until.Before(at) || len(later) != 2 {
-		t.Errorf("got %v, want %v", got, want)
+	s.s.walk.push(pendingDir{path: "photos/d", failures: 1}) // one that is not new
+	if s.settle(); !s.s.asks.Load() {
+		t.Error("no round is asked for")
 	}
 }
 
@@ -212,33 +155,30 @@ func (s *brokenDir) ReadDir(n int) ([]fs.DirEntry, error) {
 	return all, err
 }
 
-// The files of a directory that cannot be read to its end are published once, and all when it can be read.
+// The files of a new directory that cannot be read to its end are examined once, and all when it can be read.
 func TestWalkOfASpoiltDirectory(t *testing.T) {
 	w := newTree(t)
-	var all []string
 	for _, name := range []string{"a", "b", "c", "d"} {
 		w.write("photos/"+name, "1")
-		all = append(all, "ADD photos/"+name+" 1")
 	}
 	s := w.steps()
 	defer s.end()
-	w.watch.cfg.quiet = 0 // they are published, not queued
-	d := pendingDir{path: "photos", all: true}
-	for _, tt := range []struct{ good, published int }{{2, 2}, {2, 2}, {3, 2}, {100, 6}} {
+	d := pendingDir{path: "photos", new: true}
+	for _, tt := range []struct{ good, found int }{{2, 2}, {2, 0}, {3, 0}, {100, 4}} {
 		f, err := os.Open(w.path("photos"))
 		w.do(err)
 		w.do(s.s.walk.readAll(t.Context(), d, &brokenDir{f, tt.good}))
 		w.do(f.Close())
-		if w.published != tt.published {
-			t.Errorf("%d entries can be read: %d published, want %d", tt.good, w.published, tt.published)
+		if n := len(w.watch.queue.paths); n != tt.found {
+			t.Errorf("%d entries can be read: %d found, want %d", tt.good, n, tt.found)
 		}
+		clear(w.watch.queue.paths)
 		var waits bool
 		if d, waits = s.s.walk.deferred["photos"]; waits != (tt.good < 4) {
 			t.Errorf("%d entries can be read: read again: %v", tt.good, waits)
 		}
 		delete(s.s.walk.deferred, "photos")
 	}
-	w.awaitChanges(all...)
 }
 
 // A path that was removed, or is not a directory any more, is not read again. A missing root ends the walk.

@@ -22,8 +22,11 @@ import (
 // A stepper runs a session step by step: one event of the kernel, or one directory of the walk.
 type stepper struct {
 	*tree
-	s   *session
-	end func()
+	s      *session
+	mark   *os.File // a write to it has an event after all earlier ones
+	watch  int      // of mark
+	marked bool     // its event is to come
+	end    func()
 }
 
 // steps begins a session that publishes nothing: found files wait in the queue.
@@ -33,16 +36,18 @@ func (w *tree) steps() *stepper {
 	notify, err := newNotifier()
 	w.do(err)
 	s := w.watch.newSession(notify)
-	s.mark, err = newMark(notify)
+	s.walk = newWalk(s)
+	mark, err := os.Create(filepath.Join(w.t.TempDir(), "mark"))
 	w.do(err)
-	s.walk = newWalk(s, coverage{})
+	watch, err := notify.add(mark.Name(), unix.IN_MODIFY)
+	w.do(err)
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- notify.run(ctx) }()
-	return &stepper{tree: w, s: s, end: func() {
+	return &stepper{tree: w, s: s, mark: mark, watch: watch, end: func() {
 		cancel()
 		w.do(<-ended)
-		s.mark.close()
+		w.do(mark.Close())
 		notify.close()
 	}}
 }
@@ -58,14 +63,19 @@ func (w *stepper) walk(n int) {
 	}
 }
 
-// events handles up to n events.
+// events handles up to n events of those that have happened.
 func (w *stepper) events(n int) {
-	w.s.mark.set(time.Now())
+	if !w.marked {
+		_, err := w.mark.WriteAt([]byte{0}, 0)
+		w.do(err)
+		w.marked = true
+	}
 	for range n {
-		if w.s.mark.written.IsZero() {
+		e := <-w.s.notify.events
+		if w.marked = e.watch != w.watch; !w.marked {
 			return
 		}
-		w.do(w.s.event(<-w.s.notify.events))
+		w.do(w.s.event(e))
 	}
 }
 
@@ -81,7 +91,7 @@ func (w *stepper) settle() {
 	}
 }
 
-// missed returns the files that are not in the queue.
+// missed returns the files that are not in the queue, but for old ones.
 func (w *stepper) missed() (all []string) {
 	w.do(filepath.WalkDir(w.root, func(name string, d fs.DirEntry, err error) error {
 		rel, relErr := filepath.Rel(w.root, name)
@@ -91,7 +101,8 @@ func (w *stepper) missed() (all []string) {
 		if d.IsDir() && isInternal(rel) {
 			return fs.SkipDir
 		}
-		if _, waits := w.s.queue.paths[rel]; !waits && d.Type().IsRegular() && strings.Contains(rel, "/") {
+		if _, waits := w.s.queue.paths[rel]; !waits && d.Type().IsRegular() && strings.Contains(rel, "/") &&
+			d.Name() != "old" {
 			all = append(all, rel)
 		}
 		return nil

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,12 +28,10 @@ type session struct {
 	notify *notifier
 	root   fs.FileInfo
 	walk   *walk
-	mark   *mark
+	asks   atomic.Bool // a round of reconcile is to be asked for
 
-	started     time.Time
-	published   time.Time // everything before is published
-	missed      bool      // the kernel dropped events: the tree must be walked again
-	rootUnknown bool      // the last examination of the root failed
+	missed      bool // the kernel dropped events: the tree must be walked again
+	rootUnknown bool // the last examination of the root failed
 
 	mu sync.Mutex // guards the rest
 	// dirs holds the known directories and their watches, by path below the root ("." is the root); 0 means not watched.
@@ -41,7 +40,6 @@ type session struct {
 	// paths holds the path that each watch was added for. A moved directory is in dirs under two paths until the event of
 	// the move is read; its events have the old path.
 	paths            map[int]string
-	incomplete       bool // a directory is not watched, or there is no mark
 	watchesExhausted bool // the kernel has no watches left, which was logged
 }
 
@@ -49,49 +47,39 @@ func (w *Watch) newSession(notify *notifier) *session {
 	return &session{Watch: w, notify: notify, dirs: map[string]int{}, paths: map[int]string{}}
 }
 
-// A coverage says that all changes in a root up to a time are published, except those in deferred directories. The
-// zero value covers nothing.
-type coverage struct {
-	root     fs.FileInfo
-	until    time.Time
-	deferred map[string]pendingDir
-}
-
-// session watches until ctx is done, the root is gone (errGone), or the tree must be walked again (errMissed). The walk
-// skips files that from covers, if the root is the same. The caller passes upTo to the next session, unless err is
-// errGone.
-func (w *Watch) session(ctx context.Context, from coverage) (upTo coverage, err error) {
+// session watches until ctx is done, the root is gone (errGone), or the tree must be walked again (errMissed).
+func (w *Watch) session(ctx context.Context) error {
 	notify, err := newNotifier()
 	if err != nil {
-		return from, err
+		return err
 	}
 	defer notify.close()
 	s := w.newSession(notify)
 	if s.root, err = os.Stat(w.cfg.Root); err != nil {
-		return from, goneIf(err, fs.ErrNotExist, unix.ENOTDIR)
-	}
-	now := time.Now()
-	if from.root == nil || !os.SameFile(s.root, from.root) ||
-		clockSetBack(now.Round(0).Sub(from.until.Round(0)), now.Sub(from.until), w.cfg.margin) {
-		from = coverage{root: s.root}
+		return goneIf(err, fs.ErrNotExist, unix.ENOTDIR)
 	}
 	if err := s.checkRoot(ctx); err != nil {
-		return from, err
+		return err
 	}
-	if s.mark, err = newMark(notify); err != nil {
-		s.incomplete, s.mark = true, new(mark)
-		w.log.Warn("continue without event mark: after dropped events, more files than necessary are examined", "err", err)
-	}
-	defer s.mark.close()
-	s.walk, s.started, s.published = newWalk(s, from), now, from.until
+	s.walk = newWalk(s)
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return notify.run(gctx) })
 	g.Go(func() error { return s.walk.run(gctx) })
 	g.Go(func() error { return s.watch(gctx) })
-	if err = g.Wait(); !errors.Is(err, errMissed) {
-		return from, err // the walk may be incomplete
+	return g.Wait()
+}
+
+// ask asks for a round of reconcile if one is needed. After a failure the next tick asks again.
+func (s *session) ask(ctx context.Context) {
+	if !s.asks.Swap(false) {
+		return
 	}
-	return coverage{s.root, s.published, s.walk.deferred}, err
+	if err := s.cfg.Ask(ctx); err != nil {
+		s.asks.Store(true)
+		if ctx.Err() == nil {
+			s.log.Warn("retry request of a round of reconcile", "err", err, "retry_after", s.cfg.recheck)
+		}
+	}
 }
 
 // errGone reports that the root or the store in it is gone. A root that appears later may be another tree.
@@ -104,10 +92,6 @@ func goneIf(err error, those ...error) error {
 	}
 	return err
 }
-
-// clockSetBack reports whether the wall clock was set back by more than margin. wall and passed are the same interval
-// by the wall clock and by the monotonic clock. After a set-back, newer files may have earlier times than older ones.
-func clockSetBack(wall, passed, margin time.Duration) bool { return passed-wall > margin }
 
 // watch handles the events of the kernel until ctx is done. An error ends the session.
 func (s *session) watch(ctx context.Context) error {
@@ -129,7 +113,7 @@ func (s *session) watch(ctx context.Context) error {
 	}
 }
 
-// tick checks the root and updates the time up to which everything is published. An error ends the session.
+// tick checks the root, and asks for what is missing. An error ends the session.
 func (s *session) tick(ctx context.Context) error {
 	switch err := s.checkRoot(ctx); {
 	case errors.Is(err, errGone):
@@ -145,25 +129,12 @@ func (s *session) tick(ctx context.Context) error {
 	if s.walk.busy() {
 		return nil // finish the walk first, or no walk would ever finish under load
 	}
-	missed, upTo := s.queue.takeMissed() || s.missed, s.mark.passed
-	if missed || s.unwatched() {
-		upTo = s.started // the walk has found everything before
-	}
-	if t := s.queue.oldest(upTo).Add(-s.cfg.margin); t.After(s.published) {
-		s.published = t
-	}
-	if missed {
+	if s.queue.takeMissed() || s.missed {
 		return errMissed
 	}
 	s.walk.readDeferred(time.Now())
-	s.mark.set(time.Now())
+	s.ask(ctx)
 	return nil
-}
-
-func (s *session) unwatched() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.incomplete
 }
 
 // checkRoot checks that the root is the same directory and belongs to the store. It returns errGone if not, and other
@@ -220,18 +191,17 @@ func (s *session) addWatch(rel string) (is bool, err error) {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP):
 		return false, nil
 	case errors.Is(err, unix.ENOSPC):
-		if s.incomplete = true; !s.watchesExhausted {
+		if !s.watchesExhausted {
 			s.watchesExhausted = true
 			s.log.Error("stop adding watches: the kernel has none left; raise fs.inotify.max_user_watches above the number of "+
-				"directories, and restart; changes in the other directories are found only by walks",
+				"directories, and restart; changes in the other directories are found only by the sweep reconcile",
 				"path", rel, "watched", len(s.paths), "limit", watchLimit())
 		}
 	default:
-		s.incomplete = true
 		if before, known := s.dirs[rel]; known && before == 0 {
 			break // it was logged before
 		}
-		s.log.Warn("skip directory: it cannot be watched; changes in it are found only by walks",
+		s.log.Warn("skip directory: it cannot be watched; changes in it are found only by the sweep reconcile",
 			"path", rel, "err", err)
 	}
 	s.dirs[rel] = 0
@@ -260,7 +230,7 @@ func (s *session) event(e event) error {
 	switch {
 	case e.mask&unix.IN_Q_OVERFLOW != 0:
 		s.eventsDropped()
-	case s.mark.consume(e), !known, isInternal(strings.SplitN(rel, "/", 2)[0]):
+	case !known, isInternal(strings.SplitN(rel, "/", 2)[0]):
 	case e.mask&unix.IN_UNMOUNT != 0:
 		return fmt.Errorf("%w: the file system of %s was unmounted", errGone, filepath.Join(s.cfg.Root, dir))
 	case e.mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF) != 0 && dir == ".":
@@ -297,7 +267,7 @@ func (s *session) forget(rel string) (known bool) {
 			s.walk.readDir(dir)
 		}
 	}
-	s.log.Info("forget directory: deletes of its files are missed unless they were reported one by one", "path", rel)
+	s.log.Info("forget directory: reconcile finds the deletes of its files unless they were reported one by one", "path", rel)
 	return true
 }
 
@@ -329,7 +299,7 @@ func (s *session) drop(rel string) (others []string) {
 func (s *session) eventsDropped() {
 	if !s.missed {
 		s.missed = true
-		s.log.Warn("schedule walk: the kernel dropped events, and deletes among them are missed; "+
+		s.log.Warn("schedule walk: the kernel dropped events; the sweep reconcile finds what changed; "+
 			"raise fs.inotify.max_queued_events", "root", s.cfg.Root)
 	}
 }

@@ -6,18 +6,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/streams/ingest/hint"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -29,19 +24,17 @@ const (
 )
 
 // A walk reads the tree and, afterwards, new directories. It adds the watch of a directory before it reads it, so that
-// no file that is created meanwhile is missed. In memory it holds the directories to read and the files of one batch.
+// no file that is created meanwhile is missed. In memory it holds the directories to read.
 type walk struct {
-	s     *session
-	since time.Time // files that have not changed since are skipped; zero means none are
+	s *session
 
 	mu       sync.Mutex            // guards the rest
 	stack    []pendingDir          // directories to read
 	deferred map[string]pendingDir // directories that could not be read, by path
-	active   bool                  // a directory is being read, or its files are examined
+	active   bool                  // a directory is being read
 	wake     chan struct{}
 
-	files        []pendingPath // this and all that follows belong to the goroutine of run
-	count        struct{ directories, seen, examined int64 }
+	count        struct{ directories, files int64 } // this and all that follows belong to the goroutine of run
 	started      time.Time
 	lastProgress time.Time
 }
@@ -49,23 +42,20 @@ type walk struct {
 // A pendingDir is a directory to read.
 type pendingDir struct {
 	path string // below the root
-	all  bool   // examine all files in it and below
+	new  bool   // it was just created or moved in: the files in it and below are published
 
 	failures int       // number of failed attempts to read it
 	until    time.Time // earliest time of the next attempt
 }
 
-func newWalk(s *session, from coverage) *walk {
-	w := &walk{s: s, since: from.until, stack: []pendingDir{{path: ".", all: from.until.IsZero()}},
-		deferred: map[string]pendingDir{},
-		wake:     make(chan struct{}, 1), started: time.Now()}
-	maps.Copy(w.deferred, from.deferred)
-	w.lastProgress = w.started
-	return w
+func newWalk(s *session) *walk {
+	now := time.Now()
+	return &walk{s: s, stack: []pendingDir{{path: "."}}, deferred: map[string]pendingDir{}, wake: make(chan struct{}, 1),
+		started: now, lastProgress: now}
 }
 
 // readDir schedules the read of a new directory.
-func (w *walk) readDir(path string) { w.push(pendingDir{path: path, all: true}) }
+func (w *walk) readDir(path string) { w.push(pendingDir{path: path, new: true}) }
 
 func (w *walk) push(d pendingDir) {
 	w.mu.Lock()
@@ -77,7 +67,7 @@ func (w *walk) push(d pendingDir) {
 	}
 }
 
-// busy reports whether there are directories to read or files to examine.
+// busy reports whether there are directories to read.
 func (w *walk) busy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,7 +104,7 @@ func (w *walk) next() (d pendingDir, ok bool) {
 
 // run reads directories until ctx is done. An error ends the session.
 func (w *walk) run(ctx context.Context) error {
-	w.s.log.Info("start walk", "root", w.s.cfg.Root, "since", sinceText(w.since))
+	w.s.log.Info("start walk", "root", w.s.cfg.Root)
 	for first := true; ctx.Err() == nil; {
 		d, ok := w.next()
 		if ok {
@@ -123,9 +113,11 @@ func (w *walk) run(ctx context.Context) error {
 			}
 			continue
 		}
-		if first {
+		if first { // what came before its directory was watched is found by the round
 			first = false
 			w.s.log.Info("finish walk", w.progressAttrs()...)
+			w.s.asks.Store(true)
+			w.s.ask(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -135,19 +127,12 @@ func (w *walk) run(ctx context.Context) error {
 	return nil
 }
 
-func sinceText(t time.Time) string {
-	if t.IsZero() {
-		return "all files"
-	}
-	return t.UTC().Format(time.RFC3339)
-}
-
 func (w *walk) progressAttrs() []any {
-	return []any{"root", w.s.cfg.Root, "directories", w.count.directories, "files", w.count.seen,
-		"examined", w.count.examined, "took", time.Since(w.started).Round(time.Millisecond)}
+	return []any{"root", w.s.cfg.Root, "directories", w.count.directories, "new_files", w.count.files,
+		"took", time.Since(w.started).Round(time.Millisecond)}
 }
 
-// read watches and reads a directory, and examines its files.
+// read watches and reads a directory.
 func (w *walk) read(ctx context.Context, d pendingDir) error {
 	is, err := w.s.addWatch(d.path)
 	if !is || err != nil {
@@ -163,12 +148,6 @@ func (w *walk) read(ctx context.Context, d pendingDir) error {
 		return w.deferDir(d, err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return w.deferDir(d, err)
-	}
-	// Files that were moved into a directory can be older than the directory's change time, as can all files below it.
-	d.all = d.all || w.isNew(info)
 	return w.readAll(ctx, d, f)
 }
 
@@ -193,9 +172,12 @@ func (w *walk) readAll(ctx context.Context, d pendingDir, f directory) error {
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return w.examineFiles(ctx)
+			if d.failures > 0 && !d.new { // the round may not have read it either
+				w.s.asks.Store(true)
+			}
+			return nil
 		case err != nil:
-			return errors.Join(w.deferDir(d, err), w.examineFiles(ctx))
+			return w.deferDir(d, err)
 		}
 	}
 }
@@ -213,9 +195,8 @@ func probeRead(f directory) error {
 	}
 }
 
-// deferDir schedules another attempt to read a directory that could not be read to its end. No file in it is skipped
-// then, because the directory's change time does not show that it was not read. If it is the root, deferDir returns an
-// error.
+// deferDir schedules another attempt to read a directory that could not be read to its end. If it is the root, deferDir
+// returns an error.
 func (w *walk) deferDir(d pendingDir, err error) error {
 	gone := goneIf(err, fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP) // it was removed or replaced
 	switch {
@@ -227,118 +208,35 @@ func (w *walk) deferDir(d pendingDir, err error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	d.failures = max(d.failures, w.deferred[d.path].failures) + 1
-	d.all, d.until = true, time.Now().Add(retry.Policy{Wait: w.s.cfg.recheck, MaxWait: time.Hour}.Backoff(d.failures))
+	d.until = time.Now().Add(retry.Policy{Wait: w.s.cfg.recheck, MaxWait: time.Hour}.Backoff(d.failures))
 	w.deferred[d.path] = d
 	if d.failures == 1 {
-		w.s.log.Warn("defer directory: it cannot be read; its earlier files are picked up when it can be",
+		w.s.log.Warn("defer directory: it cannot be read; its files are picked up when it can be",
 			"path", d.path, "err", err)
 	}
 	return nil
 }
 
-// isNew reports whether a file or directory may have changed after w.since, according to its change time, which
-// programs cannot set.
-func (w *walk) isNew(info fs.FileInfo) bool {
-	st, ok := info.Sys().(*syscall.Stat_t)
-	return !ok || !time.Unix(st.Ctim.Unix()).Before(w.since)
-}
-
+// entry handles an entry of a directory. It waits while the queue is full.
 func (w *walk) entry(ctx context.Context, d pendingDir, e fs.DirEntry) error {
 	rel := filepath.Join(d.path, e.Name())
-	switch {
-	case e.IsDir() && !isInternal(rel):
-		w.push(pendingDir{path: rel, all: d.all})
-		return nil
-	case !e.Type().IsRegular():
-		return nil
-	}
 	path := filepath.ToSlash(rel)
-	if _, _, ok := w.s.cfg.ItemAt(path); !ok {
+	switch _, _, item := w.s.cfg.ItemAt(path); {
+	case e.IsDir() && !isInternal(rel):
+		w.push(pendingDir{path: rel, new: d.new})
+		return nil
+	case !d.new || !item || !e.Type().IsRegular():
 		return nil
 	}
-	w.count.seen++
-	if !d.all {
-		if info, err := e.Info(); err == nil && !w.isNew(info) {
-			return nil
-		}
-	}
-	now := time.Now()
-	w.files = append(w.files, pendingPath{path: path, last: now, first: now, found: true})
-	if len(w.files) == batchSize {
-		return w.examineFiles(ctx)
-	}
-	return nil
-}
-
-// examineFiles examines the files of the batch and publishes their Changes in one call. Files that fail go to the
-// queue, with the hints of the kernel. If the queue is full, examineFiles waits.
-func (w *walk) examineFiles(ctx context.Context) error {
-	all := w.files
-	w.files = w.files[:0]
-	if len(all) == 0 {
-		return nil
-	}
-	defer w.logProgress(int64(len(all)))
-	var (
-		g         errgroup.Group
-		mu        sync.Mutex
-		decisions []hint.Decision
-		examined  []pendingPath
-		failures  []pendingPath
-		last      error
-	)
-	g.SetLimit(parallel)
-	for _, p := range all {
-		g.Go(func() error {
-			d, s, err := w.s.examine(ctx, p)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case retry.IsPermanent(err):
-				w.s.log.Error("skip path: it cannot be published", "path", p.path, "err", err)
-			case err != nil:
-				failures, last = append(failures, p), err
-			case s.Present && p.last.Sub(s.Object.Modified) < w.s.cfg.quiet:
-				w.s.enqueue(p.path, false) // it may still be written
-			default:
-				decisions, examined = append(decisions, d), append(examined, p)
-			}
-			return nil
-		})
-	}
-	_ = g.Wait() // the errors are in failures
-	msgs := make([]schemas.Message, 0, len(decisions))
-	for _, d := range decisions {
-		if d.Change != nil {
-			msgs = append(msgs, schemas.Message{Topic: schemas.Changes, Body: d.Change})
-		}
-	}
-	if len(msgs) > 0 {
-		if err := w.s.out.Publish(ctx, msgs...); err != nil {
-			failures, last, decisions = append(failures, examined...), err, nil
-		}
-	}
-	for _, d := range decisions {
-		w.s.count(d.Row)
-	}
-	if len(failures) > 0 && ctx.Err() == nil {
-		w.s.log.Warn("retry paths: they cannot be published now",
-			"paths", len(failures), "first", failures[0].path, "err", last)
-	}
-	for _, p := range failures {
-		for !w.s.queue.offer(p, time.Now()) {
-			if err := retry.Sleep(ctx, w.s.cfg.quiet); err != nil {
-				return nil
-			}
-		}
-	}
-	return nil
-}
-
-func (w *walk) logProgress(examined int64) {
-	w.count.examined += examined
+	w.count.files++
 	if now := time.Now(); now.Sub(w.lastProgress) >= progressInterval {
 		w.lastProgress = now
 		w.s.log.Info("report walk progress", w.progressAttrs()...)
 	}
+	for !w.s.queue.offer(path, time.Now()) {
+		if err := retry.Sleep(ctx, w.s.cfg.quiet); err != nil {
+			return nil
+		}
+	}
+	return nil
 }

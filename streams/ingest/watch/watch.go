@@ -1,15 +1,14 @@
 // Package watch publishes Changes for the files that other programs write and delete in a directory tree. An inotify
 // event is only a hint: the Change describes the state that the store shows after a path has been quiet for a while.
 //
-// The tree is walked at the start, and again after the kernel has dropped events or too many paths have waited. Every
-// file that a walk finds is a hint too, and its Change has the same id as any other Change that reports the same
-// content. The first walk examines all files. A later walk examines only the files that have changed since a time at
-// which all earlier changes were published.
+// The tree is walked at the start, and again after the kernel has dropped events or too many paths have waited, to watch
+// its directories. Then the watch asks for a round of the sweep reconcile, which finds what no event reports: nobody
+// knows when a file came that was there before, and a tree may be back from a snapshot. Only the files of a directory
+// that was just created or moved in are published: that is their event.
 //
-// A walk cannot find deletes. The delete of a file is missed for good if it happens while the tree is not watched, if
-// its event was dropped, or if the whole directory was removed or moved away. If the root is missing or belongs to
-// another store, nothing is published; the tree is walked when the root is back. If the root cannot be examined,
-// watching continues. A file that is created and deleted within the quiet time is published as deleted, because it may
+// The delete of a file is missed if it happens while the tree is not watched, if its event was dropped, or if the whole
+// directory was removed or moved away; reconcile finds it. If the root is missing or belongs to another store, nothing
+// is published; the tree is walked when the root is back. If the root cannot be examined, watching continues. A file that is created and deleted within the quiet time is published as deleted, because it may
 // have replaced a known file; for an item that is not on record this has no effect.
 package watch
 
@@ -46,9 +45,8 @@ type Config struct {
 	// recheck is the interval of examining the root [30 s], whether it is watched or not. After dropped events, the next
 	// walk begins at the next examination.
 	recheck time.Duration
-	// margin is subtracted from the time up to which everything is published when a walk skips older files [1 min],
-	// because the clock of the file system may differ from that of the machine.
-	margin time.Duration
+	// Ask asks for a round of the sweep reconcile over the store.
+	Ask func(context.Context) error
 }
 
 // A Watch watches one directory tree.
@@ -66,14 +64,13 @@ type Watch struct {
 func New(
 	cfg Config, stores hint.Stores, out schemas.Publisher, count func(hint.Row), log *slog.Logger,
 ) (*Watch, error) {
-	if cfg.Root == "" || cfg.ItemAt == nil || stores == nil || out == nil || log == nil {
-		return nil, errors.New("watch: root, ItemAt, stores, publisher or log are missing")
+	if cfg.Root == "" || cfg.ItemAt == nil || cfg.Ask == nil || stores == nil || out == nil || log == nil {
+		return nil, errors.New("watch: root, ItemAt, Ask, stores, publisher or log are missing")
 	}
 	cfg.Settle = cmp.Or(cfg.Settle, time.Minute)
 	cfg.quiet = cmp.Or(cfg.quiet, time.Second)
 	cfg.Limit = cmp.Or(cfg.Limit, 100_000)
 	cfg.recheck = cmp.Or(cfg.recheck, 30*time.Second)
-	cfg.margin = cmp.Or(cfg.margin, time.Minute)
 	if count == nil {
 		count = func(hint.Row) {}
 	}
@@ -86,17 +83,13 @@ func New(
 func (w *Watch) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		var from coverage
 		for gctx.Err() == nil {
-			upTo, err := w.session(gctx, from)
-			if from = upTo; errors.Is(err, errMissed) {
+			err := w.session(gctx)
+			if errors.Is(err, errMissed) {
 				continue
 			}
-			if errors.Is(err, errGone) {
-				from = coverage{}
-			}
 			if err != nil && gctx.Err() == nil {
-				w.log.Warn("stop watching: deletes are missed until the root is back; then the tree is walked",
+				w.log.Warn("stop watching: changes are found when the root is back",
 					"root", w.cfg.Root, "err", err, "retry_after", w.cfg.recheck)
 			}
 			_ = retry.Sleep(gctx, w.cfg.recheck) // only ctx ends it early
@@ -113,7 +106,7 @@ func (w *Watch) enqueue(rel string, gone bool) {
 		return
 	}
 	if fits, first := w.queue.add(filepath.ToSlash(rel), time.Now(), gone); !fits && first {
-		w.log.Warn("drop path: too many paths wait; the tree is walked again, and deletes of dropped paths are missed",
+		w.log.Warn("drop path: too many paths wait; the sweep reconcile finds what changed",
 			"limit", w.cfg.Limit)
 	}
 }
@@ -141,8 +134,6 @@ func (w *Watch) publishDue(ctx context.Context) error {
 			g.Go(func() error {
 				if err := w.publishPath(ctx, p); err != nil {
 					w.handleFailure(ctx, p, err)
-				} else {
-					w.queue.done(p)
 				}
 				return nil
 			})
@@ -156,7 +147,6 @@ func (w *Watch) handleFailure(ctx context.Context, p pendingPath, err error) {
 	case ctx.Err() != nil:
 	case retry.IsPermanent(err):
 		w.log.Error("skip path: it cannot be published", "path", p.path, "err", err)
-		w.queue.done(p)
 	default:
 		if p.failures == 0 {
 			w.log.Warn("retry path: it cannot be published now", "path", p.path, "err", err)
@@ -167,30 +157,11 @@ func (w *Watch) handleFailure(ctx context.Context, p pendingPath, err error) {
 
 // publishPath examines a path and publishes its Change.
 func (w *Watch) publishPath(ctx context.Context, p pendingPath) error {
-	d, _, err := w.examine(ctx, p)
-	if err != nil {
-		return err
-	}
-	if d.Change != nil {
-		if err := w.out.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: d.Change}); err != nil {
-			return err
-		}
-	}
-	w.count(d.Row)
-	return nil
-}
-
-// examine queries the store for the item at a path and returns the decision and the observed state. Both are zero if
-// the path is not that of an item.
-func (w *Watch) examine(ctx context.Context, p pendingPath) (hint.Decision, hint.Observation, error) {
-	space, item, ok := w.cfg.ItemAt(p.path)
-	if !ok {
-		return hint.Decision{}, hint.Observation{}, nil
-	}
+	space, item, _ := w.cfg.ItemAt(p.path) // it has one, or it would not be in the queue
 	c := schemas.Copy{Account: w.cfg.Account, Store: w.cfg.Store, Space: space, Item: item}
 	s, err := w.observer.Observe(ctx, c)
 	if err != nil {
-		return hint.Decision{}, hint.Observation{}, err
+		return err
 	}
 	s.Received = p.last
 	h := hint.Hint{Kind: hint.Created, Vendor: "watch", Event: "written"}
@@ -200,7 +171,14 @@ func (w *Watch) examine(ctx context.Context, p pendingPath) (hint.Decision, hint
 	case p.found:
 		h.Event = "found"
 	}
-	return hint.Decide(c, h, s), s, nil
+	d := hint.Decide(c, h, s)
+	if d.Change != nil {
+		if err := w.out.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: d.Change}); err != nil {
+			return err
+		}
+	}
+	w.count(d.Row)
+	return nil
 }
 
 // backoff returns the wait after the given number of failures.

@@ -36,6 +36,8 @@ type tree struct {
 	changes []string
 	ids     map[string]int
 	fail    int // number of publications that fail
+	asked   int // rounds of reconcile
+	refused int // requests of rounds that fail
 	done    bool
 
 	forgetful bool // only count published messages, and do not record calls of the store
@@ -66,7 +68,7 @@ func newTree(t testing.TB) *tree {
 func (w *tree) begin(more func(*Config)) {
 	w.t.Helper()
 	cfg := Config{Account: "acme", Store: "1", Root: w.root, ItemAt: file.ItemAt, quiet: 30 * time.Millisecond,
-		recheck: 50 * time.Millisecond}
+		recheck: 50 * time.Millisecond, Ask: w.ask}
 	if more != nil {
 		more(&cfg)
 	}
@@ -113,6 +115,22 @@ func (w *tree) Write(p []byte) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.logs.Write(p)
+}
+
+func (w *tree) ask(context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.refused--; w.refused >= 0 {
+		return errors.New("no leader")
+	}
+	w.asked++
+	return nil
+}
+
+// awaitAsks waits until n rounds of reconcile were asked for.
+func (w *tree) awaitAsks(n int) {
+	w.t.Helper()
+	w.until(fmt.Sprint("asks ", n), func() bool { return w.asked >= n })
 }
 
 func (w *tree) Publish(_ context.Context, msgs ...schemas.Message) error {
@@ -214,8 +232,8 @@ func TestWatch(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/old", "12345")
 	w.run()
-	w.awaitChanges("ADD photos/old 5") // which was there before
-	w.write("photos/a", "1")           // in a directory that was there
+	w.awaitAsks(1)           // for what was there before
+	w.write("photos/a", "1") // in a directory that was there
 	w.awaitChanges("ADD photos/a 1")
 	w.write("photos/2026/05/b c", "12") // with directories that are new, and a new space
 	w.write("maps/m", "123")
@@ -257,14 +275,14 @@ func TestWatchLosesItsRoot(t *testing.T) {
 	w := newTree(t)
 	w.write("photos/a", "1")
 	w.run()
-	w.awaitChanges("ADD photos/a 1")
+	w.awaitAsks(1)
 	w.do(os.Rename(w.root, w.root+".away"))
 	w.awaitLog("stop watching")
 	w.do(os.Mkdir(w.root, 0o755)) // a mount point without its disk
 	w.awaitLog("stop watching")
 	w.do(errors.Join(os.Remove(w.root), os.Rename(w.root+".away", w.root)))
 	w.awaitLog(`msg="finish walk"`)
-	w.until("reports all again", func() bool { return w.count["photos/a"] == 2 })
+	w.awaitAsks(2) // nobody knows which tree is back
 	w.write("photos/b", "12")
 	w.awaitChanges("ADD photos/b 2")
 }
@@ -305,7 +323,6 @@ func TestWatchFaults(t *testing.T) {
 func TestWatchSaysWhatItMisses(t *testing.T) {
 	w := newTree(t)
 	s := &session{Watch: w.watch}
-	s.mark = new(mark)
 	w.do(s.event(event{watch: -1, mask: unix.IN_Q_OVERFLOW}))
 	w.awaitLog("the kernel dropped events")
 	w.watch.queue.limit = 1

@@ -37,6 +37,9 @@ import (
 // Name is the name of the sweep.
 const Name = "reconcile"
 
+// Requests is the name of the checkpoints, one of a store, that request rounds beside the schedule.
+const Requests = Name + ".requests"
+
 // agent is the agent of Changes by the sweep.
 const agent = "sweeper"
 
@@ -76,6 +79,8 @@ type Config struct {
 	// Large is the smallest size in bytes of items of class large; 0 means that none are.
 	Large int64
 	Page  int // listed items in memory at once [DefaultPage]
+	// Request is the id of the newest request of a round over the store; "" if there is none.
+	Request string
 	// Items reports whether an item is compared; nil: all are.
 	Items func(item string) bool
 }
@@ -129,9 +134,12 @@ type cursor struct {
 	Listing string `json:"listing,omitempty"` // the id of the listing
 	Missing hashes `json:"missing,omitempty"`
 	// Full is the last item that Missing has room for: the next round remembers those after it.
-	Full    string `json:"full,omitempty"`
-	Live    int64  `json:"live"` // copies on record so far
-	Lacking int64  `json:"lacking"`
+	Full string `json:"full,omitempty"`
+	// Request is the newest request when the round began. Requested: it was new then.
+	Request   string `json:"request,omitempty"`
+	Requested bool   `json:"requested,omitempty"`
+	Live      int64  `json:"live"` // copies on record so far
+	Lacking   int64  `json:"lacking"`
 }
 
 // hashes are hashes of items, of 8 bytes each.
@@ -164,6 +172,31 @@ func decode(state []byte) (c cursor, err error) {
 	return c, nil
 }
 
+// Request returns a message that requests a round over each space of a store, which begins after the request.
+func Request(account, store string) schemas.Message {
+	id := schemas.NewID()
+	return schemas.Message{Topic: schemas.Checkpoints, Body: &pb.Checkpoint{Id: id, Sweep: Requests,
+		Split: schemas.Key(account, store), Round: id, Time: timestamppb.Now()}}
+}
+
+// IsRequested reports whether a round is to begin, or goes on, because of a request. last is the newest checkpoint.
+func IsRequested(last *pb.Checkpoint, request string) bool {
+	c, err := decode(last.GetCursor())
+	return err == nil && (c.Request != request || last.GetFinished() == nil && c.Requested)
+}
+
+// Skipped returns what the round after one that was skipped gets: what that got, and that its request is done.
+func Skipped(last *pb.Checkpoint) []byte {
+	at, err := decode(last.GetCursor())
+	before, e := decode(last.GetPrevious())
+	before.Request = at.Request
+	next, e2 := json.Marshal(before)
+	if errors.Join(err, e, e2) != nil {
+		return last.GetPrevious()
+	}
+	return next
+}
+
 // page compares a part of the space.
 func (r *reconciler) page(ctx context.Context, round sweep.Round, state []byte) (page sweep.Page, err error) {
 	at, err := decode(state)
@@ -179,6 +212,9 @@ func (r *reconciler) page(ctx context.Context, round sweep.Round, state []byte) 
 	before, err := decode(round.Previous)
 	if err != nil {
 		return page, err
+	}
+	if state == nil {
+		at.Request, at.Requested = r.Request, r.Request != before.Request
 	}
 	p := &part{reconciler: r, round: round, cursor: at, before: before.Missing.set(), from: before.Full,
 		counts: map[string]int64{}}

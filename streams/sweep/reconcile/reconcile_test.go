@@ -686,3 +686,38 @@ func TestItemsThatAreExcluded(t *testing.T) {
 		w.expects()
 	})
 }
+
+// A request is answered by a round that begins after it: while the newest round began before it, another one is due, and
+// a round that a request began goes on whatever the schedule says. A round by the schedule answers it, too.
+func TestRequestedRounds(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		w.fill(5) // two pages
+		requested := func(finished bool, request string, want bool) {
+			t.Helper()
+			last := &pb.Checkpoint{Cursor: w.previous}
+			if finished {
+				last.Finished = timestamppb.Now()
+			}
+			if got := IsRequested(last, request); got != want {
+				t.Errorf("request %q, finished %v: got %v, cursor %s", request, finished, got, w.previous)
+			}
+		}
+		if IsRequested(nil, "") || !IsRequested(nil, "one") {
+			t.Error("without a round, a request and nothing else makes one due")
+		}
+		w.expects()
+		requested(true, "", false)
+		requested(true, "one", true)
+		w.config.Request = "one"
+		w.expects()
+		requested(true, "one", false)
+		requested(false, "one", true)
+		requested(true, "two", true)
+		w.expects() // by the schedule
+		requested(false, "one", false)
+		next := Skipped(&pb.Checkpoint{Cursor: []byte(`{"request":"two","after":"x"}`), Previous: w.previous})
+		if IsRequested(&pb.Checkpoint{Cursor: next, Finished: timestamppb.Now()}, "two") {
+			t.Errorf("a skipped round begins again: %s", next)
+		}
+	})
+}
