@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/schedule"
 )
 
 // everyRole are the roles that handle what a sweep finds.
@@ -248,4 +249,26 @@ func TestDuplicationSweep(t *testing.T) {
 		Id: schemas.NewID(), Account: "acme", Base: 1,
 		Document: `{"defaultPolicies":[{"srcStoreId":"2","destStoreId":"1"}]}`, By: "ann", Time: timestamppb.Now()}}))
 	x.holds("1", map[string]string{"unseen": "unseen"})
+}
+
+// The file that was there before its watch began is found by the round that the watch asks for, although the schedule
+// has none, and is copied.
+func TestRoundOfAWatch(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	s.cfg.Reconcile.Settle = 10 * time.Millisecond
+	s.cfg.Sweep.Reconcile, s.cfg.Sweep.Duplication = schedule.Schedule{}, schedule.Schedule{}
+	st := &s.cfg.Accounts[0].Stores[0]
+	st.Watch, st.ExternalWrites, st.Corrections = true, "expected", "auto"
+	s.hasSpace(0)
+	s.write("1", "photos/before", "was there")
+	x := s.archive(append(slices.Clone(everyRole), schemas.RoleIngester, schemas.RoleSweeper)...)
+	x.holds("2", map[string]string{"before": "was there"})
+	x.idle()
+	records, err := read.Records(t.Context(), x.app.db,
+		[]schemas.Copy{{Account: "acme", Store: "1", Space: "photos", Item: "before"}})
+	x.must(err)
+	if m := records[0].GetManifest(); m.GetOrigin() != pb.Origin_ORIGIN_SWEEP && m.GetOrigin() != pb.Origin_ORIGIN_FIXITY {
+		t.Errorf("got %v", m)
+	}
 }
