@@ -67,7 +67,7 @@ func withoutProperties(r *pb.Record) *pb.Record {
 		return nil
 	}
 	return &pb.Record{
-		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(),
+		State: r.GetState(), Digests: r.GetDigests(), Provenance: r.GetProvenance(), Claims: r.GetClaims(),
 		Size: r.GetSize(), SizeUnknown: r.GetSizeUnknown(), Version: r.GetVersion(), Etag: r.GetEtag(),
 		Time: r.GetTime(), ChangeId: r.GetChangeId(),
 		SourceTime: r.GetSourceTime(), SourceVersion: r.GetSourceVersion(), Origin: r.GetOrigin(),

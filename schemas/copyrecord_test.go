@@ -15,7 +15,7 @@ func TestWithoutProperties(t *testing.T) {
 		at := func(s int64) *timestamppb.Timestamp { return &timestamppb.Timestamp{Seconds: s} }
 		r := &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Size: 1, Version: "v", MediaType: "a",
 			Properties: map[string]string{"by": "me"},
-			Time:       at(1), Reported: at(2), SourceEffective: at(3), SourceTime: at(4)}
+			Claims:     map[string]string{"md5": "00"}, Time: at(1), Reported: at(2), SourceEffective: at(3), SourceTime: at(4)}
 		return &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
 	}
 	hash := schemas.PropertiesHash("a", map[string]string{"BY": "me"}) // the case of names does not count
@@ -43,6 +43,9 @@ func TestWithoutProperties(t *testing.T) {
 			for _, m := range []*pb.Record{got.GetManifest(), got.GetAudit()} {
 				if m != nil && (m.GetReported().GetSeconds() != 2 || m.GetSourceEffective().GetSeconds() != 3) {
 					t.Errorf("lost a time: %v", m)
+				}
+				if m != nil && m.GetClaims()["md5"] != "00" {
+					t.Errorf("lost the claims: %v", m)
 				}
 				if m.GetMediaType() != "" || m.GetProperties() != nil || m.GetPropertiesOf() != nil {
 					t.Errorf("got %v", m)

@@ -39,7 +39,12 @@ func NewID() string {
 // The content is its version; without one, its digests; with neither, the ETag and the size of the content that is
 // written. What an op sets are the media type and the properties of an item or a space, and the ACL of a space.
 // Properties that come with a content do not count: a Change that is rebuilt from a listing does not have them.
+//
+// A Change that completes another one is a report of that one, and has its id.
 func ChangeID(c *pb.Change) string {
+	if id := completed(c); id != "" {
+		return id
+	}
 	op := c.GetOp()
 	if op == pb.Op_OP_UPDATE || op == pb.Op_OP_COPY {
 		op = pb.Op_OP_ADD
@@ -77,6 +82,25 @@ func RestoreID(c *pb.DuplicationCommand) string {
 	return ID("restore", c.GetCause(), c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem())
 }
 
-// Completes is a key in the evidence of a Change by a checker or a copier. It marks a Change that only adds digests to a
-// content that was reported without any. The value is the id of the Change that reported the content.
+// Completes is a key in the evidence of a Change by a checker or a copier. It marks a completion: a Change that only adds
+// computed digests to a content that was reported without any. The value is the id of the Change that reported the
+// content, and the completion has that id, too.
 const Completes = "completes"
+
+// IsCompletion reports whether c, whose id is set, is a completion.
+func IsCompletion(c *pb.Change) bool {
+	return c.GetId() != "" && c.GetEvidence()[Completes] == c.GetId()
+}
+
+// completed returns the id of the Change that c completes; empty if it completes none. Claims complete nothing.
+func completed(c *pb.Change) string {
+	id := c.GetEvidence()[Completes]
+	if len(id) != 32 || !isHex([]byte(id)) || c.GetProvenance() != pb.Provenance_PROVENANCE_VERIFIED {
+		return ""
+	}
+	switch c.GetOp() {
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
+		return id
+	}
+	return ""
+}

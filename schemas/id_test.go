@@ -3,9 +3,11 @@ package schemas_test
 import (
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	"pgregory.net/rapid"
 
@@ -164,5 +166,56 @@ func TestItemKeyIgnoresTheStore(t *testing.T) {
 	b.Store, b.Digests = "2", maps.Clone(a.Digests)
 	if e.Key(a) != e.Key(b) || schemas.ChangeID(a) == schemas.ChangeID(b) {
 		t.Errorf("keys %s and %s, ids %s and %s", e.Key(a), e.Key(b), schemas.ChangeID(a), schemas.ChangeID(b))
+	}
+}
+
+// A completion has the id of the Change that it completes, in both encodings. Only a verified report of a content
+// completes another one.
+func TestCompletionID(t *testing.T) {
+	id := schemas.ID("completed")
+	for name, tt := range map[string]struct {
+		edit func(*pb.Change)
+		want bool
+	}{
+		"add":         {func(*pb.Change) {}, true},
+		"update":      {func(c *pb.Change) { c.Op = pb.Op_OP_UPDATE }, true},
+		"copy":        {func(c *pb.Change) { c.Op = pb.Op_OP_COPY }, true},
+		"delete":      {func(c *pb.Change) { c.Op = pb.Op_OP_DELETE }, false},
+		"properties":  {func(c *pb.Change) { c.Op = pb.Op_OP_SET_PROPERTIES }, false},
+		"claimed":     {func(c *pb.Change) { c.Provenance = pb.Provenance_PROVENANCE_CLAIMED }, false},
+		"unspecified": {func(c *pb.Change) { c.Provenance = pb.Provenance_PROVENANCE_UNSPECIFIED }, false},
+		"no evidence": {func(c *pb.Change) { c.Evidence = nil }, false},
+		"upper case":  {func(c *pb.Change) { c.Evidence[schemas.Completes] = strings.ToUpper(id) }, false},
+		"too short":   {func(c *pb.Change) { c.Evidence[schemas.Completes] = id[1:] }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := &pb.Change{
+				Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: "a", Size: 3,
+				Time:       timestamppb.New(time.UnixMilli(1777863721987)),
+				Provenance: pb.Provenance_PROVENANCE_VERIFIED, Digests: map[string]string{"blake3": "00ff"},
+				Evidence: map[string]string{schemas.Completes: id},
+			}
+			if tt.edit(c); schemas.IsCompletion(c) {
+				t.Error("a completion without an id")
+			}
+			inJSON, err := protojson.Marshal(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			binary, err := c.MarshalVT()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for content, value := range map[string][]byte{schemas.ContentJSON: inJSON, schemas.ContentProtobuf: binary} {
+				body, err := schemas.Decode(schemas.Changes, contentType(content), value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := body.(*pb.Change)
+				if (got.GetId() == id) != tt.want || schemas.IsCompletion(got) != tt.want {
+					t.Errorf("%s: id %s, completion %t, want %t", content, got.GetId(), schemas.IsCompletion(got), tt.want)
+				}
+			}
+		})
 	}
 }

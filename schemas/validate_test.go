@@ -77,6 +77,7 @@ func TestValidateChange(t *testing.T) {
 		"MD5":                        {digest("MD5", strings.Repeat("0", 32)), "digests.MD5"},
 		"Blake3":                     {digest("Blake3", "00ff"), "digests.Blake3"},
 		"sha384 short":               {digest("sha384", "00ff"), "digests.sha384"},
+		"algorithm with a mark":      {digest("blake3?", "00ff"), "digests"},
 		"algorithm without a name":   {digest("", "00"), "digests"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,7 +26,7 @@ func Plan(rules policy.Rules, c *pb.Change) []*pb.DuplicationCommand {
 	}
 	// The report that it completes is planned. A second command would be needless, and that of a check overwrites nothing:
 	// it could run first, and find that the copy differs.
-	if c.GetEvidence()[schemas.Completes] != "" {
+	if schemas.IsCompletion(c) {
 		return nil
 	}
 	var commands []*pb.DuplicationCommand

@@ -47,8 +47,12 @@ func TestPlan(t *testing.T) {
 	origin := func(store string, o pb.Origin, approved string) func(*pb.Change) {
 		return func(c *pb.Change) { c.Store, c.Origin, c.Approved = store, o, approved }
 	}
-	completes := func(c *pb.Change) {
-		c.Origin, c.Evidence = pb.Origin_ORIGIN_FIXITY, map[string]string{"row": "9", schemas.Completes: "c1"}
+	id := schemas.ID("completed")
+	completes := func(id string) func(*pb.Change) {
+		return func(c *pb.Change) {
+			c.Origin, c.Evidence = pb.Origin_ORIGIN_FIXITY, map[string]string{"row": "9", schemas.Completes: id}
+			c.Provenance = pb.Provenance_PROVENANCE_VERIFIED
+		}
 	}
 	tests := map[string]struct {
 		rules    policy.Rules
@@ -85,8 +89,9 @@ func TestPlan(t *testing.T) {
 		"sweep, chain, approved": {chain, change(origin("2", pb.Origin_ORIGIN_SWEEP, "me")), []string{"3"},
 			false},
 		"fixity":                           {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
-		"fixity, completes":                {both, change(completes), nil, false},
-		"fixity, completes, chain's start": {chain, change(completes), nil, false},
+		"fixity, completes":                {both, change(completes(id)), nil, false},
+		"fixity, completes, chain's start": {chain, change(completes(id)), nil, false},
+		"fixity, completes no id":          {both, change(completes("c1")), []string{"2", "3"}, true},
 		"fixity, approved":                 {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
 		"fixity, approved by force": {both, change(func(c *pb.Change) {
 			origin("1", pb.Origin_ORIGIN_FIXITY, "me")(c)

@@ -282,8 +282,10 @@ type Record struct {
 	Reported *timestamppb.Timestamp `protobuf:"bytes,17,opt,name=reported,proto3" json:"reported,omitempty"`
 	// The time that orders the source content, if it is earlier than source_time.
 	SourceEffective *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=source_effective,json=sourceEffective,proto3" json:"source_effective,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Claimed digests of this content that its verified digests contradict. Algorithm to lower-case hex.
+	Claims        map[string]string `protobuf:"bytes,19,rep,name=claims,proto3" json:"claims,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Record) Reset() {
@@ -438,6 +440,13 @@ func (x *Record) GetReported() *timestamppb.Timestamp {
 func (x *Record) GetSourceEffective() *timestamppb.Timestamp {
 	if x != nil {
 		return x.SourceEffective
+	}
+	return nil
+}
+
+func (x *Record) GetClaims() map[string]string {
+	if x != nil {
+		return x.Claims
 	}
 	return nil
 }
@@ -660,7 +669,7 @@ var File_millrace_v1_common_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_common_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb8\a\n" +
+	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\b\n" +
 	"\x06Record\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.millrace.v1.RecordStateR\x05state\x12:\n" +
 	"\adigests\x18\x02 \x03(\v2 .millrace.v1.Record.DigestsEntryR\adigests\x127\n" +
@@ -686,11 +695,15 @@ const file_millrace_v1_common_proto_rawDesc = "" +
 	"\x12properties_claimed\x18\x0f \x01(\bR\x11propertiesClaimed\x129\n" +
 	"\rproperties_of\x18\x10 \x01(\v2\x14.millrace.v1.ContentR\fpropertiesOf\x126\n" +
 	"\breported\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\breported\x12E\n" +
-	"\x10source_effective\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x0fsourceEffective\x1a:\n" +
+	"\x10source_effective\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x0fsourceEffective\x127\n" +
+	"\x06claims\x18\x13 \x03(\v2\x1f.millrace.v1.Record.ClaimsEntryR\x06claims\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
 	"\x0fPropertiesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
+	"\vClaimsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9c\x01\n" +
 	"\aContent\x12\x18\n" +
@@ -750,7 +763,7 @@ func file_millrace_v1_common_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_common_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_millrace_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_millrace_v1_common_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_millrace_v1_common_proto_goTypes = []any{
 	(Provenance)(0),               // 0: millrace.v1.Provenance
 	(RecordState)(0),              // 1: millrace.v1.RecordState
@@ -762,31 +775,33 @@ var file_millrace_v1_common_proto_goTypes = []any{
 	(*Identity)(nil),              // 7: millrace.v1.Identity
 	nil,                           // 8: millrace.v1.Record.DigestsEntry
 	nil,                           // 9: millrace.v1.Record.PropertiesEntry
-	nil,                           // 10: millrace.v1.Content.DigestsEntry
-	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	nil,                           // 10: millrace.v1.Record.ClaimsEntry
+	nil,                           // 11: millrace.v1.Content.DigestsEntry
+	(*timestamppb.Timestamp)(nil), // 12: google.protobuf.Timestamp
 }
 var file_millrace_v1_common_proto_depIdxs = []int32{
 	1,  // 0: millrace.v1.Record.state:type_name -> millrace.v1.RecordState
 	8,  // 1: millrace.v1.Record.digests:type_name -> millrace.v1.Record.DigestsEntry
 	0,  // 2: millrace.v1.Record.provenance:type_name -> millrace.v1.Provenance
-	11, // 3: millrace.v1.Record.time:type_name -> google.protobuf.Timestamp
-	11, // 4: millrace.v1.Record.source_time:type_name -> google.protobuf.Timestamp
+	12, // 3: millrace.v1.Record.time:type_name -> google.protobuf.Timestamp
+	12, // 4: millrace.v1.Record.source_time:type_name -> google.protobuf.Timestamp
 	9,  // 5: millrace.v1.Record.properties:type_name -> millrace.v1.Record.PropertiesEntry
 	2,  // 6: millrace.v1.Record.origin:type_name -> millrace.v1.Origin
 	5,  // 7: millrace.v1.Record.properties_of:type_name -> millrace.v1.Content
-	11, // 8: millrace.v1.Record.reported:type_name -> google.protobuf.Timestamp
-	11, // 9: millrace.v1.Record.source_effective:type_name -> google.protobuf.Timestamp
-	10, // 10: millrace.v1.Content.digests:type_name -> millrace.v1.Content.DigestsEntry
-	4,  // 11: millrace.v1.CopyRecord.manifest:type_name -> millrace.v1.Record
-	4,  // 12: millrace.v1.CopyRecord.audit:type_name -> millrace.v1.Record
-	11, // 13: millrace.v1.CopyRecord.last_pass:type_name -> google.protobuf.Timestamp
-	11, // 14: millrace.v1.CopyRecord.last_attempt:type_name -> google.protobuf.Timestamp
-	11, // 15: millrace.v1.Identity.modified:type_name -> google.protobuf.Timestamp
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	12, // 8: millrace.v1.Record.reported:type_name -> google.protobuf.Timestamp
+	12, // 9: millrace.v1.Record.source_effective:type_name -> google.protobuf.Timestamp
+	10, // 10: millrace.v1.Record.claims:type_name -> millrace.v1.Record.ClaimsEntry
+	11, // 11: millrace.v1.Content.digests:type_name -> millrace.v1.Content.DigestsEntry
+	4,  // 12: millrace.v1.CopyRecord.manifest:type_name -> millrace.v1.Record
+	4,  // 13: millrace.v1.CopyRecord.audit:type_name -> millrace.v1.Record
+	12, // 14: millrace.v1.CopyRecord.last_pass:type_name -> google.protobuf.Timestamp
+	12, // 15: millrace.v1.CopyRecord.last_attempt:type_name -> google.protobuf.Timestamp
+	12, // 16: millrace.v1.Identity.modified:type_name -> google.protobuf.Timestamp
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_common_proto_init() }
@@ -800,7 +815,7 @@ func file_millrace_v1_common_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_common_proto_rawDesc), len(file_millrace_v1_common_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   7,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
