@@ -58,8 +58,12 @@ func dateText(t *timestamppb.Timestamp) string {
 }
 
 // richness ranks the reports of one change by their digests: verified before claimed, then more before fewer, then
-// reports of a client or a notification before those of a check or a sweep.
+// reports of a client or a notification before those of a check or a sweep. Completions are ranked alike, between
+// claimed and verified reports: of two, the view takes the first.
 func richness(c *pb.Change) uint16 {
+	if schemas.IsCompletion(c) {
+		return 1 << 8
+	}
 	n := uint16(min(len(c.GetDigests()), 127)) << 1
 	if c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED {
 		n |= 1 << 8

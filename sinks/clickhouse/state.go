@@ -89,6 +89,7 @@ type stateRow struct {
 	*schemas.Delivery
 	copy       schemas.Copy
 	content    *pb.Change
+	digests    *pb.Change
 	deleted    *pb.Change
 	properties *pb.Change
 	acl        *pb.Change
@@ -151,12 +152,16 @@ func (r *stateRow) fromChange(m *pb.Change) bool {
 	r.copy = schemas.CopyOf(m)
 	switch m.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
-		r.content = m
+		r.digests = m
 		// A program that has verified the digests has written or read the object, so an empty map means no properties.
 		knows := len(m.GetProperties()) > 0 || m.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
 		if knows && !m.GetPropertiesUnknown() {
 			r.properties = m
 		}
+		if schemas.IsCompletion(m) {
+			return true
+		}
+		r.content = m
 		if len(m.GetAcl()) > 0 {
 			r.acl = m
 		}

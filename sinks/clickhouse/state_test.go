@@ -2,6 +2,7 @@ package clickhouse_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -32,8 +33,8 @@ type step struct {
 }
 
 func stepKinds() []string {
-	return []string{"add", "claimed", "reported again", "correction", "unsized", "lost", "delete", "properties", "typed",
-		"pass", "fail", "unknown"}
+	return []string{"add", "claimed", "reported again", "correction", "bare", "completed", "completed otherwise", "unsized",
+		"lost", "delete", "properties", "typed", "pass", "fail", "unknown"}
 }
 
 // drawHistory draws changes and checks of one copy. Times collide often.
@@ -59,6 +60,14 @@ func history(item string, steps []step) []historyRecord {
 				map[string]string{"md5": c.Digests["md5"]}
 		case "correction":
 			c.Origin = pb.Origin_ORIGIN_FIXITY
+		case "bare":
+			c.Digests, c.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+		case "completed", "completed otherwise": // the first content
+			c = clickhousetest.Complete(all[0].body, s.kind)
+			if c == nil { // the first record is a check
+				c = clickhousetest.Change(item, s.time)
+			}
+			all[i].body = c
 		case "unsized":
 			c.Size, c.SizeUnknown = 0, true
 		case "lost": // the store has lost the properties
@@ -106,7 +115,7 @@ func model(history []historyRecord) *pb.CopyRecord {
 		}
 		return best, at
 	}
-	written, writtenAt := newest(func(c *pb.Change) bool { return c.GetOp() == pb.Op_OP_ADD })
+	written, writtenAt := newest(func(c *pb.Change) bool { return c.GetOp() == pb.Op_OP_ADD && !schemas.IsCompletion(c) })
 	gone, goneAt := newest(func(c *pb.Change) bool { return c.GetOp() == pb.Op_OP_DELETE })
 	typed, typedAt := newest(func(c *pb.Change) bool {
 		return c.GetOp() == pb.Op_OP_SET_PROPERTIES ||
@@ -151,10 +160,10 @@ func model(history []historyRecord) *pb.CopyRecord {
 	}
 	m.Provenance = pb.Provenance_PROVENANCE_UNSPECIFIED
 	if written != nil {
-		m.Digests, m.Provenance = digestsOf(history, written.GetId())
+		m.Digests, m.Provenance, m.Claims = digestsOf(history, written.GetId())
 	}
 	r.Manifest = m
-	if pass != nil {
+	if pass != nil && m.Provenance == pb.Provenance_PROVENANCE_VERIFIED {
 		for alg, d := range m.Digests {
 			if pass.GetContent().GetDigests()[alg] == d {
 				r.LastPass = clickhousetest.Millis(pass.GetStarted())
@@ -175,52 +184,58 @@ func withoutPropertiesOf(r *pb.CopyRecord) *pb.CopyRecord {
 	return r
 }
 
-// digestsOf merges the digests of all reports of one change; verified before claimed. It leaves out an algorithm if
-// its newest digest belongs to another content of the same millisecond.
-func digestsOf(history []historyRecord, id string) (map[string]string, pb.Provenance) {
+// digestsOf merges the digests of all reports of one change: the verified ones, and the claims that they contradict; if
+// there are none, the claimed ones. It leaves out an algorithm if its newest digest belongs to another content of the
+// same millisecond. Completions are older than reports, and the first of them is the newest.
+func digestsOf(history []historyRecord, id string) (digests map[string]string, p pb.Provenance, claims map[string]string) {
 	type holder struct {
 		c  *pb.Change
 		at int64
 	}
-	verifiedRank := func(c *pb.Change) int {
-		n := 0
-		if c.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED {
-			n = 2
+	rank := func(c *pb.Change) int {
+		switch {
+		case schemas.IsCompletion(c):
+			return 0
+		case c.GetOrigin() == pb.Origin_ORIGIN_FIXITY:
+			return 1
 		}
-		if c.GetOrigin() != pb.Origin_ORIGIN_FIXITY {
-			n++
-		}
-		return n
-	}
-	newest := map[string]holder{}
-	for _, h := range history {
-		c, ok := h.body.(*pb.Change)
-		if !ok || c.GetOp() != pb.Op_OP_ADD {
-			continue
-		}
-		for alg := range c.GetDigests() {
-			b, ok := newest[alg]
-			if !ok || later(c.GetTime(), verifiedRank(c), h.offset, b.c.GetTime(), verifiedRank(b.c), b.at) {
-				newest[alg] = holder{c, h.offset}
-			}
-		}
+		return 2
 	}
 	sets := map[pb.Provenance]map[string]string{}
-	for alg, h := range newest {
-		if h.c.GetId() == id {
-			p := h.c.GetProvenance()
-			if sets[p] == nil {
-				sets[p] = map[string]string{}
-			}
-			sets[p][alg] = h.c.GetDigests()[alg]
-		}
-	}
 	for _, p := range []pb.Provenance{pb.Provenance_PROVENANCE_VERIFIED, pb.Provenance_PROVENANCE_CLAIMED} {
-		if sets[p] != nil {
-			return sets[p], p
+		newest := map[string]holder{}
+		for _, h := range history {
+			c, ok := h.body.(*pb.Change)
+			if !ok || c.GetOp() != pb.Op_OP_ADD || c.GetProvenance() != p {
+				continue
+			}
+			at := h.offset
+			if schemas.IsCompletion(c) {
+				at = -at
+			}
+			for alg := range c.GetDigests() {
+				b, ok := newest[alg]
+				if !ok || later(c.GetTime(), rank(c), at, b.c.GetTime(), rank(b.c), b.at) {
+					newest[alg] = holder{c, at}
+				}
+			}
+		}
+		sets[p] = map[string]string{}
+		for alg, h := range newest {
+			if h.c.GetId() == id {
+				sets[p][alg] = h.c.GetDigests()[alg]
+			}
 		}
 	}
-	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+	verified, claimed := sets[pb.Provenance_PROVENANCE_VERIFIED], sets[pb.Provenance_PROVENANCE_CLAIMED]
+	switch {
+	case len(verified) > 0:
+		maps.DeleteFunc(claimed, func(alg, d string) bool { return verified[alg] == "" || verified[alg] == d })
+		return verified, pb.Provenance_PROVENANCE_VERIFIED, claimed
+	case len(claimed) > 0:
+		return claimed, pb.Provenance_PROVENANCE_CLAIMED, nil
+	}
+	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED, nil
 }
 
 func later(t1 *timestamppb.Timestamp, rank1 int, off1 int64, t2 *timestamppb.Timestamp, rank2 int, off2 int64) bool {
@@ -392,7 +407,7 @@ func TestManifestView(t *testing.T) {
 	got := clickhousetest.Value(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
 	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,` +
 		`"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
-		`"},"verified":1,"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},` +
+		`"},"verified":1,"claims":{},"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},` +
 		`"acl":{},"time":"2026-03-04 05:06:07.891",` +
 		`"change":"` + c.Id + `","origin":"client","user":"ann","source_time":null,"source_version":"",` +
 		`"last_attempt":"2026-03-04 06:06:07.891",` +

@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // stateColumns are the columns of copy_state. A group that a row does not set is all zero, including its version,
@@ -109,7 +110,8 @@ func changeID(sets func(stateRow) bool) column[stateRow] {
 		func(r stateRow) [16]byte { return valueIf(sets(r), r.change) })
 }
 
-// stateDigests holds the digests of a change of the content, each with its version.
+// stateDigests holds the digests of a change of the content, each with its version. Claimed ones have keys of their own:
+// claimed and verified digests do not replace each other.
 func stateDigests() column[stateRow] {
 	return column[stateRow]{"digests", "SimpleAggregateFunction(maxMap, Map(String, String))", func() appender[stateRow] {
 		c := newStringMap()
@@ -117,15 +119,19 @@ func stateDigests() column[stateRow] {
 		c.Values = values
 		var b []byte
 		return appender[stateRow]{c, func(r stateRow) error {
-			set := r.content.GetDigests()
+			set, mark := r.digests.GetDigests(), version.ClaimMark
 			c.keys = sortedKeys(c.keys, set)
-			verified := r.content.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
+			verified := r.digests.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED
+			if verified {
+				mark = ""
+			}
+			completion := schemas.IsCompletion(r.digests)
 			for _, k := range c.keys {
 				var err error
-				if b, err = appendHex(r.at.Digest(b[:0], verified, r.change), set[k]); err != nil {
+				if b, err = appendHex(r.at.Digest(b[:0], verified, completion, r.change), set[k]); err != nil {
 					return fmt.Errorf("%s: %w", k, err)
 				}
-				c.Keys.Append(k)
+				c.Keys.Append(k + mark)
 				values.AppendBytes(b)
 			}
 			c.Offsets.Append(uint64(c.Keys.Rows()))

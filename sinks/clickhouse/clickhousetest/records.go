@@ -62,6 +62,20 @@ func Deliver(topic schemas.Topic, from int64, bodies ...schemas.Body) []*schemas
 	return batch
 }
 
+// Complete returns the completion of a Change with the digests of the word of; nil if b is no Change.
+func Complete(b schemas.Body, of string) *pb.Change {
+	c, ok := b.(*pb.Change)
+	if !ok {
+		return nil
+	}
+	c = proto.CloneOf(c)
+	c.Op, c.Digests = pb.Op_OP_ADD, map[string]string{"md5": schemas.ID(of), "sha256": schemas.ID(of) + schemas.ID(of)}
+	c.Provenance, c.Origin, c.User, c.Agent = pb.Provenance_PROVENANCE_VERIFIED, pb.Origin_ORIGIN_FIXITY, "", "checker"
+	c.Evidence = map[string]string{schemas.Completes: c.GetId()}
+	c.Id = schemas.ChangeID(c)
+	return c
+}
+
 // Count returns the number of rows of a table or a query.
 func Count(t testing.TB, db *clickhouse.DB, from string) string {
 	t.Helper()

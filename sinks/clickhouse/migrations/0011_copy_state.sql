@@ -1,7 +1,8 @@
 -- The state of every copy, merged out of what each record knows, in any order and any number of
 -- times. Each group carries its version (ver): the time that orders it, then Kafka order, as one wide integer;
 -- the greatest stays. ns is the time from the millisecond of that to the reported time, in nanoseconds; source_time and
--- source_ns likewise. Values of digests are: the version of the record, big-endian; its change; the digest.
+-- source_ns likewise. Values of digests are: the version of the record, big-endian; its change; the digest. Keys of
+-- claimed digests end with a question mark.
 -- Copies are looked up one by one, anywhere: a granule is few rows, its columns lie side by side in one file
 -- and each is a block that is unpacked in no time (with wide parts and blocks of 64 KiB that takes ten times as long).
 --

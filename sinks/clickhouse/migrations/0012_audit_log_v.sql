@@ -1,5 +1,5 @@
 -- One row a change, made of all its reports. Who did it, why and where it stands in Kafka are of the client's report,
--- or if there is none of the first; digests are of the report that says most of them; whatever else only some reports
+-- or if there is none of the first; digests are of the richest report; whatever else only some reports
 -- say is of the first of those, the client's before others. The first is the one that came to Kafka first: offsets order
 -- only those that came at one time, since a topic may have been made anew, or got more partitions, between two reports.
 -- least(ts, first) orders changes, and newest those of one such time, as the state does. Reports that stand in the table twice change nothing, so FINAL is not needed.

@@ -1,19 +1,16 @@
 -- What is on record of the content of each copy now: live, or a tombstone that keeps the digests of the content
--- before it. Digests are those of the newest content alone, the verified ones where there are any. A size that the
+-- before it. Digests are those of the newest content alone, the verified ones where there are any; claims are claimed
+-- ones that they contradict. A size that the
 -- last report of the content's time does not say is NULL, whatever earlier reports of that time say. Media type,
 -- properties and rights of a content that is deleted are not those of the next one. Properties that are set
 -- without a media type have none. Else a content that is reported without a media type, and without digests or
 -- with properties that its store cannot tell, has the media type that was on record before.
 CREATE OR REPLACE VIEW {db}.manifest AS
-WITH
-  mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests) AS current,
-  arrayExists(v -> substring(v, 9, 1) = char(1), mapValues(current)) AS is_verified
 SELECT
   account, store, space, item,
   content.ver > deleted.ver AS live,
-  mapApply((k, v) -> (k, lower(hex(substring(v, 34)))),
-    mapFilter((k, v) -> NOT is_verified OR substring(v, 9, 1) = char(1), current)) AS digests,
-  is_verified AS verified,
+  if(notEmpty(computed), computed, claimed) AS digests, notEmpty(computed) AS verified,
+  mapFilter((k, v) -> mapContains(computed, k) AND computed[k] != v, claimed) AS claims,
   if(content.ver = 0 OR content.size < 0, NULL, content.size) AS size, content.version AS version, content.etag AS etag,
   if((properties.ver > deleted.ver OR NOT live)
       AND (properties.ver > content.ver OR properties.media_type != '' AND content.media_type = ''),
@@ -32,5 +29,11 @@ SELECT
   if(fail.ver = 0, NULL, fromUnixTimestamp64Milli(toInt64(bitShiftRight(fail.ver, 83)) - 17592186044416, 'UTC')) AS last_fail,
   fail.finding AS last_finding,
   if(asserted.ver = 0, NULL, fromUnixTimestamp64Milli(toInt64(bitShiftRight(asserted.ver, 83)) - 17592186044416, 'UTC')) AS last_asserted
-FROM {db}.copy_merged
+FROM (
+  SELECT * EXCEPT digests, mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests) AS current,
+    mapApply((k, v) -> (k, lower(hex(substring(v, 34)))), mapFilter((k, v) -> NOT endsWith(k, '?'), current)) AS computed,
+    mapApply((k, v) -> (substring(k, 1, length(k) - 1), lower(hex(substring(v, 34)))),
+      mapFilter((k, v) -> endsWith(k, '?'), current)) AS claimed
+  FROM {db}.copy_merged
+)
 WHERE content.ver > 0 OR deleted.ver > 0

@@ -352,21 +352,24 @@ func (m *mergedCopy) currentDigests() string {
 			return bytes.Equal(a.algorithm, b.algorithm)
 		})
 	}
-	verified := false
+	claims, mark := 0, []byte(version.ClaimMark)
 	m.digests = slices.DeleteFunc(m.digests, func(d storedDigest) bool {
 		current := len(d.value) > version.DigestAt && [16]byte(d.value[version.ChangeAt:version.DigestAt]) == m.writtenBy
-		verified = verified || current && d.value[version.VerifiedAt] == 1
+		if current && bytes.HasSuffix(d.algorithm, mark) {
+			claims++
+		}
 		return !current
 	})
 	m.hex = m.hex[:0]
 	for _, d := range m.digests {
-		if verified && d.value[version.VerifiedAt] != 1 {
+		algorithm, isClaim := bytes.CutSuffix(d.algorithm, mark)
+		if isClaim && claims < len(m.digests) {
 			continue
 		}
 		if len(m.hex) > 0 {
 			m.hex = append(m.hex, ' ')
 		}
-		m.hex = append(append(m.hex, d.algorithm...), ':')
+		m.hex = append(append(m.hex, algorithm...), ':')
 		m.hex = hex.AppendEncode(m.hex, d.value[version.DigestAt:])
 	}
 	return string(m.hex)

@@ -68,9 +68,10 @@ func (s *stateRecord) propertiesVerified() bool {
 		Millis: s.PropertiesTime - version.Shift,
 		Rank:   s.PropertiesVersion >> 50 & 1, Offset: s.PropertiesVersion & version.MaxOffset,
 	}
-	verified := string(at.Digest(nil, true, [16]byte{})[:version.ChangeAt])
+	report := string(at.Digest(nil, true, false, [16]byte{})[:version.ChangeAt])
+	completion := string(at.Digest(nil, true, true, [16]byte{})[:version.ChangeAt])
 	for _, v := range s.Digests {
-		if strings.HasPrefix(v, verified) {
+		if strings.HasPrefix(v, report) || strings.HasPrefix(v, completion) {
 			return true
 		}
 	}

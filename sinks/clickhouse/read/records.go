@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -154,7 +155,7 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 	if s.TypeReplaced != 0 {
 		m.MediaType = s.NewType
 	}
-	m.Digests, m.Provenance = s.current()
+	m.Digests, m.Provenance, m.Claims = s.current()
 	m.Time, m.Reported = bothTimes(unshift(s.Written, 0).AsTime(), s.WrittenNanos)
 	if s.SourceTime != nil {
 		m.SourceTime, m.SourceEffective = bothTimes(*s.SourceTime, s.SourceNanos)
@@ -168,22 +169,23 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 		m.ChangeId, m.Origin = hex.EncodeToString([]byte(s.DeletedBy)), originOf(s.DeletedOrigin)
 	}
 	r.Manifest = m
-	if s.Passed != 0 && s.passCounts(m.Digests) {
+	if s.Passed != 0 && m.Provenance == pb.Provenance_PROVENANCE_VERIFIED && s.passCounts(m.Digests) {
 		r.LastPass = unshift(s.Passed, 0)
 	}
 }
 
 // current returns the digests of the newest content, from all reports of its change. If some are verified, it
-// returns only those.
-func (s *stateRecord) current() (map[string]string, pb.Provenance) {
+// returns those, and the claims that they contradict.
+func (s *stateRecord) current() (digests map[string]string, how pb.Provenance, claims map[string]string) {
 	var verified, claimed map[string]string
 	for alg, v := range s.Digests {
 		if len(v) <= version.DigestAt || v[version.ChangeAt:version.DigestAt] != s.WrittenBy {
 			continue
 		}
-		set := &claimed
-		if v[version.VerifiedAt] == 1 {
-			set = &verified
+		alg, isClaim := strings.CutSuffix(alg, version.ClaimMark)
+		set := &verified
+		if isClaim {
+			set = &claimed
 		}
 		if *set == nil {
 			*set = map[string]string{}
@@ -192,15 +194,16 @@ func (s *stateRecord) current() (map[string]string, pb.Provenance) {
 	}
 	switch {
 	case len(verified) > 0:
-		return verified, pb.Provenance_PROVENANCE_VERIFIED
+		maps.DeleteFunc(claimed, func(alg, d string) bool { return verified[alg] == "" || verified[alg] == d })
+		return verified, pb.Provenance_PROVENANCE_VERIFIED, claimed
 	case len(claimed) > 0:
-		return claimed, pb.Provenance_PROVENANCE_CLAIMED
+		return claimed, pb.Provenance_PROVENANCE_CLAIMED, nil
 	}
-	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED, nil
 }
 
-// passCounts reports whether the newest pass was of the current content: they share a digest and contradict each
-// other in none.
+// passCounts reports whether the newest pass was of the current content, with these verified digests: they share a digest
+// and contradict each other in none.
 func (s *stateRecord) passCounts(current map[string]string) bool {
 	shared := false
 	for alg, raw := range s.PassDigests {

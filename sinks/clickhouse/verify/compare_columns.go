@@ -24,13 +24,9 @@ func stateGroups() []stateGroup {
 	}
 }
 
-// currentDigests is SQL for the digests of the current content as the manifest shows them: only the verified ones, if
-// there are any. The first byte of each value is 1 if it is verified.
-const currentDigests = "mapFilter((k, v) -> substring(v, 1, 1) = char(1)" +
-	" OR NOT arrayExists(x -> substring(x, 9, 1) = char(1) AND substring(x, 18, 16) = content.change," +
-	" mapValues(digests))," +
-	" mapApply((k, v) -> (k, concat(substring(v, 9, 1), substring(v, 34)))," +
-	" mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests)))"
+// currentDigests is SQL for the digests of the current content, verified and claimed.
+const currentDigests = "mapApply((k, v) -> (k, substring(v, 34))," +
+	" mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests))"
 
 // stateSum is SQL for a hash of all compared values. Converting them to text would cost more than the merge.
 func stateSum() string {

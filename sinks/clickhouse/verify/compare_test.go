@@ -47,7 +47,7 @@ func drawRecords(t *rapid.T, item string) (all []drawnRecord) {
 		if rapid.Bool().Draw(t, "poor") {
 			c.Provenance, c.Digests, c.User = pb.Provenance_PROVENANCE_CLAIMED, map[string]string{"md5": c.Digests["md5"]}, "bob"
 		}
-		switch rapid.IntRange(0, 9).Draw(t, "kind") {
+		switch rapid.IntRange(0, 11).Draw(t, "kind") {
 		case 0:
 			c.Op, c.Digests = pb.Op_OP_DELETE, nil
 		case 1:
@@ -62,6 +62,14 @@ func drawRecords(t *rapid.T, item string) (all []drawnRecord) {
 			c.Properties = map[string]string{"z": "1", "a": "{'x':'y'}, \n"}
 		case 6:
 			c.Origin = pb.Origin_ORIGIN_FIXITY
+		case 10:
+			c.Digests, c.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+		case 11:
+			if len(all) > 0 {
+				if done := clickhousetest.Complete(all[0].body, fmt.Sprint(i)); done != nil {
+					c = done
+				}
+			}
 		case 7, 8:
 			r := clickhousetest.Result(c, time.Duration(rapid.IntRange(0, 2).Draw(t, "started"))*time.Millisecond)
 			r.Id = schemas.ID(item, fmt.Sprint(i))

@@ -56,6 +56,7 @@ const (
 	changeVersion  = "bitShiftLeft(toUInt128(" + changeTime + "), 83) + bitShiftLeft(toUInt128(" + changeRank + "), 82) + " + versionTail
 	checkVersion   = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83) + " + versionTail
 	writesContent  = "item != '' AND op IN ('add', 'update', 'copy')"
+	isCompletion   = "evidence['completes'] = lower(hex(id))"
 	movesClock     = "NOT overtaken AND verdict != 'skipped'"
 	bigEndian8     = "unhex(leftPad(hex(toUInt64(%s)), 16, '0'))"
 	contentDigests = "arrayFilter((x, places) -> bitTest(places, 0), `digest.%s`, `digest.places`)"
@@ -63,9 +64,11 @@ const (
 
 // stateQueries returns all conversions. TestRebuild compares them with State.Store.
 func stateQueries() []stateQuery {
+	order := "bitShiftLeft(" + changeRank + " + 1, 62) + off"
 	digest := "concat(" + fmt.Sprintf(bigEndian8, changeTime) +
 		", unhex(if(provenance = 'verified', '01', '00')), " +
-		fmt.Sprintf(bigEndian8, "bitShiftLeft("+changeRank+", 62) + off") + ", id, v)"
+		fmt.Sprintf(bigEndian8, "if("+isCompletion+", 1125899906842623 - off, "+order+")") + ", id, v)"
+	digests := "mapApply((k, v) -> (concat(k, if(provenance = 'verified', '', '?')), " + digest + "), digests)"
 	passed := "mapFromArrays(" + fmt.Sprintf(contentDigests, "algorithm") + ", " +
 		fmt.Sprintf(contentDigests, "value") + ")"
 	return []stateQuery{
@@ -75,13 +78,14 @@ func stateQueries() []stateQuery {
 		{"", "audit_log", "content, digests",
 			"tuple(" + changeVersion + ", nanos, id, size, version, etag, media_type, origin, user," +
 				" source_at, source_nanos, source_version)," +
-				" mapApply((k, v) -> (toString(k), " + digest + "), digests)", writesContent},
+				" " + digests, writesContent + " AND NOT " + isCompletion},
+		{"", "audit_log", "digests", digests, writesContent + " AND " + isCompletion},
 		{"", "audit_log", "deleted", "tuple(" + changeVersion + ", nanos, id, origin, user)", "item != '' AND op = 'delete'"},
 		{"", "audit_log", "properties", "tuple(" + changeVersion + ", media_type, properties)",
 			"item != '' AND NOT properties_unknown AND (op = 'set_properties'" +
 				" OR op IN ('add', 'update', 'copy') AND (notEmpty(properties) OR provenance = 'verified'))"},
 		{"", "audit_log", "acl", "tuple(" + changeVersion + ", acl)", "item != '' AND (op = 'set_acl'" +
-			" OR op IN ('add', 'update', 'copy') AND notEmpty(acl))"},
+			" OR op IN ('add', 'update', 'copy') AND notEmpty(acl) AND NOT " + isCompletion + ")"},
 		{"", "bit_log", "attempt", "tuple(" + checkVersion + ", verdict, row)", movesClock},
 		{"", "bit_log", "pass", "tuple(" + checkVersion + ", " + passed + ")",
 			movesClock + " AND verdict = 'pass' AND final AND level >= 4"},

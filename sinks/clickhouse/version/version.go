@@ -33,22 +33,31 @@ func (v Version) Wide() proto.UInt128 {
 }
 
 // Indexes in the value of a digest in the state. It begins with a version, so that max selects the newest: 8 bytes of
-// time, 1 byte that is 1 if the digest is verified, 8 bytes of rank and offset. The id of its change follows (16
-// bytes), then the digest.
+// time, 1 byte that is 1 if the digest is verified, 8 bytes of the order of reports. The id of its change follows (16
+// bytes), then the digest. Claimed digests have keys of their own: the name of the algorithm and ClaimMark.
 const (
 	VerifiedAt = 8
 	ChangeAt   = 17
 	DigestAt   = 33
 )
 
-// Digest appends the start of the value of a digest: all but the digest itself.
-func (v Version) Digest(b []byte, verified bool, change [16]byte) []byte {
+// ClaimMark ends the keys of claimed digests. It is in the name of no algorithm.
+const ClaimMark = "?"
+
+// Digest appends the start of the value of a digest: all but the digest itself. Of one millisecond, reports are newer
+// than completions, whose digests were computed later from the object. The last report is the newest, and the first
+// completion.
+func (v Version) Digest(b []byte, verified, completion bool, change [16]byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(v.Millis+Shift))
 	if verified {
 		b = append(b, 1)
 	} else {
 		b = append(b, 0)
 	}
-	b = binary.BigEndian.AppendUint64(b, v.Rank<<62|v.Offset)
+	order := (v.Rank+1)<<62 | v.Offset
+	if completion {
+		order = MaxOffset - v.Offset
+	}
+	b = binary.BigEndian.AppendUint64(b, order)
 	return append(b, change[:]...)
 }
