@@ -208,10 +208,6 @@ func (k *check) recheckTask(now time.Time, result string) schemas.Message {
 	if first == nil {
 		first = timestamppb.New(k.started)
 	}
-	known := k.fresh
-	if known == nil {
-		known = t.GetKnown()
-	}
 	topic := schemas.FixityHigh
 	if t.GetPriority() == pb.Priority_PRIORITY_LARGE {
 		topic = schemas.FixityLarge
@@ -221,7 +217,7 @@ func (k *check) recheckTask(now time.Time, result string) schemas.Message {
 		Account: t.GetAccount(), Store: t.GetStore(), Space: t.GetSpace(), Item: t.GetItem(),
 		Reason: t.GetReason(), Priority: t.GetPriority(), Cause: t.GetCause(),
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Recheck: int32(n),
-		Known: schemas.WithoutProperties(known), Size: t.GetSize(),
+		Known: schemas.WithoutProperties(k.known()), Size: t.GetSize(),
 		Time: timestamppb.New(now), First: first, Previous: result, Accept: k.openOrder(),
 		Found: k.found(),
 	}}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/internal/need"
+	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
@@ -58,8 +59,18 @@ func (c *client) merge(event *pb.CopyRecord) {
 	c.record = next
 }
 
-// correct puts a correction on record. In the manifest it loses ties.
+// correct puts a correction on record. In the manifest it loses ties. A completion joins the content that it completes.
 func (c *client) correct(change *pb.Change) {
+	if schemas.IsCompletion(change) {
+		next := proto.CloneOf(c.record)
+		for _, r := range []*pb.Record{next.GetManifest(), next.GetAudit()} {
+			if r.GetChangeId() == change.GetId() && r.GetProvenance() != pb.Provenance_PROVENANCE_VERIFIED {
+				r.Digests, r.Provenance = change.GetDigests(), change.GetProvenance()
+			}
+		}
+		c.record = next
+		return
+	}
 	r := &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Digests: change.GetDigests(), Size: change.GetSize(),
 		Provenance: change.GetProvenance(), Version: change.GetVersion(), Time: change.GetTime(), ChangeId: change.GetId()}
 	next, at := proto.CloneOf(c.record), change.GetTime().AsTime()
@@ -159,7 +170,7 @@ func (w *world) recordSHA1() {
 
 // newClient returns a client of a copy in the state of the case, three days old.
 func newClient(w *world, tt pointsCase, act func(*client)) *client {
-	c := &client{world: w, act: act, contents: map[string]string{}}
+	c := &client{world: w, act: act, contents: map[string]string{w.object.Version: good}}
 	tt.prepare(w)
 	time.Sleep(72 * time.Hour)
 	r, o, err := w.mem.Open(w.t.Context(), at.Space, at.Item, "")

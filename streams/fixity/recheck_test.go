@@ -208,11 +208,14 @@ func TestCorrections(t *testing.T) {
 					t.Error("taken in without a second reading")
 				}
 				want := record.Content(at, w.object)
-				if tt.row != 7 {
+				want.Evidence = o.change.GetEvidence()
+				switch {
+				case name == "row without digests":
+					record.Complete(want, w.record.GetManifest())
+				case tt.row != 7:
 					record.At(want, w.object, o.result.GetStarted().AsTime()) // no time passes during a check
 				}
 				want.Origin, want.Agent, want.Cause = pb.Origin_ORIGIN_FIXITY, "checker", next.GetId()
-				want.Evidence = o.change.GetEvidence()
 				if want = record.Seal(want); !proto.Equal(o.change, want) || o.result.GetCorrection() != want.GetId() {
 					t.Errorf("got %v\nwant %v\nthe result names %q", o.change, want, o.result.GetCorrection())
 				}
@@ -235,9 +238,9 @@ func TestCorrections(t *testing.T) {
 func TestCorrectionsAreNewerThanTheRow(t *testing.T) {
 	prepare := map[string]func(*world){
 		"on no record": func(w *world) { w.record = nothing() },
-		"reported without digests, a second later": func(w *world) {
+		"another content without digests, a second later": func(w *world) {
 			for _, r := range []*pb.Record{w.record.Manifest, w.record.Audit} {
-				r.Digests, r.Provenance = nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+				r.Digests, r.Provenance, r.Version = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "another"
 				r.Time = timestamppb.New(w.object.Modified.Add(time.Second))
 			}
 		},
@@ -269,12 +272,13 @@ func TestCorrectionsAreNewerThanTheRow(t *testing.T) {
 	}
 }
 
-// A correction that adds digests to a reported content names the Change that reported it, so that no command is planned
-// twice. For a content that is not on record, or recorded otherwise, it names none.
+// Digests that are added to a reported content are a completion of the Change that reported it, with its id and its time.
+// For a content that is not on record, or recorded otherwise, they are another Change.
 func TestCorrectionsNameTheCompletedChange(t *testing.T) {
+	reported := schemas.ID("reported")
 	bare := func(w *world, f func(*pb.Record)) {
 		for _, r := range []*pb.Record{w.record.Manifest, w.record.Audit} {
-			r.Digests, r.Provenance, r.ChangeId = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, "reported"
+			r.Digests, r.Provenance, r.ChangeId = nil, pb.Provenance_PROVENANCE_UNSPECIFIED, reported
 			f(r)
 		}
 	}
@@ -282,10 +286,13 @@ func TestCorrectionsNameTheCompletedChange(t *testing.T) {
 		prepare func(*world)
 		want    string
 	}{
-		"reported": {func(w *world) { bare(w, func(*pb.Record) {}) }, "reported"},
+		"reported": {func(w *world) { bare(w, func(*pb.Record) {}) }, reported},
 		"reported by its version": {func(w *world) {
-			bare(w, func(r *pb.Record) { r.Version = w.object.Version; r.Time = nil })
-		}, "reported"},
+			bare(w, func(r *pb.Record) { r.Version, r.Time = w.object.Version, timestamppb.New(r.GetTime().AsTime().Add(1)) })
+		}, reported},
+		"reported ahead of its time": {func(w *world) {
+			bare(w, func(r *pb.Record) { r.Reported = timestamppb.New(r.GetTime().AsTime().Add(174 * 365 * 24 * time.Hour)) })
+		}, reported},
 		"another version": {func(w *world) { bare(w, func(r *pb.Record) { r.Version = "another" }) }, ""},
 		"another time": {func(w *world) {
 			bare(w, func(r *pb.Record) { r.Version, r.Time = "", timestamppb.New(r.GetTime().AsTime().Add(-time.Second)) })
@@ -308,8 +315,16 @@ func TestCorrectionsNameTheCompletedChange(t *testing.T) {
 				if o.result.GetRow() != 9 || o.change == nil {
 					t.Fatalf("row %d, change %v", o.result.GetRow(), o.change)
 				}
-				if got := o.change.GetEvidence()[schemas.Completes]; got != tt.want {
-					t.Errorf("completes %q, want %q", got, tt.want)
+				got, m := o.change, w.record.GetManifest()
+				if got.GetEvidence()[schemas.Completes] != tt.want || schemas.IsCompletion(got) != (tt.want != "") {
+					t.Errorf("got %v, want one that completes %q", got, tt.want)
+				}
+				if tt.want == "" {
+					return
+				}
+				if !proto.Equal(got.GetTime(), schemas.Reported(m)) || got.GetVersion() != m.GetVersion() ||
+					got.GetModified() != nil || o.result.GetCorrection() != tt.want {
+					t.Errorf("got %v, corrected %s; on record %v", got, o.result.GetCorrection(), m)
 				}
 			})
 		})

@@ -84,11 +84,7 @@ func (k *check) result(now time.Time) *pb.FixityResult {
 	if k.altered() && !(k.conclusion.Final && k.verdict.concludesMetadata()) {
 		r.Metadata, r.Object.PropertiesHash = pb.Metadata_METADATA_UNSPECIFIED, 0
 	}
-	known := k.fresh
-	if known == nil {
-		known = t.GetKnown()
-	}
-	if last := lastEvent(known); !last.IsZero() {
+	if last := lastEvent(k.known()); !last.IsZero() {
 		r.LastEvent = timestamppb.New(last)
 	}
 	if k.acceptance.result != "" {
@@ -140,16 +136,38 @@ func (k *check) corrects() bool {
 	m := k.fresh.GetManifest()
 	known := record.IsOf(m, k.object) && len(m.GetDigests()) > 0
 	switch k.verdict.Row {
+	case RowPass:
+		return k.accepts() || k.completes()
 	case RowAuditMissing:
 		return true
 	case RowManifestWrong, RowAuditMismatch:
 		return isLater(k.statTime, k.fresh)
 	case RowNotCaptured:
-		return k.accepts() || !known && isLater(k.statTime, k.fresh)
+		return k.accepts() || !known && (k.completes() || isLater(k.statTime, k.fresh))
 	case RowUpdateNotCaptured:
 		return k.accepts() || k.correctsUpdates() && !known && isLater(k.statTime, k.fresh)
 	}
 	return k.accepts()
+}
+
+// completes reports whether the digests that the check has computed join the content on record: it was reported without
+// any and is that of the object, or it has claimed digests, with which the bytes agree.
+func (k *check) completes() bool {
+	switch m := k.known().GetManifest(); k.verdict.Row {
+	case RowNotCaptured:
+		return record.IsOf(m, k.object) && len(m.GetDigests()) == 0
+	case RowPass:
+		return k.evidence.Manifest.Claimed
+	}
+	return false
+}
+
+// known returns the newest records that the check has: fresh ones, or those of the task.
+func (k *check) known() *pb.CopyRecord {
+	if k.fresh != nil {
+		return k.fresh
+	}
+	return k.task.GetKnown()
 }
 
 // correctsUpdates reports whether an update that the check has found is recorded without approval. One from before that
@@ -177,8 +195,8 @@ func (k *check) correctionTime() time.Time {
 	return at.Add(time.Millisecond)
 }
 
-// correction returns the Change that records what the check has read; nil if it does not. Of RowAuditMissing it is the
-// missing Change, under its own id. Any other has the time of correctionTime.
+// correction returns the Change that records what the check has read; nil if it does not. It may complete the Change on
+// record. Of RowAuditMissing it is the missing Change, under its own id. Any other has the time of correctionTime.
 func (k *check) correction() *pb.Change {
 	if !k.corrects() {
 		return nil
@@ -191,6 +209,18 @@ func (k *check) correction() *pb.Change {
 		p := record.PropertiesOn(o, m)
 		c.MediaType, c.Properties = p.MediaType, maps.Clone(p.User)
 	}
+	c.Origin = pb.Origin_ORIGIN_FIXITY
+	c.Agent = k.config.Agent
+	c.Cause = k.task.GetId()
+	c.Evidence = map[string]string{
+		"row": strconv.Itoa(int(k.verdict.Row)),
+		"C":   k.evidence.Content.String(), "S": k.evidence.Stored.String(),
+		"M": k.evidence.Manifest.String(), "A": k.evidence.Audit.String(),
+	}
+	if k.completes() && !k.accepts() {
+		record.Complete(c, k.known().GetManifest())
+		return record.Seal(c)
+	}
 	same := m.GetVersion() == o.Version && !k.accepts()
 	switch {
 	case k.verdict.Row != RowAuditMissing:
@@ -201,16 +231,7 @@ func (k *check) correction() *pb.Change {
 	if same { // the copy keeps its source content
 		c.SourceTime, c.SourceVersion = m.GetSourceTime(), m.GetSourceVersion()
 	}
-	c.Origin = pb.Origin_ORIGIN_FIXITY
-	c.Agent = k.config.Agent
-	c.Cause = k.task.GetId()
-	c.Evidence = map[string]string{
-		"row": strconv.Itoa(int(k.verdict.Row)),
-		"C":   k.evidence.Content.String(), "S": k.evidence.Stored.String(),
-		"M": k.evidence.Manifest.String(), "A": k.evidence.Audit.String(),
-	}
-	switch {
-	case k.accepts():
+	if k.accepts() {
 		order := k.task.GetAccept()
 		c.Approved = order.GetBy()
 		c.Evidence["incident"], c.Evidence["accepted"] = order.GetIncident(), order.GetAction()
@@ -218,8 +239,6 @@ func (k *check) correction() *pb.Change {
 		if order.GetForce() {
 			c.Evidence["forced"] = "true"
 		}
-	case k.verdict.Row == RowNotCaptured && record.IsOf(m, k.object) && len(m.GetDigests()) == 0:
-		c.Evidence[schemas.Completes] = m.GetChangeId()
 	}
 	return record.Seal(c)
 }

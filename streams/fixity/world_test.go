@@ -186,6 +186,7 @@ func (w *world) now() *pb.CopyRecord {
 	r := &pb.Record{
 		State: pb.RecordState_RECORD_STATE_LIVE, Digests: maps.Clone(w.object.Digests), Size: w.object.Size,
 		Provenance: pb.Provenance_PROVENANCE_VERIFIED, Version: w.object.Version, Time: record.Time(w.object.Modified),
+		ChangeId: record.Seal(record.Content(at, w.object)).GetId(),
 	}
 	return &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
 }

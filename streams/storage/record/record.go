@@ -66,6 +66,18 @@ func IsOf(r *pb.Record, o storage.Object) bool {
 	return schemas.SizeOf(r) == o.Size && schemas.Reported(r).AsTime().Equal(Time(o.Modified).AsTime())
 }
 
+// Complete makes c, with digests that were computed from an object, a completion of the Change that the object's record r
+// is made from: whatever else identifies the content is of r. The caller seals it.
+func Complete(c *pb.Change, r *pb.Record) {
+	c.Time, c.Version, c.Etag = schemas.Reported(r), r.GetVersion(), r.GetEtag()
+	c.Size, c.SizeUnknown, c.Modified = r.GetSize(), r.GetSizeUnknown(), nil
+	c.SourceTime, c.SourceVersion = nil, ""
+	if c.Evidence == nil {
+		c.Evidence = map[string]string{}
+	}
+	c.Evidence[schemas.Completes] = r.GetChangeId()
+}
+
 // Delete returns the Change for a deleted copy: op DELETE, with version, size and digests of the deleted content. The
 // caller sets the id.
 func Delete(c schemas.Copy, d storage.Deleted) *pb.Change {
