@@ -3,6 +3,7 @@ package integration
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -34,7 +35,7 @@ func (f fact) isDelete() bool { return f.GetOp() == pb.Op_OP_DELETE }
 func (f fact) isContent() bool {
 	switch f.GetOp() {
 	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
-		return true
+		return !schemas.IsCompletion(f.Change)
 	}
 	return false
 }
@@ -90,7 +91,7 @@ func fold(log []*schemas.Delivery, at schemas.Copy) *pb.CopyRecord {
 	m := clickhousetest.NoRecord()
 	if isWritten {
 		m = clickhousetest.RecordOf(written.Change)
-		m.Digests, m.Provenance = digestsOn(facts, written.GetId())
+		m.Digests, m.Provenance, m.Claims = digestsOn(facts, written.GetId())
 		written.date(m)
 	}
 	if isGone && (!isWritten || gone.compare(written) > 0) {
@@ -105,23 +106,34 @@ func fold(log []*schemas.Delivery, at schemas.Copy) *pb.CopyRecord {
 	return r
 }
 
-// digestsOn merges the digests of all records of one id; verified before claimed.
-func digestsOn(facts []fact, id string) (digest.Set, pb.Provenance) {
-	for _, p := range []pb.Provenance{pb.Provenance_PROVENANCE_VERIFIED, pb.Provenance_PROVENANCE_CLAIMED} {
-		all := digest.Set{}
-		for _, f := range facts {
-			if f.GetId() != id || f.GetProvenance() != p {
-				continue
-			}
-			for alg, d := range f.GetDigests() {
-				all[alg] = d
-			}
-		}
-		if len(all) > 0 {
-			return all, p
+// digestsOn merges the digests of all records of one id: the verified ones, of reports before completions, and the claims
+// that they contradict; without verified ones the claims. Of reports the last stays, of completions the first.
+func digestsOn(facts []fact, id string) (digests digest.Set, p pb.Provenance, claims digest.Set) {
+	claimed, verified := digest.Set{}, digest.Set{}
+	for _, f := range facts {
+		switch {
+		case f.GetId() != id || schemas.IsCompletion(f.Change):
+		case f.GetProvenance() == pb.Provenance_PROVENANCE_VERIFIED:
+			maps.Copy(verified, f.GetDigests())
+		default:
+			maps.Copy(claimed, f.GetDigests())
 		}
 	}
-	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED
+	for _, f := range facts {
+		for alg, d := range f.GetDigests() {
+			if f.GetId() == id && schemas.IsCompletion(f.Change) && verified[alg] == "" {
+				verified[alg] = d
+			}
+		}
+	}
+	switch {
+	case len(verified) > 0:
+		maps.DeleteFunc(claimed, func(alg, d string) bool { return verified[alg] == "" || verified[alg] == d })
+		return verified, pb.Provenance_PROVENANCE_VERIFIED, claimed
+	case len(claimed) > 0:
+		return claimed, pb.Provenance_PROVENANCE_CLAIMED, nil
+	}
+	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED, nil
 }
 
 // setChecks sets what the checks of a copy say.
