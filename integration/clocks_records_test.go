@@ -19,6 +19,7 @@ import (
 type fact struct {
 	*pb.Change
 	effective time.Time // the earlier of the reported time and Kafka's time of the first record of the id
+	first     time.Time // Kafka's time of the first record of the id
 	offset    int64
 }
 
@@ -57,8 +58,8 @@ func factsOf(log []*schemas.Delivery, at schemas.Copy) (all []fact) {
 			first[c.GetId()] = d.Timestamp
 		}
 		f := fact{Change: c, effective: c.GetTime().AsTime(), offset: d.Offset}
-		if by := first[c.GetId()]; by.Before(f.effective) {
-			f.effective = by
+		if f.first = first[c.GetId()]; f.first.Before(f.effective) {
+			f.effective = f.first
 		}
 		all = append(all, f)
 	}
@@ -70,6 +71,9 @@ func (f fact) date(r *pb.Record) {
 	r.Time, r.Reported = timestamppb.New(f.effective), nil
 	if f.effective.Before(f.GetTime().AsTime()) {
 		r.Reported = f.GetTime()
+	}
+	if at := f.GetSourceTime(); at != nil && f.first.Before(at.AsTime()) {
+		r.SourceEffective = timestamppb.New(f.first)
 	}
 }
 

@@ -55,6 +55,17 @@ func clockRows() map[string]clockRow {
 			put := w.put("1", "one")
 			return errors.Join(w.report(w.remove("1")), w.rest(), w.report(put))
 		}, "1: nothing (tombstone), 2: nothing (none), 3: nothing (none)"},
+		"a delete by a store an hour ahead": {func(w *clockWorld) error {
+			w.set("store 1", hour)
+			return errors.Join(w.puts("one"), w.report(w.remove("1")))
+		}, none},
+		"a delete by a store an hour ahead, of content whose copies are not on record yet": {func(w *clockWorld) error {
+			w.set("store 1", hour)
+			if err := errors.Join(w.report(w.put("1", "one")), w.handle(0, noKill)); err != nil {
+				return err
+			}
+			return errors.Join(w.handle(0, 0), w.handle(1, 0), w.report(w.remove("1")))
+		}, none},
 		"an update and a delete by a store an hour behind": {func(w *clockWorld) error {
 			return errors.Join(w.puts("one"), w.by(func() { w.set("store 1", -hour) }), w.puts("two"),
 				w.report(w.remove("1")))

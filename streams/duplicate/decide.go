@@ -476,7 +476,7 @@ func (s Observation) destinationOnly() Decision {
 	if s.sourceExpected(from) {
 		return Decision{Row: RowSourceMissing, action: actWait, Result: "source-missing"}
 	}
-	d, ok := s.decideDelete(from, s.sourceTime(to))
+	d, ok := s.decideDelete(from, s.sourceHeld(to))
 	if !ok {
 		d = Decision{Row: RowOrphan, Result: "orphan"}
 	}
@@ -491,21 +491,23 @@ func (s Observation) sourceExpected(from *pb.Record) bool {
 	return isLive(from) && (!ok || !deleted.After(from.GetTime().AsTime()))
 }
 
-// decideDelete decides C7, C7b or C7d for a copy of source content of the time held. It returns false if there is no
-// evidence that the source was deleted.
-func (s Observation) decideDelete(from *pb.Record, held time.Time) (Decision, bool) {
+// decideDelete decides C7, C7b or C7d for a copy of the source content held. It returns false if there is no evidence
+// that the source was deleted.
+func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decision, bool) {
 	deleted, reported := s.reportedDelete()
 	if !reported && !isTombstone(from) {
 		return Decision{}, false
 	}
 	// Rows are merged in the order of the log, so a tombstone that is as old as the content came after it. The order of
 	// the command's own delete and the content is unknown.
-	newer := reported && deleted.After(held)
+	// A delete of the very version is later than it, also if that was dated ahead: then its time is not known.
+	of := func(version string) bool { return version != "" && version == held.Version }
+	newer := reported && (deleted.After(held.Modified) || of(s.Command.GetChangeVersion()))
 	// A sweep or a check dates its tombstone at its look, so it may hide an older delete that a client reported.
 	fact := newer && reportsDelete(s.Command)
 	if isTombstone(from) {
 		at := from.GetTime().AsTime()
-		newer = newer || !at.Before(held)
+		newer = newer || !at.Before(held.Modified) || of(from.GetVersion())
 		if !reported || at.After(deleted) && !(fact && unreported(from)) {
 			deleted = at
 		}
@@ -526,21 +528,21 @@ func (s Observation) decideDelete(from *pb.Record, held time.Time) (Decision, bo
 	return d, true
 }
 
-// sourceTime returns the time of the source content that the destination holds. If neither the manifest nor the store
-// nor the command has it for this object, the content is taken to be as new as the object itself. So is one that was
+// sourceHeld returns time and version of the source content that the destination holds. If neither the manifest nor the
+// store nor the command has it for this object, the content is taken to be as new as the object itself. So is one that was
 // restored after its delete.
-func (s Observation) sourceTime(to *pb.Record) time.Time {
+func (s Observation) sourceHeld(to *pb.Record) storage.Original {
 	known := isLive(to) && contentOf(to).matches(s.Destination)
 	at, o := schemas.SourceTime(to), s.original()
 	switch {
 	case known && at != nil:
-		return at.AsTime()
+		return storage.Original{Modified: at.AsTime(), Version: to.GetSourceVersion()}
 	case o != (storage.Original{}) && !(known && to.GetOrigin() == pb.Origin_ORIGIN_REPAIR):
-		return o.Modified
+		return o
 	case known && to.GetReported() != nil: // the object is dated ahead
-		return to.GetTime().AsTime()
+		return storage.Original{Modified: to.GetTime().AsTime()}
 	}
-	return s.Destination.modified()
+	return storage.Original{Modified: s.Destination.modified()}
 }
 
 // unrecorded reports whether the manifest lacks the destination's object: it has no row, or the tombstone of an earlier
@@ -585,7 +587,7 @@ func (s Observation) bothAbsent() Decision {
 		return Decision{Row: RowBothAbsent, Result: "gone"}
 	}
 	held := cmp.Or(schemas.SourceTime(to), to.GetTime())
-	d, ok := s.decideDelete(from, held.AsTime())
+	d, ok := s.decideDelete(from, storage.Original{Modified: held.AsTime(), Version: to.GetSourceVersion()})
 	if !ok || d.action != actDelete || d.NeedsApproval {
 		return Decision{Row: RowBothAbsent, Result: "gone-unexplained"}
 	}

@@ -814,6 +814,19 @@ func deleteCases() map[string]decisionCase {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination.Record.Manifest.SourceTime = stamp(5)
 		}, Decision{Row: "C7d", Result: "kept-newer"}},
+		"C7: the copy is of the deleted version, which was dated ahead": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Destination.Record.Manifest.SourceTime, s.Destination.Record.Manifest.SourceVersion = stamp(5), "v1"
+		}, ordered("C7", 4, false)},
+		"C7: the copy is of the version that the command's delete names": {func(s *Observation) {
+			s.deleted(row(none, "", "", 0))
+			s.Destination.Record.Manifest.SourceVersion = "v1"
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 2)
+		}, ordered("C7", 2, false)},
+		"C7: the copy has no row, and its store says that it is of the deleted version": {func(s *Observation) {
+			s.offRecord(row(tomb, "v1", a, 4))
+			s.Destination.Object.Original = storage.Original{Modified: hour(5), Version: "v1"}
+		}, announced(ordered("C7", 4, false))},
 		"C7d: the copy is not the recorded one, and younger": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination = Side{Presence: Present, Object: object("d2", b, 6), Record: s.Destination.Record}
