@@ -104,7 +104,8 @@ func (d *clockDoors) doors() map[string]func(item string) *pb.Change {
 	return map[string]func(item string) *pb.Change{
 		"kafka": d.storeIn2200,
 		"http": func(item string) *pb.Change {
-			h, err := ingest.New(ingest.Config{}, d, d, ingest.NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
+			metrics := ingest.NewMetrics(prometheus.NewRegistry())
+			h, err := ingest.New(ingest.Config{}, d, d, metrics, slog.New(slog.DiscardHandler))
 			d.must(err)
 			c := d.storeIn2200(item)
 			c.Id, c.Origin, c.Provenance = "", 0, 0
@@ -220,7 +221,8 @@ func TestClocks(t *testing.T) {
 			t.Errorf("put again: row %d %s", r.GetRow(), r.GetFinding())
 		}
 		d.mem.Lose("photos", "deleted")
-		if r, _ := d.check("deleted", nil); r.GetVerdict() == pb.Verdict_VERDICT_MOOT || r.GetVerdict() == pb.Verdict_VERDICT_PASS {
+		switch r, _ := d.check("deleted", nil); r.GetVerdict() {
+		case pb.Verdict_VERDICT_MOOT, pb.Verdict_VERDICT_PASS:
 			t.Errorf("lost: row %d %s %v", r.GetRow(), r.GetFinding(), r.GetVerdict())
 		}
 	})
@@ -259,7 +261,8 @@ func TestClocksOfAFile(t *testing.T) {
 		t.Errorf("recorded: row %d %s, Change %v", r.GetRow(), r.GetFinding(), again)
 	}
 	d.must(os.Remove(path))
-	o, err := files.Put(t.Context(), "photos", "a", strings.NewReader("new"), storage.PutOptions{Size: storage.UnknownSize})
+	o, err := files.Put(t.Context(), "photos", "a", strings.NewReader("new"),
+		storage.PutOptions{Size: storage.UnknownSize})
 	d.must(err)
 	c := record.Content(d.copy("a"), o)
 	c.Origin = pb.Origin_ORIGIN_CLIENT

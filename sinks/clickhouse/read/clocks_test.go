@@ -47,7 +47,8 @@ func clockRows(item string) map[string]clockRow {
 	copied := put(hour)
 	copied.SourceTime, copied.Origin = clickhousetest.At(of2200), pb.Origin_ORIGIN_DUPLICATION
 	claimed := put(hour)
-	claimed.Digests, claimed.Provenance = map[string]string{"md5": claimed.Digests["md5"]}, pb.Provenance_PROVENANCE_CLAIMED
+	claimed.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+	delete(claimed.Digests, "sha256")
 	return map[string]clockRow{
 		"a put": {records: []stamped{{put(0), hour}}},
 		"a put of 2200": {records: []stamped{{put(of2200), 0}}, also: func(t *testing.T, r *pb.CopyRecord) {
@@ -55,12 +56,13 @@ func clockRows(item string) map[string]clockRow {
 				t.Errorf("reported at %v", m.GetReported().AsTime())
 			}
 		}},
-		"a delete of 2200":               {records: []stamped{{as(pb.Op_OP_DELETE, of2200), 0}}},
-		"a delete of 2200, then a put":   {[]stamped{{as(pb.Op_OP_DELETE, of2200), 0}, {put(minute), hour}}, 1, minute, nil},
-		"a put of 2200, then a put":      {[]stamped{{put(of2200), 0}, {put(minute), hour}}, 1, minute, nil},
-		"a put of 2200, then a delete":   {[]stamped{{put(of2200), 0}, {as(pb.Op_OP_DELETE, minute), hour}}, 1, minute, nil},
-		"a put, then one of 2200":        {[]stamped{{put(0), minute}, {put(of2200), hour}}, 1, hour, nil},
-		"an hour ahead, and again later": {[]stamped{{put(hour), 0}, {put(minute), minute}, {put(hour), 2 * hour}}, 1, minute, nil},
+		"a delete of 2200":             {records: []stamped{{as(pb.Op_OP_DELETE, of2200), 0}}},
+		"a delete of 2200, then a put": {[]stamped{{as(pb.Op_OP_DELETE, of2200), 0}, {put(minute), hour}}, 1, minute, nil},
+		"a put of 2200, then a put":    {[]stamped{{put(of2200), 0}, {put(minute), hour}}, 1, minute, nil},
+		"a put of 2200, then a delete": {[]stamped{{put(of2200), 0}, {as(pb.Op_OP_DELETE, minute), hour}}, 1, minute, nil},
+		"a put, then one of 2200":      {[]stamped{{put(0), minute}, {put(of2200), hour}}, 1, hour, nil},
+		"an hour ahead, and again later": {[]stamped{{put(hour), 0}, {put(minute), minute}, {put(hour), 2 * hour}},
+			1, minute, nil},
 		"again with fewer digests": {[]stamped{{put(hour), 0}, {put(minute), minute}, {claimed, 2 * hour},
 			{put(hour), 3 * hour}}, 1, minute, nil},
 		"ahead, deleted, and the same put again": {[]stamped{{put(hour), 0}, {as(pb.Op_OP_DELETE, minute), minute},
@@ -72,7 +74,8 @@ func clockRows(item string) map[string]clockRow {
 			{put(-2 * hour), -hour}}, 1, -90 * minute, nil},
 		"properties of 2200, then a content without": {[]stamped{{put(-hour), -hour}, {titled, 0}, {bare, hour}}, 2, hour,
 			func(t *testing.T, r *pb.CopyRecord) {
-				if m := r.GetManifest(); m.GetProperties()["title"] != "x" || m.GetPropertiesOf().GetVersion() != put(-hour).GetVersion() {
+				if m := r.GetManifest(); m.GetProperties()["title"] != "x" ||
+					m.GetPropertiesOf().GetVersion() != put(-hour).GetVersion() {
 					t.Errorf("properties %v of %v", m.GetProperties(), m.GetPropertiesOf())
 				}
 			}},

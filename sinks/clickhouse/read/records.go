@@ -219,8 +219,8 @@ func (s *stateRecord) passCounts(current map[string]string) bool {
 	return shared
 }
 
-// bothTimes returns the time that orders a content and, if it is later, the reported time. The first is in milliseconds,
-// and nanos are those from there to the reported time.
+// bothTimes returns the time that orders a content and, if it is later, the reported time. The first is in
+// milliseconds, and nanos are those from there to the reported time.
 func bothTimes(at time.Time, nanos uint64) (orders, reported *timestamppb.Timestamp) {
 	t := timestamppb.New(at.Add(time.Duration(nanos)))
 	if nanos < 1e6 {
@@ -268,9 +268,11 @@ SETTINGS optimize_use_projections = 0` // choosing a projection takes time, and 
 const contentOps = `('add', 'update', 'copy', 'delete')`
 
 // newestChanges selects the newest write and the newest delete of each copy, the newer one first.
-const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, least(ts, first) AS at, id, origin,
+const newestChanges = `SELECT account, store, space, item, op = 'delete' AS gone, ts, ns, least(ts, first) AS at, id,
+  origin,
   size, version, etag, media_type, digests, provenance, properties,
-  source_time, source_ns, if(source_time IS NULL, NULL, least(assumeNotNull(source_time), first)) AS source_at, source_version
+  source_time, source_ns, if(source_time IS NULL, NULL, least(assumeNotNull(source_time), first)) AS source_at,
+  source_version
 FROM {db}.audit_log_v
 WHERE ` + clickhouse.RequestedCopies + `
   AND op IN ` + contentOps + `

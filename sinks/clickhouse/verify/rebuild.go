@@ -50,10 +50,11 @@ func (r stateQuery) insertInto(table string) string {
 
 // changeVersion and checkVersion compute Version.Wide of a row.
 const (
-	versionTail    = "bitShiftLeft(toUInt128(off), 32) + toUInt128(inc)"
-	changeRank     = "toUInt64(origin NOT IN ('fixity', 'sweep'))"
-	changeTime     = "toUnixTimestamp64Milli(at) + 17592186044416"
-	changeVersion  = "bitShiftLeft(toUInt128(" + changeTime + "), 83) + bitShiftLeft(toUInt128(" + changeRank + "), 82) + " + versionTail
+	versionTail   = "bitShiftLeft(toUInt128(off), 32) + toUInt128(inc)"
+	changeRank    = "toUInt64(origin NOT IN ('fixity', 'sweep'))"
+	changeTime    = "toUnixTimestamp64Milli(at) + 17592186044416"
+	changeVersion = "bitShiftLeft(toUInt128(" + changeTime + "), 83) + bitShiftLeft(toUInt128(" + changeRank +
+		"), 82) + " + versionTail
 	checkVersion   = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83) + " + versionTail
 	writesContent  = "item != '' AND op IN ('add', 'update', 'copy')"
 	isCompletion   = "evidence['completes'] = lower(hex(id))"
