@@ -33,6 +33,28 @@ func TestDeleteBeyondTheLimit(t *testing.T) {
 	w.present(true)
 }
 
+// A delete that is executed again, because its result was not acknowledged in time, counts once and reports nothing new.
+func TestDeleteThatIsDoneAgainCountsOnce(t *testing.T) {
+	w := newWorld(t)
+	w.topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 2}
+	for n, want := range []string{"deleted", "deleted", "awaiting-approval"} {
+		if n > 0 {
+			w.put("2", "hello")
+		}
+		w.rows["2"] = &pb.Record{State: live, Time: stamp(3), SourceTime: stamp(2)}
+		if _, r, err := w.run(order()); err != nil || r.GetResult() != want {
+			t.Fatalf("delete %d: got %v, %v, want %s", n, r, err, want)
+		}
+		if want == "deleted" {
+			w.rows["2"] = &pb.Record{State: tomb, Time: stamp(4)}
+			changes, r, err := w.run(order())
+			if err != nil || len(changes) != 0 || r.GetDecision() != "C8" || r.GetId() == "" {
+				t.Fatalf("delete %d, again: got %v, %v, %v", n, changes, r, err)
+			}
+		}
+	}
+}
+
 func TestUnknownCountsDeleteNothing(t *testing.T) {
 	w := newWorld(t)
 	w.topic.Unknown = errors.New("no answer")
