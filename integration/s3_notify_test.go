@@ -100,18 +100,18 @@ func newNotifications(t *testing.T) *notifications {
 	ingester.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
 	front := httptest.NewServer(ingester)
 	t.Cleanup(front.Close)
-	hook := front.URL + "/v1/notifications/s3"
+	hook := front.URL + "/v1/notifications/s3?store="
 	minio := harness.S3(t, harness.S3Options{Kind: harness.MinIO, Own: true, Env: []string{
 		"MINIO_NOTIFY_KAFKA_ENABLE_T=on", "MINIO_NOTIFY_KAFKA_BROKERS_T=" + broker,
 		"MINIO_NOTIFY_KAFKA_TOPIC_T=" + prefix + "minio",
-		"MINIO_NOTIFY_WEBHOOK_ENABLE_H=on", "MINIO_NOTIFY_WEBHOOK_ENDPOINT_H=" + hook,
+		"MINIO_NOTIFY_WEBHOOK_ENABLE_H=on", "MINIO_NOTIFY_WEBHOOK_ENDPOINT_H=" + hook + "minio-hook",
 		"MINIO_NOTIFY_WEBHOOK_AUTH_TOKEN_H=Bearer " + hookToken,
 	}})
 	byTopic := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true, Args: []string{
 		"--event-kafka-url", broker, "--event-kafka-topic", prefix + "versitygw",
 	}})
 	byHook := harness.S3(t, harness.S3Options{Kind: harness.Versitygw, Own: true, Args: []string{
-		"--event-webhook-url", strings.Replace(hook, "http://", "http://any:"+hookToken+"@", 1),
+		"--event-webhook-url", strings.Replace(hook, "http://", "http://any:"+hookToken+"@", 1) + "versitygw-hook",
 	}})
 	x.servers = []notifyingServer{
 		{minio, "minio-topic", "minio-topic"}, {minio, "minio-hook", "minio-hook"},
@@ -154,7 +154,8 @@ func (x *notifications) run(t *testing.T) {
 			"clickhouse: {addresses: [%q]}\n",
 		x.cfg.Brokers[0], x.cfg.Prefix, freeAddr(t))
 	fmt.Fprintf(&text,
-		"http: {listen: %q}\ningest:\n  listen: %q\n  tokens: [{name: hooks, account: acme, token: %q}]\n"+
+		"http: {listen: %q}\ningest:\n  listen: %q\n"+
+			"  tokens: [{name: hooks, account: acme, stores: [minio-hook, versitygw-hook], token: %q}]\n"+
 			"  notifications: [{topic: %q}, {topic: %q}]\n",
 		freeAddr(t), x.listen, secret("token", hookToken), prefix+"minio", prefix+"versitygw")
 	fmt.Fprint(&text, "accounts:\n  - id: acme\n    stores:\n")

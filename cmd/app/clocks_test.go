@@ -60,6 +60,8 @@ func (d *clockDoors) Rules(string, string) (policy.Rules, bool) {
 
 func (d *clockDoors) HasStore(string, string) bool { return true }
 
+func (d *clockDoors) IsDestination(string, string, string) bool { return false }
+
 // Resolve returns the copy of an object.
 func (d *clockDoors) Resolve(_ schemas.Topic, _, key string) ([]schemas.Copy, bool) {
 	return []schemas.Copy{d.copy(key)}, true
@@ -101,6 +103,12 @@ func (d *clockDoors) storeIn2200(item string) *pb.Change {
 // doors returns, by name, what is published about an item of 2200.
 func (d *clockDoors) doors() map[string]func(item string) *pb.Change {
 	t := d.t
+	hinted := func(topic schemas.Topic, value []byte) *pb.Change {
+		h := d.hintHandler(d)
+		out, err := h.Handle(t.Context(), &schemas.Delivery{Topic: topic, Timestamp: d.now, Value: value})
+		d.must(err)
+		return out[0].Body.(*pb.Change)
+	}
 	return map[string]func(item string) *pb.Change{
 		"kafka": d.storeIn2200,
 		"http": func(item string) *pb.Change {
@@ -121,12 +129,11 @@ func (d *clockDoors) doors() map[string]func(item string) *pb.Change {
 		},
 		"notification": func(item string) *pb.Change {
 			d.storeIn2200(item)
-			h, err := hint.NewHandler(d, time.Minute, d, nil)
-			d.must(err)
-			out, err := h.Handle(t.Context(), &schemas.Delivery{Topic: schemas.Foreign("events"), Timestamp: d.now,
-				Value: notification("ObjectCreated:Put", "photos", item)})
-			d.must(err)
-			return out[0].Body.(*pb.Change)
+			return hinted(schemas.Foreign("events"), notification("ObjectCreated:Put", "photos", item))
+		},
+		"claim": func(item string) *pb.Change {
+			m := hint.Claim("loader", d.storeIn2200(item))
+			return hinted(m.Topic, m.Value)
 		},
 		"watch": func(item string) *pb.Change {
 			d.storeIn2200(item)

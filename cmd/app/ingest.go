@@ -19,6 +19,7 @@ import (
 	"github.com/millrace/millrace/streams/ingest/hint"
 	"github.com/millrace/millrace/streams/ingest/watch"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/storage/file"
 	"github.com/millrace/millrace/streams/storage/s3"
 	"github.com/millrace/millrace/streams/sweep/reconcile"
@@ -39,7 +40,8 @@ func (a *App) ingester() ([]part, error) {
 	if a.registry != nil {
 		m = ingest.NewMetrics(a.registry)
 	}
-	h, err := hint.NewHandler(a.stores, a.cfg.Reconcile.Settle, newBucketResolver(a.cfg, a.stores), m.Hints("notification"))
+	h, err := hint.NewHandler(hint.NewObserver(a.stores, a.cfg.Reconcile.Settle), parkedRecords{records: a.reader},
+		newBucketResolver(a.cfg, a.stores), m.Hints("notification"))
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +67,7 @@ func (a *App) ingester() ([]part, error) {
 	}}}
 	if a.cfg.Ingest.Listen != "" {
 		a.events = &eventServer{app: a, metrics: m}
-		parts = append(parts, part{"ingest", a.events.run})
+		parts = append(parts, afterTables("ingest", a.events.run, a.policies)) // or claims would be taken for facts
 	}
 	return append(parts, part{"watch", func(ctx context.Context) error { return a.watchDirectories(ctx, m) }}), nil
 }
@@ -149,7 +151,7 @@ func (s *eventServer) open(ctx context.Context) error {
 	s.handler, err = ingest.New(ingest.Config{
 		Tokens: tokens, MaxBody: int64(c.MaxBody), MaxEvents: c.MaxEvents, Concurrency: c.Concurrency,
 		Memory: int64(c.Memory),
-	}, a.producer, a.stores, s.metrics, a.log)
+	}, a.producer, eventStores{a}, s.metrics, a.log)
 	if err != nil {
 		return precondition.Of(fmt.Errorf("ingest.tokens: %w", err))
 	}
@@ -197,13 +199,22 @@ func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
 		if err != nil {
 			return nil, fmt.Errorf("ingest.tokens: %s: %w", t.Name, err)
 		}
-		tokens = append(tokens, ingest.Token{Name: t.Name, Account: t.Account, Secret: secret})
+		tokens = append(tokens, ingest.Token{Name: t.Name, Account: t.Account, Stores: t.Stores, Secret: secret})
 	}
 	return tokens, nil
 }
 
-// HasStore implements ingest.Stores.
-func (s *Stores) HasStore(account, id string) bool { return slices.Contains(s.IDs(account), id) }
+// An eventStores implements ingest.Stores.
+type eventStores struct{ *App }
+
+func (s eventStores) HasStore(account, id string) bool {
+	return slices.Contains(s.stores.IDs(account), id)
+}
+
+func (s eventStores) IsDestination(account, space, store string) bool {
+	rules, _ := s.policyRegistry.Rules(account, space)
+	return plan.IsDestination(rules, store)
+}
 
 // A bucketResolver maps a bucket and key to stores and items.
 type bucketResolver struct {

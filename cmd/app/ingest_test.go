@@ -21,8 +21,10 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/ingest"
+	"github.com/millrace/millrace/streams/ingest/hint"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
+	"github.com/millrace/millrace/streams/policy"
 )
 
 const bucketEvents = "bucket-events"
@@ -41,7 +43,8 @@ func newIngestSite(t *testing.T) (*site, *kafkatest.Broker) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cfg.Ingest.Tokens = []config.Token{{Name: "loader", Account: "acme", Token: token.ClickHouse.Password}}
+	s.cfg.Ingest.Tokens = []config.Token{{Name: "loader", Account: "acme", Stores: []string{"1", "2"},
+		Token: token.ClickHouse.Password}}
 	return s, b
 }
 
@@ -142,9 +145,12 @@ func (s *site) post(path, token, body string) (code int, err error) {
 func TestIngestHTTP(t *testing.T) {
 	s, b := newIngestSite(t)
 	s.write("2", "photos/b", "hello")
+	b.Send(schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{Id: schemas.NewID(), Account: "acme",
+		Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`}})
 	s.run(schemas.RoleIngester)
 	const change = `{"op":"OP_ADD","store":"1","space":"photos","item":"a","size":"7","time":"2026-05-04T10:00:00Z",` +
 		`"digests":{"md5":"5d41402abc4b2a76b9719d911017c592"}}`
+	const claim = `{"op":"OP_DELETE","store":"2","space":"photos","item":"gone","time":"2026-05-04T10:00:00Z"}`
 	send := func(path, body string, want int) {
 		t.Helper()
 		s.until(func() error {
@@ -159,17 +165,25 @@ func TestIngestHTTP(t *testing.T) {
 		t.Errorf("got %d, %v, want 401", code, err)
 	}
 	send("/v1/notifications/s3?store=2", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
-	send("/v1/notifications/s3", string(notification("ObjectCreated:Put", "photos", "nobody's")),
-		http.StatusAccepted) // no store has buckets of its own
+	send("/v1/notifications/s3", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusUnprocessableEntity)
+	send("/v1/notifications/s3?store=3", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusForbidden)
+	send("/v1/notifications/s3?store=1", string(notification("ObjectCreated:Put", "photos", strings.Repeat("x", 2000))),
+		http.StatusAccepted) // no item has such a name
+	send("/v1/changes", claim, http.StatusAccepted) // store 2 is a destination: what is absent there was not deleted
 	s.changed(b, `OP_ADD 1/photos/a 7 http/loader "loader"`, `OP_ADD 2/photos/b 5 notification/minio "ann"`)
+	if n := len(slices.DeleteFunc(b.Read(schemas.Again(schemas.RoleIngester)), func(r kafkatest.Record) bool {
+		return r.Header(schemas.HeaderOriginTopic) != string(hint.ClaimTopic("loader"))
+	})); n != 1 {
+		t.Errorf("got %d claims, want 1", n)
+	}
 	s.until(func() error {
 		if dead := b.Read(schemas.Dead); len(dead) != 1 ||
-			dead[0].Header(schemas.HeaderOriginTopic) != string(ingest.WebhookTopic("acme", "")) {
+			dead[0].Header(schemas.HeaderOriginTopic) != string(ingest.WebhookTopic("acme", "1")) {
 			return fmt.Errorf("dead letters %v", dead)
 		}
 		return nil
 	})
-	s.await("/metrics", 200, `millrace_ingest_requests_total{path="/v1/changes",status="202"} 1`,
+	s.await("/metrics", 200, `millrace_ingest_requests_total{path="/v1/changes",status="202"} 2`,
 		`millrace_ingest_requests_total{path="/v1/changes",status="401"} 1`)
 }
 
@@ -248,7 +262,8 @@ func TestIngestKafkaAway(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				h, err := ingest.New(ingest.Config{}, out, stores, nil, new(logtest.Lines).Log())
+				h, err := ingest.New(ingest.Config{}, out, eventStores{&App{stores: stores,
+					policyRegistry: policy.NewRegistry(stores.IDs)}}, nil, new(logtest.Lines).Log())
 				if err != nil {
 					t.Fatal(err)
 				}

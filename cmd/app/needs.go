@@ -9,13 +9,16 @@ import (
 // needs are the dependencies of a process's roles besides Kafka.
 type needs struct {
 	clickhouse bool
+	engine     bool // not ready without ClickHouse; the ingester accepts events, and claims wait
 	stores     bool // access to the stores, not only their configuration
 	policies   bool
 	incidents  bool // incidents of copies, not only those that this process opens
 }
 
 func needsOf(roles []schemas.Role) needs {
-	return needs{slices.ContainsFunc(roles, readsClickHouse), slices.ContainsFunc(roles, touchesStores),
+	return needs{slices.ContainsFunc(roles, readsClickHouse),
+		slices.ContainsFunc(roles, func(r schemas.Role) bool { return r != schemas.RoleIngester && readsClickHouse(r) }),
+		slices.ContainsFunc(roles, touchesStores),
 		slices.ContainsFunc(roles, appliesPolicies), slices.Contains(roles, schemas.RoleSteward)}
 }
 
@@ -37,8 +40,8 @@ func (n needs) table(topic schemas.Topic) bool {
 // readsClickHouse reports whether a role reads or writes ClickHouse.
 func readsClickHouse(role schemas.Role) bool {
 	switch role {
-	case schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleSweeper,
-		schemas.RoleSink, schemas.RoleState:
+	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSteward,
+		schemas.RoleSweeper, schemas.RoleSink, schemas.RoleState:
 		return true
 	}
 	return false
@@ -56,7 +59,8 @@ func touchesStores(role schemas.Role) bool {
 // appliesPolicies reports whether a role depends on policies.
 func appliesPolicies(role schemas.Role) bool {
 	switch role {
-	case schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSweeper:
+	case schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward,
+		schemas.RoleSweeper:
 		return true
 	}
 	return false

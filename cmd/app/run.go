@@ -45,7 +45,7 @@ func (a *App) newHealth(n needs, s *schema) *health.Monitor {
 		Roles: m.State, Lags: a.admin.Lags, Unreadable: func() []string { return a.unreadableRecords(n) },
 		Stopped: a.unreadable.Batches, SetLags: a.lagMetrics.Set,
 	}
-	if n.clickhouse {
+	if n.engine {
 		c.Ping = s.ping
 	}
 	if n.stores {

@@ -208,12 +208,14 @@ type Ingest struct {
 	Notifications []Notification `key:"notifications"`
 }
 
-// Token is a sender that may post events of one account.
+// Token is a sender that may post events of some stores of one account.
 type Token struct {
 	// The sender's name; it becomes the user of events that have none.
 	Name string `key:"name"`
 	// The account of the stores that its events are about.
 	Account string `key:"account"`
+	// The stores that its events are about, and no others.
+	Stores []string `key:"stores"`
 	// The secret that it sends as Authorization: Bearer TOKEN or as a password, 16 bytes or more.
 	Token Secret `key:"token"`
 }

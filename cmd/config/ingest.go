@@ -33,10 +33,15 @@ func validateIngest(c *Config, fault report) {
 	for i, t := range g.Tokens {
 		at := fmt.Sprintf("ingest.tokens[%d]", i)
 		identifier(at+".name", t.Name, seen, fault)
-		if t.Account == "" {
-			fault(at+".account", nil, "is missing: a token is for the stores of one account")
-		} else {
-			c.known(at, t.Account, "", fault)
+		switch {
+		case t.Account == "":
+			fault(at+".account", nil, "is missing: a token is for stores of one account")
+		case len(t.Stores) == 0:
+			fault(at+".stores", nil, "is missing: a token is for the stores that it names")
+		default:
+			for _, store := range t.Stores {
+				c.known(at, t.Account, store, fault)
+			}
 		}
 		if t.Token.IsZero() {
 			fault(at+".token", nil, "is missing")

@@ -8,7 +8,7 @@ import (
 )
 
 func TestValidateIngest(t *testing.T) {
-	const token = `, tokens: [{name: x, account: acme, token: "env:T"}`
+	const token = `, tokens: [{name: x, account: acme, stores: ["1"], token: "env:T"}`
 	for text, want := range map[string]string{ // the fault, after its origin; empty: no fault
 		`roles: {ingester: {reserved: 2}}`: "roles.ingester.reserved = 2: notifications have no class low",
 		`roles: {ingester: {large: 2}}`:    "roles.ingester.large = 2: notifications have no large class",
@@ -20,12 +20,15 @@ http: {listen: "127.0.0.1:80"}`: "ingest.listen = 127.0.0.1:80: is taken by http
 		`ingest: {listen: nowhere` + token + `]}`:       "ingest.listen = nowhere: want host:port",
 		`ingest: {listen: "0.0.0.0:80"` + token + `]}`:  "",
 		`ingest: {tokens: [{name: x, token: "env:T"}]}`: "ingest.tokens[0].account: is missing",
-		`ingest: {tokens: [{name: x, account: absent, token: "env:T"}]}`: "ingest.tokens[0].account = absent: " +
-			"there is no such account",
-		`ingest: {tokens: [{name: x, account: acme}]}`:        "ingest.tokens[0].token: is missing",
-		`ingest: {tokens: [{account: acme, token: "env:T"}]}`: "ingest.tokens[0].name: is missing",
-		`ingest: {max_events: 1000` + token + `, {name: x, account: acme, token: "env:U"}]}`: "ingest.tokens[1].name = x: " +
-			"is taken by ingest.tokens[0].name",
+		`ingest: {tokens: [{name: x, account: absent, stores: ["1"], token: "env:T"}]}`: "ingest." +
+			"tokens[0].account = absent: there is no such account",
+		`ingest: {tokens: [{name: x, account: acme, stores: ["1"]}]}`:  "ingest.tokens[0].token: is missing",
+		`ingest: {tokens: [{name: x, account: acme, token: "env:T"}]}`: "ingest.tokens[0].stores: is missing",
+		`ingest: {tokens: [{name: x, account: acme, stores: ["1", "9"], token: "env:T"}]}`: "ingest.tokens[0].store = 9: " +
+			"account acme has no such store",
+		`ingest: {tokens: [{account: acme, stores: ["1"], token: "env:T"}]}`: "ingest.tokens[0].name: is missing",
+		`ingest: {max_events: 1000` + token + `, {name: x, account: acme, stores: ["1"], token: "env:U"}]}`: "ingest." +
+			"tokens[1].name = x: is taken by ingest.tokens[0].name",
 		`ingest: {max_body: 100B}`:                   "ingest.max_body = 100B: want 1KiB to 1GiB",
 		`ingest: {max_events: 0}`:                    "ingest.max_events = 0: want 1 to 100000",
 		`ingest: {memory: 1MiB}`:                     "ingest.memory = 1MiB: want 16MiB or more",
@@ -66,7 +69,8 @@ func TestSaveLoadRoundTrip(t *testing.T) {
 		Credentials: Credentials{AccessKey: FileSecret("/a b/key"), SecretKey: Secret{"env:K"}}}.withDefaults())
 	want.ClickHouse.Password = Secret{"exec:pass show \"it\""}
 	want.Ingest.Listen = "0.0.0.0:8080"
-	want.Ingest.Tokens = []Token{{"x", "a", Secret{"env:X"}}, {"y", "a", Secret{"file:/y"}}}
+	want.Ingest.Tokens = []Token{{"x", "a", []string{"1", "2"}, Secret{"env:X"}},
+		{"y", "a", []string{"1"}, Secret{"file:/y"}}}
 	want.Ingest.Notifications = []Notification{{"t", "a", "1"}}
 	var b strings.Builder
 	if err := Save(&b, &want); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/ingest/hint"
 )
 
 // An accepted is the response with status 202 to a request with events.
@@ -24,9 +25,10 @@ type accepted struct {
 type received struct {
 	Index int    `json:"index"`
 	Given string `json:"given,omitempty"` // id that the sender has given
-	// ID is the id of the Change, a function of its content.
-	ID string `json:"id"`
-	// Status is written, or repeated if the event before it of the same copy, in the same request, is equal.
+	// ID is the id of the Change, a function of its content; empty if the store will be looked at.
+	ID string `json:"id,omitempty"`
+	// Status is written; looked-at, if the event is about a copy that millrace writes; or repeated, if the event before it
+	// of the same copy, in the same request, is equal.
 	Status string `json:"status"`
 }
 
@@ -48,7 +50,7 @@ func (h *Handler) changes(r request) (any, *problem) {
 	for i := range events {
 		e := &events[i]
 		if e.change != nil {
-			if foreign := h.complete(e, r.sender); foreign {
+			if forbidden := h.complete(e, r.sender); forbidden {
 				status = http.StatusForbidden
 			}
 		}
@@ -57,10 +59,13 @@ func (h *Handler) changes(r request) (any, *problem) {
 			continue
 		}
 		rec := received{Index: e.index, Given: e.id, ID: e.change.GetId(), Status: outcomeWritten}
+		if e.claim {
+			rec.ID, rec.Status = "", "looked-at"
+		}
 		if at := schemas.CopyOf(e.change); proto.Equal(last[at], e.change) {
 			rec.Status = "repeated"
 		} else {
-			last[at], msgs = e.change, append(msgs, e.message())
+			last[at], msgs = e.change, append(msgs, e.message(r.sender))
 		}
 		out.Events = append(out.Events, rec)
 	}
@@ -83,15 +88,20 @@ func (h *Handler) changes(r request) (any, *problem) {
 	return out, nil
 }
 
-// complete validates the Change of an event and completes it for publishing. It adds faults to e. foreign reports that
-// the sender has no right to the account.
-func (h *Handler) complete(e *event, s sender) (foreign bool) {
+// complete validates the Change of an event and completes it for publishing. It adds faults to e. forbidden reports
+// that the sender has no right to the account or to the store.
+func (h *Handler) complete(e *event, s sender) (forbidden bool) {
 	c := e.change
 	if c.GetAccount() == "" {
 		c.Account = s.account
 	}
-	if foreign = s.account != "" && c.GetAccount() != s.account; foreign {
+	switch {
+	case s.account != "" && c.GetAccount() != s.account:
+		forbidden = true
 		e.fault("account", "is %q: the token is for %q", c.GetAccount(), s.account)
+	case c.GetStore() != "" && !s.may(c.GetStore()):
+		forbidden = true
+		e.fault("store", "is %q: the token is for %q", c.GetStore(), s.stores)
 	}
 	reserved(e)
 	contradictions(e)
@@ -119,17 +129,25 @@ func (h *Handler) complete(e *event, s sender) (foreign bool) {
 		missing(e)
 		outOfRange(e)
 	}
-	if !foreign && c.GetAccount() != "" && c.GetStore() != "" && !h.stores.HasStore(c.GetAccount(), c.GetStore()) {
-		e.fault("store", "account %q has no store %q", c.GetAccount(), c.GetStore())
+	switch account, store := c.GetAccount(), c.GetStore(); {
+	case forbidden || account == "" || store == "":
+	case !h.stores.HasStore(account, store):
+		e.fault("store", "account %q has no store %q", account, store)
+	case c.GetOp() == pb.Op_OP_READ || !h.stores.IsDestination(account, c.GetSpace(), store):
+	case schemas.IsSpaceOp(c.GetOp()):
+		e.fault("store", "is %q, a destination of the space, whose copy only millrace changes", store)
+	default:
+		e.claim = true
 	}
 	if e.count == 0 {
-		if _, err := schemas.Encode(e.message()); errors.Is(err, schemas.ErrTooLarge) {
+		m := schemas.Message{Topic: schemas.Changes, Body: c, Source: e.source}
+		if _, err := schemas.Encode(m); errors.Is(err, schemas.ErrTooLarge) {
 			e.fault("", "%v", err)
 		} else if err != nil {
 			e.decodeFault(err)
 		}
 	}
-	return foreign
+	return forbidden
 }
 
 // reserved adds a fault for each field that only millrace may set.
@@ -239,6 +257,9 @@ const (
 )
 
 // message returns the message to publish.
-func (e *event) message() schemas.Message {
+func (e *event) message(s sender) schemas.Message {
+	if e.claim {
+		return hint.Claim(s.name, e.change)
+	}
 	return schemas.Message{Topic: schemas.Changes, Body: e.change, Source: e.source}
 }

@@ -109,6 +109,11 @@ func TestChangesFaults(t *testing.T) {
 			[]string{`0  account: is "other": the token is for "acme"`}},
 		"unknown store": {typeJSON, string(with(func(c *pb.Change) { c.Store = "9" })), 422,
 			[]string{`0  store: account "acme" has no store "9"`}},
+		"store of another token": {typeJSON, string(with(func(c *pb.Change) { c.Store = "3" })), 403,
+			[]string{`0  store: is "3": the token is for ["1" "2" "9"]`}},
+		"space of a destination": {typeJSON, string(with(func(c *pb.Change) {
+			c.Op, c.Store, c.Space, c.Item = pb.Op_OP_DELETE_SPACE, "2", "copies", ""
+		})), 422, []string{`0  store: is "2", a destination of the space, whose copy only millrace changes`}},
 		"item of a space's change": {typeJSON, string(with(func(c *pb.Change) { c.Op = pb.Op_OP_CREATE_SPACE })), 422,
 			[]string{"0  item: is set, but OP_CREATE_SPACE is about a space"}},
 		"out of range, all of them": {typeJSON, string(with(func(c *pb.Change) {
@@ -259,6 +264,57 @@ func TestChangesRepeated(t *testing.T) {
 			}
 			if !slices.EqualFunc(out.changes(), ids, func(c *pb.Change, id string) bool { return c.GetId() == id }) {
 				t.Errorf("published %v, want %q", out.changes(), ids)
+			}
+		})
+	}
+}
+
+// An event about an item of a destination is a claim: the role looks at the copy. A read changes nothing.
+func TestChangesAboutDestinations(t *testing.T) {
+	claim := schemas.Message{Topic: "foreign:http/loader", Key: []byte("acme/copies/a")}
+	change := func(op pb.Op, space, store string) *pb.Change {
+		c := change("a")
+		c.Op, c.Space, c.Store = op, space, store
+		return c
+	}
+	for name, tt := range map[string]struct {
+		change *pb.Change
+		status string
+	}{
+		"add":            {change(pb.Op_OP_ADD, "copies", "2"), "looked-at"},
+		"delete":         {change(pb.Op_OP_DELETE, "copies", "2"), "looked-at"},
+		"set properties": {change(pb.Op_OP_SET_PROPERTIES, "copies", "2"), "looked-at"},
+		"read":           {change(pb.Op_OP_READ, "copies", "2"), "written"},
+		"of a source":    {change(pb.Op_OP_ADD, "copies", "1"), "written"},
+		"another space":  {change(pb.Op_OP_DELETE, "photos", "2"), "written"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			out := new(topic)
+			w := post(handler(t, out, nil), pathChanges, typeBatch, secret,
+				[]byte("["+envelope("7", `"data":`+string(asJSON(t, tt.change)))+"]"))
+			var answer accepted
+			if err := json.Unmarshal(w.Body.Bytes(), &answer); err != nil || w.Code != http.StatusAccepted ||
+				answer.Accepted != 1 || len(answer.Events) != 1 || len(out.msgs) != 1 {
+				t.Fatalf("got %d %s, %v and %d messages", w.Code, w.Body, err, len(out.msgs))
+			}
+			e, m := answer.Events[0], out.msgs[0]
+			if e.Status != tt.status || (e.ID == "") != (tt.status == "looked-at") {
+				t.Errorf("got %+v, want %s", e, tt.status)
+			}
+			if tt.status == "written" {
+				if m.Topic != schemas.Changes {
+					t.Errorf("got %+v, want a Change", m)
+				}
+				return
+			}
+			value := m.Value
+			if m.Value = nil; !reflect.DeepEqual(m, claim) {
+				t.Errorf("got %+v, want %+v", m, claim)
+			}
+			for _, believed := range []string{"digests", "size", "user"} {
+				if strings.Contains(string(value), believed) {
+					t.Errorf("the claim has %s: %s", believed, value)
+				}
 			}
 		})
 	}

@@ -45,6 +45,7 @@ type event struct {
 	index      int
 	id, source string
 	change     *pb.Change // nil if it cannot be decoded; then there are faults
+	claim      bool       // it is about a copy that millrace writes
 	faults     []Fault
 	count      int // number of faults, including those that are not kept
 }

@@ -6,6 +6,9 @@
 // events: some may have been written, and the client must send the whole request again. That is idempotent, because the
 // id of an event is a function of its content. The package publishes through a small interface and does not depend on
 // Kafka.
+//
+// An event about an item of a store that is a destination is a claim about what millrace itself writes: it becomes a
+// hint, and the role publishes what the store shows (see hint.Claim).
 package ingest
 
 import (
@@ -27,9 +30,10 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// Stores reports whether an account has a store.
+// Stores reports whether an account has a store, and whether the policy copies to the store for a space.
 type Stores interface {
 	HasStore(account, store string) bool
+	IsDestination(account, space, store string) bool
 }
 
 // Config holds the settings of a Handler. Zero values mean the defaults in brackets.

@@ -29,6 +29,7 @@ import (
 const (
 	secret = "0123456789abcdef-acme"
 	other  = "0123456789abcdef-other"
+	hook   = "0123456789abcdef-hook"
 )
 
 // A topic keeps published messages, and fails on request.
@@ -71,11 +72,17 @@ func (p *topic) HasStore(account, store string) bool {
 	return account == "acme" && (store == "1" || store == "2")
 }
 
+// IsDestination implements Stores: millrace copies the space copies to store 2.
+func (p *topic) IsDestination(account, space, store string) bool {
+	return account == "acme" && space == "copies" && store == "2"
+}
+
 var now = time.Date(2026, 5, 4, 10, 0, 0, 0, time.UTC)
 
 func handler(t testing.TB, p *topic, more func(*Config)) *Handler {
 	t.Helper()
-	cfg := Config{Tokens: []Token{{"loader", "acme", secret}, {"theirs", "other", other}}}
+	cfg := Config{Tokens: []Token{{"loader", "acme", []string{"1", "2", "9"}, secret},
+		{"hook", "acme", []string{"2"}, hook}, {"theirs", "other", []string{"1"}, other}}}
 	if more != nil {
 		more(&cfg)
 	}
@@ -169,6 +176,7 @@ func TestTokens(t *testing.T) {
 		"empty":             {"Bearer ", 401},
 		"another scheme":    {"Digest " + secret, 401},
 		"of an account":     {"Bearer " + other, 422}, // in which there is no such store
+		"of another store":  {"Bearer " + hook, 403},
 		"user, not a token": {"Basic " + base64.StdEncoding.EncodeToString([]byte(secret+":")), 401},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,17 +197,19 @@ func TestTokens(t *testing.T) {
 	if w := post(open, pathChanges, typeJSON, "", asJSON(t, c)); w.Code != 202 {
 		t.Errorf("without tokens: got %d %s", w.Code, w.Body)
 	}
+	one := []string{"1"}
 	for name, tokens := range map[string][]Token{
-		"short": {{"a", "acme", "short"}}, "no account": {{"a", "", secret}}, "no name": {{"", "acme", secret}},
-		"one secret of two": {{"a", "acme", secret}, {"b", "other", secret}},
+		"short": {{"a", "acme", one, "short"}}, "no account": {{"a", "", one, secret}},
+		"no name": {{"", "acme", one, secret}}, "no stores": {{"a", "acme", nil, secret}},
+		"one secret of two": {{"a", "acme", one, secret}, {"b", "other", one, secret}},
 	} {
 		if _, err := New(Config{Tokens: tokens}, &topic{}, &topic{}, nil, slog.New(slog.DiscardHandler)); err == nil ||
 			strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if s := fmt.Sprintf("%v %+v %#v", Token{"a", "acme", secret}, Token{"a", "acme", secret},
-		Token{"a", "acme", secret}); strings.Contains(s, secret) {
+	if s := fmt.Sprintf("%v %+v %#v", Token{"a", "acme", []string{"1"}, secret}, Token{"a", "acme", []string{"1"}, secret},
+		Token{"a", "acme", []string{"1"}, secret}); strings.Contains(s, secret) {
 		t.Errorf("it prints %s", s)
 	}
 }
@@ -223,7 +233,7 @@ func TestPublishFaults(t *testing.T) {
 			h := handler(t, tt.out, func(c *Config) { c.publishTimeout = 20 * time.Millisecond })
 			path, sent := pathChanges, body
 			if strings.HasPrefix(name, "notification") {
-				path, sent = pathNotifications, []byte(notification("photos", "a"))
+				path, sent = pathNotifications+"?store=2", []byte(notification("photos", "a"))
 			}
 			w := post(h, path, typeJSON, secret, sent)
 			if w.Code != tt.status || w.Header().Get("Retry-After") != tt.retryAfter {
@@ -244,8 +254,8 @@ func TestPublishFaults(t *testing.T) {
 // A request whose client disconnects while Kafka is slow is published all the same: some clients never repeat one.
 func TestClientThatDisconnects(t *testing.T) {
 	for path, body := range map[string]string{
-		pathChanges:       string(asJSON(t, change("a"))),
-		pathNotifications: notification("photos", "a"),
+		pathChanges:                    string(asJSON(t, change("a"))),
+		pathNotifications + "?store=2": notification("photos", "a"),
 	} {
 		t.Run(path, func(t *testing.T) {
 			out := &topic{wait: make(chan struct{})}

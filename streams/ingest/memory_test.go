@@ -49,6 +49,9 @@ func protobufBatch(event []byte, n int) []byte {
 	return bytes.Repeat(one, n)
 }
 
+// ofStore2 is the path of notifications of store 2.
+const ofStore2 = pathNotifications + "?store=2"
+
 // hostile returns bodies that take as much memory as possible.
 func hostile(t testing.TB) map[string]struct {
 	path, kind string
@@ -103,20 +106,20 @@ func hostile(t testing.TB) map[string]struct {
 		"properties, base64": {pathChanges, typeEvent,
 			[]byte(envelope("7",
 				`"datacontenttype":"application/protobuf","data_base64":"`+base64.StdEncoding.EncodeToString(names)+`"`)), 202},
-		"records of numbers": {pathNotifications, typeJSON, fill(`{"Records":[`, "1,", "]}"), 400},
-		"records of others":  {pathNotifications, typeJSON, fill(`{"Records":[`, `{"eventName":"x"},`, "]}"), 400},
-		"records":            {pathNotifications, typeJSON, fill(`{"Records":[`, record, "]}"), 400},
-		"records aside": {pathNotifications, typeJSON, fill(`[`, `{"eventName":"ObjectTagging:Put"},`, "]"),
+		"records of numbers": {ofStore2, typeJSON, fill(`{"Records":[`, "1,", "]}"), 400},
+		"records of others":  {ofStore2, typeJSON, fill(`{"Records":[`, `{"eventName":"x"},`, "]}"), 400},
+		"records":            {ofStore2, typeJSON, fill(`{"Records":[`, record, "]}"), 400},
+		"records aside": {ofStore2, typeJSON, fill(`[`, `{"eventName":"ObjectTagging:Put"},`, "]"),
 			400},
-		"messages": {pathNotifications, typeJSON, fill(`{"Messages":[`, "{},", "]}"), 400},
-		"messages of test events": {pathNotifications, typeJSON,
+		"messages": {ofStore2, typeJSON, fill(`{"Messages":[`, "{},", "]}"), 400},
+		"messages of test events": {ofStore2, typeJSON,
 			fill(`{"Messages":[`, `{"Body":"{\"Event\":\"s3:TestEvent\"}"},`, "]}"), 202},
-		"records, and again":          {pathNotifications, typeJSON, fill(`{`, `"Records":[1,1,1,1,1],`, "}"), 400},
-		"nested arrays":               {pathNotifications, typeJSON, fill("", "[", ""), 400},
-		"notifications in each other": {pathNotifications, typeJSON, []byte(nested), 202},
-		"a long key": {pathNotifications, typeJSON, fill(`{"EventName":"s3:ObjectCreated:Put","Key":"b/`,
+		"records, and again":          {ofStore2, typeJSON, fill(`{`, `"Records":[1,1,1,1,1],`, "}"), 400},
+		"nested arrays":               {ofStore2, typeJSON, fill("", "[", ""), 400},
+		"notifications in each other": {ofStore2, typeJSON, []byte(nested), 202},
+		"a long key": {ofStore2, typeJSON, fill(`{"EventName":"s3:ObjectCreated:Put","Key":"b/`,
 			"a", `"}`), 413},
-		"a long message": {pathNotifications, typeJSON, fill(`{"Type":"Notification","Message":"`, `\\\"`,
+		"a long message": {ofStore2, typeJSON, fill(`{"Type":"Notification","Message":"`, `\\\"`,
 			`"}`), 400},
 	}
 }

@@ -6,16 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 )
 
 // minToken is the shortest length of a token in bytes, since short ones can be guessed.
 const minToken = 16
 
-// A Token is the permission to send events for one account.
+// A Token is the permission to send events about some stores of one account.
 type Token struct {
 	Name    string // name of the sender in logs, and the user of Changes without a user
 	Account string
+	Stores  []string
 	Secret  string
 }
 
@@ -26,7 +28,13 @@ func (t Token) String() string { return t.Name + " of " + t.Account + " ***" }
 func (t Token) GoString() string { return t.String() }
 
 // A sender is the authorised sender of a request. It is empty if there are no tokens.
-type sender struct{ name, account string }
+type sender struct {
+	name, account string
+	stores        []string
+}
+
+// may reports whether s may send events about a store of its account.
+func (s sender) may(store string) bool { return s.account == "" || slices.Contains(s.stores, store) }
 
 type hashed struct {
 	sender
@@ -42,15 +50,15 @@ func hashTokens(tokens []Token) ([]hashed, error) {
 	for _, t := range tokens {
 		sum := sha256.Sum256([]byte(t.Secret))
 		switch other, taken := seen[sum]; {
-		case t.Name == "" || t.Account == "":
-			errs = append(errs, fmt.Errorf("token %q of account %q: name and account are required", t.Name, t.Account))
+		case t.Name == "" || t.Account == "" || len(t.Stores) == 0:
+			errs = append(errs, fmt.Errorf("token %q of account %q: name, account and stores are required", t.Name, t.Account))
 		case len(t.Secret) < minToken:
 			errs = append(errs, fmt.Errorf("token %q is shorter than %d bytes", t.Name, minToken))
 		case taken:
 			errs = append(errs, fmt.Errorf("token %q is the same as that of %q", t.Name, other))
 		default:
 			seen[sum] = t.Name
-			all = append(all, hashed{sender{t.Name, t.Account}, sum})
+			all = append(all, hashed{sender{t.Name, t.Account, t.Stores}, sum})
 		}
 	}
 	return all, errors.Join(errs...)

@@ -40,6 +40,14 @@ func (h *Handler) notifications(r request) (any, *problem) {
 	if account == "" {
 		account = r.URL.Query().Get("account")
 	}
+	switch all := r.sender.stores; {
+	case store == "" && len(all) == 1:
+		store = all[0]
+	case store == "" && len(all) > 1:
+		return nil, refusal(http.StatusUnprocessableEntity, "store", "the token is for stores %q: name one: ?store=", all)
+	case store != "" && !r.sender.may(store):
+		return nil, refusal(http.StatusForbidden, "store", "the token is for stores %q, not for %q", all, store)
+	}
 	if store != "" && !h.stores.HasStore(account, store) {
 		return nil, refusal(http.StatusUnprocessableEntity, "store", "account %q has no store %q", account, store)
 	}

@@ -21,32 +21,42 @@ func TestNotifications(t *testing.T) {
 		{"eventName":"ObjectRemoved:Delete","s3":{"bucket":{"name":"b"},"object":{"key":"c"}}}]`
 	for name, tt := range map[string]struct {
 		query, body string
+		token       string
 		status      int
 		topic       schemas.Topic
 		keys        []string
 		answer      string
 	}{
-		"one": {"", notification("photos", "x%2Fa"), 202, "foreign:webhook/acme/", []string{"photos/x%2Fa"},
+		"one": {"", notification("photos", "x%2Fa"), hook, 202, "foreign:webhook/acme/2", []string{"photos/x%2Fa"},
 			`{"accepted":1,"ignored":0}`},
-		"of a store": {"?store=2", notification("photos", "a"), 202, "foreign:webhook/acme/2", []string{"photos/a"},
+		"of a store": {"?store=2", notification("photos", "a"), secret, 202, "foreign:webhook/acme/2", []string{"photos/a"},
 			`{"accepted":1,"ignored":0}`},
-		"several": {"", two, 202, "foreign:webhook/acme/", []string{"b/a 1", "b/c"},
+		"of one of several": {"", notification("photos", "a"), secret, 422, "", nil, ""},
+		"of another store":  {"?store=1", notification("photos", "a"), hook, 403, "", nil, ""},
+		"several": {"", two, hook, 202, "foreign:webhook/acme/2", []string{"b/a 1", "b/c"},
 			`{"accepted":2,"ignored":1}`},
-		"a test": {"", `{"Service":"S3","Event":"s3:TestEvent"}`, 202, "", nil, `{"accepted":0,"ignored":0}`},
-		"SNS subscription": {"", `{"Type":"SubscriptionConfirmation","SubscribeURL":"https://example.org"}`, 202,
+		"a test": {"", `{"Service":"S3","Event":"s3:TestEvent"}`, hook, 202, "", nil, `{"accepted":0,"ignored":0}`},
+		"SNS subscription": {"", `{"Type":"SubscriptionConfirmation","SubscribeURL":"https://example.org"}`, hook, 202,
 			"", nil, `{"accepted":0,"ignored":0}`},
-		"unknown store": {"?store=9", notification("photos", "a"), 422, "", nil, ""},
-		"another's account": {"?account=other&store=1", notification("photos", "a"), 202, "foreign:webhook/acme/1",
+		"unknown store": {"?store=9", notification("photos", "a"), secret, 422, "", nil, ""},
+		"another's account": {"?account=other&store=1", notification("photos", "a"), secret, 202, "foreign:webhook/acme/1",
 			[]string{"photos/a"}, `{"accepted":1,"ignored":0}`},
-		"nothing":            {"", "", 400, "", nil, ""},
-		"no notification":    {"", `{"a":1}`, 400, "", nil, ""},
-		"a record too large": {"", notification("photos", strings.Repeat("x", schemas.MaxBytes)), 413, "", nil, ""},
+		"without tokens": {"", notification("photos", "a"), "", 202, "foreign:webhook//", []string{"photos/a"},
+			`{"accepted":1,"ignored":0}`},
+		"nothing":            {"", "", hook, 400, "", nil, ""},
+		"no notification":    {"", `{"a":1}`, hook, 400, "", nil, ""},
+		"a record too large": {"", notification("photos", strings.Repeat("x", schemas.MaxBytes)), hook, 413, "", nil, ""},
 		"a good and a broken": {"",
-			`[{"eventName":"ObjectCreated:Put","s3":{"bucket":{"name":"b"},"object":{"key":"a"}}},{}]`, 400, "", nil, ""},
+			`[{"eventName":"ObjectCreated:Put","s3":{"bucket":{"name":"b"},"object":{"key":"a"}}},{}]`, hook, 400, "", nil, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out := &topic{}
-			w := post(handler(t, out, nil), pathNotifications+tt.query, "text/plain", secret, []byte(tt.body))
+			h := handler(t, out, func(c *Config) {
+				if tt.token == "" {
+					c.Tokens = nil
+				}
+			})
+			w := post(h, pathNotifications+tt.query, "text/plain", tt.token, []byte(tt.body))
 			if w.Code != tt.status || tt.status == 202 && strings.TrimSpace(w.Body.String()) != tt.answer {
 				t.Errorf("got %d %s", w.Code, w.Body)
 			}

@@ -30,6 +30,10 @@ acl --operation Read \
 	--topic "${PREFIX}incidents" \
 	--topic "${PREFIX}policies"
 
+# knows what operators have decided, such as the spaces that are gone
+acl --operation Read \
+	--topic "${PREFIX}admin"
+
 # handles its messages
 acl --operation Read \
 	--topic "${PREFIX}again.ingester"
@@ -49,6 +53,11 @@ acl --operation Read \
 # its consumer group
 acl --operation Read \
 	--group "${PREFIX}ingester"
+
+# compares the tables with what is committed
+acl --operation Describe \
+	--group "${PREFIX}sink" \
+	--group "${PREFIX}state"
 
 # the topics of ingest.notifications, separated by spaces
 for topic in ${NOTIFICATIONS:-}; do

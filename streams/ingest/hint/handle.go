@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
@@ -20,24 +19,30 @@ type Resolver interface {
 // A Handler handles the deliveries of notification topics. It is safe for concurrent use.
 type Handler struct {
 	observer *Observer
+	records  Records
 	resolver Resolver
 	count    func(Row)
 }
 
-// NewHandler returns a Handler. settle is Observation.Settle. It calls count, if not nil, with the row of each hint.
-func NewHandler(stores Stores, settle time.Duration, resolver Resolver, count func(Row)) (*Handler, error) {
-	if stores == nil || resolver == nil {
-		return nil, errors.New("hint: stores or resolver are missing")
+// NewHandler returns a Handler. It calls count, if not nil, with the row of each hint.
+func NewHandler(observer *Observer, records Records, resolver Resolver, count func(Row)) (*Handler, error) {
+	if observer == nil || records == nil || resolver == nil {
+		return nil, errors.New("hint: observer, records or resolver are missing")
 	}
 	if count == nil {
 		count = func(Row) {}
 	}
-	return &Handler{observer: NewObserver(stores, settle), resolver: resolver, count: count}, nil
+	return &Handler{observer: observer, records: records, resolver: resolver, count: count}, nil
 }
 
 // Handle handles one delivery. It returns a Change or nothing for a single hint. If the delivery has several hints, it
 // returns one message per hint, so that the failure of one does not affect the others.
 func (h *Handler) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+	if c, agent, isClaim, err := claimOf(d); err != nil {
+		return nil, err
+	} else if isClaim {
+		return h.handleClaim(ctx, d, c, agent)
+	}
 	hints, err := Parse(d.Value)
 	if err != nil {
 		return nil, retry.Permanent(err)
@@ -108,6 +113,9 @@ func (h *Handler) copyOf(topic schemas.Topic, one Hint) (c schemas.Copy, item bo
 // Copy returns the copy that a delivery is about, before it is handled. It returns false if the delivery does not have
 // exactly one hint about exactly one copy.
 func (h *Handler) Copy(d *schemas.Delivery) (schemas.Copy, bool) {
+	if c, _, isClaim, err := claimOf(d); isClaim {
+		return schemas.CopyOf(c), err == nil
+	}
 	hints, err := Parse(d.Value)
 	if err != nil || len(hints) != 1 || hints[0].Kind == Irrelevant {
 		return schemas.Copy{}, false

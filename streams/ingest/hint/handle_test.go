@@ -24,6 +24,9 @@ type site struct {
 	mem   *mem.Store
 	rows  []Row
 	h     *Handler
+
+	record *pb.Record // of every copy
+	away   error      // of the records
 }
 
 func newSite(t *testing.T) *site {
@@ -39,7 +42,8 @@ func newSite(t *testing.T) *site {
 	if err := w.mem.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
 		t.Fatal(err)
 	}
-	if w.h, err = NewHandler(w, time.Minute, w, func(r Row) { w.rows = append(w.rows, r) }); err != nil {
+	observer := NewObserver(w, time.Minute)
+	if w.h, err = NewHandler(observer, w, w, func(r Row) { w.rows = append(w.rows, r) }); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -47,6 +51,10 @@ func newSite(t *testing.T) *site {
 
 func (w *site) Store(account, id string) (storage.Store, bool) {
 	return w.store, account == "acme" && id == "1"
+}
+
+func (w *site) Fresh(context.Context, []schemas.Copy) ([]*pb.CopyRecord, error) {
+	return []*pb.CopyRecord{{Manifest: w.record, Audit: w.record}}, w.away
 }
 
 func (w *site) Resolve(_ schemas.Topic, bucket, key string) (all []schemas.Copy, known bool) {

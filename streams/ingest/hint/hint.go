@@ -86,7 +86,8 @@ const (
 
 // Rows returns all rows.
 func Rows() []Row {
-	return []Row{rowIrrelevant, rowCurrent, rowReplaced, rowOther, rowStillPresent, rowRemoved, rowAbsent, rowNoItem}
+	return []Row{rowIrrelevant, rowCurrent, rowReplaced, rowOther, rowStillPresent, rowRemoved, rowAbsent, rowNoItem,
+		rowKnown}
 }
 
 // A Decision is the result of Decide. Change is nil if there is nothing to publish.

@@ -143,7 +143,8 @@ func (l *list) role(role schemas.Role) {
 		l.writer(schemas.RoleState)
 	}
 	switch role {
-	case schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSteward, schemas.RoleSweeper:
+	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSteward,
+		schemas.RoleSweeper:
 		l.topic(schemas.Admin, "knows what operators have decided, such as the spaces that are gone", Read)
 		l.freshReads()
 	}
