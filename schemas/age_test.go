@@ -26,9 +26,10 @@ func TestDateByKafka(t *testing.T) {
 		kafka      time.Time
 		body, want schemas.Body
 	}{
-		"a right clock":        {kafka, check(in(-hour), in(0), in(hour)), check(in(-hour), in(0), in(hour))},
-		"three years on":       {kafka, check(in(years-hour), in(years), nil), check(in(-hour), in(0), nil)},
-		"years ago":            {kafka, check(in(-years), in(hour-years), in(2*hour-years)), check(in(-hour), in(0), in(hour))},
+		"a right clock":  {kafka, check(in(-hour), in(0), in(hour)), check(in(-hour), in(0), in(hour))},
+		"three years on": {kafka, check(in(years-hour), in(years), nil), check(in(-hour), in(0), nil)},
+		"three years ago": {kafka, check(in(-years), in(hour-years), in(2*hour-years)),
+			check(in(-hour), in(0), in(hour))},
 		"ends before it began": {kafka, check(in(hour), in(-hour), in(-2*hour)), check(in(0), in(0), in(0))},
 		"of damaged times": {kafka, check(timestamppb.New(time.Unix(1, 0)), timestamppb.New(time.Unix(9e9, 0)), nil),
 			check(in(-365*24*hour), in(0), nil)},

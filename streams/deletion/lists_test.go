@@ -33,7 +33,8 @@ func TestDeleteBeyondTheLimit(t *testing.T) {
 	w.present(true)
 }
 
-// A delete that is executed again, because its result was not acknowledged in time, counts once and reports nothing new.
+// A delete that is executed again, as when its result was not acknowledged in time, counts once and reports nothing
+// new.
 func TestDeleteThatIsDoneAgainCountsOnce(t *testing.T) {
 	w := newWorld(t)
 	w.topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 2}

@@ -52,7 +52,7 @@ func TestConclude(t *testing.T) {
 		"no quorum at first":                  {14, 0, old, false, Conclusion{undecided, false, in(5 * time.Minute), 1}},
 		"no quorum at last":                   {14, 3, old, false, final(pb.Verdict_VERDICT_FAIL)},
 		"no quorum, young":                    {14, 0, young, false, Conclusion{undecided, false, in(23 * time.Hour), 1}},
-		"ahead by the settle time":            {5, 0, in(24 * time.Hour), false, Conclusion{undecided, false, in(2 * s.Settle), 1}},
+		"ahead by the settle time":            {5, 0, in(s.Settle), false, Conclusion{undecided, false, in(2 * s.Settle), 1}},
 		"an event of 2099":                    {5, 0, now.AddDate(73, 0, 0), false, final(pb.Verdict_VERDICT_FAIL)},
 		"replaced at last, an event of 2099":  {13, 3, now.AddDate(73, 0, 0), false, final(pb.Verdict_VERDICT_FAIL)},
 		"settled exactly":                     {6, 0, now.Add(-24 * time.Hour), false, final(pb.Verdict_VERDICT_FAIL)},

@@ -33,8 +33,8 @@ func checked(calls *[]time.Time) kafka.Handler {
 	}
 }
 
-// A result that is not acknowledged within a minute is never sent again: the work is done again, and has another result.
-// No id is on the topic twice, and readers get a result that began when the work did, by the clock of Kafka.
+// A result that is not acknowledged within a minute is never sent again: the work is done again, and has another
+// result. No id is on the topic twice, and readers get a result that began when the work did, by the clock of Kafka.
 func TestResultsThatAreNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// errNotInTime says that a message with an age was not acknowledged within outputTimeout, whether or not it was written.
+// errNotInTime says that a message with an age was not acknowledged within outputTimeout. It may have been written.
 var errNotInTime = errors.New("the result was not acknowledged in time, and the work is done again")
 
 // resendDelay is the wait before a record is sent again that the client gave up or the brokers refused.
@@ -59,8 +59,8 @@ func newOutputs(ctx context.Context, r *core.Router, cl *kgo.Client) *outputs {
 
 // send sends rec until it is acknowledged, and then calls settled. If an error is permanent, it calls settled
 // with the error. When the partition of the task is revoked, rec is not sent again, because it would follow
-// the outputs of the new owner. A message with an age is never sent again if it may have been written: with another time
-// of Kafka its id would have two. If it was not acknowledged in time, settled gets errNotInTime.
+// the outputs of the new owner. A message with an age is never sent again if it may have been written: with another
+// time of Kafka its id would have two. If it was not acknowledged in time, settled gets errNotInTime.
 func (s *outputs) send(part *assignment, rec *kgo.Record, settled func(error)) {
 	o, key := &output{rec: rec, part: part, done: settled}, topicKey{rec.Topic, string(rec.Key)}
 	if s.router.Config.SchemaTopic(rec.Topic).HasAge() {
