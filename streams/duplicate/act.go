@@ -152,9 +152,6 @@ func (w *execution) sourceMismatch(s Observation, d Decision, err error) (bool, 
 
 // recordCopy adds the Changes and the check of a copy that was made, and ends the command.
 func (w *execution) recordCopy(s Observation, d Decision, put storage.Object) {
-	if d.Reference {
-		w.announceSource(s, put.Digests)
-	}
 	change := w.contentChange(s, put)
 	if s.Destination.Presence == Present {
 		change.Op = pb.Op_OP_UPDATE

@@ -59,9 +59,8 @@ type Decision struct {
 	ReadSource, ReadDestination bool
 	// Expected are the digests that the copied bytes must match.
 	Expected digest.Set
-	// Reference: no digests of the source are on record. Those of the copied bytes are published in a Change of the
-	// source. ReadTwice: the bytes are read once more before they are copied.
-	Reference, ReadTwice bool
+	// ReadTwice: the bytes are read once more before they are copied.
+	ReadTwice bool
 	// Announce publishes the destination's Change, which the manifest lacks; AnnounceProperties that of its properties
 	// only; AnnounceSource the source's Change.
 	Announce, AnnounceProperties, AnnounceSource bool
@@ -175,7 +174,7 @@ type expectation struct {
 	digests    digest.Set // of the algorithms that this program computes
 	none       bool       // nothing is on record
 	current    bool       // it describes the version that the store has now
-	suspect    bool       // it describes that version, with other digests
+	suspect    bool       // it describes that version, with other digests, or with verified and claimed ones that differ
 	newer      bool       // it describes a newer version than the command
 	unreported bool       // no client has reported it, only a sweep or a check
 }
@@ -183,12 +182,13 @@ type expectation struct {
 // expected returns the content that the source should hold, by the causing change, or else by the manifest. It returns
 // false if the manifest has to be read first.
 func (s Observation) expected() (expectation, bool) {
+	row, ok := s.sourceRow()
 	if reported := s.reported(); !reported.empty() && reported.matches(s.Source) {
 		k := s.expect(reported)
+		k.suspect = k.suspect || ok && s.contradicted(row)
 		k.unreported = !reportedByClient(s.Command)
 		return k, true
 	}
-	row, ok := s.sourceRow()
 	if !ok {
 		return expectation{}, false
 	}
@@ -204,8 +204,14 @@ func (s Observation) expected() (expectation, bool) {
 func (s Observation) expect(v content) expectation {
 	return expectation{
 		digests: supported(v.digests), current: true,
-		suspect: v.digests.Compare(s.Source.digests()) == digest.Disagree,
+		suspect: v.digests.Compare(s.Source.digests()) == digest.Disagree || len(v.claims) > 0,
 	}
+}
+
+// contradicted reports whether the row is of the content that the source has, and a claim contradicts the verified
+// digests of it.
+func (s Observation) contradicted(row *pb.Record) bool {
+	return isLive(row) && len(row.GetClaims()) > 0 && contentOf(row).matches(s.Source)
 }
 
 // unreported reports whether a row comes from a sweep or a check, not from a client or a copy.
@@ -408,24 +414,25 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 	}
 	// The change has no digests: those in the manifest come before a new reference.
 	row, ok := s.sourceRow()
-	if !ok {
+	if !ok || s.recordsState == recordsUnread { // a row that the command carries may be from before a first check
 		return s.needRecords(RowUnknown)
 	}
 	switch {
 	case row.GetState() == pb.RecordState_RECORD_STATE_NONE:
 	case !isLive(row) || !contentOf(row).matches(s.Source):
 		return waitForSource()
-	case contentOf(row).digests.Compare(s.Source.digests()) == digest.Disagree:
+	case contentOf(row).digests.Compare(s.Source.digests()) == digest.Disagree || s.contradicted(row):
 		return Decision{Row: RowSourceSuspect, Result: "source-suspect", CheckSource: true, CheckDestination: over}
 	default:
 		d.Expected = supported(row.GetDigests())
 	}
-	if len(d.Expected) == 0 {
-		d.Reference, d.ReadTwice = true, over
-		if over {
-			d.Row = RowSourceUnrecorded
-		}
+	switch {
+	case len(d.Expected) > 0 || !over:
+		return d
+	case s.sameVersionDiffers():
+		return Decision{Row: RowSourceSuspect, Result: "source-suspect", CheckSource: true, CheckDestination: true}
 	}
+	d.Row, d.ReadTwice = RowSourceUnrecorded, true
 	return d
 }
 

@@ -49,6 +49,12 @@ func row(state pb.RecordState, version, md5 string, h int) *pb.Record {
 	return r
 }
 
+// claims adds a claim to a row, which its digests contradict.
+func claims(r *pb.Record) *pb.Record {
+	r.Claims = md5of(b)
+	return r
+}
+
 // unsized makes the size of a row unknown.
 func unsized(r *pb.Record) *pb.Record {
 	r.Size, r.SizeUnknown = 0, true
@@ -218,6 +224,24 @@ func copyCases() map[string]decisionCase {
 			s.Destination.Object.Original = record.Original(s.Source.Object)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
 		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
+		"C4s: no digests on record, and the destination is a copy of this very version": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
+			s.copied("d1", b)
+			s.Destination.Object.Original = record.Original(s.Source.Object)
+			s.records(row(live, "v1", "", 2), copyOf(row(live, "d1", b, 3)))
+		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
+		"C4s: a claim beside verified digests": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.records(claims(row(live, "v1", a, 2)), row(none, "", "", 0))
+		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true}},
+		"C4s: a claim beside verified digests, which the change has too": {func(s *Observation) {
+			s.copied("d1", b)
+			s.records(claims(row(live, "v1", a, 2)), row(live, "d1", b, 1))
+		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true, CheckDestination: true}},
+		"C4s: a claim beside verified digests, once the records are read": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
+			s.records(claims(row(live, "v1", a, 2)), row(none, "", "", 0))
+		}, Decision{Row: "C4s", Result: "source-suspect", CheckSource: true}},
 		"C4s: also against content that a check recorded": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Destination.Object.Original = record.Original(s.Source.Object)
@@ -254,7 +278,7 @@ func copyCases() map[string]decisionCase {
 			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.Command.ChangeTime, s.Command.IfAbsent, s.Command.CarriedDelete = nil, true, stamp(4)
 			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Reference: true, CheckSource: true}},
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", CheckSource: true}},
 		"C5: to copy again a deleted copy, of a younger source": {func(s *Observation) {
 			s.Source = there("v1", a, 5)
 			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
@@ -616,7 +640,7 @@ func copyCases() map[string]decisionCase {
 			s.Source.lose()
 			s.Source.Read = md5of(a)
 			s.records(of(typed(row(live, "v1", "", 2)), "v0", md5of(a)), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true,
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{},
 			CheckSource: true}},
 		"C5: the bytes that had the properties on record are not known": {func(s *Observation) {
 			s.Source.lose()
@@ -717,12 +741,12 @@ func copyCases() map[string]decisionCase {
 			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.copied("d1", b)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
-		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true, ReadTwice: true}},
+		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, ReadTwice: true}},
 		"C4n: known without digests": {func(s *Observation) {
 			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.copied("d1", b)
 			s.records(row(live, "v1", "", 2), row(none, "", "", 0))
-		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true, ReadTwice: true}},
+		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, ReadTwice: true}},
 		"C5: plain": {nil, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C5: if_absent too": {func(s *Observation) {
 			s.Command.IfAbsent = true
@@ -730,6 +754,10 @@ func copyCases() map[string]decisionCase {
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C5: without digests the manifest is asked first": {func(s *Observation) { s.setCause(pb.Op_OP_ADD, "v1", "", 2) },
 			Decision{Row: "C9", action: actReadRecords}},
+		"C5: a row without digests that the command carries is read afresh": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
+			s.Command.SourceRecord = row(live, "v1", "", 2)
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C5: the manifest knows them": {func(s *Observation) {
 			s.setCause(pb.Op_OP_ADD, "v1", "", 2)
 			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
@@ -737,7 +765,7 @@ func copyCases() map[string]decisionCase {
 		"C5: nothing known, so the bytes become the reference": {func(s *Observation) {
 			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{}, Reference: true}},
+		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: digest.Set{}}},
 		"C5: a change that names no version speaks by time and size": {func(s *Observation) {
 			s.setCause(pb.Op_OP_ADD, "", a, 2)
 			s.Source = there("v1", "", 2)

@@ -207,7 +207,7 @@ func (w *execution) iterate(ctx context.Context) (done bool, err error) {
 	if w.wrote() && (d.Row == RowInSync || d.Row == RowPropertiesUnknown || d.action == actWait ||
 		d.Result == resultHeld || d.Row == RowPropertiesDiffer && w.end.Row == RowPropertiesDiffer) {
 		if d.AnnounceSource {
-			w.announceSource(s, s.Source.digests())
+			w.announceSource(s)
 		}
 		return true, nil // in sync, or left to another command
 	}
@@ -284,7 +284,7 @@ func (w *execution) finishUnchanged(s Observation, d Decision) {
 // announce publishes the Changes of both sides that the manifest lacks.
 func (w *execution) announce(s Observation, d Decision) {
 	if d.AnnounceSource {
-		w.announceSource(s, s.Source.digests())
+		w.announceSource(s)
 	}
 	if s.Destination.Presence != Present {
 		if d.Announce {

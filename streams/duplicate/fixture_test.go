@@ -98,6 +98,14 @@ func (j *journal) add(c *pb.Change) {
 		j.spaces.add(c)
 		return
 	}
+	if schemas.IsCompletion(c) {
+		if r := j.rows[at]; r.GetChangeId() == c.GetId() && len(r.GetDigests()) == 0 {
+			r = proto.CloneOf(r)
+			r.Digests, r.Provenance = c.GetDigests(), c.GetProvenance()
+			j.rows[at] = r
+		}
+		return
+	}
 	if old := j.rows[at]; old != nil && old.GetTime().AsTime().After(c.GetTime().AsTime()) {
 		return
 	}

@@ -123,10 +123,10 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 		},
 	}
 	published := map[string]func(*world, did){
-		"nothing is published":                func(*world, did) {},
-		"the source's Change is published":    func(w *world, d did) { w.publish(d.changes[0]) },
-		"only the copy's Change is published": func(w *world, d did) { w.publish(d.changes[1]) },
-		"both are":                            func(w *world, d did) { w.publish(d.changes...) },
+		"nothing is published":                  func(*world, did) {},
+		"the copy's Change is published":        func(w *world, d did) { w.publish(d.changes[0]) },
+		"only the source's Change is published": func(w *world, d did) { w.publish(d.changes[1]) },
+		"both are":                              func(w *world, d did) { w.publish(d.changes...) },
 	}
 	for row, prepare := range prepare {
 		for name, publish := range published {
@@ -160,6 +160,28 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 	}
 }
 
+// A source that rots before its digests are on record does not become the reference: the copy of that very version speaks
+// against it, whichever Changes were published.
+func TestRottenReferenceAfterAKill(t *testing.T) {
+	for name, published := range map[string]int{"nothing is published": 0, "the copy's Change is": 1, "both are": 2} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.put("1", "hello")
+			w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello"))
+			o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			c := command(w.reported(record.Content(at("1"), o)))
+			first, err := w.crash(c, 0)
+			w.must(err)
+			w.publish(first.changes[:published]...)
+			w.mem["1"].Corrupt("photos", "a.jpg", []byte("hellO"))
+			again := w.mustRun(c)
+			again.ends("C4s", "source-suspect", handedOn, 0, 2)
+			w.holds("2", "hello")
+		})
+	}
+}
+
 // Setting properties does not keep the source's digests off the record.
 func TestReferenceIsPublishedWithProperties(t *testing.T) {
 	w := newWorld(t)
@@ -186,6 +208,16 @@ func TestRecordsAreReadOnce(t *testing.T) {
 	for name, prepare := range map[string]func(*world) *pb.DuplicationCommand{
 		"nothing is known of the source": func(w *world) *pb.DuplicationCommand { w.put("1", "hello"); return manual() },
 		"it was found by a sweep":        found,
+		"a sweep carries a row without digests": func(w *world) *pb.DuplicationCommand {
+			w.put("1", "hello")
+			w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello"))
+			o, err := w.mem["1"].Stat(w.t.Context(), "photos", "a.jpg")
+			w.must(err)
+			w.reported(record.Content(at("1"), o))
+			c := swept()
+			c.SourceRecord, c.DestinationRecord = w.journal.rows[at("1")], &pb.Record{State: none}
+			return c
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 )
@@ -101,22 +100,22 @@ func (w *execution) presentChange(s Observation, o storage.Object) *pb.Change {
 	return c
 }
 
-// announceSource publishes the source's content once. The manifest has no row, or no digests, of it. If it is the content
-// that the causing Change reports, the Change completes that one, and is not planned again.
-func (w *execution) announceSource(s Observation, digests digest.Set) {
+// announceSource publishes the source's content once. The manifest has no row, or no digests, of it. If it has a row, the
+// Change completes that of the row.
+func (w *execution) announceSource(s Observation) {
 	if w.sourceAnnounced {
 		return
 	}
 	w.sourceAnnounced = true
 	o := s.Source.Object
-	o.Digests = supported(digests)
+	o.Digests = supported(s.Source.digests())
 	change := record.Content(w.SourceCopy, o)
-	record.At(change, o, s.sourceDated(w.started))
-	change = w.seal(change, pb.Origin_ORIGIN_FIXITY)
-	if change.GetId() == w.Command.GetCause() {
-		change.Evidence = map[string]string{schemas.Completes: change.GetId()}
+	if row, ok := s.sourceRow(); ok && isLive(row) && contentOf(row).matches(s.Source) {
+		record.Complete(change, row)
+	} else {
+		record.At(change, o, s.sourceDated(w.started))
 	}
-	w.emit(schemas.Changes, change)
+	w.emit(schemas.Changes, w.seal(change, pb.Origin_ORIGIN_FIXITY))
 }
 
 // propertiesChange returns the Change of o's properties. Stores date only contents, so its time is the latest of the

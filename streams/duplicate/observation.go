@@ -87,11 +87,12 @@ type content struct {
 	version string
 	digests digest.Set
 	time    time.Time
-	size    int64 // -1: unknown
+	size    int64      // -1: unknown
+	claims  digest.Set // claimed digests that the verified ones contradict
 }
 
 func contentOf(r *pb.Record) content {
-	return content{r.GetVersion(), r.GetDigests(), schemas.Reported(r).AsTime(), schemas.SizeOf(r)}
+	return content{r.GetVersion(), r.GetDigests(), schemas.Reported(r).AsTime(), schemas.SizeOf(r), r.GetClaims()}
 }
 
 func (v content) empty() bool { return v.version == "" && len(v.digests) == 0 }
@@ -187,7 +188,7 @@ func (s Observation) reported() content {
 	if c.GetCauseOp() == pb.Op_OP_DELETE {
 		return content{}
 	}
-	return content{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), schemas.SizeOf(c)}
+	return content{c.GetChangeVersion(), c.GetDigests(), c.GetChangeTime().AsTime(), schemas.SizeOf(c), nil}
 }
 
 // reportedByClient reports whether a client's change of content caused the command. The findings of sweeps and checks,

@@ -63,8 +63,8 @@ func TestReference(t *testing.T) {
 		got := w.mustRun(manual())
 		o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 		w.must(err)
-		if got.changes[1].GetSourceVersion() != o.Version {
-			t.Errorf("source version: got %q, want %q", got.changes[1].GetSourceVersion(), o.Version)
+		if got.changes[0].GetSourceVersion() != o.Version {
+			t.Errorf("source version: got %q, want %q", got.changes[0].GetSourceVersion(), o.Version)
 		}
 		w.holds("2", "world")
 	})
@@ -78,8 +78,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// A Change of an item without digests is planned once: the copier that reads the item publishes the Change again, with
-// digests, and says which one it completes. The Change of another content completes none.
+// The digests that a copier computes join the Change of the content, once a second look has found the source unchanged. If
+// it was replaced meanwhile, nothing is known of the new content.
 func TestReferenceCompletesItsCause(t *testing.T) {
 	for name, tt := range map[string]struct {
 		edit func(*pb.Change)
@@ -89,7 +89,8 @@ func TestReferenceCompletesItsCause(t *testing.T) {
 		"the content of the cause, dated by its event": {func(c *pb.Change) {
 			c.Time = ms(c.GetTime().AsTime().Add(-time.Hour))
 		}, true},
-		"another content": {func(c *pb.Change) { c.Version = "" }, false},
+		"the content of the cause, without a version": {func(c *pb.Change) { c.Version = "" }, true},
+		"replaced meanwhile":                          {func(*pb.Change) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -99,14 +100,21 @@ func TestReferenceCompletesItsCause(t *testing.T) {
 			w.must(err)
 			cause := record.Content(at("1"), o)
 			tt.edit(cause)
-			got := w.mustRun(command(w.reported(cause)))
-			got.ends("C5", "copied", done, 2, 1)
-			source, want := got.changes[0], ""
-			if tt.want {
-				want = cause.GetId()
+			c := command(w.reported(cause))
+			if !tt.want { // before the second look
+				w.once("2", "Put", func() { w.mem["1"].Rewrite("photos", "a.jpg", []byte("world")) })
+				w.mustRun(c).ends("C5", "copied", done, 1, 1)
+				return
 			}
-			if completed := source.GetEvidence()[schemas.Completes]; completed != want || source.GetStore() != "1" {
-				t.Errorf("got %v, want one that completes %q", source, want)
+			got := w.mustRun(c)
+			got.ends("C5", "copied", done, 2, 1)
+			source, row := got.changes[1], w.journal.rows[at("1")]
+			if !schemas.IsCompletion(source) || source.GetId() != cause.GetId() || !proto.Equal(source.GetTime(), cause.GetTime()) ||
+				source.GetVersion() != cause.GetVersion() || source.GetStore() != "1" {
+				t.Errorf("got %v, want one that completes %v", source, cause)
+			}
+			if row.GetChangeId() != cause.GetId() || row.GetOrigin() != pb.Origin_ORIGIN_CLIENT || len(row.GetDigests()) == 0 {
+				t.Errorf("on record: %v", row)
 			}
 		})
 	}
@@ -115,7 +123,7 @@ func TestReferenceCompletesItsCause(t *testing.T) {
 func checkReference(t *testing.T, got did, opened int, w *world) {
 	t.Helper()
 	w.holds("2", "hello")
-	source, destination := got.changes[0], got.changes[1]
+	destination, source := got.changes[0], got.changes[1]
 	if source.GetStore() != "1" || source.GetOrigin() != pb.Origin_ORIGIN_FIXITY || source.GetCause() != "manual" ||
 		len(source.GetDigests()) < 2 || !reflect.DeepEqual(source.GetDigests(), destination.GetDigests()) {
 		t.Errorf("the Change of the source: %v", source)

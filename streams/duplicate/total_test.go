@@ -299,11 +299,11 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 	case over && s.Command.GetCauseOp() == pb.Op_OP_SET_PROPERTIES &&
 		(!isLive(s.Source.Record.GetManifest()) || s.Source.Record.GetManifest().GetOrigin() == pb.Origin_ORIGIN_FIXITY):
 		return "overwrites with content that no client has reported, because of properties"
-	case len(d.Expected) == 0 && !d.Reference || len(d.Expected) > 0 && d.Reference:
-		return "copies without digests, or makes a second reference"
-	case over && d.Reference && !d.ReadTwice:
-		return "overwrites after one reading"
-	case d.Reference && isLive(s.Source.Record.GetManifest()) && len(s.Source.Record.GetManifest().GetDigests()) > 0:
+	case len(d.Expected) == 0 && (repair || s.recordsState != recordsRead && s.Source.Record == nil):
+		return "copies without digests, or without fresh records"
+	case over && len(d.Expected) == 0 && (!d.ReadTwice || s.sameVersionDiffers()):
+		return "overwrites after one reading, or a copy of the same version"
+	case len(d.Expected) == 0 && isLive(s.Source.Record.GetManifest()) && len(s.Source.Record.GetManifest().GetDigests()) > 0:
 		return "ignores the digests of the manifest"
 	case repair && (s.recordsState != recordsRead || !over || s.Destination.Object.Version != "d1"):
 		return "repairs another object, or on stale records"
