@@ -396,13 +396,20 @@ func (w *clockWorld) checkWrites(d *schemas.Delivery, before map[string]string) 
 		case now == "" || !nowKnown:
 		case oldKnown && w.last(now) < w.last(old) && nowFact.compare(oldFact) < 0:
 			what = fmt.Sprintf("%q overwrites the newer %q", now, old)
-		case old == "" && source.isDelete() && w.last(now) < w.last("") && nowFact.compare(source) < 0:
+		case old == "" && !isRepair(d) && source.isDelete() && w.last(now) < w.last("") && nowFact.compare(source) < 0:
 			what = fmt.Sprintf("%q comes back after its delete", now)
 		}
 		if what != "" {
 			w.broken = append(w.broken, fmt.Sprintf("store %s: %s, by a %T", id, what, d.Body))
 		}
 	}
+}
+
+// isRepair reports whether a repair is ordered. A copy that was lost comes back from another one, although a delete is on
+// record, if that was not carried out because the source is present again.
+func isRepair(d *schemas.Delivery) bool {
+	c, ok := d.Body.(*pb.DuplicationCommand)
+	return ok && c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
 }
 
 // maxHandled bounds the deliveries until a world is at rest.
