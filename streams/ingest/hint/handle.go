@@ -6,7 +6,9 @@ import (
 	"fmt"
 
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage"
 )
 
 // Resolver returns the copies that a bucket and key in a notification from topic can mean: several if stores have
@@ -83,12 +85,35 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 		return nil, err
 	}
 	s.Received = d.Timestamp
+	if one.OfVersion && (!s.Present || one.Version != s.Object.Version) {
+		all, err := h.records.Fresh(ctx, []schemas.Copy{c})
+		if err != nil {
+			return nil, fmt.Errorf("read the records of %s: %w", c, err)
+		}
+		m := all[0].GetManifest()
+		s.Deleted = m.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE
+		if s.Present && one.undoes(m, s.Object) {
+			s.Undone = m.GetTime().AsTime()
+		}
+	}
 	decided := Decide(c, one, s)
 	h.count(decided.Row)
 	if decided.Change == nil {
 		return nil, nil
 	}
 	return []schemas.Message{{Topic: schemas.Changes, Body: decided.Change}}, nil
+}
+
+// undoes reports whether the version that was removed is what is on record: that content, or the delete marker of an
+// item that shows older content again.
+func (h Hint) undoes(m *pb.Record, shown storage.Object) bool {
+	switch m.GetState() {
+	case pb.RecordState_RECORD_STATE_LIVE:
+		return m.GetVersion() == h.Version
+	case pb.RecordState_RECORD_STATE_TOMBSTONE:
+		return !shown.Modified.After(m.GetTime().AsTime())
+	}
+	return false
 }
 
 // copyOf returns the copy that a hint is about. item is false if the hint is about another object in a known bucket,

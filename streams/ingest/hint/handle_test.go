@@ -27,6 +27,7 @@ type site struct {
 
 	record *pb.Record // of every copy
 	away   error      // of the records
+	asked  int        // how often for records
 }
 
 func newSite(t *testing.T) *site {
@@ -54,6 +55,7 @@ func (w *site) Store(account, id string) (storage.Store, bool) {
 }
 
 func (w *site) Fresh(context.Context, []schemas.Copy) ([]*pb.CopyRecord, error) {
+	w.asked++
 	return []*pb.CopyRecord{{Manifest: w.record, Audit: w.record}}, w.away
 }
 

@@ -42,10 +42,14 @@ type Hint struct {
 	Bucket, Key string
 	// Time is the time of the event by the clock of the store; zero if unknown.
 	Time time.Time
+	// OfVersion: what was removed is the named Version, which may be an older one or a delete marker: that is no fact about
+	// the item.
+	OfVersion bool
 	// Version and ETag are those of the content, Sequence is the provider's sequencer, and User caused the event.
 	Version, ETag, Sequence, User string
 
-	raw []byte // the record in a form that can be parsed alone
+	marker bool   // a delete marker was made: the item was removed
+	raw    []byte // the record in a form that can be parsed alone
 }
 
 // An Observation is the state of a copy that a store showed after a hint.
@@ -58,6 +62,10 @@ type Observation struct {
 	// Received is the time at which the hint was received first; it stays the same on redelivery. Now is the time at
 	// which the store was queried.
 	Received, Now time.Time
+	// The records that a hint OfVersion needs, if the version is not the one that is shown. Deleted: the item is on record
+	// as deleted. Undone is the time of the record if what was removed is what is on record, else zero.
+	Deleted bool
+	Undone  time.Time
 }
 
 // A Row is a row of the decision table of Decide.
@@ -78,7 +86,12 @@ const (
 	rowStillPresent Row = "still_present"
 	// Removed, and absent: DELETE, at the time of the hint, with sequencer and user.
 	rowRemoved Row = "removed"
-	// Created or other, and absent: no Change. The removal has a hint of its own.
+	// Removed, a named version, and present: what is on record was removed, so that an older version is current again. ADD
+	// of that content, at the time of the hint, with sequencer and user.
+	rowUndone Row = "undone"
+	// Removed, a named version, and absent: a guess, as of a sweep. DELETE, at the time of the hint, with sequencer and user.
+	rowVersionRemoved Row = "version_removed"
+	// Created or other, and absent, or a named version is removed of an item that is on record as deleted: no Change. The removal has a hint of its own.
 	rowAbsent Row = "absent"
 	// The key is not that of an item: no Change; the store is not queried.
 	rowNoItem Row = "no_item"
@@ -86,8 +99,8 @@ const (
 
 // Rows returns all rows.
 func Rows() []Row {
-	return []Row{rowIrrelevant, rowCurrent, rowReplaced, rowOther, rowStillPresent, rowRemoved, rowAbsent, rowNoItem,
-		rowKnown}
+	return []Row{rowIrrelevant, rowCurrent, rowReplaced, rowOther, rowStillPresent, rowRemoved, rowUndone,
+		rowVersionRemoved, rowAbsent, rowNoItem, rowKnown}
 }
 
 // A Decision is the result of Decide. Change is nil if there is nothing to publish.
@@ -102,7 +115,7 @@ func Decide(c schemas.Copy, h Hint, s Observation) Decision {
 	switch d.Row {
 	case rowIrrelevant, rowAbsent:
 		return d
-	case rowRemoved:
+	case rowRemoved, rowVersionRemoved:
 		d.Change = record.Delete(c, storage.Deleted{Object: storage.Object{Size: storage.UnknownSize},
 			Time: removalTime(h, s)})
 	default:
@@ -111,7 +124,11 @@ func Decide(c schemas.Copy, h Hint, s Observation) Decision {
 	}
 	ch := d.Change
 	ch.Origin, ch.Agent = pb.Origin_ORIGIN_NOTIFICATION, "notification/"+h.Vendor
-	if d.Row == rowCurrent || d.Row == rowRemoved {
+	switch d.Row {
+	case rowVersionRemoved:
+		ch.Origin = pb.Origin_ORIGIN_SWEEP
+		fallthrough
+	case rowCurrent, rowRemoved, rowUndone:
 		ch.Sequence, ch.User = h.Sequence, h.User
 	}
 	ch.Evidence = evidence(h)
@@ -123,10 +140,14 @@ func rowOf(h Hint, s Observation) Row {
 	switch {
 	case h.Kind == Irrelevant:
 		return rowIrrelevant
-	case !s.Present && h.Kind == Removed:
+	case !s.Present && h.OfVersion && !s.Deleted:
+		return rowVersionRemoved
+	case !s.Present && h.Kind == Removed && !h.OfVersion:
 		return rowRemoved
 	case !s.Present:
 		return rowAbsent
+	case h.Kind == Removed && !s.Undone.IsZero():
+		return rowUndone
 	case h.Kind == Removed:
 		return rowStillPresent
 	case h.Kind == Other:
@@ -151,13 +172,17 @@ func trimETag(etag string) string { return strings.Trim(etag, `"`) }
 // dated returns the time of content. A program can set the date of a file: what an event saw arrive is newer than what
 // was there, whatever date it has, and nothing is from the future.
 func dated(row Row, h Hint, s Observation) time.Time {
-	m := s.Object.Modified
-	if row != rowCurrent {
-		return record.Dated(s.Object, s.Now)
-	}
-	at := h.Time
+	m, at := s.Object.Modified, h.Time
 	if at.IsZero() {
 		at = s.Received
+	}
+	switch {
+	case row == rowUndone && at.After(s.Undone):
+		return at
+	case row == rowUndone:
+		return s.Undone.Add(time.Millisecond)
+	case row != rowCurrent:
+		return record.Dated(s.Object, s.Now)
 	}
 	if m.Before(at.Add(-s.Settle)) || m.After(s.Now.Add(record.Slack)) {
 		return at

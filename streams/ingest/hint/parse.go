@@ -196,6 +196,7 @@ func (p *parser) record(raw json.RawMessage) error {
 		}
 		h.Key = key
 	}
+	h.OfVersion = h.removesVersion(strings.HasSuffix(h.Event, "MarkerCreated") || strings.HasSuffix(h.Event, ":Current"))
 	return p.add(h, r.EventTime, "eventTime")
 }
 
@@ -220,16 +221,24 @@ func (p *parser) eventBridge(value []byte, e envelope) error {
 			VersionID string `json:"version-id"`
 			Sequencer string `json:"sequencer"`
 		} `json:"object"`
-		Requester string `json:"requester"`
+		Requester    string `json:"requester"`
+		DeletionType string `json:"deletion-type"`
 	}
 	if err := json.Unmarshal(e.Detail, &d); err != nil {
 		return malformed("detail: %v", err)
 	}
-	return p.add(Hint{
+	h := Hint{
 		Kind: eventBridgeKind(e.DetailType), Vendor: "eventbridge", Event: e.DetailType, Bucket: d.Bucket.Name,
 		Key:     d.Object.Key,
 		Version: d.Object.VersionID, ETag: d.Object.ETag, Sequence: d.Object.Sequencer, User: d.Requester, raw: value,
-	}, e.Time, "time")
+	}
+	h.OfVersion = h.removesVersion(d.DeletionType == "Delete Marker Created")
+	return p.add(h, e.Time, "time")
+}
+
+// removesVersion returns Hint.OfVersion. marker: a delete marker was made, which is the removal of the item.
+func (h Hint) removesVersion(marker bool) bool {
+	return h.Kind == Removed && !marker && h.Version != "" && h.Version != "null"
 }
 
 func (p *parser) add(h Hint, at, field string) error {
