@@ -86,7 +86,7 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 		t.Fatalf("got %v, want a Change without digests", found.Change)
 	}
 	s.row = &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: found.Change.GetVersion(),
-		Size: found.Change.GetSize(), Time: found.Change.GetTime()}
+		Size: found.Change.GetSize(), Time: found.Change.GetTime(), ChangeId: found.Change.GetId()}
 	copier, err := duplicate.New(duplicate.Config{}, s, s, s)
 	if err != nil {
 		t.Fatal(err)
