@@ -234,6 +234,15 @@ func removeAttr(fd int) error {
 	return nil
 }
 
+// probeTimes reports whether the file system keeps no parts of seconds, as ext4 with small inodes. It dates an opened
+// scratch directory.
+func probeTimes(dir int) (wholeSeconds bool, err error) {
+	var st unix.Stat_t
+	times := []unix.Timeval{{Sec: 1, Usec: 500_000}, {Sec: 1, Usec: 500_000}}
+	err = errors.Join(unix.Futimes(dir, times), unix.Fstat(dir, &st))
+	return st.Mtim.Nsec == 0, pathError("date", scratchDir, err)
+}
+
 // probeAttrs reports whether the file system supports attributes. It sets one on an opened scratch directory.
 func probeAttrs(dir int) (bool, error) {
 	switch err := retryEINTR(func() error { return unix.Fsetxattr(dir, attrName, []byte{attrVersion}, 0) }); {

@@ -139,14 +139,15 @@ func (s *Store) timeAfter(ctx context.Context, modified time.Time) (time.Time, e
 }
 
 // absenceTime returns the time for an absence that was just observed: now, or the time of the last delete if that is
-// later, within maxSkew. The caller holds the lock of the item.
+// later, within maxSkew. In the resolution of the times of files, it is not after a later Put. The caller holds the lock
+// of the item.
 func (s *Store) absenceTime(sess *session, p itemPath) (time.Time, error) {
 	deleted, err := sess.lastDelete(p)
 	now := s.now()
 	if ahead := deleted.Sub(now); ahead > 0 && ahead <= maxSkew {
-		return deleted, err
+		return deleted.Truncate(s.resolution()), err
 	}
-	return now, err
+	return now.Truncate(s.resolution()), err
 }
 
 // prune removes empty directories, from dir up to the directory of the space, which stays.

@@ -35,6 +35,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -78,7 +79,8 @@ type Store struct {
 	locks *stripes
 	bufs  sync.Pool // of *[]byte, for streaming
 	// window is the number of names of one directory that a listing holds in memory.
-	window int
+	window       int
+	wholeSeconds atomic.Bool // session.wholeSeconds
 
 	clock sync.Mutex // guards last
 	last  int64      // the last result of now, in ns since 1970
@@ -142,7 +144,7 @@ func Open(cfg Config) (*Store, error) {
 func (s *Store) Capabilities() storage.Capabilities {
 	w := !s.cfg.ReadOnly
 	return storage.Capabilities{
-		Kind: "file", TimeResolution: time.Nanosecond, ConditionalPut: w, ConditionalDelete: w, UniqueVersions: true,
+		Kind: "file", TimeResolution: s.resolution(), ConditionalPut: w, ConditionalDelete: w, UniqueVersions: true,
 		KeepsReplaced: w, Digests: slices.Clone(s.cfg.digests), SetProperties: w, ReadOnly: !w,
 	}
 }
@@ -209,7 +211,21 @@ func (s *Store) explainDenied(err error) error {
 	return deniedError{s.explain(err)}
 }
 
-func (s *Store) prepare(sess *session) error { return s.explainDenied(sess.prepare()) }
+func (s *Store) prepare(sess *session) error {
+	err := s.explainDenied(sess.prepare())
+	if err == nil {
+		s.wholeSeconds.Store(sess.wholeSeconds)
+	}
+	return err
+}
+
+// resolution returns the resolution of the times of files, as far as it is known: from the first write on.
+func (s *Store) resolution() time.Duration {
+	if s.wholeSeconds.Load() {
+		return time.Second
+	}
+	return time.Nanosecond
+}
 
 // now returns the current time, or 1 ns after its last result if that is later, so that results increase. If the
 // last result is more than maxSkew ahead, the clock has been corrected, and results continue from the clock.

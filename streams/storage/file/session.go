@@ -45,6 +45,7 @@ type session struct {
 	ready      atomic.Bool
 	// The fields below are set before ready.
 	supportsAttrs bool // the file system has attributes
+	wholeSeconds  bool // the file system keeps no parts of seconds
 	lockFD        int
 	scratch       atomic.Pointer[scratch]
 	counter       atomic.Uint64
@@ -237,6 +238,9 @@ func (s *session) newScratch() (err error) {
 	}
 	if !s.ready.Load() {
 		if s.supportsAttrs, err = probeAttrs(t.fd); err != nil {
+			return err
+		}
+		if s.wholeSeconds, err = probeTimes(t.fd); err != nil {
 			return err
 		}
 	}

@@ -224,6 +224,34 @@ func TestDeletesFromAhead(t *testing.T) {
 	must(t, err)
 }
 
+// On a file system that keeps no parts of seconds, an absence is dated by the whole second: a Put right after it would
+// be dated before it.
+func TestTimesOfSeconds(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 420e6, time.UTC)
+	absent := func(s *Store) time.Time {
+		_, err := s.Stat(t.Context(), sp, "absent")
+		var e *storage.AbsentError
+		if !errors.As(err, &e) {
+			t.Fatalf("got %v", err)
+		}
+		return e.At
+	}
+	s := store(t, Config{now: func() time.Time { return now }})
+	put(t, s, "a", "one")
+	if at := absent(s); s.Capabilities().TimeResolution != time.Nanosecond || at.Truncate(time.Second).Equal(at) {
+		t.Errorf("absent at %v, resolution %v", at, s.Capabilities().TimeResolution)
+	}
+	s.wholeSeconds.Store(true)
+	if at := absent(s); s.Capabilities().TimeResolution != time.Second || !at.Equal(now.Truncate(time.Second)) {
+		t.Errorf("absent at %v, resolution %v", at, s.Capabilities().TimeResolution)
+	}
+	p, err := newItemPath(sp, "absent")
+	must(t, err, s.sess.recordDelete(p, now.Add(time.Minute)))
+	if at := absent(s); !at.Equal(now.Add(time.Minute).Truncate(time.Second)) {
+		t.Errorf("absent at %v after a delete ahead of the clock", at)
+	}
+}
+
 // A date of a file is data: the item is read, replaced and deleted whatever it is, and what replaces it has the time of
 // the clock.
 func TestOddDatesOfFiles(t *testing.T) {
