@@ -111,7 +111,7 @@ func (h Hint) undoes(m *pb.Record, shown storage.Object) bool {
 	case pb.RecordState_RECORD_STATE_LIVE:
 		return m.GetVersion() == h.Version
 	case pb.RecordState_RECORD_STATE_TOMBSTONE:
-		return !shown.Modified.After(m.GetTime().AsTime())
+		return !shown.Modified.After(schemas.Reported(m).AsTime())
 	}
 	return false
 }
