@@ -38,6 +38,8 @@ func (s Observation) shown(row *pb.Record) time.Time {
 		return row.GetTime().AsTime()
 	case !v.empty() && v.time.Equal(s.Source.modified()): // it may be dated ahead
 		return schemas.ChangedAt(s.Command).AsTime()
+	case isTombstone(row) && !s.Source.modified().After(schemas.Reported(row).AsTime()): // by the store's clock
+		return row.GetTime().AsTime()
 	}
 	return s.Source.modified()
 }
