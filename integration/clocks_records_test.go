@@ -3,16 +3,25 @@ package integration
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
+	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // A fact is one record of a Change in Kafka's log.
@@ -110,8 +119,8 @@ func fold(log []*schemas.Delivery, at schemas.Copy) *pb.CopyRecord {
 	return r
 }
 
-// digestsOn merges the digests of all records of one id: the verified ones, of reports before completions, and the claims
-// that they contradict; without verified ones the claims. Of reports the last stays, of completions the first.
+// digestsOn merges the digests of all records of one id: the verified ones, of reports before completions, and the
+// claims that they contradict; without verified ones the claims. Of reports the last stays, of completions the first.
 func digestsOn(facts []fact, id string) (digests digest.Set, p pb.Provenance, claims digest.Set) {
 	claimed, verified := digest.Set{}, digest.Set{}
 	for _, f := range facts {
@@ -164,4 +173,58 @@ func (w *clockWorld) Fresh(_ context.Context, copies []schemas.Copy) (all []*pb.
 		all = append(all, fold(w.log, c))
 	}
 	return all, nil
+}
+
+// testClockRecords checks that the tables say of random histories, in any order and twice, what fold does.
+func testClockRecords(t *testing.T) {
+	need.Integration(t)
+	p := newSetup(t)
+	p.want(t, 0, "applied", "migrate")
+	a, _ := p.openClient(t)
+	var log []*schemas.Delivery
+	var copies []schemas.Copy
+	for seed := range uint64(need.Amount(30, 100, 300)) {
+		w := newClockWorld(t)
+		if err := w.run(drawScript(seed), 0); err != nil {
+			t.Logf("seed %d: %v", seed, err)
+		}
+		item := fmt.Sprint("item ", seed)
+		for _, d := range w.log {
+			d := *d
+			d.Offset, d.Incarnation = int64(len(log)), 1
+			switch b := proto.Clone(d.Body).(type) {
+			case *pb.Change:
+				b.Item, d.Body = item, b
+				record.Seal(b)
+			case *pb.FixityResult:
+				b.Item, b.Id, d.Body = item, schemas.ID(item, b.GetId()), b
+			default:
+				continue
+			}
+			log = append(log, &d)
+		}
+		for _, store := range []string{"1", "2", "3"} {
+			copies = append(copies, schemas.Copy{Account: "acme", Store: store, Space: clockSpace, Item: item})
+		}
+	}
+	dice := rand.New(rand.NewPCG(43, 43)) //nolint:gosec // cases must be reproducible
+	for _, topic := range []schemas.Topic{schemas.Changes, schemas.FixityResults} {
+		batch := slices.DeleteFunc(slices.Clone(log), func(d *schemas.Delivery) bool { return d.Topic != topic })
+		for _, all := range [][]*schemas.Delivery{batch[len(batch)/2:], batch} {
+			all = slices.Clone(all)
+			dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+			err := errors.Join(clickhouse.NewState(a.DB()).Store(t.Context(), all),
+				clickhouse.NewSink(a.DB()).Store(t.Context(), all))
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	got, err := clickhousetest.Reader(t, a.DB(), clickhousetest.Reached, read.ReaderConfig{}).Fresh(t.Context(), copies)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, c := range copies {
+		clickhousetest.Compare(t, c.String(), got[i], fold(log, c))
+	}
 }

@@ -2,12 +2,15 @@ package integration
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/policy"
 )
 
 // TestClocks checks the promises of docs/clocks.md: with processes, stores, checkers and producers whose clocks differ
@@ -15,12 +18,18 @@ import (
 func TestClocks(t *testing.T) {
 	t.Run("rows", testClockRows)
 	t.Run("model", testClockModel)
+	t.Run("shift", testClockShift)
+	t.Run("records", testClockRecords)
 }
 
 // A clockRow is a history, and how it ends at rest.
 type clockRow struct {
 	do   func(*clockWorld) error
 	want string
+	// ahead is how it ends if all clocks are ahead, so that only Kafka orders what comes late; empty: the same.
+	ahead string
+	// mixed: a clock that is ahead of Kafka's and another one decide what is newer, and one that is years behind loses.
+	mixed bool
 }
 
 const (
@@ -30,8 +39,18 @@ const (
 
 // ahead dates a client's Change by how much its clock is ahead of Kafka's.
 func (w *clockWorld) ahead(c *pb.Change, by time.Duration) *pb.Change {
-	c.Time = timestamppb.New(w.now.Add(by).Truncate(time.Millisecond))
+	c.Time = timestamppb.New(w.now.Add(w.shift + by).Truncate(time.Millisecond))
 	return clientChange(c)
+}
+
+// again delivers every command of an item once more.
+func (w *clockWorld) again() error {
+	for _, d := range slices.Clone(w.done) {
+		if _, ok := d.Body.(*pb.DuplicationCommand); ok {
+			w.open = append(w.open, &waiting{Delivery: d})
+		}
+	}
+	return w.deliver()
 }
 
 // puts reports a put at the source, and lets all that follows end.
@@ -46,49 +65,225 @@ func (w *clockWorld) by(f func()) error {
 }
 
 func clockRows() map[string]clockRow {
-	const none = "1: nothing (tombstone), 2: nothing (tombstone), 3: nothing (tombstone)"
+	const one, none = "1: one (one), 2: one (one), 3: one (one)",
+		"1: nothing (tombstone), 2: nothing (tombstone), 3: nothing (tombstone)"
 	const two = "1: two (two), 2: two (two), 3: two (two)"
 	return map[string]clockRow{
-		"a put, an update": {func(w *clockWorld) error { return errors.Join(w.puts("one"), w.puts("two")) }, two},
-		"a delete":         {func(w *clockWorld) error { return errors.Join(w.puts("one"), w.report(w.remove("1"))) }, none},
+		"a put, an update": {func(w *clockWorld) error { return errors.Join(w.puts("one"), w.puts("two")) }, two, "", false},
+		"a delete": {func(w *clockWorld) error {
+			return errors.Join(w.puts("one"), w.report(w.remove("1")))
+		}, none, "", false},
+		"a delete of 2200, a put, and the loss of it": {func(w *clockWorld) error {
+			return errors.Join(w.puts("one"), w.report(w.ahead(w.remove("1"), in2200)), w.rest(), w.puts("two"),
+				w.by(func() { w.stores["1"].Lose(clockSpace, clockItem) }))
+		}, "1: nothing (two), 2: two (two), 3: two (two), 1 content-missing, 1 source-missing", "", true},
+		"a put of 2200, and an update": {func(w *clockWorld) error {
+			return errors.Join(w.report(w.ahead(w.put("1", "one"), in2200)), w.rest(), w.puts("two"))
+		}, two, "", true},
+		"a file of 2100 that no event has reported, and an update": {func(w *clockWorld) error {
+			w.put("1", "one")
+			w.stores["1"].Date(clockSpace, clockItem, clockStart.Add(74*year))
+			return errors.Join(w.rest(), w.puts("two"))
+		}, two, "", false},
+		"a planner six minutes behind": {func(w *clockWorld) error {
+			w.set("planner", -6*time.Minute)
+			return w.puts("one")
+		}, one, "", false},
+		"a store ten minutes ahead": {func(w *clockWorld) error {
+			w.set("store 2", 10*time.Minute)
+			return errors.Join(w.puts("one"), w.puts("two"))
+		}, two, "", false},
+		"a snapshot, and old commands": {func(w *clockWorld) error {
+			var restore func()
+			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.puts("two"),
+				w.by(func() { restore() }), w.again())
+		}, "1: one (two), 2: two (two), 3: two (two), 1 replaced, 2 copy-differs, 3 copy-differs", "", false},
+		"a snapshot, and a late event": {func(w *clockWorld) error {
+			var restore func()
+			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.puts("two"),
+				w.by(func() { restore() }), w.report(clientOf(w, "one")))
+		}, "1: one (two), 2: two (two), 3: two (two), 1 replaced, 2 copy-differs, 3 copy-differs", "", false},
+		"a deleted item that a snapshot brings back, and old commands": {func(w *clockWorld) error {
+			var restore func()
+			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.report(w.remove("1")),
+				w.rest(), w.by(func() { restore() }), w.again())
+		}, "1: one (tombstone), 2: nothing (tombstone), 3: nothing (tombstone), 1 resurrected", "", false},
+		"a deleted item that was put twice, of which a snapshot brings back the first one": {func(w *clockWorld) error {
+			var restore func()
+			return errors.Join(w.report(w.put("1", "one")), w.by(func() { restore = w.stores["1"].Snapshot() }),
+				w.report(w.put("1", "one")), w.report(w.remove("1")), w.by(func() {
+					w.now = w.now.Add(2 * hour)
+					restore()
+				}))
+		}, "1: one (tombstone), 2: nothing (none), 3: nothing (none), 1 resurrected", "", false},
+		"writes to a destination while it was the source": {func(w *clockWorld) error {
+			pairs := w.rules.Pairs
+			return errors.Join(w.puts("one"),
+				w.by(func() { w.rules.Pairs = []policy.Pair{{Source: "2", Destination: "1"}} }),
+				w.report(w.put("2", "two")), w.handle(0, noKill), w.by(func() { w.rules.Pairs = pairs }))
+		}, "1: one (one), 2: two (two), 3: one (one), 2 copy-differs", "", false},
+		"the removal of a file that is dated ahead": {func(w *clockWorld) error {
+			w.put("1", "one")
+			w.stores["1"].Date(clockSpace, clockItem, w.now.Add(w.shift+10*time.Minute))
+			return errors.Join(w.arrives(), w.deliver(), w.by(func() { w.remove("1") }), w.removed(w.now))
+		}, none, "", false},
+		"the removal of a file of 2100": {func(w *clockWorld) error {
+			w.put("1", "one")
+			w.stores["1"].Date(clockSpace, clockItem, clockStart.Add(74*year))
+			return errors.Join(w.arrives(), w.rest(), w.by(func() { w.remove("1") }), w.removed(w.now))
+		}, none, "", false},
+		"the update of a file of 2100 by one of today": {func(w *clockWorld) error {
+			w.put("1", "one")
+			w.stores["1"].Date(clockSpace, clockItem, clockStart.Add(74*year))
+			return errors.Join(w.arrives(), w.rest(), w.by(func() { w.put("1", "two") }), w.arrives())
+		}, two, "", false},
+		"a pass by a checker three years ahead, and rot": {func(w *clockWorld) error {
+			w.set("checker A", 3*year)
+			return errors.Join(w.puts("one"), w.by(func() {
+				w.stores["1"].Corrupt(clockSpace, clockItem, []byte("rot"))
+				w.checker = "checker B"
+			}))
+		}, "1: rot (one), 2: one (one), 3: one (one), 1 content-corrupt", "", false},
+		"a pass on the records in an old task": {func(w *clockWorld) error {
+			var restore func()
+			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.check("1"),
+				w.by(func() { w.held, w.open = w.open, nil }), w.puts("two"), w.by(func() { restore() }), w.check("1"),
+				w.deliver(), w.mustName("1 replaced"), w.by(func() { w.open = append(w.open, w.held...) }), w.deliver(),
+				w.mustName("1 replaced"))
+		}, "1: one (two), 2: two (two), 3: two (two), 1 replaced", "", false},
+		"a file that is put back with its old date": {func(w *clockWorld) error {
+			w.put("1", "one")
+			date := w.now
+			return errors.Join(w.arrives(), w.rest(), w.by(func() { w.remove("1") }), w.removed(w.now), w.rest(),
+				w.by(func() {
+					w.put("1", "one")
+					w.stores["1"].Date(clockSpace, clockItem, date)
+				}), w.arrives())
+		}, one, "", false},
+		"an older file that is moved over a newer one": {func(w *clockWorld) error {
+			w.put("1", "one")
+			return errors.Join(w.arrives(), w.rest(), w.by(func() {
+				w.put("1", "two")
+				w.stores["1"].Date(clockSpace, clockItem, w.now.Add(-6*year))
+			}), w.arrives())
+		}, two, "", false},
 		"a delete before its late put": {func(w *clockWorld) error {
 			put := w.put("1", "one")
 			return errors.Join(w.report(w.remove("1")), w.rest(), w.report(put))
-		}, "1: nothing (tombstone), 2: nothing (none), 3: nothing (none)"},
+		}, "1: nothing (tombstone), 2: nothing (none), 3: nothing (none)",
+			"1: nothing (one), 2: nothing (none), 3: nothing (none), 1 all-copies-missing, 1 content-missing", false},
+		"a put ahead, its delete, and the same put": {func(w *clockWorld) error {
+			return errors.Join(w.report(w.ahead(w.put("1", "one"), hour)), w.report(w.remove("1")), w.rest(),
+				w.report(w.put("1", "one")))
+		}, one, "", false},
+		"a put ahead, its delete, and the put's report again": {func(w *clockWorld) error {
+			put := w.ahead(w.put("1", "one"), hour)
+			return errors.Join(w.report(put), w.deliver(), w.report(w.remove("1")), w.rest(),
+				w.by(func() { w.now = w.now.Add(2 * hour) }), w.report(put))
+		}, none, "", true},
 		"a delete by a store an hour ahead": {func(w *clockWorld) error {
 			w.set("store 1", hour)
 			return errors.Join(w.puts("one"), w.report(w.remove("1")))
-		}, none},
+		}, none, "", false},
 		"a delete by a store an hour ahead, of content whose copies are not on record yet": {func(w *clockWorld) error {
 			w.set("store 1", hour)
 			if err := errors.Join(w.report(w.put("1", "one")), w.handle(0, noKill)); err != nil {
 				return err
 			}
 			return errors.Join(w.handle(0, 0), w.handle(1, 0), w.report(w.remove("1")))
-		}, none},
+		}, none, "", false},
 		"an update and a delete by a store an hour behind": {func(w *clockWorld) error {
 			return errors.Join(w.puts("one"), w.by(func() { w.set("store 1", -hour) }), w.puts("two"),
 				w.report(w.remove("1")))
-		}, none},
+		}, none, "", false},
+		"a version that expires after its item was deleted": {func(w *clockWorld) error {
+			w.rules.Deletes = policy.KeepCopy
+			return errors.Join(w.puts("one"), w.report(w.remove("1")), w.rest(), w.by(func() {
+				w.rules.Deletes, w.rules.Since = policy.Propagate, w.now
+				w.now = w.now.Add(60 * 24 * hour)
+			}), w.notify("LifecycleExpiration:Delete", clientOf(w, "one").GetVersion()))
+		}, "1: nothing (tombstone), 2: one (one), 3: one (one), 2 kept, 3 kept", "", false},
+		"a newest version that is removed": {func(w *clockWorld) error {
+			var restore func()
+			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.puts("two"),
+				w.by(func() { w.current(restore) }), w.notify("ObjectRemoved:Delete", clientOf(w, "two").GetVersion()))
+		}, one, "", false},
+		"a delete marker that is removed": {func(w *clockWorld) error {
+			var restore func()
+			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }),
+				w.by(func() { w.remove("1") }), w.notify("ObjectRemoved:DeleteMarkerCreated", "marker"), w.rest(),
+				w.by(func() { w.current(restore) }), w.notify("ObjectRemoved:Delete", "marker"))
+		}, one, "", false},
+		"the removal of a file of 2100 while it is copied": {func(w *clockWorld) error {
+			w.put("1", "one")
+			w.stores["1"].Date(clockSpace, clockItem, clockStart.Add(74*year))
+			return errors.Join(w.arrives(), w.handle(0, noKill), w.handle(0, 0), w.by(func() { w.remove("1") }),
+				w.removed(w.now))
+		}, "1: nothing (tombstone), 2: nothing (tombstone), 3: nothing (none)", "", false},
+		"a file and its removal, seen by a watch an hour behind": {func(w *clockWorld) error {
+			w.set("ingester", -hour)
+			w.put("1", "one")
+			return errors.Join(w.arrives(), w.deliver(), w.by(func() {
+				w.now = w.now.Add(10 * time.Minute)
+				w.remove("1")
+			}), w.removed(w.now))
+		}, none, "", false},
+		"a file that other programs remove and write again": {func(w *clockWorld) error {
+			w.external = true
+			w.put("1", "one")
+			return errors.Join(w.rest(), w.by(func() { w.remove("1") }), w.rest(), w.by(func() { w.put("1", "two") }))
+		}, two + ", deletes-held", "", false},
+		"an update by a store whose clock is set back": {func(w *clockWorld) error {
+			return errors.Join(w.puts("one"), w.by(func() { w.set("store 1", -9*year) }), w.report(w.put("1", "two")))
+		}, "1: two (one), 2: one (one), 3: one (one), 1 replaced, 2 copy-differs, 3 copy-differs", "", false},
 	}
 }
 
-// Each row ends so too if each process is killed once before each of its outputs.
+// current makes an older version the current one, as a client does that removes a newer one.
+func (w *clockWorld) current(restore func()) {
+	restore()
+	w.acts = append(w.acts, act{"1", w.texts()["1"], w.now})
+}
+
+// clientOf returns the first Change of a client that reports a text.
+func clientOf(w *clockWorld, text string) *pb.Change {
+	facts := w.clientFacts()
+	return facts[slices.IndexFunc(facts, isOf(text))].Change
+}
+
+// mustName returns an error unless an open incident has this name.
+func (w *clockWorld) mustName(name string) error {
+	if all := w.named(); !slices.Contains(all, name) {
+		return fmt.Errorf("named are %q, want %q too", all, name)
+	}
+	return nil
+}
+
+// Each row ends so too if each process is killed once before each of its outputs, or all clocks but Kafka's are wrong.
 func testClockRows(t *testing.T) {
 	for name, row := range clockRows() {
 		for how, set := range map[string]func(*clockWorld){
 			"":                         func(*clockWorld) {},
 			", killed":                 func(w *clockWorld) { w.kills = 1 },
 			", killed after an output": func(w *clockWorld) { w.kills = 2 },
+			", an hour ahead":          func(w *clockWorld) { w.shiftBy(hour) },
+			", three years behind":     func(w *clockWorld) { w.shiftBy(-3 * year) },
+			", three years ahead":      func(w *clockWorld) { w.shiftBy(3 * year) },
 		} {
 			t.Run(name+how, func(t *testing.T) {
 				w := newClockWorld(t)
-				set(w)
+				if set(w); row.mixed && w.shift < 0 {
+					return
+				}
 				if err := errors.Join(row.do(w), w.rest()); err != nil {
 					t.Error(err)
 				}
-				if got := w.summary(); got != row.want {
-					t.Errorf("ends with %s,\nwant      %s", got, row.want)
+				want := row.want
+				if w.shift > 0 && row.ahead != "" {
+					want = row.ahead
+				}
+				if got := w.summary(); got != want {
+					t.Errorf("ends with %s,\nwant      %s", got, want)
 				}
 				for _, fault := range w.faults() {
 					t.Error(fault)

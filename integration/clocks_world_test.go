@@ -39,8 +39,8 @@ import (
 	"github.com/millrace/millrace/streams/sweep/reconcile"
 )
 
-// A clockWorld is an account with a source, store 1, and its copies in stores 2 and 3, and all processes that handle one
-// item of it. Each process and each store has a clock of its own; Kafka's is now.
+// A clockWorld is an account with a source, store 1, and its copies in stores 2 and 3, and all processes that handle
+// one item of it. Each process and each store has a clock of its own; Kafka's is now.
 //
 // Each call of a processor is one of a new process, in a bubble of fake time that begins at the time of its clock. So a
 // clock may show any time, and step both ways between two calls.
@@ -67,8 +67,10 @@ type clockWorld struct {
 	late      []*pb.Change      // what clients have done and not reported yet
 	restores  map[string]func() // bring back the snapshot of a store
 	held      []*waiting        // set aside by a script
+	failovers int               // how often a client has written to store 2
+	external  bool              // other programs are expected to write to store 1
 	shift     time.Duration     // of all clocks
-	kills     int               // how often the process of each delivery is killed; each time it has published one output more
+	kills     int               // of the process of each delivery: each time it has published one output more
 	broken    []string          // promises that do not hold
 }
 
@@ -86,11 +88,12 @@ type waiting struct {
 
 const (
 	clockSpace, clockItem = "s", "a"
+	otherItem             = "b"
 	settled               = 10 * time.Minute // fixity.settle and reconcile.settle of a clockWorld
 )
 
 // clockStart is when a clockWorld begins.
-var clockStart = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
+var clockStart = time.Date(2026, 3, 4, 5, 6, 7, 89e6, time.UTC)
 
 // clockNames are the clocks of a clockWorld but Kafka's.
 var clockNames = []string{"planner", "copier", "deleter", "checker A", "checker B", "steward", "sweeper", "ingester",
@@ -100,7 +103,8 @@ var clockNames = []string{"planner", "copier", "deleter", "checker A", "checker 
 func newClockWorld(t *testing.T) *clockWorld {
 	t.Helper()
 	w := &clockWorld{t: t, now: clockStart, skew: map[string]time.Duration{},
-		stores: map[string]*mem.Store{}, incidents: map[string]*pb.Incident{}, previous: map[string][]byte{}, restores: map[string]func(){}, ends: map[string]string{},
+		stores: map[string]*mem.Store{}, incidents: map[string]*pb.Incident{}, previous: map[string][]byte{},
+		restores: map[string]func(){}, ends: map[string]string{},
 		deletes: braketest.New(brake.Deletes), rewrites: braketest.New(brake.Rewrites), checker: "checker A"}
 	w.rules = policy.Rules{Revision: 3, Deletes: policy.Propagate, Since: w.now.AddDate(-10, 0, 0),
 		Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "1", Destination: "3"}}}
@@ -121,6 +125,9 @@ func newClockWorld(t *testing.T) *clockWorld {
 		s, err := mem.New(cfg)
 		if err == nil {
 			err = errors.Join(s.WriteMarker(t.Context()), s.CreateSpace(t.Context(), storage.Space{Name: clockSpace}))
+		}
+		if err == nil { // another item, or a listing without the first one would conclude nothing
+			_, err = s.Put(t.Context(), clockSpace, otherItem, strings.NewReader("other"), storage.PutOptions{Size: 5})
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -169,7 +176,14 @@ func (w *clockWorld) Store(_, id string) (storage.Store, bool) { s, ok := w.stor
 
 func (w *clockWorld) Rules(string, string) (policy.Rules, bool) { return w.rules, true }
 
-func (w *clockWorld) Settings(string, string) fixity.StoreSettings { return fixity.StoreSettings{} }
+func (w *clockWorld) Settings(_, store string) fixity.StoreSettings {
+	return fixity.StoreSettings{ExternalWrites: w.external && store == "1"}
+}
+
+// Resolve implements hint.Resolver: notifications are about store 1.
+func (w *clockWorld) Resolve(schemas.Topic, string, string) ([]schemas.Copy, bool) {
+	return []schemas.Copy{w.at("1")}, true
+}
 
 // Refuses implements duplicate.Restores.
 func (w *clockWorld) Refuses(string, string) string { return "" }
@@ -203,7 +217,8 @@ func (w *clockWorld) Publish(_ context.Context, all ...schemas.Message) error {
 	return nil
 }
 
-// append appends a message to Kafka's log, a millisecond after the one before. It waits for its handler until it is due.
+// append appends a message to Kafka's log, a millisecond after the one before. It waits for its handler until it is
+// due.
 func (w *clockWorld) append(m schemas.Message) error {
 	r, err := schemas.Encode(m)
 	if err != nil {
@@ -389,7 +404,7 @@ func (w *clockWorld) checkWrites(d *schemas.Delivery, before map[string]string) 
 		nowFact, nowKnown := newestOf(facts, isOf(now))
 		what := ""
 		switch {
-		case now == "" && oldKnown && w.last("") < w.last(old):
+		case now == "" && oldKnown && w.last("") < w.last(old) && source.compare(oldFact) < 0:
 			what = fmt.Sprintf("%q is deleted without a later delete", old)
 		case now == "rot":
 			what = fmt.Sprintf("rot overwrites %q", old)
@@ -405,8 +420,8 @@ func (w *clockWorld) checkWrites(d *schemas.Delivery, before map[string]string) 
 	}
 }
 
-// isRepair reports whether a repair is ordered. A copy that was lost comes back from another one, although a delete is on
-// record, if that was not carried out because the source is present again.
+// isRepair reports whether a repair is ordered. A copy that was lost comes back from another one, although a delete is
+// on record, if that was not carried out because the source is present again.
 func isRepair(d *schemas.Delivery) bool {
 	c, ok := d.Body.(*pb.DuplicationCommand)
 	return ok && c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR
@@ -497,8 +512,8 @@ func (w *clockWorld) textOf(r *pb.Record) string {
 	return cmp.Or(r.GetDigests()["md5"], "bare")
 }
 
-// clockTexts are the contents that clients put, and rot.
-var clockTexts = []string{"one", "two", "three", "rot"}
+// clockTexts are the contents that clients put, and rot. Those from the fourth on are put into store 2, each once.
+var clockTexts = []string{"one", "two", "three", "four", "five", "six", "seven", "rot"}
 
 // named returns the open incidents of the item, the last ends of commands that leave a copy, and lists, as
 // "2 copy-differs", sorted.
@@ -552,7 +567,8 @@ func (w *clockWorld) reconcile(store string) error {
 	nothing := func(context.Context, schemas.Copy, string) error { return nil }
 	return w.sweep(func(ctx context.Context, round sweep.Round) (sweep.Page, error) {
 		pages, err := reconcile.New(
-			reconcile.Config{Space: space, Settle: settled, MaxMissing: 1},
+			reconcile.Config{Space: space, Settle: settled, MaxMissing: 1, ExternalWrites: w.external && store == "1",
+				Approves: func(time.Time) bool { return w.external && store == "1" }},
 			reconcile.Deps{Store: w.stores[store], Rows: w.rows, Fresh: func(context.Context) error { return nil },
 				Settle: func(_ context.Context, d time.Duration, _ int) error {
 					time.Sleep(d) // fake time
@@ -569,17 +585,23 @@ func (w *clockWorld) reconcile(store string) error {
 	})
 }
 
-// rows returns the row of the item in the manifest.
-func (w *clockWorld) rows(_ context.Context, of schemas.Copy, _ string) iter.Seq2[reconcile.Row, error] {
+// rows returns the rows of the manifest after an item. That of the other item is as the store has it.
+func (w *clockWorld) rows(ctx context.Context, of schemas.Copy, last string) iter.Seq2[reconcile.Row, error] {
 	return func(yield func(reconcile.Row, error) bool) {
 		r := fold(w.log, w.at(of.Store))
 		m := r.GetManifest()
-		if of.Item >= clockItem || m.GetState() == pb.RecordState_RECORD_STATE_NONE {
-			return
+		if of.Item < clockItem && m.GetState() != pb.RecordState_RECORD_STATE_NONE {
+			found := m.GetOrigin() == pb.Origin_ORIGIN_SWEEP || m.GetOrigin() == pb.Origin_ORIGIN_FIXITY
+			live := m.GetState() == pb.RecordState_RECORD_STATE_LIVE
+			if !yield(reconcile.Row{Item: clockItem, Live: live, Inferred: !live && found, Time: m.GetTime().AsTime(),
+				Size: schemas.SizeOf(m), Version: m.GetVersion(), ETag: m.GetEtag(), Digests: m.GetDigests(),
+				Passed: timeOf(r.GetLastPass())}, nil) {
+				return
+			}
 		}
-		yield(reconcile.Row{Item: clockItem, Live: m.GetState() == pb.RecordState_RECORD_STATE_LIVE,
-			Time: m.GetTime().AsTime(), Size: schemas.SizeOf(m), Version: m.GetVersion(), ETag: m.GetEtag(),
-			Digests: m.GetDigests(), Passed: timeOf(r.GetLastPass())}, nil)
+		if o, err := w.stores[of.Store].Stat(ctx, clockSpace, otherItem); of.Item < otherItem && last != clockItem {
+			yield(reconcile.Row{Item: otherItem, Live: true, Time: o.Modified, Size: o.Size, Version: o.Version}, err)
+		}
 	}
 }
 
@@ -608,6 +630,7 @@ func (w *clockWorld) sweep(page func(context.Context, sweep.Round) (sweep.Page, 
 
 // put stores a text as a client of a store does, and returns the client's Change, which is not reported yet.
 func (w *clockWorld) put(store, text string) *pb.Change {
+	w.now = w.now.Add(time.Millisecond) // what clients do has times of its own
 	s := w.stores[store]
 	o, err := s.Put(context.Background(), clockSpace, clockItem, strings.NewReader(text),
 		storage.PutOptions{Size: int64(len(text))})
@@ -618,8 +641,8 @@ func (w *clockWorld) put(store, text string) *pb.Change {
 		o.Modified = now // a store may date an item before the one that it replaces
 		s.Date(clockSpace, clockItem, now)
 	}
-	w.now = w.now.Add(time.Millisecond)
 	w.acts = append(w.acts, act{store, text, w.now})
+	w.now = w.now.Add(time.Millisecond)
 	return clientChange(record.Content(w.at(store), o))
 }
 
@@ -630,6 +653,7 @@ func clientChange(c *pb.Change) *pb.Change {
 
 // remove deletes the item of a store as a client does, and returns the client's Change; nil if there is no item.
 func (w *clockWorld) remove(store string) *pb.Change {
+	w.now = w.now.Add(time.Millisecond)
 	d, err := w.stores[store].Delete(context.Background(), clockSpace, clockItem, storage.DeleteOptions{})
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil
@@ -637,22 +661,27 @@ func (w *clockWorld) remove(store string) *pb.Change {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.now = w.now.Add(time.Millisecond)
 	w.acts = append(w.acts, act{store: store, at: w.now})
+	w.now = w.now.Add(time.Millisecond)
 	return clientChange(record.Delete(w.at(store), d))
 }
 
-// hint reports what a store shows after a hint about the item.
-func (w *clockWorld) hint(store string, h hint.Hint) error {
+// arrives handles the event of a watch of store 1 that something has appeared there.
+func (w *clockWorld) arrives() error { return w.watched(hint.Created, w.now) }
+
+// removed handles the event of a watch of store 1 that the item was removed at a time of Kafka's clock.
+func (w *clockWorld) removed(at time.Time) error { return w.watched(hint.Removed, at) }
+
+// watched publishes what store 1 shows after an event.
+func (w *clockWorld) watched(k hint.Kind, at time.Time) error {
 	var c *pb.Change
 	err := w.as("ingester", func(ctx context.Context) error {
-		s, err := hint.NewObserver(w, time.Minute).Observe(ctx, w.at(store))
-		if err != nil {
-			return err
+		s, err := hint.NewObserver(w, time.Minute).Observe(ctx, w.at("1"))
+		if err == nil {
+			s.Received = at.Add(w.skew["ingester"])
+			c = hint.Decide(w.at("1"), hint.Hint{Kind: k, Vendor: "watch"}, s).Change
 		}
-		s.Received = w.kafka()
-		c = hint.Decide(w.at(store), h, s).Change
-		return nil
+		return err
 	})
 	if err != nil || c == nil {
 		return err
@@ -660,12 +689,22 @@ func (w *clockWorld) hint(store string, h hint.Hint) error {
 	return w.report(c)
 }
 
-// arrives handles the event of a watch of store 1 that something has appeared there.
-func (w *clockWorld) arrives() error {
-	return w.hint("1", hint.Hint{Kind: hint.Created, Vendor: "watch", Time: w.now.Add(w.skew["store 1"])})
-}
-
-// removed handles the event of a watch of store 1 that the item was removed at a time of Kafka's clock.
-func (w *clockWorld) removed(at time.Time) error {
-	return w.hint("1", hint.Hint{Kind: hint.Removed, Vendor: "watch", Time: at.Add(w.skew["store 1"])})
+// notify handles the notification of an object store about a version of the item in store 1.
+func (w *clockWorld) notify(event, version string) error {
+	d := &schemas.Delivery{Topic: schemas.Foreign("s3"), Timestamp: w.now, Value: fmt.Appendf(nil,
+		`{"Records": [{"eventVersion": "2.1", "eventSource": "aws:s3", "eventName": %q, "eventTime": %q,
+			"s3": {"bucket": {"name": %q}, "object": {"key": %q, "versionId": %q}}}]}`,
+		event, w.now.Add(w.skew["store 1"]).Format(time.RFC3339Nano), clockSpace, clockItem, version)}
+	var out []schemas.Message
+	err := w.as("ingester", func(ctx context.Context) error {
+		h, err := hint.NewHandler(hint.NewObserver(w, time.Minute), w, w, nil)
+		if err == nil {
+			out, err = h.Handle(ctx, d)
+		}
+		return err
+	})
+	for _, m := range out {
+		err = errors.Join(err, w.append(m))
+	}
+	return err
 }

@@ -47,7 +47,8 @@ func TestOddDatesOfProcesses(t *testing.T) {
 		stores[0].Primary = false
 		c.Reconcile.Settle = 1
 		never := schedule.Schedule{}
-		c.Sweep.Fixity, c.Sweep.Duplication, c.Sweep.Reconcile, c.Sweep.Stats, c.Sweep.Groups = never, never, never, never, never
+		c.Sweep.Fixity, c.Sweep.Duplication, c.Sweep.Reconcile = never, never, never
+		c.Sweep.Stats, c.Sweep.Groups = never, never
 	})
 	p.write(t, "policies/acme-duplication-policy.json",
 		`{"spaceDuplicationStorePolicies": {"tree": [{"srcStoreId": "1", "destStoreId": "2"}],

@@ -35,7 +35,7 @@ func splitsApp(t *testing.T) (*App, sweeping, *spaceLists) {
 	r := policy.NewRegistry(stores.IDs)
 	a := &App{cfg: &cfg, stores: stores, policyRegistry: r}
 	lists := &spaceLists{byStore: map[StoreName]spaceList{{"acme", "1"}: {time.Now(), []string{"photos"}}}}
-	return a, sweeping{Sweeper: new(sweep.Sweeper), controls: new(client.Controls), rules: r, known: new(checkpoints),
+	return a, sweeping{Sweeper: new(sweep.Sweeper), controls: new(client.Controls), rules: r,
 		gone: new(space.Gone)}, lists
 }
 

@@ -124,19 +124,30 @@ func TestPassedRecentlyByKafkasClock(t *testing.T) {
 	})
 }
 
-// An object of 2099 that is not on record is recorded as of now, in a store that does not tell its time, too: what a
-// client writes next is newer.
+// An object of 2099 is recorded as of now, in a store that does not tell its time, too: what a client writes next is
+// newer. So is what replaces a record of 2099.
 func TestCorrectionOfAnObjectOf2099(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.withoutClock()
-		w.mem.Date(at.Space, at.Item, time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))
-		w.record = nothing()
-		o := w.last(task(nil))
-		if o.change == nil || o.result.GetRow() != 9 {
-			t.Fatalf("row %d, %v", o.result.GetRow(), o.change)
-		}
-		if ahead := time.Until(o.change.GetTime().AsTime()); ahead > time.Millisecond {
-			t.Errorf("the correction is dated %v, %v ahead", o.change.GetTime().AsTime(), ahead)
-		}
-	})
+	for name, record := range map[string]func(*pb.CopyRecord) *pb.CopyRecord{
+		"not on record": func(*pb.CopyRecord) *pb.CopyRecord { return nothing() },
+		"on record without digests, of 2099": func(r *pb.CopyRecord) *pb.CopyRecord {
+			r.Manifest.Digests, r.Audit.Digests = nil, nil
+			r.Manifest.Reported = timestamppb.New(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))
+			return r
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.withoutClock()
+				w.mem.Date(at.Space, at.Item, time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))
+				w.record = record(w.record)
+				o := w.last(task(nil))
+				if o.change == nil || o.result.GetRow() != 9 {
+					t.Fatalf("row %d, %v", o.result.GetRow(), o.change)
+				}
+				if ahead := time.Until(o.change.GetTime().AsTime()); ahead > time.Millisecond {
+					t.Errorf("the correction is dated %v, %v ahead", o.change.GetTime().AsTime(), ahead)
+				}
+			})
+		})
+	}
 }
