@@ -38,6 +38,7 @@ type checkedStore struct {
 
 func (c *checkedStore) Store(string, string) (storage.Store, bool)        { return c.mem, true }
 func (c *checkedStore) Settings(string, string) fixity.StoreSettings      { return c.settings }
+func (c *checkedStore) Others(string, string, string) []string            { return nil }
 func (c *checkedStore) Open(context.Context, schemas.Copy, string) error  { return nil }
 func (c *checkedStore) Close(context.Context, schemas.Copy, string) error { return nil }
 func (c *checkedStore) copy(item string) schemas.Copy {

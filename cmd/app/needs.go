@@ -59,8 +59,8 @@ func touchesStores(role schemas.Role) bool {
 // appliesPolicies reports whether a role depends on policies.
 func appliesPolicies(role schemas.Role) bool {
 	switch role {
-	case schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward,
-		schemas.RoleSweeper:
+	case schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
+		schemas.RoleSteward, schemas.RoleSweeper:
 		return true
 	}
 	return false

@@ -14,7 +14,7 @@ func TestNeeds(t *testing.T) {
 		schemas.RoleSweeper:  {clickhouse: true, engine: true, stores: true, policies: true},
 		schemas.RoleSink:     {clickhouse: true, engine: true},
 		schemas.RoleIngester: {clickhouse: true, stores: true, policies: true},
-		schemas.RoleChecker:  {clickhouse: true, engine: true, stores: true},
+		schemas.RoleChecker:  {clickhouse: true, engine: true, stores: true, policies: true},
 		schemas.RoleCopier:   {clickhouse: true, engine: true, stores: true, policies: true},
 		schemas.RoleDeleter:  {clickhouse: true, engine: true, stores: true, policies: true},
 	} {

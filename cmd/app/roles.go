@@ -216,7 +216,7 @@ func (a *App) checker() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []part{afterTables("checker", p.Run, a.actions)}, nil
+	return []part{afterTables("checker", p.Run, a.policies, a.actions)}, nil
 }
 
 func (a *App) steward() ([]part, error) {

@@ -91,7 +91,7 @@ func TestTablesThatRolesDependOn(t *testing.T) {
 		role                         schemas.Role
 		policies, incidents, control bool
 	}{
-		"ingester": {schemas.RoleIngester, false, false, true},
+		"ingester": {schemas.RoleIngester, true, false, true},
 		"planner":  {schemas.RolePlanner, true, false, true},
 		"steward":  {schemas.RoleSteward, true, true, true},
 	} {

@@ -37,7 +37,10 @@ func acceptOf(y symbolic, edit func(*acceptInput)) acceptInput {
 	e := y.evidence()
 	o := storage.Object{Item: at.Item, Version: "v2", Modified: seenAt.Add(time.Minute), Size: 3}
 	m := &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: "v1", Digests: e.Manifest.Digests,
-		Time: timestamppb.New(seenAt)}
+		Time: timestamppb.New(seenAt), Provenance: pb.Provenance_PROVENANCE_VERIFIED}
+	if e.Manifest.Claimed {
+		m.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+	}
 	switch e.Manifest.State {
 	case stBuried:
 		m.State = pb.RecordState_RECORD_STATE_TOMBSTONE
@@ -109,19 +112,20 @@ func acceptCases() map[string]acceptCase {
 			sameVersion(s)
 			s.records.Manifest.Digests = map[string]string{"sha256": "a"}
 		}, "accept-refused"},
-		"A9 a claim about this version": {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, sameVersion, "accept-refused"},
-		"A10 the clock went back":       {replaced, func(s *acceptInput) { s.statTime = seenAt }, "accept-refused"},
+		"A10 the clock went back": {replaced, func(s *acceptInput) { s.statTime = seenAt }, "accept-refused"},
 		"A10 less than a millisecond later": {replaced, func(s *acceptInput) {
 			s.statTime = seenAt.Add(time.Microsecond)
 		}, "accept-refused"},
-		"A10 forced":                {replaced, func(s *acceptInput) { forced(s); s.statTime = seenAt }, "accept-refused"},
-		"A11 replaced":              {replaced, nil, "accepted"},
-		"A11 a flipped byte forced": {replaced, forced, "accepted"},
-		"A11 no quorum":             {symbolic{c: "b", s: "b", m: "a", a: "c"}, nil, "accepted"},
-		"A11 against a claim":       {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, nil, "accepted"},
-		"A11 update":                {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, nil, "accepted"},
-		"A11 resurrected":           {resurrected, nil, "accepted"},
-		"A11 resurrected unchanged": {resurrected, sameVersion, "accepted"},
+		"A10 forced":                             {replaced, func(s *acceptInput) { forced(s); s.statTime = seenAt }, "accept-refused"},
+		"A11 replaced":                           {replaced, nil, "accepted"},
+		"A11 a flipped byte forced":              {replaced, forced, "accepted"},
+		"A11 no quorum":                          {symbolic{c: "b", s: "b", m: "a", a: "c"}, nil, "accepted"},
+		"A11 against a claim":                    {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, nil, "accepted"},
+		"A11 against a claim about this version": {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, sameVersion, "accepted"},
+		"A11 another copy differs":               {symbolic{c: "b", s: "b", m: "bare", a: "bare", differs: true}, nil, "accepted"},
+		"A11 update":                             {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, nil, "accepted"},
+		"A11 resurrected":                        {resurrected, nil, "accepted"},
+		"A11 resurrected unchanged":              {resurrected, sameVersion, "accepted"},
 		"A11 not captured": {symbolic{c: "b", s: "b", m: "none", a: "none"}, func(s *acceptInput) {
 			s.order.LastEvent, s.records.Audit = nil, nil
 		}, "accepted"},
@@ -156,10 +160,10 @@ func TestDecideAcceptIsTotal(t *testing.T) {
 			if got.result != resultAccepted {
 				continue
 			}
-			known := n == 1 && s.evidence.Manifest.hasDigests()
+			known := n == 1 && s.evidence.Manifest.hasDigests() && !s.evidence.Manifest.Claimed
 			hasB := func(w string) bool { return w == "b" || w == "b?" }
 			if y.c != "b" || y.s != "b" && y.s != "none" || y.m == "unknown" || y.a == "unknown" || n > 1 || known ||
-				hasB(y.m) || hasB(y.a) && y.m != "tombstone" {
+				!s.evidence.claimContradicted() && (hasB(y.m) || hasB(y.a) && y.m != "tombstone") {
 				t.Fatalf("%+v, edit %d: accepted", y, n)
 			}
 		}

@@ -115,6 +115,9 @@ func (k *check) collect(ctx context.Context, next requirement) error {
 func (k *check) judge() {
 	settings := k.settings
 	settings.ExternalWrites = settings.ExpectsWrite(k.object.Modified)
+	if k.evidence.Content.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS {
+		k.evidence.Differs = k.differs()
+	}
 	v := Judge(k.evidence, settings)
 	if v.Row == RowUnknown && k.cause != "" {
 		v.Detail = k.cause
@@ -128,7 +131,7 @@ func (k *check) judge() {
 	k.conclusion = Conclude(v, Progress{
 		Recheck: int(k.task.GetRecheck()), Now: time.Now(), LastEvent: lastEvent(k.fresh),
 		Changed: k.foundAnother(), Since: k.task.GetFound().GetSince().AsTime(),
-		AtOnce:  k.task.GetBaseline() || k.evidence.withoutDigests(),
+		AtOnce:  k.isFirst(),
 		Altered: k.altered(),
 	}, k.config.Settings)
 }
@@ -194,14 +197,22 @@ func (k *check) setRecords(r *pb.CopyRecord) {
 	k.evidence.Newer = isNewer(k.object, r.GetManifest(), k.statTime)
 }
 
-// readRecords reads manifest and audit log afresh, and whether the space is expected if the store has none. If they do
-// not answer they are unknown, and a verdict that does not rest on them stays.
+// readRecords reads manifest and audit log afresh, and whether the space is expected if the store has none. If no digests
+// are on record, it reads the records of the other copies too. If they do not answer they are unknown, and a verdict that
+// does not rest on them stays.
 func (k *check) readRecords(ctx context.Context) error {
 	k.recordsRead = true
 	copies := []schemas.Copy{k.copy}
 	if k.noSpace {
 		copies = append(copies, k.copy.WithoutItem())
 	}
+	var others []schemas.Copy
+	bare := !k.evidence.Manifest.hasDigests()
+	if bare {
+		others = k.otherCopies()
+	}
+	own := len(copies)
+	copies = append(copies, others...)
 	records, err := k.records.Fresh(ctx, copies)
 	switch {
 	case ctx.Err() != nil:
@@ -216,7 +227,10 @@ func (k *check) readRecords(ctx context.Context) error {
 		}
 		return nil
 	}
-	k.fresh = records[0]
+	k.fresh, k.othersRead = records[0], bare
+	for i, c := range others {
+		k.others = append(k.others, otherCopy{c.Store, records[own+i].GetManifest()})
+	}
 	k.setRecords(k.fresh)
 	if k.noSpace {
 		k.expectSpace(records[1].GetManifest().GetState())

@@ -129,8 +129,8 @@ func TestPassedRecentlyByKafkasClock(t *testing.T) {
 func TestCorrectionOfAnObjectOf2099(t *testing.T) {
 	for name, record := range map[string]func(*pb.CopyRecord) *pb.CopyRecord{
 		"not on record": func(*pb.CopyRecord) *pb.CopyRecord { return nothing() },
-		"on record without digests, of 2099": func(r *pb.CopyRecord) *pb.CopyRecord {
-			r.Manifest.Digests, r.Audit.Digests = nil, nil
+		"another content on record without digests, of 2099": func(r *pb.CopyRecord) *pb.CopyRecord {
+			r.Manifest.Digests, r.Audit.Digests, r.Manifest.Version = nil, nil, "another"
 			r.Manifest.Reported = timestamppb.New(time.Date(2099, 1, 1, 0, 0, 0, 0, time.UTC))
 			return r
 		},

@@ -64,6 +64,8 @@ type Stores interface {
 	// Store returns false if the account has no such store.
 	Store(account, id string) (storage.Store, bool)
 	Settings(account, id string) StoreSettings
+	// Others returns the stores other than id that should have the space.
+	Others(account, space, id string) []string
 }
 
 // Records reads the records of copies.
@@ -178,8 +180,11 @@ func (k *check) skip() {
 	k.conclusion = Conclusion{Outcome: k.verdict.Outcome, Final: true}
 }
 
-// findingCorrected is the finding of RowManifestWrong if the check has recorded what it has read.
-const findingCorrected = "manifest-corrected"
+// The findings of RowManifestWrong, and of RowNotCaptured in a first check, if the check has recorded what it has read.
+const (
+	findingCorrected = "manifest-corrected"
+	findingCaptured  = "captured"
+)
 
 // messages returns the result, the correction and the re-check.
 func (k *check) messages() []schemas.Message {
@@ -187,6 +192,14 @@ func (k *check) messages() []schemas.Message {
 	change, result := k.correction(), k.result(now)
 	out := make([]schemas.Message, 1, 2)
 	out[0] = schemas.Message{Topic: schemas.FixityResults, Body: result}
+	if k.conclusion.Final && k.verdict.Row == RowNotCaptured && k.isFirst() && !k.accepts() {
+		switch {
+		case change != nil:
+			result.Verdict, result.Finding = pb.Verdict_VERDICT_PASS, findingCaptured
+		case k.evidence.Content.State == pb.EvidenceState_EVIDENCE_STATE_UNREAD:
+			result.Verdict = pb.Verdict_VERDICT_UNVERIFIED
+		}
+	}
 	if change != nil {
 		result.Correction = change.GetId()
 		if k.verdict.Row == RowManifestWrong {

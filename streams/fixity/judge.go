@@ -33,6 +33,9 @@ type EvidenceSet struct {
 	Content, Stored, Manifest, Audit Evidence
 	// Second is a second reading of the content. Its state is unspecified if there was none.
 	Second Evidence
+	// Differs is another store whose copy has other verified digests of the same source content on record; empty if there
+	// is none, or it was not asked.
+	Differs string
 	// Newer: by version, ETag and time the store's object is later than the manifest's.
 	Newer bool
 }
@@ -61,6 +64,7 @@ const (
 	detailTransport    = "transport"
 	detailClaim        = "claim"
 	detailNoDigests    = "no digests on record"
+	detailCopyDiffers  = "copy-differs: store "
 	detailUnreadable   = "needs the bytes, or a digest from the store"
 	detailIncomparable = "needs a digest of an algorithm that is on record"
 )
@@ -203,11 +207,17 @@ func (e EvidenceSet) compareRecords(x digest.Set, s StoreSettings) Verdict {
 		return verdict(RowResurrected, "")
 	case m == incomparable || a == incomparable:
 		return verdict(RowUnverified, detailIncomparable)
+	case m == none && a == none && e.Differs != "":
+		return verdict(RowNoQuorum, detailCopyDiffers+e.Differs)
 	case m == none && a == none:
 		if e.withoutDigests() {
 			return verdict(RowNotCaptured, detailNoDigests)
 		}
 		return verdict(RowNotCaptured, "")
+	case e.claimContradicted() && e.Content.State == pb.EvidenceState_EVIDENCE_STATE_UNREAD:
+		return verdict(RowStoreDigestWrongUnread, detailClaim)
+	case e.claimContradicted():
+		return verdict(RowNoQuorum, detailClaim)
 	case m == same && a == same:
 		return verdict(RowPass, "")
 	case m == same && a == none:
@@ -285,6 +295,13 @@ func (p Evidence) verified() digest.Set {
 		return nil
 	}
 	return p.Digests
+}
+
+// claimContradicted reports whether the audit log has verified digests that contradict a claim in the manifest. The bytes
+// do not decide: they may be those of the claim.
+func (e EvidenceSet) claimContradicted() bool {
+	return e.Manifest.Claimed && !e.Audit.Claimed &&
+		e.Manifest.Digests.Compare(e.Audit.Digests) == digest.Disagree
 }
 
 // claimDetail returns detailClaim if x differs from claimed digests.

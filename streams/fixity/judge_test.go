@@ -45,10 +45,15 @@ type symbolic struct {
 	c, s, m, a string
 	newer      bool
 	writes     bool // external writes are expected
+	differs    bool // another copy has other verified digests of the same source content
 }
 
 func (y symbolic) evidence() EvidenceSet {
-	return EvidenceSet{Content: said(y.c), Stored: said(y.s), Manifest: said(y.m), Audit: said(y.a), Newer: y.newer}
+	e := EvidenceSet{Content: said(y.c), Stored: said(y.s), Manifest: said(y.m), Audit: said(y.a), Newer: y.newer}
+	if y.differs {
+		e.Differs = "3"
+	}
+	return e
 }
 
 // every calls f with every combination of the values.
@@ -58,9 +63,8 @@ func every(f func(symbolic)) {
 		for _, s := range []string{"a", "b", "c", "none", "404", "unknown"} {
 			for _, m := range append(recorded, "tombstone") {
 				for _, a := range recorded {
-					for _, newer := range []bool{false, true} {
-						f(symbolic{c, s, m, a, newer, false})
-						f(symbolic{c, s, m, a, newer, true})
+					for n := range 8 {
+						f(symbolic{c, s, m, a, n&1 > 0, n&2 > 0, n&4 > 0})
 					}
 				}
 			}
@@ -101,7 +105,9 @@ func rows(y symbolic) map[Row]bool {
 	verified := r != "" && (y.m == r || y.a == r) // one of them is not claimed
 	three := there && split && r == y.c
 	two := there && split && r != y.c && verified && (y.s == r || both)
-	plain := there && !split && !mute && !buried
+	contra := there && !split && !mute && !buried && len(y.m) == 2 && is(y.m) && len(y.a) == 1 && d(y.m) != y.a
+	plain := there && !split && !mute && !buried && !contra
+	blank := plain && !is(y.m) && !is(y.a)
 	neither := plain && (is(y.m) || is(y.a)) && !mx && !ax
 	ten := neither && !unread && y.newer && y.writes && is(y.m) && len(y.m) == 1
 	thirteen := neither && !unread && !ten && verified
@@ -109,17 +115,18 @@ func rows(y symbolic) map[Row]bool {
 		1:  plain && mx && ax,
 		2:  two,
 		3:  three,
-		4:  neither && unread,
+		4:  (neither || contra) && unread,
 		5:  plain && ax && !mx,
 		6:  plain && mx && is(y.a) && !ax,
 		7:  plain && mx && !is(y.a),
 		8:  answered && gone && recorded,
-		9:  plain && !is(y.m) && !is(y.a),
+		9:  blank && !y.differs,
 		10: ten,
 		11: answered && gone && !recorded,
 		12: !answered,
 		13: thirteen,
-		14: there && split && !two && !three || neither && !unread && !ten && !thirteen,
+		14: there && split && !two && !three || neither && !unread && !ten && !thirteen || contra && !unread ||
+			blank && y.differs,
 		15: there && mute,
 		16: there && !split && !mute && buried,
 	}
@@ -144,7 +151,7 @@ func TestJudgeHasOneRowForEverything(t *testing.T) {
 		}
 		seen[got.Row]++
 	})
-	if len(seen) != 16 || count != 6*6*10*9*2*2 {
+	if len(seen) != 16 || count != 6*6*10*9*2*2*2 {
 		t.Errorf("%d combinations fell under rows %v, want all 16", count, seen)
 	}
 }
@@ -159,7 +166,7 @@ func TestJudgeInvariants(t *testing.T) {
 		switch {
 		case claims && (v.Row == 2 || v.Row == 10 || v.Row == 13):
 			t.Errorf("row %d of %+v rests on claims", v.Row, y)
-		case !bytes && (v.Row == 2 || v.Row == 3 || v.Row == 10 || v.Row == 13 || v.Row == 14):
+		case !bytes && !y.differs && (v.Row == 2 || v.Row == 3 || v.Row == 10 || v.Row == 13 || v.Row == 14):
 			t.Errorf("row %d of %+v without bytes", v.Row, y)
 		case v.Row == 8 && (e.Stored.State != stAbsent || bytes):
 			t.Errorf("missing, though %+v", y)
@@ -220,49 +227,55 @@ type rowCase struct {
 
 func rowCases() map[string]rowCase {
 	return map[string]rowCase{
-		"1 pass":                   {symbolic{c: "a", s: "a", m: "a", a: "a"}, 1, ""},
-		"1 store without digest":   {symbolic{c: "a", s: "none", m: "a", a: "a"}, 1, ""},
-		"1 bytes unread":           {symbolic{c: "unread", s: "a", m: "a", a: "a"}, 1, ""},
-		"1 claimed digests":        {symbolic{c: "a", s: "a", m: "a?", a: "a?"}, 1, ""},
-		"2 content corrupt":        {symbolic{c: "b", s: "a", m: "a", a: "a"}, 2, ""},
-		"2 store differs too":      {symbolic{c: "b", s: "c", m: "a", a: "a"}, 2, ""},
-		"2 only in the audit log":  {symbolic{c: "b", s: "a", m: "none", a: "a"}, 2, ""},
-		"3 store digest wrong":     {symbolic{c: "a", s: "b", m: "a", a: "a"}, 3, ""},
-		"4 store digest wrong":     {symbolic{c: "unread", s: "b", m: "a", a: "a"}, 4, ""},
-		"4 against a claim":        {symbolic{c: "unread", s: "b", m: "a?", a: "a?"}, 4, "claim"},
-		"5 manifest wrong":         {symbolic{c: "a", s: "a", m: "b", a: "a"}, 5, ""},
-		"5 manifest empty":         {symbolic{c: "a", s: "a", m: "none", a: "a"}, 5, ""},
-		"6 audit out of step":      {symbolic{c: "a", s: "a", m: "a", a: "b"}, 6, ""},
-		"7 audit row missing":      {symbolic{c: "a", s: "a", m: "a", a: "none"}, 7, ""},
-		"8 missing":                {symbolic{c: "404", s: "404", m: "a", a: "a"}, 8, ""},
-		"8 bytes unread":           {symbolic{c: "unread", s: "404", m: "none", a: "a"}, 8, ""},
-		"8 a row without digests":  {symbolic{c: "404", s: "404", m: "bare", a: "none"}, 8, ""},
-		"9 not captured":           {symbolic{c: "a", s: "a", m: "none", a: "none"}, 9, ""},
-		"9 a row without digests":  {symbolic{c: "a", s: "none", m: "bare", a: "none"}, 9, detailNoDigests},
-		"10 update not captured":   {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, 10, ""},
-		"11 moot":                  {symbolic{c: "404", s: "404", m: "none", a: "none"}, 11, ""},
-		"12 content unknown":       {symbolic{c: "unknown", s: "a", m: "a", a: "a"}, 12, "content did not answer"},
-		"12 audit log unknown":     {symbolic{c: "a", s: "a", m: "a", a: "unknown"}, 12, "audit log did not answer"},
-		"12 manifest unknown":      {symbolic{c: "404", s: "404", m: "unknown", a: "a"}, 12, "manifest did not answer"},
-		"12 only content absent":   {symbolic{c: "404", s: "a", m: "a", a: "a"}, 12, detailPresence},
-		"13 replaced":              {symbolic{c: "b", s: "b", m: "a", a: "a"}, 13, ""},
-		"13 newer, writes refused": {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true}, 13, ""},
-		"13 store without digest":  {symbolic{c: "b", s: "none", m: "a", a: "none"}, 13, ""},
-		"14 all differ":            {symbolic{c: "c", s: "b", m: "a", a: "none"}, 14, ""},
-		"14 records differ":        {symbolic{c: "c", s: "c", m: "a", a: "b"}, 14, ""},
-		"14 corrupt by a claim":    {symbolic{c: "b", s: "a", m: "a?", a: "a?"}, 14, "claim"},
-		"14 replaced by a claim":   {symbolic{c: "b", s: "b", m: "a?", a: "none"}, 14, "claim"},
-		"12 store unknown":         {symbolic{c: "a", s: "unknown", m: "tombstone", a: "none"}, 12, "store did not answer"},
-		"8 only in the audit log":  {symbolic{c: "404", s: "404", m: "tombstone", a: "a"}, 8, ""},
-		"11 with a tombstone":      {symbolic{c: "404", s: "404", m: "tombstone", a: "none"}, 11, ""},
-		"3 under a tombstone":      {symbolic{c: "a", s: "b", m: "tombstone", a: "a"}, 3, ""},
-		"14 under a tombstone":     {symbolic{c: "a", s: "b", m: "tombstone", a: "none"}, 14, ""},
-		"15 under a tombstone":     {symbolic{c: "unread", s: "none", m: "tombstone", a: "none"}, 15, detailUnreadable},
-		"16 resurrected":           {symbolic{c: "a", s: "a", m: "tombstone", a: "none"}, 16, ""},
-		"16 with an audit row":     {symbolic{c: "a", s: "a", m: "tombstone", a: "a"}, 16, ""},
-		"16 with other bytes":      {symbolic{c: "b", s: "none", m: "tombstone", a: "a", newer: true, writes: true}, 16, ""},
-		"16 bytes unread":          {symbolic{c: "unread", s: "a", m: "tombstone", a: "none"}, 16, ""},
-		"15 nothing to compare":    {symbolic{c: "unread", s: "none", m: "a", a: "a"}, 15, detailUnreadable},
+		"1 pass":                                  {symbolic{c: "a", s: "a", m: "a", a: "a"}, 1, ""},
+		"1 store without digest":                  {symbolic{c: "a", s: "none", m: "a", a: "a"}, 1, ""},
+		"1 bytes unread":                          {symbolic{c: "unread", s: "a", m: "a", a: "a"}, 1, ""},
+		"1 claimed digests":                       {symbolic{c: "a", s: "a", m: "a?", a: "a?"}, 1, ""},
+		"2 content corrupt":                       {symbolic{c: "b", s: "a", m: "a", a: "a"}, 2, ""},
+		"2 store differs too":                     {symbolic{c: "b", s: "c", m: "a", a: "a"}, 2, ""},
+		"2 only in the audit log":                 {symbolic{c: "b", s: "a", m: "none", a: "a"}, 2, ""},
+		"3 store digest wrong":                    {symbolic{c: "a", s: "b", m: "a", a: "a"}, 3, ""},
+		"4 store digest wrong":                    {symbolic{c: "unread", s: "b", m: "a", a: "a"}, 4, ""},
+		"4 against a claim":                       {symbolic{c: "unread", s: "b", m: "a?", a: "a?"}, 4, "claim"},
+		"5 manifest wrong":                        {symbolic{c: "a", s: "a", m: "b", a: "a"}, 5, ""},
+		"5 manifest empty":                        {symbolic{c: "a", s: "a", m: "none", a: "a"}, 5, ""},
+		"6 audit out of step":                     {symbolic{c: "a", s: "a", m: "a", a: "b"}, 6, ""},
+		"7 audit row missing":                     {symbolic{c: "a", s: "a", m: "a", a: "none"}, 7, ""},
+		"8 missing":                               {symbolic{c: "404", s: "404", m: "a", a: "a"}, 8, ""},
+		"8 bytes unread":                          {symbolic{c: "unread", s: "404", m: "none", a: "a"}, 8, ""},
+		"8 a row without digests":                 {symbolic{c: "404", s: "404", m: "bare", a: "none"}, 8, ""},
+		"9 not captured":                          {symbolic{c: "a", s: "a", m: "none", a: "none"}, 9, ""},
+		"9 a row without digests":                 {symbolic{c: "a", s: "none", m: "bare", a: "none"}, 9, detailNoDigests},
+		"10 update not captured":                  {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, 10, ""},
+		"11 moot":                                 {symbolic{c: "404", s: "404", m: "none", a: "none"}, 11, ""},
+		"12 content unknown":                      {symbolic{c: "unknown", s: "a", m: "a", a: "a"}, 12, "content did not answer"},
+		"12 audit log unknown":                    {symbolic{c: "a", s: "a", m: "a", a: "unknown"}, 12, "audit log did not answer"},
+		"12 manifest unknown":                     {symbolic{c: "404", s: "404", m: "unknown", a: "a"}, 12, "manifest did not answer"},
+		"12 only content absent":                  {symbolic{c: "404", s: "a", m: "a", a: "a"}, 12, detailPresence},
+		"13 replaced":                             {symbolic{c: "b", s: "b", m: "a", a: "a"}, 13, ""},
+		"13 newer, writes refused":                {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true}, 13, ""},
+		"13 store without digest":                 {symbolic{c: "b", s: "none", m: "a", a: "none"}, 13, ""},
+		"14 all differ":                           {symbolic{c: "c", s: "b", m: "a", a: "none"}, 14, ""},
+		"14 records differ":                       {symbolic{c: "c", s: "c", m: "a", a: "b"}, 14, ""},
+		"14 corrupt by a claim":                   {symbolic{c: "b", s: "a", m: "a?", a: "a?"}, 14, "claim"},
+		"14 a claim beside verified digests":      {symbolic{c: "a", s: "a", m: "b?", a: "a"}, 14, "claim"},
+		"14 the bytes are the claim":              {symbolic{c: "b", s: "b", m: "b?", a: "a"}, 14, "claim"},
+		"4 unread, a claim beside":                {symbolic{c: "unread", s: "a", m: "b?", a: "a"}, 4, "claim"},
+		"14 another copy differs":                 {symbolic{c: "a", s: "a", m: "bare", a: "none", differs: true}, 14, "copy-differs: store 3"},
+		"9 another copy agrees":                   {symbolic{c: "a", s: "a", m: "bare", a: "none"}, 9, detailNoDigests},
+		"1 on record, whatever other copies have": {symbolic{c: "a", s: "a", m: "a", a: "a", differs: true}, 1, ""},
+		"14 replaced by a claim":                  {symbolic{c: "b", s: "b", m: "a?", a: "none"}, 14, "claim"},
+		"12 store unknown":                        {symbolic{c: "a", s: "unknown", m: "tombstone", a: "none"}, 12, "store did not answer"},
+		"8 only in the audit log":                 {symbolic{c: "404", s: "404", m: "tombstone", a: "a"}, 8, ""},
+		"11 with a tombstone":                     {symbolic{c: "404", s: "404", m: "tombstone", a: "none"}, 11, ""},
+		"3 under a tombstone":                     {symbolic{c: "a", s: "b", m: "tombstone", a: "a"}, 3, ""},
+		"14 under a tombstone":                    {symbolic{c: "a", s: "b", m: "tombstone", a: "none"}, 14, ""},
+		"15 under a tombstone":                    {symbolic{c: "unread", s: "none", m: "tombstone", a: "none"}, 15, detailUnreadable},
+		"16 resurrected":                          {symbolic{c: "a", s: "a", m: "tombstone", a: "none"}, 16, ""},
+		"16 with an audit row":                    {symbolic{c: "a", s: "a", m: "tombstone", a: "a"}, 16, ""},
+		"16 with other bytes":                     {symbolic{c: "b", s: "none", m: "tombstone", a: "a", newer: true, writes: true}, 16, ""},
+		"16 bytes unread":                         {symbolic{c: "unread", s: "a", m: "tombstone", a: "none"}, 16, ""},
+		"15 nothing to compare":                   {symbolic{c: "unread", s: "none", m: "a", a: "a"}, 15, detailUnreadable},
 	}
 }
 

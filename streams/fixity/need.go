@@ -18,6 +18,8 @@ type attemptState struct {
 	spaceMissing bool           // and the space is expected
 	markerRead   bool           // after an absence, whether or not it answered
 	recordsRead  bool           // afresh, whether or not they answered
+	others       []otherCopy
+	othersRead   bool           // afresh, with the records
 	fresh        *pb.CopyRecord // nil if the records were not read afresh, or did not answer
 	unchanged    bool           // a stat after the records were read found the same object
 	cause        string         // the detail of RowUnknown, if a place did not answer

@@ -14,12 +14,17 @@ import (
 	"github.com/millrace/millrace/streams/storage/record"
 )
 
-// manifestEvidence returns the evidence of a record of the manifest.
+// manifestEvidence returns the evidence of a record of the manifest: of claims and digests that contradict each other, the
+// claims. The audit log has the digests.
 func manifestEvidence(r *pb.Record) Evidence {
 	if r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
 		return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE}
 	}
-	return auditEvidence(r)
+	e := auditEvidence(r)
+	if e.State == pb.EvidenceState_EVIDENCE_STATE_DIGESTS && len(r.GetClaims()) > 0 {
+		e.Digests, e.Claimed = r.GetClaims(), true
+	}
+	return e
 }
 
 // auditEvidence returns the evidence of a record of the audit log: a delete is none. Digests that are not known to be

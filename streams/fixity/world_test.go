@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -57,6 +58,8 @@ type world struct {
 	record *pb.CopyRecord
 	fresh  func() ([]*pb.CopyRecord, error)
 	asked  int // calls of Fresh
+	// others are the records of the item in other stores.
+	others map[string]*pb.Record
 	// space is the manifest's record of the space: live if it is expected.
 	space pb.RecordState
 	// incident is the last action on the space's incident: opened or closed.
@@ -96,11 +99,23 @@ func (w *world) Store(account, id string) (storage.Store, bool) {
 
 func (w *world) Settings(string, string) StoreSettings { return w.settings }
 
+func (w *world) Others(_, _, _ string) []string { return slices.Sorted(maps.Keys(w.others)) }
+
 func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
 	w.asked++
 	space := schemas.Copy{Account: at.Account, Store: at.Store, Space: at.Space}
-	if len(copies) > 2 || copies[0] != at || len(copies) == 2 && copies[1] != space {
-		w.t.Errorf("records of %v were asked for", copies)
+	asked, own := copies, 1
+	if len(copies) > 1 && copies[1] == space {
+		own = 2
+	}
+	copies = copies[:own]
+	for i, c := range asked[own:] {
+		if want := (schemas.Copy{Account: at.Account, Store: w.Others("", "", "")[i], Space: at.Space, Item: at.Item}); c != want {
+			w.t.Errorf("records of %v were asked for, want %v", c, want)
+		}
+	}
+	if copies[0] != at || len(asked) > own && len(asked) != own+len(w.others) {
+		w.t.Errorf("records of %v were asked for", asked)
 	}
 	records := []*pb.CopyRecord{w.record}
 	if w.fresh != nil {
@@ -111,6 +126,9 @@ func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecor
 	}
 	if len(copies) == 2 {
 		records = append(records, &pb.CopyRecord{Manifest: &pb.Record{State: w.space}})
+	}
+	for _, c := range asked[own:] {
+		records = append(records, &pb.CopyRecord{Manifest: w.others[c.Store]})
 	}
 	return records, nil
 }

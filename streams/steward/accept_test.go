@@ -126,12 +126,20 @@ func TestCorrectionsEnd(t *testing.T) {
 	}
 }
 
-// A correction in a baseline round is no incident, and is followed by no check.
-func TestCorrectionInABaseline(t *testing.T) {
+// The first check of a copy is a pass, although it publishes a Change: it is no incident, is followed by no check, and
+// closes the incidents of the copy. One of an unknown item outside of a baseline round is no pass.
+func TestFirstCheckPasses(t *testing.T) {
 	w := newHarness(t)
-	if got := w.handle(w.result(9, corrected, func(r *pb.FixityResult) { r.Baseline = true })); got != nil {
+	first := func(r *pb.FixityResult) { r.Verdict, r.Finding = pb.Verdict_VERDICT_PASS, "captured" }
+	if got := w.handle(w.result(9, corrected, first)); got != nil {
 		t.Errorf("got %v", got)
 	}
+	w.handle(w.result(14))
+	w.checkIncident("no-quorum", open, "opened")
+	w.handle(w.result(9, corrected, first))
+	w.checkIncident("no-quorum", shut, "opened", "closed")
+	w.handle(w.result(9, corrected, func(r *pb.FixityResult) { r.Baseline = true }))
+	w.checkIncident("not-captured", repairing, "opened", "corrected")
 }
 
 // An acceptance becomes a check of the copy as the operator saw it. Its correction is followed by another check, which

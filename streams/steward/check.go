@@ -151,9 +151,6 @@ func cures(r *pb.FixityResult, kind string) bool {
 
 // failed opens or updates the incident of a check that found a fault.
 func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Message, error) {
-	if r.GetFinding() == kindUncaptured && captured(r) {
-		return nil, nil
-	}
 	cp := schemas.CopyOf(r)
 	defer s.lock(cp)()
 	if r.GetFinding() == kindMissing {
@@ -393,13 +390,6 @@ func excludesSource(kind string) bool {
 		return true
 	}
 	return false
-}
-
-// captured reports whether the check has added an unreported copy to the records as intended: in a baseline round, or
-// for a record without digests.
-func captured(r *pb.FixityResult) bool {
-	const digests = pb.EvidenceState_EVIDENCE_STATE_DIGESTS
-	return r.GetBaseline() || r.GetManifest().GetState() == digests || r.GetAudit().GetState() == digests
 }
 
 // expected returns the digests that the copy should have: all verified digests of manifest and audit log. It returns

@@ -41,7 +41,6 @@ const (
 	kindCorrupt      = "content-corrupt"
 	kindMissing      = "content-missing"
 	kindReplaced     = "replaced"
-	kindUncaptured   = "not-captured"
 	kindUpdate       = "not-captured-update"
 	kindNoQuorum     = "no-quorum"
 	kindBack         = "resurrected"  // present under a tombstone

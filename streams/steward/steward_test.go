@@ -139,10 +139,7 @@ func TestResultsThatMoveNothing(t *testing.T) {
 			r.Verdict, r.Finding = pb.Verdict_VERDICT_UNVERIFIED,
 				"unverified"
 		})},
-		"taken in by a baseline": {9, set(func(r *pb.FixityResult) { r.Baseline = true })},
-		"taken in, row without digest": {9, set(func(r *pb.FixityResult) {
-			r.Manifest = &pb.Evidence{State: pb.EvidenceState_EVIDENCE_STATE_DIGESTS}
-		})},
+		"not captured, and not read": {9, set(func(r *pb.FixityResult) { r.Verdict = pb.Verdict_VERDICT_UNVERIFIED })},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
