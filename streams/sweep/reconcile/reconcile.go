@@ -189,7 +189,9 @@ func IsRequested(last *pb.Checkpoint, request string) bool {
 func Skipped(last *pb.Checkpoint) []byte {
 	at, err := decode(last.GetCursor())
 	before, e := decode(last.GetPrevious())
-	before.Request = at.Request
+	if last.GetCursor() != nil { // else it has not read its first page, and has answered nothing
+		before.Request = at.Request
+	}
 	next, e2 := json.Marshal(before)
 	if errors.Join(err, e, e2) != nil {
 		return last.GetPrevious()

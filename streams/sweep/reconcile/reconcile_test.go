@@ -719,5 +719,9 @@ func TestRequestedRounds(t *testing.T) {
 		if IsRequested(&pb.Checkpoint{Cursor: next, Finished: timestamppb.Now()}, "two") {
 			t.Errorf("a skipped round begins again: %s", next)
 		}
+		next = Skipped(&pb.Checkpoint{Previous: w.previous}) // before its first page
+		if IsRequested(&pb.Checkpoint{Cursor: next, Finished: timestamppb.Now()}, "one") {
+			t.Errorf("a request that was answered is new after the skip of a later round: %s", next)
+		}
 	})
 }
