@@ -95,7 +95,8 @@ func TestOddDates(t *testing.T) {
 				}
 				n := len(m.changes)
 				for _, store := range []string{"1", "2"} {
-					if r := m.manifest[source.In(store)]; r.GetState() != pb.RecordState_RECORD_STATE_LIVE || len(r.GetDigests()) == 0 {
+					r := m.manifest[source.In(store)]
+					if r.GetState() != pb.RecordState_RECORD_STATE_LIVE || len(r.GetDigests()) == 0 {
 						t.Errorf("on record of store %s: %v", store, r)
 					}
 					m.reconcile(store, true)

@@ -2,8 +2,8 @@ package schemas
 
 import "strings"
 
-// AlgorithmName returns the name under which messages have digests of an algorithm: SHA-256, SHA2-256 and sha256 are the
-// same. Messages with another spelling are malformed, so that digests of one algorithm are always compared.
+// AlgorithmName returns the name under which messages have digests of an algorithm: SHA-256, SHA2-256 and sha256 are
+// the same. Messages with another spelling are malformed, so that digests of one algorithm are always compared.
 func AlgorithmName(name string) string {
 	name = strings.ToLower(strings.TrimSpace(name))
 	plain := strings.NewReplacer("-", "", "_", "", " ", "").Replace(name)

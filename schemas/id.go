@@ -32,9 +32,9 @@ func NewID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// ChangeID returns the id of c: a hash of the copy, the op, the content, what the op sets, and the time in milliseconds by
-// the clock of the store. ADD, UPDATE and COPY count as one op, so that a Change rebuilt from the state of the store has
-// the id of the Change that was published for the write.
+// ChangeID returns the id of c: a hash of the copy, the op, the content, what the op sets, and the time in milliseconds
+// by the clock of the store. ADD, UPDATE and COPY count as one op, so that a Change rebuilt from the state of the store
+// has the id of the Change that was published for the write.
 //
 // The content is its version; without one, its digests; with neither, the ETag and the size of the content that is
 // written. What an op sets are the media type and the properties of an item or a space, and the ACL of a space.
@@ -82,8 +82,8 @@ func RestoreID(c *pb.DuplicationCommand) string {
 	return ID("restore", c.GetCause(), c.GetAccount(), c.GetDestinationStore(), c.GetSpace(), c.GetItem())
 }
 
-// Completes is a key in the evidence of a Change by a checker or a copier. It marks a completion: a Change that only adds
-// computed digests to a content that was reported without any. The value is the id of the Change that reported the
+// Completes is a key in the evidence of a Change by a checker or a copier. It marks a completion: a Change that only
+// adds computed digests to a content that was reported without any. The value is the id of the Change that reported the
 // content, and the completion has that id, too.
 const Completes = "completes"
 

@@ -20,7 +20,9 @@ func TestStoreClocks(t *testing.T) {
 	}
 	key := config.FileSecret(written(t, "k"))
 	a := config.Account{ID: "acme"}
-	for id, url := range map[string]string{"right": ahead(0), "ahead": ahead(10 * time.Minute), "behind": ahead(-time.Hour)} {
+	for id, url := range map[string]string{
+		"right": ahead(0), "ahead": ahead(10 * time.Minute), "behind": ahead(-time.Hour),
+	} {
 		a.Stores = append(a.Stores, config.Store{ID: id, Driver: "s3", Endpoint: url, BucketPrefix: "b-", PathStyle: true,
 			Credentials: config.Credentials{AccessKey: key, SecretKey: key}})
 	}

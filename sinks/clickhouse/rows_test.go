@@ -57,7 +57,8 @@ func TestRows(t *testing.T) {
 				`"user":"u","agent":"a",` +
 				`"origin":"import","cause":"c","source_time":"2026-03-04 05:06:07.891","source_ns":234567,` +
 				`"modified":"2446-05-01T02:03:04.005Z",` +
-				`"source_version":"sv","approved":"bob","evidence":{"C":"x"},"richness":5,"first":"2026-03-04 06:06:07.891","newest":39618916960410627304880865287}`,
+				`"source_version":"sv","approved":"bob","evidence":{"C":"x"},"richness":5,` +
+				`"first":"2026-03-04 06:06:07.891","newest":39618916960410627304880865287}`,
 		},
 		schemas.DuplicationResults: {
 			&pb.DuplicationResult{

@@ -33,8 +33,8 @@ type step struct {
 }
 
 func stepKinds() []string {
-	return []string{"add", "claimed", "reported again", "correction", "bare", "completed", "completed otherwise", "unsized",
-		"lost", "delete", "properties", "typed", "pass", "fail", "unknown"}
+	return []string{"add", "claimed", "reported again", "correction", "bare", "completed", "completed otherwise",
+		"unsized", "lost", "delete", "properties", "typed", "pass", "fail", "unknown"}
 }
 
 // drawHistory draws changes and checks of one copy. Times collide often.
@@ -187,7 +187,9 @@ func withoutPropertiesOf(r *pb.CopyRecord) *pb.CopyRecord {
 // digestsOf merges the digests of all reports of one change: the verified ones, and the claims that they contradict; if
 // there are none, the claimed ones. It leaves out an algorithm if its newest digest belongs to another content of the
 // same millisecond. Completions are older than reports, and the first of them is the newest.
-func digestsOf(history []historyRecord, id string) (digests map[string]string, p pb.Provenance, claims map[string]string) {
+func digestsOf(history []historyRecord, id string) (
+	digests map[string]string, p pb.Provenance, claims map[string]string,
+) {
 	type holder struct {
 		c  *pb.Change
 		at int64
@@ -407,7 +409,8 @@ func TestManifestView(t *testing.T) {
 	got := clickhousetest.Value(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}.manifest")
 	want := `{"account":"acme","store":"1","space":"photos","item":"a","live":1,` +
 		`"digests":{"md5":"` + c.Digests["md5"] + `","sha256":"` + c.Digests["sha256"] +
-		`"},"verified":1,"claims":{},"size":1000,"version":"v0s","etag":"","media_type":"image\/jpeg","properties":{"k":"v"},` +
+		`"},"verified":1,"claims":{},"size":1000,"version":"v0s","etag":"",` +
+		`"media_type":"image\/jpeg","properties":{"k":"v"},` +
 		`"acl":{},"time":"2026-03-04 05:06:07.891",` +
 		`"change":"` + c.Id + `","origin":"client","user":"ann","source_time":null,"source_version":"",` +
 		`"last_attempt":"2026-03-04 06:06:07.891",` +

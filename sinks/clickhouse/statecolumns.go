@@ -110,8 +110,8 @@ func changeID(sets func(stateRow) bool) column[stateRow] {
 		func(r stateRow) [16]byte { return valueIf(sets(r), r.change) })
 }
 
-// stateDigests holds the digests of a change of the content, each with its version. Claimed ones have keys of their own:
-// claimed and verified digests do not replace each other.
+// stateDigests holds the digests of a change of the content, each with its version. Claimed ones have keys of their
+// own: claimed and verified digests do not replace each other.
 func stateDigests() column[stateRow] {
 	return column[stateRow]{"digests", "SimpleAggregateFunction(maxMap, Map(String, String))", func() appender[stateRow] {
 		c := newStringMap()

@@ -78,7 +78,8 @@ func (s returned) isWrittenLater() bool {
 func (s returned) sameTime() bool {
 	seen := s.order.GetDestination()
 	return seen.GetModified() == nil ||
-		seen.GetModified().AsTime().Equal(record.Identity(s.copy.Object).GetModified().AsTime()) && seen.GetSize() == s.copy.Object.Size
+		seen.GetModified().AsTime().Equal(record.Identity(s.copy.Object).GetModified().AsTime()) &&
+			seen.GetSize() == s.copy.Object.Size
 }
 
 // deleteReturned executes an operator's order to delete a copy that is present under its tombstone.

@@ -536,8 +536,8 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 }
 
 // sourceHeld returns time and version of the source content that the destination holds. If neither the manifest nor the
-// store nor the command has it for this object, the content is taken to be as new as the object itself. So is one that was
-// restored after its delete.
+// store nor the command has it for this object, the content is taken to be as new as the object itself. So is one that
+// was restored after its delete.
 func (s Observation) sourceHeld(to *pb.Record) storage.Original {
 	known := isLive(to) && contentOf(to).matches(s.Destination)
 	at, o := schemas.SourceTime(to), s.original()

@@ -160,8 +160,8 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 	}
 }
 
-// A source that rots before its digests are on record does not become the reference: the copy of that very version speaks
-// against it, whichever Changes were published.
+// A source that rots before its digests are on record does not become the reference: the copy of that very version
+// speaks against it, whichever Changes were published.
 func TestRottenReferenceAfterAKill(t *testing.T) {
 	for name, published := range map[string]int{"nothing is published": 0, "the copy's Change is": 1, "both are": 2} {
 		t.Run(name, func(t *testing.T) {

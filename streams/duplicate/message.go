@@ -100,8 +100,8 @@ func (w *execution) presentChange(s Observation, o storage.Object) *pb.Change {
 	return c
 }
 
-// announceSource publishes the source's content once. The manifest has no row, or no digests, of it. If it has a row, the
-// Change completes that of the row.
+// announceSource publishes the source's content once. The manifest has no row, or no digests, of it. If it has a row,
+// the Change completes that of the row.
 func (w *execution) announceSource(s Observation) {
 	if w.sourceAnnounced {
 		return

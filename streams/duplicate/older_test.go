@@ -351,8 +351,8 @@ func TestRestoredCopyOutlivesItsSource(t *testing.T) {
 	w.holds("2", "later")
 }
 
-// The source goes back to each of its contents, or to a deleted one, and all commands are delivered again, in any order:
-// the copy never becomes older.
+// The source goes back to each of its contents, or to a deleted one, and all commands are delivered again, in any
+// order: the copy never becomes older.
 func TestCommandsOverASourceThatGoesBack(t *testing.T) {
 	texts := []string{"0", "1", "2", "3"}
 	for back, text := range texts {

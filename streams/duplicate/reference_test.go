@@ -78,8 +78,8 @@ func TestReference(t *testing.T) {
 	})
 }
 
-// The digests that a copier computes join the Change of the content, once a second look has found the source unchanged. If
-// it was replaced meanwhile, nothing is known of the new content.
+// The digests that a copier computes join the Change of the content, once a second look has found the source unchanged.
+// If it was replaced meanwhile, nothing is known of the new content.
 func TestReferenceCompletesItsCause(t *testing.T) {
 	for name, tt := range map[string]struct {
 		edit func(*pb.Change)
@@ -109,7 +109,8 @@ func TestReferenceCompletesItsCause(t *testing.T) {
 			got := w.mustRun(c)
 			got.ends("C5", "copied", done, 2, 1)
 			source, row := got.changes[1], w.journal.rows[at("1")]
-			if !schemas.IsCompletion(source) || source.GetId() != cause.GetId() || !proto.Equal(source.GetTime(), cause.GetTime()) ||
+			if !schemas.IsCompletion(source) || source.GetId() != cause.GetId() ||
+				!proto.Equal(source.GetTime(), cause.GetTime()) ||
 				source.GetVersion() != cause.GetVersion() || source.GetStore() != "1" {
 				t.Errorf("got %v, want one that completes %v", source, cause)
 			}

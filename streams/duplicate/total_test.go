@@ -303,7 +303,8 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 		return "copies without digests, or without fresh records"
 	case over && len(d.Expected) == 0 && (!d.ReadTwice || s.sameVersionDiffers()):
 		return "overwrites after one reading, or a copy of the same version"
-	case len(d.Expected) == 0 && isLive(s.Source.Record.GetManifest()) && len(s.Source.Record.GetManifest().GetDigests()) > 0:
+	case len(d.Expected) == 0 && isLive(s.Source.Record.GetManifest()) &&
+		len(s.Source.Record.GetManifest().GetDigests()) > 0:
 		return "ignores the digests of the manifest"
 	case repair && (s.recordsState != recordsRead || !over || s.Destination.Object.Version != "d1"):
 		return "repairs another object, or on stale records"

@@ -272,8 +272,8 @@ func TestCorrectionsAreNewerThanTheRow(t *testing.T) {
 	}
 }
 
-// Digests that are added to a reported content are a completion of the Change that reported it, with its id and its time.
-// For a content that is not on record, or recorded otherwise, they are another Change.
+// Digests that are added to a reported content are a completion of the Change that reported it, with its id and its
+// time. For a content that is not on record, or recorded otherwise, they are another Change.
 func TestCorrectionsNameTheCompletedChange(t *testing.T) {
 	reported := schemas.ID("reported")
 	bare := func(w *world, f func(*pb.Record)) {

@@ -88,11 +88,13 @@ func TestPlan(t *testing.T) {
 		"sweep, chain's end":    {chain, change(origin("3", pb.Origin_ORIGIN_SWEEP, "")), nil, false},
 		"sweep, chain, approved": {chain, change(origin("2", pb.Origin_ORIGIN_SWEEP, "me")), []string{"3"},
 			false},
-		"fixity":                           {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")), []string{"2", "3"}, true},
+		"fixity": {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "")),
+			[]string{"2", "3"}, true},
 		"fixity, completes":                {both, change(completes(id)), nil, false},
 		"fixity, completes, chain's start": {chain, change(completes(id)), nil, false},
 		"fixity, completes no id":          {both, change(completes("c1")), []string{"2", "3"}, true},
-		"fixity, approved":                 {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")), []string{"2", "3"}, false},
+		"fixity, approved": {both, change(origin("1", pb.Origin_ORIGIN_FIXITY, "me")),
+			[]string{"2", "3"}, false},
 		"fixity, approved by force": {both, change(func(c *pb.Change) {
 			origin("1", pb.Origin_ORIGIN_FIXITY, "me")(c)
 			c.Evidence = map[string]string{"forced": "true"}

@@ -117,11 +117,12 @@ func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
 			continue
 		}
 		i = clone(i)
-		if isOlder(r, i.GetChecked().AsTime()) {
+		switch {
+		case isOlder(r, i.GetChecked().AsTime()):
 			s.step(i, stepOlder, c, r.GetFinding())
-		} else if isOnOlderRecords(i, r) {
+		case isOnOlderRecords(i, r):
 			s.step(i, stepOlderRecords, c, r.GetFinding())
-		} else {
+		default:
 			s.close(i, r, c, r.GetFinding())
 		}
 		out = append(out, s.save(i, c.ref)...)

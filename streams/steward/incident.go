@@ -44,7 +44,7 @@ const (
 	kindUpdate       = "not-captured-update"
 	kindNoQuorum     = "no-quorum"
 	kindBack         = "resurrected"  // present under a tombstone
-	kindDiffers      = "copy-differs" // from its source, but the source's content is older, or no client has reported one of them
+	kindDiffers      = "copy-differs" // from its source, which is older, or no client has reported one of them
 	kindMetadata     = "metadata-damaged"
 
 	kindManifestWrong     = "manifest-wrong"

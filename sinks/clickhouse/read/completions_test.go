@@ -100,8 +100,8 @@ func describeDigests(digests map[string]string, how pb.Provenance, claims map[st
 	return s
 }
 
-// Digests that millrace computed join the content that they were computed from, wherever records are read, however often
-// and in which order they are stored: the first completion stays, a report goes before it, and a claim that it
+// Digests that millrace computed join the content that they were computed from, wherever records are read, however
+// often and in which order they are stored: the first completion stays, a report goes before it, and a claim that it
 // contradicts stands beside it. All reports are one row of the audit log's view. Kafka has each an hour after the last.
 func TestDigestsJoin(t *testing.T) {
 	t.Parallel()

@@ -73,7 +73,9 @@ func extremeChanges() map[string]*pb.Change {
 		"1970":                 with(when("1970-01-01T00:00:00Z")),
 		"in an hour of change": with(when("2026-10-25T00:30:00.000000001Z")),
 		"the end of 2261":      with(when("2261-12-31T23:59:59.999999999Z")),
-		"a file of year 1":     with(func(c *pb.Change) { c.Modified = timestamppb.New(time.Date(1, 1, 1, 0, 0, 0, 1e6, time.UTC)) }),
+		"a file of year 1": with(func(c *pb.Change) {
+			c.Modified = timestamppb.New(time.Date(1, 1, 1, 0, 0, 0, 1e6, time.UTC))
+		}),
 		"a file of 9999": with(func(c *pb.Change) {
 			c.Modified = timestamppb.New(time.Date(9999, 12, 31, 23, 59, 59, 999e6, time.UTC))
 		}),

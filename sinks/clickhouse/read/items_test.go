@@ -186,7 +186,8 @@ func TestPairsOfTheLog(t *testing.T) {
 			Space: "photos", Item: fmt.Sprint("item-", len(all)), SourceStore: "1", DestinationStore: to,
 			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Decision: "C5", Result: "copied", Bytes: 600,
 			Outcome: pb.Outcome_OUTCOME_DONE, ChangeTime: timestamppb.New(at(changed - 1e6)), // an old file
-			Planned: timestamppb.New(at(changed)), Started: timestamppb.New(at(started)), Finished: timestamppb.New(at(finished))}
+			Planned: timestamppb.New(at(changed)), Started: timestamppb.New(at(started)),
+			Finished: timestamppb.New(at(finished))}
 		if set != nil {
 			set(r)
 		}

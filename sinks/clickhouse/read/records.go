@@ -140,7 +140,7 @@ func (s *stateRecord) copy() schemas.Copy {
 // fill sets the manifest, and the times of the last attempt and the last pass.
 func (s *stateRecord) fill(r *pb.CopyRecord) {
 	if s.Attempted != 0 {
-		r.LastAttempt = unshift(s.Attempted, 0)
+		r.LastAttempt = unshift(s.Attempted)
 	}
 	if s.Written == 0 && s.Deleted == 0 {
 		return // only checks have reported the copy
@@ -156,7 +156,7 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 		m.MediaType = s.NewType
 	}
 	m.Digests, m.Provenance, m.Claims = s.current()
-	m.Time, m.Reported = bothTimes(unshift(s.Written, 0).AsTime(), s.WrittenNanos)
+	m.Time, m.Reported = bothTimes(unshift(s.Written).AsTime(), s.WrittenNanos)
 	if s.SourceTime != nil {
 		m.SourceTime, m.SourceEffective = bothTimes(*s.SourceTime, s.SourceNanos)
 		if m.SourceEffective != nil {
@@ -165,12 +165,12 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 	}
 	if s.Live == 0 {
 		m.State = pb.RecordState_RECORD_STATE_TOMBSTONE
-		m.Time, m.Reported = bothTimes(unshift(s.Deleted, 0).AsTime(), s.DeletedNanos)
+		m.Time, m.Reported = bothTimes(unshift(s.Deleted).AsTime(), s.DeletedNanos)
 		m.ChangeId, m.Origin = hex.EncodeToString([]byte(s.DeletedBy)), originOf(s.DeletedOrigin)
 	}
 	r.Manifest = m
 	if s.Passed != 0 && m.Provenance == pb.Provenance_PROVENANCE_VERIFIED && s.passCounts(m.Digests) {
-		r.LastPass = unshift(s.Passed, 0)
+		r.LastPass = unshift(s.Passed)
 	}
 }
 
@@ -202,8 +202,8 @@ func (s *stateRecord) current() (digests map[string]string, how pb.Provenance, c
 	return nil, pb.Provenance_PROVENANCE_UNSPECIFIED, nil
 }
 
-// passCounts reports whether the newest pass was of the current content, with these verified digests: they share a digest
-// and contradict each other in none.
+// passCounts reports whether the newest pass was of the current content, with these verified digests: they share a
+// digest and contradict each other in none.
 func (s *stateRecord) passCounts(current map[string]string) bool {
 	shared := false
 	for alg, raw := range s.PassDigests {
@@ -230,8 +230,8 @@ func bothTimes(at time.Time, nanos uint64) (orders, reported *timestamppb.Timest
 }
 
 // unshift returns the time of the shifted milliseconds of a version.
-func unshift(shifted int64, nanos uint32) *timestamppb.Timestamp {
-	return timestamppb.New(time.UnixMilli(shifted - version.Shift).Add(time.Duration(nanos)))
+func unshift(shifted int64) *timestamppb.Timestamp {
+	return timestamppb.New(time.UnixMilli(shifted - version.Shift))
 }
 
 func nullTime(t *time.Time, nanos uint32) *timestamppb.Timestamp {

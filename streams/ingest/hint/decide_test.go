@@ -24,7 +24,8 @@ func TestDecide(t *testing.T) {
 	hint := func(k Kind, etag string) Hint {
 		return Hint{Kind: k, Vendor: "minio", Event: "E", Time: eventTime, ETag: etag, Sequence: "17", User: "ann"}
 	}
-	present := Observation{Present: true, Object: object, Resolution: time.Second, Settle: time.Minute, Received: now, Now: now}
+	present := Observation{Present: true, Object: object,
+		Resolution: time.Second, Settle: time.Minute, Received: now, Now: now}
 	absent := Observation{Resolution: time.Second, Received: now.Add(time.Millisecond), Now: now}
 	fine := absent
 	fine.Resolution = time.Nanosecond
@@ -95,8 +96,10 @@ func TestDecide(t *testing.T) {
 		"created, of an old date": {hint(Created, "e1"), dated(present, now.AddDate(-6, 0, 0)), rowCurrent,
 			addOf(eventTime, now.AddDate(-6, 0, 0), "17", "ann")},
 		"created, of an old date, no time": {moved, dated(present, now.AddDate(-6, 0, 0)), rowCurrent, movedAdd},
-		"created, of 1965":                 {hint(Created, "e1"), dated(present, early), rowCurrent, addOf(eventTime, early, "17", "ann")},
-		"created, dated ahead":             {hint(Created, "e1"), dated(present, late), rowCurrent, addOf(eventTime, late, "17", "ann")},
+		"created, of 1965": {hint(Created, "e1"), dated(present, early), rowCurrent,
+			addOf(eventTime, early, "17", "ann")},
+		"created, dated ahead": {hint(Created, "e1"), dated(present, late), rowCurrent,
+			addOf(eventTime, late, "17", "ann")},
 		"another content, of 1965": {hint(Created, "e2"), dated(present, early), rowReplaced,
 			addOf(time.Unix(0, 0).UTC(), early, "", "")},
 		"another content, dated ahead": {hint(Created, "e2"), dated(present, late), rowReplaced, addOf(now, late, "", "")},

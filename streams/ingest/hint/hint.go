@@ -42,14 +42,13 @@ type Hint struct {
 	Bucket, Key string
 	// Time is the time of the event by the clock of the store; zero if unknown.
 	Time time.Time
-	// OfVersion: what was removed is the named Version, which may be an older one or a delete marker: that is no fact about
-	// the item.
+	// OfVersion: what was removed is the named Version, which may be an older one or a delete marker: that is no fact
+	// about the item.
 	OfVersion bool
 	// Version and ETag are those of the content, Sequence is the provider's sequencer, and User caused the event.
 	Version, ETag, Sequence, User string
 
-	marker bool   // a delete marker was made: the item was removed
-	raw    []byte // the record in a form that can be parsed alone
+	raw []byte // the record in a form that can be parsed alone
 }
 
 // An Observation is the state of a copy that a store showed after a hint.
@@ -89,9 +88,11 @@ const (
 	// Removed, a named version, and present: what is on record was removed, so that an older version is current again. ADD
 	// of that content, at the time of the hint, with sequencer and user.
 	rowUndone Row = "undone"
-	// Removed, a named version, and absent: a guess, as of a sweep. DELETE, at the time of the hint, with sequencer and user.
+	// Removed, a named version, and absent: a guess, as of a sweep. DELETE, at the time of the hint, with sequencer and
+	// user.
 	rowVersionRemoved Row = "version_removed"
-	// Created or other, and absent, or a named version is removed of an item that is on record as deleted: no Change. The removal has a hint of its own.
+	// Created or other, and absent, or a named version is removed of an item that is on record as deleted: no Change. The
+	// removal has a hint of its own.
 	rowAbsent Row = "absent"
 	// The key is not that of an item: no Change; the store is not queried.
 	rowNoItem Row = "no_item"

@@ -15,7 +15,11 @@ import (
 // A removal of a named version says nothing about the item, unless that version is what is on record: a rollback or an
 // undelete then wins over the record. Each is handled twice, as after a kill.
 func TestHandleVersions(t *testing.T) {
-	const removed, live, gone = "ObjectRemoved:Delete", pb.RecordState_RECORD_STATE_LIVE, pb.RecordState_RECORD_STATE_TOMBSTONE
+	const (
+		removed = "ObjectRemoved:Delete"
+		live    = pb.RecordState_RECORD_STATE_LIVE
+		gone    = pb.RecordState_RECORD_STATE_TOMBSTONE
+	)
 	at := time.Date(2026, 5, 4, 10, 0, 0, 500e6, time.UTC) // of the event
 	before := timestamppb.New(at.Add(-time.Minute))
 	for name, tt := range map[string]struct {

@@ -267,7 +267,8 @@ func (s *session) forget(rel string) (known bool) {
 			s.walk.readDir(dir)
 		}
 	}
-	s.log.Info("forget directory: reconcile finds the deletes of its files unless they were reported one by one", "path", rel)
+	s.log.Info("forget directory: reconcile finds the deletes of its files unless they were reported one by one",
+		"path", rel)
 	return true
 }
 

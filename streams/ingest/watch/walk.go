@@ -235,7 +235,7 @@ func (w *walk) entry(ctx context.Context, d pendingDir, e fs.DirEntry) error {
 	}
 	for !w.s.queue.offer(path, time.Now()) {
 		if err := retry.Sleep(ctx, w.s.cfg.quiet); err != nil {
-			return nil
+			return err
 		}
 	}
 	return nil

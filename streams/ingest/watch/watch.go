@@ -1,15 +1,16 @@
 // Package watch publishes Changes for the files that other programs write and delete in a directory tree. An inotify
 // event is only a hint: the Change describes the state that the store shows after a path has been quiet for a while.
 //
-// The tree is walked at the start, and again after the kernel has dropped events or too many paths have waited, to watch
-// its directories. Then the watch asks for a round of the sweep reconcile, which finds what no event reports: nobody
-// knows when a file came that was there before, and a tree may be back from a snapshot. Only the files of a directory
-// that was just created or moved in are published: that is their event.
+// The tree is walked at the start, and again after the kernel has dropped events or too many paths have waited, to
+// watch its directories. Then the watch asks for a round of the sweep reconcile, which finds what no event reports:
+// nobody knows when a file came that was there before, and a tree may be back from a snapshot. Only the files of a
+// directory that was just created or moved in are published: that is their event.
 //
 // The delete of a file is missed if it happens while the tree is not watched, if its event was dropped, or if the whole
 // directory was removed or moved away; reconcile finds it. If the root is missing or belongs to another store, nothing
-// is published; the tree is walked when the root is back. If the root cannot be examined, watching continues. A file that is created and deleted within the quiet time is published as deleted, because it may
-// have replaced a known file; for an item that is not on record this has no effect.
+// is published; the tree is walked when the root is back. If the root cannot be examined, watching continues. A file
+// that is created and deleted within the quiet time is published as deleted, because it may have replaced a known file;
+// for an item that is not on record this has no effect.
 package watch
 
 import (

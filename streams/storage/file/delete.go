@@ -101,8 +101,8 @@ const maxSkew = 5 * time.Minute
 
 // lastChange returns the later of a file's modification time and the last delete in the item's slot; the next change
 // must be later than both. The time of a delete more than maxSkew ahead of the clock is an error: all later changes
-// would be dated ahead too. A program may have set that of a file, which says nothing then. The caller holds the lock of
-// the item.
+// would be dated ahead too. A program may have set that of a file, which says nothing then. The caller holds the lock
+// of the item.
 func (s *Store) lastChange(sess *session, p itemPath, modified time.Time) (time.Time, error) {
 	deleted, err := sess.lastDelete(p)
 	if err != nil {
@@ -139,8 +139,8 @@ func (s *Store) timeAfter(ctx context.Context, modified time.Time) (time.Time, e
 }
 
 // absenceTime returns the time for an absence that was just observed: now, or the time of the last delete if that is
-// later, within maxSkew. In the resolution of the times of files, it is not after a later Put. The caller holds the lock
-// of the item.
+// later, within maxSkew. In the resolution of the times of files, it is not after a later Put. The caller holds the
+// lock of the item.
 func (s *Store) absenceTime(sess *session, p itemPath) (time.Time, error) {
 	deleted, err := sess.lastDelete(p)
 	now := s.now()

@@ -140,7 +140,8 @@ func TestSnapshot(t *testing.T) {
 	s := open(t, mem.Config{ID: "1"})
 	put := func(text string) storage.Object {
 		t.Helper()
-		o, err := s.Put(ctx, "s", "a", strings.NewReader(text), storage.PutOptions{Size: int64(len(text)), KeepReplaced: true})
+		o, err := s.Put(ctx, "s", "a", strings.NewReader(text),
+			storage.PutOptions{Size: int64(len(text)), KeepReplaced: true})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// Content returns the Change for a copy with content o: op ADD, at the time of o (see At). The digests of o, if any, count as verified. If o has an original, the Change carries its time and version. A negative size, and
-// properties that the store cannot report, are unknown. The caller sets the id (see Seal), user, agent, origin and
-// cause.
+// Content returns the Change for a copy with content o: op ADD, at the time of o (see At). The digests of o, if any,
+// count as verified. If o has an original, the Change carries its time and version. A negative size, and properties
+// that the store cannot report, are unknown. The caller sets the id (see Seal), user, agent, origin and cause.
 func Content(c schemas.Copy, o storage.Object) *pb.Change {
 	ch := object(c, o)
 	ch.Op = pb.Op_OP_ADD
@@ -66,8 +66,8 @@ func IsOf(r *pb.Record, o storage.Object) bool {
 	return schemas.SizeOf(r) == o.Size && schemas.Reported(r).AsTime().Equal(Time(o.Modified).AsTime())
 }
 
-// Complete makes c, with digests that were computed from an object, a completion of the Change that the object's record r
-// is made from: whatever else identifies the content is of r. The caller seals it.
+// Complete makes c, with digests that were computed from an object, a completion of the Change that the object's record
+// r is made from: whatever else identifies the content is of r. The caller seals it.
 func Complete(c *pb.Change, r *pb.Record) {
 	c.Time, c.Version, c.Etag = schemas.Reported(r), r.GetVersion(), r.GetEtag()
 	c.Size, c.SizeUnknown, c.Modified = r.GetSize(), r.GetSizeUnknown(), nil
@@ -148,8 +148,8 @@ func Describes(r *pb.Record, version string, digests digest.Set) digest.Agreemen
 	return digest.Set(of).Compare(digests)
 }
 
-// IsNewer reports whether o was written after the content of r. An object that is dated ahead, and still has the time on
-// record, was not.
+// IsNewer reports whether o was written after the content of r. An object that is dated ahead, and still has the time
+// on record, was not.
 func IsNewer(o storage.Object, r *pb.Record) bool {
 	at := Time(o.Modified).AsTime()
 	return at.After(r.GetTime().AsTime()) && !at.Equal(Time(schemas.Reported(r).AsTime()).AsTime())

@@ -372,8 +372,8 @@ func (p *part) remember(item string) {
 	}
 }
 
-// externalTo reports whether other programs were expected to write to the store when o was written. A date that is ahead
-// does not say when that was.
+// externalTo reports whether other programs were expected to write to the store when o was written. A date that is
+// ahead does not say when that was.
 func (p *part) externalTo(o *storage.Object) bool {
 	return p.ExternalWrites &&
 		(o == nil || !o.Modified.Before(p.ExternalWritesSince) && !record.IsAhead(*o, time.Now()))

@@ -687,8 +687,8 @@ func TestItemsThatAreExcluded(t *testing.T) {
 	})
 }
 
-// A request is answered by a round that begins after it: while the newest round began before it, another one is due, and
-// a round that a request began goes on whatever the schedule says. A round by the schedule answers it, too.
+// A request is answered by a round that begins after it: while the newest round began before it, another one is due,
+// and a round that a request began goes on whatever the schedule says. A round by the schedule answers it, too.
 func TestRequestedRounds(t *testing.T) {
 	in(t, func(t *testing.T, w *world) {
 		w.fill(5) // two pages
