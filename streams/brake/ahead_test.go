@@ -276,16 +276,3 @@ func TestRewriteOnAListThatIsClosed(t *testing.T) {
 		t.Errorf("lists %q", lists)
 	}
 }
-
-// BenchmarkRewrites measures a permit within the limits.
-func BenchmarkRewrites(b *testing.B) {
-	p := rewrites()
-	p.limits = Limits{1, 1e12}
-	c := p.process(time.Now)
-	c.counts.Store(true)
-	for b.Loop() {
-		if reached, err := c.Take(b.Context(), photos); reached != "" || err != nil {
-			b.Fatal(reached, err)
-		}
-	}
-}

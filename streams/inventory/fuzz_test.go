@@ -159,24 +159,3 @@ func TestCoreutils(t *testing.T) {
 		})
 	}
 }
-
-// BenchmarkSums reads rows of one sum each, converts them to Changes and compares them.
-func BenchmarkSums(b *testing.B) {
-	var text strings.Builder
-	for b.Loop() {
-		text.Reset()
-		for i := range 1000 {
-			text.WriteString(emptySHA256 + "  photos/2020/01/img_" + strings.Repeat("0", i%7) + ".jpg\n")
-		}
-		in, err := newInput("x", strings.NewReader(text.String()), "")
-		if err != nil {
-			b.Fatal(err)
-		}
-		for _, err := range sums(in, "") {
-			if err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	b.ReportMetric(1000*float64(b.N)/b.Elapsed().Seconds(), "rows/s")
-}

@@ -171,24 +171,3 @@ func TestTracker(t *testing.T) {
 		t.Repeat(rapid.StateMachineActions(m))
 	})
 }
-
-// Records are added in bursts of 1000, and each burst is finished in random order.
-func BenchmarkTracker(b *testing.B) {
-	tr := newTracker(1 << 13)
-	var slots [1000]uint64
-	offset := int64(0)
-	b.ReportAllocs()
-	for i := 0; i < b.N; i += len(slots) {
-		for j := range slots {
-			slots[j], _ = tr.add(offset, 1)
-			offset++
-		}
-		for j := range slots {
-			tr.finish(slots[j*7%len(slots)])
-		}
-		tr.take()
-	}
-	if tr.inFlight() != 0 {
-		b.Fatalf("%d in flight", tr.inFlight())
-	}
-}

@@ -169,21 +169,3 @@ func TestMetricsAllocateNothing(t *testing.T) {
 		t.Errorf("%v allocations per message, want none", allocs)
 	}
 }
-
-func BenchmarkMetrics(b *testing.B) {
-	for name, m := range map[string]*Metrics{"off": nil, "on": New(prometheus.NewRegistry())} {
-		b.Run(name, func(b *testing.B) {
-			r := m.Role(schemas.RoleCopier, schemas.High)
-			b.ReportAllocs()
-			b.RunParallel(func(pb *testing.PB) {
-				for pb.Next() {
-					r.AddInFlight(1, 100)
-					r.AddBusy(1)
-					r.CountHandled(DispositionDone, 1, time.Millisecond)
-					r.AddBusy(-1)
-					r.AddInFlight(-1, -100)
-				}
-			})
-		})
-	}
-}

@@ -124,18 +124,3 @@ func TestSortedStops(t *testing.T) {
 		t.Errorf("%d of 2 sequences were stopped", stopped)
 	}
 }
-
-func BenchmarkSorted(b *testing.B) {
-	keys := make([]string, b.N)
-	for i := range keys {
-		keys[i] = fmt.Sprintf("%012d", i)
-	}
-	b.ResetTimer()
-	n := 0
-	for range Sorted(seq(keys, nil), same, seq(keys, nil), same) {
-		n++
-	}
-	if n != b.N {
-		b.Fatalf("%d pairs of %d", n, b.N)
-	}
-}

@@ -22,7 +22,6 @@ type harness struct {
 	config      Config
 	source      *listed
 	destination *listed
-	real        [2]Store // instead of source and destination
 	rules       policy.Rules
 	noPolicy    bool
 	lists       []*policy.List
@@ -68,11 +67,7 @@ func (w *harness) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRec
 
 func (w *harness) sweep() sweep.Sweep {
 	w.t.Helper()
-	d := Deps{Source: w.source, Destination: w.destination, Rules: w, Records: w, Lists: w}
-	if w.real[0] != nil {
-		d.Source, d.Destination = w.real[0], w.real[1]
-	}
-	s, err := New(w.config, d)
+	s, err := New(w.config, Deps{Source: w.source, Destination: w.destination, Rules: w, Records: w, Lists: w})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -26,13 +26,3 @@ func TestSpanNil(t *testing.T) {
 		t.Errorf("%v allocations, want none", allocs)
 	}
 }
-
-func BenchmarkSpanNil(b *testing.B) {
-	r := NewRouter(client.Config{}, schemas.RolePlanner, 0)
-	ir := &Record{Raw: &kgo.Record{Topic: "changes"}}
-	ctx := b.Context()
-	for b.Loop() {
-		_, end := r.Span(ctx, ir)
-		end(nil)
-	}
-}

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"iter"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/millrace/millrace/internal/heaptest"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/streams/storage"
-	"github.com/millrace/millrace/streams/storage/file"
 )
 
 // generated lists a number of objects that it makes as it goes; every so manyth has another size.
@@ -59,63 +56,6 @@ func runAll(tb testing.TB, w *harness, each func()) (compared, emitted int64) {
 		}
 		cursor = p.Next
 	}
-}
-
-// BenchmarkMemory compares listings of 1,000,000 items in memory that differ in 100.
-func BenchmarkMemory(b *testing.B) {
-	const items = 1_000_000
-	w := newHarness(b)
-	w.source.listing = generated(items, items/100, 1000)
-	w.destination.listing = generated(items, items/100, 1001)
-	b.ReportAllocs()
-	for b.Loop() {
-		compared, emitted := runAll(b, w, func() {})
-		if compared != items || emitted != 100 {
-			b.Fatalf("compared %d, emitted %d", compared, emitted)
-		}
-	}
-	b.ReportMetric(float64(items)*float64(b.N)/b.Elapsed().Seconds(), "items/s")
-}
-
-// BenchmarkFiles compares two file stores of 100,000 files that differ in 100.
-func BenchmarkFiles(b *testing.B) {
-	const items = 100_000
-	w := newHarness(b)
-	w.real = [2]Store{fileStore(b, "1", items, nil), fileStore(b, "2", items, []byte("seven b"))}
-	b.ReportAllocs()
-	for b.Loop() {
-		compared, emitted := runAll(b, w, func() {})
-		if compared != items || emitted != 100 {
-			b.Fatalf("compared %d, emitted %d", compared, emitted)
-		}
-	}
-	b.ReportMetric(float64(items)*float64(b.N)/b.Elapsed().Seconds(), "items/s")
-}
-
-// fileStore makes a store of files in directories of 1,000. The first file of every directory has its own content.
-func fileStore(b *testing.B, id string, items int, first []byte) storage.Store {
-	b.Helper()
-	must := func(err error) {
-		if err != nil {
-			b.Fatal(err)
-		}
-	}
-	root := b.TempDir()
-	s, err := file.Open(file.Config{ID: id, Root: root})
-	must(err)
-	b.Cleanup(func() { _ = s.Close() })
-	must(s.WriteMarker(b.Context()))
-	must(s.CreateSpace(b.Context(), storage.Space{Name: "photos"}))
-	for n := range items {
-		dir := filepath.Join(root, "photos", fmt.Sprintf("dir%03d", n/1000))
-		content := []byte("content")[:n%7]
-		if n%1000 == 0 {
-			must(os.Mkdir(dir, 0o777))
-			content = first
-		}
-		must(os.WriteFile(filepath.Join(dir, fmt.Sprintf("file%05d", n)), content, 0o666))
-	}
-	return s
 }
 
 // The memory of a sweep does not grow with the items.
