@@ -240,18 +240,14 @@ func (w *restricted) words(t *testing.T) map[string]func(t *testing.T) string {
 		Record: schemas.Record{Topic: schemas.Changes, Value: []byte("no change")}})
 	file := func(name string, text []byte) func(*testing.T) string {
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, text, 0o600))
 		return func(*testing.T) string { return path }
 	}
 	change := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "2", Space: "s", Item: "edited", Version: "1", Size: 1,
 		Time: timestamppb.New(time.UnixMilli(1790000000000)), Origin: pb.Origin_ORIGIN_CLIENT}
 	change.Id = schemas.ChangeID(change)
 	body, err := protojson.Marshal(change)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	made := map[string]func(t *testing.T) string{
 		"listing": file("SHA256SUMS", []byte("ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad  listed\n")),
 		"change":  file("change.json", body), "notification": file("n.json", notification("s", "a")),
@@ -271,9 +267,7 @@ func (w *restricted) words(t *testing.T) map[string]func(t *testing.T) string {
 	folder := t.TempDir()
 	for name, text := range map[string]string{"duplication-accounts.json": `["acme"]`,
 		"acme-duplication-policy.json": fmt.Sprintf(document, "b")} {
-		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 	}
 	made["policies"] = func(*testing.T) string { return folder }
 	made["account"] = file("bell.yaml", fmt.Appendf(nil, "id: bell\nstores:\n- {id: \"1\", driver: file, root: %s}\n",

@@ -56,9 +56,7 @@ func (p s3Policy) without(statement int, action string) s3Policy {
 func (p s3Policy) text(t *testing.T, cfg s3.Config) string {
 	t.Helper()
 	text, err := json.Marshal(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return strings.NewReplacer("${BUCKET}", cfg.Bucket, "${PREFIX}", cfg.Prefix+"/").Replace(string(text))
 }
 
@@ -232,9 +230,7 @@ func s3Denied() map[string]func(ctx context.Context, s *s3.Store) error {
 func readS3Policy(t *testing.T, name string) (p s3Policy) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(accessDir, "s3", name+".json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := json.Unmarshal(text, &p); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -245,9 +241,7 @@ func readS3Policy(t *testing.T, name string) (p s3Policy) {
 func (r *realS3) ahead(t *testing.T) string {
 	t.Helper()
 	to, err := url.Parse(r.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	srv := httptest.NewServer(&httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to)
@@ -268,9 +262,7 @@ func TestS3LeastPrivilege(t *testing.T) {
 	need.Full(t)
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.MinIO, Own: true}), false, false)
 	owner := r.spaced(t, r.config(t))
-	if err := owner.WriteMarker(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, owner.WriteMarker(t.Context()))
 	cfg := owner.cfg
 	put := func(item string) {
 		t.Helper()
@@ -293,9 +285,7 @@ func TestS3LeastPrivilege(t *testing.T) {
 			n++
 			put(fmt.Sprint("gone-", n))
 			put(fmt.Sprint("kept-", n))
-			if err := owner.CreateSpace(t.Context(), storage.Space{Name: fmt.Sprint("emptied-", n)}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, owner.CreateSpace(t.Context(), storage.Space{Name: fmt.Sprint("emptied-", n)}))
 			if _, err := owner.Delete(t.Context(), "s", fmt.Sprint("kept-", n),
 				storage.DeleteOptions{KeepDeleted: true}); err != nil {
 				t.Fatal(err)

@@ -50,9 +50,7 @@ type restricted struct {
 func logins(t *testing.T) (all []schemas.Role) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(accessDir, "kafka", "*.sh"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range files {
 		all = append(all, schemas.Role(strings.TrimSuffix(filepath.Base(f), ".sh")))
 	}
@@ -74,9 +72,7 @@ func granted(t *testing.T, login, prefix string, env ...string) (all []harness.A
 		t.Fatalf("%s.sh: %v: %s", login, err, out)
 	}
 	calls, err := os.ReadFile(seen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for call := range strings.SplitSeq(strings.TrimSpace(string(calls)), "\n\n") {
 		a, err := harness.ParseACL(strings.Split(call, "\n"))
 		if err != nil {
@@ -93,9 +89,7 @@ func clickHouseUsers(t *testing.T, users ...string) string {
 	var b strings.Builder
 	for _, user := range users {
 		text, err := os.ReadFile(filepath.Join(accessDir, "clickhouse", user+".sql"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		fmt.Fprintf(&b, "<%s><password>secret-%[1]s</password><networks><ip>127.0.0.1</ip></networks>"+
 			"<profile>default</profile><quota>default</quota><grants>", user)
 		for line := range strings.Lines(string(text)) {
@@ -142,16 +136,12 @@ func newRestricted(t *testing.T, o harness.Options, protocol string) *restricted
 		Dir: filepath.Join(dir, "engine"), Binary: clickhousetest.Binary(t),
 		Users: clickHouseUsers(t, "migrate", "sink", "reader"),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = server.Close(context.WithoutCancel(t.Context())) }) // libchdb may abort when its clients exit
 	acc := config.Account{ID: "acme"}
 	for _, id := range []string{"1", "2"} {
 		root := filepath.Join(dir, "store-"+id)
-		if err := os.Mkdir(root, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(root, 0o755))
 		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: root, Primary: id == "1",
 			Repair: "approve", Watch: id == "1"})
 	}
@@ -173,9 +163,7 @@ func newRestricted(t *testing.T, o harness.Options, protocol string) *restricted
 	p.write(t, "policies/duplication-accounts.json", `["acme"]`)
 	p.write(t, "policies/acme-duplication-policy.json", `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`)
 	var text bytes.Buffer
-	if err := config.Print(&text, &cfg, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, config.Print(&text, &cfg, nil))
 	p.write(t, "millrace.yaml", text.String())
 	w.file, w.cfg = p.file, cfg
 	return w
@@ -257,9 +245,7 @@ func (w *restricted) start(t *testing.T, role schemas.Role) *roleProcess {
 	cmd := w.command(t, role, "run", "--roles", string(role))
 	p := &roleProcess{cmd: cmd, out: &lockedBuffer{}, done: make(chan struct{})}
 	p.cmd.Stdout, p.cmd.Stderr = p.out, p.out
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Start())
 	go func() {
 		defer close(p.done)
 		_ = p.cmd.Wait() // ProcessState has the result
@@ -403,9 +389,7 @@ func (w *restricted) store(t *testing.T, id string) *file.Store {
 	t.Helper()
 	i := slices.IndexFunc(w.cfg.Accounts[0].Stores, func(c config.Store) bool { return c.ID == id })
 	s, err := file.Open(file.Config{ID: schemas.Key("acme", id), Root: w.cfg.Accounts[0].Stores[i].Root})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -428,22 +412,14 @@ type program struct {
 func (w *restricted) program(t *testing.T) program {
 	t.Helper()
 	producer, err := kafka.NewProducer(w.logins[access.Writer], "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(producer.Close)
 	box, err := outbox.Open(outbox.Config{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { box.Close() })
 	s, err := emit.New(w.store(t, "1"), emit.Config{Account: "acme", Store: "1", Agent: "test", Outbox: box}, producer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 	return program{s}
 }
 
@@ -490,9 +466,7 @@ func notification(bucket, key string) []byte {
 func (w *restricted) notify(t *testing.T) {
 	t.Helper()
 	path := filepath.Join(w.cfg.Accounts[0].Stores[1].Root, "s", "from a gateway")
-	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("x"), 0o644))
 	w.brokers.Write(t, client.Config{}, harness.Record{Partition: -1,
 		Record: schemas.Record{Topic: notified, Value: notification("s", "from+a+gateway")}})
 	harness.Eventually(t, time.Minute, "handle the notification", func(context.Context) error {
@@ -509,16 +483,12 @@ func (w *restricted) notify(t *testing.T) {
 func (w *restricted) damage(t *testing.T, item string) (path string, was []byte, key string) {
 	t.Helper()
 	path, err := w.store(t, "2").Path("s", item)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.settled(t, item)
 	if was, err = os.ReadFile(path); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, bytes.ToUpper(was), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, bytes.ToUpper(was), 0o644))
 	w.want(t, access.Operator, 0, "checks requested", "sweep", "start", "fixity", "--store", "2", "--all")
 	harness.Eventually(t, 2*time.Minute, "open an incident", func(context.Context) error {
 		for _, k := range w.incidents(t) {

@@ -38,9 +38,7 @@ func TestBench(t *testing.T) {
 			Target string
 		}
 	}
-	if err := json.Unmarshal(out, &table); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal(out, &table))
 	if len(table.Rows) != 18 {
 		t.Errorf("%d rows, want 18", len(table.Rows))
 	}

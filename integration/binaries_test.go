@@ -72,12 +72,8 @@ func tree(t *testing.T, n int) string {
 	write := func(name, content string) {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	odd := []string{"empty", "with space", "percent%2Fslash", "%", "über/straße.txt", "emoji/🌊.md", "new\nline",
 		"-dash", "dots/...", "tilde~", ".hidden", "a.d/b", "a/b", "a-b"}
@@ -96,4 +92,12 @@ func tree(t *testing.T, n int) string {
 		write(fmt.Sprintf("d%d/file-%d.txt", i%7, i), content)
 	}
 	return dir
+}
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -25,9 +25,7 @@ func TestIncidentsAreNotCompactedUnread(t *testing.T) {
 		"log.cleaner.backoff.ms": "200", "log.cleaner.min.cleanable.ratio": "0", "log.roll.ms": "300",
 	}})
 	cfg := c.Config("compaction.")
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}))
 	const n = 6
 	for i := range n {
 		now := timestamppb.New(time.Now().Add(-time.Hour))

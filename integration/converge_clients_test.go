@@ -185,9 +185,7 @@ func itemsOf(space, group string) (all []converge.ItemRef) {
 func (w *convergeWorld) fill(t *testing.T) {
 	t.Helper()
 	for space := range groups() {
-		if err := w.client.CreateSpace(t.Context(), storage.Space{Name: space}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.client.CreateSpace(t.Context(), storage.Space{Name: space}))
 	}
 	all := itemsOf("", "")
 	for _, group := range []string{bareItems, backItems, lostItems, againItems, outItems} {
@@ -198,7 +196,5 @@ func (w *convergeWorld) fill(t *testing.T) {
 	for _, o := range converge.First(w.seed, all) {
 		g.Go(func() error { return w.apply(t.Context(), o) })
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.Wait())
 }

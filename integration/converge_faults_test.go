@@ -80,9 +80,7 @@ func (w *convergeWorld) run(t *testing.T, form convergeForm) {
 		}
 		w.inject(t, e)
 	}
-	if err := w.engine.reviveDuring(t, g.Wait); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.engine.reviveDuring(t, g.Wait))
 }
 
 // opsWithoutDigests returns ops of a program that publishes records without digests.
@@ -176,13 +174,9 @@ func (w *convergeWorld) makeUnavailable(t *testing.T, e converge.Event) {
 		return
 	}
 	root := w.root(e.Target)
-	if err := os.Rename(root, root+".away"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(root, root+".away"))
 	wait(t, e.For)
-	if err := os.Rename(root+".away", root); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(root+".away", root))
 }
 
 // root returns the directory of a store.
@@ -204,9 +198,7 @@ func (w *convergeWorld) replaceClickHouse(t *testing.T, backup string) {
 		}
 		return w.runUntilOK(t.Context(), "rebuild")
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Logf("rebuilt in %v", time.Since(begun).Round(100*time.Millisecond))
 	for name := range processRoles() { // a process that finds no tables exits
 		select {
@@ -234,17 +226,12 @@ func (w *convergeWorld) killCopier(t *testing.T) {
 		w.process(otherProcess).kill()
 		killed <- err
 	})
-	if err := w.apply(ctx,
-		converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.apply(ctx, converge.Op{ItemRef: p, Kind: converge.Put, User: "ann", Body: "copied in vain " + p.Item}))
 	timeout := time.After(hookLimit)
 	for {
 		select {
 		case err := <-killed:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Logf("%v was copied, its source deleted, and the copiers killed", p)
 			w.tookEffect(string(converge.KillCopier))
 			w.start(t, workProcess)
@@ -279,9 +266,7 @@ func (w *convergeWorld) removeStore(t *testing.T, e converge.Event) {
 	w.restartAll(t, true)
 	begun := time.Now()
 	for _, p := range out {
-		if err := w.apply(t.Context(), converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.apply(t.Context(), converge.Op{ItemRef: p, Kind: converge.Delete, User: "cyd"}))
 	}
 	wait(t, e.For)
 	w.awaitDecided(t, out, begun)

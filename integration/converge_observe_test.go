@@ -39,9 +39,7 @@ func (w *convergeWorld) observe(t *testing.T) converge.Observation {
 func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 	t.Helper()
 	e, err := w.admin.Extent(t.Context(), schemas.Incidents)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at, last := map[string]int{}, map[string]int{} // by id, and by key, the index in all
 	err = w.admin.Read(t.Context(), schemas.Incidents, e, func(d *schemas.Delivery, unreadable error) error {
 		i, ok := d.Body.(*pb.Incident)
@@ -66,9 +64,7 @@ func (w *convergeWorld) incidents(t *testing.T) (all []converge.Incident) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all
 }
 
@@ -99,9 +95,7 @@ func (w *convergeWorld) deadLetters(t *testing.T) (all []converge.DeadLetter) {
 		all = append(all, letter)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return all
 }
 
@@ -137,17 +131,13 @@ func (w *convergeWorld) copies(t *testing.T, s converge.Observation, store, spac
 		if errors.Is(err, storage.ErrNoSpace) {
 			return
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		at := converge.Copy{Store: store, ItemRef: converge.ItemRef{Space: space, Item: o.Item}}
 		if o, err = w.store(store).Stat(t.Context(), space, o.Item); err != nil {
 			t.Fatal(err)
 		}
 		sha, err := w.read(t.Context(), at)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s.Copies[at] = converge.Content{SHA256: sha, MediaType: o.Properties.MediaType, User: o.Properties.User}
 	}
 }

@@ -260,9 +260,7 @@ func (w *convergeWorld) reviseAfterCorrupt(t *testing.T) {
 	t.Helper()
 	w.mutating.Lock()
 	defer w.mutating.Unlock()
-	if err := w.revise(t.Context(), laterPolicy(w.revision)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.revise(t.Context(), laterPolicy(w.revision)))
 	w.model.AllowLeftCopies()
 	wait(t, time.Second) // a delete is later than the revision, and processes have read it
 }

@@ -47,13 +47,9 @@ func (w *convergeWorld) serveS3(t *testing.T) {
 func requestS3(t *testing.T, s *s3test.Server, method, path string, body []byte) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, s.URL()+"/"+path, bytes.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp.Body.Close()
 	if resp.StatusCode >= http.StatusMultipleChoices {
 		t.Fatalf("%s %s: status %d", method, path, resp.StatusCode)

@@ -157,9 +157,7 @@ func newConvergeWorld(t *testing.T, seed uint64, short bool) *convergeWorld {
 	}
 	w.open(t)
 	for _, text := range convergePolicies() {
-		if err := w.revise(t.Context(), text); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.revise(t.Context(), text))
 	}
 	for name := range processRoles() {
 		w.start(t, name)
@@ -177,9 +175,7 @@ func (w *convergeWorld) brokers(t *testing.T, cfg *config.Config, dir string) {
 		return
 	}
 	b, err := broker.StartBroker(broker.BrokerConfig{Dir: dir, SyncWrites: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(b.Close)
 	cfg.Kafka.Brokers = []string{b.Addr()}
 }
@@ -214,9 +210,7 @@ func (w *convergeWorld) configure(t *testing.T, dir string, cfg config.Config) {
 	w.file = filepath.Join(dir, "millrace.yaml")
 	write := func(name string) {
 		var text bytes.Buffer
-		if err := config.Print(&text, &cfg, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, config.Print(&text, &cfg, nil))
 		w.write(t, name, text.String())
 	}
 	write("millrace.yaml")

@@ -52,9 +52,7 @@ func demoKilled(t *testing.T, kills int, args ...string) {
 			n++
 			t.Logf("kill %d after %v", n, after)
 		case code == 0: // it ended before the kill: start over
-			if err := os.RemoveAll(killed); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.RemoveAll(killed))
 		case code == 3 && redriveDead(t, killed):
 		default:
 			t.Fatalf("it was not killed and ended with exit code %d", code)
@@ -96,9 +94,7 @@ func redriveDead(t *testing.T, dir string) bool {
 func killAfter(t *testing.T, after time.Duration, args ...string) int {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), binaries(t), args...)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	timer := time.AfterFunc(after, func() { _ = cmd.Process.Kill() }) // it may have ended
 	defer timer.Stop()
 	_ = cmd.Wait() // ProcessState has the exit status
@@ -113,28 +109,20 @@ func manifestOf(t *testing.T, dir string) map[string]string {
 	state, err := statedir.Open(t.Context(), statedir.Config{
 		Dir: dir, Log: log, Progress: t.Output(), WithoutBroker: true,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		if err := state.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}()
 	cfg, _, err := config.Load(config.Sources{File: statedir.ConfigFile(dir)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	state.Configure(cfg)
 	db, err := app.OpenDB(t.Context(), cfg, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	rows, err := clickhousetest.Views(t.Context(), cfg.ClickHouse.Addresses[0], cfg.ClickHouse.Database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for view, n := range rows {
 		if n.Rows != n.IDs {
 			t.Errorf("%s: %d rows of %d messages", view, n.Rows, n.IDs)
@@ -161,8 +149,6 @@ func live(t *testing.T, db *clickhouse.DB, store string) map[string]string {
 				m.GetMediaType())
 			return nil
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return found
 }

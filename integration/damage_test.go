@@ -85,9 +85,7 @@ func newDamagedWorld(t *testing.T, items, each int) *damagedWorld {
 
 func (w *damagedWorld) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 }
 
 func (w *damagedWorld) store(id string) storage.Store {

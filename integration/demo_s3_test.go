@@ -49,12 +49,8 @@ func TestS3DemoServerDies(t *testing.T) {
 		"--s3-server", program, dir)
 	var stderr bytes.Buffer
 	pipe, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	killed := false
 	buf := make([]byte, 4096)
 	for err == nil {
@@ -95,9 +91,7 @@ func TestS3DemoKilled(t *testing.T) {
 func childOf(t *testing.T, parent int, program string) int {
 	t.Helper()
 	children, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(parent), "task", "*", "children"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, file := range children {
 		list, err := os.ReadFile(file)
 		if errors.Is(err, os.ErrNotExist) { // the thread has ended
@@ -109,9 +103,7 @@ func childOf(t *testing.T, parent int, program string) int {
 			if exe, err := os.Readlink(filepath.Join("/proc", pid,
 				"exe")); err == nil && filepath.Base(exe) == filepath.Base(program) {
 				n, err := strconv.Atoi(pid)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return n
 			}
 		}
@@ -126,7 +118,5 @@ func kill(t *testing.T, pid int) {
 	if err == nil {
 		err = p.Kill()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }

@@ -99,15 +99,9 @@ func wantAll(t *testing.T, code int, s summary, stderr string, items int) {
 
 func TestDemo(t *testing.T) {
 	dir := tree(t, 60)
-	if err := os.Symlink("a/b", filepath.Join(dir, "link")); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "not-\xff-utf8"), []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("a/b", filepath.Join(dir, "link")))
+	must(t, syscall.Mkfifo(filepath.Join(dir, "fifo"), 0o644))
+	must(t, os.WriteFile(filepath.Join(dir, "not-\xff-utf8"), []byte("x"), 0o644))
 	code, s, stderr := demo(t, dir)
 	wantAll(t, code, s, stderr, 60)
 	if len(s.Skipped) != 3 {
@@ -216,12 +210,8 @@ func TestDemoInterrupted(t *testing.T) {
 	dir, state := tree(t, 60), filepath.Join(t.TempDir(), "state")
 	cmd := exec.CommandContext(t.Context(), binaries(t), "demo", "-o", "json", "--state", state, dir)
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	stopAt(t, cmd, stderr, `"step":"write to store 1"`)
 	begun := time.Now()
 	err = cmd.Wait()
@@ -246,9 +236,7 @@ func stopAt(t *testing.T, cmd *exec.Cmd, out interface{ Read([]byte) (int, error
 		seen = append(seen, buf[:n]...)
 		if !sent && bytes.Contains(seen, []byte(mark)) {
 			sent = true
-			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cmd.Process.Signal(os.Interrupt))
 		}
 		if err != nil {
 			break

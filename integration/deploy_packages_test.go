@@ -32,9 +32,7 @@ func newPackager(t *testing.T) *packager {
 	p.env = append(os.Environ(), "PATH="+filepath.Join(dir, "stubs")+":"+os.Getenv("PATH")+":/usr/sbin:/sbin",
 		"SOURCE_DATE_EPOCH=1700000000", "ARCH=amd64", "SYSTEMD_DIR="+dir) // as if systemd runs
 	for _, tree := range []string{"deploy/packages", "deploy/systemd"} {
-		if err := os.CopyFS(filepath.Join(dir, tree), os.DirFS(filepath.Join(root, tree))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.CopyFS(filepath.Join(dir, tree), os.DirFS(filepath.Join(root, tree))))
 	}
 	for name, text := range map[string]string{"LICENSE": "a licence", "dist/LICENSES.txt": "licences"} {
 		p.write(t, name, text)
@@ -52,9 +50,7 @@ func newPackager(t *testing.T) *packager {
 func (p *packager) write(t *testing.T, name, text string) {
 	t.Helper()
 	file := filepath.Join(p.dir, name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o755)))
 }
 
 // setRunning sets the list of the running units.
@@ -84,9 +80,7 @@ func (p *packager) run(t *testing.T, name string, args ...string) (out, calls st
 func (p *packager) pack(t *testing.T, kind, version string) string {
 	t.Helper()
 	nfpm, err := filepath.Abs(filepath.Join(root, "bin", "deploy-tools", "nfpm"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := os.Stat(nfpm); err != nil {
 		need.Missing(t, need.Packager(), err)
 	}
@@ -101,9 +95,7 @@ func (p *packager) pack(t *testing.T, kind, version string) string {
 func TestPackagedConfiguration(t *testing.T) {
 	file := filepath.Join(root, "deploy", "packages", "millrace.yaml")
 	cfg, _, err := config.Load(config.Sources{File: file, Env: []string{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(cfg.Accounts) != 1 || cfg.Policies.Folder != "/etc/millrace/policies" {
 		t.Errorf("got %+v", cfg)
 	}
@@ -119,9 +111,7 @@ func TestPackagesAreReproducible(t *testing.T) {
 			made := time.Unix(1800000000+int64(i)*3600, 0)
 			err := os.Chtimes(filepath.Join(p.dir, "LICENSE"), made, made)
 			text, bad := os.ReadFile(p.pack(t, kind, "1.0"))
-			if err := errors.Join(err, bad); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(err, bad))
 			packages[i] = text
 		}
 		if !bytes.Equal(packages[0], packages[1]) {

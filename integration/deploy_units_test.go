@@ -175,9 +175,7 @@ func TestGraceFault(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			all, err := tt.graces(tt.text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var faults []string
 			for _, g := range all {
 				if fault := graceFault(g, tt.text); fault != "" {
@@ -250,9 +248,7 @@ func TestWatchdogAborts(t *testing.T) {
 			cmd.Dir = t.TempDir()
 			cmd.Env = append(os.Environ(), append([]string{child + "=1"}, tt.env...)...)
 			out, err := cmd.StdoutPipe()
-			if err := errors.Join(err, cmd.Start()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(err, cmd.Start()))
 			if _, err := io.ReadFull(out, make([]byte, len("up"))); err != nil {
 				t.Error(err)
 			}
@@ -276,9 +272,7 @@ func TestUnitInSystemd(t *testing.T) {
 	}
 	file := filepath.Join(t.TempDir(), path.Base(roleUnit))
 	text := strings.Replace(readDocument(t, roleUnit), "/usr/bin/millrace ", "/bin/true ", 1) // it must exist
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o644))
 	for _, args := range [][]string{{"verify", "--man=no", file}, {"security", "--offline=true", "--threshold=30", file}} {
 		out, err := exec.CommandContext(t.Context(), analyze, args...).CombinedOutput()
 		if err != nil || args[0] == "verify" && strings.Contains(string(out), path.Base(roleUnit)) {

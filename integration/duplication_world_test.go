@@ -100,9 +100,7 @@ func fileStore(t *testing.T, marked bool) (storage.Store, string) {
 	if err == nil && marked {
 		err = s.WriteMarker(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	return s, root
 }
@@ -120,9 +118,7 @@ func (r *realS3) store(t *testing.T, marked bool) (storage.Store, string) {
 
 func (w *copyWorld) must(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 }
 
 func (w *copyWorld) Store(_, id string) (storage.Store, bool)  { s, ok := w.faulty[id]; return s, ok }

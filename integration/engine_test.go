@@ -99,9 +99,7 @@ func (e *engine) reviveDuring(t *testing.T, do func() error) error {
 func (e *engine) kill(t *testing.T) {
 	t.Helper()
 	e.revive(t)
-	if err := syscall.Kill(e.server.Pid(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(e.server.Pid(), syscall.SIGKILL))
 	<-e.ended
 }
 
@@ -109,9 +107,7 @@ func (e *engine) kill(t *testing.T) {
 func (e *engine) backUp(t *testing.T) (dir string) {
 	t.Helper()
 	dir = e.config.Dir + ".backup"
-	if err := errors.Join(e.server.Close(t.Context()), os.CopyFS(dir, os.DirFS(e.config.Dir))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(e.server.Close(t.Context()), os.CopyFS(dir, os.DirFS(e.config.Dir))))
 	e.start(t)
 	return dir
 }
@@ -123,8 +119,6 @@ func (e *engine) restore(t *testing.T, backup string) {
 	if err == nil && backup != "" {
 		err = os.CopyFS(e.config.Dir, os.DirFS(backup))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e.start(t)
 }

@@ -76,9 +76,7 @@ func TestBrokerFaults(t *testing.T) {
 		if !t.Run(f.name, f.fault) {
 			t.FailNow() // the brokers may not be in the state that the next test needs
 		}
-		if err := l.order(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.order())
 	}
 	stop()
 	l.close(t, time.Minute)

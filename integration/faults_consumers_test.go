@@ -137,9 +137,7 @@ func rebalanceStorm(t *testing.T, c *harness.Cluster) {
 	for begun := time.Now(); time.Since(begun) < soakTime(15*time.Second); moves++ {
 		leave := planner(t, cfg, kafka.PoolConfig{}, task)
 		wait(t, time.Second)
-		if err := leave(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, leave())
 	}
 	l.progress(t, time.Minute, 300)
 	stop()

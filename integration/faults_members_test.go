@@ -115,13 +115,9 @@ func startMember(t *testing.T, cfg client.Config, s memberSpec) *process {
 	t.Helper()
 	s.Brokers, s.Prefix, s.Lanes = cfg.Brokers, cfg.Prefix, cfg.Lanes
 	text, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return startProgram(t, s.Name, exec.Command(self), memberEnv+"="+string(text))
 }
 
@@ -129,9 +125,7 @@ func startMember(t *testing.T, cfg client.Config, s memberSpec) *process {
 func startProgram(t *testing.T, name string, cmd *exec.Cmd, env ...string) *process {
 	t.Helper()
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer log.Close()
 	p := &process{cmd: cmd, log: log.Name()}
 	cmd.Env = append(os.Environ(), env...)
@@ -166,9 +160,7 @@ func (p *process) stop(t *testing.T) {
 
 func (p *process) signal(t *testing.T, s os.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.cmd.Process.Signal(s))
 }
 
 // load publishes versions of items at a steady rate until stop is called, which waits for the end. Unacknowledged
@@ -176,9 +168,7 @@ func (p *process) signal(t *testing.T, s os.Signal) {
 func load(t *testing.T, cfg client.Config, items, perSecond int) (stop func()) {
 	t.Helper()
 	p, err := kafka.NewProducer(cfg, "load")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	limit, giveUp := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
@@ -224,9 +214,7 @@ func soakTime(d time.Duration) time.Duration { return d * time.Duration(need.Amo
 
 func wait(t *testing.T, d time.Duration) {
 	t.Helper()
-	if err := retry.Sleep(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, retry.Sleep(t.Context(), d))
 }
 
 // newAuditedLedger creates the topics of a test, and returns a ledger that audits continuously.

@@ -87,15 +87,11 @@ func TestTopicRecreated(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("again.")
 	makeTopics := func() {
-		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}))
 	}
 	makeTopics()
 	p, err := kafka.NewProducer(cfg, "integration")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	send := func(items ...string) {
 		t.Helper()
@@ -112,9 +108,7 @@ func TestTopicRecreated(t *testing.T) {
 	start := func(name string, open func(client.Config, *inbox) (runner, error)) {
 		r := &reader{ended: make(chan error, 1)}
 		part, err := open(cfg, &r.in)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		running[name] = r
 		go func() { r.ended <- part.Run(ctx) }()
 	}
@@ -150,9 +144,7 @@ func TestCorruptBatch(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
 	cfg := c.Config("rot.")
 	cfg.Unreadables = client.NewUnreadables()
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}))
 	for _, item := range []string{"a", "b", "c"} { // a batch each
 		publish(t, cfg, change(item, 0))
 	}
@@ -187,9 +179,7 @@ func TestCorruptBatchHeader(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1, Form: harness.Processes})
 	cfg := c.Config("head.")
 	cfg.Unreadables = client.NewUnreadables()
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}))
 	for _, item := range []string{"a", "b", "c"} { // a batch each
 		publish(t, cfg, change(item, 0))
 	}
@@ -211,13 +201,9 @@ func TestGroupOffsetsLost(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("forgotten.")
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1, Replication: 1}))
 	adm, err := admin.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer adm.Close()
 	publish(t, cfg, change("a", 0), change("b", 0))
 	var in, late inbox
@@ -225,9 +211,7 @@ func TestGroupOffsetsLost(t *testing.T) {
 	stop := running(t, g, err)
 	in.await(t, "a", "b")
 	wait(t, time.Second) // it commits
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stop())
 	kept, err := adm.OffsetCheckpoints(t.Context())
 	if err != nil || len(kept) != 1 {
 		t.Fatalf("positions %v, %v", kept, err)

@@ -37,9 +37,7 @@ func newSetup(t *testing.T, edits ...func(*config.Config)) *setup {
 	t.Helper()
 	t.Setenv("PATH", filepath.Dir(binaries(t))+string(os.PathListSeparator)+os.Getenv("PATH"))
 	state, err := statedir.Open(t.Context(), statedir.Config{Dir: t.TempDir(), WithoutEngine: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := state.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -50,9 +48,7 @@ func newSetup(t *testing.T, edits ...func(*config.Config)) *setup {
 	acc := config.Account{ID: "acme"}
 	for _, id := range []string{"1", "2", "3"} {
 		root := filepath.Join(dir, "store-"+id)
-		if err := os.Mkdir(root, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(root, 0o755))
 		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: root, Primary: id == "1"})
 	}
 	cfg.Accounts = []config.Account{acc}
@@ -75,9 +71,7 @@ func newSetup(t *testing.T, edits ...func(*config.Config)) *setup {
 		`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": "1", "destStoreId": "3"}],
 			"spacesToIgnore": ["scratch"]}`)
 	var text bytes.Buffer
-	if err := config.Print(&text, &cfg, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, config.Print(&text, &cfg, nil))
 	p.write(t, "millrace.yaml", text.String())
 	if p.cfg, _, err = config.Load(config.Sources{File: p.file}); err != nil {
 		t.Fatal(err)
@@ -88,9 +82,7 @@ func newSetup(t *testing.T, edits ...func(*config.Config)) *setup {
 func (p *setup) write(t *testing.T, name, content string) {
 	t.Helper()
 	path := filepath.Join(filepath.Dir(p.file), name)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)))
 }
 
 // millrace runs a command and returns its exit code and its output.
@@ -120,9 +112,7 @@ func (p *setup) serve(t *testing.T, roles string) (kill func()) {
 		roles)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	killed := false
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -150,9 +140,7 @@ func (p *setup) openClient(t *testing.T) (*app.App, *emit.Store) {
 	t.Helper()
 	p.cfg.Outbox.Dir = t.TempDir()
 	a, err := app.Open(t.Context(), p.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(a.Close)
 	return a, runClient(t, a)
 }
@@ -161,9 +149,7 @@ func (p *setup) openClient(t *testing.T) (*app.App, *emit.Store) {
 func runClient(t *testing.T, a *app.App) *emit.Store {
 	t.Helper()
 	store, err := a.EmittingStore("acme", "1", "client")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- store.Run(ctx) }()
@@ -217,9 +203,7 @@ func TestRolesInSeparateProcesses(t *testing.T) {
 		}
 	}
 	for _, space := range []string{"odd", "scratch"} {
-		if err := store.CreateSpace(ctx, storage.Space{Name: space}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, store.CreateSpace(ctx, storage.Space{Name: space}))
 	}
 	put("scratch", "ignored", "not to be copied")
 	for i, id := range ids {

@@ -35,9 +35,7 @@ type runner interface{ Run(context.Context) error }
 // running runs a component until the test ends or stop is called, which returns the error of Run.
 func running(t *testing.T, part runner, err error) (stop func() error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- part.Run(ctx) }()
@@ -61,13 +59,9 @@ func running(t *testing.T, part runner, err error) (stop func() error) {
 func publish(t *testing.T, cfg client.Config, msgs ...schemas.Message) {
 	t.Helper()
 	p, err := kafka.NewProducer(cfg, "integration")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
-	if err := p.Publish(t.Context(), msgs...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Publish(t.Context(), msgs...))
 }
 
 func TestKafka(t *testing.T) {
@@ -105,9 +99,7 @@ func TestOldestKafka(t *testing.T) {
 	t.Run("trimming", func(t *testing.T) {
 		lane := schemas.Delay(cfg.Lanes[0].Name)
 		a, err := admin.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer a.Close()
 		waited := len(c.Read(t, cfg, lane))
 		removed, err := admin.NewTrimmer(a, time.Hour).Trim(t.Context())
@@ -134,9 +126,7 @@ func chain(t *testing.T, c *harness.Cluster, cfg client.Config) {
 	cfg.Lanes = shortLanes()
 	o := admin.TopicOptions{Partitions: 3, Replication: int16(c.Brokers()), MinInSync: max(1, c.Brokers()-1)}
 	for range 2 { // the second time they exist
-		if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, admin.EnsureTopics(t.Context(), cfg, o))
 	}
 	const n, items = 300, 20
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
@@ -225,9 +215,7 @@ func (r *rows) distinct() int {
 func awaitDrained(t *testing.T, cfg client.Config) {
 	t.Helper()
 	a, err := admin.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	harness.Eventually(t, 30*time.Second, "commit all records", func(ctx context.Context) error {
 		for _, role := range []schemas.Role{schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDelayer} {
@@ -310,9 +298,7 @@ func staticMember(t *testing.T, c *harness.Cluster, cfg client.Config) {
 	member("a")
 	stop := member("b")
 	look("assign the partitions", &before)
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stop())
 	// A member that is down for less than a session keeps its partitions, and the group does not rebalance.
 	if after, err := members(t.Context()); err != nil || !maps.Equal(before, after) {
 		t.Errorf("while a member is down: %v (%v), want %v", after, err, before)
@@ -325,9 +311,7 @@ func staticMember(t *testing.T, c *harness.Cluster, cfg client.Config) {
 	if !maps.Equal(before, after) {
 		t.Errorf("after a member returned: %v, want %v", after, before)
 	}
-	if err := stop(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, stop())
 }
 
 // slowNetwork makes the network to the brokers slow and then unavailable.
@@ -351,9 +335,7 @@ func slowNetwork(t *testing.T, c *harness.Cluster) {
 	cut, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	pr, err := kafka.NewProducer(cfg, "integration")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer pr.Close()
 	if err := pr.Publish(cut, msgs[200:]...); err == nil {
 		t.Error("messages are acknowledged although the network is cut")

@@ -239,9 +239,7 @@ func TestLayers(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for pkg := range seen {
 		if reason := violation(pkg, "fmt", true); reason != "" {
 			t.Errorf("%s %s", pkg, reason)

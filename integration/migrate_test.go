@@ -34,16 +34,11 @@ func TestMigrateCommand(t *testing.T) {
 	p.want(t, 0, "applied 0022_copy_merged", "migrate", "--again")
 
 	addr := p.cfg.ClickHouse.Addresses[0]
-	if err := clickhousetest.Exec(t.Context(), addr,
-		"ALTER TABLE millrace.audit_log MODIFY COLUMN size String"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhousetest.Exec(t.Context(), addr, "ALTER TABLE millrace.audit_log MODIFY COLUMN size String"))
 	p.want(t, 5, "table audit_log: column size is String, wanted is Int64", "run", "--roles", "steward")
-	if err := clickhousetest.Exec(t.Context(), addr,
+	must(t, clickhousetest.Exec(t.Context(), addr,
 		"INSERT INTO millrace.schema_migrations (version, name, checksum, applied) "+
-			"SELECT 1, 'audit_log', 'other', now64(3) + 1"); err != nil {
-		t.Fatal(err)
-	}
+			"SELECT 1, 'audit_log', 'other', now64(3) + 1"))
 	const refusal = "another build of millrace made its tables: " +
 		"this build does not have 1 of its migrations (0001_audit_log)"
 	p.want(t, 5, refusal, "migrate")

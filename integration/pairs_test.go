@@ -20,9 +20,7 @@ func memStore(t *testing.T, marked bool) (storage.Store, string) {
 	if err == nil && marked {
 		err = s.WriteMarker(t.Context())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s, ""
 }
 

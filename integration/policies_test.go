@@ -21,9 +21,7 @@ func TestPolicyWriterClock(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("clocks.")
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}))
 	begun := time.Now().Truncate(time.Millisecond)
 	document := func(deletes string) string {
 		return `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}], "spaces": {"photos": {"deletes": "` + deletes +
@@ -46,9 +44,7 @@ func TestPolicyWriterClock(t *testing.T) {
 		book.Apply(key, d.Timestamp, p)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -58,9 +54,7 @@ func TestPolicyWriterClock(t *testing.T) {
 	case <-ctx.Done():
 	}
 	cancel()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-ended)
 	rules, _ := book.Rules("acme", "photos")
 	added := rules.Added[policy.Pair{Source: "1", Destination: "2"}]
 	if rules.Revision != 3 || added.Before(begun) || rules.Since.Before(added) || rules.Since.After(time.Now()) {

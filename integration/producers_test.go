@@ -62,10 +62,8 @@ func producer(t *testing.T, command []string, source, agent string) {
 		}
 		path := filepath.Join(dir, item)
 		at := time.Date(2020, 1, 2, 3, 4, i, (100*i+7)*1e6+999_999, time.UTC) // fractions of a millisecond are truncated
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644),
-			os.Chtimes(path, at, at)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, content, 0o644),
+			os.Chtimes(path, at, at)))
 		short, long := md5.Sum(content), sha256.Sum256(content)
 		change := &pb.Change{
 			Op: pb.Op_OP_ADD, Account: account, Store: store, Space: space, Item: item, Size: int64(len(content)),
@@ -124,9 +122,7 @@ func compareRecords(
 		}
 		ours++
 		body, err := schemas.Decode(schemas.Changes, r.Headers, r.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		item := body.(*pb.Change).GetItem()
 		other := theirs[item]
 		partitions[r.Partition] = true
@@ -201,9 +197,7 @@ func fetchPinned(t *testing.T, name, pins string, fetch func(dir, pins string) e
 		return "", err
 	}
 	data, err := os.ReadFile(pins)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", err

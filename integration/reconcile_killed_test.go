@@ -84,13 +84,9 @@ func (s *swept) fill(t *testing.T, space string, n int) {
 	for i := range n {
 		dir := filepath.Join(s.cfg.Accounts[0].Stores[0].Root, space, fmt.Sprintf("%03d", i/1000))
 		if i%1000 == 0 {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.MkdirAll(dir, 0o755))
 		}
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%06d", i)), []byte("an item"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%06d", i)), []byte("an item"), 0o644))
 	}
 }
 

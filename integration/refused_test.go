@@ -31,16 +31,12 @@ func TestTooFewReplicas(t *testing.T) {
 		t.Helper()
 		text := fmt.Sprintf("kafka: {brokers: [%q], topic_prefix: %q, partitions: 2, %s}\n",
 			cfg.Brokers[0], cfg.Prefix, kafka)
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(text), 0o600))
 		out := new(logtest.Lines)
 		cmd := exec.CommandContext(t.Context(), program, "run", "--config", file, "--roles", "delayer")
 		cmd.Stdout, cmd.Stderr = out, out
 		ended, err := child.Start(cmd)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		harness.Eventually(t, time.Minute, "end, or run the role", func(context.Context) error {
 			select {
 			case <-ended:

@@ -71,9 +71,7 @@ func newLoop(t *testing.T) *memoryLoop {
 
 func (m *memoryLoop) must(err error) {
 	m.t.Helper()
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	must(m.t, err)
 }
 
 func (m *memoryLoop) Store(_, id string) (storage.Store, bool) {

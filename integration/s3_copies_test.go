@@ -35,9 +35,7 @@ func TestS3CopiesAtOnce(t *testing.T) {
 				size := int64(i+1) * 8 << 20
 				o, err := source.Put(t.Context(), "s", fmt.Sprint(i), io.LimitReader(rand.NewChaCha8([32]byte{byte(i)}), size),
 					storage.PutOptions{Size: size})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				items = append(items, o)
 			}
 			for _, workers := range []int{9, 16, 48} {

@@ -63,14 +63,10 @@ func (s *memoryPublisher) of(item string) (ops []string) {
 func (r *realS3) emitting(t *testing.T, cfg outbox.Config, out schemas.Publisher) (*emit.Store, *outbox.File) {
 	t.Helper()
 	inner := r.spaced(t, r.config(t))
-	if err := inner.WriteMarker(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, inner.WriteMarker(t.Context()))
 	cfg.Dir = t.TempDir()
 	box, err := outbox.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := box.Close(); err != nil {
 			t.Error(err)
@@ -78,9 +74,7 @@ func (r *realS3) emitting(t *testing.T, cfg outbox.Config, out schemas.Publisher
 	})
 	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: box, Retry: 20 * time.Millisecond,
 		Wait: 20 * time.Millisecond}, out)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s, box
 }
 
@@ -112,9 +106,7 @@ func TestS3ServerKilled(t *testing.T) {
 			r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: kind, Own: true}), false, false)
 			out := &memoryPublisher{}
 			s, box := r.emitting(t, outbox.Config{}, out)
-			if err := putText(t, s, "before", "it stays"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, putText(t, s, "before", "it stays"))
 			const size = 48 << 20 // in parts
 			body := &killingReader{left: size, at: size / 2, kill: func() { r.Kill(t) }}
 			o, err := s.Put(t.Context(), "s", "large", body, storage.PutOptions{Size: size})
@@ -223,14 +215,9 @@ func TestS3KafkaUnavailable(t *testing.T) {
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	c.Breakable(t)
 	cfg := c.Config("unavailable.")
-	if err := admin.EnsureTopics(t.Context(), cfg,
-		admin.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}))
 	producer, err := kafka.NewProducer(cfg, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(producer.Close)
 	s, box := r.emitting(t, outbox.Config{}, producer)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -242,9 +229,7 @@ func TestS3KafkaUnavailable(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	if err := putText(t, s, "item 0", "before the outage"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, putText(t, s, "item 0", "before the outage"))
 	c.Freeze(t, 0)
 	outage := time.Duration(need.Amount(20, 60, 60)) * time.Second
 	begun := time.Now()
@@ -289,9 +274,7 @@ func compareOps(t *testing.T, recs []harness.Record, want map[string][]string) {
 	ids, got := map[string]bool{}, map[string][]string{}
 	for _, rec := range recs {
 		body, err := schemas.Decode(rec.Topic, rec.Headers, rec.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ch := body.(*pb.Change)
 		if !ids[ch.GetId()] && ch.GetItem() != "" {
 			ids[ch.GetId()] = true

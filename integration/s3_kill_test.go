@@ -210,9 +210,7 @@ func TestS3EmitKilled(t *testing.T) {
 		t.Parallel()
 		r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 		cfg := r.config(t)
-		if err := openS3(t, cfg).WriteMarker(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, openS3(t, cfg).WriteMarker(t.Context()))
 		emitterSpec{Dir: t.TempDir(), Endpoint: r.URL, Bucket: cfg.Bucket, Prefix: cfg.Prefix, Access: r.Access,
 			Secret: r.Secret}.kill(t)
 	})
@@ -228,9 +226,7 @@ func (e emitterSpec) kill(t *testing.T) {
 	if err == nil {
 		err = s.CreateSpace(t.Context(), storage.Space{Name: killedSpace})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for n := range emitterKills() {
 		if said, killed := e.start(t, 100*time.Millisecond+rand.N(300*time.Millisecond)); !killed {
 			t.Fatalf("start %d: it was not killed and exited: %s", n, said)
@@ -247,20 +243,14 @@ func (e emitterSpec) kill(t *testing.T) {
 func (e emitterSpec) start(t *testing.T, after time.Duration) (output string, killed bool) {
 	t.Helper()
 	text, err := json.Marshal(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.CommandContext(t.Context(), self)
 	cmd.Env = append(os.Environ(), emitterEnv+"="+string(text))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	var killing atomic.Bool
 	timer := time.AfterFunc(after, func() { killing.Store(true); _ = cmd.Process.Kill() })
 	defer timer.Stop()
@@ -288,9 +278,7 @@ func (e emitterSpec) judge(t *testing.T, s storage.Store) {
 	}
 	present := 0
 	for o, err := range s.List(t.Context(), killedSpace, "") {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		present++
 		if idOf[completed{"PUT", o.Item, o.Version}] == "" {
 			t.Errorf("%s exists in version %s and was not published", o.Item, o.Version)

@@ -129,9 +129,7 @@ func newNotifications(t *testing.T) *notifications {
 func freeAddr(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -142,9 +140,7 @@ func (x *notifications) run(t *testing.T) {
 	dir := t.TempDir()
 	secret := func(name, value string) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(value), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(value), 0o600))
 		return "file:" + path
 	}
 	prefix := x.kafka.Config("").Prefix
@@ -166,23 +162,17 @@ func (x *notifications) run(t *testing.T) {
 			s.store, s.URL, s.bucket, i == 0, secret(s.store+".access", s.Access), secret(s.store+".secret", s.Secret))
 	}
 	path := filepath.Join(dir, "millrace.yaml")
-	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text.String()), 0o600))
 	cfg, _, err := config.Load(config.Sources{File: path})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text.String())
 	}
 	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	for _, s := range x.servers {
-		if err := app.InitStore(t.Context(), cfg, log, app.StoreName{Account: "acme", Store: s.store}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, app.InitStore(t.Context(), cfg, log, app.StoreName{Account: "acme", Store: s.store}))
 	}
 	a, err := app.Open(t.Context(), cfg, app.Options{Log: log, Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, []schemas.Role{schemas.RoleIngester, schemas.RoleDelayer}) }()

@@ -50,9 +50,7 @@ func TestS3PutFromSource(t *testing.T) {
 				t.Helper()
 				o, err := s.Put(t.Context(), "s", "large", bytes.NewReader(content),
 					storage.PutOptions{Size: int64(len(content)), Source: from})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				return o
 			}
 			o := put(one.Store, nil)
@@ -60,9 +58,7 @@ func TestS3PutFromSource(t *testing.T) {
 				t.Fatalf("%d parts were copied and %d sent, want all sent", copied, sent)
 			}
 			at, err := one.Locate(t.Context(), storage.Ref{Space: "s", Item: "large", Version: o.Version})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			put(two.Store, &at)
 			copied, sent := seen.copied.Load(), seen.sent.Load()
 			can := two.Features().CopiesParts
@@ -71,9 +67,7 @@ func TestS3PutFromSource(t *testing.T) {
 			}
 			t.Logf("the service copied %d of %d parts itself", copied, parts)
 			body, _, err := two.Open(t.Context(), "s", "large", "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer body.Close()
 			if got, err := io.ReadAll(body); err != nil || !bytes.Equal(got, content) {
 				t.Errorf("the object has %d bytes (%v), want the %d that were put", len(got), err, len(content))

@@ -40,9 +40,7 @@ func newRealS3(t *testing.T, server *harness.S3Server, perSpace, versions bool) 
 		r.Bucket(t, r.bucket, versions)
 	}
 	s := openS3(t, r.config(t))
-	if err := s.WriteMarker(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.WriteMarker(t.Context()))
 	r.features = s.Features()
 	bucket, key := s.own("marker.json")
 	r.marker = r.Get(t, bucket, key)
@@ -75,9 +73,7 @@ type locatedS3 struct {
 func openS3(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s, err := s3.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return &locatedS3{s, cfg}
 }
@@ -101,9 +97,7 @@ func (r *realS3) at(t *testing.T, cfg s3.Config) *locatedS3 {
 	s := openS3(t, cfg)
 	bucket, key := s.own("marker.json")
 	r.Put(t, bucket, key, string(r.marker))
-	if err := s.Marker(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Marker(t.Context()))
 	r.Delete(t, bucket, key)
 	return s
 }
@@ -112,9 +106,7 @@ func (r *realS3) at(t *testing.T, cfg s3.Config) *locatedS3 {
 func (r *realS3) spaced(t *testing.T, cfg s3.Config) *locatedS3 {
 	t.Helper()
 	s := r.at(t, cfg)
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 	return s
 }
 
@@ -219,13 +211,9 @@ func TestS3Decorators(t *testing.T) {
 	for name, around := range map[string]func(t *testing.T, s storage.Store) storage.Store{
 		"emit": func(t *testing.T, s storage.Store) storage.Store {
 			box, err := outbox.Open(outbox.Config{Dir: t.TempDir()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			e, err := emit.New(s, emit.Config{Account: "acme", Store: "1", Unmarked: true, Outbox: box}, &memoryPublisher{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return e
 		},
 		"limit": func(_ *testing.T, s storage.Store) storage.Store {
@@ -242,13 +230,9 @@ func TestS3Decorators(t *testing.T) {
 	t.Run("readonly", func(t *testing.T) {
 		storagetest.RunReadOnly(t, func(t *testing.T, spaces map[string]map[string]string) storage.Store {
 			s := r.at(t, r.config(t))
-			if err := s.WriteMarker(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.WriteMarker(t.Context()))
 			for name, items := range spaces {
-				if err := s.CreateSpace(t.Context(), storage.Space{Name: name}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.CreateSpace(t.Context(), storage.Space{Name: name}))
 				for item, content := range items {
 					if _, err := s.Put(t.Context(), name, item, strings.NewReader(content),
 						storage.PutOptions{Size: int64(len(content))}); err != nil {

@@ -72,9 +72,7 @@ func onS3(t *testing.T, versions bool) func(*config.Config) {
 
 func (x *scripted) must(err error) {
 	x.t.Helper()
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must(x.t, err)
 }
 
 // role starts a process with a role.

@@ -74,9 +74,7 @@ func newSinkSetup(t *testing.T, c *harness.Cluster, name string) *sinkSetup {
 	cfg.Sink.Age, cfg.Sink.Rows = 100*time.Millisecond, 5000
 	m.cfg, m.file = &cfg, filepath.Join(dir, "millrace.yaml")
 	var text bytes.Buffer
-	if err := config.Print(&text, &cfg, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, config.Print(&text, &cfg, nil))
 	m.write(t, "millrace.yaml", text.String())
 	m.binary(t)
 	m.want(t, 0, "applied", "migrate")
@@ -92,9 +90,7 @@ func (m *sinkSetup) binary(t *testing.T) {
 func freePort(t *testing.T) int {
 	t.Helper()
 	ports, err := child.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ports[0]
 }
 
@@ -129,9 +125,7 @@ func (p *process) resident(t *testing.T) (bytes int64) {
 func (m *sinkSetup) send(t *testing.T, n int) {
 	t.Helper()
 	p, err := kafka.NewProducer(m.kafka, "integration")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	for n > 0 {
 		var msgs []schemas.Message
@@ -140,9 +134,7 @@ func (m *sinkSetup) send(t *testing.T, n int) {
 			m.sent++
 		}
 		for p.Publish(t.Context(), msgs...) != nil { // again, as the ingester does
-			if err := retry.Sleep(t.Context(), 100*time.Millisecond); err != nil {
-				t.Fatal(err)
-			}
+			must(t, retry.Sleep(t.Context(), 100*time.Millisecond))
 		}
 		n -= len(msgs)
 	}
@@ -152,9 +144,7 @@ func (m *sinkSetup) send(t *testing.T, n int) {
 func (m *sinkSetup) awaitCommitted(t *testing.T, limit time.Duration) {
 	t.Helper()
 	a, err := admin.New(m.kafka)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	harness.Eventually(t, limit, "commit all records in both groups of the sink", func(ctx context.Context) error {
 		m.engine.revive(t)
@@ -309,9 +299,7 @@ func emptied(t *testing.T, m *sinkSetup) {
 	m.send(t, 5000)
 	m.awaitCommitted(t, time.Minute)
 	for _, table := range []string{"audit_log", "copy_state"} {
-		if err := clickhousetest.Exec(t.Context(), m.engine.server.Addr(), "TRUNCATE TABLE millrace."+table); err != nil {
-			t.Fatal(err)
-		}
+		must(t, clickhousetest.Exec(t.Context(), m.engine.server.Addr(), "TRUNCATE TABLE millrace."+table))
 	}
 	m.send(t, 5000)
 	m.awaitCommitted(t, time.Minute)

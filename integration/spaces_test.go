@@ -75,9 +75,7 @@ func (noLists) Ordered(context.Context, schemas.Copy, string, string) error { re
 
 func (l *spaceLoop) must(err error) {
 	l.t.Helper()
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 }
 
 func (l *spaceLoop) Store(_, id string) (storage.Store, bool) { s, ok := l.stores[id]; return s, ok }
@@ -198,9 +196,7 @@ func (l *spaceLoop) has(want *storage.Space) {
 func spaceStores(t *testing.T) map[string]func(*testing.T) storage.Store {
 	all := map[string]func(*testing.T) storage.Store{"file": func(t *testing.T) storage.Store {
 		s, err := file.Open(file.Config{ID: "acme/1", Root: t.TempDir()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() { s.Close() })
 		return s
 	}}

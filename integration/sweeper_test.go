@@ -60,9 +60,7 @@ func newSwept(t *testing.T, edit func(*config.Config)) *swept {
 	var err error
 	s.admin, err = admin.New(client.Config{Brokers: s.cfg.Kafka.Brokers, Prefix: s.cfg.Kafka.TopicPrefix,
 		ClientID: "test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.admin.Close)
 	seed, given := givenSeed(t)
 	if !given {
@@ -83,9 +81,7 @@ func (s *swept) start(t *testing.T, roles string) *process {
 func (s *swept) published(t *testing.T, topic schemas.Topic) (n int) {
 	t.Helper()
 	ends, err := s.admin.EndOffsets(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, end := range ends {
 		n += int(end)
 	}
@@ -179,18 +175,14 @@ func (s *swept) await(t *testing.T, ended func() bool) {
 func (s *swept) read(t *testing.T, topic schemas.Topic, each func(schemas.Body)) {
 	t.Helper()
 	e, err := s.admin.Extent(t.Context(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	err = s.admin.Read(t.Context(), topic, e, func(d *schemas.Delivery, unreadable error) error {
 		if unreadable == nil {
 			each(d.Body)
 		}
 		return unreadable
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // reports returns the reports of a kind by their ids. Those that were published again must have the same counts.
@@ -233,13 +225,9 @@ func TestSweeperKilled(t *testing.T) {
 		c.Sweep.Groups = schedule.Schedule{}
 	})
 	space := filepath.Join(s.cfg.Accounts[0].Stores[0].Root, "photos")
-	if err := os.Mkdir(space, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(space, 0o755))
 	for i := range items {
-		if err := os.WriteFile(filepath.Join(space, fmt.Sprintf("%06d", i)), []byte("an item"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(space, fmt.Sprintf("%06d", i)), []byte("an item"), 0o644))
 	}
 	s.serve(t, "planner,sink")
 	ended := func() bool { return len(s.reports(t, "pair")) >= sweptPairs }
@@ -319,9 +307,7 @@ func (s *swept) put(t *testing.T, items int) {
 	t.Helper()
 	ctx := t.Context()
 	a, store := s.openClient(t)
-	if err := store.CreateSpace(ctx, storage.Space{Name: "photos"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.CreateSpace(ctx, storage.Space{Name: "photos"}))
 	var g errgroup.Group
 	g.SetLimit(16)
 	for i := range items {
@@ -331,9 +317,7 @@ func (s *swept) put(t *testing.T, items int) {
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.Wait())
 	harness.Eventually(t, time.Minute, "record the items", func(ctx context.Context) error {
 		s.engine.revive(t)
 		counts, err := read.CopyCounts(ctx, a.DB(), "acme")

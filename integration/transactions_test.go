@@ -20,9 +20,7 @@ func TestTransactions(t *testing.T) {
 	need.Full(t)
 	c := harness.Kafka(t, harness.Options{Brokers: 1})
 	cfg := c.Config("transactions.")
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3, Replication: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3, Replication: 1}))
 	write := func(partition int32, items ...string) (recs []harness.Record) {
 		for i, item := range items {
 			r := harness.Encode(t, change(item, i))
@@ -48,15 +46,11 @@ func TestTransactions(t *testing.T) {
 		}
 	}
 	a, err := admin.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	atTheEnd := func(open int64) {
 		t.Helper()
-		if err := table.CatchUp(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, table.CatchUp(t.Context()))
 		for _, role := range []schemas.Role{schemas.RolePlanner, schemas.RoleSink} {
 			harness.Eventually(t, time.Minute, "commit all records of ended transactions", func(ctx context.Context) error {
 				lags, err := a.Lags(ctx, role)
@@ -94,8 +88,6 @@ func TestTransactions(t *testing.T) {
 	part, err := kafka.NewTable(cfg, schemas.Changes,
 		func(_ []byte, d *schemas.Delivery) error { again.add(d); return nil })
 	running(t, part, err)
-	if err := part.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, part.CatchUp(t.Context()))
 	again.await(t, "a", "b", "e", "f", "g", "h")
 }

@@ -37,9 +37,7 @@ func TestS3Unavailable(t *testing.T) {
 	ctx := t.Context()
 	x.cfg.Outbox.Dir = t.TempDir()
 	a, err := app.Open(ctx, x.cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	source := runClient(t, a)
 	put := func(from, to int) {
@@ -60,9 +58,7 @@ func TestS3Unavailable(t *testing.T) {
 			return nil
 		})
 	}
-	if err := source.CreateSpace(ctx, storage.Space{Name: "photos"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, source.CreateSpace(ctx, storage.Space{Name: "photos"}))
 	const before = 20
 	put(0, before)
 	copied(2*time.Minute, before)
@@ -92,9 +88,7 @@ func TestS3Unavailable(t *testing.T) {
 	copied(time.Duration(n)*200*time.Millisecond+time.Minute, before+n)
 	t.Logf("all are copied after %v", time.Since(back).Round(100*time.Millisecond))
 	said, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line, want := range map[string]int{
 		`msg="open breaker`: 1, `msg="close breaker`: 1, `msg="route failed message`: 0, `msg="retry message`: 0,
 	} {
@@ -109,10 +103,7 @@ func TestS3Unavailable(t *testing.T) {
 func TestRestartAfterKill(t *testing.T) {
 	need.Full(t)
 	x := newUnavailableSetup(t, nil)
-	if err := admin.EnsureTopics(t.Context(), x.kafka,
-		admin.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), x.kafka, admin.TopicOptions{Partitions: 3, Replication: 1, MinInSync: 1}))
 	x.run(t, "planner")
 	publish(t, x.kafka, change("a", 0))
 	planned := func(limit time.Duration, want int) {
@@ -167,9 +158,7 @@ func newUnavailableSetup(t *testing.T, s3 *harness.S3Server) *unavailableSetup {
 	cfg.Policies.Folder = filepath.Join(dir, "policies")
 	x.cfg, x.file = &cfg, filepath.Join(dir, "millrace.yaml")
 	first := config.Store{ID: "1", Driver: "file", Root: filepath.Join(dir, "store-1"), Primary: true}
-	if err := os.Mkdir(first.Root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(first.Root, 0o755))
 	second := config.Store{ID: "2", Driver: "file", Root: filepath.Join(dir, "store-2")}
 	if s3 != nil {
 		cfg.ClickHouse.Addresses = []string{newEngine(t, dir).server.Addr()}
@@ -186,9 +175,7 @@ func newUnavailableSetup(t *testing.T, s3 *harness.S3Server) *unavailableSetup {
 	x.write(t, "policies/duplication-accounts.json", `["acme"]`)
 	x.write(t, "policies/acme-duplication-policy.json", `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`)
 	var text bytes.Buffer
-	if err := config.Print(&text, &cfg, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, config.Print(&text, &cfg, nil))
 	x.write(t, "millrace.yaml", text.String())
 	if s3 != nil {
 		x.want(t, 0, "applied", "migrate")
@@ -210,13 +197,9 @@ func (x *unavailableSetup) run(t *testing.T, roles string) (log string) {
 func (x *unavailableSetup) waitingMessages(t *testing.T) (n int) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+x.cfg.HTTP.Listen+"/readyz", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	var says struct {
 		Breakers []struct {

@@ -21,9 +21,7 @@ import (
 // withAccounts calls do with Accounts of their own, as a command does.
 func (s *site) withAccounts(do func(context.Context, *Accounts) error) {
 	s.t.Helper()
-	if err := WithAccounts(s.t.Context(), s.cfg, s.said.Log(), do); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, WithAccounts(s.t.Context(), s.cfg, s.said.Log(), do))
 }
 
 // publish publishes a document of account acme, which it changes.
@@ -108,9 +106,7 @@ func TestPublishAccountFaults(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- a.table.Run(ctx) }()
-				if err := ready(ctx, a.table); err != nil {
-					t.Fatal(err)
-				}
+				must(t, ready(ctx, a.table))
 				doc := config.Account{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file", Root: "/a"}}}
 				set := func() (int64, bool, error) {
 					return a.Publish(ctx, AccountChange{Account: "acme", Base: AnyBase, Document: &doc, By: Actor{Who: "ann"}})
@@ -176,13 +172,9 @@ func TestRepairModeInCommands(t *testing.T) {
 	found := time.Now()
 	s.publish(func(acc *config.Account) { acc.Stores[1].Repair = "auto" })
 	cfg, err := EffectiveConfig(t.Context(), s.cfg, s.said.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a, err := Open(t.Context(), cfg, Options{Log: s.said.Log(), Configured: s.cfg})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	err = runDuring(t.Context(), a.accounts.Run, func(ctx context.Context) error {
 		if err := ready(ctx, a.accounts); err != nil {

@@ -78,9 +78,7 @@ func TestAccountState(t *testing.T) {
 // Repairs without approval are only of faults found after the setting came into force.
 func TestRepairModeOfEarlierFaults(t *testing.T) {
 	s, err := newStores(&config.Config{}, new(site).said.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	set := time.Now()
 	store := config.Store{ID: "1", Driver: "file", Root: "/a", Repair: "auto", ExternalWrites: "expected",
 		Corrections: "auto", Read: "never"}
@@ -106,9 +104,7 @@ func TestRepairModeOfEarlierFaults(t *testing.T) {
 // the later one is not used, whatever the order in which they are read.
 func TestSetStores(t *testing.T) {
 	s, err := newStores(&config.Config{}, new(site).said.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slots := schedule.NewSlots(s.limit)
 	account := func(id, root string, at int, change func(*config.Store)) []string {
 		st := config.Store{ID: "1", Driver: "file", Root: root}
@@ -178,9 +174,7 @@ func TestSetStores(t *testing.T) {
 // A task of a store that no account has waits until the topic was read since.
 func TestAdmitUnknownStore(t *testing.T) {
 	s, err := newStores(&config.Config{}, new(site).said.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := s.Admit("acme", "1"); err != nil {
 		t.Errorf("without a topic: %v", err)
 	}

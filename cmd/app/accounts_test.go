@@ -68,9 +68,7 @@ func TestStoreAtRunTime(t *testing.T) {
 	before := a.stores.of(StoreName{"acme", "2"})
 	root := filepath.Join(t.TempDir(), "4")
 	four := config.Store{ID: "4", Driver: "file", Root: root}
-	if err := os.MkdirAll(filepath.Join(root, "photos"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(root, "photos"), 0o755))
 	s.publish(func(acc *config.Account) { acc.Stores = append(acc.Stores, four) })
 	for i, p := range []*App{a, b} {
 		s.untilTrue(fmt.Sprintf("store 4 in process %d", i), func() bool {
@@ -94,12 +92,8 @@ func TestStoreAtRunTime(t *testing.T) {
 		t.Error("copied to a store without a marker")
 	}
 	cfg, err := EffectiveConfig(t.Context(), s.cfg, s.said.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := InitStore(t.Context(), cfg, s.said.Log(), StoreName{"acme", "4"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, InitStore(t.Context(), cfg, s.said.Log(), StoreName{"acme", "4"}))
 	if all := ListStores(cfg); len(all) != 4 || all[3].Source != "revision 1" {
 		t.Errorf("listed: %+v", all)
 	}
@@ -114,9 +108,7 @@ func TestStoreAtRunTime(t *testing.T) {
 	})
 	s.put(a, "b")
 	dead, err := deadletter.New(a.kafka)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dead.Close()
 	s.until(func() error {
 		n := 0
@@ -156,9 +148,7 @@ func TestInactiveAccount(t *testing.T) {
 		t.Errorf("a standstill: %+v, %v", why, err)
 	}
 	root := s.cfg.Accounts[0].Stores[1].Root
-	if err := a.accounts.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.accounts.CatchUp(t.Context()))
 	if _, err := os.Stat(filepath.Join(root, "photos", "a")); err == nil {
 		t.Error("copied while the account is inactive")
 	}
@@ -176,10 +166,8 @@ func TestAccountOfAnotherVersion(t *testing.T) {
 	s.await("/readyz", 200)
 	publish := func(base int64, document string) {
 		t.Helper()
-		if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Accounts, Body: &pb.Account{
-			Id: schemas.NewID(), Account: "acme", Base: base, Document: document}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Accounts, Body: &pb.Account{
+			Id: schemas.NewID(), Account: "acme", Base: base, Document: document}}))
 	}
 	root := s.cfg.Accounts[0].Stores[0].Root
 	publish(0, fmt.Sprintf(`{"id": "acme", "stores": [{"id": "1", "root": %q}, {"id": "9", "driver": "azure"}]}`, root))
@@ -226,19 +214,13 @@ func TestPolicyFolderWaitsForAccounts(t *testing.T) {
 	cfg.Policies.Folder = t.TempDir()
 	for name, text := range map[string]string{"duplication-accounts.json": `["acme"]`,
 		"acme-duplication-policy.json": `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "4"}]}`} {
-		if err := os.WriteFile(filepath.Join(cfg.Policies.Folder, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(cfg.Policies.Folder, name), []byte(text), 0o600))
 	}
 	a, err := Open(t.Context(), &cfg, Options{Log: s.said.Log()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	parts, err := appRun{App: a}.parts(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	g, gctx := errgroup.WithContext(ctx)
 	start := func(names ...string) {
@@ -249,9 +231,7 @@ func TestPolicyFolderWaitsForAccounts(t *testing.T) {
 		}
 	}
 	start("policies", "incidents", "policy folder")
-	if err := ready(ctx, a.policies, a.incidents); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ready(ctx, a.policies, a.incidents))
 	select {
 	case <-a.folder.Published():
 		t.Error("the folder is read before the accounts")

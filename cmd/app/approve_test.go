@@ -29,9 +29,7 @@ func TestApproveRepairRefuses(t *testing.T) {
 			Repair: "off"},
 	}}}
 	stores, err := newStores(&cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stores.close()
 	a := &App{stores: stores}
 	for name, i := range map[string]*pb.Incident{
@@ -72,9 +70,7 @@ func TestAcceptRefuses(t *testing.T) {
 func TestCheckIncidentRefuses(t *testing.T) {
 	cfg := config.Default()
 	stores, err := newStores(&cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer stores.close()
 	a := &App{stores: stores}
 	err = a.CheckIncident(t.Context(), &pb.Incident{Account: "acme", Store: "1", Space: "s", Kind: "space-missing"}, "c")
@@ -124,12 +120,10 @@ func TestSeenIsTheSameInTheTable(t *testing.T) {
 		i.Id, i.Account, i.Store, i.Space, i.Item, i.Kind = schemas.ID(item), "acme", "2", "photos-"+item, item, "replaced"
 		i.State, i.Opened, i.Updated, i.StepCount = pb.IncidentState_INCIDENT_STATE_OPEN, modified, modified, 1
 		i.Steps = []*pb.IncidentStep{{Time: modified, Action: "opened", Ref: schemas.ID("check")}}
-		if err := clickhouse.NewSink(v.db).Store(t.Context(),
+		must(t, clickhouse.NewSink(v.db).Store(t.Context(),
 			[]*schemas.Delivery{{Topic: schemas.Incidents, From: schemas.Incidents,
 				Incarnation: 1, Offset: int64(i.GetRow()) +
-					i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}); err != nil {
-			t.Fatal(err)
-		}
+					i.GetObject().GetSize(), Timestamp: modified.AsTime(), Body: i}}))
 		open, err := read.SelectIncidents(t.Context(), v.db, read.IncidentSelection{Of: schemas.CopyOf(i)})
 		if err != nil || len(open) != 1 {
 			t.Fatalf("%s: got %v, %v", item, open, err)

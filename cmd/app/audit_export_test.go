@@ -60,19 +60,13 @@ func (x *exported) want(when string, want ...string) {
 	x.t.Helper()
 	var got []string
 	files, err := filepath.Glob(filepath.Join(x.dir, "*"))
-	if err != nil {
-		x.t.Fatal(err)
-	}
+	must(x.t, err)
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			x.t.Fatal(err)
-		}
+		must(x.t, err)
 		for line := range strings.Lines(string(text)) {
 			var c struct{ Item, Op string }
-			if err := json.Unmarshal([]byte(line), &c); err != nil {
-				x.t.Fatal(err)
-			}
+			must(x.t, json.Unmarshal([]byte(line), &c))
 			got = append(got, c.Item)
 		}
 	}
@@ -86,9 +80,7 @@ func (x *exported) want(when string, want ...string) {
 func TestExportAudit(t *testing.T) {
 	t.Parallel()
 	x := newExported(t, 3)
-	if err := x.export(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x.export())
 	first := []string{"item-000", "item-001", "item-002"}
 	x.want("at first", first...)
 	if n := len(x.files); n < 2 {
@@ -116,9 +108,7 @@ func TestExportAudit(t *testing.T) {
 	}
 	mend()
 	x.request.Write = x.write
-	if err := x.export(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x.export())
 	x.want("after an interruption", append(first, "item-003", "item-004", "item-005")...)
 	if again := x.files[before:]; len(again) < 2 || again[0] != again[1] {
 		t.Errorf("wrote %q, want the first file twice", again)
@@ -142,9 +132,7 @@ func TestScheduledExport(t *testing.T) {
 	x := newExported(t, 3)
 	st := x.a.stores.of(StoreName{"acme", "1"})
 	err := errors.Join(st.WriteMarker(t.Context()), st.CreateSpace(t.Context(), storage.Space{Name: "exports"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const job = "audit.export/daily"
 	daily := config.AuditExport{Name: "daily", Format: "csv", Space: "acme/1/exports"}
 	x.a.cfg.Audit.Exports = []config.AuditExport{daily}
@@ -193,9 +181,7 @@ func TestScheduledExport(t *testing.T) {
 	}
 	var items []string
 	for o, err := range st.List(t.Context(), "exports", "") {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		items = append(items, o.Item)
 	}
 	var reported []string
@@ -218,9 +204,7 @@ func TestExportOfOneMillisecond(t *testing.T) {
 	properties.Op, properties.Properties = pb.Op_OP_SET_PROPERTIES, map[string]string{"a": "b"}
 	x.send(record.Seal(properties))
 	x.sink(schemas.RoleSink, schemas.RoleState)
-	if err := x.export(func(r *ExportRequest) { r.records = 1 }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x.export(func(r *ExportRequest) { r.records = 1 }))
 	x.want("both", "item-000", "item-000")
 }
 
@@ -235,9 +219,7 @@ func TestExportOfEmptiedTables(t *testing.T) {
 	if _, err := x.a.Rebuild(t.Context(), Actor{Who: "ann", From: "cli"}, quiet); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.export(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, x.export())
 	x.want("after a rebuild", "item-000", "item-001", "item-002")
 }
 

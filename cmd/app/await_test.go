@@ -165,9 +165,7 @@ func TestStandstill(t *testing.T) {
 		}
 		c := testControls(t, b)
 		for _, p := range []Scope{{Role: "checker"}, {Role: "copier"}, {Account: "acme", Store: "tape"}, {Sweep: "fixity"}} {
-			if err := c.Pause(t.Context(), p, time.Time{}, by("ann")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.Pause(t.Context(), p, time.Time{}, by("ann")))
 		}
 		got, err := a.Standstill(t.Context(), schemas.RoleState, schemas.RoleChecker, schemas.RoleSink)
 		want := Standstill{

@@ -60,9 +60,7 @@ func newCheckedStore(t *testing.T) *checkedStore {
 
 func (c *checkedStore) must(err error) {
 	c.t.Helper()
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must(c.t, err)
 }
 
 // put stores an item, and returns its Change, which is not on record.

@@ -34,9 +34,7 @@ func TestDeadCommandsHaveARow(t *testing.T) {
 	t.Parallel()
 	r := newRestored(t)
 	executor, err := duplicate.New(duplicate.Config{}, oneStore{}, oneStore{}, oneStore{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	handler := func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		switch b := d.Body.(type) {
 		case *pb.DuplicationCommand:
@@ -82,9 +80,7 @@ func TestDeadCommandsHaveARow(t *testing.T) {
 func runUntilDead(t *testing.T, r *restored, pc kafka.PoolConfig, h kafka.Handler, n int) {
 	t.Helper()
 	p, err := kafka.NewPool(r.b.Config(), pc, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n += len(r.b.Read(schemas.Dead))
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()

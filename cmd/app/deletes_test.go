@@ -86,9 +86,7 @@ func TestHeldDeletesOpenAnIncident(t *testing.T) {
 	l := &deleteLists{app: a, lists: map[incident.Subject]*listTimes{}}
 	space := schemas.Copy{Account: "acme", Store: "2", Space: "photos"}
 	for _, list := range []string{"brake-1", "approval-1", "brake-1"} {
-		if err := l.held(t.Context(), space, list, "a cause"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.held(t.Context(), space, list, "a cause"))
 	}
 	want := "acme/2/photos//deletes-held/brake-1 acme/2/photos//deletes-held/approval-1"
 	if got := strings.Join(p.keys, " "); got != want {

@@ -15,9 +15,7 @@ import (
 func TestExamplePolicies(t *testing.T) {
 	examples := filepath.Join("..", "..", "examples")
 	cfg, _, err := config.Load(config.Sources{File: filepath.Join(examples, "millrace.yaml"), Env: []string{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	folder := filepath.Join(examples, "policies")
 	f, faults := CheckPolicies(cfg, true, folder)
 	if len(faults) > 0 || len(f.Ignored) > 0 {
@@ -45,9 +43,7 @@ var fence = regexp.MustCompile("(?ms)^```(yaml|json)\n(.*?)^```$")
 // Each document in docs/policies.md is valid for an account with three stores.
 func TestDocumentedPolicies(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "policies.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	blocks := fence.FindAllStringSubmatch(string(text), -1)
 	want := strings.Count(string(text), "```yaml") + strings.Count(string(text), "```json")
 	if len(blocks) != want || want < 3 {

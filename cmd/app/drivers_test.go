@@ -18,25 +18,19 @@ import (
 // A plain tree is identified by the expected file, and is read only.
 func TestPlainStore(t *testing.T) {
 	ctx, root := t.Context(), t.TempDir()
-	if err := errors.Join(os.Mkdir(filepath.Join(root, "photos"), 0o755),
-		os.WriteFile(filepath.Join(root, "photos", "a b"), []byte("x"), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.Mkdir(filepath.Join(root, "photos"), 0o755),
+		os.WriteFile(filepath.Join(root, "photos", "a b"), []byte("x"), 0o600)))
 	c := config.Store{ID: "1", Driver: "file", Layout: "plain", Root: root, Expect: "bagit.txt",
 		Requests: config.Requests{PerSecond: 20, AtOnce: 1}}
 	s, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{c}}}},
 		slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.close()
 	name := StoreName{"acme", "1"}
 	if err := s.init(ctx, name); !errors.Is(err, storage.ErrReadOnly) {
 		t.Errorf("init of a tree without what is expected: got %v, want ErrReadOnly", err)
 	}
-	if err := os.WriteFile(filepath.Join(root, "bagit.txt"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(root, "bagit.txt"), nil, 0o600))
 	if err := s.init(ctx, name); err != nil {
 		t.Errorf("init: %v", err)
 	}
@@ -55,9 +49,7 @@ func TestPlainStore(t *testing.T) {
 		t.Errorf("Put: got %v, want ErrReadOnly", err)
 	}
 	r, _, err := st.Open(ctx, "photos", "a b", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Close()
 	if names, err := os.ReadDir(root); len(names) != 2 || err != nil {
 		t.Errorf("the tree has %v, %v", names, err)

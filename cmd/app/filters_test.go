@@ -20,9 +20,7 @@ func selecting(t *testing.T, include, exclude string) filter.Filter {
 		}
 	}
 	f, err := filter.New(lists[0], lists[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -30,9 +28,7 @@ func selecting(t *testing.T, include, exclude string) filter.Filter {
 func TestFilterOfRoundsByHand(t *testing.T) {
 	t.Parallel()
 	s := newSwept(t, 4)
-	if err := InitStore(t.Context(), s.a.cfg, s.a.log, StoreName{"acme", "1"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, InitStore(t.Context(), s.a.cfg, s.a.log, StoreName{"acme", "1"}))
 	s.a.cfg.Sweep.Spaces.Fixity.Exclude = []string{"acme"} // is of the scheduled rounds
 	selecting := func(include, exclude string) filter.Filter { return selecting(t, include, exclude) }
 	written := func() int { return len(s.b.Read(schemas.Checkpoints)) + len(s.b.Read(schemas.Reports)) }

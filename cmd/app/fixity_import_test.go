@@ -31,9 +31,7 @@ func TestImportComputed(t *testing.T) {
 	s.a.cfg.Accounts[0].Stores[0] = config.Store{ID: "1", Driver: "s3", Endpoint: "https://s3.example", Bucket: "bucket",
 		Prefix: "archive", Primary: true}
 	stores, err := newStores(s.a.cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { stores.close() })
 	s.a.stores = stores
 	other := strings.Repeat("0", 32)

@@ -33,9 +33,7 @@ func TestFixityStatus(t *testing.T) {
 	status := func(of schemas.Copy) []SpaceFixity {
 		t.Helper()
 		all, err := s.a.FixityStatus(t.Context(), of, time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return all
 	}
 	acme := schemas.Copy{Account: "acme"}
@@ -55,9 +53,7 @@ func TestFixityStatus(t *testing.T) {
 			found = append(found, page...)
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return found
 	}
 	if found := overdueOf(acme, 0); len(found) != 1 || found[0].Item != tasks[2].GetItem() || !found[0].LastPass.IsZero() {
@@ -98,9 +94,7 @@ func TestFixityOfASample(t *testing.T) {
 	}
 	round, tasks := s.sweep(0, false)
 	s.pass(tasks, s.begun.Add(time.Second))
-	if err := s.a.EndFixity(t.Context(), []FixityRound{round}, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.a.EndFixity(t.Context(), []FixityRound{round}, false))
 	s.sink(schemas.RoleSink)
 	rounds, err := FixityReports(t.Context(), s.a.db, read.ReportQuery{Newest: true})
 	if err != nil || len(rounds) != 1 {
@@ -182,22 +176,16 @@ func TestCheckOfAPrefix(t *testing.T) {
 	s.pass([]*pb.FixityTask{more[0].(*pb.FixityTask), more[1].(*pb.FixityTask)}, s.begun.Add(2*time.Minute))
 	unanswered(0)
 	for _, r := range []FixityRound{whole, part[0]} {
-		if err := s.a.EndFixity(t.Context(), []FixityRound{r}, true); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.a.EndFixity(t.Context(), []FixityRound{r}, true))
 	}
 	s.sink(schemas.RoleSink)
 	reported := func(q read.ReportQuery) (got []string) {
 		t.Helper()
 		rounds, err := FixityReports(t.Context(), s.a.db, q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, r := range rounds {
 			n := 0
-			if err := r.Checks(false, func(read.RoundCheck) error { n++; return nil }); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Checks(false, func(read.RoundCheck) error { n++; return nil }))
 			got = append(got, fmt.Sprintf("%s %s: %d of %d", r.Round, r.Result(), n, r.Counts["live"]))
 		}
 		return got
@@ -229,9 +217,7 @@ func TestFixityReports(t *testing.T) {
 		t.Helper()
 		due, tasks := s.sweep(after, true)
 		s.pass(tasks, s.begun.Add(after+time.Second))
-		if err := s.a.EndFixity(t.Context(), []FixityRound{due}, true); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.a.EndFixity(t.Context(), []FixityRound{due}, true))
 	}
 	end(0)
 	now := time.Now().Add(time.Minute)
@@ -294,9 +280,7 @@ func TestScheduledReports(t *testing.T) {
 	s := newSwept(t, 3)
 	st := s.a.stores.of(StoreName{"acme", "1"})
 	err := errors.Join(st.WriteMarker(t.Context()), st.CreateSpace(t.Context(), storage.Space{Name: "reports"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	setting := config.FixityReport{Name: "all", Space: "acme/1/reports"}
 	iterate := func(after time.Duration) error {
 		t.Helper()
@@ -310,18 +294,14 @@ func TestScheduledReports(t *testing.T) {
 	items := func() (items []string) {
 		t.Helper()
 		for o, err := range st.List(t.Context(), "reports", "") {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			items = append(items, o.Item)
 		}
 		return items
 	}
 	due, tasks := s.sweep(0, true)
 	s.pass(tasks, s.begun.Add(time.Second))
-	if err := s.a.EndFixity(t.Context(), []FixityRound{due}, true); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.a.EndFixity(t.Context(), []FixityRound{due}, true))
 	if err := iterate(time.Hour); err == nil {
 		t.Error("reports are written while the tables lack some")
 	}
@@ -353,9 +333,7 @@ func TestCopyMetrics(t *testing.T) {
 	values := func() map[string]float64 {
 		t.Helper()
 		families, err := registry.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found := map[string]float64{}
 		for _, family := range families {
 			for _, metric := range family.GetMetric() {

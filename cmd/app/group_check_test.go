@@ -25,13 +25,9 @@ import (
 func (s *swept) putChunk(item, text string) {
 	s.t.Helper()
 	st, err := s.a.stores.configured(StoreName{"acme", "1"})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	o, err := st.Put(s.t.Context(), "photos", item, strings.NewReader(text), storage.PutOptions{Size: storage.UnknownSize})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	c := record.Content(schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item}, o)
 	c.Time = timestamppb.New(s.begun.Add(-48 * time.Hour))
 	s.send(record.Seal(c))
@@ -41,16 +37,12 @@ func (s *swept) putChunk(item, text string) {
 func TestSweepGroups(t *testing.T) {
 	t.Parallel()
 	s := newSwept(t, 1)
-	if err := InitStore(t.Context(), s.a.cfg, s.a.log, StoreName{"acme", "1"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, InitStore(t.Context(), s.a.cfg, s.a.log, StoreName{"acme", "1"}))
 	st, err := s.a.stores.configured(StoreName{"acme", "1"})
 	if err == nil {
 		err = st.CreateSpace(t.Context(), storage.Space{Name: "photos"})
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sum := md5.Sum([]byte("text"))
 	list := ""
 	for i := range 2 {
@@ -132,9 +124,7 @@ func TestGroupSplits(t *testing.T) {
 	splits := func() (names []string) {
 		t.Helper()
 		all, err := a.spaceSplits(w, a.groupSweep(w, lists))(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, m := range all {
 			names = append(names, m.Sweep+" "+m.Name)
 		}

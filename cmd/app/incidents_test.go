@@ -24,13 +24,9 @@ func TestIncidentsReachEveryProcess(t *testing.T) {
 	one, two := s.run(schemas.RolePlanner), s.run(schemas.RoleDelayer)
 	about := incident.Subject{Kind: incident.RecordsBehind, Name: "copy_state"}
 	for _, a := range []*App{one, two} {
-		if err := ready(t.Context(), a.incidents); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ready(t.Context(), a.incidents))
 	}
-	if err := one.incidentBoard.Open(t.Context(), about, "2 records"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, one.incidentBoard.Open(t.Context(), about, "2 records"))
 	s.until(func() error {
 		if !two.incidentBoard.IsOpen(about) {
 			return errors.New("the other process does not know the incident")
@@ -46,9 +42,7 @@ func TestIncidentsReachEveryProcess(t *testing.T) {
 	if err := held.run(t.Context()); err != nil || !known {
 		t.Errorf("a role runs (%v) before the incidents are known", err)
 	}
-	if err := two.incidentBoard.Close(t.Context(), about, ""); err != nil {
-		t.Fatal(err)
-	}
+	must(t, two.incidentBoard.Close(t.Context(), about, ""))
 	s.until(func() error {
 		if one.incidentBoard.IsOpen(about) || late.incidentBoard.IsOpen(about) {
 			return errors.New("the incident is open")
@@ -139,9 +133,7 @@ func TestActionsReachTheSteward(t *testing.T) {
 	}
 	known := &kept{all: map[string]*pb.Incident{}}
 	table, err := kafka.NewTable(all[0].kafka, schemas.Incidents, known.apply)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- table.Run(ctx) }()
@@ -160,9 +152,7 @@ func TestActionsReachTheSteward(t *testing.T) {
 			Verdict: pb.Verdict_VERDICT_FAIL, Final: true, Started: timestamppb.Now(), Finished: timestamppb.Now(),
 		}})
 	}
-	if err := all[0].producer.Publish(t.Context(), found...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, all[0].producer.Publish(t.Context(), found...))
 	count := func(state pb.IncidentState) func() error {
 		return func() error {
 			if n := known.in(state); n != items {
@@ -173,10 +163,8 @@ func TestActionsReachTheSteward(t *testing.T) {
 	}
 	s.until(count(pb.IncidentState_INCIDENT_STATE_OPEN))
 	for n, i := range known.list() {
-		if err := all[n%2].CloseIncident(t.Context(), i,
-			Actor{Who: fmt.Sprintf("operator %d", n), Reason: "seen", From: "cli"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, all[n%2].CloseIncident(t.Context(), i,
+			Actor{Who: fmt.Sprintf("operator %d", n), Reason: "seen", From: "cli"}))
 	}
 	s.until(count(pb.IncidentState_INCIDENT_STATE_CLOSED))
 }
@@ -194,9 +182,7 @@ func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 		Verdict: pb.Verdict_VERDICT_FAIL, Final: true, Started: timestamppb.Now(), Finished: timestamppb.Now()}
 	publish := func(topic schemas.Topic, b schemas.Body) {
 		t.Helper()
-		if err := one.producer.Publish(t.Context(), schemas.Message{Topic: topic, Body: b}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, one.producer.Publish(t.Context(), schemas.Message{Topic: topic, Body: b}))
 	}
 	until := func(state pb.IncidentState) *pb.Incident {
 		t.Helper()
@@ -214,9 +200,7 @@ func TestOverwrittenIncidentIsPublishedAgain(t *testing.T) {
 	}
 	publish(schemas.FixityResults, found)
 	older := until(pb.IncidentState_INCIDENT_STATE_OPEN)
-	if err := one.CloseIncident(t.Context(), older, Actor{Who: "eve", Reason: "seen", From: "cli"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, one.CloseIncident(t.Context(), older, Actor{Who: "eve", Reason: "seen", From: "cli"}))
 	until(pb.IncidentState_INCIDENT_STATE_CLOSED)
 	publish(schemas.Incidents, older)
 	until(pb.IncidentState_INCIDENT_STATE_CLOSED)

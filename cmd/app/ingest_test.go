@@ -40,9 +40,7 @@ func newIngestSite(t *testing.T) (*site, *kafkatest.Broker) {
 	s.cfg.Ingest.Listen = free(t)
 	t.Setenv("LOADER", "0123456789abcdef-loader")
 	token, _, err := config.Load(config.Sources{Env: []string{"MILLRACE_CLICKHOUSE__PASSWORD=env:LOADER"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.cfg.Ingest.Tokens = []config.Token{{Name: "loader", Account: "acme", Stores: []string{"1", "2"},
 		Token: token.ClickHouse.Password}}
 	return s, b
@@ -53,12 +51,8 @@ func (s *site) write(store, path, bytes string) {
 	s.t.Helper()
 	i := slices.IndexFunc(s.cfg.Accounts[0].Stores, func(c config.Store) bool { return c.ID == store })
 	name := filepath.Join(s.cfg.Accounts[0].Stores[i].Root, path)
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(bytes), 0o644); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, os.MkdirAll(filepath.Dir(name), 0o755))
+	must(s.t, os.WriteFile(name, []byte(bytes), 0o644))
 }
 
 func notification(event, bucket, key string) []byte {
@@ -130,9 +124,7 @@ func TestIngestNotifications(t *testing.T) {
 func (s *site) post(path, token, body string) (code int, err error) {
 	r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.cfg.Ingest.Listen+path,
 		strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	r.Header.Set("Content-Type", "application/json")
 	r.Header.Set("Authorization", "Bearer "+token)
 	resp, err := http.DefaultClient.Do(r)
@@ -195,9 +187,7 @@ func TestBucketResolver(t *testing.T) {
 	cfg.Ingest.Notifications = []config.Notification{{Topic: "all"}, {Topic: "one", Account: "acme", Store: "2"},
 		{Topic: "account", Account: "acme"}}
 	stores, err := newStores(cfg, new(logtest.Lines).Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := newBucketResolver(cfg, stores)
 	for name, tt := range map[string]struct {
 		topic schemas.Topic
@@ -253,20 +243,14 @@ func TestIngestKafkaAway(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				out, err := kafka.NewProducer(b.Config(), "test")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer out.Close()
 				stores, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme",
 					Stores: []config.Store{{ID: "1", Driver: "file", Root: "/a"}}}}}, new(logtest.Lines).Log())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				h, err := ingest.New(ingest.Config{}, out, eventStores{&App{stores: stores,
 					policyRegistry: policy.NewRegistry(stores.IDs)}}, nil, new(logtest.Lines).Log())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				send := func() *httptest.ResponseRecorder {
 					r := httptest.NewRequest(http.MethodPost, "/v1/changes", strings.NewReader(change))
 					r.Header.Set("Content-Type", "application/json")
@@ -305,9 +289,7 @@ func TestIngestRefusedAtStart(t *testing.T) {
 	}{
 		"address is taken": {func(t *testing.T, s *site) {
 			l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", s.cfg.Ingest.Listen)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			t.Cleanup(func() { l.Close() })
 		}, "ingest.listen: "},
 		"token is not set": {func(t *testing.T, _ *site) { t.Setenv("LOADER", "") }, "ingest.tokens: loader: "},
@@ -316,9 +298,7 @@ func TestIngestRefusedAtStart(t *testing.T) {
 			s, _ := newIngestSite(t)
 			tt.spoil(t, s)
 			a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer a.Close()
 			err = a.Run(t.Context(), []schemas.Role{schemas.RoleIngester})
 			if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), tt.want) {
@@ -335,17 +315,13 @@ func TestIngestRefusedAtStart(t *testing.T) {
 func TestEventServerCloses(t *testing.T) {
 	s, _ := newIngestSite(t)
 	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	if _, err := a.ingester(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := a.events.open(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.events.open(t.Context()))
 		a.events.close()
 	}
 }
@@ -353,9 +329,7 @@ func TestEventServerCloses(t *testing.T) {
 // A stop lets running requests end, and accepts no others.
 func TestIngestStops(t *testing.T) {
 	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	began, release := make(chan struct{}), make(chan struct{})
 	srv := &http.Server{ReadHeaderTimeout: time.Second,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

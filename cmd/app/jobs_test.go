@@ -52,9 +52,7 @@ func TestJobIsRequested(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, 0)
 		a.stores = openTestStores(t, dir)
-		if err := a.newActions(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.newActions())
 		var done []string
 		var during func() // is called during the next iteration
 		split := func(name string, of StoreName) sweep.Split {

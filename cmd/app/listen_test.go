@@ -15,9 +15,7 @@ import (
 func TestListenOn(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer taken.Close()
 	for name, tt := range map[string]struct{ address, want string }{
 		"taken": {taken.Addr().String(),

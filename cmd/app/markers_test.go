@@ -34,17 +34,11 @@ func TestStoresAreLookedFor(t *testing.T) {
 			acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: root(id)})
 		}
 		marked(t, schemas.Key("acme", "1"), root("1"))
-		if err := os.Mkdir(root("3"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(root("3"), 0o755))
 		var said logtest.Lines
 		s, err := newStores(&config.Config{Accounts: []config.Account{acc}}, said.Log())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.checkAtStart(ctx, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, s.checkAtStart(ctx, nil))
 		if want := []string{"acme/1 closed", "acme/2 open", "acme/3 open"}; !slices.Equal(states(s), want) {
 			t.Fatalf("got %q, want %q", states(s), want)
 		}
@@ -98,9 +92,7 @@ func TestStoresAreLookedFor(t *testing.T) {
 		if want := []string{"acme/1 open", "acme/2 closed", "acme/3 closed"}; !slices.Equal(states(s), want) {
 			t.Errorf("while one is unavailable: got %q, want %q", states(s), want)
 		}
-		if err := os.Rename(root("aside"), root("1")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(root("aside"), root("1")))
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		if want := []string{"acme/1 closed", "acme/2 closed", "acme/3 closed"}; !slices.Equal(states(s), want) {
@@ -120,9 +112,7 @@ func TestWrongMarkerIsRefused(t *testing.T) {
 	s, err := newStores(&config.Config{Accounts: []config.Account{{ID: "acme", Stores: []config.Store{
 		{ID: "1", Driver: "file", Root: filepath.Join(dir, "1")}, {ID: "2", Driver: "file", Root: filepath.Join(dir, "none")},
 	}}}}, new(logtest.Lines).Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inForce := s.accounts["acme"].Account
 	accounts := func(context.Context) []config.Account { return []config.Account{inForce} }
 	err = s.checkAtStart(t.Context(), accounts)

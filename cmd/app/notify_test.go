@@ -15,9 +15,7 @@ import (
 func TestRunNotifies(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "100000")
@@ -26,16 +24,12 @@ func TestRunNotifies(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
 	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx, []schemas.Role{schemas.RoleDelayer}) }()
-	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
 	await := func(text string) {
 		t.Helper()
 		buf := make([]byte, 4096)

@@ -35,9 +35,7 @@ func get(t *testing.T, h http.Handler, method, path string) (int, string) {
 
 func TestListen(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer taken.Close()
 	a := &App{cfg: &config.Config{HTTP: config.HTTP{Listen: taken.Addr().String()}}, log: slog.New(slog.DiscardHandler)}
 	// Run finds that out before it touches an engine: there is none here.
@@ -56,9 +54,7 @@ func TestListen(t *testing.T) {
 func TestServeStops(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	began, release := make(chan struct{}, 2), make(chan struct{})
 	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		began <- struct{}{}
@@ -83,9 +79,7 @@ func TestServeStops(t *testing.T) {
 		answer <- string(b)
 	}()
 	idle, err := net.Dial("tcp", l.Addr().String()) // says nothing, ever
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer idle.Close()
 	<-began
 	cancel()
@@ -114,9 +108,7 @@ func TestObserved(t *testing.T) {
 	cfg := b.Config()
 	cfg.Metrics = metrics.New(reg)
 	a, err := admin.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(a.Close)
 	hang := make(chan struct{})
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
@@ -126,17 +118,13 @@ func TestObserved(t *testing.T) {
 			}
 			return nil, nil
 		})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h := health.New(health.Config{Log: log, StallAfter: 2 * time.Second, TopicPrefix: cfg.Prefix,
 		Roles: cfg.Metrics.State, Lags: a.Lags, Ping: func(context.Context) error { return nil },
 		Unreadable: func() []string { return nil }, Stopped: client.NewUnreadables().Batches,
 		SetLags: admin.NewLagMetrics(reg).Set})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() {

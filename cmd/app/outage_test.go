@@ -119,9 +119,7 @@ func (x *outage) start(t *testing.T) (stop func()) {
 		acc.Stores = append(acc.Stores, config.Store{ID: id, Driver: "file", Root: filepath.Join(filepath.Dir(x.root), id)})
 	}
 	stores, err := newStores(&config.Config{Accounts: []config.Account{acc}}, x.said.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg := x.broker.Config()
 	cfg.Log, cfg.Unavailable = x.said.Log(), new(client.UnavailableCounts)
 	stores.waiting = cfg.Unavailable
@@ -140,13 +138,9 @@ func (x *outage) start(t *testing.T) (stop func()) {
 		x.done.Add(1)
 		return nil, nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := kafka.NewDelayer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 3)
 	for _, run := range []func(context.Context) error{stores.run, p.Run, d.Run} {
@@ -176,7 +170,5 @@ func (x *outage) plugIn(t *testing.T) { x.rename(t, x.aside, x.root) }
 
 func (x *outage) rename(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.Rename(from, to); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(from, to))
 }

@@ -19,17 +19,11 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 	listen := s.cfg.HTTP.Listen
 	s.cfg.HTTP.Listen = ""
 	first, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	store, err := first.EmittingStore("acme", "1", "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The topics do not exist, so nothing is acknowledged.
-	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
 		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
@@ -38,9 +32,7 @@ func TestEmittingOutlivesItsProcess(t *testing.T) {
 		t.Fatalf("%d mutations are pending, want 2", n)
 	}
 	second, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := second.EmittingStore("acme", "1", "test"); !errors.Is(err, precondition.Err) {
 		t.Errorf("a second opener: %v, want precondition.Err", err)
 	}

@@ -43,9 +43,7 @@ func TestOverview(t *testing.T) {
 	stop := s.checking(2000)
 	o, err := s.a.Overview(t.Context())
 	stop()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	store := StoreOverview{StoreName: StoreName{"acme", "1"}, Copies: 4, Verified: 3, Overdue: 1, Bytes: 28,
 		Burn: burnRate(1, 4, 0.999)}
 	if !slices.Equal(o.Stores, []StoreOverview{store}) {

@@ -211,12 +211,8 @@ func deleter(t *testing.T, cfg client.Config, workers int, d time.Duration, h ka
 	t.Helper()
 	p, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleDeleter, Topics: []schemas.Topic{schemas.Deletions},
 		CoPartitioned: true, Workers: workers, Describe: deletionWork}, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
-	if err := p.Run(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Run(ctx))
 }

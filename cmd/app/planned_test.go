@@ -52,35 +52,25 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 	s := threeStores{stores: map[string]storage.Store{}}
 	s.rules.Pairs = []policy.Pair{{Source: "1", Destination: "2"}, {Source: "1", Destination: "3"}}
 	path := filepath.Join(dir, "1", "photos", "a.jpg")
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	for name, text := range map[string]string{path: "the bytes", filepath.Join(dir, "1", "photos", "README"): "here"} {
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	plain, err := file.OpenPlain(file.PlainConfig{ID: "acme/1", Root: filepath.Join(dir, "1"), Expect: "photos/README"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer plain.Close()
 	s.stores["1"] = plain
 	for _, id := range []string{"2", "3"} {
 		marked(t, schemas.Key("acme", id), filepath.Join(dir, id))
 		st, err := file.Open(file.Config{ID: schemas.Key("acme", id), Root: filepath.Join(dir, id)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer st.Close()
 		s.stores[id] = st
 	}
 
 	c := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "a.jpg"}
 	sight, err := hint.NewObserver(s, time.Minute).Observe(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := hint.Decide(c, hint.Hint{Kind: hint.Created, Vendor: "watch"}, sight)
 	if len(found.Change.GetDigests()) > 0 {
 		t.Fatalf("got %v, want a Change without digests", found.Change)
@@ -88,9 +78,7 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 	s.row = &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: found.Change.GetVersion(),
 		Size: found.Change.GetSize(), Time: found.Change.GetTime(), ChangeId: found.Change.GetId()}
 	copier, err := duplicate.New(duplicate.Config{}, s, s, s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	commands := plan.Plan(s.rules, found.Change)
 	if len(commands) != 2 {
 		t.Fatalf("got %d commands, want one for each destination", len(commands))
@@ -98,9 +86,7 @@ func TestNewFileIsPlannedOnce(t *testing.T) {
 	for _, command := range commands {
 		out, err := copier.Handle(ctx,
 			&schemas.Delivery{Topic: schemas.DuplicationHigh, Body: command, Attempt: 1, Timestamp: time.Now()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		digests := false
 		for _, m := range out {
 			change, ok := m.Body.(*pb.Change)

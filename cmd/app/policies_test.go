@@ -43,9 +43,7 @@ func (s *site) withPolicies() (write func(name, content string)) {
 		// Not in place: the folder may be read meanwhile.
 		whole := filepath.Join(s.t.TempDir(), filepath.Base(name))
 		err := errors.Join(os.WriteFile(whole, []byte(content), 0o600), os.Rename(whole, filepath.Join(folder, name)))
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, err)
 	}
 }
 
@@ -97,9 +95,7 @@ func TestPolicyFolderComesLate(t *testing.T) {
 	a := s.run(schemas.RolePlanner)
 	s.await("/readyz", 503, "policy refused: "+s.cfg.Policies.Folder+": read the folder: no such file or directory")
 	s.await("/startupz", 200)
-	if err := os.Mkdir(s.cfg.Policies.Folder, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(s.cfg.Policies.Folder, 0o755))
 	s.await("/readyz", 503, "duplication-accounts.json: is missing")
 	write("late/acme-duplication-policy.yaml", to("2"))
 	write("late/duplication-accounts.json", `["acme"]`)
@@ -123,10 +119,8 @@ func TestRefusedRecordShowsInReadiness(t *testing.T) {
 	a := s.run(schemas.RolePlanner)
 	s.await("/readyz", 200)
 	for _, account := range []string{"acme", "elsewhere"} {
-		if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{
-			Id: schemas.ID(account), Account: account, Document: "{"}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{
+			Id: schemas.ID(account), Account: account, Document: "{"}}))
 	}
 	s.await("/readyz", 503, "policy refused: account acme: revision 1 cannot be read")
 	s.await("/metrics", 200, "millrace_policy_refused 1")
@@ -170,9 +164,7 @@ func (s *site) restarted(folder string) *App {
 func document(t *testing.T, text string) policy.Document {
 	t.Helper()
 	doc, err := policy.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return doc
 }
 
@@ -185,16 +177,10 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 	s.await("/startupz", 200)
 	doc := document(t, "defaultPolicies:\n- {srcStoreId: 1, destStoreId: 2}\n- {srcStoreId: 1, destStoreId: 9}\n")
 	rec, err := policy.Record("acme", 0, doc, "test", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: rec}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: rec}))
 	store := s.client(a, "acme")
-	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
 		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
@@ -205,9 +191,7 @@ func TestPairWithAnUnknownStoreIsInert(t *testing.T) {
 		return err
 	})
 	dead, err := deadletter.New(a.kafka)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer dead.Close()
 	s.until(func() error {
 		about := map[string]string{} // item: destination
@@ -252,18 +236,14 @@ func TestPolicyRecordThatCannotBeDecoded(t *testing.T) {
 			return nil
 		})
 	}
-	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"))
 	keeps(policy.Propagate)
 	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
 		Value: []byte("garbage")}, Partition: -1})
 	keeps(policy.KeepCopy)
 	s.await("/readyz", 503, "policy refused: account acme: "+
 		"a record after revision 1 cannot be decoded, and deletes are kept until the next revision: ")
-	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"))
 	keeps(policy.Propagate)
 	s.await("/readyz", 200)
 }
@@ -290,10 +270,7 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 		t.Errorf("revision %d, deletes %s, want 1 and keep", a.policyRegistry.Revision("acme"), rules.Deletes)
 	}
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.CloseIncident(t.Context(), about.Incident(), Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}))
 	s.inForce(a, "acme", "3")
 	s.diverged(a, false)
 	s.await("/readyz", 200)
@@ -305,9 +282,7 @@ func TestAcceptedGap(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Brokers = b.Config().Brokers
 	a := s.run(schemas.RolePlanner)
-	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"))
 	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
 		Value: []byte("garbage")}, Partition: -1})
 	refused := incident.Subject{Account: "acme", Kind: incident.PolicyRefused}
@@ -321,10 +296,7 @@ func TestAcceptedGap(t *testing.T) {
 	}
 	s.until(is(true))
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.CloseIncident(t.Context(), about.Incident(), Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}))
 	s.await("/readyz", 200)
 	s.until(is(false))
 	if rules, _ := a.policyRegistry.Rules("acme", "photos"); rules.Deletes != policy.KeepCopy {
@@ -350,10 +322,7 @@ func TestAcceptedGapOfAFolder(t *testing.T) {
 	a := s.restarted(s.cfg.Policies.Folder)
 	s.diverged(a, true)
 	about := openUnreadable(s, a, 1)[0]
-	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.CloseIncident(t.Context(), about.Incident(), Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}))
 	s.diverged(a, false)
 	if got := a.policyRegistry.Revision("acme"); got != 1 {
 		t.Errorf("revision %d, want 1", got)
@@ -367,23 +336,15 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 	s := newSite(t)
 	s.cfg.Kafka.Brokers = b.Config().Brokers
 	a := s.run(schemas.RolePlanner)
-	if err := a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.SetPolicy(t.Context(), "acme", document(t, to("2")), "test"))
 	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
 		Value: []byte("garbage")}, Partition: -1})
 	about := openUnreadable(s, a, 1)[0]
 	loser, err := policy.Record("acme", 0, document(t, to("3")), "loser", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: loser}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: loser}))
 	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme")}, Partition: -1})
-	if err := a.policies.CatchUp(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.policies.CatchUp(t.Context()))
 	late := s.another(schemas.RolePlanner)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
 	for _, p := range []*App{a, late} {
@@ -392,10 +353,7 @@ func TestGapBeforeAnIgnoredRecord(t *testing.T) {
 			t.Fatalf("the incident is open: %t, refused: %q (%v)", p.incidentBoard.IsOpen(about), refused, err)
 		}
 	}
-	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.CloseIncident(t.Context(), about.Incident(), Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}))
 	s.await("/readyz", 200)
 	if refused := late.folder.Refused(); len(refused) > 0 || late.policyRegistry.Revision("acme") != 1 {
 		t.Errorf("refused: %q, at revision %d", refused, late.policyRegistry.Revision("acme"))

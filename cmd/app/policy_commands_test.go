@@ -191,17 +191,13 @@ func TestPolicyImportSources(t *testing.T) {
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "secret")
 	for name, content := range files {
 		store := filepath.Join(s.cfg.Accounts[0].Stores[0].Root, "photos", "old")
-		if err := errors.Join(os.MkdirAll(store, 0o755), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600),
-			os.WriteFile(filepath.Join(store, name), []byte(content), 0o600)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(os.MkdirAll(store, 0o755), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600),
+			os.WriteFile(filepath.Join(store, name), []byte(content), 0o600)))
 	}
 	// Keys policies/old/... of the bucket archive, and of the bucket millrace.
 	put := func(path, content string) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, server.URL()+path, strings.NewReader(content))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		resp, err := http.DefaultClient.Do(req)
 		if err != nil || resp.StatusCode != http.StatusOK {
 			t.Fatalf("put %s: %v, %v", path, resp, err)

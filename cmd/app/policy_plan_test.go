@@ -58,13 +58,9 @@ func TestPolicyPlan(t *testing.T) {
 	sink := s.run(schemas.RoleSink)
 	s.await("/startupz", 200) // the topics exist
 	s.set("acme", to("2"))
-	if err := sink.producer.Publish(t.Context(), plannedRecords()...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sink.producer.Publish(t.Context(), plannedRecords()...))
 	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	s.until(func() error {
 		status, err := a.PolicyStatus(t.Context(), "acme", time.Hour)
@@ -80,9 +76,7 @@ func TestPolicyPlan(t *testing.T) {
 	})
 	doc := document(t, "defaults: {copy: [{from: 1, to: [2, 3]}], exclude: [new]}")
 	plan, err := a.PlanPolicy(t.Context(), "acme", doc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := []PlannedDestination{
 		{Account: "acme", Source: "1", Destination: "2", Change: preview.Altered, Spaces: []string{"photos"}, Items: 2,
 			Bytes: 100, Commands: 3, Copy: PlannedCount{1, 0, 1}, Update: PlannedCount{1, 100, 0},
@@ -139,9 +133,7 @@ func TestPolicyPlan(t *testing.T) {
 	s.await("/metrics", 200, `millrace_policy_pending_items{account="acme",destination="2",source="1"} 3`,
 		`millrace_policy_copy_delay_seconds{account="acme",destination="2",quantile="0.99",source="1"} 1`,
 		`millrace_policy_unmanaged_items{account="acme"} 1`)
-	if err := a.DB().Exec(t.Context(), "TRUNCATE TABLE {db}.copy_state"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.DB().Exec(t.Context(), "TRUNCATE TABLE {db}.copy_state"))
 	if _, err := a.PlanPolicy(t.Context(), "acme", doc); !errors.Is(err, precondition.Err) {
 		t.Errorf("the table was emptied: got %v", err)
 	}
@@ -150,8 +142,6 @@ func TestPolicyPlan(t *testing.T) {
 func text(t *testing.T, v any) string {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(b)
 }

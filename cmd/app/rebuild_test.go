@@ -30,9 +30,7 @@ type restored struct {
 func newRestored(t *testing.T) *restored {
 	v := newVerified(t)
 	p, err := kafka.NewProducer(v.b.Config(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(p.Close)
 	log := slog.New(slog.DiscardHandler)
 	return &restored{v, &App{admin: v.admin, db: v.db, producer: p, log: log, incidentBoard: incident.NewBoard(p, log),
@@ -62,9 +60,7 @@ func (r *restored) work(from, n int) {
 func (r *restored) lacking() string {
 	r.t.Helper()
 	gaps, err := r.Gaps(r.t.Context())
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	var tables []string
 	for _, g := range gaps {
 		tables = append(tables, g.Table)
@@ -89,9 +85,7 @@ func (r *restored) whole(changes int) {
 		r.t.Errorf("%s lack records", got)
 	}
 	proofs, err := r.Topics(r.t.Context(), []schemas.Topic{schemas.Changes, schemas.FixityResults})
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	must(r.t, err)
 	for _, p := range proofs {
 		if p.Findings() > 0 || p.Pending.Messages > 0 || p.Rows != int64(changes) {
 			r.t.Errorf("%s has %d rows, want %d, and %d findings", p.Table, p.Rows, changes, p.Findings())
@@ -215,9 +209,7 @@ func TestRebuildOfTablesWithoutPositions(t *testing.T) {
 	}
 	whole := func(after string, rows int64) {
 		proofs, err := r.Topics(t.Context(), []schemas.Topic{schemas.Admin})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, p := range proofs {
 			if p.Findings() > 0 || p.Rows != rows {
 				t.Errorf("after %s %s has %d rows, want %d, and %d findings", after, p.Table, p.Rows, rows, p.Findings())
@@ -259,9 +251,7 @@ func TestRebuildOfDeadLetters(t *testing.T) {
 	rows := func(after string) (all []int64) {
 		t.Helper()
 		proofs, err := r.Topics(t.Context(), []schemas.Topic{schemas.Dead})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, p := range proofs {
 			all = append(all, p.Rows)
 			if p.Findings() > 0 {
@@ -295,9 +285,7 @@ func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 		Id: schemas.ID("command"), Account: "acme", Space: "maps", Item: "i", SourceStore: "1", DestinationStore: "2",
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	letter := func(origin schemas.Topic, value []byte) {
 		t.Helper()
 		rec := command
@@ -318,9 +306,7 @@ func TestRebuildOfTrimmedDeadLetters(t *testing.T) {
 	lost := func(when string, want ...int64) {
 		t.Helper()
 		done, err := r.rebuild(t.Context(), quiet)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got []int64 // lacking of each range
 		for _, l := range done.Lost {
 			if l.Table != "duplication_log" || l.Topic != schemas.Dead {
@@ -424,9 +410,7 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 			rec, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs,
 				Body: &pb.Job{Id: schemas.NewID(), Name: fmt.Sprint(i),
 					Started: timestamppb.Now(), Finished: timestamppb.Now()}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.b.Write(kafkatest.Record{Record: rec, Partition: 0})
 		}
 	}
@@ -439,9 +423,7 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 		g, err := kafka.NewBatchGroup(r.b.Config(),
 			kafka.BatchConfig{Role: schemas.RoleSink, Topics: clickhouse.NewSink(r.db).Topics(),
 				RecordLoss: r.app.recordRemoved}, clickhouse.NewSink(r.db))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
 		return g.Run(ctx)
@@ -686,9 +668,7 @@ func TestIncidentOfTablesBehind(t *testing.T) {
 	look := func() {
 		t.Helper()
 		gaps, err := r.app.findGaps(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.app.reportAllGaps(ctx, gaps)
 	}
 	if look(); len(open()) > 0 {

@@ -40,9 +40,7 @@ type site struct {
 func newSite(t *testing.T) *site {
 	t.Helper()
 	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(b.Close)
 	cfg := config.Default()
 	cfg.Kafka.Brokers, cfg.Kafka.Replication, cfg.Kafka.MinInSync, cfg.Kafka.Partitions = []string{b.Addr()}, 1, 1, 1
@@ -98,9 +96,7 @@ func (s *site) must(err error) {
 func free(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	return l.Addr().String()
 }
@@ -109,9 +105,7 @@ func free(t *testing.T) string {
 func (s *site) run(roles ...schemas.Role) *App {
 	s.t.Helper()
 	a, err := Open(s.t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	a.folder, a.republishInterval = a.newFolder(50*time.Millisecond), 100*time.Millisecond
 	ctx, cancel := context.WithCancel(s.t.Context())
 	ended := make(chan error, 1)
@@ -130,9 +124,7 @@ func (s *site) run(roles ...schemas.Role) *App {
 // do not expect it; there are no records here.
 func (s *site) hasSpace(store int) {
 	s.t.Helper()
-	if err := os.Mkdir(filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos"), 0o755); err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, os.Mkdir(filepath.Join(s.cfg.Accounts[0].Stores[store].Root, "photos"), 0o755))
 }
 
 // asked requests path, and returns 0 if there is no answer.
@@ -140,9 +132,7 @@ func (s *site) asked(path string) (code int, body string) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), 5*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+path, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	must(s.t, err)
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		return 0, err.Error()
@@ -248,16 +238,10 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 	}
 	doc, err := policy.Parse([]byte(`{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}, {"srcStoreId": ` +
 		`"1", "destStoreId": "3"}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := a.SetPolicy(t.Context(), "acme", doc, "test"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, a.SetPolicy(t.Context(), "acme", doc, "test"))
 	store := s.client(a, "acme")
-	if err := store.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, store.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	if _, err := store.Put(t.Context(), "photos", "a", strings.NewReader("bytes"),
 		storage.PutOptions{Size: 5}); err != nil {
 		t.Fatal(err)
@@ -282,9 +266,7 @@ func TestRunWhileClickHouseIsAway(t *testing.T) {
 func TestRunAnswersAtOnce(t *testing.T) {
 	s := newSite(t)
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.cfg.Kafka.Brokers = []string{silent.Addr().String()}
 	s.run(schemas.RoleDelayer, schemas.RoleSweeper)
 	t.Cleanup(func() { silent.Close() }) // first, so that nobody waits for it when the process stops
@@ -325,9 +307,7 @@ func TestCheckRightsOfANewCluster(t *testing.T) {
 			var said logtest.Lines
 			cfg := config.Default()
 			w := appRun{App: &App{log: said.Log(), cfg: &cfg, kafka: kafkatest.WithoutCoordinators(t, tt.preparing)}}
-			if err := w.checkRights(t.Context(), []schemas.Role{schemas.RoleDelayer}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, w.checkRights(t.Context(), []schemas.Role{schemas.RoleDelayer}))
 			for _, want := range tt.want {
 				if !strings.Contains(said.String(), want) || said.Count("\n") != 1 {
 					t.Errorf("got\n%s\nwant %q", said.String(), want)
@@ -345,14 +325,10 @@ func TestRunBeforeMigrate(t *testing.T) {
 	s.cfg.Kafka.TopicPrefix = "millrace."
 	t.Setenv("PLANNER", "p")
 	secret, _, err := config.Load(config.Sources{Env: []string{"MILLRACE_CLICKHOUSE__PASSWORD=env:PLANNER"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.cfg.Kafka.SASL = config.SASL{Mechanism: "PLAIN", User: "planner", Password: secret.ClickHouse.Password}
 	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -368,9 +344,7 @@ func TestRunRefusesAWrongMarker(t *testing.T) {
 	s := newSite(t)
 	marked(t, "another", s.cfg.Accounts[0].Stores[2].Root)
 	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log(), Drain: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -380,5 +354,13 @@ func TestRunRefusesAWrongMarker(t *testing.T) {
 	}
 	if code, _ := s.asked("/livez"); code != 0 {
 		t.Errorf("it still answers: %d", code)
+	}
+}
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

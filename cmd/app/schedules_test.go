@@ -27,9 +27,7 @@ func TestScheduleIsSet(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		a := trimming(t, b, 0)
 		a.cfg.Trim.Schedule = schedule.MustParse("every 10h")
-		if err := a.newActions(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.newActions())
 		var done atomic.Int64
 		split := a.job(trimJob, trimTopics, StoreName{}, func(context.Context, *slog.Logger) (map[string]int64, error) {
 			done.Add(1)
@@ -47,9 +45,7 @@ func TestScheduleIsSet(t *testing.T) {
 					parsed := schedule.MustParse(text)
 					s = &parsed
 				}
-				if err := a.SetSchedule(t.Context(), ScheduleTarget{Name: trimJob}, s, Actor{Who: "ann"}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, a.SetSchedule(t.Context(), ScheduleTarget{Name: trimJob}, s, Actor{Who: "ann"}))
 			}
 			done.Store(0)
 			time.Sleep(wait)
@@ -165,9 +161,7 @@ func TestSetScheduleFaults(t *testing.T) {
 	}
 	off := schedule.Schedule{}
 	err = a.SetSchedule(t.Context(), ScheduleTarget{Name: StatsSweep}, &off, Actor{Who: "ann", Reason: "a test"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all, err := a.Schedules(t.Context())
 	if err != nil || len(all) != 7 {
 		t.Fatalf("%d schedules, %v", len(all), err)

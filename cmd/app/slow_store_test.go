@@ -75,13 +75,9 @@ func newSlowS3(t *testing.T) *slowS3 {
 		s.Close()
 	})
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL()+"/"+slowBucket, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	resp.Body.Close()
 	return s
 }

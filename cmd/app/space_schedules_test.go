@@ -211,9 +211,7 @@ func TestScheduleOfSpacesIsSet(t *testing.T) {
 		a.cfg.Sweep.Reconcile = schedule.MustParse("every 2h")
 		a.schedules.configure([]config.SpaceSchedule{
 			{Sweep: reconcile.Name, Spaces: "acme/glacier", Schedule: schedule.MustParse("every 4h")}})
-		if err := a.newActions(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.newActions())
 		var mu sync.Mutex // guards done
 		done := map[string]int{}
 		var splits []sweep.Split
@@ -227,13 +225,9 @@ func TestScheduleOfSpacesIsSet(t *testing.T) {
 				}))
 		}
 		known, err := a.newCheckpoints()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p, err := a.newPeriodic(known, nil, "sweeper", 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p.add(a.timetable(reconcile.Name), func(context.Context) ([]sweep.Split, error) {
 			return slices.Clone(splits), nil
 		})
@@ -251,9 +245,7 @@ func TestScheduleOfSpacesIsSet(t *testing.T) {
 				s = &parsed
 			}
 			if text != "" {
-				if err := a.SetSchedule(t.Context(), ScheduleTarget{reconcile.Name, spaces}, s, Actor{Who: "ann"}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, a.SetSchedule(t.Context(), ScheduleTarget{reconcile.Name, spaces}, s, Actor{Who: "ann"}))
 			}
 			mu.Lock()
 			clear(done)
@@ -363,14 +355,10 @@ func TestListSchedulesOfSpaces(t *testing.T) {
 	} {
 		s := schedule.MustParse(set[1])
 		err := a.SetSchedule(t.Context(), ScheduleTarget{reconcile.Name, set[0]}, &s, Actor{Who: "ann"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	all, err := a.Schedules(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, in := range all {
 		configured := "none"

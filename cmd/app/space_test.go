@@ -20,17 +20,11 @@ func TestSpaceGone(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
 	a := s.run(schemas.RoleChecker)
-	if err := ready(t.Context(), a.actions); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ready(t.Context(), a.actions))
 	two := StoreName{"acme", "2"}
 	st, err := a.stores.configured(two)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := st.CreateSpace(t.Context(), storage.Space{Name: "there"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, st.CreateSpace(t.Context(), storage.Space{Name: "there"}))
 	by := Actor{Who: "ann", Reason: "the disk is lost", From: "cli"}
 	for name, tt := range map[string]struct {
 		of    StoreName
@@ -54,9 +48,7 @@ func TestSpaceGone(t *testing.T) {
 		})
 	}
 	before := time.Now().Truncate(time.Millisecond)
-	if err := a.SpaceGone(t.Context(), two, "photos", by); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.SpaceGone(t.Context(), two, "photos", by))
 	until(true)
 	if since := a.goneSpaces.Since("acme", "2", "photos"); since.Before(before) {
 		t.Errorf("gone since %v, said at %v", since, before)
@@ -65,9 +57,7 @@ func TestSpaceGone(t *testing.T) {
 		late.goneSpaces.Since("acme", "2", "photos").IsZero() {
 		t.Error("a process that starts does not know it")
 	}
-	if err := a.SpaceBack(t.Context(), two, "photos", by); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.SpaceBack(t.Context(), two, "photos", by))
 	until(false)
 }
 
@@ -77,15 +67,11 @@ func TestActionsAreDatedByTheBroker(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
 	a := s.run(schemas.RoleChecker)
-	if err := ready(t.Context(), a.actions); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ready(t.Context(), a.actions))
 	ahead := timestamppb.New(time.Now().Add(2 * time.Hour))
-	if err := a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
+	must(t, a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Admin, Body: &pb.AdminAction{
 		Id: schemas.NewID(), Time: ahead, Who: "ann", Action: space.ActionGone, Account: "acme", Store: "2",
-		Space: "photos"}}); err != nil {
-		t.Fatal(err)
-	}
+		Space: "photos"}}))
 	s.until(func() error {
 		if a.goneSpaces.Since("acme", "2", "photos").IsZero() {
 			return errors.New("the action has not come")

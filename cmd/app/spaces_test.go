@@ -60,13 +60,9 @@ func TestSpaceState(t *testing.T) {
 	s.cfg.HTTP.Listen = ""
 	a := s.run(schemas.RoleChecker)
 	st, err := a.stores.configured(StoreName{"acme", "2"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	about := storage.Space{Name: "there", Properties: map[string]string{"of": "ann"}}
-	if err := st.CreateSpace(t.Context(), about); err != nil {
-		t.Fatal(err)
-	}
+	must(t, st.CreateSpace(t.Context(), about))
 	for name, tt := range map[string]struct {
 		of    schemas.Copy
 		state string

@@ -109,11 +109,9 @@ func TestStatsOfRemovedStore(t *testing.T) {
 		s.send(record.Seal(c))
 	}
 	s.sink(schemas.RoleSink, schemas.RoleState)
-	if err := s.a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{
+	must(t, s.a.producer.Publish(t.Context(), schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{
 		Id: schemas.NewID(), Account: "acme", Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`,
-		By: "ann", Time: timestamppb.Now()}}); err != nil {
-		t.Fatal(err)
-	}
+		By: "ann", Time: timestamppb.Now()}}))
 	all, err := s.a.SweepStats(t.Context(), "acme", s.begun)
 	if err != nil || len(all) != 1 || all[0].Counts["pairs"] != 0 || all[0].Counts["items"] != 6 {
 		t.Errorf("counted %+v, %v", all, err)

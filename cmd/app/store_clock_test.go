@@ -28,9 +28,7 @@ func TestStoreClocks(t *testing.T) {
 	}
 	lines := new(logtest.Lines)
 	s, err := newStores(&config.Config{Accounts: []config.Account{a}}, lines.Log())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for range 3 {
 		for _, c := range a.Stores {
 			if err := s.of(StoreName{"acme", c.ID}).lazy.Marker(t.Context()); err == nil {

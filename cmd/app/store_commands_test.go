@@ -110,9 +110,7 @@ func secure(t *testing.T) string {
 func written(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "text")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -131,9 +129,7 @@ func TestProbeStore(t *testing.T) {
 		len(s.Keys("b-millrace", "")) > 0 {
 		t.Errorf("before it was made known: %+v, %v, keys %q", v, err, s.Keys("b-millrace", ""))
 	}
-	if err := InitStore(t.Context(), cfg, log, name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, InitStore(t.Context(), cfg, log, name))
 	is := func(v StoreInfo, name string) Capability {
 		i := slices.IndexFunc(v.Capabilities, func(a Capability) bool { return a.Name == name })
 		if i < 0 {

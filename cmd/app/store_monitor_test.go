@@ -39,9 +39,7 @@ func TestMonitorStores(t *testing.T) {
 		root := filepath.Join(dir, "acme-a")
 		rename := func(from, to string) {
 			t.Helper()
-			if err := os.Rename(from, to); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Rename(from, to))
 		}
 		var mu sync.Mutex // guards owns and, since the monitor asks for it before it publishes, published
 		owns := true

@@ -24,9 +24,7 @@ func openTestStores(t *testing.T, dir string) *Stores {
 	t.Helper()
 	at := func(account, id string) config.Store {
 		root := filepath.Join(dir, account+"-"+id)
-		if err := os.Mkdir(root, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(root, 0o755))
 		return config.Store{ID: id, Driver: "file", Root: root, Primary: id == "b"}
 	}
 	cfg := &config.Config{Accounts: []config.Account{
@@ -34,13 +32,9 @@ func openTestStores(t *testing.T, dir string) *Stores {
 		{ID: "acme", Stores: []config.Store{at("acme", "a"), at("acme", "b")}},
 	}}
 	s, err := newStores(cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range []StoreName{{"zoo", "a"}, {"acme", "a"}, {"acme", "b"}} {
-		if err := s.init(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.init(t.Context(), name))
 	}
 	return s
 }
@@ -60,9 +54,7 @@ func TestStoreAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		s := openTestStores(t, dir)
-		if err := s.checkMarkers(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.checkMarkers(ctx))
 		look := func(account, id string) error {
 			st, ok := s.Store(account, id)
 			if !ok {
@@ -72,9 +64,7 @@ func TestStoreAway(t *testing.T) {
 			return err
 		}
 		root := filepath.Join(dir, "acme-a")
-		if err := os.Rename(root, root+".unplugged"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(root, root+".unplugged"))
 		// Checks before the start go directly to the store and do not change the breaker.
 		for range 10 {
 			if err := s.checkMarkers(ctx); !errors.Is(err, storage.ErrNoMarker) || !errors.Is(err, precondition.Err) {
@@ -116,9 +106,7 @@ func TestStoreAway(t *testing.T) {
 			t.Errorf("got %+v, want a cause of the one that is unavailable, as of now", got)
 		}
 
-		if err := os.Rename(root+".unplugged", root); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(root+".unplugged", root))
 		if err := s.checkMarkers(ctx); err != nil { // sees the store, whatever its breaker says
 			t.Errorf("checkMarkers when it is back: %v", err)
 		}
@@ -152,10 +140,6 @@ func TestStoreAway(t *testing.T) {
 func marked(t *testing.T, id, root string) {
 	t.Helper()
 	f, err := file.Open(file.Config{ID: id, Root: root, Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(f.WriteMarker(t.Context()), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(f.WriteMarker(t.Context()), f.Close()))
 }

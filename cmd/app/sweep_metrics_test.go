@@ -40,13 +40,9 @@ func TestSweepMetrics(t *testing.T) {
 			return nil, nil
 		})
 		known, err := a.newCheckpoints()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p, err := a.newPeriodic(known, func(string, string) bool { return true }, "jobs", 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p.addJob(newTimetable(trimJob, schedule.MustParse("every 30s"), a.log),
 			func(context.Context) ([]sweep.Split, error) { return []sweep.Split{split}, nil })
 		a.registry.MustRegister(newSweepTimes(known))

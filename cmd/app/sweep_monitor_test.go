@@ -74,9 +74,7 @@ func TestMonitorSweeps(t *testing.T) {
 	want := func(when, states string) {
 		t.Helper()
 		s.sink(schemas.RoleSink)
-		if err := m.check(t.Context(), s.begun); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.check(t.Context(), s.begun))
 		got := ""
 		for _, b := range s.b.Bodies(schemas.Incidents) {
 			i := b.(*pb.Incident)

@@ -21,16 +21,12 @@ import (
 func splitsApp(t *testing.T) (*App, sweeping, *spaceLists) {
 	t.Helper()
 	root := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(root, "photos"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(root, "photos"), 0o755))
 	cfg := config.Default()
 	cfg.Accounts = []config.Account{{ID: "acme",
 		Stores: []config.Store{{ID: "1", Driver: "file", Root: root, Primary: true}}}}
 	stores, err := newStores(&cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = stores.close() })
 	r := policy.NewRegistry(stores.IDs)
 	a := &App{cfg: &cfg, stores: stores, policyRegistry: r}
@@ -65,9 +61,7 @@ func TestReconcileOfAStoreThatIsNotThere(t *testing.T) {
 func TestRemovedStoreDuringARound(t *testing.T) {
 	a, w, _ := splitsApp(t)
 	m, err := a.reconcileSplit(w, schemas.Copy{Account: "acme", Store: "1", Space: "photos"}, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a.stores.set("acme", accountState{}, false)
 	if err := m.Blocked(t.Context()); err == nil {
 		t.Error("the round goes on")

@@ -87,14 +87,10 @@ func TestTracing(t *testing.T) {
 			defer srv.Close()
 			var logged logtest.Lines
 			tr := newTracing(config.Trace{Endpoint: srv.URL + tt.path, Percent: tt.percent}, logged.Log())
-			if err := tr.start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tr.start(t.Context()))
 			b := kafkatest.New(t, kafkatest.Options{RealTime: true})
 			rec, err := schemas.Encode(item("a"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			fresh := kafkatest.Record{Record: rec, Partition: -1}
 			rec.Headers = append(slices.Clone(rec.Headers),
 				schemas.Header{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-" + parent + "-01")})
@@ -110,12 +106,8 @@ func TestTracing(t *testing.T) {
 					}
 					return nil, nil
 				})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := g.Run(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, g.Run(ctx))
 			tr.stop(ctx) // ctx is done
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -174,9 +166,7 @@ func TestTracingWithoutCollector(t *testing.T) {
 				t.Errorf("stop may take %v, want 5 s", tr.flush)
 			}
 			tr.flush = 200 * time.Millisecond
-			if err := tr.start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tr.start(t.Context()))
 			began := time.Now()
 			for range 20_000 { // ten times what fits the queue
 				_, span := tr.tracer().Start(t.Context(), "planner handle")
@@ -206,9 +196,7 @@ func TestLossyExporter(t *testing.T) {
 		f := &failing{errors.New("connection refused")}
 		p := &lossyExporter{SpanExporter: f, url: "http://collector", log: logged.Log()}
 		for i, want := range []int{1, 1, 1, 1, 2, 2, 2, 2, 3} {
-			if err := p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.ExportSpans(t.Context(), make([]sdktrace.ReadOnlySpan, 2)))
 			if got := logged.Count("drop spans"); got != want {
 				t.Errorf("after %d s: %d lines, want %d", i*15, got, want)
 			}

@@ -40,16 +40,12 @@ func TestUnreadableRecord(t *testing.T) {
 	s.await("/readyz", 200)
 	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`,
 		`millrace_kafka_table_unreadable{topic="policies"} 0`)
-	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.producer.Publish(t.Context(), control("refused", 3)))
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
 	s.await("/livez", 200)
 	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 1`)
-	if err := a.producer.Publish(t.Context(), control("good", 0)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.producer.Publish(t.Context(), control("good", 0)))
 	openUnreadable(s, a, 0)
 	s.await("/readyz", 200)
 	s.await("/metrics", 200, `millrace_kafka_table_unreadable{topic="control"} 0`)
@@ -60,15 +56,10 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
 	s.await("/readyz", 200)
-	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.producer.Publish(t.Context(), control("refused", 3)))
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "millrace incident close "+about.Key())
-	if err := a.CloseIncident(t.Context(), about.Incident(),
-		Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.CloseIncident(t.Context(), about.Incident(), Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}))
 	s.await("/readyz", 200)
 	openUnreadable(s, a, 0)
 	late := s.another(schemas.RoleDelayer)
@@ -77,9 +68,7 @@ func TestUnreadableRecordIsAccepted(t *testing.T) {
 		t.Errorf("a process that starts later has %v unreadable, and the incident closed: %t", late.unreadable.List(),
 			late.incidentBoard.Accepted(about))
 	}
-	if err := a.producer.Publish(t.Context(), control("another", 3)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.producer.Publish(t.Context(), control("another", 3)))
 	if other := openUnreadable(s, late, 1)[0]; other == about {
 		t.Error("another record has the incident of the first")
 	}
@@ -111,31 +100,22 @@ func TestRecordThatOneProcessReads(t *testing.T) {
 	s := newSite(t)
 	a := s.run(schemas.RoleDelayer)
 	s.await("/readyz", 200)
-	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.producer.Publish(t.Context(), control("refused", 3)))
 	about := openUnreadable(s, a, 1)[0]
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
 	able := &App{kafka: a.kafka, incidentBoard: a.incidentBoard, unreadable: client.NewUnreadables()}
 	able.kafka.Unreadables = able.unreadable
 	report := func(context.Context) error { return able.reportUnreadable(t.Context()) }
 	read := func([]byte, *schemas.Delivery) error { return nil }
-	if err := able.readTable(t.Context(), schemas.Controls, read, report); err != nil {
-		t.Fatal(err)
-	}
+	must(t, able.readTable(t.Context(), schemas.Controls, read, report))
 	if !able.unreadable.Complete(schemas.Controls) || !a.incidentBoard.IsOpen(about) {
 		t.Error("the incident is closed, or the topic was not read")
 	}
 
 	// An older version that closes the incident nevertheless accepts nothing.
-	if err := a.incidentBoard.Close(t.Context(), about,
-		"a later record of its key can be read, or its key is gone"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.incidentBoard.Close(t.Context(), about, "a later record of its key can be read, or its key is gone"))
 	s.await("/readyz", 503, "record cannot be read: "+about.Name)
-	if err := a.reportUnreadable(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.reportUnreadable(t.Context()))
 	openUnreadable(s, a, 1) // the board may still read its own record of the close
 }
 
@@ -144,33 +124,21 @@ func TestUnreadableRecordOfThePast(t *testing.T) {
 	s := newSite(t)
 	s.cfg.HTTP.Listen = ""
 	a, err := Open(t.Context(), s.cfg, Options{Log: s.said.Log()}) // it does not run
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(a.Close)
-	if err := a.ensureTopics(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := a.producer.Publish(t.Context(), control("refused", 3)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.ensureTopics(t.Context()))
+	must(t, a.producer.Publish(t.Context(), control("refused", 3)))
 	past := incident.Subject{Kind: incident.RecordUnreadable}
 	note := func(_ []byte, d *schemas.Delivery) error {
 		past.Name = client.UnreadableRecord{Topic: d.Topic, Partition: d.Partition, Offset: d.Offset}.Coordinates()
 		return nil
 	}
-	if err := a.readTable(t.Context(), schemas.Controls, note, func(context.Context) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.readTable(t.Context(), schemas.Controls, note, func(context.Context) error { return nil }))
 	unknown := incident.Subject{Kind: incident.RecordUnreadable, Name: "again.copier/0@7"} // of no table here
 	for _, about := range []incident.Subject{past, unknown} {
-		if err := a.incidentBoard.Open(t.Context(), about, "was there"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.incidentBoard.Open(t.Context(), about, "was there"))
 	}
-	if err := a.producer.Publish(t.Context(), control("good", 0)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.producer.Publish(t.Context(), control("good", 0)))
 	next := s.run(schemas.RoleDelayer)
 	s.until(func() error {
 		if !next.incidentBoard.IsOpen(unknown) || next.incidentBoard.IsOpen(past) {

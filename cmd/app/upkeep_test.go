@@ -24,14 +24,10 @@ import (
 func trimming(t *testing.T, b *kafkatest.Broker, keep time.Duration) *App {
 	t.Helper()
 	a, err := admin.New(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(a.Close)
 	p, err := kafka.NewProducer(b.Config(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(p.Close)
 	return &App{cfg: &config.Config{Trim: config.Trim{Schedule: schedule.MustParse("every 1h"), Keep: keep}},
 		log: slog.New(slog.DiscardHandler), admin: a, producer: p, kafka: b.Config(), controls: &client.Controls{}}
@@ -55,9 +51,7 @@ func TestPublishPositions(t *testing.T) {
 				g, err := kafka.NewPool(b.Config(),
 					kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}},
 					func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 2)
 				go func() { ended <- g.Run(ctx) }()
@@ -116,9 +110,7 @@ func TestTrimmer(t *testing.T) {
 		}
 		g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{topic}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reading, stop := context.WithCancel(ctx)
 		defer stop()
 		read := make(chan error, 1)
@@ -171,9 +163,7 @@ func TestTrimmerIsPaused(t *testing.T) {
 				a.controls = &client.Controls{}
 				set := func(paused bool) {
 					ctl.Paused = paused
-					if err := a.controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", ctl.GetSweep())), ctl); err != nil {
-						t.Fatal(err)
-					}
+					must(t, a.controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", ctl.GetSweep())), ctl))
 				}
 				jobs := func(when string, want int) {
 					t.Helper()

@@ -44,9 +44,7 @@ func TestWorkMetrics(t *testing.T) {
 	handle(nil, copied(pb.Outcome_OUTCOME_HANDED_ON, 100))
 	handle(errUnavailable)
 	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := map[string]float64{}
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {

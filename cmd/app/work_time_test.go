@@ -32,9 +32,7 @@ func TestWorkTime(t *testing.T) {
 			Decision: "C5", Result: "copied", Outcome: pb.Outcome_OUTCOME_DONE, Bytes: 100, Started: at, Finished: at})
 	}
 	for _, batch := range deliveries {
-		if err := clickhouse.NewSink(s.db).Store(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, clickhouse.NewSink(s.db).Store(t.Context(), batch))
 	}
 	amount := func(items, bytes int64) sweep.Amount { return sweep.Amount{Items: items, Bytes: bytes} }
 	work := func(store, destination string, w sweep.Work) PlannedWork {

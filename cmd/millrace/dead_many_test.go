@@ -43,9 +43,7 @@ func manyLetters(t *testing.T, n int) *deadletter.Letters {
 		}
 	}
 	d, err := deadletter.New(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(d.Close)
 	return d
 }
@@ -98,9 +96,7 @@ func TestManyDeadLetters(t *testing.T) {
 			ids, last := map[string]bool{}, time.Time{}
 			for d.More() {
 				var row letterRow
-				if err := d.Decode(&row); err != nil {
-					t.Fatal(err)
-				}
+				must(t, d.Decode(&row))
 				if len(ids)%sortedLetters > 0 && row.Time.Before(last) {
 					t.Errorf("letter %s of %v is listed behind one of %v", row.ID, row.Time, last)
 				}
@@ -113,15 +109,11 @@ func TestManyDeadLetters(t *testing.T) {
 	} {
 		t.Run(form, func(t *testing.T) {
 			out, err := os.Create(filepath.Join(t.TempDir(), "list"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer out.Close()
 			g := &gauge{Writer: out}
 			g.before = g.heap()
-			if err := listLetters(t.Context(), g, d, deadletter.Query{}, &output{form: form}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, listLetters(t.Context(), g, d, deadletter.Query{}, &output{form: form}))
 			t.Logf("%d letters: %d MiB at most", n, g.most>>20)
 			if g.most > bound {
 				t.Errorf("a list of %d letters took %d MiB, want at most %d", n, g.most>>20, bound>>20)
@@ -170,16 +162,10 @@ func TestListOfPieces(t *testing.T) {
 			var got, whole bytes.Buffer
 			l := list[deadCause]{w: &got, form: form, table: cells}
 			for i := range n {
-				if err := l.print(rows[i : i+1]); err != nil {
-					t.Fatal(err)
-				}
+				must(t, l.print(rows[i:i+1]))
 			}
-			if err := l.end(); err != nil {
-				t.Fatal(err)
-			}
-			if err := want(&whole); err != nil {
-				t.Fatal(err)
-			}
+			must(t, l.end())
+			must(t, want(&whole))
 			if got.String() != whole.String() {
 				t.Errorf("%d rows as %s: %q, want %q", n, form, got.String(), whole.String())
 			}

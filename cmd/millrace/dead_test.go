@@ -123,9 +123,7 @@ func (s *stopper) Write(p []byte) (int, error) {
 // Ctrl-C stops a redrive, which reports its progress; the same command completes it.
 func TestRedriveIsStopped(t *testing.T) {
 	dir := t.TempDir()
-	if err := makeDeadState(t.Context(), dir, 20); err != nil {
-		t.Fatal(err)
-	}
+	must(t, makeDeadState(t.Context(), dir, 20))
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	var out bytes.Buffer
@@ -161,9 +159,7 @@ func TestShowLetter(t *testing.T) {
 		History: []deadletter.Failure{{Attempt: 1, Class: "permanent", Error: "malformed", By: "planner", Times: 1}},
 	}
 	var out bytes.Buffer
-	if err := showLetter(&out, l); err != nil {
-		t.Fatal(err)
-	}
+	must(t, showLetter(&out, l))
 	for _, want := range []string{"dead letter 1-7: discarded by ann on 2027-01-15",
 		"from   changes, partition 3, offset 5", "       stack", "/w==", "text",
 		fmt.Sprintf("value of %d bytes, which is not a message: malformed message",

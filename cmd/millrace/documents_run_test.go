@@ -49,14 +49,10 @@ type page struct {
 func newPage(t *testing.T, c *cluster) *page {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p := &page{dir: t.TempDir(), env: map[string]string{
 		"FILE": "millrace.yaml", "ACCOUNT": "acme", "STORE": "2", "SPACE": "photos", "TEXT": "documented",
 		"TOKEN": "a secret of a test",
@@ -65,22 +61,14 @@ func newPage(t *testing.T, c *cluster) *page {
 	p.replace = strings.NewReplacer("/srv/archive", p.path("archive"), "/mnt/copies", p.path("copies"),
 		"localhost:9092", c.kafka, "localhost:9000", c.clickhouse, "localhost:7070", c.s3, ":8080", ":"+port)
 	millrace, err := exec.LookPath("millrace")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	examples, err := filepath.Abs("../../examples")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(os.CopyFS(p.dir, os.DirFS("testdata/documents")), os.Mkdir(p.path("bin"), 0o755),
+	must(t, err)
+	must(t, errors.Join(os.CopyFS(p.dir, os.DirFS("testdata/documents")), os.Mkdir(p.path("bin"), 0o755),
 		os.Symlink(millrace, p.path("bin/millrace")), os.Symlink(examples, p.path("examples")),
-		os.Mkdir(p.path("copies"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+		os.Mkdir(p.path("copies"), 0o755)))
 	text, err := os.ReadFile(p.path("millrace.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	p.write(t, "millrace.yaml", string(text))
 	return p
 }
@@ -89,9 +77,7 @@ func (p *page) path(name string) string { return filepath.Join(p.dir, name) }
 
 func (p *page) write(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(p.path(name), []byte(p.replace.Replace(text)), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(p.path(name), []byte(p.replace.Replace(text)), 0o644))
 }
 
 var (
@@ -202,9 +188,7 @@ func TestDocumentedCommandsWithCluster(t *testing.T) {
 func newCluster(t *testing.T) *cluster {
 	t.Helper()
 	state, err := statedir.Open(t.Context(), statedir.Config{Dir: t.TempDir(), Log: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if err := state.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
@@ -221,13 +205,9 @@ func newBucket(t *testing.T, name string) string {
 	s := s3test.New(s3test.Options{})
 	t.Cleanup(s.Close)
 	create, err := http.NewRequestWithContext(t.Context(), http.MethodPut, s.URL()+"/"+name, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response, err := http.DefaultClient.Do(create)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		t.Fatalf("create bucket %s: %s", name, response.Status)
@@ -251,13 +231,9 @@ func (c *cluster) prepare(t *testing.T) {
 	t.Helper()
 	p := newPage(t, c)
 	cfg, err := loadConfig(p.path("millrace.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a, err := app.Open(t.Context(), cfg, app.Options{Log: slog.New(slog.DiscardHandler), Drain: app.QuickDrain})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer a.Close()
 	if _, err := a.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -268,19 +244,13 @@ func (c *cluster) prepare(t *testing.T) {
 	c.values["KEY"], c.values["DIR"] = schemas.IncidentKey(damaged), p.path("state")
 	k := client.Config{Brokers: cfg.Kafka.Brokers, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
 	engine, err := exec.LookPath("millrace-clickhouse")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	producer, err := kafka.NewProducer(k, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer producer.Close()
-	if err := errors.Join(producer.Publish(t.Context(), schemas.Message{Topic: schemas.Incidents, Body: damaged}),
+	must(t, errors.Join(producer.Publish(t.Context(), schemas.Message{Topic: schemas.Incidents, Body: damaged}),
 		refuse(t.Context(), k, 1), makeStored(t.Context(), c.values["DIR"], engine, 1),
-		a.RunWhile(t.Context(), []schemas.Role{schemas.RoleSink}, a.CatchUp)); err != nil {
-		t.Fatal(err)
-	}
+		a.RunWhile(t.Context(), []schemas.Role{schemas.RoleSink}, a.CatchUp)))
 	var out bytes.Buffer
 	var letters []letterRow
 	list := []string{"dead", "list", "--each", "--config", p.path("millrace.yaml"), "-o", "json"}

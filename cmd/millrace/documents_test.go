@@ -49,9 +49,7 @@ func readDocuments(t *testing.T) map[string]string {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return documents
 }
 
@@ -119,14 +117,10 @@ func testExists(t *testing.T, name string) bool {
 	t.Helper()
 	dir, function, _ := strings.Cut(name, ".")
 	files, err := filepath.Glob(filepath.Join("../..", dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return slices.ContainsFunc(files, func(file string) bool {
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return strings.Contains(string(text), "\nfunc "+function+"(t *testing.T)")
 	})
 }
@@ -244,9 +238,7 @@ func checkCommand(t *testing.T, line string, complete bool) error {
 func checkTargets(t *testing.T, targets []string) error {
 	t.Helper()
 	makefile, err := os.ReadFile("../../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, target := range targets {
 		pattern := `(?m)^` + target + `:`
 		if name, _, ok := strings.Cut(target, "="); ok {

@@ -19,9 +19,7 @@ import (
 func TestReportRows(t *testing.T) {
 	const failed = "b,k,,failed,404,PermanentFailure,not found\n"
 	file := filepath.Join(t.TempDir(), "report.csv")
-	if err := os.WriteFile(file, []byte(failed+failed), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(failed+failed), 0o600))
 	for name, tt := range map[string]struct {
 		names []string
 		rows  int
@@ -63,9 +61,7 @@ func TestPrintComputed(t *testing.T) {
 			`{"file":"r","line":3,"key":"b/k","result":"failed","detail":"404"}]}`,
 	} {
 		var out bytes.Buffer
-		if err := printComputed(&out, &output{form: form}, done); err != nil {
-			t.Fatal(err)
-		}
+		must(t, printComputed(&out, &output{form: form}, done))
 		got := out.String()
 		if form == formJSON {
 			got = strings.Join(strings.Fields(got), "")

@@ -79,9 +79,7 @@ func TestHealth(t *testing.T) {
 // If nothing listens, the error names the address and the setting.
 func TestHealthOfNoProcess(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	address := l.Addr().String()
 	l.Close()
 	var out, stderr bytes.Buffer

@@ -121,9 +121,7 @@ func TestIncidentsHaveTheirDigests(t *testing.T) {
 		{Kind: "content-corrupt", Expected: map[string]string{"md5": "aa"}, Found: map[string]string{"md5": "bb"}},
 		{Kind: "deletes-held"},
 	})
-	if err := printList(&out, &output{form: formNDJSON}, rows, incidentTable()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, printList(&out, &output{form: formNDJSON}, rows, incidentTable()))
 	corrupt, held, _ := strings.Cut(out.String(), "\n")
 	if !strings.Contains(corrupt, `"expected":{"md5":"aa"},"found":{"md5":"bb"}`) ||
 		!strings.Contains(held, `"expected":null,"found":null`) {
@@ -259,9 +257,7 @@ func TestFindingsOfRounds(t *testing.T) {
 			}
 			var text, doc bytes.Buffer
 			for form, out := range map[string]*bytes.Buffer{formText: &text, formJSON: &doc} {
-				if err := r.print(out, &sweepFlags{wait: true, output: &output{form: form}}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.print(out, &sweepFlags{wait: true, output: &output{form: form}}))
 			}
 			inText := strings.Contains(text.String(), fmt.Sprintf("%d checks: no final result\n", tt.unanswered))
 			inDoc := strings.Contains(doc.String(), fmt.Sprintf(`"unanswered": %d`, tt.unanswered))

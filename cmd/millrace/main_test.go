@@ -87,3 +87,11 @@ func scripts(t *testing.T, dir string) {
 		},
 	})
 }
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

@@ -27,9 +27,7 @@ func TestDryRunOfAnItem(t *testing.T) {
 		t.Errorf("of a copy that is there: %s", got)
 	}
 	name := filepath.Join(k.path("2"), "maps", "item-1")
-	if err := os.Remove(name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(name))
 	if got := dryRun(); got != `{"row":"C5","would_be":"copied"}`+"\n" {
 		t.Errorf("of a copy that is lost: %s", got)
 	}

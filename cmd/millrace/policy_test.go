@@ -13,9 +13,7 @@ import (
 func TestExamplePolicies(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "kept")
-	if err := makeDeadState(t.Context(), state, 1); err != nil {
-		t.Fatal(err)
-	}
+	must(t, makeDeadState(t.Context(), state, 1))
 	const config = `accounts:
   - id: acme
     stores: [{id: "1", root: /srv/1, primary: true}, {id: "2", root: /srv/2}, {id: "3", root: /srv/3}]
@@ -23,10 +21,8 @@ log: {level: warn}
 `
 	const both = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"3"}]}`
 	demo := filepath.Join(t.TempDir(), "demo.json")
-	if err := errors.Join(os.WriteFile(filepath.Join(state, "config.yaml"), []byte(config), 0o600),
-		os.WriteFile(demo, []byte(both), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(filepath.Join(state, "config.yaml"), []byte(config), 0o600),
+		os.WriteFile(demo, []byte(both), 0o600)))
 	const examples = "../../examples/policies/"
 	for _, step := range []struct {
 		args string

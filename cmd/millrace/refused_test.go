@@ -32,14 +32,10 @@ func newRefusal(t *testing.T) *refusal {
 	t.Helper()
 	dir := t.TempDir()
 	for _, d := range []string{filepath.Dir(dir), dir} { // other users may enter them
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Chmod(d, 0o755))
 	}
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := &refusal{t, filepath.Join(dir, "millrace"), dir}
 	f.check(copyProgram(self, f.program))
 	f.write("config.yaml", "kafka: {brokers: [\"127.0.0.1:1\"]}\nclickhouse: {addresses: [\"127.0.0.1:1\"]}\n"+
@@ -66,9 +62,7 @@ func copyProgram(from, to string) error {
 
 func (f *refusal) check(err error) {
 	f.t.Helper()
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	must(f.t, err)
 }
 
 func (f *refusal) write(name, text string) {
@@ -181,9 +175,7 @@ func TestRefusesDirectoriesOfOthers(t *testing.T) {
 func TestRefusesTakenPort(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	f := newRefusal(t)
 	f.write("config.yaml", fmt.Sprintf("kafka: {brokers: [\"127.0.0.1:1\"]}\nhttp: {listen: %s}\n",

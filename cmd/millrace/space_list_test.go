@@ -43,10 +43,8 @@ func TestSpaceTables(t *testing.T) {
 		rows, views = append(rows, spaceRowOf(v.SpaceInfo)), append(views, spaceViewOf(v))
 	}
 	var out bytes.Buffer
-	if err := errors.Join(printList(&out, &output{form: formTable}, rows, spaceTable()),
-		printList(&out, &output{form: formTable}, views, spaceViewTable())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(printList(&out, &output{form: formTable}, rows, spaceTable()),
+		printList(&out, &output{form: formTable}, views, spaceViewTable())))
 	key := schemas.IncidentKey(spaceViews()[1].Incidents[0])
 	got := strings.Split(strings.TrimSpace(out.String()), "\n")
 	want := []string{

@@ -60,9 +60,7 @@ many dead letters: millrace dead list
 `},
 	} {
 		var out bytes.Buffer
-		if err := printStatus(&out, statusOf(tt.o), now); err != nil {
-			t.Fatal(err)
-		}
+		must(t, printStatus(&out, statusOf(tt.o), now))
 		got := "\n"
 		for line := range strings.Lines(out.String()) {
 			got += strings.Join(strings.Fields(line), " ") + "\n"
@@ -90,9 +88,7 @@ func TestDryRunOfChecks(t *testing.T) {
 	printed := func() string {
 		t.Helper()
 		var out bytes.Buffer
-		if err := r.print(&out, f); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.print(&out, f))
 		return out.String()
 	}
 	if got := printed(); got != checks+times {
@@ -104,9 +100,7 @@ func TestDryRunOfChecks(t *testing.T) {
 	}
 	f.output.form, r.Seconds = formJSON, &seconds
 	var got map[string]any
-	if err := json.Unmarshal([]byte(printed()), &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(printed()), &got))
 	if got["requested"] != 4.0 || got["requested_bytes"] != 28.0 || got["seconds"] != seconds || got["dry_run"] != true {
 		t.Errorf("got %v", got)
 	}

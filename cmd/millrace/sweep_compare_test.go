@@ -22,9 +22,7 @@ func TestDryRunOfComparison(t *testing.T) {
 	text := func(r *comparison) string {
 		t.Helper()
 		var b bytes.Buffer
-		if err := r.print(&b, &sweepFlags{dryRun: true, output: &output{form: formText}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.print(&b, &sweepFlags{dryRun: true, output: &output{form: formText}}))
 		return b.String()
 	}
 	const found = "2 spaces\n5 items of 50 bytes: equal\n3 items of 24 bytes: missing at the destination\n" +
@@ -37,9 +35,7 @@ func TestDryRunOfComparison(t *testing.T) {
 		if err == nil {
 			err = json.Unmarshal(b, &all)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return all
 	}
 	all := document(&r)

@@ -50,9 +50,7 @@ reconcile acme/1: c running rc 2000 20000 2 20/s 50.0% 2026-09-01T12:03:20Z 2026
 	} {
 		var out bytes.Buffer
 		sweeps := sweepStatesOf(tc.all, tc.names, at.Add(100*time.Second))
-		if err := printList(&out, &output{form: formTable}, progressLines(sweeps), progressTable()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, printList(&out, &output{form: formTable}, progressLines(sweeps), progressTable()))
 		got := "\n"
 		for line := range strings.Lines(out.String()) {
 			if line = strings.Join(strings.Fields(line), " "); !strings.HasPrefix(line, "SWEEP ") {
@@ -101,9 +99,7 @@ stats acme - - - never`; got != want {
 	}
 	k.run(t.Context(), exitOK, stderr, "sweep", "start", "reconcile", "--store", "1", "--wait")
 	k.run(t.Context(), exitOK, stderr, "sweep", "pause", "fixity", "--reason", "test")
-	if err := os.Rename(k.path("2"), k.path("2")+".away"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(k.path("2"), k.path("2")+".away"))
 	if got, want := splits(), `
 fixity acme 1 maps - paused
 fixity acme 2 - - unknown

@@ -44,9 +44,7 @@ func newKept(t *testing.T) *kept {
 	t.Helper()
 	engineOnPath(t)
 	k := &kept{t, t.TempDir()}
-	if err := k.make(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.make(t.Context()))
 	return k
 }
 
@@ -220,9 +218,7 @@ func TestCommandsWait(t *testing.T) {
 	k.sweep(exitOK) // the copies of store 2 are made meanwhile
 
 	sums := filepath.Join(t.TempDir(), "sums.txt")
-	if err := os.WriteFile(sums, []byte("5d41402abc4b2a76b9719d911017c592  imported\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(sums, []byte("5d41402abc4b2a76b9719d911017c592  imported\n"), 0o644))
 	k.run(t.Context(), exitOK, quiet, "import", sums, "--account", "acme", "--store", "1", "--space", "maps", "--wait")
 	out := k.run(t.Context(), exitOK, quiet, "object", "show", "acme/maps/imported", "-o", "ndjson")
 	if !strings.Contains(out, "import") {
@@ -230,9 +226,7 @@ func TestCommandsWait(t *testing.T) {
 	}
 
 	// A copy is replaced: the sweep finds it, and the repair is approved.
-	if err := os.WriteFile(filepath.Join(k.path("2"), "maps", "item-1"), []byte("something else"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(k.path("2"), "maps", "item-1"), []byte("something else"), 0o644))
 	if r := k.sweep(exitFindings); r.failed() == 0 {
 		t.Errorf("got %+v, want a failed check", r)
 	}
@@ -334,14 +328,10 @@ func TestCommandsWait(t *testing.T) {
 func (k *kept) withBroker(do func(client.Config) error) {
 	k.t.Helper()
 	b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: filepath.Join(k.dir, "kafka"), SyncWrites: true})
-	if err != nil {
-		k.t.Fatal(err)
-	}
+	must(k.t, err)
 	defer b.Close()
 	cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
-	if err := do(cfg); err != nil {
-		k.t.Fatal(err)
-	}
+	must(k.t, do(cfg))
 }
 
 // A cutter cancels a context when a text has been written.

@@ -159,9 +159,7 @@ func TestBagItMany(t *testing.T) {
 	dir := files(t, map[string]string{"bagit.txt": "BagIt-Version: 1.0\n", "manifest-md5.txt": md5s.String(),
 		"manifest-sha1.txt": sha1s.String()})
 	l, err := Open(dir, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	seen := map[string]bool{}
 	for e, err := range l.Entries() {
 		if err != nil || len(e.Digests) != 2 {

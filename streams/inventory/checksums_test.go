@@ -15,9 +15,7 @@ import (
 // not doubled, and ends its row.
 func TestComputedRows(t *testing.T) {
 	file, err := os.Open(filepath.Join("testdata", "compute-checksum.csv"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer file.Close()
 	at := func(line int64) Position { return Position{"r", line} }
 	const bucket, hello = "archive-bucket", "5d41402abc4b2a76b9719d911017c592"
@@ -36,9 +34,7 @@ func TestComputedRows(t *testing.T) {
 	}
 	var got []ComputedRow
 	for row, err := range ComputedRows("r", file) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got = append(got, row)
 	}
 	if !reflect.DeepEqual(got, want) {

@@ -82,14 +82,10 @@ func FuzzOCFL(f *testing.F) {
 	f.Add([]byte(`{"digestAlgorithm": "md5", "head": "v1", "manifest": {}, "versions": {"v1": {}}}`), "")
 	path := filepath.Join(f.TempDir(), "inventory.json")
 	f.Fuzz(func(t *testing.T, data []byte, version string) {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, data, 0o600))
 		for _, opts := range []Options{{Format: OCFL, Version: version}, {Format: OCFL, ContentPaths: true}} {
 			l, err := Open(path, opts)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			sane(t, l.Entries(), len(data)+1)
 		}
 	})
@@ -143,9 +139,7 @@ func TestCoreutils(t *testing.T) {
 				t.Fatalf("%v: %v", args, err)
 			}
 			in, err := newInput("x", bytes.NewReader(out), "")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			var got []string
 			for e, err := range sums(in, "") {
 				if err != nil {

@@ -23,13 +23,9 @@ func importOf(t *testing.T, listings ...string) *Import {
 	for _, l := range listings {
 		name, text, _ := strings.Cut(l, "\n")
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		listed, err := Open(path, Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		i.Listings = append(i.Listings, listed)
 	}
 	return i
@@ -38,9 +34,7 @@ func importOf(t *testing.T, listings ...string) *Import {
 func checked(t *testing.T, i *Import) *Check {
 	t.Helper()
 	c, err := i.Check(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -239,9 +233,7 @@ func TestImportGoesOn(t *testing.T) {
 func TestImportDamaged(t *testing.T) {
 	i := importOf(t, "x\n"+emptyMD5+"  a\n")
 	c := checked(t, i)
-	if err := os.WriteFile(i.Listings[0].Path(), []byte(otherMD5+"  aa\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(i.Listings[0].Path(), []byte(otherMD5+"  aa\n"), 0o600))
 	p := new(publisher)
 	if _, err := i.Publish(t.Context(), p, c, nothing); !errors.Is(err, ErrInvalid) || len(p.ids) > 0 {
 		t.Errorf("published %v: %v", p.items, err)

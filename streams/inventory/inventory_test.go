@@ -30,12 +30,8 @@ func files(t testing.TB, all map[string]string) string {
 	dir := t.TempDir()
 	for name, content := range all {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	return dir
 }
@@ -112,9 +108,7 @@ type listing struct {
 func (c listing) run(t *testing.T) {
 	dir := files(t, c.files)
 	l, err := Open(filepath.Join(dir, c.open), c.opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if l.Format() != c.format {
 		t.Errorf("it is taken for %s, want %s", l.Format(), c.format)
 	}
@@ -367,16 +361,20 @@ func TestOpenRefuses(t *testing.T) {
 func TestChanged(t *testing.T) {
 	path := filepath.Join(files(t, map[string]string{"x": emptyMD5 + "  a\n"}), "x")
 	l, err := Open(path, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	read(t, l)
-	if err := os.WriteFile(path, []byte(emptyMD5+"  a\n"+otherMD5+"  b\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(emptyMD5+"  a\n"+otherMD5+"  b\n"), 0o644))
 	for _, err := range l.Entries() {
 		if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "was changed") {
 			t.Errorf("got %v", err)
 		}
+	}
+}
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -16,9 +16,7 @@ import (
 func bigOCFL(t *testing.T, path string, paths, versions int) int64 {
 	t.Helper()
 	f, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := bufio.NewWriter(f)
 	fmt.Fprintf(w, `{"digestAlgorithm": "sha512", "head": "v%d", "versions": {`, versions)
 	for v := 1; v <= versions; v++ {
@@ -35,9 +33,7 @@ func bigOCFL(t *testing.T, path string, paths, versions int) int64 {
 	w.WriteString("}}")
 	err = w.Flush()
 	info, statErr := f.Stat()
-	if err := errors.Join(err, statErr, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, statErr, f.Close()))
 	return info.Size()
 }
 
@@ -46,9 +42,7 @@ func TestOCFLMemory(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "inventory.json")
 	write := func(text string) func(*testing.T) int64 {
 		return func(t *testing.T) int64 {
-			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, []byte(text), 0o600))
 			return int64(len(text))
 		}
 	}
@@ -75,9 +69,7 @@ func TestOCFLMemory(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			size := tt.write(t)
 			l, err := Open(path, Options{Format: OCFL})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			limit := tt.most*float64(size) + slack
 			rows, got := 0, int64(0)
 			for range 3 { // on a loaded machine garbage is counted too, but not each time

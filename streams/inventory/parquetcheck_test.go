@@ -28,9 +28,7 @@ func parquetOf[R any](t testing.TB, rows int, row func(i int) R, options ...parq
 	if _, err := w.Write(all); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return bytes.Clone(b.Bytes())
 }
 

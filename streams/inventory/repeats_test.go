@@ -14,9 +14,7 @@ import (
 func found(t testing.TB, r *repeats) []repeat {
 	t.Helper()
 	var all []repeat
-	if err := r.Find(t.Context(), func(x repeat) error { all = append(all, x); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Find(t.Context(), func(x repeat) error { all = append(all, x); return nil }))
 	slices.SortFunc(all, func(a, b repeat) int { return cmp.Compare(a.Item, b.Item) })
 	return all
 }
@@ -43,13 +41,9 @@ func TestRepeats(t *testing.T) {
 			r := newRepeats(t.TempDir())
 			defer r.Close()
 			for _, e := range c.rows {
-				if err := r.Add("x", e); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.Add("x", e))
 			}
-			if err := r.Add("y", c.rows[0]); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Add("y", c.rows[0]))
 			if got := found(t, r); !slices.Equal(got, c.want) {
 				t.Errorf("got %+v, want %+v", got, c.want)
 			}
@@ -70,9 +64,7 @@ func TestRepeatsOnDisk(t *testing.T) {
 		if i%10_000 == 9_999 {
 			item = "again"
 		}
-		if err := r.Add(item, e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Add(item, e))
 	}
 	want := []repeat{{"again", 4, Position{"list", 10_000}, Position{"list", 20_000}, "size"}}
 	if got := found(t, r); !slices.Equal(got, want) {

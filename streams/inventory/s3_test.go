@@ -113,9 +113,7 @@ func TestS3CSV(t *testing.T) {
 		})
 	}
 	l, err := Open(files(t, whole)+"/"+in, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	read(t, l)
 	if got := l.Skipped(); !maps.Equal(got, map[string]int64{skippedOld: 1, skippedDeleted: 1}) {
 		t.Errorf("passed over: %v", got)
@@ -159,9 +157,7 @@ func parquetFile[T any](t testing.TB, rows ...T) string {
 	if _, err := w.Write(rows); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return b.String()
 }
 

@@ -21,9 +21,7 @@ func TestChange(t *testing.T) {
 		Version: "v", ETag: "e", Media: "text/plain"}
 	target := Target{Account: "acme", Store: "1", User: "ann", Default: now.Add(-time.Hour)}
 	got, err := target.Change(e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := &pb.Change{
 		Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: "a/b", Version: "v", Etag: "e", Size: 7,
 		Digests:    map[string]string{"md5": emptyMD5},

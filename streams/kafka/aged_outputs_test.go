@@ -63,9 +63,7 @@ func TestResultsThatAreNotAcknowledged(t *testing.T) {
 				var calls []time.Time
 				pool, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleChecker,
 					Topics: []schemas.Topic{schemas.FixityHigh}}, checked(&calls))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				mend := func() {}
 				if tt.outage > 0 {
 					mend = b.FailProduce(schemas.FixityResults, tt.fault, -1)
@@ -90,12 +88,8 @@ func TestResultsThatAreNotAcknowledged(t *testing.T) {
 						results = append(results, d.Body.(*pb.FixityResult))
 						return nil, nil
 					})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := parttest.Run(t, 30*time.Second, steward); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, parttest.Run(t, 30*time.Second, steward))
 				if len(calls) != tt.runs || len(results) != tt.written || len(b.Read(schemas.Dead)) > 0 {
 					t.Fatalf("%d runs, want %d; %d results, want %d; %d dead letters", len(calls), tt.runs, len(results),
 						tt.written, len(b.Read(schemas.Dead)))

@@ -49,9 +49,7 @@ func copier(t testing.TB, cfg client.Config, pc kafka.PoolConfig, h kafka.Handle
 	t.Helper()
 	pc.Role, pc.Topics, pc.Describe = schemas.RoleCopier, []schemas.Topic{schemas.DuplicationHigh}, describeCopy
 	p, err := kafka.NewPool(cfg, pc, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -160,9 +158,7 @@ func TestPoolBacklogOfClassLow(t *testing.T) {
 		handled := make(chan time.Time, 1)
 		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Window: 1024,
 			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy}, secondOrReport(handled))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		began := time.Now()
 		parttest.Background(t, p)
 		if took := (<-handled).Sub(began); took < 5*time.Second || took >= 15*time.Second {
@@ -186,9 +182,7 @@ func TestPoolBacklogIsMovedOn(t *testing.T) {
 			func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 				return nil, retry.Sleep(ctx, time.Minute)
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := parttest.Run(t, 40*time.Second, p); err != nil {
 			t.Error(err)
 		}
@@ -213,9 +207,7 @@ func TestPoolBacklogHoldsPollsForSeconds(t *testing.T) {
 		handled := make(chan time.Time, 1)
 		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier, Window: 2048, Bytes: 1 << 30,
 			Topics: []schemas.Topic{schemas.DuplicationLow}, Describe: describeCopy}, secondOrReport(handled))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, p)
 		time.Sleep(5 * time.Second)
 		sent := time.Now()
@@ -846,9 +838,7 @@ func TestPoolBacklogOfDeletes(t *testing.T) {
 			time.Sleep(time.Second)
 			return nil, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, p)
 		time.Sleep(5 * time.Minute)
 		part := map[string]int32{}

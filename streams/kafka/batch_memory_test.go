@@ -61,9 +61,7 @@ func TestMemoryCountsHeaders(t *testing.T) {
 	var recs []kafkatest.Record
 	for i := range n {
 		rec, err := schemas.Encode(parttest.Change(fmt.Sprint(i)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		rec.Topic = schemas.Dead
 		rec.Headers = append(rec.Headers, schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Changes)},
 			schemas.Header{Key: schemas.HeaderError, Value: stack})

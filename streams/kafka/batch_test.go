@@ -142,9 +142,7 @@ func sink(t testing.TB, b *kafkatest.Broker, bc kafka.BatchConfig, tb kafka.Batc
 		bc.Topics = []schemas.Topic{schemas.Changes}
 	}
 	g, err := kafka.NewBatchGroup(b.Config(), bc, tb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return g
 }
 
@@ -175,9 +173,7 @@ func TestBatchGroup(t *testing.T) {
 				b.Send(parttest.Numbered(n, n)...)
 				tb := tt.tb
 				start := time.Now()
-				if err := parttest.Run(t, time.Minute+2*tt.atLeast, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, time.Minute+2*tt.atLeast, sink(t, b, kafka.BatchConfig{}, tb)))
 				tb.check(t, n-tt.dead, tt.twice)
 				if len(tb.sizes) != tt.batches || tb.forgot != 1 {
 					t.Errorf("stored %v, forgot %d, want %d batches and 1", tb.sizes, tb.forgot, tt.batches)
@@ -212,11 +208,9 @@ func TestBatchGroupDeadLetters(t *testing.T) {
 		b.Send(parttest.Change("b"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Dead, Key: []byte("k"), Value: []byte("cursed")}})
 		tb := &memoryTable{poison: "cursed"}
-		if err := parttest.Run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes,
+		must(t, parttest.Run(t, time.Minute, sink(t, b, kafka.BatchConfig{Topics: []schemas.Topic{schemas.Changes,
 			schemas.Dead}},
-			tb)); err != nil {
-			t.Fatal(err)
-		}
+			tb)))
 		want := map[string]int{"a": 1, "b": 1, "poison": 1}
 		if fmt.Sprint(tb.items) != fmt.Sprint(want) {
 			t.Errorf("got %v, want %v", tb.items, want)
@@ -245,9 +239,7 @@ func TestBatchGroupPanics(t *testing.T) {
 			}
 			return tb.Store(ctx, batch)
 		}}
-		if err := parttest.Run(t, time.Minute, sink(t, b, kafka.BatchConfig{}, s)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, sink(t, b, kafka.BatchConfig{}, s)))
 		tb.check(t, 15, false)
 		dead := b.Read(schemas.Dead)
 		if len(dead) != 1 || !strings.HasPrefix(dead[0].Header(schemas.HeaderError), "sink panicked: boom") {
@@ -284,9 +276,7 @@ func TestBatchGroupLimits(t *testing.T) {
 				const n = 1000
 				b.Send(parttest.Numbered(n, n)...)
 				tb := &memoryTable{}
-				if err := parttest.Run(t, time.Minute, sink(t, b, tt.bc, tb)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, time.Minute, sink(t, b, tt.bc, tb)))
 				tb.check(t, n, false)
 				if tb.maxRows > tt.most || len(tb.sizes) < n/tt.most || len(tb.sizes) > 4*n/tt.most {
 					t.Errorf("%d batches of at most %d, want at most %d", len(tb.sizes), tb.maxRows, tt.most)
@@ -305,15 +295,11 @@ func TestBatchGroupCommits(t *testing.T) {
 		parttest.Background(t, sink(t, b, kafka.BatchConfig{MaxAge: 100 * time.Millisecond}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := admin.New(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer adm.Close()
 		b.Send(parttest.Change("a"))
 		start := time.Now()
-		if err := parttest.Committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Committed(t.Context(), adm, schemas.Changes, schemas.RoleSink))
 		if took := time.Since(start); took > 300*time.Millisecond {
 			t.Errorf("committed after %v", took)
 		}
@@ -323,9 +309,7 @@ func TestBatchGroupCommits(t *testing.T) {
 		defer stop()
 		for i := range need.Amount(300, 1000, 1000) {
 			r, err := schemas.Encode(parttest.Change(fmt.Sprint(i)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			write(kafkatest.Record{Record: r, Partition: -1})
 		}
 		time.Sleep(time.Second)
@@ -379,10 +363,7 @@ func TestBatchGroupStops(t *testing.T) {
 		b.Send(parttest.Change("a"))
 		tb := &memoryTable{hang: true}
 		start := time.Now()
-		if err := parttest.Run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{DrainTimeout: 2 * time.Second},
-			tb)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{DrainTimeout: 2 * time.Second}, tb)))
 		if took := time.Since(start); took > 8*time.Second {
 			t.Errorf("stopped after %v", took)
 		}
@@ -390,9 +371,7 @@ func TestBatchGroupStops(t *testing.T) {
 			t.Errorf("committed %v", got)
 		}
 		tb.hang = false
-		if err := parttest.Run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 5*time.Second, sink(t, b, kafka.BatchConfig{}, tb)))
 		tb.check(t, 1, false)
 	})
 }

@@ -45,9 +45,7 @@ func BenchmarkPoolBehindABacklog(b *testing.B) {
 				<-handled
 				b.StopTimer()
 				cancel()
-				if err := <-end; err != nil {
-					b.Fatal(err)
-				}
+				must(b, <-end)
 				b.StartTimer()
 			}
 		})

@@ -35,9 +35,7 @@ func TestPoolKeyOfTwoClasses(t *testing.T) {
 					}
 					return nil, nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				parttest.Background(t, p)
 				time.Sleep(5 * time.Second)
 				for _, topic := range topics {

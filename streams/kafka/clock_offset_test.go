@@ -34,23 +34,17 @@ func TestClockOfTheProcess(t *testing.T) {
 		for part, run := range map[string]func(*testing.T, *kafkatest.Broker, client.Config){
 			"Producer": func(t *testing.T, _ *kafkatest.Broker, cfg client.Config) {
 				p, err := kafka.NewProducer(cfg, "test")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer p.Close()
 				for n := range 3 {
-					if err := p.Publish(t.Context(), parttest.Numbered(3, 3)[n]); err != nil {
-						t.Fatal(err)
-					}
+					must(t, p.Publish(t.Context(), parttest.Numbered(3, 3)[n]))
 					time.Sleep(time.Minute)
 				}
 			},
 			"Pool": func(t *testing.T, b *kafkatest.Broker, cfg client.Config) {
 				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner,
 					Topics: []schemas.Topic{schemas.Changes}}, parttest.Plan)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- g.Run(ctx) }()
@@ -64,22 +58,14 @@ func TestClockOfTheProcess(t *testing.T) {
 			},
 			"Delayer": func(t *testing.T, b *kafkatest.Broker, cfg client.Config) {
 				p, err := kafka.NewProducer(b.Config(), "test")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer p.Close()
 				waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 				waits.Due = time.Now().Add(time.Second)
-				if err := p.Publish(t.Context(), waits, waits); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Publish(t.Context(), waits, waits))
 				d, err := kafka.NewDelayer(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := parttest.Run(t, 3*time.Minute, d); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, parttest.Run(t, 3*time.Minute, d))
 			},
 		} {
 			t.Run(name+", "+part, func(t *testing.T) {

@@ -27,15 +27,11 @@ func TestLanesOfABrokerBehind(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Behind: behind, Partitions: 1,
 					Lanes: []client.Lane{{Name: "30s", Delay: 30 * time.Second}}})
 				p, err := kafka.NewProducer(b.Config(), "test")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer p.Close()
 				waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 				waits.Due = time.Now().Add(due)
-				if err := p.Publish(t.Context(), waits); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Publish(t.Context(), waits))
 				parttest.Background(t, parttest.Delayer(t, b))
 				if time.Sleep(due - 5*time.Second); len(b.Read(back)) != 0 {
 					t.Error("it came back before its time")

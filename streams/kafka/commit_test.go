@@ -88,14 +88,10 @@ func TestPoolStopCutsOffNoCommit(t *testing.T) {
 						done.Add(1)
 						return nil, nil
 					})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ctx, cancel := ending(t.Context())
 				defer cancel()
-				if err := p.Run(ctx); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Run(ctx))
 				if cut.Load() != 0 || strings.Contains(log.String(), "commit") {
 					t.Errorf("%d commits were cut off; log: %s", cut.Load(), log.String())
 				}

@@ -29,9 +29,7 @@ func apply(t *testing.T, c *client.Controls, entries ...*pb.Control) {
 		if e.GetId() == "" {
 			e.Id = schemas.NewID()
 		}
-		if err := c.Apply(controlKey(e), e); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Apply(controlKey(e), e))
 	}
 }
 
@@ -210,9 +208,7 @@ func TestControlsWatch(t *testing.T) {
 		if c.Paused("planner", "acme", "1") || !c.Role("copier") {
 			t.Error("an until ended nothing, or another's pause")
 		}
-		if err := c.Apply(controlKey(&pb.Control{Role: "copier"}), nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.Apply(controlKey(&pb.Control{Role: "copier"}), nil))
 		checkChanged(true)
 		if c.AnyPaused() {
 			t.Error("paused after a tombstone")
@@ -271,9 +267,7 @@ func TestControlsFollow(t *testing.T) {
 func follow(t *testing.T, b *kafkatest.Broker) *client.Controls {
 	t.Helper()
 	c, err := kafka.NewControls(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	parttest.Background(t, c)
 	<-c.Ready()
 	return c

@@ -28,9 +28,7 @@ func writeBatches(t *testing.T, b *kafkatest.Broker, partition int32, items ...s
 	defer stop()
 	for _, item := range items {
 		rec, err := schemas.Encode(parttest.Change(item))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		write(kafkatest.Record{Record: rec, Partition: partition})
 	}
 }
@@ -56,9 +54,7 @@ func TestDamagedBatch(t *testing.T) {
 				writeBatches(t, b, 0, "c")
 				writeBatches(t, b, 1, "d")
 				part, err := reader(cfg, &h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				time.AfterFunc(time.Minute, func() { writeBatches(t, b, 1, "e") })
 				time.AfterFunc(90*time.Second, func() {
 					stopped := cfg.Unreadables.Batches()
@@ -151,12 +147,8 @@ func TestBatchBehindUnfinishedRecords(t *testing.T) {
 							h.add(d)
 							return nil, nil
 						})
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := parttest.Run(t, d, p); err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
+					must(t, parttest.Run(t, d, p))
 				}
 				committed := func() int64 { return b.Committed(schemas.RolePlanner, schemas.Changes)[0] }
 				for range 2 {
@@ -219,9 +211,7 @@ func TestBatchRejectedByBroker(t *testing.T) {
 					}
 				})
 				part, err := reader(cfg, &h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if err := parttest.Run(t, 2*time.Minute, part); err != nil {
 					t.Error(err)
 				}
@@ -267,9 +257,7 @@ func TestTemporarilyUnavailablePartition(t *testing.T) {
 					mend()
 				})
 				part, err := reader(cfg, &h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if err := parttest.Run(t, outage+time.Minute, part); err != nil {
 					t.Error(err)
 				}

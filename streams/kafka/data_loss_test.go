@@ -29,18 +29,14 @@ func TestBatchGroupRereadsATruncatedLog(t *testing.T) {
 				for i := range 20 {
 					m := parttest.Change("a") // one partition
 					rec, err := schemas.Encode(m)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					b.Write(kafkatest.Record{Record: rec, Partition: int32(i % 2)})
 				}
 				b.Trim(schemas.Changes, 0, 3)
 				parttest.CommitOf(t, b.Config(), "millrace.sink",
 					kadm.Offset{Topic: string(schemas.Changes), At: 50, LeaderEpoch: epoch})
 				tb := &memoryTable{}
-				if err := parttest.Run(t, 10*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 10*time.Second, sink(t, b, kafka.BatchConfig{}, tb)))
 				tb.check(t, 17, false) // of 10 in each, 3 are trimmed
 				if tb.forgot != 3 {
 					t.Errorf("forgot %d, want the partition that was read again, and both at the end", tb.forgot)
@@ -60,13 +56,9 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cluster, cfg := parttest.Bare(t, 2, 1)
 		p, err := kafka.NewProducer(cfg, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
-		if err := p.Publish(t.Context(), parttest.Numbered(20, 20)...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(t.Context(), parttest.Numbered(20, 20)...))
 		tb, lossy := &memoryTable{hang: true}, new(atomic.Bool)
 		cluster.ControlKey(int16(kmsg.OffsetForLeaderEpoch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 			if !lossy.CompareAndSwap(true, false) {
@@ -87,18 +79,14 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 		})
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
 			Topics: []schemas.Topic{schemas.Changes}, MaxRows: 15}, tb)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
 		time.Sleep(5 * time.Second) // the first batch hangs, the others wait
 		lossy.Store(true)
 		for node := range int32(2) { // on any broker, it has a new epoch
-			if err := cluster.MoveTopicPartition("millrace.changes", 0, node); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cluster.MoveTopicPartition("millrace.changes", 0, node))
 		}
 		tb.mu.Lock()
 		tb.hang = false
@@ -123,16 +111,10 @@ func TestBatchGroupRereadsWhileItRuns(t *testing.T) {
 func appendRecord(t *testing.T, cfg client.Config) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	rec, err := schemas.Encode(parttest.Change("late"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "millrace.changes", Key: rec.Key,
-		Value: rec.Value}).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: "millrace.changes", Key: rec.Key,
+		Value: rec.Value}).FirstErr())
 }

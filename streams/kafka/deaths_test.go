@@ -130,9 +130,7 @@ func lifetime(t *testing.T, b *kafkatest.Broker, item string, slow time.Duration
 		}
 		return parttest.Plan(ctx, d)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return killedIn(t, proc, p)
 }
 
@@ -154,9 +152,7 @@ func killedIn(t *testing.T, proc *process, p *kafka.Pool) bool {
 		return true
 	default:
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return false
 }
 
@@ -172,13 +168,9 @@ func TestPoolStopsAreNoDeaths(t *testing.T) {
 					<-ctx.Done()
 					return nil, ctx.Err()
 				})
-			if err := parttest.Run(t, 10*time.Second, p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, parttest.Run(t, 10*time.Second, p))
 		}
-		if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)))
 		if got := fmt.Sprint(parttest.Items(b, schemas.DuplicationHigh), len(b.Read(schemas.Dead))); got != "[a] 0" {
 			t.Errorf("outputs and dead letters: %s", got)
 		}
@@ -221,9 +213,7 @@ func TestPoolDeathsThatCount(t *testing.T) {
 								}
 							}
 						})
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					ctx, cancel := context.WithCancel(t.Context())
 					if tt.stop > 0 {
 						time.AfterFunc(tt.stop, cancel)
@@ -232,9 +222,7 @@ func TestPoolDeathsThatCount(t *testing.T) {
 					_ = p.Run(ctx) // its error is the end of a process
 					time.Sleep(time.Minute)
 				}
-				if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)))
 				if dead := len(b.Read(schemas.Dead)) > 0; dead != tt.dead || len(parttest.Items(b,
 					schemas.DuplicationHigh)) > 0 == tt.dead {
 					t.Errorf("dead: %t, outputs %v", dead, parttest.Items(b, schemas.DuplicationHigh))

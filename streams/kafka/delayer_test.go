@@ -25,36 +25,26 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes()})
 		p, err := kafka.NewProducer(b.Config(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
 		waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		waits.Due = time.Now().Add(3 * time.Minute)
-		if err := p.Publish(t.Context(), waits); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(t.Context(), waits))
 		if n := len(b.Read(schemas.Delay("2m"))); n != 1 {
 			t.Fatalf("%d records in the lane, want 1", n)
 		}
 		cfg := b.Config()
 		cfg.Lanes = []client.Lane{{Name: "20s", Delay: 20 * time.Second}}
 		o := admin.TopicOptions{Partitions: 2, Replication: 1, MinInSync: 1}
-		if err := admin.EnsureTopics(t.Context(), cfg, o); err != nil {
-			t.Fatal(err)
-		}
+		must(t, admin.EnsureTopics(t.Context(), cfg, o))
 		again := schemas.Again(schemas.RoleCopier)
 		for _, tt := range []struct {
 			runs time.Duration
 			want int
 		}{{2 * time.Minute, 0}, {2 * time.Minute, 1}, {time.Minute, 1}} {
 			d, err := kafka.NewDelayer(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := parttest.Run(t, tt.runs, d); err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
+			must(t, parttest.Run(t, tt.runs, d))
 			if n := len(b.Read(again)); n != tt.want {
 				t.Errorf("%d records came back, want %d", n, tt.want)
 			}
@@ -71,19 +61,13 @@ func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	refused := b.CountWrites(schemas.Again(schemas.RoleCopier))
 	mend := b.FailProduce(schemas.Again(schemas.RoleCopier), kafkatest.NotDone, -1)
 	d, err := kafka.NewDelayer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 	p, err := kafka.NewProducer(cfg, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	waits.Due = time.Now().Add(2 * time.Second) // or a slow machine would publish it after it is due
-	if err := p.Publish(t.Context(), waits); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Publish(t.Context(), waits))
 	parttest.Background(t, d)
 	parttest.Await(t, "a record is moved", func() bool { return refused() > 0 })
 	seen := make(chan error, 1)
@@ -110,9 +94,7 @@ func TestDelayerPassesRefusedRecords(t *testing.T) {
 		copier, planner := schemas.Again(schemas.RoleCopier), schemas.Again(schemas.RolePlanner)
 		mend := b.FailProduceTo(copier, 0, kafkatest.NotDone)
 		d, err := kafka.NewDelayer(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, d)
 		const n = 20
 		sendLate(t, b, n, command)
@@ -196,17 +178,13 @@ func command(id string) schemas.Message {
 func sendLate(t *testing.T, b *kafkatest.Broker, n int, kinds ...func(id string) schemas.Message) {
 	t.Helper()
 	p, err := kafka.NewProducer(b.Config(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	for i := range n {
 		for _, message := range kinds {
 			m := message(fmt.Sprint(i))
 			m.Due = time.Now().Add(time.Second)
-			if err := p.Publish(t.Context(), m); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Publish(t.Context(), m))
 		}
 	}
 }

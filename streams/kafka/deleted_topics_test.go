@@ -84,9 +84,7 @@ func TestRecreatedTopic(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				var h handled
 				part, err := reader(b.Config(), &h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ended := make(chan error, 1)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
@@ -129,9 +127,7 @@ func TestRecreatedTopicWithoutDescribe(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		var h handled
 		part, err := readers()["Pool"](b.Config(), &h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.AfterFunc(25*time.Second, func() { // between two metadata refreshes of the client
 			b.Recreate(schemas.Changes, 1)
 			b.FailMetadata(schemas.Changes, kafkatest.Refused, -1)
@@ -192,13 +188,9 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 					<-ctx.Done()
 					return nil, nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				adm, err := admin.New(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer adm.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 				defer cancel()
@@ -227,9 +219,7 @@ func TestRecreatedTopicWithRunningTasks(t *testing.T) {
 				}
 				var h handled
 				next, err := readers()["Pool"](b.Config(), &h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if err := parttest.Run(t, time.Minute, next); err != nil {
 					t.Error(err)
 				}
@@ -247,13 +237,9 @@ func TestProducerOfARecreatedTopic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		p, err := kafka.NewProducer(b.Config(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
-		if err := p.Publish(t.Context(), parttest.Change("a")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(t.Context(), parttest.Change("a")))
 		b.Recreate(schemas.Changes, 1)
 		time.Sleep(10 * time.Minute) // the client refreshes its metadata
 		if err := p.Publish(t.Context(), parttest.Change("b"), parttest.Change("c")); err != nil {

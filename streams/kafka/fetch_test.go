@@ -57,9 +57,7 @@ func bytesRead(t *testing.T, window int) (bytes int64) {
 				time.Sleep(5 * time.Millisecond)
 				return nil, nil
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, p)
 		time.Sleep(30 * time.Second)
 		if at := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); at != int64(n) {
@@ -91,9 +89,7 @@ func TestPoolReadsLongBatch(t *testing.T) {
 		_, _ = random.Read(long.Value) // it does not compress; Read never fails
 		writeForeign(t, b, long)
 		b.Send(parttest.Change("b"))
-		if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)))
 		if dead, got := len(b.Read(schemas.Dead)), strings.Join(parttest.Items(b, schemas.DuplicationHigh), " "); dead != 1 ||
 			got != "b" {
 			t.Errorf("%d dead letters, outputs of %q, want 1 and b", dead, got)

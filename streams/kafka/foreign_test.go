@@ -27,9 +27,7 @@ func ingester(
 	t.Helper()
 	p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleIngester, DescribeValue: describe,
 		Topics: []schemas.Topic{schemas.Foreign(events), schemas.Again(schemas.RoleIngester)}}, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -71,15 +69,11 @@ func TestForeign(t *testing.T) {
 		parttest.Background(t, p)
 		time.Sleep(time.Minute)
 		d, err := deadletter.New(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(d.Close)
 		var l []*deadletter.Letter
 		q := deadletter.Query{Topic: schemas.Foreign(events)}
-		if err := d.Each(t.Context(), q, func(one *deadletter.Letter) error { l = append(l, one); return nil }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, d.Each(t.Context(), q, func(one *deadletter.Letter) error { l = append(l, one); return nil }))
 		if len(l) != 1 || l[0].Role != schemas.RoleIngester || string(l[0].Value) != "never" || l[0].Class != "permanent" {
 			t.Fatalf("letters %+v", l)
 		}
@@ -116,14 +110,10 @@ func TestForeignPublished(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Foreign: []string{events}})
 		out, err := kafka.NewProducer(b.Config(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer out.Close()
 		hook := schemas.Foreign("webhook/acme")
-		if err := out.Publish(t.Context(), schemas.Message{Topic: hook, Key: []byte("k"), Value: []byte("v")}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, out.Publish(t.Context(), schemas.Message{Topic: hook, Key: []byte("k"), Value: []byte("v")}))
 		for name, m := range map[string]schemas.Message{
 			"no bytes":  {Topic: hook},
 			"due":       {Topic: hook, Value: []byte("v"), Due: time.Now().Add(time.Hour)},
@@ -141,9 +131,7 @@ func TestForeignPublished(t *testing.T) {
 			return nil, nil
 		})
 		b.Write(raw("", "x"), raw("", "y"))
-		if err := parttest.Run(t, 20*time.Second, p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 20*time.Second, p))
 		slices.Sort(got)
 		parttest.SameLines(t, "deliveries", got, "foreign:s3.events  x", "foreign:s3.events  y", "foreign:webhook/acme k v")
 	})

@@ -35,9 +35,7 @@ func TestKilledMemberIsReplaced(t *testing.T) {
 				member := func(cfg client.Config) *kafka.Pool {
 					pc := kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}}
 					p, err := kafka.NewPool(cfg, pc, parttest.Plan)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					return p
 				}
 				cfg := b.Config()
@@ -106,9 +104,7 @@ func TestSilencesAreNoDeaths(t *testing.T) {
 				}
 				return parttest.Plan(ctx, d)
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, p)
 		for range 5 {
 			time.Sleep(30 * time.Second)

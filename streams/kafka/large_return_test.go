@@ -32,9 +32,7 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 		t.Helper()
 		pc := kafka.PoolConfig{Role: schemas.RoleCopier, Topics: topics, DrainTimeout: time.Second}
 		p, err := kafka.NewPool(b.Config(), pc, h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return p
 	}
 	const again, againLarge = schemas.Topic("again.copier"), schemas.Topic("again.copier.large")
@@ -43,15 +41,11 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 		back func(t *testing.T, b *kafkatest.Broker)
 	}{
 		"from a lane": {retry.Unavailable(context.DeadlineExceeded), func(t *testing.T, b *kafkatest.Broker) {
-			if err := parttest.Run(t, 2*time.Minute, parttest.Delayer(t, b)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, parttest.Run(t, 2*time.Minute, parttest.Delayer(t, b)))
 		}},
 		"from the dead": {retry.Permanent(context.DeadlineExceeded), func(t *testing.T, b *kafkatest.Broker) {
 			d, err := deadletter.New(b.Config())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer d.Close()
 			if got, err := d.Redrive(t.Context(), deadletter.Query{}, deadletter.Order{Who: "ann"}); err != nil ||
 				got.Done != 5 {
@@ -64,9 +58,7 @@ func TestLargeMessagesReturnThroughTheirOwnTopic(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
 				b.Send(large("film"), small("a"), small("b"), small("c"), small("d"))
 				fails := make1(t, b, func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { return nil, tt.err })
-				if err := parttest.Run(t, 10*time.Second, fails); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 10*time.Second, fails))
 				tt.back(t, b)
 				if got := itemsOf(t, b, schemas.DuplicationLarge, againLarge); !slices.Equal(got, []string{"film"}) {
 					t.Errorf("%s holds %v, want the large messages", againLarge, got)
@@ -105,9 +97,7 @@ func itemsOf(t *testing.T, b *kafkatest.Broker, topic, in schemas.Topic) (items 
 	t.Helper()
 	for _, r := range b.Read(in) {
 		body, err := schemas.Decode(topic, r.Headers, r.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		items = append(items, body.(*pb.DuplicationCommand).GetItem())
 	}
 	slices.Sort(items)

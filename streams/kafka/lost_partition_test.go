@@ -140,9 +140,7 @@ func TestStopWithSilentBrokers(t *testing.T) {
 					return silentBroker{c, frozen}, nil
 				}
 				p, err := part(cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- p.Run(ctx) }()
@@ -170,9 +168,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		enc, err := schemas.Encode(schemas.Message{Topic: schemas.Controls, Source: "x",
 			Body: &pb.Control{Id: "0123456789abcdef0123456789abcdef", Role: "copier", Paused: true}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		enc.Topic = schemas.Again(schemas.RolePlanner)
 		enc.Headers = append(enc.Headers, schemas.Header{Key: schemas.HeaderOriginTopic, Value: []byte(schemas.Controls)})
 		b.Write(kafkatest.Record{Record: enc, Partition: -1})
@@ -184,9 +180,7 @@ func TestPoolForeignOrigin(t *testing.T) {
 			}
 			return kafka.Work{Key: c.GetItem()}
 		}}, parttest.Plan)
-		if err := parttest.Run(t, time.Minute, p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, p))
 		var why []string
 		for _, r := range b.Read(schemas.Dead) {
 			why = append(why, r.Header(schemas.HeaderError))
@@ -219,9 +213,7 @@ func TestPoolPausedWithRunningTasks(t *testing.T) {
 				}
 				return nil, nil
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, p)
 		time.Sleep(time.Minute)
 		if got := calls.Load(); got != n/2 {

@@ -52,18 +52,14 @@ func TestMarkBeforeCommit(t *testing.T) {
 		b.Send(parttest.Change("a"), parttest.Change("b"))
 		m := &marks{}
 		tb := &memoryTable{mark: m.mark}
-		if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)))
 		want := []string{"changes/0 from 0 of 0 to 2"}
 		if got := m.taken(); !slices.Equal(got, want) {
 			t.Errorf("marked %q, want %q", got, want)
 		}
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k"), Value: []byte("poison")}})
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Changes, Key: []byte("k")}})
-		if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)))
 		if got := m.taken(); len(got) == 0 || got[len(got)-1] != "changes/0 from 2 of 0 to 4" {
 			t.Errorf("marked %q, want changes/0 from 2 of 0 to 4", got)
 		}
@@ -84,16 +80,12 @@ func TestMarkAfterRemovedRecords(t *testing.T) {
 			tb := &memoryTable{mark: m.mark}
 			b.Send(parttest.Change("a"), parttest.Change("b"))
 			if tt.first > 0 {
-				if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)))
 				m.taken()
 			}
 			b.Trim(schemas.Changes, 0, 2)
 			b.Send(parttest.Change("c"))
-			if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)))
 			if got := m.taken(); !slices.Equal(got, []string{tt.want}) {
 				t.Errorf("%s: marked %q, want %q", name, got, tt.want)
 			}
@@ -110,9 +102,7 @@ func TestMarkFails(t *testing.T) {
 		b.Send(parttest.Change("a"))
 		m := &marks{err: errors.New("connection refused")}
 		tb := &memoryTable{mark: m.mark}
-		if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)))
 		if got := b.Committed(schemas.RoleSink, schemas.Changes); len(got) != 0 {
 			t.Errorf("committed %v although nothing was marked", got)
 		}
@@ -120,9 +110,7 @@ func TestMarkFails(t *testing.T) {
 			t.Errorf("marked %q", got)
 		}
 		m.err = nil
-		if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, tb)))
 		if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 1 {
 			t.Errorf("committed %d, want 1", got)
 		}
@@ -143,9 +131,7 @@ func TestMarkOfFailedCommit(t *testing.T) {
 				b.FailCommit(schemas.RoleSink, f, 3)
 				b.Send(parttest.Change("a"))
 				m := &marks{}
-				if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &memoryTable{mark: m.mark})); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, &memoryTable{mark: m.mark})))
 				if got := b.Committed(schemas.RoleSink, schemas.Changes)[0]; got != 1 {
 					t.Errorf("committed %d, want 1", got)
 				}

@@ -55,9 +55,7 @@ func TestRemovedMember(t *testing.T) {
 				defer mu.Unlock()
 				seen = append(seen, d.Offset)
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			parttest.Background(t, p)
 			handled := func() int {
 				mu.Lock()

@@ -269,9 +269,7 @@ func (w *simulation) start() {
 		Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 		Workers: w.Workers, Window: 64, DrainTimeout: w.Drain, Retry: retry.Policy{Attempts: 2, Wait: 100 * time.Millisecond},
 	}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) { return w.handle(ctx, i, d) })
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	ctx, stop := context.WithCancel(w.t.Context())
 	m := &member{link: l, stop: stop, gone: make(chan struct{})}
 	w.members = append(w.members, m)

@@ -180,9 +180,7 @@ func (w *simulation) read(topic schemas.Topic) (all []topicMessage) {
 	}
 	for _, r := range w.b.Read(topic) {
 		body, err := schemas.Decode(of, r.Headers, r.Value)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		var v string
 		switch body := body.(type) {
 		case *pb.Change:
@@ -191,9 +189,7 @@ func (w *simulation) read(topic schemas.Topic) (all []topicMessage) {
 			v = body.GetChangeVersion()
 		}
 		n, err := strconv.Atoi(v)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		all = append(all, topicMessage{topic, r.Partition, r.Offset, r.Timestamp, n})
 	}
 	return all
@@ -309,14 +305,10 @@ func (w *simulation) auditRepeats(inputs []topicMessage, settled map[int][]topic
 func (w *simulation) names() {
 	cfg := w.b.Config()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	defer cl.Close()
 	topics, err := kadm.NewClient(cl).ListTopics(w.t.Context())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	for name, detail := range topics {
 		for i := range w.commits {
 			if c := &w.commits[i]; c.topic == "" && c.id == detail.ID {

@@ -85,9 +85,7 @@ func TestPoolOutcomesAreMeasured(t *testing.T) {
 				}
 				return parttest.Plan(ctx, d)
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, g)
 		time.Sleep(10 * time.Second)
 		const l = "class=high,role=planner}"
@@ -143,9 +141,7 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		b.FailProduce(schemas.DuplicationHigh, kafkatest.Refused, 1)
 		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 			parttest.Plan)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.Send(parttest.Change("a"))
 		if err := parttest.Run(t, time.Minute, g); err == nil {
 			t.Fatal("a refused publish ended nothing")
@@ -163,9 +159,7 @@ func TestMetricsOfFailingPool(t *testing.T) {
 		group := func() *kafka.Pool {
 			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 				parttest.Plan)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return g
 		}
 		mend := b.FailCommit(schemas.RolePlanner, kafkatest.Refused, -1)
@@ -198,9 +192,7 @@ func TestBatchGroupIsMeasured(t *testing.T) {
 		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("unavailable"), false}}}
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
 			Topics: []schemas.Topic{schemas.Changes}}, tb)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.Send(parttest.Change("a"), parttest.Change("bad"), parttest.Change("b"))
 		parttest.Background(t, g)
 		time.Sleep(30 * time.Second)
@@ -235,21 +227,15 @@ func TestDelayerIsMeasured(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Lanes: parttest.QuickLanes()})
 		cfg, reg := withMetrics(b)
 		p, err := kafka.NewProducer(cfg, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
 		waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 		waits.Due = time.Now().Add(31 * time.Second)
-		if err := p.Publish(t.Context(), waits); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(t.Context(), waits))
 		lost := kafkatest.Record{Record: schemas.Record{Topic: schemas.Delay("2m"), Value: []byte("x")}, Partition: -1}
 		b.Write(lost)
 		d, err := kafka.NewDelayer(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, d)
 		time.Sleep(10 * time.Second)
 		held := map[string]float64{"in_flight_messages{class=high,role=delayer}": 2}
@@ -269,17 +255,13 @@ func TestProducerCountsWhatIsGivenUp(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		cfg, reg := withMetrics(b)
 		p, err := kafka.NewProducer(cfg, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
 		b.FailProduce(schemas.Changes, kafkatest.Refused, 1)
 		if err := p.Publish(t.Context(), parttest.Change("a")); err == nil {
 			t.Fatal("published refused records")
 		}
-		if err := p.Publish(t.Context(), parttest.Change("a")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(t.Context(), parttest.Change("a")))
 		metricstest.Compare(t, nonZero(t, reg, "publish_failures"),
 			map[string]float64{"publish_failures_total{class=,role=producer}": 1})
 	})
@@ -306,9 +288,7 @@ func TestMetricsOfPool(t *testing.T) {
 				}
 				return nil, nil
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for item, topic := range map[string]schemas.Topic{"a": schemas.DuplicationHigh, "broken": schemas.DuplicationHigh,
 			"b": schemas.DuplicationLow, "unavailable": schemas.DuplicationLow, "hangs": schemas.DuplicationLarge} {
 			c := parttest.Command(parttest.Change(item).Body.(*pb.Change))
@@ -374,9 +354,7 @@ func TestMetricsOfHangingBatch(t *testing.T) {
 		sink := deafSink{make(chan struct{})}
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
 			Topics: []schemas.Topic{schemas.Changes}, DrainTimeout: time.Second}, sink)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.Send(parttest.Change("a"))
 		parttest.Background(t, g)
 		time.Sleep(10 * time.Second)

@@ -21,14 +21,10 @@ import (
 func keep(t *testing.T, b *kafkatest.Broker) []schemas.Message {
 	t.Helper()
 	adm, err := admin.New(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer adm.Close()
 	msgs, err := adm.OffsetCheckpoints(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.Send(msgs...)
 	return msgs
 }
@@ -71,12 +67,8 @@ func TestGroupRestoresItsPositions(t *testing.T) {
 					cfg.Log = log.Log()
 					once := func() string {
 						part, err := reader(cfg, &h)
-						if err != nil {
-							t.Fatal(err)
-						}
-						if err := parttest.Run(t, time.Minute, part); err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
+						must(t, parttest.Run(t, time.Minute, part))
 						return strings.Join(h.take(), " ")
 					}
 					b.Send(parttest.Change("a"), parttest.Change("b"))
@@ -117,9 +109,7 @@ func TestCheckpointBelowTheLogStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(parttest.Change("a"))
-		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)))
 		keep(t, b)
 		if _, err := parttest.Kadm(t, b.Config()).DeleteGroup(t.Context(), "millrace.planner"); err != nil {
 			t.Fatal(err)
@@ -177,12 +167,8 @@ func once(t *testing.T, cfg client.Config) string {
 	t.Helper()
 	var h handled
 	part, err := readers()["Pool"](cfg, &h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := parttest.Run(t, time.Minute, part); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, parttest.Run(t, time.Minute, part))
 	return strings.Join(h.take(), " ")
 }
 
@@ -320,9 +306,7 @@ func TestCheckpointsWithoutPermission(t *testing.T) {
 				fault(b)
 				var h handled
 				part, err := readers()["Pool"](b.Config(), &h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				err = parttest.Run(t, time.Minute, part)
 				if err == nil || !strings.Contains(err.Error(), "millrace.checkpoints") ||
 					!errors.Is(err, kerr.TopicAuthorizationFailed) {
@@ -390,9 +374,7 @@ func TestCheckpointOfALane(t *testing.T) {
 					{Key: schemas.HeaderRole, Value: []byte(schemas.RolePlanner)}}
 				b.Write(kafkatest.Record{Record: to, Partition: 0})
 			}
-			if err := parttest.Run(t, time.Minute, parttest.Delayer(t, b)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, parttest.Run(t, time.Minute, parttest.Delayer(t, b)))
 		}
 		pass(2)
 		keep(t, b)

@@ -52,9 +52,7 @@ func TestRecordsRemovedBeforeACommit(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 		b.Send(parttest.Numbered(20, 20)...)
 		b.Trim(schemas.Changes, 0, 12)
-		if err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)))
 		if n := len(b.Read(schemas.DuplicationHigh)); n != 8 || len(b.Read(schemas.Incidents)) != 0 {
 			t.Errorf("%d outputs, want 8", n)
 		}
@@ -86,9 +84,7 @@ func TestRecordsRemoved(t *testing.T) {
 		"pool": {schemas.RoleCopier, schemas.DuplicationLow, func(t *testing.T, b *kafkatest.Broker, _ *memoryTable) part {
 			p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
 				Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow}}, parttest.Plan)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return p
 		}},
 		"delayer": {schemas.RoleDelayer, schemas.Delay("30s"),
@@ -105,9 +101,7 @@ func TestRecordsRemoved(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 					rec, err := schemas.Encode(parttest.Change("a"))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					rec.Topic = tt.topic
 					write, stop := b.Writer()
 					for range n {

@@ -64,9 +64,7 @@ func TestPoolOutcomes(t *testing.T) {
 					}
 					return parttest.Plan(ctx, d)
 				})
-				if err := parttest.Run(t, 20*time.Second, g); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 20*time.Second, g))
 				if got := len(b.Read(schemas.DuplicationHigh)); got != tt.outputs || calls != tt.calls {
 					t.Errorf("got %d outputs of %d calls, want %d of %d", got, calls, tt.outputs, tt.calls)
 				}
@@ -137,9 +135,7 @@ func TestPoolLanes(t *testing.T) {
 			return nil, errors.New("unavailable")
 		})
 		parttest.Background(t, parttest.Delayer(t, b))
-		if err := parttest.Run(t, 20*time.Minute, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 20*time.Minute, g))
 		want := []sight{
 			{"changes", "changes", 1, false, 0},
 			{"changes", "again.planner", 2, false, 30 * time.Second}, // and up to 10 s in place
@@ -196,9 +192,7 @@ func TestPoolClasses(t *testing.T) {
 					return parttest.Plan(ctx, d)
 				})
 				parttest.Background(t, parttest.Delayer(t, b))
-				if err := parttest.Run(t, tt.takes, g); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, tt.takes, g))
 				if got != tt.want {
 					t.Errorf("got %q, want %q", got, tt.want)
 				}
@@ -224,9 +218,7 @@ func TestPoolRefusedPublishIsNotCommitted(t *testing.T) {
 			t.Errorf("committed %d after a failed publish", n)
 		}
 		mend()
-		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)))
 		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -240,9 +232,7 @@ func TestPoolPublishReportedLost(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		b.Send(parttest.Change("a"))
 		b.FailProduce(schemas.DuplicationHigh, kafkatest.DoneNotAcknowledged, 1)
-		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)))
 		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
@@ -274,9 +264,7 @@ func TestPoolCommitFailsAndIsMadeAgain(t *testing.T) {
 				}
 				if tt.stops {
 					mend()
-					if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
-						t.Fatal(err)
-					}
+					must(t, parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)))
 				}
 				if got := parttest.Items(b, schemas.DuplicationHigh); !slices.Equal(got, tt.want) {
 					t.Errorf("got %v, want %v", got, tt.want)
@@ -299,9 +287,7 @@ func TestPoolStopsWhileAHandlerWaits(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
-		if err := parttest.Run(t, 5*time.Second, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 5*time.Second, g))
 		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
 			t.Errorf("committed %d", got)
 		}
@@ -332,9 +318,7 @@ func TestPoolSlowAndHung(t *testing.T) {
 					return parttest.Plan(ctx, d)
 				}
 			})
-		if err := parttest.Run(t, 5*time.Minute, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 5*time.Minute, g))
 		if got, want := parttest.Items(b, schemas.DuplicationHigh),
 			[]string{"0", "1", "2", "3", "5", "6", "7", "8", "9"}; !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)

@@ -29,15 +29,11 @@ func writeForeign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 	cfg := b.Config()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...), kgo.Dialer(cfg.Dialer), kgo.DisableClientMetrics(),
 		kgo.ProducerBatchMaxBytes(90<<20), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	for _, rec := range recs {
 		rec.Topic = cfg.Prefix + rec.Topic
-		if err := cl.ProduceSync(t.Context(), rec).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cl.ProduceSync(t.Context(), rec).FirstErr())
 	}
 }
 
@@ -45,9 +41,7 @@ func writeForeign(t *testing.T, b *kafkatest.Broker, recs ...*kgo.Record) {
 func messageRecord(t *testing.T, m schemas.Message) *kgo.Record {
 	t.Helper()
 	enc, err := schemas.Encode(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rec := &kgo.Record{Topic: string(enc.Topic), Key: enc.Key, Value: enc.Value}
 	for _, h := range enc.Headers {
 		rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
@@ -88,18 +82,14 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 	copies := func(t *testing.T, b *kafkatest.Broker) runnable {
 		p, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RoleCopier,
 			Topics: []schemas.Topic{schemas.DuplicationHigh}}, fails)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return p
 	}
 	delay := func(t *testing.T, b *kafkatest.Broker) runnable { return parttest.Delayer(t, b) }
 	sink := func(t *testing.T, b *kafkatest.Broker) runnable {
 		g, err := kafka.NewBatchGroup(b.Config(), kafka.BatchConfig{Role: schemas.RoleSink,
 			Topics: []schemas.Topic{schemas.Changes}}, discard{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return g
 	}
 	for name, tt := range map[string]struct {
@@ -130,9 +120,7 @@ func TestOversizedRecordIsADeadLetter(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				rec := *tt.rec
 				writeForeign(t, b, &rec)
-				if err := parttest.Run(t, 2*time.Minute, tt.run(t, b)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 2*time.Minute, tt.run(t, b)))
 				dead := b.Read(schemas.Dead)
 				if len(dead) != 1 {
 					t.Fatalf("%d dead letters, want 1", len(dead))
@@ -170,9 +158,7 @@ func TestOversizedBatch(t *testing.T) {
 		cfg.Unreadables = client.NewUnreadables()
 		var h handled
 		part, err := readers()["Pool"](cfg, &h)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.AfterFunc(30*time.Second, func() { writeBatches(t, b, 0, "c"); writeBatches(t, b, 1, "c") })
 		time.AfterFunc(time.Minute, func() {
 			stopped := cfg.Unreadables.Batches()
@@ -205,13 +191,9 @@ func TestRedriveRefusesOversized(t *testing.T) {
 		big, small := messageRecord(t, parttest.Change("a")), messageRecord(t, parttest.Change("b"))
 		big.Value, small.Value = bytes.Repeat([]byte("x"), 5<<20), []byte("{")
 		writeForeign(t, b, big, small)
-		if err := parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, parttest.Planner(t, b, parttest.Plan)))
 		d, err := deadletter.New(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer d.Close()
 		got, err := d.Redrive(t.Context(), deadletter.Query{}, deadletter.Order{Who: "ann"})
 		if err != nil || got.Done != 1 || got.Refused != 1 ||

@@ -37,9 +37,7 @@ func TestOwnership(t *testing.T) {
 			m := &member{}
 			var err error
 			m.Ownership, err = kafka.NewOwnership(b.Config(), schemas.RoleSweeper, schemas.Checkpoints, func() { m.changes++ })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error)
 			go func() { done <- m.Run(ctx) }()

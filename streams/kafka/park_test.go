@@ -90,9 +90,7 @@ func TestParkedTasksHoldNoWorker(t *testing.T) {
 					end = time.Now()
 					return out, err
 				})
-				if err := parttest.Run(t, time.Minute, p); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, time.Minute, p))
 				for i := range keys {
 					want := []string{fmt.Sprint(i), fmt.Sprint(i + keys), fmt.Sprint(i + 2*keys)}
 					if got := seen[fmt.Sprint(i)]; !slices.Equal(got, want) {
@@ -172,9 +170,7 @@ func TestParkedTasksAreNotStalled(t *testing.T) {
 					}
 					return parkFirst(parked, work)(ctx, d)
 				})
-				if err := parttest.Run(t, 2*parked, p.SetDeadline(2*time.Minute, 1<<10)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 2*parked, p.SetDeadline(2*time.Minute, 1<<10)))
 				if got := len(b.Read(schemas.Delay("30s"))); got != tt.lanes {
 					t.Errorf("%d records in the lane, want %d", got, tt.lanes)
 				}
@@ -212,18 +208,14 @@ func TestParkedTasksEndWithTheirPartition(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				start := time.Now()
 				cancel()
-				if err := <-ended; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-ended)
 				if took := time.Since(start); took > tt.took {
 					t.Errorf("the stop took %v, want %v at most", took, tt.took)
 				}
 				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 0 {
 					t.Errorf("committed %d, want 0", got)
 				}
-				if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)))
 				if got := len(parttest.Items(b, schemas.DuplicationHigh)); got != 20 {
 					t.Errorf("%d outputs, want 20", got)
 				}
@@ -279,15 +271,11 @@ func TestParkedTasksEndInAPause(t *testing.T) {
 		cfg := b.Config()
 		cfg.Controls = &client.Controls{}
 		p, err := kafka.NewPool(cfg, planning(2), parkFirst(30*time.Second, parttest.Plan))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, p)
 		time.Sleep(10 * time.Second)
 		ctl := &pb.Control{Role: string(schemas.RolePlanner), Paused: true}
-		if err := cfg.Controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cfg.Controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl))
 		b.Send(parttest.Change("c"))
 		time.Sleep(time.Minute)
 		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a", "b"}; !slices.Equal(got, want) {
@@ -305,9 +293,7 @@ func TestParkedTasksAreNoSuspects(t *testing.T) {
 		for range 5 {
 			proc, cfg := newProcess(b.Config())
 			p, err := kafka.NewPool(cfg, planning(1), parkFirst(time.Hour, parttest.Plan))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- p.Run(ctx) }()
@@ -316,9 +302,7 @@ func TestParkedTasksAreNoSuspects(t *testing.T) {
 			cancel()
 			<-ended
 		}
-		if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)))
 		if got, dead := len(parttest.Items(b, schemas.DuplicationHigh)), len(b.Read(schemas.Dead)); got != 4 || dead != 0 {
 			t.Errorf("%d outputs and %d dead letters, want 4 and none", got, dead)
 		}
@@ -363,9 +347,7 @@ func TestParkedTasksThatFail(t *testing.T) {
 			}
 			return parttest.Plan(ctx, d)
 		})
-		if err := parttest.Run(t, time.Minute, p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, p))
 		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"flaky", "inside", "twice"}; !slices.Equal(got,
 			want) {
 			t.Errorf("outputs of %v, want %v", got, want)
@@ -396,9 +378,7 @@ func TestMetricsOfParkedTasks(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				return parttest.Plan(ctx, d)
 			}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, p)
 		time.Sleep(18 * time.Second)
 		const l = "{class=high,role=planner}"
@@ -447,9 +427,7 @@ func TestParkedPoisonThatKills(t *testing.T) {
 					}
 					return parttest.Plan(ctx, d)
 				}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 			ended := make(chan error, 1)
 			go func() { ended <- p.Run(ctx) }()

@@ -57,9 +57,7 @@ func TestPausePart(t *testing.T) {
 							d.Waits, history, time.Since(start).Round(time.Minute))
 						return parttest.Plan(ctx, d)
 					})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				parttest.Background(t, g)
 				parttest.Background(t, parttest.Delayer(t, b))
 				time.Sleep(tt.lasts)
@@ -91,12 +89,8 @@ func TestPausePartOfRoleWithoutLanes(t *testing.T) {
 		cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
 		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Changes}},
 			parttest.Plan)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := parttest.Run(t, time.Minute, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, parttest.Run(t, time.Minute, g))
 		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) ||
 			len(b.Read(schemas.Dead)) > 0 {
 			t.Errorf("got %v and %d dead letters, want %v and none", got, len(b.Read(schemas.Dead)), want)
@@ -126,9 +120,7 @@ func TestPausedRecordIsRefused(t *testing.T) {
 				cfg, _ := paused(t, b, &pb.Control{Account: "acme", Paused: true})
 				g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 					Describe: kafka.WorkOf, Bytes: 1}, parttest.Plan)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if err := parttest.Run(t, time.Minute, g); (err != nil) != tt.stops {
 					t.Errorf("Run = %v", err)
 				}

@@ -104,9 +104,7 @@ func TestPause(t *testing.T) {
 			cfg.Controls = follow(t, b) // in a process of its own
 			ledgers[name] = new(deliveryLog)
 			p, err := parts[name].make(cfg, ledgers[name])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			parttest.Background(t, p)
 		}
 		check := func(name string, n int) {
@@ -154,9 +152,7 @@ func TestPauseUntil(t *testing.T) {
 				cfg, _ := paused(t, b, &pb.Control{Role: string(part.role), Paused: true, Until: ends(time.Hour)})
 				var l deliveryLog
 				p, err := part.make(cfg, &l)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				parttest.Background(t, p)
 				time.Sleep(time.Until(ends(time.Hour).AsTime()) - time.Millisecond)
 				n, dead, at := l.total(), len(b.Read(schemas.Dead)), parttest.Sum(b.Committed(part.role, part.topic))
@@ -199,23 +195,17 @@ func TestPauseAndStop(t *testing.T) {
 		group := func() *kafka.Pool {
 			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 				Workers: 1}, h)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return g
 		}
-		if err := parttest.Run(t, time.Minute, group()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, group()))
 		if got, dead := parttest.Sum(b.Committed(schemas.RolePlanner,
 			schemas.Changes)), len(b.Read(schemas.Dead)); got != 7 ||
 			dead != 0 {
 			t.Errorf("committed %d and %d dead letters, want 7 and none", got, dead)
 		}
 		apply(t, c, &pb.Control{Role: "planner"})
-		if err := parttest.Run(t, time.Minute, group()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, group()))
 		l.check(t, 7, 2)
 		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 15 {
 			t.Errorf("committed %d, want 15", got)
@@ -235,9 +225,7 @@ func TestPauseCommits(t *testing.T) {
 					cfg, c := paused(t, b)
 					var l deliveryLog
 					p, err := part.make(cfg, &l)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					parttest.Background(t, p)
 					time.Sleep(5 * time.Second)
 					mend := b.FailCommit(part.role, f, -1)
@@ -277,12 +265,8 @@ func TestPauseBetweenTries(t *testing.T) {
 				}
 				return parttest.Plan(ctx, d)
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := parttest.Run(t, 2*time.Hour+time.Second, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, parttest.Run(t, 2*time.Hour+time.Second, g))
 		if got, want := parttest.Items(b, schemas.DuplicationHigh), []string{"a"}; !slices.Equal(got, want) || calls != 2 {
 			t.Errorf("got %v of %d calls, want %v of 2", got, calls, want)
 		}
@@ -308,12 +292,8 @@ func TestPauseBetweenStores(t *testing.T) {
 				}
 				return nil
 			}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := parttest.Run(t, time.Hour+time.Minute, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, parttest.Run(t, time.Hour+time.Minute, g))
 		if len(calls) != 5 || calls[3].Before(ends(time.Hour).AsTime()) {
 			t.Errorf("calls at %v, want 3, then 2 after an hour", calls)
 		}
@@ -332,9 +312,7 @@ func TestPauseBeforeStore(t *testing.T) {
 		cfg, c := paused(t, b)
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleSink,
 			Topics: []schemas.Topic{schemas.Changes}, MaxAge: 10 * time.Second}, &memoryTable{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, g)
 		time.Sleep(5 * time.Second)
 		b.Send(parttest.Change("a")) // stored at once; the next ones wait
@@ -364,9 +342,7 @@ func TestPauseFetchesNothing(t *testing.T) {
 				cfg, c := paused(t, b)
 				var l deliveryLog
 				p, err := part.make(cfg, &l)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				parttest.Background(t, p)
 				send(b, 10)
 				time.Sleep(5 * time.Second)
@@ -392,14 +368,10 @@ func TestPauseDelayer(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{ShortFetches: true, Lanes: parttest.QuickLanes()})
 		cfg, c := paused(t, b, &pb.Control{Role: "delayer", Paused: true})
 		p, err := kafka.NewProducer(cfg, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
 		d, err := kafka.NewDelayer(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, d)
 		publish := func(items ...string) {
 			for _, i := range items {
@@ -493,5 +465,13 @@ func TestPauseRebalance(t *testing.T) {
 			wg.Wait()
 			l.check(t, keys, each)
 		})
+	}
+}
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

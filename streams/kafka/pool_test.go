@@ -25,9 +25,7 @@ func pool(t testing.TB, b *kafkatest.Broker, pc kafka.PoolConfig, h kafka.Handle
 	t.Helper()
 	pc.Role, pc.Topics = schemas.RolePlanner, []schemas.Topic{schemas.Changes}
 	p, err := kafka.NewPool(b.Config(), pc, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 
@@ -70,9 +68,7 @@ func TestPoolOrder(t *testing.T) {
 				end = time.Now()
 				return parttest.Plan(ctx, d)
 			})
-		if err := parttest.Run(t, time.Minute, p); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, p))
 		for i := range keys {
 			var want []int
 			for v := i; v < n; v += keys {
@@ -108,15 +104,11 @@ func TestPoolCommitIsContiguous(t *testing.T) {
 			}
 			return parttest.Plan(ctx, d)
 		}
-		if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second}, h)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{DrainTimeout: time.Second}, h)))
 		if got := b.Committed(schemas.RolePlanner, schemas.Changes)[0]; got != 3 {
 			t.Errorf("committed %d, want 3", got)
 		}
-		if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)))
 		if got := b.Committed(schemas.RolePlanner, schemas.Changes)[0]; got != 10 {
 			t.Errorf("committed %d, want 10", got)
 		}
@@ -142,9 +134,7 @@ func TestPoolPublishesBeforeItCommits(t *testing.T) {
 			t.Errorf("committed %d without an output", got)
 		}
 		mend()
-		if err := parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 10*time.Second, pool(t, b, kafka.PoolConfig{}, parttest.Plan)))
 		if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
 			t.Errorf("committed %d, want 1", got)
 		}
@@ -161,9 +151,7 @@ func TestPoolCommitFails(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{})
 				b.Send(parttest.Change("a"))
 				b.FailCommit(schemas.RolePlanner, fault, 50)
-				if err := parttest.Run(t, 5*time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 5*time.Minute, pool(t, b, kafka.PoolConfig{}, parttest.Plan)))
 				if got := parttest.Sum(b.Committed(schemas.RolePlanner, schemas.Changes)); got != 1 {
 					t.Errorf("committed %d, want 1", got)
 				}
@@ -216,9 +204,7 @@ func TestPoolErrors(t *testing.T) {
 					return parttest.Plan(ctx, d)
 				})
 				parttest.Background(t, parttest.Delayer(t, b))
-				if err := parttest.Run(t, tt.takes, p); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, tt.takes, p))
 				outputs := 2 - tt.dead
 				if got := len(b.Read(schemas.DuplicationHigh)); got != outputs || int(calls.Load()) != tt.calls {
 					t.Errorf("got %d outputs of %d calls, want %d of %d", got, calls.Load(), outputs, tt.calls)
@@ -283,12 +269,8 @@ func TestDueOutputs(t *testing.T) {
 						got = append(got, time.Since(start).Truncate(time.Minute))
 						return nil, nil
 					})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := parttest.Run(t, max(0, tt.in)+2*time.Minute, p); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, parttest.Run(t, max(0, tt.in)+2*time.Minute, p))
 				if !slices.Equal(got, []time.Duration{tt.want}) {
 					t.Errorf("got %v, want [%v]", got, tt.want)
 				}

@@ -69,9 +69,7 @@ func TestCoPartitioned(t *testing.T) {
 			handlers[item][n] = true
 			return nil, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, g)
 	}
 	parttest.Await(t, "both own partitions", func() bool {
@@ -154,9 +152,7 @@ func TestBeside(t *testing.T) {
 			handlers[string(d.Key)] = n
 			return nil, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, g)
 	}
 	parttest.Await(t, "each key has one owner, and both own some", func() bool {
@@ -281,12 +277,8 @@ func TestCoPartitionedOutputsStayInOrder(t *testing.T) {
 				Body: &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "2", Space: "photos", Item: "a",
 					Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN, StepCount: n}}}, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := parttest.Run(t, 30*time.Second, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, parttest.Run(t, 30*time.Second, g))
 		var steps []int32
 		for _, body := range b.Bodies(schemas.Incidents) {
 			steps = append(steps, body.(*pb.Incident).GetStepCount())
@@ -318,12 +310,8 @@ func TestCoPartitionedTopicsTakeTurns(t *testing.T) {
 			after[d.Topic] = time.Since(began)
 			return nil, nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := parttest.Run(t, 10*time.Minute, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, parttest.Run(t, 10*time.Minute, g))
 		for _, topic := range []schemas.Topic{schemas.DuplicationResults, schemas.Admin} {
 			if d := after[topic]; d == 0 || d > 30*time.Second {
 				t.Errorf("%s: handled after %v", topic, d)
@@ -371,9 +359,7 @@ func TestPrepare(t *testing.T) {
 					}
 					return nil, nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				err = parttest.Run(t, 5*time.Minute, g)
 				if tt.ends {
 					if !errors.Is(err, unavailable) || handled.Load() != 0 {
@@ -492,15 +478,11 @@ func TestTableCatchUp(t *testing.T) {
 			t.Errorf("before Run: %v", err)
 		}
 		parttest.Background(t, tb)
-		if err := tb.CatchUp(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tb.CatchUp(t.Context()))
 		got.check(t, map[string]string{"a/": "1", "b/": "1"})
 		for n := range 20 {
 			b.Send(checkpoint("a", fmt.Sprint(n)), checkpoint("c", fmt.Sprint(n)))
-			if err := tb.CatchUp(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tb.CatchUp(t.Context()))
 			got.check(t, map[string]string{"a/": fmt.Sprint(n), "b/": "1", "c/": fmt.Sprint(n)})
 		}
 		// Compaction leaves no record between the last one and the end.
@@ -509,9 +491,7 @@ func TestTableCatchUp(t *testing.T) {
 		}
 		b.Send(checkpoint("z", "1"))
 		b.Compact()
-		if err := tb.CatchUp(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tb.CatchUp(t.Context()))
 		mend := b.Disconnect()
 		defer mend()
 		cut, giveUp := context.WithTimeout(t.Context(), 5*time.Second)

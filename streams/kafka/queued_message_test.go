@@ -37,9 +37,7 @@ func TestPoolPassesLastQueuedMessage(t *testing.T) {
 			return parttest.Plan(ctx, d)
 		}
 		describe := func(b schemas.Body) kafka.Work { return kafka.Work{Key: b.(*pb.Change).GetItem()} }
-		if err := parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{Describe: describe}, h)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, pool(t, b, kafka.PoolConfig{Describe: describe}, h)))
 		for item, last := range map[string]string{"0": "0 8", "1": "1 9"} {
 			want := []string{last, last, last, last, "none"}
 			if !slices.Equal(got[item], want) {
@@ -94,9 +92,7 @@ func TestPoolSkipsUncertainQueuedMessages(t *testing.T) {
 					Topics:   []schemas.Topic{high, low},
 					Describe: func(b schemas.Body) kafka.Work { return kafka.Work{Key: b.(*pb.DuplicationCommand).GetItem()} },
 				}, h)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				parttest.Background(t, parttest.Delayer(t, b))
 				parttest.Background(t, p)
 				for _, m := range tt.sent {

@@ -50,20 +50,14 @@ func TestOutputsAreRefusedForLong(t *testing.T) {
 					b.Send(parttest.Change("a"))
 					if tt.role == schemas.RoleDelayer {
 						p, err := kafka.NewProducer(cfg, "test")
-						if err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
 						defer p.Close()
 						waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 						waits.Due = time.Now().Add(time.Second)
-						if err := p.Publish(t.Context(), waits); err != nil {
-							t.Fatal(err)
-						}
+						must(t, p.Publish(t.Context(), waits))
 					}
 					part, err := tt.make(cfg)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					mend := b.FailProduce(tt.out, fault, -1)
 					refused := func() (since time.Time) {
 						for _, s := range cfg.Metrics.State() {
@@ -152,27 +146,19 @@ func TestAcknowledgedOutputsAreNotRepeated(t *testing.T) {
 						writeBatches(t, b, 0, items...) // with outputs in both partitions
 						if tt.role == schemas.RoleDelayer {
 							p, err := kafka.NewProducer(b.Config(), "test")
-							if err != nil {
-								t.Fatal(err)
-							}
+							must(t, err)
 							defer p.Close()
-							if err := p.Publish(t.Context(), waits...); err != nil {
-								t.Fatal(err)
-							}
+							must(t, p.Publish(t.Context(), waits...))
 						}
 						var h handled
 						part := func() runnable {
 							part, err := tt.make(b.Config(), &h)
-							if err != nil {
-								t.Fatal(err)
-							}
+							must(t, err)
 							return part
 						}
 						mend := b.FailProduceTo(tt.out, 0, fault)
 						for range kills {
-							if err := parttest.Run(t, long, part()); err != nil {
-								t.Fatal(err)
-							}
+							must(t, parttest.Run(t, long, part()))
 						}
 						parttest.Background(t, part())
 						time.Sleep(long)

@@ -91,9 +91,7 @@ func TestStoredAtOnce(t *testing.T) {
 				defer stop()
 				for i := range cmp.Or(tt.records, 100) {
 					r, err := schemas.Encode(parttest.Change(fmt.Sprint(i)))
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					sent[fmt.Sprint(i)] = time.Now()
 					write(kafkatest.Record{Record: r, Partition: int32(i) % tt.parts})
 					time.Sleep(tt.between)
@@ -125,17 +123,13 @@ func TestCommittedSoon(t *testing.T) {
 		parttest.Background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := admin.New(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer adm.Close()
 		var worst time.Duration
 		for i := range 100 {
 			b.Send(parttest.Change(fmt.Sprint(i)))
 			start := time.Now()
-			if err := parttest.Committed(t.Context(), adm, schemas.Changes, schemas.RoleSink); err != nil {
-				t.Fatal(err)
-			}
+			must(t, parttest.Committed(t.Context(), adm, schemas.Changes, schemas.RoleSink))
 			worst = max(worst, time.Since(start))
 		}
 		if worst > 600*time.Millisecond {
@@ -194,9 +188,7 @@ func TestCommitsAreFew(t *testing.T) {
 							Verdict: pb.Verdict_VERDICT_PASS, Started: timestamppb.Now(), Finished: timestamppb.Now(),
 						}}} {
 						r, err := schemas.Encode(message)
-						if err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
 						recs = append(recs, kafkatest.Record{Record: r})
 					}
 					write(recs...)

@@ -59,9 +59,7 @@ func (c *cursors) check(t *testing.T, want map[string]string) {
 func newTable(t *testing.T, b *kafkatest.Broker, apply func([]byte, *schemas.Delivery) error) *kafka.Table {
 	t.Helper()
 	tb, err := kafka.NewTable(b.Config(), schemas.Checkpoints, apply)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tb
 }
 

@@ -37,9 +37,7 @@ const (
 func tracedRecord(t *testing.T, item, parent, state string) kafkatest.Record {
 	t.Helper()
 	rec, err := schemas.Encode(parttest.Change(item))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if parent != "" {
 		rec.Headers = append(rec.Headers, schemas.Header{Key: "traceparent", Value: []byte(parent)})
 	}
@@ -72,9 +70,7 @@ func tracedPool(t *testing.T, cfg client.Config, h kafka.Handler) *kafka.Pool {
 	t.Helper()
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes},
 		Workers: 1}, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return g
 }
 
@@ -93,9 +89,7 @@ func TestTraceIsPassedOn(t *testing.T) {
 				for _, item := range []string{"good", "bad", "later"} {
 					b.Write(tracedRecord(t, item, tt.parent, tt.state))
 				}
-				if err := parttest.Run(t, time.Minute, tracedPool(t, b.Config(), fails)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, time.Minute, tracedPool(t, b.Config(), fails)))
 				for _, topic := range []schemas.Topic{schemas.DuplicationHigh, schemas.Dead, schemas.Delay("30s")} {
 					recs := b.Read(topic)
 					if len(recs) != 1 {
@@ -128,9 +122,7 @@ func TestTraceOfPoolThatRetries(t *testing.T) {
 				seen[d.Body.(*pb.Change).GetItem()] = trace.SpanContextFromContext(ctx).SpanID().String()
 				return fails(ctx, d)
 			}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		spans := map[string]tracetest.SpanStub{}
 		for i, s := range mem.GetSpans() {
 			item := []string{"good", "bad", "later", "fresh"}[i]
@@ -205,9 +197,7 @@ func TestUnsampledTrace(t *testing.T) {
 		var mem *tracetest.InMemoryExporter
 		cfg.Tracer, mem = tracer(t, sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.AlwaysSample())))
 		b.Write(tracedRecord(t, "good", unsampled, ""))
-		if err := parttest.Run(t, time.Minute, tracedPool(t, cfg, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, tracedPool(t, cfg, parttest.Plan)))
 		if n := len(mem.GetSpans()); n != 0 {
 			t.Errorf("%d spans of a trace that is not recorded", n)
 		}
@@ -223,25 +213,19 @@ func TestTraceOfProducer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		p, err := kafka.NewProducer(b.Config(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
 		tr, _ := tracer(t)
 		ctx, span := tr.Start(t.Context(), "upload")
 		defer span.End()
-		if err := p.Publish(ctx, parttest.Change("a")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(ctx, parttest.Change("a")))
 		sc := span.SpanContext()
 		if got, want := b.Read(schemas.Changes)[0].Header("traceparent"),
 			fmt.Sprintf("00-%s-%s-01", sc.TraceID(), sc.SpanID()); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 		later := parttest.Command(parttest.Change("a").Body.(*pb.Change))
-		if err := p.Publish(t.Context(), later); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(t.Context(), later))
 		if got := b.Read(schemas.DuplicationHigh)[0].Header("traceparent"); got != "" {
 			t.Errorf("got %q without a span", got)
 		}
@@ -261,12 +245,8 @@ func TestTraceOfBatchGroup(t *testing.T) {
 		tb := &memoryTable{poison: "bad", fail: []fault{{errors.New("unavailable"), false}}}
 		g, err := kafka.NewBatchGroup(cfg, kafka.BatchConfig{Role: schemas.RoleState,
 			Topics: []schemas.Topic{schemas.Changes}}, tb)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := parttest.Run(t, time.Minute, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, parttest.Run(t, time.Minute, g))
 		var got []string
 		for _, s := range mem.GetSpans() {
 			got = append(got, s.Name+" "+s.Parent.SpanID().String()+" "+s.Status.Code.String()+" "+s.Status.Description)

@@ -49,12 +49,8 @@ func TestTransactions(t *testing.T) {
 				var h handled
 				for _, from := range []string{"the start", "the start again"} {
 					part, err := reader(b.Config(), &h)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := parttest.Run(t, 30*time.Second, part); err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
+					must(t, parttest.Run(t, 30*time.Second, part))
 					if got, want := h.take(), []string{"a", "b", "c", "d", "i", "j"}; !slices.Equal(got, want) {
 						t.Errorf("from %s: handled %v, want %v", from, got, want)
 					}
@@ -66,9 +62,7 @@ func TestTransactions(t *testing.T) {
 						role = schemas.RoleSink
 					}
 					lags, err := parttest.NewAdmin(t, b.Config()).Lags(t.Context(), role)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					for _, l := range lags {
 						if l.Records != 0 {
 							t.Errorf("%s is %d records behind in %s: %v", l.Role, l.Records, l.Topic, l.Partitions)
@@ -97,9 +91,7 @@ func TestOpenTransaction(t *testing.T) {
 				var h handled
 				pool, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
 					Topics: []schemas.Topic{schemas.Changes}}, h.handle)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				parttest.Background(t, pool)
 				b.Write(changesOf(t, 0, "a")...)
 				end := b.BeginTransaction("foreign", changesOf(t, 0, "b", "c")...)
@@ -112,9 +104,7 @@ func TestOpenTransaction(t *testing.T) {
 						t.Errorf("%s: handled %v, want %v", when, got, want)
 					}
 					lags, err := a.Lags(t.Context(), schemas.RolePlanner)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					if l := lags[0]; l.Topic != schemas.Changes || l.Due() != 0 || l.Uncommitted != open {
 						t.Errorf("%s: %d due and %d in open transactions of %s, want 0 and %d of changes", when,
 							l.Due(), l.Uncommitted, l.Topic, open)
@@ -127,9 +117,7 @@ func TestOpenTransaction(t *testing.T) {
 				}
 				check("while it is open", 3, "a", "d")
 				table, err := kafka.NewTable(b.Config(), schemas.Changes, func([]byte, *schemas.Delivery) error { return nil })
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				parttest.Background(t, table)
 				select {
 				case <-table.Ready():
@@ -183,9 +171,7 @@ func TestEndsOfTransactions(t *testing.T) {
 				}
 				a := parttest.NewAdmin(t, b.Config())
 				e, err := a.Extent(t.Context(), schemas.Changes)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				var read handled
 				ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 				defer cancel()
@@ -221,9 +207,7 @@ func TestDelayerAndTransactions(t *testing.T) {
 		b.WriteTransaction(false, lane("b"))
 		b.Write(lane("c"))
 		b.WriteTransaction(false, lane("d"))
-		if err := parttest.Run(t, time.Minute, parttest.Delayer(t, b)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, time.Minute, parttest.Delayer(t, b)))
 		got := itemsOf(t, b, schemas.DuplicationHigh, schemas.Again(schemas.RoleCopier))
 		if want := []string{"a", "c"}; !slices.Equal(got, want) {
 			t.Errorf("%v came back, want %v", got, want)
@@ -262,9 +246,7 @@ func TestBatchesOfTransactions(t *testing.T) {
 					}
 					return errors.New("unavailable")
 				}}
-				if err := parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, store)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, parttest.Run(t, 30*time.Second, sink(t, b, kafka.BatchConfig{}, store)))
 				want := []string{"a", "c"}
 				if lands {
 					want = []string{"a", "a", "c", "c"}

@@ -37,16 +37,12 @@ func TestUnreadables(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if cfg.Unreadables.Complete(schemas.Checkpoints) || cfg.Unreadables.Complete(schemas.Admin) {
 			t.Error("is complete before it was read")
 		}
 		parttest.Background(t, tb)
-		if err := tb.CatchUp(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tb.CatchUp(t.Context()))
 		synctest.Wait()
 		if !cfg.Unreadables.Complete(schemas.Checkpoints) {
 			t.Error("was read, and is not complete")
@@ -72,9 +68,7 @@ func TestUnreadables(t *testing.T) {
 		changed := cfg.Unreadables.Changed()
 		b.Send(checkpoint("a", "2"), checkpoint("b", "1"))
 		b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Checkpoints, Key: []byte("x")}, Partition: -1})
-		if err := tb.CatchUp(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, tb.CatchUp(t.Context()))
 		check("refused/")
 		for _, position := range unread {
 			listed := slices.ContainsFunc(cfg.Unreadables.List(),
@@ -111,17 +105,13 @@ func TestUnreadablesOfEndedTable(t *testing.T) {
 		cfg.Unreadables = client.NewUnreadables()
 		for range 2 {
 			tb, err := kafka.NewTable(cfg, schemas.Checkpoints, func([]byte, *schemas.Delivery) error { return nil })
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- tb.Run(ctx) }()
 			<-tb.Ready()
 			cancel()
-			if err := <-ended; err != nil {
-				t.Fatal(err)
-			}
+			must(t, <-ended)
 			if !cfg.Unreadables.Complete(schemas.Checkpoints) {
 				t.Error("is not complete")
 			}

@@ -24,9 +24,7 @@ func TestWatermarkOfManyCallers(t *testing.T) {
 		parttest.Background(t, sink(t, b, kafka.BatchConfig{}, &memoryTable{}))
 		time.Sleep(10 * time.Second)
 		adm, err := admin.New(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer adm.Close()
 		w := adm.NewWatermark(schemas.Changes, map[schemas.Role][]schemas.Topic{schemas.RoleSink: {schemas.Changes}})
 		var callers sync.WaitGroup

@@ -24,9 +24,7 @@ import (
 // Every first request of a process reports a rejected login as ErrLoginRejected.
 func TestRefusedLogin(t *testing.T) {
 	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.EnableSASL(), kfake.Superuser("PLAIN", "app", "secret"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	c.ControlKey(int16(kmsg.SASLAuthenticate), func(req kmsg.Request) (kmsg.Response, error, bool) { // as brokers answer
 		c.KeepControl()
@@ -43,9 +41,7 @@ func TestRefusedLogin(t *testing.T) {
 		t.Errorf("look for topics: got %v", err)
 	}
 	a, err := admin.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(a.Close)
 	for _, role := range []schemas.Role{schemas.RolePlanner, schemas.RoleSweeper} { // the latter reads no topic
 		if _, err := a.Lags(t.Context(), role); !errors.Is(err, client.ErrLoginRejected) {
@@ -58,23 +54,15 @@ func TestRefusedLogin(t *testing.T) {
 func TestLagsOfARefusedPartition(t *testing.T) {
 	t.Parallel()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p."}
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3}))
 	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Brokers...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(cl.Close)
 	topics, err := kadm.NewClient(cl).ListTopics(t.Context(), "p.changes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c.ControlKey(int16(kmsg.OffsetFetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		resp := req.ResponseKind().(*kmsg.OffsetFetchResponse)
@@ -87,9 +75,7 @@ func TestLagsOfARefusedPartition(t *testing.T) {
 		return resp, nil, true
 	})
 	a, err := admin.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(a.Close)
 	const want = "access refused by the brokers: the login lacks Describe on topic p.changes: " +
 		"fetch offsets of group p.planner: p.changes/2: TOPIC_AUTHORIZATION_FAILED: "
@@ -108,9 +94,7 @@ func TestWatchTopicsWithoutTheRight(t *testing.T) {
 		cfg := b.Config()
 		cfg.Log = said.Log()
 		adm, err := admin.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer adm.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 		defer cancel()

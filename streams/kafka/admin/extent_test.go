@@ -23,9 +23,7 @@ func jobRecord(t *testing.T, partition int32, name string) kafkatest.Record {
 	t.Helper()
 	r, err := schemas.Encode(schemas.Message{Topic: schemas.Jobs,
 		Body: &pb.Job{Id: schemas.ID(name), Name: name, Started: timestamppb.Now(), Finished: timestamppb.Now()}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return kafkatest.Record{Record: r, Partition: partition}
 }
 
@@ -45,9 +43,7 @@ func TestRead(t *testing.T) {
 		b.WriteTransaction(true, jobRecord(t, 1, "last"))
 		b.Trim(schemas.Jobs, 0, 2)
 		e, err := a.Extent(t.Context(), schemas.Jobs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !maps.Equal(e.Starts, map[int32]int64{0: 2, 1: 0}) || !maps.Equal(e.Ends, map[int32]int64{0: 10, 1: 2}) ||
 			e.Incarnation == 0 {
 			t.Errorf("got %+v", e)
@@ -105,9 +101,7 @@ func TestReadCompacted(t *testing.T) {
 		time.Sleep(time.Hour)
 		b.Compact()
 		e, err := a.Extent(t.Context(), schemas.Incidents)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got []int64
 		if err := a.Read(t.Context(), schemas.Incidents, e, func(d *schemas.Delivery, unreadable error) error {
 			got = append(got, d.Offset)
@@ -132,9 +126,7 @@ func TestReadRecreatedTopic(t *testing.T) {
 		a := parttest.NewAdmin(t, b.Config())
 		b.Write(jobRecord(t, 0, "a"), jobRecord(t, 0, "b"))
 		e, err := a.Extent(t.Context(), schemas.Jobs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b.Recreate(schemas.Jobs, 1)
 		b.Write(jobRecord(t, 0, "c"))
 		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return nil }); err == nil ||
@@ -155,9 +147,7 @@ func TestCommitted(t *testing.T) {
 		b.FailFetch(schemas.Jobs, kafkatest.Refused, -1)
 		b.Write(jobRecord(t, 0, "a"))
 		e, err := a.Extent(t.Context(), schemas.Jobs)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := a.Read(t.Context(), schemas.Jobs, e, func(*schemas.Delivery, error) error { return nil }); err == nil {
 			t.Error("a topic that may not be read is read to its end")
 		}

@@ -47,20 +47,14 @@ func TestLags(t *testing.T) {
 				time.Sleep(time.Second)
 				return parttest.Plan(ctx, d)
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		go func() { done <- g.Run(ctx) }()
 		time.Sleep(5500 * time.Millisecond) // time to join
 		first, err := a.Lags(t.Context(), schemas.RolePlanner)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.Sleep(15 * time.Second)
 		second, err := a.Lags(t.Context(), schemas.RolePlanner)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		left, moved := second[0].Records, first[0].Records-second[0].Records
 		if moved < 13 || moved > 15 {
 			t.Fatalf("%d messages in 15 s, one a second", moved)
@@ -73,21 +67,15 @@ func TestLags(t *testing.T) {
 			t.Errorf("%d bytes are left, and %d were before", *second[0].Bytes, *first[0].Bytes)
 		}
 		ctl := &pb.Control{Id: "1", Role: string(schemas.RolePlanner), Paused: true}
-		if err := cfg.Controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cfg.Controls.Apply([]byte(schemas.Key(ctl.GetRole(), "", "", "")), ctl))
 		time.Sleep(2 * time.Second)
 		paused, err := a.Lags(t.Context(), schemas.RolePlanner)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if paused[0].Records == 0 || paused[0].Due() != 0 {
 			t.Errorf("%s while the role is paused, want none due of some", parttest.FormatLag(paused[0]))
 		}
 		cancel()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 	})
 }
 
@@ -152,20 +140,14 @@ func TestLagsByClass(t *testing.T) {
 // If brokers do not report log sizes, Bytes is estimated from the records that were read. If none were read, it is nil.
 func TestLagsWithoutSizes(t *testing.T) {
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(3))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(cluster.Close)
 	reg := prometheus.NewRegistry()
 	cfg := client.Config{Brokers: cluster.ListenAddrs(), Prefix: "p.", Heartbeat: 100 * time.Millisecond,
 		Metrics: metrics.New(reg)}
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3, Replication: 3}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 3, Replication: 3}))
 	p, err := kafka.NewProducer(cfg, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer p.Close()
 	send := func() {
 		t.Helper()
@@ -173,18 +155,14 @@ func TestLagsWithoutSizes(t *testing.T) {
 		for i := range 100 {
 			msgs = append(msgs, parttest.Change(fmt.Sprint(i)))
 		}
-		if err := p.Publish(t.Context(), msgs...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(t.Context(), msgs...))
 	}
 	send()
 	a := parttest.NewAdmin(t, cfg)
 	look := func() admin.Lag {
 		t.Helper()
 		got, err := a.Lags(t.Context(), schemas.RolePlanner)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return got[0]
 	}
 	size := look()
@@ -203,18 +181,12 @@ func TestLagsWithoutSizes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
 		parttest.Plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan error)
 	go func() { done <- g.Run(ctx) }()
-	if err := parttest.Committed(t.Context(), a, schemas.Changes, schemas.RolePlanner); err != nil {
-		t.Fatal(err)
-	}
+	must(t, parttest.Committed(t.Context(), a, schemas.Changes, schemas.RolePlanner))
 	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-done)
 	send()
 	read := look()
 	if read.Records != 100 || read.Bytes == nil || *read.Bytes < *size.Bytes/2 || *read.Bytes > *size.Bytes*2 {
@@ -237,4 +209,12 @@ func TestLagsWithoutBrokers(t *testing.T) {
 			t.Errorf("got %v, want an error", got)
 		}
 	})
+}
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -19,9 +19,7 @@ func TestSweeperIsServed(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		a := parttest.NewAdmin(t, b.Config())
 		owner, err := kafka.NewOwnership(b.Config(), schemas.RoleSweeper, schemas.Checkpoints, func() {})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, err := a.Unserved(t.Context(), schemas.RoleSweeper); err != nil || len(got) != 1 {
 			t.Errorf("nothing runs: unserved %v, %v, want the sweeper", got, err)
 		}
@@ -47,9 +45,7 @@ func TestUnservedAndOutstanding(t *testing.T) {
 		}
 		b.Send(parttest.Change("a"), parttest.Change("b"), parttest.Change("c"))
 		left, err := a.Outstanding(t.Context(), schemas.RolePlanner)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		outstanding := func(when string, want int64) {
 			t.Helper()
 			if got, err := left(t.Context()); err != nil || got != want {
@@ -67,9 +63,7 @@ func TestUnservedAndOutstanding(t *testing.T) {
 		unserved("a planner runs", schemas.RoleSteward)
 		outstanding("a planner runs", 0)
 		stop()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-ended)
 		unserved("the planner has stopped", schemas.RolePlanner, schemas.RoleSteward)
 	})
 }

@@ -26,14 +26,10 @@ func TestEnsureTopics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 3})
 		for range 2 {
-			if err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 5, MinInSync: 1}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 5, MinInSync: 1}))
 		}
 		adm, err := admin.New(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer adm.Close()
 		for topic, want := range map[schemas.Topic]int{"changes": 3, "incidents": 4, "delay.30s": 3, "again.copier": 3} {
 			if got, err := adm.EndOffsets(t.Context(), topic); err != nil || len(got) != want {
@@ -115,13 +111,9 @@ func TestProducer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{})
 		p, err := kafka.NewProducer(b.Config(), "test/emit")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
-		if err := p.Publish(t.Context(), parttest.Numbered(100, 100)...); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Publish(t.Context(), parttest.Numbered(100, 100)...))
 		recs := b.Read(schemas.Changes)
 		if len(recs) != 100 || recs[0].Header(schemas.HeaderSource) != "test/emit" {
 			t.Errorf("%d records from %q", len(recs), recs[0].Header(schemas.HeaderSource))
@@ -170,9 +162,7 @@ func TestLag(t *testing.T) {
 		b.Send(parttest.Numbered(10, 10)...)
 		b.Trim(schemas.Changes, 0, 4)
 		adm, err := admin.New(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer adm.Close()
 		check := func(want map[schemas.Role]int64) {
 			t.Helper()
@@ -182,9 +172,7 @@ func TestLag(t *testing.T) {
 			}
 		}
 		check(map[schemas.Role]int64{"planner": 6, "copier": 0, "state": 6})
-		if err := parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 10*time.Second, parttest.Planner(t, b, parttest.Plan)))
 		check(map[schemas.Role]int64{"planner": 0, "copier": 6, "state": 6})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -209,9 +197,7 @@ func TestTimesOfTopics(t *testing.T) {
 					"cleanup.policy": "compact", "max.message.bytes": "4000000", "min.compaction.lag.ms": lag,
 					"message.timestamp.type": "LogAppendTime"})
 			}
-			if err := admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, admin.EnsureTopics(t.Context(), b.Config(), admin.TopicOptions{Partitions: 2}))
 			for topic, want := range map[schemas.Topic]string{schemas.Incidents: cmp.Or(lag, "1209600000"),
 				schemas.Controls: "", schemas.Checkpoints: "", schemas.Policies: ""} {
 				if got := b.Setting(topic, "min.compaction.lag.ms"); got != want {

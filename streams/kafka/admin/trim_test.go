@@ -154,24 +154,18 @@ func TestTrimWhileReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, cfg := parttest.Bare(t, 1, 2)
 		p, err := kafka.NewProducer(cfg, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer p.Close()
 		var seen atomic.Int64
 		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleCopier,
 			Topics: []schemas.Topic{schemas.DuplicationHigh}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { seen.Add(1); return nil, nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		parttest.Background(t, g)
 		tr := parttest.Trimmer(t, cfg, 0)
 		n := need.Amount(60, 200, 200)
 		for i := range n {
-			if err := p.Publish(t.Context(), numberedCommand(i)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Publish(t.Context(), numberedCommand(i)))
 			if _, err := tr.Trim(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -227,9 +221,7 @@ func TestTrim(t *testing.T) {
 		}
 		tr := parttest.Trimmer(t, cfg, time.Hour)
 		removed, err := tr.Trim(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want := map[schemas.Topic]int64{schemas.DuplicationHigh: 7, schemas.DuplicationLow: 10, schemas.FixityResults: 6,
 			schemas.Again(schemas.RoleChecker): 4, schemas.Delay("30s"): 5, schemas.Delay("90d"): 6}
 		if !maps.Equal(removed, want) {

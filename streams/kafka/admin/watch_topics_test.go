@@ -43,9 +43,7 @@ func TestWatchTopics(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Foreign: []string{"events"}})
 				adm, err := admin.New(b.Config())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer adm.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()

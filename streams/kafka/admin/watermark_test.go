@@ -59,9 +59,7 @@ func TestWatermark(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				tt.make(b)
 				adm, err := admin.New(b.Config())
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer adm.Close()
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
@@ -72,13 +70,9 @@ func TestWatermark(t *testing.T) {
 					}
 					return
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				e, err := adm.Extent(t.Context(), schemas.Changes)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				for i := range tt.want {
 					tt.want[i].Incarnation = e.Incarnation
 				}

@@ -18,14 +18,9 @@ func TestFaultOfAPolicyIsAnIncident(t *testing.T) {
 		store string // to which the new revision copies
 		open  bool
 	}{{"2", false}, {"9", true}, {"8", true}, {"3", false}} {
-		if err := p.publish(t.Context(), map[string]policy.Document{"acme": document(t, to(step.store))}, nil,
-			"test"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.publish(t.Context(), map[string]policy.Document{"acme": document(t, to(step.store))}, nil, "test"))
 		for range 2 { // a second look changes nothing
-			if err := faults.report(t.Context(), "acme"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, faults.report(t.Context(), "acme"))
 			p.incident(incident.PolicyRefused, step.open)
 		}
 	}
@@ -40,18 +35,14 @@ func TestFaultThatOneProcessFinds(t *testing.T) {
 	accounts["acme"] = append(accounts["acme"], policy.Store{ID: "9"})
 	with := s.late("", accounts)
 	with.follow()
-	if err := with.Set(t.Context(), "acme", document(t, to("9")), "test"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, with.Set(t.Context(), "acme", document(t, to("9")), "test"))
 	without.inForce("acme", "9")
 	finds, clean := newReporter(without.Folder), newReporter(with.Folder)
 	for _, step := range []struct {
 		by   *reporter
 		open bool
 	}{{finds, true}, {clean, false}, {finds, true}, {clean, true}, {newReporter(with.Folder), false}} {
-		if err := step.by.report(t.Context(), "acme"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, step.by.report(t.Context(), "acme"))
 		for _, p := range []*process{without, with} {
 			p.incident(incident.PolicyRefused, step.open)
 		}
@@ -63,9 +54,7 @@ func TestFaultOfAnAccountThatLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{t: t}
 		about := incident.Subject{Account: "left", Kind: incident.PolicyRefused}
-		if err := s.process("").board.Open(t.Context(), about, "revision 1 is in force with faults"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.process("").board.Open(t.Context(), about, "revision 1 is in force with faults"))
 		p := s.process("")
 		if !p.board.IsOpen(about) {
 			t.Fatalf("incident %s is not open", about.Key())
@@ -84,9 +73,7 @@ func TestUnreadableListIsAnIncident(t *testing.T) {
 	faults := newReporter(p.Folder)
 	for _, err := range []error{nil, errors.New("404 Not Found"), nil} {
 		p.unread = err
-		if err := faults.report(t.Context(), "acme"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, faults.report(t.Context(), "acme"))
 		p.incident(incident.PolicyRefused, err != nil)
 	}
 	if refused := p.Refused(); len(refused) > 0 {

@@ -126,9 +126,7 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 		later()
 		late.incident(incident.PolicyDiverged, false)
 
-		if err := late.Set(t.Context(), "acme", document(t, "{}"), "ann"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, late.Set(t.Context(), "acme", document(t, "{}"), "ann"))
 		late = s.run(newer)
 		if doc, ok := late.registry.Document("acme"); !ok || len(doc.Default) != 0 {
 			t.Errorf("in force: %v, want what ann has published", doc)
@@ -158,9 +156,7 @@ func TestManyPolicies(t *testing.T) {
 		p.follow()
 		apply := func() {
 			t.Helper()
-			if err := p.apply(t.Context(), p.read()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.apply(t.Context(), p.read()))
 		}
 		apply()
 		for account := range accounts {
@@ -203,9 +199,7 @@ func TestWriterThatLostIsTold(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &site{t: t}
 				first, second := s.process(""), s.late("", defaultAccounts())
-				if err := first.Set(t.Context(), "acme", document(t, to("2")), "first"); err != nil {
-					t.Fatal(err)
-				}
+				must(t, first.Set(t.Context(), "acme", document(t, to("2")), "first"))
 				done := make(chan error, 1)
 				go func() { done <- second.Set(t.Context(), "acme", document(t, to(tt.second)), "second") }()
 				later()
@@ -229,18 +223,14 @@ func TestFolderThatLostPublishesOnTop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &site{t: t}
 		first := s.process("")
-		if err := first.Set(t.Context(), "acme", document(t, to("2")), "first"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, first.Set(t.Context(), "acme", document(t, to("2")), "first"))
 		dir, _ := ofAcme(t, to("3"))
 		second := s.late(dir, defaultAccounts())
 		done := make(chan error, 1)
 		go func() { done <- second.apply(t.Context(), second.read()) }()
 		later()
 		second.follow()
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 		first.inForce("acme", "3")
 		first.revision("acme", 2)
 		second.logged("publish policies again: another writer was first", 1)
@@ -263,12 +253,8 @@ func TestPolicyIsPublishedOnce(t *testing.T) {
 			t.Errorf("got %v, want that it was cancelled", err)
 		}
 		p.inForce("acme", "2")
-		if err := p.Set(t.Context(), "acme", acme["acme"], "test"); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.publish(t.Context(), acme, sums, "test"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Set(t.Context(), "acme", acme["acme"], "test"))
+		must(t, p.publish(t.Context(), acme, sums, "test"))
 		if n := s.policies(); n != 1 {
 			t.Errorf("the topic policies has %d records, want 1", n)
 		}
@@ -285,23 +271,17 @@ func TestGap(t *testing.T) {
 		p := s.process(dir)
 		p.deps.Unreadable = func(string) []incident.Subject { return []incident.Subject{about} }
 		p.registry.Unreadable([]byte("acme"), time.Now(), errors.New("garbage"))
-		if err := p.board.Open(t.Context(), about, "garbage"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.board.Open(t.Context(), about, "garbage"))
 		write(to("3"))
 		apply := func() {
 			t.Helper()
-			if err := p.apply(t.Context(), p.read()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.apply(t.Context(), p.read()))
 		}
 		apply()
 		p.inForce("acme", "2")
 		p.incident(incident.PolicyDiverged, true)
 		p.refuses("account acme: a record after revision 1 cannot be decoded")
-		if err := p.board.CloseBy(t.Context(), about.Key(), &pb.AdminAction{Id: "1", Who: "eve"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.board.CloseBy(t.Context(), about.Key(), &pb.AdminAction{Id: "1", Who: "eve"}))
 		p.refuses()
 		apply()
 		p.inForce("acme", "3")
@@ -415,9 +395,7 @@ func TestFolderIsFollowed(t *testing.T) {
 		p.inForce("acme", "3")
 		p.revision("bell", 1)
 
-		if err := p.Set(t.Context(), "acme", document(t, to("2")), "ann"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Set(t.Context(), "acme", document(t, to("2")), "ann"))
 		next()
 		p.inForce("acme", "2")
 		write("acme-duplication-policy.yaml", "# again\n"+to("3"))
@@ -433,9 +411,7 @@ func TestFolderIsFollowed(t *testing.T) {
 		p.refuses()
 		p.inForce("acme", "2")
 
-		if err := p.Set(t.Context(), "acme", document(t, to("3")), "ann"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Set(t.Context(), "acme", document(t, to("3")), "ann"))
 		write("bell-duplication-policy.yaml", "# of bell\n"+to("2")) // says nothing about acme
 		next()
 		p.inForce("acme", "3")
@@ -470,17 +446,13 @@ func TestFolderThatChangesWhileItIsRead(t *testing.T) {
 		p.revision("acme", 2)
 
 		away := dir + ".away"
-		if err := os.Rename(dir, away); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(dir, away))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		p.inForce("acme", "3")
 		p.refuses()
 		p.logged("the policy folder cannot be read", 1)
-		if err := os.Rename(away, dir); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(away, dir))
 		later()
 		p.refuses()
 		p.revision("acme", 2)
@@ -494,9 +466,7 @@ func TestFollowersOfOneFolder(t *testing.T) {
 		dir, write := ofAcme(t, to("2"))
 		slow := s.process(dir)
 		first := slow.read()
-		if err := slow.apply(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		must(t, slow.apply(t.Context(), first))
 		write("# older\n" + to("2"))
 		older := slow.read()
 		write(to("3"))
@@ -509,9 +479,7 @@ func TestFollowersOfOneFolder(t *testing.T) {
 		go func() { ended <- late.apply(t.Context(), older) }()
 		synctest.Wait()
 		late.follow() // and now that it has lost
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-ended)
 		late.inForce("acme", "3")
 		late.revision("acme", 2)
 	})
@@ -523,15 +491,11 @@ func TestPendingDocumentOfAFollowedFolder(t *testing.T) {
 		s := &site{t: t, interval: time.Second}
 		dir, _ := ofAcme(t, to("2"))
 		p := s.run(dir)
-		if err := p.Set(t.Context(), "acme", document(t, to("3")), "ann"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Set(t.Context(), "acme", document(t, to("3")), "ann"))
 		other := s.run(dir) // finds that it has diverged
 		later()
 		other.incident(incident.PolicyDiverged, true)
-		if err := p.Set(t.Context(), "acme", document(t, to("2")), "ann"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Set(t.Context(), "acme", document(t, to("2")), "ann"))
 		later()
 		other.incident(incident.PolicyDiverged, false)
 	})

@@ -29,9 +29,7 @@ func to(store string) string {
 func document(t *testing.T, text string) policy.Document {
 	t.Helper()
 	doc, err := policy.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return doc
 }
 
@@ -192,9 +190,7 @@ func folderOf(t *testing.T, files map[string]string) (dir string, write func(nam
 	dir = t.TempDir()
 	write = func(name, content string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
 	for name, content := range files {
 		write(name, content)
@@ -223,5 +219,13 @@ func (p *process) refuses(want ...string) {
 	got := p.Refused()
 	if !slices.EqualFunc(got, want, strings.Contains) {
 		p.site.t.Errorf("refused: %q, want %q", got, want)
+	}
+}
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -15,23 +15,15 @@ import (
 // Each successful read is reported to the watchdog of the task; a Read that returns no bytes is not.
 func TestReadersAreAlive(t *testing.T) {
 	m, err := mem.New(mem.Config{ID: "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := New(m, NewBreaker(Config{Account: "acme", Store: "1"}), nil)
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	o, err := s.Put(t.Context(), "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	alive := 0
 	ctx := retry.Watched(t.Context(), func() { alive++ })
 	r, _, err := s.Open(ctx, "photos", "a", o.Version)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	if alive != 0 {
 		t.Errorf("alive %d times before a byte was read", alive)

@@ -193,9 +193,7 @@ func TestProbes(t *testing.T) {
 	for name, f := range map[string]func(t *testing.T, b *Breaker){
 		"one operation at a time": func(t *testing.T, b *Breaker) {
 			p, err := b.begin(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			wantState(t, b, HalfOpen)
 			for range 3 {
 				if err := use(ctx, b, nil); !errors.Is(err, ErrOpen) || retry.ClassOf(err) != retry.ClassUnavailable {
@@ -237,18 +235,14 @@ func TestProbes(t *testing.T) {
 			p, _ := b.begin(ctx)
 			time.Sleep(lease)
 			q, err := b.begin(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			b.report(p, answered, nil)
 			wantState(t, b, Closed)
 			b.report(q, unavailable, errDown) // it began before the store was known to be back
 			wantState(t, b, Closed)
 		},
 		"one is admitted, and its operation is the probe": func(t *testing.T, b *Breaker) {
-			if err := b.Admit(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Admit())
 			if err := b.Admit(); !errors.Is(err, ErrOpen) {
 				t.Errorf("the second: got %v", err)
 			}
@@ -265,9 +259,7 @@ func TestProbes(t *testing.T) {
 			}
 		},
 		"one who is admitted and does nothing": func(t *testing.T, b *Breaker) {
-			if err := b.Admit(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Admit())
 			time.Sleep(lease/10 - 1)
 			if err := b.Admit(); !errors.Is(err, ErrOpen) {
 				t.Errorf("in the lease: got %v", err)
@@ -282,14 +274,10 @@ func TestProbes(t *testing.T) {
 			wantState(t, b, Open)
 		},
 		"one who is admitted and begins late, before anybody else": func(t *testing.T, b *Breaker) {
-			if err := b.Admit(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Admit())
 			time.Sleep(lease)
 			p, err := b.begin(ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			time.Sleep(lease - 1) // its own lease, in full
 			if err := b.Admit(); !errors.Is(err, ErrOpen) {
 				t.Errorf("beside it: got %v", err)
@@ -335,9 +323,7 @@ func TestLate(t *testing.T) {
 				}
 				time.Sleep(time.Until(at))
 				probe, err := b.begin(ctx)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				b.report(old, e, errDown)
 				wantState(t, b, HalfOpen)
 				if err := b.Admit(); !errors.Is(err, ErrOpen) {

@@ -33,14 +33,10 @@ type world struct {
 func newWorld(t *testing.T, cfg Config) *world {
 	t.Helper()
 	m, err := mem.New(mem.Config{ID: "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m.Mark("1")
 	for _, name := range []string{sp, "empty"} {
-		if err := m.CreateSpace(t.Context(), storage.Space{Name: name}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, m.CreateSpace(t.Context(), storage.Space{Name: name}))
 	}
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), breaker: NewBreaker(cfg)}
 	w.Store = New(w.faulty, w.breaker, nil)
@@ -66,13 +62,9 @@ func (w *world) content(item string) string {
 	if errors.Is(err, storage.ErrNotFound) {
 		return ""
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	b, err := io.ReadAll(r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return string(b)
 }
 
@@ -82,9 +74,7 @@ func TestContract(t *testing.T) {
 	inner := map[storage.Store]*mem.Store{}
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		m, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b := NewBreaker(Config{Threshold: 1, Open: time.Hour})
 		t.Cleanup(func() {
 			if s, _, cause := b.State(); s != Closed {
@@ -108,9 +98,7 @@ func TestContract(t *testing.T) {
 func TestMarks(t *testing.T) {
 	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
 		m, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		inner := storagetest.NewFaulty(m)
 		return New(inner, NewBreaker(Config{}), nil), inner
 	})
@@ -312,9 +300,7 @@ func TestOneStoreUnavailable(t *testing.T) {
 	source, destination := newWorld(t, Config{Threshold: 1}), newWorld(t, Config{Threshold: 1})
 	source.faulty.Script(storagetest.Fault{Method: "Open", Mid: true, After: 1, Err: errDown})
 	r, _, err := source.Open(ctx, sp, "a", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := destination.Put(ctx, sp, "copy", r, unsized()); !errors.Is(err, errDown) {
 		t.Errorf("copy: got %v, want the source's error", err)
 	}
@@ -427,4 +413,12 @@ type locatedStore struct {
 
 func (l locatedStore) Locate(_ context.Context, ref storage.Ref) (storage.Location, error) {
 	return storage.Location{Handle: ref, Close: func() error { return nil }}, l.err
+}
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

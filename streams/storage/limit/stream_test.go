@@ -299,9 +299,7 @@ func TestStreamsAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, Config{})
 			w.fail()
-			if err := call(w); err != nil {
-				t.Fatal(err)
-			}
+			must(t, call(w))
 			if got := w.failures(); got != 0 {
 				t.Errorf("got %d failures, want none", got)
 			}

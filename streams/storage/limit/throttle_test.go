@@ -85,9 +85,7 @@ func (w *world) slotsHeld() (n int) {
 func TestThrottledContract(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		m, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		th := NewThrottle(Rates{Concurrency: 2, RequestsPerSecond: 1e6, BytesPerSecond: 1e12}, nil)
 		t.Cleanup(func() {
 			for c, slots := range th.slots {
@@ -179,9 +177,7 @@ func TestBytesPerSecond(t *testing.T) {
 		}
 		put := time.Since(begun)
 		r, _, err := w.Open(t.Context(), sp, "large", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, err := io.ReadAll(r)
 		r.Close()
 		if len(got) != len(content) || err != nil {
@@ -280,9 +276,7 @@ func TestSlowDown(t *testing.T) {
 			}
 			return last
 		}
-		if err := ask(300); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ask(300))
 		w.faulty.Script(storagetest.Fault{Method: "Stat", Times: 5, Err: fmt.Errorf("503: %w", storage.ErrSlowDown)})
 		if err := ask(5); !errors.Is(err, storage.ErrSlowDown) {
 			t.Errorf("got %v, want ErrSlowDown", err)
@@ -298,9 +292,7 @@ func TestSlowDown(t *testing.T) {
 		if rate <= 50 || rate > 60 {
 			t.Errorf("%v requests a second, want a little more than 50", rate)
 		}
-		if err := ask(2000); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ask(2000))
 		if rate, _ := w.throttle.allowed(); rate != 100 {
 			t.Errorf("%v requests a second at last, want 100", rate)
 		}

@@ -73,9 +73,7 @@ func metrics(t *testing.T, s *Store) (all []string) {
 	reg := prometheus.NewPedanticRegistry()
 	reg.MustRegister(NewMetrics(func() []*Store { return []*Store{s} }, func(string, string) int { return 7 }))
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
 			line := f.GetName()

@@ -181,9 +181,7 @@ func (m mutation) harmed(t *testing.T, layout string, h *harmful, what string) b
 	err := errors.Join(s.CreateSpace(t.Context(), storage.Space{Name: "s"}),
 		put(t.Context(), s, "a", 5, storage.PutOptions{}),
 		s.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	time.Sleep(2 * spaceCacheTTL)
 	was := visible(srv)
 	ctx, end := context.WithCancelCause(t.Context())
@@ -267,9 +265,7 @@ func TestNotAppliedBefore(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes = testPart })
-			if err := put(t.Context(), s, "item", 5, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t.Context(), s, "item", 5, storage.PutOptions{}))
 			content := bytes.Repeat(plenty[:testPart], 3)[:tt.size]
 			o := storage.PutOptions{Size: int64(tt.size)}
 			if tt.edit != nil {

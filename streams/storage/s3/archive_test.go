@@ -19,9 +19,7 @@ func TestArchived(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			sc := &script{}
 			s, srv := direct(t, s3test.Options{Before: sc.hook}, func(c *Config) { c.Restore = restore })
-			if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t.Context(), s, "item", 10, storage.PutOptions{}))
 			srv.Archive(testBucket, "s/item")
 			var asked []string
 			sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {

@@ -13,18 +13,14 @@ func TestBufferPool(t *testing.T) {
 	var small []buffer
 	for range 100 {
 		p, err := r.get(t.Context(), 10<<10)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(p.bytes) != 10<<10 {
 			t.Fatalf("%d bytes, want %d", len(p.bytes), 10<<10)
 		}
 		small = append(small, p)
 	}
 	one, err := r.get(t.Context(), full)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.get(ctx, full); !errors.Is(err, context.Canceled) {
@@ -35,9 +31,7 @@ func TestBufferPool(t *testing.T) {
 	}
 	one.free()
 	two, err := r.get(t.Context(), 3*full) // has all for itself, or it would never be had
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(two.bytes) != 3*full {
 		t.Errorf("%d bytes, want %d", len(two.bytes), 3*full)
 	}

@@ -29,9 +29,7 @@ func TestCopiesDoNotDeadlock(t *testing.T) {
 		s := openKnown(t, srv, &Features{ETagIsMD5: true}, through(srv), func(c *Config) {
 			c.minPart, c.PartBytes, c.digests = part, part, []string{digest.MD5}
 		})
-		if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 		return s, srv
 	}
 	for name, tt := range map[string]struct {

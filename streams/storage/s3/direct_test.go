@@ -17,9 +17,7 @@ func direct(t *testing.T, o s3test.Options, edit ...func(*Config)) (*Store, *s3t
 	srv.Close() // the network is not used
 	known := factsOf(o)
 	s := openKnown(t, srv, &known, append([]func(*Config){through(srv)}, edit...)...)
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 	return s, srv
 }
 
@@ -43,3 +41,11 @@ var noTest = context.Background()
 
 // hangUp closes a connection without a response.
 func hangUp() { panic(http.ErrAbortHandler) }
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}

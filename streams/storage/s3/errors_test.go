@@ -196,8 +196,6 @@ func answering(t *testing.T, h http.HandlerFunc) *Store {
 	t.Cleanup(srv.Close)
 	s, err := New(Config{ID: "1", Endpoint: srv.URL, Bucket: "bucket", PathStyle: true,
 		Credentials: Credentials{AccessKey: "k", SecretKey: "s"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }

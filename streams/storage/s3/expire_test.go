@@ -32,18 +32,14 @@ func TestExpire(t *testing.T) {
 				}
 			}
 			for _, space := range []string{"one", "two"} {
-				if err := s.CreateSpace(ctx, storage.Space{Name: space}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.CreateSpace(ctx, storage.Space{Name: space}))
 				put(space, "first")
 				put(space, "second") // quarantines "first"
 				bucket, key, err := s.layout.item(space, "large")
 				if err == nil {
 					_, err = s.core.NewMultipartUpload(ctx, bucket, key, minio.PutObjectOptions{})
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 			}
 			bucket, own := s.layout.control()
 			for _, name := range []string{"kept/one/cut", "probe/cut"} { // processes that ended while they copied
@@ -52,9 +48,7 @@ func TestExpire(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := s.putControl(ctx, "kept/one/theirs", []byte("not ours")); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.putControl(ctx, "kept/one/theirs", []byte("not ours")))
 			now = now.Add(40 * 24 * time.Hour)
 			put("one", "third") // quarantines "second"
 
@@ -103,9 +97,7 @@ func TestExpireFails(t *testing.T) {
 	}})
 	s := open(t, srv)
 	ctx := t.Context()
-	if err := s.CreateSpace(ctx, storage.Space{Name: "one"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(ctx, storage.Space{Name: "one"}))
 	for _, text := range []string{"1", "22"} {
 		if _, err := s.Put(ctx, "one", "a", strings.NewReader(text),
 			storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {

@@ -83,14 +83,10 @@ func TestHeaders(t *testing.T) {
 			s, _ := direct(t, s3test.Options{Before: got.hook}, func(c *Config) {
 				c.PartBytes, c.Endpoint, c.digests = testPart, "https://127.0.0.1", []string{digest.SHA256}
 			}, tt.edit)
-			if err := errors.Join(s.WriteMarker(t.Context()), s.Probe(t.Context())); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(s.WriteMarker(t.Context()), s.Probe(t.Context())))
 			for item, do := range map[string]string{"a": "Put, kept", "b": "Put, in parts", "c": "Locate", "d": "List",
 				"e": "Spaces", "f": "Sweep", "g": "Delete"} {
-				if err := put(t.Context(), s, "a", 5, storage.PutOptions{}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, put(t.Context(), s, "a", 5, storage.PutOptions{}))
 				if err := operations[do](t.Context(), s); err != nil && do != "Put, in parts" {
 					t.Errorf("%s, %s: %v", item, do, err)
 				}
@@ -129,9 +125,7 @@ func TestPathStyle(t *testing.T) {
 					got = r.URL.String()
 					return nil, errReset
 				})})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if _, err := s.Stat(t.Context(), "s", "a"); err == nil || got != want {
 				t.Errorf("asked for %s, want %s", got, want)
 			}
@@ -191,9 +185,7 @@ func TestTransports(t *testing.T) {
 			cfg := Config{ID: "1", Bucket: testBucket, PathStyle: true, Credentials: Credentials{AccessKey: "k", SecretKey: "s"}}
 			tt.edit(&cfg)
 			s, err := New(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer s.Close()
 			if tt.says == "" {
 				if err := s.makeBucket(t.Context(), testBucket); err != nil && !strings.Contains(err.Error(), "Owned") {
@@ -252,9 +244,7 @@ func TestRoles(t *testing.T) {
 	away := httptest.NewServer(http.NotFoundHandler())
 	defer away.Close()
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("a-token"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(token, []byte("a-token"), 0o600))
 	for name, tt := range map[string]struct {
 		env      map[string]string
 		endpoint string
@@ -290,9 +280,7 @@ func TestRoles(t *testing.T) {
 					signed = append(signed, r.Header.Get("Authorization")+" "+r.Header.Get("X-Amz-Security-Token"))
 					return nil, errReset
 				})})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_, err = s.Stat(t.Context(), "s", "a")
 			if tt.key == "" {
 				if retry.ClassOf(err) != retry.ClassUnavailable || !errors.Is(err, storage.ErrCredentials) || len(signed) != 0 {

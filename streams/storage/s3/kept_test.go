@@ -23,9 +23,7 @@ func filled(t *testing.T, o s3test.Options, edit ...func(*Config)) (*Store, *s3t
 	t.Helper()
 	srv := server(t, o)
 	s := open(t, srv, edit...)
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 	return s, srv
 }
 
@@ -40,13 +38,9 @@ func putText(t *testing.T, s *Store, item, text string) {
 func keptTexts(t *testing.T, s *Store, items ...string) (texts []string) {
 	t.Helper()
 	for k, err := range s.Kept(t.Context(), "s", items) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r, _, err := s.OpenKept(t.Context(), storage.KeptRef{Space: "s", Item: k.Object.Item, ID: k.ID})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		b, err := io.ReadAll(r)
 		if err = errors.Join(err, r.Close()); err != nil {
 			t.Fatal(err)
@@ -60,9 +54,7 @@ func keptTexts(t *testing.T, s *Store, items ...string) (texts []string) {
 func TestKeptAmongManyOthers(t *testing.T) {
 	s, _ := filled(t, s3test.Options{Versions: true})
 	bucket, prefix, err := s.layout.space("s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range maxSkipped + 1500 { // in the way of a common listing
 		if _, err := s.core.PutObject(t.Context(), bucket, fmt.Sprintf("%sm%05d", prefix, i), bytes.NewReader(nil), 0, "", "",
 			minio.PutObjectOptions{}); err != nil {
@@ -89,13 +81,9 @@ func TestKeptNullVersion(t *testing.T) {
 	large := strings.Repeat("from before ", testPart/5)
 	putText(t, s, "a", large)
 	srv.Version(true)
-	if err := s.Probe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Probe(t.Context()))
 	bucket, key, err := s.itemKey("s", "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := s.core.PutObject(t.Context(), bucket, key, strings.NewReader("now"), 3, "", "",
 		minio.PutObjectOptions{}); err != nil { // by another program: nothing is quarantined
 		t.Fatal(err)
@@ -135,18 +123,14 @@ func TestKeptExpires(t *testing.T) {
 			putText(t, s, "a", "one")
 			putText(t, s, "a", "two")
 			for k, err := range s.Kept(t.Context(), "s", []string{"a"}) {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ref := storage.KeptRef{Space: "s", Item: "a", ID: k.ID}
 				at, err := s.locateKept(ref)
 				if err == nil {
 					err = s.core.RemoveObject(t.Context(), at.bucket, at.key,
 						minio.RemoveObjectOptions{VersionID: at.versionID})
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				_, _, open := s.OpenKept(t.Context(), ref)
 				_, stat := s.StatKept(t.Context(), ref)
 				if !errors.Is(open, storage.ErrNotFound) || !errors.Is(stat, storage.ErrNotFound) {
@@ -168,9 +152,7 @@ func TestKeptUnknown(t *testing.T) {
 		putText(t, s, "a", "two")
 		var ids []string
 		for k, err := range s.Kept(t.Context(), "s", []string{"a"}) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			ids = append(ids, k.ID)
 		}
 		away := openKnown(t, server(t, o), s.features.Load(), func(c *Config) { c.Transport = refusing{} })
@@ -200,14 +182,10 @@ func TestKeptQuarantineDescribes(t *testing.T) {
 	s, _ := filled(t, s3test.Options{})
 	o, err := s.Put(t.Context(), "s", "a", strings.NewReader("one"), storage.PutOptions{Size: 3,
 		Properties: storage.Properties{MediaType: "text/plain", User: map[string]string{"k": "ä"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	putText(t, s, "a", "two")
 	for k, err := range s.Kept(t.Context(), "s", []string{"a"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		full, err := s.StatKept(t.Context(), storage.KeptRef{Space: "s", Item: "a", ID: k.ID})
 		if err != nil || full.Object.Version != o.Version || !full.Object.Modified.IsZero() || !full.Expires ||
 			full.Object.Digests.Compare(o.Digests) != digest.Agree || full.Object.Properties.User["k"] != "ä" ||

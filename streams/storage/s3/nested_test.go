@@ -87,9 +87,7 @@ func TestNestedRaces(t *testing.T) {
 	}
 	listed := 0
 	for _, err := range s.List(t.Context(), "s", "") {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		listed++
 	}
 	if keys := srv.Keys(testBucket, "s/"); listed != stored || len(keys) != stored {
@@ -100,15 +98,11 @@ func TestNestedRaces(t *testing.T) {
 // The cache of free ancestors is updated by a Put of an ancestor.
 func TestNestedCacheIsUpdated(t *testing.T) {
 	s, _ := direct(t, s3test.Options{CleanKeys: true, HideBelow: true})
-	if err := put(t.Context(), s, "a/b", 10, storage.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, put(t.Context(), s, "a/b", 10, storage.PutOptions{}))
 	if _, err := s.Delete(t.Context(), "s", "a/b", storage.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(t.Context(), s, "a", 10, storage.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, put(t.Context(), s, "a", 10, storage.PutOptions{}))
 	if err := put(t.Context(), s, "a/c", 10, storage.PutOptions{}); !errors.Is(err, storage.ErrName) {
 		t.Errorf("got %v, want ErrName", err)
 	}

@@ -23,9 +23,7 @@ func TestOriginal(t *testing.T) {
 		if err == nil {
 			err = s.copy(t.Context(), copySource{at(from), o}, at(to))
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	for name, tt := range map[string]struct {
 		options s3test.Options
@@ -47,9 +45,7 @@ func TestOriginal(t *testing.T) {
 		"the metadata of other bytes": {size: 10, harm: func(t *testing.T, s *Store, srv *s3test.Server) {
 			var was http.Header
 			srv.Edit(testBucket, "s/item", func(h http.Header) { was = h.Clone() })
-			if err := put(t.Context(), s, "item", 11, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t.Context(), s, "item", 11, storage.PutOptions{}))
 			srv.Edit(testBucket, "s/item", func(h http.Header) {
 				for k, v := range was {
 					if strings.HasPrefix(k, metaHeader) {
@@ -68,15 +64,11 @@ func TestOriginal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, tt.options)
 			h, err := digest.New(digest.MD5, digest.SHA256)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_, _ = h.Write(plenty[:tt.size])
 			err = put(t.Context(), s, "item", tt.size,
 				storage.PutOptions{Original: original, Digests: h.Sum(), Properties: storage.Properties{User: tt.user}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if tt.harm != nil {
 				tt.harm(t, s, srv)
 			}

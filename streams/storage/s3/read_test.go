@@ -93,22 +93,16 @@ func TestReadOverBrokenConnections(t *testing.T) {
 				b := &breaking{}
 				s, srv := direct(t, tt.o, func(c *Config) { b.next, c.Transport, c.PartBytes = c.Transport, b, testPart })
 				o := storage.PutOptions{Size: int64(tt.size)}
-				if err := put(t.Context(), s, "item", tt.size, o); err != nil {
-					t.Fatal(err)
-				}
+				must(t, put(t.Context(), s, "item", tt.size, o))
 				body, _, err := s.Open(t.Context(), "s", "item", "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				body.Close()
 				b.after = tt.after
 				if tt.change != nil {
 					b.then = func() { tt.change(s, srv) }
 				}
 				body, _, err = s.Open(t.Context(), "s", "item", "")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer body.Close()
 				got, err := io.ReadAll(body)
 				if !errors.Is(err, tt.want) || tt.want == nil && !bytes.Equal(got, plenty[:tt.size]) ||
@@ -133,9 +127,7 @@ func TestReadThatNeverGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sc := &script{}
 		s, _ := direct(t, s3test.Options{Before: sc.hook})
-		if err := put(t.Context(), s, "item", 1000, storage.PutOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, put(t.Context(), s, "item", 1000, storage.PutOptions{}))
 		gets := 0
 		sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method != http.MethodGet {
@@ -154,9 +146,7 @@ func TestReadThatNeverGoesOn(t *testing.T) {
 		}
 		sc.on = true
 		body, _, err := s.Open(t.Context(), "s", "item", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer body.Close()
 		got, err := io.ReadAll(body)
 		if len(got) != 10 || !isAmbiguous(err) || gets != readRetry.Attempts {
@@ -170,9 +160,7 @@ func TestStatSaysWhenByTheServicesClock(t *testing.T) {
 	now := time.Now().Add(10 * time.Minute).UTC().Truncate(time.Second)
 	srv := server(t, s3test.Options{Clock: func() time.Time { return now }})
 	s := open(t, srv)
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 	if _, err := s.Put(t.Context(), "s", "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -188,13 +176,9 @@ func TestOpenPinsWhereTheServiceDoesNot(t *testing.T) {
 		"by version": {NoReadMatch: true, Versions: true}} {
 		t.Run(name, func(t *testing.T) {
 			s, srv := direct(t, o)
-			if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t.Context(), s, "item", 10, storage.PutOptions{}))
 			seen, err := s.Stat(t.Context(), "s", "item")
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := drain(s.Open(t.Context(), "s", "item", seen.Version)); err != nil {
 				t.Errorf("the version that is there: %v", err)
 			}
@@ -213,18 +197,14 @@ func TestFiveGiBAndOne(t *testing.T) {
 		c.digests, c.Endpoint, c.PartBytes = []string{digest.CRC64NVME}, "https://127.0.0.1", 64<<20
 	})
 	const size = maxSingle + 1
-	if err := s.Probe(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Probe(t.Context()))
 	o, err := s.Put(t.Context(), "s", "item", io.LimitReader(zeros{}, size), storage.PutOptions{Size: size})
 	if err != nil || o.Size != size || o.Digests[digest.CRC64NVME] == "" {
 		t.Fatalf("put %d bytes, %v: %v", o.Size, o.Digests, err)
 	}
 	body, _, err := s.getRange(t.Context(), location{testBucket, "s/item"}, o.Version,
 		readPlan{offset: maxSingle - 5, remaining: 6})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer body.Close()
 	if tail, err := io.ReadAll(body); err != nil || len(tail) != 6 {
 		t.Errorf("the last bytes are %d: %v", len(tail), err)
@@ -243,18 +223,11 @@ func TestFiveGiBAndOne(t *testing.T) {
 // An object larger than one request can copy is quarantined in parts, if it still has the expected version.
 func TestQuarantineInParts(t *testing.T) {
 	s, srv := direct(t, s3test.Options{})
-	if err := put(t.Context(), s, "item", testPart,
-		storage.PutOptions{Properties: storage.Properties{MediaType: "a/b"}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, put(t.Context(), s, "item", testPart, storage.PutOptions{Properties: storage.Properties{MediaType: "a/b"}}))
 	o, err := s.Stat(t.Context(), "s", "item")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	from, to := copySource{location{testBucket, "s/item"}, o}, location{testBucket, ".millrace/kept/one"}
-	if err := s.copyParts(t.Context(), from, to); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.copyParts(t.Context(), from, to))
 	info, err := s.head(t.Context(), to, s.getOptions())
 	if got, _ := srv.Object(to.bucket, to.key); err != nil || !bytes.Equal(got, plenty[:testPart]) ||
 		info.ContentType != "a/b" {
@@ -282,17 +255,11 @@ func TestReadRequests(t *testing.T) {
 		return false
 	}})
 	s := open(t, srv, func(c *Config) { c.PartBytes = testPart })
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 	for _, n := range []int{1, testPart, testPart + 1, len(plenty)} {
-		if err := put(t.Context(), s, "item", n, storage.PutOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, put(t.Context(), s, "item", n, storage.PutOptions{}))
 		gets.Store(0)
-		if err := drain(s.Open(t.Context(), "s", "item", "")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, drain(s.Open(t.Context(), "s", "item", "")))
 		if got, want := gets.Load(), ReadRequests(int64(n), testPart); got != want {
 			t.Errorf("%d bytes: %d requests, want %d", n, got, want)
 		}

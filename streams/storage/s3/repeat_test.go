@@ -140,9 +140,7 @@ func TestProxyRepeats(t *testing.T) {
 				r.Body = io.NopCloser(bytes.NewReader(body))
 				return next.RoundTrip(r)
 			})
-			if err := put(t.Context(), s, "a", 5, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t.Context(), s, "a", 5, storage.PutOptions{}))
 			on = true
 			err := tt.do(t.Context(), s)
 			if !errors.Is(err, tt.want) || storage.IsNotApplied(err) || !tt.made(srv) {
@@ -168,9 +166,7 @@ func TestRejectedPutIsCheckedOnce(t *testing.T) {
 				sent = append(sent, r.Method)
 				return next.RoundTrip(r)
 			})
-			if err := put(t.Context(), s, "a", tt.size, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t.Context(), s, "a", tt.size, storage.PutOptions{}))
 			sent = sent[:0]
 			err := put(t.Context(), s, "a", 10, storage.PutOptions{Condition: storage.Condition{Absent: true}})
 			if !errors.Is(err, storage.ErrExists) || storage.IsNotApplied(err) != tt.marked ||

@@ -40,9 +40,7 @@ func TestRequestsAreThoseOfMinio(t *testing.T) {
 	}
 	part := func(s *Store) minio.GetObjectOptions {
 		o := s.getOptions()
-		if err := errors.Join(o.SetRange(0, 9), pin(&o, `"etag"`)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(o.SetRange(0, 9), pin(&o, `"etag"`)))
 		return o
 	}
 	put := func(s *Store) minio.PutObjectOptions {
@@ -109,9 +107,7 @@ func TestRequestsAreThoseOfMinio(t *testing.T) {
 					})
 					synctest.Test(t, func(t *testing.T) { // the times are the same
 						s, err := New(cfg)
-						if err != nil {
-							t.Fatal(err)
-						}
+						must(t, err)
 						if _, err := s.transport.creds.GetWithContext(nil); err != nil { // minio-go makes the first request
 							t.Fatal(err)
 						}

@@ -211,15 +211,11 @@ func (f fault) from(t *testing.T, k int, what string, do func(context.Context, *
 		items["large"] = testPart + 7
 	}
 	for item, n := range items {
-		if err := put(t.Context(), s, item, n, storage.PutOptions{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, put(t.Context(), s, item, n, storage.PutOptions{}))
 	}
 	text, err := json.Marshal(marker{s.cfg.ID, s.features.Load()})
-	if err := errors.Join(err, s.CreateSpace(t.Context(), storage.Space{Name: "empty"}),
-		s.putControl(t.Context(), "marker.json", text)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, s.CreateSpace(t.Context(), storage.Space{Name: "empty"}),
+		s.putControl(t.Context(), "marker.json", text)))
 	time.Sleep(2 * spaceCacheTTL)
 	var mu sync.Mutex // Probe sends concurrent requests
 	asked, first := 0, ""

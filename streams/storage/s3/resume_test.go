@@ -90,12 +90,8 @@ func TestPutResumed(t *testing.T) {
 				}
 				n.down, n.sent = false, nil
 				restarted, err := New(s.cfg)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := restarted.Probe(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, restarted.Probe(t.Context()))
 				n.sent = nil
 				stored, err := restarted.Put(t.Context(), "s", "item", bytes.NewReader(content), o)
 				got, _ := srv.Object(testBucket, "s/item")
@@ -151,9 +147,7 @@ func TestAbortStaleUploads(t *testing.T) {
 	s, srv := direct(t, s3test.Options{}, func(c *Config) { c.PartBytes, c.Endpoint = testPart, "https://127.0.0.1" })
 	begin := func(key string) *upload {
 		u, err := s.begin(t.Context(), location{testBucket, key}, objectHeaders{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return u
 	}
 	sweep := func(want int) {
@@ -166,9 +160,7 @@ func TestAbortStaleUploads(t *testing.T) {
 	for _, u := range []*upload{dead, slow, other} {
 		s.setActive(u.id, false) // they are other processes'
 	}
-	if err := errors.Join(dead.sendPart(t.Context(), 1, 0, plenty), slow.sendPart(t.Context(), 1, 0, plenty)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(dead.sendPart(t.Context(), 1, 0, plenty), slow.sendPart(t.Context(), 1, 0, plenty)))
 	sweep(0)
 	srv.Age(8 * 24 * time.Hour)
 	if err := slow.sendPart(t.Context(), 2, 0, plenty); err != nil { // progress
@@ -238,9 +230,7 @@ func TestTwoGoOnWithOneUpload(t *testing.T) {
 						contents[i][11*testPart] += byte(i)
 					}
 					other, err := New(s.cfg) // of another process
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					other.features.Store(s.features.Load())
 					all.Go(func() {
 						for try := range 5 {

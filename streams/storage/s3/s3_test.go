@@ -33,9 +33,7 @@ func open(t testing.TB, srv *s3test.Server, edit ...func(*Config)) *Store {
 	t.Helper()
 	s := openKnown(t, srv, new(Features), edit...)
 	if !s.cfg.ReadOnly {
-		if err := s.Probe(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Probe(t.Context()))
 	}
 	return s
 }
@@ -60,9 +58,7 @@ func openKnown(t testing.TB, srv *s3test.Server, f *Features, edit ...func(*Conf
 		e(&cfg)
 	}
 	s, err := New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	if cfg.Bucket != "" {
 		_ = s.makeBucket(t.Context(), cfg.Bucket) // or it is there
@@ -178,9 +174,7 @@ func TestNoWayOut(t *testing.T) {
 	srv := server(t, s3test.Options{CleanKeys: true})
 	s := open(t, srv)
 	for _, name := range []string{"mine", "theirs"} {
-		if err := s.CreateSpace(t.Context(), storage.Space{Name: name}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.CreateSpace(t.Context(), storage.Space{Name: name}))
 	}
 	_, err := s.Put(t.Context(), "mine", "../theirs/item", strings.NewReader("x"),
 		storage.PutOptions{Size: storage.UnknownSize})
@@ -233,13 +227,9 @@ func TestProbe(t *testing.T) {
 			if left := srv.Keys(testBucket, ""); len(left) > 0 || srv.Uploads() > 0 {
 				t.Errorf("the probe left %q and %d uploads", left, srv.Uploads())
 			}
-			if err := s.WriteMarker(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.WriteMarker(t.Context()))
 			again, err := New(s.cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if err := again.Marker(t.Context()); err != nil || *again.features.Load() != want {
 				t.Errorf("by its marker (%v): got %+v, want %+v", err, *again.features.Load(), want)
 			}
@@ -260,9 +250,7 @@ func TestDamagedOnTheWay(t *testing.T) {
 			}
 			srv := server(t, o)
 			s := open(t, srv)
-			if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 			damage.Store(true)
 			_, err := s.Put(t.Context(), "s", "item", strings.NewReader("some bytes"),
 				storage.PutOptions{Size: storage.UnknownSize})

@@ -24,15 +24,9 @@ func TestSmallPutIsOneWrite(t *testing.T) {
 		ID: "1", Endpoint: server.URL(), BucketPrefix: "b-", PathStyle: true, Transport: transport,
 		Credentials: Credentials{AccessKey: "key", SecretKey: "secret"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.WriteMarker(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.WriteMarker(t.Context()))
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	for name, tt := range map[string]struct {
 		size int
 		one  bool
@@ -44,9 +38,7 @@ func TestSmallPutIsOneWrite(t *testing.T) {
 			_, err := s.Put(t.Context(), "photos", name, bytes.NewReader(content), storage.PutOptions{
 				Size: int64(tt.size), Condition: storage.Condition{Absent: true},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got, ok := server.Object("b-photos", name); !ok || !bytes.Equal(got, content) {
 				t.Errorf("%d bytes are stored, want %d", len(got), len(content))
 			}

@@ -40,13 +40,9 @@ func TestPutFromSource(t *testing.T) {
 				s.features.Store(&facts)
 				content := append(bytes.Repeat([]byte("x"), testPart), plenty[:size-testPart]...)
 				from, err := s.Put(t.Context(), "s", "from", bytes.NewReader(content), storage.PutOptions{Size: size})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				at, err := s.Locate(t.Context(), storage.Ref{Space: "s", Item: "from", Version: from.Version})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				copied, sent := 0, 0
 				sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
 					switch {

@@ -89,9 +89,7 @@ func TestWriteTwins(t *testing.T) {
 func TestCopyRefusedWithinASuccess(t *testing.T) {
 	sc := &script{}
 	s, srv := direct(t, s3test.Options{Before: sc.hook})
-	if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, put(t.Context(), s, "item", 10, storage.PutOptions{}))
 	sc.answer = func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Header.Get("X-Amz-Copy-Source") == "" {
 			return false
@@ -122,9 +120,7 @@ func TestDeleteTwins(t *testing.T) {
 				o = s3test.Options{After: sc.hook}
 			}
 			s, _ := direct(t, o)
-			if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t.Context(), s, "item", 10, storage.PutOptions{}))
 			sc.answer = func(_ http.ResponseWriter, r *http.Request) bool {
 				if r.Method == http.MethodDelete {
 					hangUp()
@@ -153,9 +149,7 @@ func TestDeleteIsNotOlderThanTheObject(t *testing.T) {
 		}
 		return false
 	}})
-	if err := put(t.Context(), s, "item", 10, storage.PutOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, put(t.Context(), s, "item", 10, storage.PutOptions{}))
 	d, err := s.Delete(t.Context(), "s", "item", storage.DeleteOptions{})
 	if err != nil || !d.Time.Equal(d.Object.Modified) {
 		t.Errorf("got %v, %v, want the time of the object, %v", d.Time, err, d.Object.Modified)
@@ -253,9 +247,7 @@ func TestNoBytes(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, o, err := s.Open(t.Context(), "s", "item", "")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, err := io.ReadAll(body)
 		body.Close()
 		if err != nil || len(got) != 0 || o.Size != 0 {
@@ -417,9 +409,7 @@ func TestPartsAreSigned(t *testing.T) {
 				return false
 			}
 			sc.on = true
-			if err := put(t.Context(), s, "item", testPart+10, storage.PutOptions{}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, put(t.Context(), s, "item", testPart+10, storage.PutOptions{}))
 			if parts.Load() != 2 || (signed.Load() == 2) != want || (signed.Load() == 0) == want {
 				t.Errorf("%d of %d parts are signed, want all: %t", signed.Load(), parts.Load(), want)
 			}
