@@ -32,7 +32,7 @@ func splitsApp(t *testing.T) (*App, sweeping, *spaceLists) {
 	a := &App{cfg: &cfg, stores: stores, policyRegistry: r}
 	lists := &spaceLists{byStore: map[StoreName]spaceList{{"acme", "1"}: {time.Now(), []string{"photos"}}}}
 	return a, sweeping{Sweeper: new(sweep.Sweeper), controls: new(client.Controls), rules: r,
-		gone: new(space.Gone)}, lists
+		gone: new(space.Gone), known: new(checkpoints)}, lists
 }
 
 // A pair whose store the account does not have, which a policy in force may have, is left out.

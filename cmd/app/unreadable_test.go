@@ -81,6 +81,7 @@ func TestTablesThatRolesDependOn(t *testing.T) {
 		policies, incidents, control bool
 	}{
 		"ingester": {schemas.RoleIngester, true, false, true},
+		"delayer":  {schemas.RoleDelayer, false, false, true},
 		"planner":  {schemas.RolePlanner, true, false, true},
 		"steward":  {schemas.RoleSteward, true, true, true},
 	} {
