@@ -61,6 +61,9 @@ type Observation struct {
 	// Received is the time at which the hint was received first; it stays the same on redelivery. Now is the time at
 	// which the store was queried.
 	Received, Now time.Time
+	// Earlier is the time of the last Change of another content, or delete, that the sender of the hint has published of
+	// the copy; zero if it knows none. What came since is newer.
+	Earlier time.Time
 	// The records that a hint OfVersion needs, if the version is not the one that is shown. Deleted: the item is on record
 	// as deleted. Undone is the time of the record if what was removed is what is on record, else zero.
 	Deleted bool
@@ -185,7 +188,7 @@ func dated(row Row, h Hint, s Observation) time.Time {
 	case row != rowCurrent:
 		return record.Dated(s.Object, s.Now)
 	}
-	if m.Before(at.Add(-s.Settle)) || m.After(s.Now.Add(record.Slack)) {
+	if m.Before(at.Add(-s.Settle)) || !record.Time(m).AsTime().After(s.Earlier) || m.After(s.Now.Add(record.Slack)) {
 		return at
 	}
 	return m

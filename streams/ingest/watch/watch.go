@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/ingest/hint"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // Config holds the settings of a Watch. Zero values mean the defaults in brackets.
@@ -59,6 +60,7 @@ type Watch struct {
 	count    func(hint.Row)
 	log      *slog.Logger
 	queue    *queue
+	recent   recent
 }
 
 // New returns a Watch. It calls count, if not nil, with the row of each hint.
@@ -76,8 +78,8 @@ func New(
 		count = func(hint.Row) {}
 	}
 	return &Watch{cfg: cfg, observer: hint.NewObserver(stores, cfg.Settle), store: stores, out: out, count: count,
-			log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.quiet, cfg.Limit)},
-		nil
+		log: log.With("part", "watch", "account", cfg.Account, "store", cfg.Store), queue: newQueue(cfg.quiet, cfg.Limit),
+		recent: recent{keep: cfg.Settle + record.Slack}}, nil
 }
 
 // Run watches the tree until ctx is done, and then returns nil. If the root is missing, it waits for it.
@@ -164,10 +166,16 @@ func (w *Watch) publishPath(ctx context.Context, p pendingPath) error {
 	if err != nil {
 		return err
 	}
-	s.Received = p.last
+	before := w.recent.of(p.path)
+	if s.Received = p.last; !s.Received.After(before.time) { // the clock has stepped back
+		s.Received = before.time.Add(time.Millisecond)
+	}
+	if before.version != s.Object.Version {
+		s.Earlier = before.time
+	}
 	h := hint.Hint{Kind: hint.Created, Vendor: "watch", Event: "written"}
 	switch {
-	case p.gone:
+	case p.gone && !s.Present:
 		h.Kind, h.Event = hint.Removed, "removed"
 	case p.found:
 		h.Event = "found"
@@ -177,6 +185,7 @@ func (w *Watch) publishPath(ctx context.Context, p pendingPath) error {
 		if err := w.out.Publish(ctx, schemas.Message{Topic: schemas.Changes, Body: d.Change}); err != nil {
 			return err
 		}
+		w.recent.add(p.path, published{d.Change.GetTime().AsTime(), d.Change.GetVersion()}, time.Now())
 	}
 	w.count(d.Row)
 	return nil
