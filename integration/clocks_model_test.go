@@ -34,7 +34,7 @@ var in2200 = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC).Sub(clockStart)
 func drawStep(dice *rand.Rand) clockStep {
 	pick := func(of ...string) string { return of[dice.IntN(len(of))] }
 	s := clockStep{n: dice.IntN(100)}
-	s.do = pick("put", "put", "put", "put late", "put ahead", "delete", "delete late", "report", "report", "report again",
+	s.do = pick("put", "put", "put", "put late", "put ahead", "put bare", "delete", "delete late", "report", "report", "report again",
 		"put at 2", "deliver", "deliver", "deliver", "deliver all", "deliver again", "kill", "kill", "snapshot", "restore",
 		"rot", "lose", "check", "arrive", "removed", "reconcile", "pair", "clock", "clock", "wait", "wait")
 	switch s.do {
@@ -94,6 +94,8 @@ func (w *clockWorld) step(s clockStep) error {
 			return nil
 		}
 		return errors.Join(w.reportLate(), w.report(w.put("2", clockTexts[2+w.failovers])))
+	case "put bare":
+		return w.report(undigested(w.put("1", text)))
 	case "put late":
 		w.late = append(w.late, w.put("1", text))
 	case "put ahead":

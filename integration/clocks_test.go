@@ -43,6 +43,12 @@ func (w *clockWorld) ahead(c *pb.Change, by time.Duration) *pb.Change {
 	return clientChange(c)
 }
 
+// undigested takes from a client's Change what an HTTP client may not know.
+func undigested(c *pb.Change) *pb.Change {
+	c.Digests, c.Version, c.Provenance = nil, "", pb.Provenance_PROVENANCE_UNSPECIFIED
+	return clientChange(c)
+}
+
 // again delivers every command of an item once more.
 func (w *clockWorld) again() error {
 	for _, d := range slices.Clone(w.done) {
@@ -142,6 +148,11 @@ func clockRows() map[string]clockRow {
 			return errors.Join(w.puts("one"), w.by(func() {
 				w.stores["1"].Corrupt(clockSpace, clockItem, []byte("rot"))
 				w.checker = "checker B"
+			}))
+		}, "1: rot (one), 2: one (one), 3: one (one), 1 content-corrupt", "", false},
+		"rot of a source whose client knew no digests": {func(w *clockWorld) error {
+			return errors.Join(w.report(undigested(w.put("1", "one"))), w.rest(), w.by(func() {
+				w.stores["1"].Corrupt(clockSpace, clockItem, []byte("rot"))
 			}))
 		}, "1: rot (one), 2: one (one), 3: one (one), 1 content-corrupt", "", false},
 		"a pass on the records in an old task": {func(w *clockWorld) error {
