@@ -125,13 +125,15 @@ func TestRebuild(t *testing.T) {
 	if need.Amount(0, 1, 1) > 0 {
 		losses["the state alone is emptied"] = func() { r.empty("copy_state") }
 	}
+	n := 40
 	for name, lose := range losses {
 		lose()
 		lost := r.lacking()
 		if lost == "" {
 			t.Fatalf("%s: nothing is lacking", name)
 		}
-		r.work(40, 5) // the sink goes on, and hides nothing
+		r.work(n, 5) // the sink goes on, and hides nothing
+		n += 5
 		if got := r.lacking(); got != lost {
 			t.Errorf("%s: lacking is %q once the sink has gone on, want %q", name, got, lost)
 		}
@@ -145,7 +147,7 @@ func TestRebuild(t *testing.T) {
 		if err != nil || len(done.Lost) > 0 {
 			t.Fatalf("%s: Rebuild = %+v, %v", name, done, err)
 		}
-		r.whole(45)
+		r.whole(n)
 		if done, err := r.rebuild(t.Context(), quiet); err != nil || len(done.Gaps) > 0 {
 			t.Errorf("%s: Rebuild of what is whole = %+v, %v", name, done, err)
 		}
