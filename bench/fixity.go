@@ -75,6 +75,7 @@ func (r *runner) selectTasks(ctx context.Context) (m measurement, err error) {
 		Checked: func(context.Context, schemas.Copy) (bool, error) { return false, nil },
 		Results: noResults{},
 		Queue:   noQueue{},
+		Now:     time.Now,
 	}
 	start, tasks := time.Now(), 0
 	for n := 0; tasks < r.amounts.selected; n++ {

@@ -79,6 +79,7 @@ type App struct {
 	producer        *kafka.Producer
 	admin           *admin.Admin
 	watermark       *admin.Watermark
+	clock           kafkaClock
 	policies        *kafka.Table
 	accounts        *kafka.Table
 	controls        *client.Controls

@@ -238,7 +238,7 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 		rounds := sweep.FixityRounds{Due: due, Page: 1,
 			Lag: noLag, LagHigh: noLag,
 			Checked: func(context.Context, schemas.Copy) (bool, error) { return true, nil },
-			Results: threeResults{}, Queue: threeResults{}}
+			Results: threeResults{}, Queue: threeResults{}, Now: time.Now}
 		m, err := rounds.Split(sweep.Request{Account: "acme", Store: "disk", Space: "photos", Begun: start})
 		if err != nil {
 			return result, err

@@ -26,7 +26,8 @@ func TestExpirer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		const ahead = 2 * 24 * time.Hour // of the process, of which nothing comes
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Behind: ahead})
 		a := trimming(t, b, 0)
 		a.cfg.Replaced.Keep = 3 * 24 * time.Hour
 		a.stores, a.controls, a.registry = openTestStores(t, dir), &client.Controls{}, health.NewRegistry()
@@ -63,7 +64,7 @@ func TestExpirer(t *testing.T) {
 		e := &expiry{app: a, metrics: newExpireMetrics(a.registry, a.stores), incidents: known}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
-		time.Sleep(2 * 24 * time.Hour)
+		time.Sleep(2*24*time.Hour + ahead)
 		go func() { ended <- runJobs(ctx, t, a, expireJob, schedule.MustParse("every 6h"), e.splits()...) }()
 		time.Sleep(time.Hour)
 		synctest.Wait()

@@ -112,7 +112,7 @@ func (a *App) sweepSpaces(
 			precondition.Err)
 	}
 	err = a.inCommand(ctx, r.DryRun, func(ctx context.Context, w sweeping) error {
-		if err := w.known.CatchUp(ctx); err != nil {
+		if err := w.known.Table.CatchUp(ctx); err != nil {
 			return err
 		}
 		return byHand(ctx, w, spaces, func(space schemas.Copy) (sweep.Split, bool, error) {

@@ -51,15 +51,17 @@ type sweeping struct {
 // checkpoints holds the newest checkpoint of every split of every sweep, and of the brakes.
 type checkpoints struct {
 	*kafka.Table
-	mu    sync.Mutex // guards the fields below
-	byKey map[string]*pb.Checkpoint
-	times map[string]sweepTimes // by sweep
+	app       *App
+	mu        sync.Mutex // guards the fields below
+	byKey     map[string]*pb.Checkpoint
+	times     map[string]sweepTimes // by sweep
+	clockRead time.Time             // Kafka's time of the newest checkpoint kafkaClockSweep
 	// onRequest is called after a request of rounds of reconcile; nil: not called. It is set before Run.
 	onRequest func()
 }
 
 func (a *App) newCheckpoints() (*checkpoints, error) {
-	c := &checkpoints{byKey: map[string]*pb.Checkpoint{}, times: map[string]sweepTimes{}}
+	c := &checkpoints{app: a, byKey: map[string]*pb.Checkpoint{}, times: map[string]sweepTimes{}}
 	var err error
 	c.Table, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) error {
 		c.mu.Lock()
@@ -68,6 +70,9 @@ func (a *App) newCheckpoints() (*checkpoints, error) {
 		c.byKey[string(key)] = at
 		if at != nil {
 			c.times[at.GetSweep()] = c.times[at.GetSweep()].with(at)
+		}
+		if at.GetSweep() == kafkaClockSweep {
+			c.clockRead = d.Timestamp
 		}
 		if at.GetSweep() == reconcile.Requests && c.onRequest != nil {
 			c.onRequest()
@@ -96,8 +101,8 @@ func (a *App) newSweeper(
 	if owns != nil {
 		d.Looking, d.Metrics = a.sweeperState().AddBusy, a.sweepMetrics
 	}
-	return sweep.NewSweeper(sweep.SweeperConfig{Config: sweep.Config{MaxBacklog: int64(a.cfg.Sweep.MaxBacklog)},
-		Workers: workers}, d)
+	return sweep.NewSweeper(sweep.SweeperConfig{Workers: workers,
+		Config: sweep.Config{MaxBacklog: int64(a.cfg.Sweep.MaxBacklog), Now: a.clock.Now}}, d)
 }
 
 // lastEnd returns when a round of a split ended last, by the log of jobs. Jobs that are no sweeps work without
@@ -202,7 +207,7 @@ func (w sweeping) rounds(ctx context.Context, splits []sweep.Split) (results []s
 	if !w.dry {
 		return w.Rounds(ctx, splits)
 	}
-	if err := w.known.CatchUp(ctx); err != nil {
+	if err := w.known.Table.CatchUp(ctx); err != nil { // it publishes nothing
 		return nil, err
 	}
 	for _, m := range splits {

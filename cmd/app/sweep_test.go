@@ -38,8 +38,11 @@ type swept struct {
 	begun time.Time
 }
 
-func newSwept(t *testing.T, copies int) *swept {
-	v := newVerified(t)
+func newSwept(t *testing.T, copies int) *swept { return newSweptBehind(t, copies, 0) }
+
+// newSweptBehind is newSwept with a broker whose clock is behind.
+func newSweptBehind(t *testing.T, copies int, behind time.Duration) *swept {
+	v := newVerifiedBehind(t, behind)
 	cfg := config.Default()
 	cfg.Accounts = []config.Account{{ID: "acme",
 		Stores: []config.Store{{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}}}}

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"time"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka"
@@ -92,7 +91,7 @@ func (a *App) sweeps(known *checkpoints, owns func(sweep, split string) bool) (*
 	p.add(a.timetable(DuplicationSweep),
 		func(ctx context.Context) ([]sweep.Split, error) { return a.pairSplits(ctx, w, spaces) })
 	p.kinds = append(p.kinds,
-		func(context.Context) ([]sweep.Split, error) { return a.otherRounds(p.known.all(), time.Now()) })
+		func(context.Context) ([]sweep.Split, error) { return a.otherRounds(p.known.all(), a.clock.Now()) })
 	return p, nil
 }
 

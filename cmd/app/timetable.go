@@ -19,6 +19,7 @@ type timetable struct {
 	// set has the schedules that count in place of the configured one, also for some splits. nil: that counts.
 	set *schedules
 	log *slog.Logger
+	now func() time.Time
 	// requested reports whether a round was requested besides the schedule. Then it begins and goes on whatever that
 	// says. nil: none is.
 	requested func(sweep, split string) bool
@@ -41,7 +42,7 @@ type plannedRound struct {
 }
 
 func newTimetable(name string, s schedule.Schedule, log *slog.Logger) *timetable {
-	return &timetable{name: name, configured: s, log: log, planned: map[string]plannedRound{}}
+	return &timetable{name: name, configured: s, log: log, now: time.Now, planned: map[string]plannedRound{}}
 }
 
 // schedule returns the schedule that counts now for a split.
@@ -77,7 +78,7 @@ func mayWork(s schedule.Schedule, at time.Time) bool { return !s.Off() && s.Open
 // of returns kind with splits that keep to their schedules. kind is not called while nothing may be done.
 func (t *timetable) of(kind sweep.Kind) sweep.Kind {
 	return func(ctx context.Context) ([]sweep.Split, error) {
-		now := time.Now()
+		now := t.now()
 		if t.requested == nil &&
 			!slices.ContainsFunc(t.all(), func(s schedule.Schedule) bool { return mayWork(s, now) }) {
 			return nil, nil
@@ -110,7 +111,7 @@ func (t *timetable) apply(m *sweep.Split) {
 	}
 	m.Next = func(started time.Time) time.Time { return t.schedule(split).Next(started, started) }
 	m.Blocked = func(ctx context.Context) error {
-		if !mayWork(t.schedule(split), time.Now()) && !requested() {
+		if !mayWork(t.schedule(split), t.now()) && !requested() {
 			return sweep.ErrNotNow
 		}
 		return blocked(ctx)

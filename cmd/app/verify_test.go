@@ -35,8 +35,11 @@ type verified struct {
 	database string
 }
 
-func newVerified(t *testing.T) *verified {
-	b := kafkatest.New(t, kafkatest.Options{RealTime: true, Partitions: 1})
+func newVerified(t *testing.T) *verified { return newVerifiedBehind(t, 0) }
+
+// newVerifiedBehind is newVerified with a broker whose clock is behind.
+func newVerifiedBehind(t *testing.T, behind time.Duration) *verified {
+	b := kafkatest.New(t, kafkatest.Options{RealTime: true, Partitions: 1, Behind: behind})
 	v := &verified{t: t, b: b, database: "verify_" + schemas.NewID()}
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{clickhousetest.Addr(t)}, Database: v.database}, nil)
 	if err != nil {

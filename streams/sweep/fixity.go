@@ -84,6 +84,8 @@ type FixityRounds struct {
 	// Next returns when the round over a space after one is due that began at started; the zero time: never. A copy that
 	// would become due before the next round is due now. nil: there are no scheduled rounds.
 	Next func(space schemas.Copy, started time.Time) time.Time
+	// Now is Config.Now.
+	Now func() time.Time
 	// MaxWait is how long a round waits for results after its last request [7 days]. Then it ends without them.
 	MaxWait time.Duration
 }
@@ -178,8 +180,9 @@ func empty(c *pb.Checkpoint) bool {
 
 func (f FixityRounds) config(r Request) (*fixitySweep, error) {
 	switch {
-	case f.Due == nil || f.Results == nil || f.Queue == nil || f.Checked == nil || f.Lag == nil || f.LagHigh == nil:
-		return nil, errors.New("fixity sweep: due, results, queue, checked or lag is missing")
+	case f.Due == nil || f.Results == nil || f.Queue == nil || f.Checked == nil || f.Lag == nil || f.LagHigh == nil ||
+		f.Now == nil:
+		return nil, errors.New("fixity sweep: due, results, queue, checked, lag or now is missing")
 	case r.Account == "" || r.Store == "" || r.Space == "":
 		return nil, errors.New("fixity sweep: account, store or space is missing")
 	case r.Prefix != "" && (!r.All || !r.Some):

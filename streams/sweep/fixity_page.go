@@ -102,7 +102,7 @@ func (s *fixitySweep) sweep(ctx context.Context, round Round, cursor []byte) (pa
 		return Page{Wait: time.Second}, nil
 	}
 	defer s.Budget.release()
-	now := time.Now()
+	now := s.Now()
 	left := s.Budget.left(now)
 	if left.all.isUsedBy(Amount{}) {
 		if none, err := s.noneDue(ctx, round, at); !none || err != nil {

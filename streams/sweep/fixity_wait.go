@@ -24,7 +24,7 @@ const (
 
 // wait returns the last page when the round ends.
 func (s *fixitySweep) wait(ctx context.Context, round Round, at fixityCursor) (page Page, err error) {
-	now := time.Now().UTC()
+	now := s.Now().UTC()
 	clockSetBack := at.Waiting.After(now)
 	if clockSetBack {
 		at.Waiting = now

@@ -196,7 +196,7 @@ type roundConfig struct {
 
 func (w *harness) config() roundConfig {
 	return roundConfig{
-		FixityRounds{Due: w, Lag: w.Lag, LagHigh: w.Lag, Results: w, Queue: w, Page: 2, Large: 100,
+		FixityRounds{Due: w, Lag: w.Lag, LagHigh: w.Lag, Results: w, Queue: w, Now: time.Now, Page: 2, Large: 100,
 			Checked: func(context.Context, schemas.Copy) (bool, error) { return false, nil }},
 		Request{Account: "acme", Store: "2", Space: "photos", Begun: start, Period: 24 * time.Hour},
 	}

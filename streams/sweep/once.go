@@ -3,7 +3,6 @@ package sweep
 import (
 	"context"
 	"maps"
-	"time"
 )
 
 // A Once is a round without a checkpoint: an interruption ends it. Its zero value has not begun.
@@ -46,7 +45,7 @@ func (s *Sweeper) Once(ctx context.Context, m Split, o Once) (Once, error) {
 			m.OnEmitted(page.Emitted)
 		}
 		if run.cursor = page.Next; page.Last {
-			run.summary.Finished = time.Now().UTC()
+			run.summary.Finished = run.config.Now().UTC()
 			if err := run.publish(ctx, run.reports()...); err != nil {
 				return o, err
 			}

@@ -140,6 +140,8 @@ type Config struct {
 	Poll time.Duration
 	// Pause is the wait between two pages.
 	Pause time.Duration
+	// Now is Kafka's clock, which dates the records that rounds are compared with. nil: time.Now.
+	Now func() time.Time
 	// Retry is the policy for reading pages, publishing and reading the lag.
 	Retry retry.Policy
 }
@@ -181,6 +183,9 @@ func newRunner(
 	}
 	if c.Poll == 0 {
 		c.Poll = values.Poll
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	if c.Retry == (retry.Policy{}) {
 		c.Retry = values.Retry
@@ -288,7 +293,7 @@ func (r *run) count(found map[string]int64) {
 // failed reports that a run has failed with err, unless it was cancelled, and returns the error of the round.
 func (r *run) failed(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
-		job := r.job("failed", string(r.cursor), time.Now().UTC().Format(time.RFC3339Nano))
+		job := r.job("failed", string(r.cursor), r.config.Now().UTC().Format(time.RFC3339Nano))
 		job.Error = err.Error()
 		err = errors.Join(err, r.publish(ctx, schemas.Message{Topic: schemas.Jobs, Body: job}))
 	}
@@ -395,13 +400,13 @@ func (r *run) checkpoint() schemas.Message {
 		Id:    schemas.ID("checkpoint", r.split.Sweep, r.split.Name, r.summary.ID, string(r.cursor)),
 		Sweep: r.split.Sweep, Split: r.split.Name, Round: r.summary.ID, Cursor: r.cursor,
 		Started: timestamppb.New(r.summary.Started), Counts: maps.Clone(r.summary.Counts), Emitted: r.summary.Emitted,
-		Time: timestamppb.Now(), Baseline: r.summary.Baseline, Previous: r.summary.Previous,
+		Time: timestamppb.New(r.config.Now()), Baseline: r.summary.Baseline, Previous: r.summary.Previous,
 	}}
 }
 
 // end publishes the end of the round, with its report.
 func (r *run) end(ctx context.Context) error {
-	now := timestamppb.Now()
+	now := timestamppb.New(r.config.Now())
 	r.summary.Finished = now.AsTime()
 	job := r.job("done")
 	job.Finished = now
@@ -447,7 +452,7 @@ const skipped = "skipped"
 
 // skip ends the round without a report. The next one knows what this one knew of the round before.
 func (r *run) skip(ctx context.Context, reason string) error {
-	now := timestamppb.Now()
+	now := timestamppb.New(r.config.Now())
 	job := r.job(skipped)
 	job.Finished = now
 	job.Counts[skipped] = 1
@@ -467,7 +472,8 @@ func (r *run) job(end ...string) *pb.Job {
 	name := r.split.Sweep + "/" + r.split.Name
 	return &pb.Job{
 		Id: schemas.ID(append([]string{"job", name, r.summary.ID}, end...)...), Name: name,
-		Started: timestamppb.New(r.summary.Started), Finished: timestamppb.Now(), Counts: maps.Clone(r.summary.Counts),
+		Started: timestamppb.New(r.summary.Started), Finished: timestamppb.New(r.config.Now()),
+		Counts: maps.Clone(r.summary.Counts),
 	}
 }
 

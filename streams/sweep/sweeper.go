@@ -190,6 +190,7 @@ func (s *Sweeper) Rounds(ctx context.Context, splits []Split) (results []Result,
 
 // look returns the splits whose rounds are due or unfinished, and not at work.
 func (s *Sweeper) look(ctx context.Context, kinds []Kind) (found []*active) {
+	began := time.Now()
 	if err := s.deps.CatchUp(ctx); err != nil {
 		if ctx.Err() == nil {
 			s.deps.Log.Error("read the checkpoints of sweeps", "err", err)
@@ -197,13 +198,14 @@ func (s *Sweeper) look(ctx context.Context, kinds []Kind) (found []*active) {
 		return nil
 	}
 	retry.Alive(ctx)
+	// CatchUp reads the clock. Looks are a minute apart, and so are rounds, however long that took.
+	now := s.runner.config.Now().Add(-time.Since(began)).UTC().Truncate(time.Millisecond)
 	for _, kind := range kinds {
 		splits, err := kind(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.deps.Log.Error("list what sweeps compare", "err", err)
 		}
 		retry.Alive(ctx)
-		now := time.Now().UTC().Truncate(time.Millisecond)
 		for _, m := range splits {
 			if m.Start = now; s.isDue(ctx, m) {
 				found = append(found, s.activate(ctx, m))
@@ -272,7 +274,7 @@ func (s *Sweeper) activate(ctx context.Context, m Split) *active {
 			}
 			wait := failureWait.Backoff(f.times)
 			f.times++
-			f.next = time.Now().Add(wait)
+			f.next = s.runner.config.Now().Add(wait)
 			s.failed[key] = f
 			log.Error("run sweep", "err", err, "failures", f.times, "retry_after", wait)
 		}
