@@ -222,7 +222,7 @@ func shrink(script []clockStep, f func([]clockStep) bool) []clockStep {
 
 // testClockModel runs random scripts: whatever clocks, reports and kills do, no promise is broken.
 func testClockModel(t *testing.T) {
-	testScripts(t, need.Amount(200, 4000, 40_000), func(script []clockStep) []string {
+	testScripts(t, need.Amount(200, 2500, 40_000), func(script []clockStep) []string {
 		return runClocks(t, script, 0).faults
 	})
 }
@@ -230,7 +230,7 @@ func testClockModel(t *testing.T) {
 // testClockShift runs random scripts with the clocks right, and with all clocks but Kafka's an hour or three years
 // behind or ahead: each ends alike. If they are ahead, only Kafka orders what is reported late, so nothing is.
 func testClockShift(t *testing.T) {
-	testScripts(t, need.Amount(25, 800, 8000), func(script []clockStep) (all []string) {
+	testScripts(t, need.Amount(25, 500, 8000), func(script []clockStep) (all []string) {
 		without := func(steps ...string) []clockStep {
 			return slices.DeleteFunc(slices.Clone(script), func(s clockStep) bool { return slices.Contains(steps, s.do) })
 		}

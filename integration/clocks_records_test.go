@@ -81,7 +81,7 @@ func (f fact) date(r *pb.Record) {
 	if f.effective.Before(f.GetTime().AsTime()) {
 		r.Reported = f.GetTime()
 	}
-	if at := f.GetSourceTime(); at != nil && f.first.Before(at.AsTime()) {
+	if at := f.GetSourceTime(); at != nil && f.first.Before(at.AsTime()) && f.isContent() {
 		r.SourceEffective = timestamppb.New(f.first)
 	}
 }
@@ -188,14 +188,18 @@ func testClockRecords(t *testing.T) {
 		if err := w.run(drawScript(seed), 0); err != nil {
 			t.Logf("seed %d: %v", seed, err)
 		}
-		item := fmt.Sprint("item ", seed)
+		item, ids := fmt.Sprint("item ", seed), map[string]string{}
 		for _, d := range w.log {
 			d := *d
 			d.Offset, d.Incarnation = int64(len(log)), 1
 			switch b := proto.Clone(d.Body).(type) {
 			case *pb.Change:
 				b.Item, d.Body = item, b
-				record.Seal(b)
+				if of := b.GetEvidence()[schemas.Completes]; of != "" {
+					b.Evidence[schemas.Completes] = ids[of]
+				}
+				was := b.GetId()
+				ids[was] = record.Seal(b).GetId()
 			case *pb.FixityResult:
 				b.Item, b.Id, d.Body = item, schemas.ID(item, b.GetId()), b
 			default:
