@@ -17,8 +17,8 @@ import (
 )
 
 func versionOf(c read.RecordedCopy) string {
-	if !c.Live {
-		return c.Version + c.ETag
+	if !c.Live { // records have no content of a deleted copy
+		return ""
 	}
 	return c.Version + "," + c.ETag
 }
