@@ -113,6 +113,8 @@ func fold(log []*schemas.Delivery, at schemas.Copy) *pb.CopyRecord {
 		}
 		m.State, m.ChangeId, m.Origin = pb.RecordState_RECORD_STATE_TOMBSTONE, gone.GetId(), gone.GetOrigin()
 		gone.date(m)
+		m.Disputed = isWritten && (gone.GetVersion() == "" || gone.GetVersion() != written.GetVersion()) &&
+			written.GetTime().AsTime().After(gone.GetTime().AsTime())
 	}
 	r := &pb.CopyRecord{Manifest: m, Audit: clickhousetest.EvidenceOf(m)}
 	setChecks(r, log, at)

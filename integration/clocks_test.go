@@ -203,6 +203,25 @@ func clockRows() map[string]clockRow {
 			}
 			return errors.Join(w.handle(0, 0), w.handle(1, 0), w.report(w.remove("1")))
 		}, none, "", false},
+		"a late delete of older content, and the source comes back empty": {
+			func(w *clockWorld) error {
+				empty := w.stores["1"].Snapshot()
+				err := w.puts("one")
+				late := w.remove("1")
+				return errors.Join(err, w.puts("two"), w.by(empty), w.report(late))
+			}, "1: nothing (two), 2: two (two), 3: two (two), 1 content-missing, 1 source-missing",
+			"1: nothing (tombstone), 2: two (two), 3: two (two), deletes-held", false},
+		"a late delete of older content": {
+			func(w *clockWorld) error {
+				err := w.puts("one")
+				late := w.remove("1")
+				return errors.Join(err, w.puts("two"), w.report(late))
+			}, two, "1: two (tombstone), 2: two (two), 3: two (two), 1 resurrected", false},
+		"a client's put at a copy whose store is behind, after a delete": {func(w *clockWorld) error {
+			w.set("store 2", -3*time.Second)
+			return errors.Join(w.puts("one"), w.report(w.remove("1")), w.report(w.put("2", "two")))
+		}, "1: nothing (tombstone), 2: two (two), 3: nothing (tombstone), deletes-held",
+			"1: nothing (tombstone), 2: two (two), 3: nothing (tombstone), 2 kept-newer", false},
 		"an update and a delete by a store an hour behind": {func(w *clockWorld) error {
 			return errors.Join(w.puts("one"), w.by(func() { w.set("store 1", -hour) }), w.puts("two"),
 				w.report(w.remove("1")))

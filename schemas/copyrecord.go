@@ -71,7 +71,7 @@ func withoutProperties(r *pb.Record) *pb.Record {
 		Size: r.GetSize(), SizeUnknown: r.GetSizeUnknown(), Version: r.GetVersion(), Etag: r.GetEtag(),
 		Time: r.GetTime(), ChangeId: r.GetChangeId(),
 		SourceTime: r.GetSourceTime(), SourceVersion: r.GetSourceVersion(), Origin: r.GetOrigin(),
-		Reported: r.GetReported(), SourceEffective: r.GetSourceEffective(),
+		Reported: r.GetReported(), SourceEffective: r.GetSourceEffective(), Disputed: r.GetDisputed(),
 	}
 }
 

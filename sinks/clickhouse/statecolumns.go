@@ -44,6 +44,7 @@ func stateColumns() []column[stateRow] {
 			ver(func(r s) bool { return r.deleted != nil }),
 			uint64s("ns", func(r s) uint64 { return nanosTo(deleted(r).GetTime(), r.first) }),
 			changeID(func(r s) bool { return r.deleted != nil }),
+			text("version", func(r s) string { return deleted(r).GetVersion() }),
 			text("origin", func(r s) string { return originName(deleted(r).GetOrigin()) }),
 			text("user", func(r s) string { return deleted(r).GetUser() }),
 		),

@@ -224,7 +224,7 @@ func (w *execution) approvalCause(d duplicate.Decision) string {
 	case w.command.GetList() != "":
 		return "the source was deleted again after the delete that was approved"
 	case d.NeedsApproval:
-		return "the policy has deletes: approve, or no client reported the deletes"
+		return "the policy has deletes: approve, no client reported the deletes, or a clock may be wrong"
 	}
 	return "the deletes were marked as needing approval when they were ordered"
 }

@@ -244,6 +244,12 @@ func TestNotDeleted(t *testing.T) {
 		}, "C7", "awaiting-approval", handedOn},
 		"only a sweep missed it": {func(w *world, _ *pb.DeletionCommand) { w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP },
 			"C7b", "awaiting-approval", handedOn},
+		"it is older than the content by the reported times": {func(w *world, _ *pb.DeletionCommand) {
+			w.rows["1"].Disputed = true
+		}, "C7b", "awaiting-approval", handedOn},
+		"a client has written other content to the destination": {func(w *world, _ *pb.DeletionCommand) {
+			w.rows["2"].SourceTime, w.rows["2"].Origin = nil, pb.Origin_ORIGIN_CLIENT
+		}, "C7b", "awaiting-approval", handedOn},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -36,6 +36,8 @@ func (s returned) decide() (e ending, ok bool) {
 		e.detail = "the item is not on record as deleted any more"
 	case !s.lastEvent().Equal(s.order.GetDeleted().AsTime()):
 		e.detail = "the records have changed since the copy was found"
+	case s.record.GetManifest().GetDisputed() && s.record.GetManifest().GetVersion() == s.copy.Object.Version:
+		e.detail = "by the reported times the object is newer than its delete"
 	case s.isWrittenLater():
 		e.detail = "the audit log has a write after the delete"
 	case !record.Is(s.copy.Object, s.order.GetDestination()) || !s.sameTime():

@@ -45,6 +45,12 @@ func TestDecideReturned(t *testing.T) {
 		"a later write in the audit log": {func(s *returned) {
 			s.record.Audit = &pb.Record{State: live, Time: stamp(5)}
 		}, "repair-moot"},
+		"it is newer than its delete by the clock that is ahead": {func(s *returned) {
+			s.record.Manifest.Disputed, s.record.Manifest.Version = true, "v1"
+		}, "repair-moot"},
+		"older content, and the newest is newer than its delete by the clock that is ahead": {func(s *returned) {
+			s.record.Manifest.Disputed, s.record.Manifest.Version = true, "v2"
+		}, "deleted"},
 		"no object was seen": {func(s *returned) { s.order.Destination = nil }, "repair-moot"},
 		"under a hold":       {func(s *returned) { s.hold = &policy.Hold{Reason: "a lawsuit"} }, "held"},
 		"read-only":          {func(s *returned) { s.readOnly = true }, "repair-refused"},

@@ -529,10 +529,18 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 		return s.held(Decision{Row: RowDeleteHeld}), true
 	}
 	d := Decision{Row: RowSourceDeleted, action: actDelete, Result: "deletion-ordered", Deleted: deleted}
-	if s.Rules.Deletes != policy.Propagate || !fact && s.unconfirmed(from) {
+	if s.Rules.Deletes != policy.Propagate || !fact && s.unconfirmed(from) || s.isDoubtful(from) {
 		d.Row, d.NeedsApproval = RowDeleteHeld, true
 	}
 	return d, true
+}
+
+// isDoubtful reports whether the clock of the source or of the destination alone says that the source's delete is newer
+// than what the destination holds: the delete is disputed, or a client wrote there what the source did not have last.
+func (s Observation) isDoubtful(from *pb.Record) bool {
+	to, _ := s.destinationRow()
+	other := s.written(to) && digest.Set(from.GetDigests()).Compare(to.GetDigests()) != digest.Agree
+	return approvedDelete(s.Command) == "" && (from.GetDisputed() || other)
 }
 
 // sourceHeld returns time and version of the source content that the destination holds. If neither the manifest nor the

@@ -855,6 +855,30 @@ func deleteCases() map[string]decisionCase {
 			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(5), Version: "v1"}
 		}, announced(ordered("C7", 4, false))},
+		"C7b: the delete is newer than the content by Kafka's clock alone": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Source.Record.Manifest.Disputed = true
+		}, ordered("C7b", 4, true)},
+		"C7: so it is, and an operator approved it": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Source.Record.Manifest.Disputed, s.Command.Approved = true, "me"
+			s.Command.CauseOp = pb.Op_OP_DELETE
+		}, ordered("C7", 4, false)},
+		"C7b: a client has written other content to the destination, whose clock may be behind": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Destination = there("d1", b, 3)
+			s.Destination.Record = &pb.CopyRecord{Manifest: by(pb.Origin_ORIGIN_CLIENT, row(live, "d1", b, 3))}
+		}, ordered("C7b", 4, true)},
+		"C7: a client has reported the content of the source at the destination": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Destination = there("d1", a, 3)
+			s.Destination.Record = &pb.CopyRecord{Manifest: by(pb.Origin_ORIGIN_CLIENT, row(live, "d1", a, 3))}
+		}, ordered("C7", 4, false)},
+		"C8: the delete is newer than the content by Kafka's clock alone": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Source.Record.Manifest.Disputed = true
+			s.Destination = Side{Presence: Absent, Record: s.Destination.Record}
+		}, unexplained},
 		"C7d: the copy is not the recorded one, and younger": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination = Side{Presence: Present, Object: object("d2", b, 6), Record: s.Destination.Record}

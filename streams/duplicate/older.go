@@ -61,7 +61,12 @@ func (s Observation) older(k expectation) (Decision, bool) {
 	case (!okFrom || over && !okTo) && s.mustRead():
 		return s.needRecords(RowUnknown), true
 	}
+	return d, s.written(to) && okFrom && to.GetTime().AsTime().After(s.shown(from))
+}
+
+// written reports whether a client or a restore order has written what the destination holds. to is its row.
+func (s Observation) written(to *pb.Record) bool {
 	isCopy := to.GetSourceTime() != nil || to.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION
-	written := over && okTo && isLive(to) && contentOf(to).matches(s.Destination) && !isCopy && !unreported(to)
-	return d, written && okFrom && to.GetTime().AsTime().After(s.shown(from))
+	return s.Destination.Presence == Present && isLive(to) && contentOf(to).matches(s.Destination) && !isCopy &&
+		!unreported(to)
 }

@@ -283,7 +283,10 @@ type Record struct {
 	// The time that orders the source content, if it is earlier than source_time.
 	SourceEffective *timestamppb.Timestamp `protobuf:"bytes,18,opt,name=source_effective,json=sourceEffective,proto3" json:"source_effective,omitempty"`
 	// Claimed digests of this content that its verified digests contradict. Algorithm to lower-case hex.
-	Claims        map[string]string `protobuf:"bytes,19,rep,name=claims,proto3" json:"claims,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Claims map[string]string `protobuf:"bytes,19,rep,name=claims,proto3" json:"claims,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The record is a tombstone, and by the reported times the content is newer than the delete, which does not name its
+	// version: a clock was ahead.
+	Disputed      bool `protobuf:"varint,20,opt,name=disputed,proto3" json:"disputed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -449,6 +452,13 @@ func (x *Record) GetClaims() map[string]string {
 		return x.Claims
 	}
 	return nil
+}
+
+func (x *Record) GetDisputed() bool {
+	if x != nil {
+		return x.Disputed
+	}
+	return false
 }
 
 // Content identifies one content of a copy. Unknown fields are not set.
@@ -669,7 +679,7 @@ var File_millrace_v1_common_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_common_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xac\b\n" +
+	"\x18millrace/v1/common.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc8\b\n" +
 	"\x06Record\x12.\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x18.millrace.v1.RecordStateR\x05state\x12:\n" +
 	"\adigests\x18\x02 \x03(\v2 .millrace.v1.Record.DigestsEntryR\adigests\x127\n" +
@@ -696,7 +706,8 @@ const file_millrace_v1_common_proto_rawDesc = "" +
 	"\rproperties_of\x18\x10 \x01(\v2\x14.millrace.v1.ContentR\fpropertiesOf\x126\n" +
 	"\breported\x18\x11 \x01(\v2\x1a.google.protobuf.TimestampR\breported\x12E\n" +
 	"\x10source_effective\x18\x12 \x01(\v2\x1a.google.protobuf.TimestampR\x0fsourceEffective\x127\n" +
-	"\x06claims\x18\x13 \x03(\v2\x1f.millrace.v1.Record.ClaimsEntryR\x06claims\x1a:\n" +
+	"\x06claims\x18\x13 \x03(\v2\x1f.millrace.v1.Record.ClaimsEntryR\x06claims\x12\x1a\n" +
+	"\bdisputed\x18\x14 \x01(\bR\bdisputed\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +

@@ -43,6 +43,7 @@ func (m *Record) CloneVT() *Record {
 	r.PropertiesOf = m.PropertiesOf.CloneVT()
 	r.Reported = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Reported).CloneVT())
 	r.SourceEffective = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.SourceEffective).CloneVT())
+	r.Disputed = m.Disputed
 	if rhs := m.Digests; rhs != nil {
 		tmpContainer := make(map[string]string, len(rhs))
 		for k, v := range rhs {
@@ -170,6 +171,18 @@ func (m *Record) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Disputed {
+		i--
+		if m.Disputed {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xa0
 	}
 	if len(m.Claims) > 0 {
 		for k := range m.Claims {
@@ -655,6 +668,9 @@ func (m *Record) SizeVT() (n int) {
 			mapEntrySize := 1 + len(k) + protohelpers.SizeOfVarint(uint64(len(k))) + 1 + len(v) + protohelpers.SizeOfVarint(uint64(len(v)))
 			n += mapEntrySize + 2 + protohelpers.SizeOfVarint(uint64(mapEntrySize))
 		}
+	}
+	if m.Disputed {
+		n += 3
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1649,6 +1665,26 @@ func (m *Record) UnmarshalVTUnsafe(dAtA []byte) error {
 			}
 			m.Claims[mapkey] = mapvalue
 			iNdEx = postIndex
+		case 20:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Disputed", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.Disputed = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

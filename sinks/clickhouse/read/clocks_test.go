@@ -42,6 +42,9 @@ func clockRows(item string) map[string]clockRow {
 	titled := as(pb.Op_OP_SET_PROPERTIES, of2200)
 	titled.Properties = map[string]string{"title": "x"}
 	titled.Id = schemas.ChangeID(titled)
+	ofVersion := as(pb.Op_OP_DELETE, minute)
+	ofVersion.Version = put(of2200).GetVersion()
+	ofVersion.Id = schemas.ChangeID(ofVersion)
 	bare := put(hour)
 	bare.MediaType, bare.PropertiesUnknown = "", true
 	copied := put(hour)
@@ -49,6 +52,13 @@ func clockRows(item string) map[string]clockRow {
 	claimed := put(hour)
 	claimed.Provenance = pb.Provenance_PROVENANCE_CLAIMED
 	delete(claimed.Digests, "sha256")
+	disputed := func(want bool) func(*testing.T, *pb.CopyRecord) {
+		return func(t *testing.T, r *pb.CopyRecord) {
+			if got := r.GetManifest().GetDisputed(); got != want {
+				t.Errorf("disputed: %t", got)
+			}
+		}
+	}
 	return map[string]clockRow{
 		"a put": {records: []stamped{{put(0), hour}}},
 		"a put of 2200": {records: []stamped{{put(of2200), 0}}, also: func(t *testing.T, r *pb.CopyRecord) {
@@ -59,8 +69,15 @@ func clockRows(item string) map[string]clockRow {
 		"a delete of 2200":             {records: []stamped{{as(pb.Op_OP_DELETE, of2200), 0}}},
 		"a delete of 2200, then a put": {[]stamped{{as(pb.Op_OP_DELETE, of2200), 0}, {put(minute), hour}}, 1, minute, nil},
 		"a put of 2200, then a put":    {[]stamped{{put(of2200), 0}, {put(minute), hour}}, 1, minute, nil},
-		"a put of 2200, then a delete": {[]stamped{{put(of2200), 0}, {as(pb.Op_OP_DELETE, minute), hour}}, 1, minute, nil},
-		"a put, then one of 2200":      {[]stamped{{put(0), minute}, {put(of2200), hour}}, 1, hour, nil},
+		"a put of 2200, then a delete": {[]stamped{{put(of2200), 0}, {as(pb.Op_OP_DELETE, minute), hour}}, 1, minute,
+			disputed(true)},
+		"a put of 2200, then a delete of its version": {[]stamped{{put(of2200), 0}, {ofVersion, hour}}, 1, minute,
+			disputed(false)},
+		"a put of 2200, then a later delete": {[]stamped{{put(of2200), 0}, {as(pb.Op_OP_DELETE, of2200+hour), hour}}, 1,
+			hour, disputed(false)},
+		"a delete of content that is not on record": {[]stamped{{as(pb.Op_OP_DELETE, minute), hour}}, 0, minute,
+			disputed(false)},
+		"a put, then one of 2200": {[]stamped{{put(0), minute}, {put(of2200), hour}}, 1, hour, nil},
 		"an hour ahead, and again later": {[]stamped{{put(hour), 0}, {put(minute), minute}, {put(hour), 2 * hour}},
 			1, minute, nil},
 		"again with fewer digests": {[]stamped{{put(hour), 0}, {put(minute), minute}, {claimed, 2 * hour},

@@ -21,7 +21,8 @@ const recordRows = `SELECT item,
   content.size AS size, content.version AS version, content.etag AS etag, content.media_type AS media_type,
   ifNull(toUnixTimestamp64Milli(content.source_time), toInt64(%d)) AS source_time, content.source_ns AS source_ns,
   content.source_version AS source_version, digests::Map(String, String) AS all_digests,
-  deleted.ver AS gone, deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
+  deleted.ver AS gone, deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.version AS gone_version,
+  deleted.origin AS gone_origin,
   properties.ver AS described, properties.media_type AS new_type, properties.user AS user_properties,
   attempt.ver AS attempted, pass.ver AS passed, pass.digests AS pass_digests
 FROM {db}.copy_state
@@ -72,7 +73,7 @@ type recordColumns struct {
 	written, gone, described, attempted, passed  proto.ColUInt128
 	writtenNanos, goneNanos, sourceNanos         proto.ColUInt64
 	writtenBy, goneBy                            proto.ColFixedStr16
-	writtenOrigin, goneOrigin                    proto.ColStr
+	writtenOrigin, goneVersion, goneOrigin       proto.ColStr
 	version, etag, mediaType, newType, sourceVer proto.ColStr
 	size, sourceTime                             proto.ColInt64
 	digests, properties, passDigests             mapColumn
@@ -83,7 +84,7 @@ func (c *recordColumns) results() (all proto.Results) {
 	for _, data := range []proto.ColResult{&c.item,
 		&c.written, &c.writtenNanos, &c.writtenBy, &c.writtenOrigin, &c.size, &c.version, &c.etag, &c.mediaType,
 		&c.sourceTime, &c.sourceNanos, &c.sourceVer, c.digests.data(),
-		&c.gone, &c.goneNanos, &c.goneBy, &c.goneOrigin,
+		&c.gone, &c.goneNanos, &c.goneBy, &c.goneVersion, &c.goneOrigin,
 		&c.described, &c.newType, c.properties.data(),
 		&c.attempted, &c.passed, c.passDigests.data()} {
 		all = append(all, proto.ResultColumn{Data: data})
@@ -112,7 +113,8 @@ func (m *mergedRecord) add(c *recordColumns, row int) {
 	}
 	if newer(c.gone[row], m.gone) {
 		m.gone, m.DeletedNanos = c.gone[row], c.goneNanos[row]
-		m.DeletedBy, m.DeletedOrigin = string(c.goneBy[row][:]), c.goneOrigin.Row(row)
+		m.DeletedBy, m.DeletedVersion = string(c.goneBy[row][:]), c.goneVersion.Row(row)
+		m.DeletedOrigin = c.goneOrigin.Row(row)
 	}
 	c.digests.each(row, func(algorithm string, value []byte) {
 		if m.Digests == nil {

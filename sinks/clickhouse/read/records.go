@@ -89,7 +89,7 @@ const stateFields = `account, store, space, item,
   content.source_version AS source_version, digests,
   content.ver > deleted.ver AS live,
   toInt64(bitShiftRight(deleted.ver, 83)) AS gone,
-  deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.origin AS gone_origin,
+  deleted.ns AS gone_ns, deleted.change AS gone_by, deleted.version AS gone_version, deleted.origin AS gone_origin,
   if((properties.ver > deleted.ver OR content.ver < deleted.ver) AS counts,
     toInt64(bitShiftRight(properties.ver, 83)), 0) AS described,
   toUInt64(bitShiftRight(properties.ver, 32)) AS described_at,
@@ -121,6 +121,7 @@ type stateRecord struct {
 	Deleted           int64             `ch:"gone"`
 	DeletedNanos      uint64            `ch:"gone_ns"`
 	DeletedBy         string            `ch:"gone_by"`
+	DeletedVersion    string            `ch:"gone_version"`
 	DeletedOrigin     string            `ch:"gone_origin"`
 	PropertiesTime    int64             `ch:"described"`
 	PropertiesVersion uint64            `ch:"described_at"` // its lower 51 bits are rank and offset
@@ -165,7 +166,10 @@ func (s *stateRecord) fill(r *pb.CopyRecord) {
 	}
 	if s.Live == 0 {
 		m.State = pb.RecordState_RECORD_STATE_TOMBSTONE
+		written := schemas.Reported(m).AsTime()
 		m.Time, m.Reported = bothTimes(unshift(s.Deleted).AsTime(), s.DeletedNanos)
+		of := s.DeletedVersion != "" && s.DeletedVersion == s.Version
+		m.Disputed = s.Written != 0 && !of && written.After(schemas.Reported(m).AsTime())
 		m.ChangeId, m.Origin = hex.EncodeToString([]byte(s.DeletedBy)), originOf(s.DeletedOrigin)
 	}
 	r.Manifest = m

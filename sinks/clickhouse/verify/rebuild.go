@@ -81,7 +81,8 @@ func stateQueries() []stateQuery {
 				" source_at, source_nanos, source_version)," +
 				" " + digests, writesContent + " AND NOT " + isCompletion},
 		{"", "audit_log", "digests", digests, writesContent + " AND " + isCompletion},
-		{"", "audit_log", "deleted", "tuple(" + changeVersion + ", nanos, id, origin, user)", "item != '' AND op = 'delete'"},
+		{"", "audit_log", "deleted", "tuple(" + changeVersion + ", nanos, id, version, origin, user)",
+			"item != '' AND op = 'delete'"},
 		{"", "audit_log", "properties", "tuple(" + changeVersion + ", media_type, properties)",
 			"item != '' AND NOT properties_unknown AND (op = 'set_properties'" +
 				" OR op IN ('add', 'update', 'copy') AND (notEmpty(properties) OR provenance = 'verified'))"},
