@@ -8,13 +8,15 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/version"
 )
 
 // orderByFirst orders the rows of each Change by Kafka's time of its first record. A later record of a Change whose
 // time was ahead of Kafka's may not be ahead any more, and must not become newer than what came in between: the table
 // keeps the greatest version, which cannot be lowered. So Kafka's time of the first record of a Change that is ahead is
-// stored in a row of the table, which orderByFirst adds. It is inserted together with the rows that it orders.
+// stored in a row of the table, which orderByFirst adds. It is inserted together with the rows that it orders. A Change of
+// a copy is ahead, too, if the source content is: Kafka's time orders that, then.
 func (s *State) orderByFirst(ctx context.Context, rows []stateRow) ([]stateRow, error) {
 	if rows[0].reported == nil { // checks
 		return rows, nil
@@ -26,8 +28,10 @@ func (s *State) orderByFirst(ctx context.Context, rows []stateRow) ([]stateRow, 
 		}
 	}
 	for i := range rows {
-		if r := &rows[i]; schemas.Earlier(r.reported, r.first) != r.reported {
-			lower(r.id(), r.at.Millis)
+		r := &rows[i]
+		source := r.Body.(*pb.Change).GetSourceTime()
+		if schemas.Earlier(r.reported, r.first) != r.reported || schemas.Earlier(source, r.first) != source {
+			lower(r.id(), r.first.UnixMilli())
 		}
 	}
 	ahead := slices.Collect(maps.Keys(first))
@@ -44,7 +48,7 @@ func (s *State) orderByFirst(ctx context.Context, rows []stateRow) ([]stateRow, 
 		}
 		r := &rows[i]
 		if ms, ok := first[r.id()]; ok && ms < r.first.UnixMilli() {
-			r.first, r.at.Millis = time.UnixMilli(ms), ms
+			r.first, r.at.Millis = time.UnixMilli(ms), min(r.at.Millis, ms)
 		}
 	}
 	for _, id := range ahead {

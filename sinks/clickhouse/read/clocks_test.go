@@ -96,6 +96,13 @@ func clockRows(item string) map[string]clockRow {
 					t.Errorf("properties %v of %v", m.GetProperties(), m.GetPropertiesOf())
 				}
 			}},
+		"a copy of a content of 2200, again later": {[]stamped{{copied, 2 * hour}, {copied, 5 * hour}}, 0, hour,
+			func(t *testing.T, r *pb.CopyRecord) {
+				if got, want := schemas.SourceTime(r.GetManifest()), clickhousetest.At(2*hour); !got.AsTime().Equal(
+					clickhousetest.Millis(want).AsTime()) {
+					t.Errorf("source in order at %v, want %v", got.AsTime(), want.AsTime())
+				}
+			}},
 		"a copy of a content of 2200": {[]stamped{{copied, 2 * hour}}, 0, hour, func(t *testing.T, r *pb.CopyRecord) {
 			if m := r.GetManifest(); !m.GetSourceTime().AsTime().Equal(clickhousetest.Epoch.Add(of2200)) ||
 				!schemas.SourceTime(m).AsTime().Equal(clickhousetest.Millis(clickhousetest.At(2*hour)).AsTime()) {

@@ -26,15 +26,15 @@ type stateQuery struct {
 }
 
 // changesAt is the audit log with the times that order its rows, of the record (at) and of the source content
-// (source_at), and the nanoseconds from them to the reported times. A Change that was ever ahead of Kafka's time is
-// ordered by Kafka's time of its first record.
+// (source_at), and the nanoseconds from them to the reported times. A Change that was ever ahead of Kafka's time, or
+// whose source content was, is ordered by Kafka's time of its first record.
 const changesAt = `(SELECT *, if(ahead, before, ingested) AS kafka, least(ts, kafka) AS at,
     toUInt64(ns) + toUInt64(dateDiff('millisecond', at, ts)) * 1000000 AS nanos,
     if(source_time IS NULL, NULL, least(assumeNotNull(source_time), kafka)) AS source_at,
     toUInt64(source_ns) + toUInt64(ifNull(dateDiff('millisecond', source_at, source_time), 0)) * 1000000 AS source_nanos
   FROM {db}.audit_log AS log LEFT JOIN (
     SELECT id, ts, min(ingested) AS before, true AS ahead FROM {db}.audit_log
-    WHERE position = 0 AND ts > ingested GROUP BY id, ts
+    WHERE position = 0 AND ` + isAhead + ` GROUP BY id, ts
   ) AS early USING (id, ts))`
 
 // insertInto returns the statement that converts all rows of the log, and inserts them into a table.
@@ -57,6 +57,7 @@ const (
 		"), 82) + " + versionTail
 	checkVersion   = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83) + " + versionTail
 	writesContent  = "item != '' AND op IN ('add', 'update', 'copy')"
+	isAhead        = "(ts > ingested OR ifNull(source_time > ingested, false))"
 	isCompletion   = "evidence['completes'] = lower(hex(id))"
 	movesClock     = "NOT overtaken AND verdict != 'skipped'"
 	bigEndian8     = "unhex(leftPad(hex(toUInt64(%s)), 16, '0'))"
@@ -75,7 +76,7 @@ func stateQueries() []stateQuery {
 	return []stateQuery{
 		{log: "audit_log", key: "'', '', concat(toString(toUnixTimestamp64Milli(ts)), '/', lower(hex(id))), ''",
 			columns: "position", selects: "toUInt64(17592186044416 - toUnixTimestamp64Milli(before))",
-			where: "item != '' AND ts > ingested"},
+			where: "item != '' AND " + isAhead},
 		{"", "audit_log", "content, digests",
 			"tuple(" + changeVersion + ", nanos, id, size, version, etag, media_type, origin, user," +
 				" source_at, source_nanos, source_version)," +
