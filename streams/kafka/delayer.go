@@ -67,8 +67,8 @@ func NewDelayer(cfg client.Config) (*Delayer, error) {
 	for _, l := range cfg.DelayLanes() {
 		d.delays[cfg.Topic(schemas.Delay(l.Name))] = l.Delay
 	}
-	// Lanes that are no longer configured are read too. Their records move on at once, to a configured lane if they
-	// are not due.
+	// Lanes that are no longer configured are read too. Their records move on at once if they are due, and else after
+	// delayerSlack, to a configured lane.
 	topics := []string{"^" + regexp.QuoteMeta(cfg.Topic(schemas.Delay(""))) + ".+$"}
 	d.metrics = cfg.Metrics.Role(schemas.RoleDelayer, schemas.High)
 	d.commits.metrics = d.metrics
@@ -266,7 +266,11 @@ func (d *Delayer) due(now time.Time) (out []*kgo.Record, moved map[core.Partitio
 
 // destination returns the record to publish for rec, which leaves its lane.
 func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
-	h := core.ParseRetryHeaders(rec.Headers)
+	h, headers := core.ParseRetryHeaders(rec.Headers), rec.Headers
+	if h.Timestamp.IsZero() { // it was published into a lane
+		h.Timestamp = rec.Timestamp
+		headers = h.Apply(headers)
+	}
 	if h.Role == schemas.RoleDelayer && h.Class != "" { // a dead letter that was refused; if redriven, it has no class
 		return &kgo.Record{Topic: d.router.Config.Topic(schemas.Dead), Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
 	}
@@ -289,7 +293,7 @@ func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 	if left := h.Due.Sub(now); left > 0 {
 		to = d.router.Config.Topic(schemas.Delay(core.LaneFor(d.router.Lanes, left).Name))
 	}
-	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
+	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: headers}
 }
 
 // drop forgets revoked partitions. It runs in a rebalance, so no poll is held.

@@ -52,6 +52,31 @@ func TestDelayerEmptiesLanesOfOldSettings(t *testing.T) {
 	})
 }
 
+// A message that is published into a lane has Kafka's time of its first record, whatever the clock of its process says.
+func TestDelayedMessageHasTheTimeOfItsFirstRecord(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes(), Behind: 3 * time.Minute})
+		sendLate(t, b, 1, command)
+		d, err := kafka.NewDelayer(b.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := parttest.Run(t, time.Minute, d); err != nil {
+			t.Fatal(err)
+		}
+		again := b.Read(schemas.Again(schemas.RoleCopier))
+		if len(again) != 1 {
+			t.Fatalf("%d records came back", len(again))
+		}
+		first := b.Read(schemas.Delay(parttest.QuickLanes()[0].Name))[0].Timestamp
+		got := again[0].Header(schemas.HeaderOriginTimestamp)
+		if want := fmt.Sprint(first.UnixMilli()); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	})
+}
+
 // While brokers refuse due records, metrics show how long these have waited.
 func TestDelayerReportsAgeWhileBrokersRefuse(t *testing.T) {
 	t.Parallel()

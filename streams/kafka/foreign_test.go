@@ -108,7 +108,7 @@ func TestForeign(t *testing.T) {
 func TestForeignPublished(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Foreign: []string{events}})
+		b := kafkatest.New(t, kafkatest.Options{Foreign: []string{events}, Behind: 2 * time.Hour})
 		out, err := kafka.NewProducer(b.Config(), "test")
 		must(t, err)
 		defer out.Close()
@@ -127,6 +127,9 @@ func TestForeignPublished(t *testing.T) {
 		p := ingester(t, b, func(d *schemas.Delivery) kafka.Work {
 			return kafka.Work{Key: "one", Account: string(d.Value)}
 		}, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+			if d.Topic == hook && time.Since(d.Timestamp) < time.Hour {
+				t.Errorf("%s is dated %v by the clock of a process", d.Value, d.Timestamp)
+			}
 			got = append(got, string(d.Topic)+" "+string(d.Key)+" "+string(d.Value)) // calls are in order: there is one key
 			return nil, nil
 		})

@@ -86,6 +86,9 @@ type Record struct {
 func (r *Router) RetryHeaders(ir *Record) *RetryHeaders {
 	if ir.RetryHeaders == nil {
 		h, rec := ParseRetryHeaders(ir.Raw.Headers), ir.Raw
+		if h.Timestamp.IsZero() { // it was never on its topic
+			h.Timestamp = rec.Timestamp
+		}
 		if !ir.Topic.again {
 			h = RetryHeaders{
 				Topic: ir.Topic.Name, Partition: rec.Partition, Offset: rec.Offset, Timestamp: ir.Topic.timeOf(rec),
@@ -127,10 +130,7 @@ func (r *Router) FillDelivery(ir *Record, d *schemas.Delivery) {
 	d.From = d.Topic
 	if ir.Topic.again {
 		h := r.RetryHeaders(ir)
-		d.Topic, d.Attempt, d.Waits, d.WaitsBy = h.Topic, h.Attempts+1, h.Waits, h.waitsBy
-		if !h.Timestamp.IsZero() {
-			d.Timestamp = h.Timestamp
-		}
+		d.Topic, d.Attempt, d.Waits, d.WaitsBy, d.Timestamp = h.Topic, h.Attempts+1, h.Waits, h.waitsBy, h.Timestamp
 	}
 	d.Last = d.Attempt >= r.attempts
 }
@@ -254,7 +254,7 @@ func (r *Router) Encode(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s has no again topic for a message with a due time", enc.Topic)
 	}
-	h := RetryHeaders{Topic: enc.Topic, Partition: -1, Offset: -1, Timestamp: now, Role: role, Due: m.Due}
+	h := RetryHeaders{Topic: enc.Topic, Partition: -1, Offset: -1, Role: role, Due: m.Due}
 	rec.Headers = h.Apply(rec.Headers)
 	rec.Topic = r.Config.Topic(schemas.Delay(LaneFor(r.Lanes, m.Due.Sub(now)).Name))
 	return rec, nil
@@ -267,7 +267,7 @@ func (r *Router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, e
 		return nil, fmt.Errorf("message of %s: must have bytes that are due now, and no body: %w",
 			m.Topic, schemas.ErrMalformed)
 	}
-	h := RetryHeaders{Topic: m.Topic, Partition: -1, Offset: -1, Timestamp: now, Role: schemas.RoleIngester}
+	h := RetryHeaders{Topic: m.Topic, Partition: -1, Offset: -1, Role: schemas.RoleIngester}
 	again := r.Config.Topic(schemas.Again(schemas.RoleIngester))
 	rec := &kgo.Record{Topic: again, Key: m.Key, Value: m.Value, Headers: h.Apply(nil)}
 	if err := CheckSize(rec); err != nil {
