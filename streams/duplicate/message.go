@@ -113,7 +113,7 @@ func (w *execution) announceSource(s Observation) {
 	if row, ok := s.sourceRow(); ok && isLive(row) && contentOf(row).matches(s.Source) {
 		record.Complete(change, row)
 	} else {
-		record.At(change, o, s.sourceDated(w.started))
+		record.At(change, o, record.Dated(o, w.started))
 	}
 	w.emit(schemas.Changes, w.seal(change, pb.Origin_ORIGIN_FIXITY))
 }

@@ -150,18 +150,6 @@ func (s Observation) sourceRow() (*pb.Record, bool) {
 	return r, ok
 }
 
-// sourceDated returns when the source's content was written: as its record or the change that reported it says, which
-// may have the time of an event, else by its date.
-func (s Observation) sourceDated(now time.Time) time.Time {
-	if row, ok := s.sourceRow(); ok && record.IsOf(row, s.Source.Object) {
-		return schemas.Reported(row).AsTime()
-	}
-	if v := s.reported(); reportedByClient(s.Command) && v.version != "" && v.version == s.Source.Object.Version {
-		return v.time
-	}
-	return record.Dated(s.Source.Object, now)
-}
-
 // carried reports whether r is the tombstone, or an earlier one, of the delete that removed the copy that the command
 // brings back.
 func (s Observation) carried(r *pb.Record) bool {

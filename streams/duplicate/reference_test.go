@@ -89,13 +89,18 @@ func TestReferenceCompletesItsCause(t *testing.T) {
 		"the content of the cause, dated by its event": {func(c *pb.Change) {
 			c.Time = ms(c.GetTime().AsTime().Add(-time.Hour))
 		}, true},
-		"the content of the cause, without a version": {func(c *pb.Change) { c.Version = "" }, true},
-		"replaced meanwhile":                          {func(*pb.Change) {}, false},
+		"the content of the cause, without a version":     {func(c *pb.Change) { c.Version = "" }, true},
+		"the content of the cause, dated ahead":           {func(*pb.Change) {}, true},
+		"without a version, of the cause and dated ahead": {func(c *pb.Change) { c.Version = "" }, true},
+		"replaced meanwhile":                              {func(*pb.Change) {}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.put("1", "hello")
 			w.mem["1"].Rewrite("photos", "a.jpg", []byte("hello")) // no digests, no Change
+			if strings.Contains(name, "ahead") {
+				w.mem["1"].Date("photos", "a.jpg", time.Now().Add(time.Hour))
+			}
 			o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 			w.must(err)
 			cause := record.Content(at("1"), o)
