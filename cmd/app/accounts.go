@@ -257,9 +257,16 @@ func (s *Stores) rebuild() {
 		})
 	}
 	s.current.Store(next)
-	for key, st := range before.byKey {
-		if st.lazy != next.byKey[key].lazy {
-			s.retire(st)
+	for account, ids := range before.accounts {
+		for _, id := range ids {
+			key := schemas.Key(account, id)
+			st, stays := next.byKey[key]
+			if !stays {
+				s.clocks.DeleteLabelValues(account, id)
+			}
+			if before.byKey[key].lazy != st.lazy {
+				s.retire(before.byKey[key])
+			}
 		}
 	}
 }

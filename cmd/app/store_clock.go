@@ -1,7 +1,6 @@
 package app
 
 import (
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -19,17 +18,20 @@ func newStoreClocks() *prometheus.GaugeVec {
 }
 
 // clockOf returns the function that the driver of a store calls with how far the clock of its service is ahead. The
-// first offset of more than a minute is logged: the store dates content by this clock.
+// first offset of more than a minute is logged: the store dates content by this clock. A store that is gone has none.
 func (s *Stores) clockOf(account, store string) func(ahead time.Duration) {
-	var once sync.Once
+	name := StoreName{account, store}
 	return func(ahead time.Duration) {
+		if s.of(name).Store == nil {
+			return
+		}
 		s.clocks.WithLabelValues(account, store).Set(ahead.Seconds())
 		if ahead.Abs() <= maxStoreClockOffset {
 			return
 		}
-		once.Do(func() {
+		if _, named := s.wrongClocks.LoadOrStore(name, true); !named {
 			s.log.Warn("the clocks of store and process differ", "account", account, "store", store, "ahead", ahead,
 				"remedy", "check the time services of both; millrace_kafka_clock_offset_seconds says if the process is wrong")
-		})
+		}
 	}
 }

@@ -2,11 +2,14 @@ package app
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/internal/logtest"
+	"github.com/millrace/millrace/streams/storage/lazy"
 	"github.com/millrace/millrace/streams/storage/s3/s3test"
 )
 
@@ -49,6 +52,24 @@ func TestStoreClocks(t *testing.T) {
 		if said != 1 && want != 0 || said != 0 && want == 0 {
 			t.Errorf("store %s was named %d times", store, said)
 		}
+	}
+	// A store that is opened in another way is not named again, and one that is gone has no clock.
+	gone := s.of(StoreName{"acme", "behind"}).lazy
+	a.Stores = slices.DeleteFunc(a.Stores, func(c config.Store) bool { return c.ID == "behind" })
+	for i := range a.Stores {
+		a.Stores[i].Requests.AtOnce = 3
+	}
+	s.set("acme", accountState{Account: a}, true)
+	for _, l := range []*lazy.Store{s.of(StoreName{"acme", "ahead"}).lazy, gone} {
+		if err := l.Marker(t.Context()); err == nil {
+			t.Error("a bucket that does not exist has a marker")
+		}
+	}
+	if n := lines.Count("account=acme store=ahead ahead="); n != 1 {
+		t.Errorf("a store was named %d times", n)
+	}
+	if all := strings.Join(gatherBreakers(t, s), "\n"); strings.Contains(all, `store="behind"`) {
+		t.Errorf("the store that is gone has metrics:\n%s", all)
 	}
 	if err := s.close(); err != nil {
 		t.Error(err)

@@ -38,6 +38,8 @@ type Stores struct {
 
 	current atomic.Pointer[storeSet]
 	clocks  *prometheus.GaugeVec
+	// wrongClocks has the names of stores whose clocks were logged.
+	wrongClocks sync.Map
 
 	mu       sync.Mutex              // guards the fields below, and changes of current
 	accounts map[string]accountState // in force
