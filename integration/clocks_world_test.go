@@ -185,6 +185,9 @@ func (w *clockWorld) Resolve(schemas.Topic, string, string) ([]schemas.Copy, boo
 	return []schemas.Copy{w.at("1")}, true
 }
 
+// IsClaim implements hint.Resolver.
+func (w *clockWorld) IsClaim(schemas.Topic, schemas.Copy) bool { return false }
+
 // Refuses implements duplicate.Restores.
 func (w *clockWorld) Refuses(string, string) string { return "" }
 

@@ -43,6 +43,8 @@ func (*destination) IsDestination(_, _, store string) bool {
 
 func (*destination) Resolve(schemas.Topic, string, string) ([]schemas.Copy, bool) { return nil, false }
 
+func (*destination) IsClaim(schemas.Topic, schemas.Copy) bool { return false }
+
 func (d *destination) Publish(ctx context.Context, msgs ...schemas.Message) error {
 	for _, m := range msgs {
 		if c, ok := m.Body.(*pb.Change); ok {

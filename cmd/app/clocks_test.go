@@ -67,6 +67,8 @@ func (d *clockDoors) Resolve(_ schemas.Topic, _, key string) ([]schemas.Copy, bo
 	return []schemas.Copy{d.copy(key)}, true
 }
 
+func (d *clockDoors) IsClaim(schemas.Topic, schemas.Copy) bool { return false }
+
 // Publish remembers Changes.
 func (d *clockDoors) Publish(_ context.Context, messages ...schemas.Message) error {
 	for _, m := range messages {

@@ -41,7 +41,7 @@ func (a *App) ingester() ([]part, error) {
 		m = ingest.NewMetrics(a.registry)
 	}
 	h, err := hint.NewHandler(hint.NewObserver(a.stores, a.cfg.Reconcile.Settle), parkedRecords{records: a.reader},
-		newBucketResolver(a.cfg, a.stores), m.Hints("notification"))
+		newBucketResolver(a.cfg, a.stores, eventStores{a}.IsDestination), m.Hints("notification"))
 	if err != nil {
 		return nil, err
 	}
@@ -61,13 +61,13 @@ func (a *App) ingester() ([]part, error) {
 	if err != nil {
 		return nil, err
 	}
-	parts := []part{{"ingester", func(ctx context.Context) error {
+	parts := []part{afterTables("ingester", func(ctx context.Context) error {
 		a.warnMissingTopics(ctx)
 		return p.Run(ctx)
-	}}}
+	}, a.policies)} // or claims would be taken for facts
 	if a.cfg.Ingest.Listen != "" {
 		a.events = &eventServer{app: a, metrics: m}
-		parts = append(parts, afterTables("ingest", a.events.run, a.policies)) // or claims would be taken for facts
+		parts = append(parts, afterTables("ingest", a.events.run, a.policies)) // likewise
 	}
 	return append(parts, part{"watch", func(ctx context.Context) error { return a.watchDirectories(ctx, m) }}), nil
 }
@@ -220,12 +220,16 @@ func (s eventStores) IsDestination(account, space, store string) bool {
 type bucketResolver struct {
 	stores *Stores
 	topics map[schemas.Topic]StoreName // of notifications; empty fields: any
+	// isDestination reports whether the policy copies to a store for a space.
+	isDestination func(account, space, store string) bool
 }
 
 var _ hint.Resolver = (*bucketResolver)(nil)
 
-func newBucketResolver(cfg *config.Config, stores *Stores) *bucketResolver {
-	p := &bucketResolver{stores, map[schemas.Topic]StoreName{}}
+func newBucketResolver(
+	cfg *config.Config, stores *Stores, isDestination func(account, space, store string) bool,
+) *bucketResolver {
+	p := &bucketResolver{stores, map[schemas.Topic]StoreName{}, isDestination}
 	for _, n := range cfg.Ingest.Notifications {
 		p.topics[schemas.Foreign(n.Topic)] = StoreName{n.Account, n.Store}
 	}
@@ -253,6 +257,12 @@ func (p *bucketResolver) Resolve(topic schemas.Topic, bucket, key string) (all [
 		}
 	}
 	return all, known
+}
+
+// IsClaim implements hint.Resolver.
+func (p *bucketResolver) IsClaim(topic schemas.Topic, c schemas.Copy) bool {
+	_, _, hook := ingest.Webhook(topic)
+	return hook && p.isDestination(c.Account, c.Space, c.Store)
 }
 
 // itemPathFunc returns a function from a path in a store of driver file to its space and item.

@@ -136,7 +136,7 @@ func (s *site) post(path, token, body string) (code int, err error) {
 
 func TestIngestHTTP(t *testing.T) {
 	s, b := newIngestSite(t)
-	s.write("2", "photos/b", "hello")
+	s.write("1", "photos/b", "hello")
 	b.Send(schemas.Message{Topic: schemas.Policies, Body: &pb.Policy{Id: schemas.NewID(), Account: "acme",
 		Document: `{"defaultPolicies":[{"srcStoreId":"1","destStoreId":"2"}]}`}})
 	s.run(schemas.RoleIngester)
@@ -156,13 +156,15 @@ func TestIngestHTTP(t *testing.T) {
 	if code, err := s.post("/v1/changes", "0123456789abcdef-nobody", change); code != http.StatusUnauthorized {
 		t.Errorf("got %d, %v, want 401", code, err)
 	}
-	send("/v1/notifications/s3?store=2", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
+	send("/v1/notifications/s3?store=1", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusAccepted)
+	send("/v1/notifications/s3?store=2", string(notification("ObjectRemoved:Delete", "photos", "gone")),
+		http.StatusAccepted) // store 2 is a destination: what is absent there was not deleted
 	send("/v1/notifications/s3", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusUnprocessableEntity)
 	send("/v1/notifications/s3?store=3", string(notification("ObjectCreated:Put", "photos", "b")), http.StatusForbidden)
 	send("/v1/notifications/s3?store=1", string(notification("ObjectCreated:Put", "photos", strings.Repeat("x", 2000))),
 		http.StatusAccepted) // no item has such a name
-	send("/v1/changes", claim, http.StatusAccepted) // store 2 is a destination: what is absent there was not deleted
-	s.changed(b, `OP_ADD 1/photos/a 7 http/loader "loader"`, `OP_ADD 2/photos/b 5 notification/minio "ann"`)
+	send("/v1/changes", claim, http.StatusAccepted) // nor by this
+	s.changed(b, `OP_ADD 1/photos/a 7 http/loader "loader"`, `OP_ADD 1/photos/b 5 notification/minio "ann"`)
 	if n := len(slices.DeleteFunc(b.Read(schemas.Again(schemas.RoleIngester)), func(r kafkatest.Record) bool {
 		return r.Header(schemas.HeaderOriginTopic) != string(hint.ClaimTopic("loader"))
 	})); n != 1 {
@@ -188,7 +190,9 @@ func TestBucketResolver(t *testing.T) {
 		{Topic: "account", Account: "acme"}}
 	stores, err := newStores(cfg, new(logtest.Lines).Log())
 	must(t, err)
-	p := newBucketResolver(cfg, stores)
+	p := newBucketResolver(cfg, stores, func(account, space, store string) bool {
+		return account == "acme" && space == "photos" && store == "2"
+	})
 	for name, tt := range map[string]struct {
 		topic schemas.Topic
 		want  string // empty: nobody's
@@ -207,6 +211,22 @@ func TestBucketResolver(t *testing.T) {
 				t.Errorf("got %v, %v, want %q", all, known, tt.want)
 			}
 		})
+	}
+	at := func(store string) schemas.Copy {
+		return schemas.Copy{Account: "acme", Store: store, Space: "photos", Item: "a"}
+	}
+	for name, tt := range map[string]struct {
+		topic schemas.Topic
+		store string
+		want  bool
+	}{
+		"by webhook, of a destination": {ingest.WebhookTopic("acme", "2"), "2", true},
+		"by webhook, of a source":      {ingest.WebhookTopic("acme", "1"), "1", false},
+		"of a topic, of a destination": {schemas.Foreign("one"), "2", false},
+	} {
+		if got := p.IsClaim(tt.topic, at(tt.store)); got != tt.want {
+			t.Errorf("%s: is a claim: %v", name, got)
+		}
 	}
 }
 

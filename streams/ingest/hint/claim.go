@@ -10,7 +10,6 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
-	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // Records reads the newest records of copies, in the order of copies.
@@ -18,8 +17,8 @@ type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
-// rowKnown: a claim, and the content that is present is on record: no Change. A claim must not take the digests that
-// millrace has computed away from the record.
+// rowKnown: a claim, or created and dated by the event, and the content that is present is on record: no Change. It must
+// not take the digests of the content away from the record.
 const rowKnown Row = "known"
 
 // claims is the prefix of the names of foreign topics that stand for claims.
@@ -57,30 +56,18 @@ func claimOf(d *schemas.Delivery) (c *pb.Change, agent string, isClaim bool, err
 	return c, strings.TrimSuffix(name, "/"), true, nil
 }
 
-// handleClaim looks at the copy. What is absent is no Change: the sweeps find real removals, and a claim must not
-// explain a loss.
-func (h *Handler) handleClaim(ctx context.Context, d *schemas.Delivery, c *pb.Change, agent string,
+// handleClaim looks at the copy of a hint, which is not believed. What is absent is no Change: the sweeps find real
+// removals, and a claim must not explain a loss.
+func (h *Handler) handleClaim(ctx context.Context, d *schemas.Delivery, at schemas.Copy, one Hint,
 ) ([]schemas.Message, error) {
-	at := schemas.CopyOf(c)
 	s, err := h.observer.Observe(ctx, at)
 	if err != nil {
 		return nil, err
 	}
 	if s.Received = d.Timestamp; s.Present {
-		known, err := h.records.Fresh(ctx, []schemas.Copy{at})
-		if err != nil {
-			return nil, fmt.Errorf("read the record of %s: %w", at, err)
-		}
-		if record.IsOf(known[0].GetManifest(), s.Object) {
-			h.count(rowKnown)
-			return nil, nil
+		if known, err := h.isKnown(ctx, at, s.Object); known || err != nil {
+			return nil, err
 		}
 	}
-	decided := Decide(at, Hint{Event: c.GetOp().String(), Time: c.GetTime().AsTime(), Version: c.GetVersion()}, s)
-	h.count(decided.Row)
-	if decided.Change == nil {
-		return nil, nil
-	}
-	decided.Change.Agent = agent // no part of the id
-	return []schemas.Message{{Topic: schemas.Changes, Body: decided.Change}}, nil
+	return h.publish(Decide(at, one, s)), nil
 }

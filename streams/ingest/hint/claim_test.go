@@ -3,6 +3,7 @@ package hint
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,5 +95,52 @@ func TestHandleClaims(t *testing.T) {
 	if _, err := w.h.Handle(t.Context(), &schemas.Delivery{Topic: ClaimTopic("loader"), Value: []byte("{")}); err == nil ||
 		!retry.IsPermanent(err) {
 		t.Errorf("no claim: got %v", err)
+	}
+}
+
+// A webhook about a copy that millrace writes takes no protection from it, either.
+func TestHandleNotificationsThatAreClaims(t *testing.T) {
+	w := newSite(t)
+	w.claims = true
+	o := w.put("a", "hello")
+	w.record = &pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: o.Version, Size: 5}
+	for name, events := range map[string]string{
+		"removed, and absent":            event("ObjectRemoved:Delete", "photos", "gone"),
+		"a marker was made, and absent":  event("ObjectRemoved:DeleteMarkerCreated", "photos", "gone"),
+		"created, and on record":         event("ObjectCreated:Put", "photos", "a"),
+		"removed, present and on record": event("ObjectRemoved:Delete", "photos", "a"),
+	} {
+		if out, err := w.handle(t.Context(), events); err != nil || len(out) > 0 {
+			t.Errorf("%s: got %v, %v, want nothing", name, out, err)
+		}
+	}
+	w.record = nil
+	if out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a")); err != nil || len(out) != 1 {
+		t.Errorf("not on record: got %v, %v, want a Change", out, err)
+	}
+}
+
+// The event of an object that is dated long before it, as one of a long upload, does not take the digests of the content
+// away from the record.
+func TestHandleEventsOfOldDates(t *testing.T) {
+	w := newSite(t)
+	o := w.put("a", "hello")
+	created := strings.Replace(event("ObjectCreated:CompleteMultipartUpload", "photos", "a"), "2026-05-04T10:00:00.5Z",
+		o.Modified.Add(time.Hour).Format(time.RFC3339Nano), 1)
+	for name, tt := range map[string]struct {
+		record *pb.Record
+		away   error
+		want   int
+	}{
+		"on record":         {&pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: o.Version, Size: 5}, nil, 0},
+		"another version":   {&pb.Record{State: pb.RecordState_RECORD_STATE_LIVE, Version: "v0", Size: 5}, nil, 1},
+		"deleted on record": {&pb.Record{State: pb.RecordState_RECORD_STATE_TOMBSTONE, Version: o.Version}, nil, 1},
+		"records are away":  {nil, retry.Unavailable(errors.New("away")), 0},
+	} {
+		w.record, w.away = tt.record, tt.away
+		out, err := w.handle(t.Context(), created)
+		if len(out) != tt.want || (err != nil) != (tt.away != nil) {
+			t.Errorf("%s: got %v, %v, want %d Changes", name, out, err, tt.want)
+		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // Resolver returns the copies that a bucket and key in a notification from topic can mean: several if stores have
@@ -16,6 +17,9 @@ import (
 // whether a store has the bucket.
 type Resolver interface {
 	Resolve(topic schemas.Topic, bucket, key string) (all []schemas.Copy, known bool)
+	// IsClaim reports whether a hint from topic about c is a claim: whoever has a token can send it, and c is a copy that
+	// millrace writes.
+	IsClaim(topic schemas.Topic, c schemas.Copy) bool
 }
 
 // A Handler handles the deliveries of notification topics. It is safe for concurrent use.
@@ -43,7 +47,12 @@ func (h *Handler) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if c, agent, isClaim, err := claimOf(d); err != nil {
 		return nil, err
 	} else if isClaim {
-		return h.handleClaim(ctx, d, c, agent)
+		out, err := h.handleClaim(ctx, d, schemas.CopyOf(c),
+			Hint{Event: c.GetOp().String(), Time: c.GetTime().AsTime(), Version: c.GetVersion()})
+		for _, m := range out {
+			m.Body.(*pb.Change).Agent = agent // no part of the id
+		}
+		return out, err
 	}
 	hints, err := Parse(d.Value)
 	if err != nil {
@@ -80,6 +89,10 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 		h.count(rowNoItem)
 		return nil, nil
 	}
+	if h.resolver.IsClaim(d.Topic, c) {
+		one.Kind, one.OfVersion = Other, false
+		return h.handleClaim(ctx, d, c, one)
+	}
 	s, err := h.observer.Observe(ctx, c)
 	if err != nil {
 		return nil, err
@@ -97,11 +110,35 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 		}
 	}
 	decided := Decide(c, one, s)
+	if decided.Row == rowCurrent && !record.Time(s.Object.Modified).AsTime().Equal(decided.Change.GetTime().AsTime()) {
+		if known, err := h.isKnown(ctx, c, s.Object); known || err != nil {
+			return nil, err
+		}
+	}
+	return h.publish(decided), nil
+}
+
+// isKnown reports, and counts, that the content of a copy is on record: a Change of another time would take the digests
+// of that content away from the record.
+func (h *Handler) isKnown(ctx context.Context, c schemas.Copy, o storage.Object) (bool, error) {
+	all, err := h.records.Fresh(ctx, []schemas.Copy{c})
+	if err != nil {
+		return false, fmt.Errorf("read the record of %s: %w", c, err)
+	}
+	known := record.IsOf(all[0].GetManifest(), o)
+	if known {
+		h.count(rowKnown)
+	}
+	return known, nil
+}
+
+// publish counts a decision, and returns its Change, if any.
+func (h *Handler) publish(decided Decision) []schemas.Message {
 	h.count(decided.Row)
 	if decided.Change == nil {
-		return nil, nil
+		return nil
 	}
-	return []schemas.Message{{Topic: schemas.Changes, Body: decided.Change}}, nil
+	return []schemas.Message{{Topic: schemas.Changes, Body: decided.Change}}
 }
 
 // undoes reports whether the version that was removed is what is on record: that content, or the delete marker of an

@@ -28,6 +28,7 @@ type site struct {
 	record *pb.Record // of every copy
 	away   error      // of the records
 	asked  int        // how often for records
+	claims bool       // hints are claims
 }
 
 func newSite(t *testing.T) *site {
@@ -72,6 +73,8 @@ func (w *site) Resolve(_ schemas.Topic, bucket, key string) (all []schemas.Copy,
 	}
 	return nil, bucket == "own"
 }
+
+func (w *site) IsClaim(schemas.Topic, schemas.Copy) bool { return w.claims }
 
 func (w *site) put(item, bytes string) storage.Object {
 	w.t.Helper()
