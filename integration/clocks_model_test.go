@@ -34,9 +34,10 @@ var in2200 = time.Date(2200, 1, 1, 0, 0, 0, 0, time.UTC).Sub(clockStart)
 func drawStep(dice *rand.Rand) clockStep {
 	pick := func(of ...string) string { return of[dice.IntN(len(of))] }
 	s := clockStep{n: dice.IntN(100)}
-	s.do = pick("put", "put", "put", "put late", "put ahead", "put bare", "delete", "delete late", "report", "report", "report again",
-		"put at 2", "deliver", "deliver", "deliver", "deliver all", "deliver again", "kill", "kill", "snapshot", "restore",
-		"rot", "lose", "check", "arrive", "removed", "reconcile", "pair", "clock", "clock", "wait", "wait")
+	s.do = pick("put", "put", "put", "put late", "put ahead", "put bare", "delete", "delete late", "report", "report",
+		"report again", "put at 2", "deliver", "deliver", "deliver", "deliver all", "deliver again", "kill", "kill",
+		"snapshot", "restore", "rot", "lose", "check", "arrive", "removed", "reconcile", "pair", "clock", "clock", "wait",
+		"wait")
 	switch s.do {
 	case "put ahead":
 		s.by = []time.Duration{time.Hour, in2200}[dice.IntN(2)]
