@@ -65,9 +65,8 @@ func drawScript(seed uint64) []clockStep {
 	return script
 }
 
-// run executes a script. Its clocks are further ahead of Kafka's by shift.
-func (w *clockWorld) run(script []clockStep, shift time.Duration) error {
-	w.shiftBy(shift)
+// run executes a script.
+func (w *clockWorld) run(script []clockStep) error {
 	for i, s := range script {
 		if err := w.step(s); err != nil {
 			return fmt.Errorf("step %d, %s: %w", i, s, err)
@@ -197,9 +196,10 @@ type clockRun struct {
 	faults []string
 }
 
-func runClocks(t *testing.T, script []clockStep, shift time.Duration) clockRun {
+func runClocks(t *testing.T, script []clockStep, set func(*clockWorld)) clockRun {
 	w := newClockWorld(t)
-	if err := w.run(script, shift); err != nil {
+	set(w)
+	if err := w.run(script); err != nil {
 		return clockRun{err.Error(), append(w.faults(), "ends with "+w.summary(), err.Error())}
 	}
 	r := clockRun{w.summary(), w.faults()}
@@ -224,23 +224,38 @@ func shrink(script []clockStep, f func([]clockStep) bool) []clockStep {
 // testClockModel runs random scripts: whatever clocks, reports and kills do, no promise is broken.
 func testClockModel(t *testing.T) {
 	testScripts(t, need.Amount(200, 2500, 40_000), func(script []clockStep) []string {
-		return runClocks(t, script, 0).faults
+		return runClocks(t, script, rightClocks).faults
 	})
 }
 
+func rightClocks(*clockWorld) { /* they are */ }
+
 // testClockShift runs random scripts with the clocks right, and with all clocks but Kafka's an hour or three years
-// behind or ahead: each ends alike. If they are ahead, only Kafka orders what is reported late, so nothing is.
+// behind or ahead, or each process at a time of its own: each ends alike. If the clocks are ahead, only Kafka orders
+// what is reported late, and a copier whose clock is wrong waits for it: nothing is.
 func testClockShift(t *testing.T) {
-	testScripts(t, need.Amount(25, 500, 8000), func(script []clockStep) (all []string) {
+	testScripts(t, need.Amount(25, 400, 8000), func(script []clockStep) (all []string) {
 		without := func(steps ...string) []clockStep {
 			return slices.DeleteFunc(slices.Clone(script), func(s clockStep) bool { return slices.Contains(steps, s.do) })
 		}
 		script = without("clock", "put ahead")
 		timely := without("put late", "delete late", "removed")
-		scripts := map[time.Duration][]clockStep{-hour: script, -3 * year: script, hour: timely, 3 * year: timely}
-		for by, script := range scripts {
-			if got, want := runClocks(t, script, by), runClocks(t, script, 0); got.end != want.end {
-				all = append(all, fmt.Sprintf("%s ahead: ends with %s\nwith right clocks:   %s", by, got.end, want.end))
+		shift := func(by time.Duration) func(*clockWorld) { return func(w *clockWorld) { w.shiftBy(by) } }
+		apart := func(w *clockWorld) {
+			for i, name := range []string{"planner", "copier", "deleter", "checker A", "checker B", "steward", "sweeper"} {
+				w.set(name, []time.Duration{-3 * year, hour, -hour, 3 * year}[(i+len(script))%4])
+			}
+		}
+		for how, tt := range map[string]struct {
+			script []clockStep
+			set    func(*clockWorld)
+		}{
+			"an hour behind": {script, shift(-hour)}, "three years behind": {script, shift(-3 * year)},
+			"an hour ahead": {timely, shift(hour)}, "three years ahead": {timely, shift(3 * year)},
+			"each process at its time": {timely, apart},
+		} {
+			if got, want := runClocks(t, tt.script, tt.set), runClocks(t, tt.script, rightClocks); got.end != want.end {
+				all = append(all, fmt.Sprintf("%s: ends with %s\nwith right clocks: %s", how, got.end, want.end))
 			}
 		}
 		return all

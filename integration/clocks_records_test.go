@@ -187,7 +187,7 @@ func testClockRecords(t *testing.T) {
 	var copies []schemas.Copy
 	for seed := range uint64(need.Amount(30, 100, 300)) {
 		w := newClockWorld(t)
-		if err := w.run(drawScript(seed), 0); err != nil {
+		if err := w.run(drawScript(seed)); err != nil {
 			t.Logf("seed %d: %v", seed, err)
 		}
 		item, ids := fmt.Sprint("item ", seed), map[string]string{}
