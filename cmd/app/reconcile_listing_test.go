@@ -55,7 +55,7 @@ func (x *archive) found() (lines []string) {
 func (x *archive) reconcileListing(l *sorted.Listing, dry bool) SweptSpace {
 	x.t.Helper()
 	all, err := x.app.SweepReconcile(x.t.Context(), ReconcileRequest{Listing: l, SpacesRequest: SpacesRequest{
-		Account: "acme", Store: "1", Begun: time.Now().UTC().Truncate(time.Millisecond), DryRun: dry}})
+		Account: "acme", Store: "1", Begun: time.Now().Add(x.later).UTC().Truncate(time.Millisecond), DryRun: dry}})
 	x.must(err)
 	if len(all) != 1 || all[0].Store != "1" || all[0].Space != "photos" {
 		x.t.Fatalf("reconciled %+v", all)
@@ -92,11 +92,12 @@ func TestReconcileAListing(t *testing.T) {
 	if got := x.content("gone", "2"); got != "absent" {
 		t.Errorf("what is gone was copied: %s", got)
 	}
-	// It misses what the round by hand without a listing has missed, too. By itself it does not.
+	// It misses what a round by hand without a listing has missed an hour ago, too. By itself it does not.
 	if counts := x.reconcileListing(l, false).Counts; counts["missing"] != 1 || counts["lost"] != 0 {
 		t.Errorf("again: %v", counts)
 	}
 	x.reconcile()
+	x.later = time.Hour
 	if counts := x.reconcileListing(l, false).Counts; counts["lost"] != 1 || counts["missing"] != 0 {
 		t.Errorf("after a round without a listing: %v", counts)
 	}

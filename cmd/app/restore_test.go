@@ -31,7 +31,8 @@ import (
 // An archive is a site with the stores 1 and 2, of which 2 has copies of 1, and a store 3 that is away.
 type archive struct {
 	*site
-	app *App
+	app   *App
+	later time.Duration // rounds of reconcile begin so much later, by their clock
 }
 
 func newArchive(t *testing.T, roles ...schemas.Role) *archive {

@@ -37,7 +37,7 @@ func (x *archive) reconcile() map[string]int64 {
 	sum := map[string]int64{}
 	for _, id := range []string{"1", "2"} {
 		found, err := x.app.SweepReconcile(x.t.Context(),
-			ReconcileRequest{SpacesRequest: SpacesRequest{Account: "acme", Store: id, Begun: time.Now()}})
+			ReconcileRequest{SpacesRequest: SpacesRequest{Account: "acme", Store: id, Begun: time.Now().Add(x.later)}})
 		x.must(err)
 		for _, s := range found {
 			for k, n := range s.Counts {
@@ -114,6 +114,8 @@ func TestReconcile(t *testing.T) {
 	x.expect("the first round", x.reconcile(), map[string]int64{"adopted": 2, "different": 1, "missing": 1})
 	x.holds("2", map[string]string{"new": "put by another program"})
 	x.idle()
+	x.expect("a round at once", x.reconcile(), map[string]int64{"different": 1, "missing": 1})
+	x.later = time.Hour
 	x.expect("the second round", x.reconcile(), map[string]int64{"different": 1, "lost": 1})
 
 	// What is checked is judged against the records: the pair holds the good content, and nothing is deleted.

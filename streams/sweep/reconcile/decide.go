@@ -35,9 +35,9 @@ const (
 	Resurrected Action = "resurrected" // the item was deleted according to the records: it is checked
 	Update      Action = "updated"     // other programs write here, and the item is newer: a Change reports it
 	Different   Action = "different"   // the records describe something else: it is checked
-	Missing     Action = "missing"     // listed for the first time as missing: nothing is done
-	CheckLost   Action = "lost"        // missing in two rounds in a row: it is checked
-	Deleted     Action = "deleted"     // other programs write here, missing in two rounds in a row: a Change reports it
+	Missing     Action = "missing"     // since less than an hour: nothing is done
+	CheckLost   Action = "lost"        // missing in rounds that are apart: it is checked
+	Deleted     Action = "deleted"     // other programs write here, missing in rounds that are apart: a Change reports it
 )
 
 // Further counts of a round.
@@ -56,7 +56,7 @@ type look struct {
 	row    *Row            // nil: there is no record of content or delete
 	// external reports whether programs other than the clients of millrace are expected to write to the store.
 	external bool
-	// before reports whether the item was missing in the round before.
+	// before reports whether the item was missing in the round before, and in one that began apart before this one.
 	before bool
 	// now is the time of the look. An object under a tombstone of a client is newer than that only if it is by settle.
 	now    time.Time

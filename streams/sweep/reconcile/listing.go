@@ -124,7 +124,10 @@ func (p *part) hasSettled(o *storage.Object) bool {
 }
 
 // secondListed returns what follows from a look at the store that calls for a.
-func (p *part) secondListed(a Action) Action {
+func (p *part) secondListed(item string, a Action) Action {
+	if _, again := p.before[hash(item)]; again && a == Missing {
+		p.remember(item)
+	}
 	switch a {
 	case Nothing, Equal:
 		return Stale
@@ -134,16 +137,16 @@ func (p *part) secondListed(a Action) Action {
 	return a
 }
 
-// endListed ends a round with a listing. What it misses is not remembered: it can be the second one of two rounds in a
-// row that miss a copy, but not the first. By Config.MaxMissing the first one shows that the store has not lost so much
+// endListed ends a round with a listing. What it is the first to miss is not remembered: it can be the second one of two
+// rounds that miss a copy, but not the first. By Config.MaxMissing the first one shows that the store has not lost so much
 // of the space that nothing may follow; but a copy that the listing and the manifest have counts as present, even if
 // the store has lost it since. For the same reason the round closes no incident. It can open one, since the store was
 // asked for each copy that it lacks.
 func (p *part) endListed(tooMuch bool) func(context.Context) error {
-	p.cursor.Missing, p.cursor.Full = nil, ""
 	if !tooMuch {
 		return nil
 	}
+	p.cursor.Missing, p.cursor.Full = nil, ""
 	p.counts[string(Inconclusive)] = p.cursor.Lacking
 	detail := fmt.Sprintf("the store lacks %d of %d copies, by a listing of %s and looks "+
 		"at what differs: nothing is concluded", p.cursor.Lacking, p.cursor.Live,

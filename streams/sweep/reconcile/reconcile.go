@@ -7,7 +7,7 @@
 // overwritten because of it without approval.
 //
 // A listing that fails concludes nothing, and neither does one of a store whose marker cannot be read. What a listing
-// lacks is acted on only if the round before lacked it too, and that lacked little of the space.
+// lacks is acted on only if all rounds of the last hour, and one before, lacked it too, and little else of the space.
 package reconcile
 
 import (
@@ -47,8 +47,11 @@ const (
 	// DefaultPage is the number of listed items that are in memory at once. An interruption repeats that many at most.
 	DefaultPage = 20_000
 	// maxMissing is the number of missing items that a round remembers for the next one, which remembers those after
-	// them. Their hashes take 87 KiB of a checkpoint, which has those of two rounds.
-	maxMissing = 8192
+	// them. They take 110 KiB of a checkpoint, which has those of two rounds.
+	maxMissing = 7000
+	// apart is the least time between the beginnings of two rounds that miss an item before something follows from that.
+	// Starts of a process and overflows of a watch request rounds that are seconds apart.
+	apart = time.Hour
 	// parallelStats is the number of items that are looked at again at once.
 	parallelStats = 16
 	// skew is how much the clocks of a store and of this process may differ.
@@ -142,7 +145,7 @@ type cursor struct {
 	Lacking   int64  `json:"lacking"`
 }
 
-// hashes are hashes of items, of 8 bytes each.
+// hashes are hashes of items, each with the Unix time of the round that missed it first: 12 bytes.
 type hashes []byte
 
 func hash(item string) uint64 {
@@ -151,13 +154,16 @@ func hash(item string) uint64 {
 	return h.Sum64()
 }
 
-func (h hashes) with(item string) hashes { return binary.BigEndian.AppendUint64(h, hash(item)) }
-func (h hashes) len() int                { return len(h) / 8 }
+func (h hashes) with(item string, since int64) hashes {
+	return binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint64(h, hash(item)), uint32(since))
+}
 
-func (h hashes) set() map[uint64]bool {
-	set := make(map[uint64]bool, h.len())
-	for ; len(h) >= 8; h = h[8:] {
-		set[binary.BigEndian.Uint64(h)] = true
+func (h hashes) len() int { return len(h) / 12 }
+
+func (h hashes) set() map[uint64]int64 {
+	set := make(map[uint64]int64, h.len())
+	for ; len(h) >= 12; h = h[12:] {
+		set[binary.BigEndian.Uint64(h)] = int64(binary.BigEndian.Uint32(h[8:]))
 	}
 	return set
 }
@@ -242,10 +248,10 @@ type part struct {
 	*reconciler
 	round      sweep.Round
 	cursor     cursor
-	before     map[uint64]bool // hashes of the items that the round before missed
-	from       string          // items until this one were remembered before, if they are missing
-	listed     time.Time       // when the listing began
-	last       string          // the last item; "" if the listing ended
+	before     map[uint64]int64 // hashes of the items that the round before missed, and since when
+	from       string           // items until this one were remembered before, if they are missing
+	listed     time.Time        // when the listing began
+	last       string           // the last item; "" if the listing ended
 	noSpace    bool
 	candidates []candidate
 	below      string // the item before the first candidate
@@ -344,7 +350,7 @@ func (p *part) first(item string, l look) {
 	}
 	if l.object == nil && live {
 		p.cursor.Lacking++
-		l.before = p.before[hash(item)]
+		l.before = p.missedBefore(item)
 	}
 	switch a := decide(l); a {
 	case Nothing, Equal:
@@ -362,12 +368,22 @@ func (p *part) first(item string, l look) {
 	}
 }
 
+// missedBefore reports whether the round before missed the item, too, and it was missed first long enough ago.
+func (p *part) missedBefore(item string) bool {
+	since, ok := p.before[hash(item)]
+	return ok && p.round.Started.Unix() >= since+int64(apart/time.Second)
+}
+
 // remember remembers a missing item for the next round, if there is room. What had none comes first then.
 func (p *part) remember(item string) {
-	if item <= p.from || p.cursor.Missing.len() == maxMissing {
+	since, again := p.before[hash(item)]
+	if !again {
+		since = p.round.Started.Unix()
+	}
+	if !again && item <= p.from || p.cursor.Missing.len() == maxMissing {
 		return
 	}
-	if p.cursor.Missing = p.cursor.Missing.with(item); p.cursor.Missing.len() == maxMissing {
+	if p.cursor.Missing = p.cursor.Missing.with(item, since); p.cursor.Missing.len() == maxMissing {
 		p.cursor.Full = item
 	}
 }
@@ -453,7 +469,7 @@ func (p *part) lookAgain(ctx context.Context) ([]schemas.Message, error) {
 			continue
 		}
 		l := p.look(second.object)
-		l.before = p.deps.Listing == nil || p.before[hash(c.item)]
+		l.before = p.deps.Listing == nil || p.missedBefore(c.item)
 		if pair.InSecond {
 			l.row = &pair.Second
 		}
@@ -522,9 +538,10 @@ func (p *part) second(c candidate, l look, absentAt time.Time) (m schemas.Messag
 	}
 	switch {
 	case p.deps.Listing != nil:
-		a = p.secondListed(a)
-	case a == Missing:
+		a = p.secondListed(c.item, a)
+	case a == Missing: // it was there at the first look
 		p.cursor.Lacking++
+		delete(p.before, hash(c.item))
 		p.remember(c.item)
 	}
 	at := p.Space

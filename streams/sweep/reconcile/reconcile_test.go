@@ -44,12 +44,14 @@ type world struct {
 	approved bool // the Changes are
 	previous []byte
 	rounds   int
+	begun    time.Time     // of the newest round
+	later    time.Duration // of the next one; an hour
 	config   Config
 }
 
 func in(t *testing.T, test func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, rows: map[string]Row{}}
+		w := &world{t: t, rows: map[string]Row{}, begun: time.Now(), later: apart}
 		var err error
 		w.mem, err = mem.New(mem.Config{ID: "acme/1"})
 		w.must(err)
@@ -176,7 +178,8 @@ func (w *world) round() (out []schemas.Message, counts map[string]int64, err err
 	pages, err := New(w.config, w.deps())
 	w.must(err)
 	w.rounds++
-	round := sweep.Round{ID: schemas.ID("r", fmt.Sprint(w.rounds)), Started: time.Now(), Previous: w.previous}
+	w.begun = w.begun.Add(w.later)
+	round := sweep.Round{ID: schemas.ID("r", fmt.Sprint(w.rounds)), Started: w.begun, Previous: w.previous}
 	counts = map[string]int64{}
 	for cursor := []byte(nil); ; {
 		page, err := pages(w.t.Context(), round, cursor)
@@ -421,6 +424,50 @@ func TestMissing(t *testing.T) {
 		w.mem.Lose("photos", "i0006")
 		w.expects()
 	})
+}
+
+// Rounds that begin within an hour, as restarts request them, conclude nothing of what they miss, and forget nothing.
+// An item that was there meanwhile is missing anew.
+func TestMissingInRoundsAtOnce(t *testing.T) {
+	for name, tt := range map[string]struct {
+		external bool
+		listing  bool // of the rounds between the first one and the last one
+		want     string
+	}{
+		"a copy":                       {false, false, "?i000"},
+		"a copy, by listings":          {false, true, "?i000"},
+		"where other programs write":   {true, false, "-i000"},
+		"so they do, and by a listing": {true, true, "-i000"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.config.ExternalWrites = tt.external
+				w.fill(7)
+				w.mem.Lose("photos", "i0003")
+				w.mem.Lose("photos", "i0006")
+				w.expects()
+				w.later = apart / 6
+				for range 3 {
+					if w.listing = nil; tt.listing {
+						w.list()
+					}
+					if counts := w.expects(); counts["missing"] != 2 {
+						t.Errorf("counts %v", counts)
+					}
+				}
+				w.listing = nil
+				w.mem.Lose("photos", "i0005")
+				w.put("i0006", "changed") // is looked at twice
+				w.settling = func() { w.mem.Lose("photos", "i0006") }
+				w.expects()
+				w.settling, w.later = nil, apart/3
+				w.expects(tt.want + "3")
+				w.rows["i0003"] = Row{Item: "i0003"}
+				w.expects()
+				w.expects(tt.want+"5", tt.want+"6")
+			})
+		})
+	}
 }
 
 // An item that is there by the second look is not missing.
