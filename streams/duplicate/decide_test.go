@@ -654,6 +654,7 @@ func copyCases() map[string]decisionCase {
 		"C4: a client reported the source, whatever the destination is a copy of": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Destination.Object.Original = record.Original(s.Source.Object)
+			s.records(row(live, "v1", a, 2), row(none, "", "", 0))
 		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C4: if_absent: a client's change copies it": {func(s *Observation) {
 			s.copied("d1", b)

@@ -31,6 +31,13 @@ func (s Observation) mustRead() bool {
 	return s.old || over && (o == (storage.Original{}) || o.Modified.After(s.Source.modified()))
 }
 
+// wasWrittenSince reports whether the destination was written since the Change that caused the command. Then it may be
+// a copy of newer content than the source shows, also if that has the same or an older date.
+func (s Observation) wasWrittenSince() bool {
+	changed := schemas.ChangedAt(s.Command).AsTime().Truncate(time.Second) // as the store may report times
+	return !s.Destination.modified().Before(changed) || s.original().Modified.Equal(s.Source.modified())
+}
+
 // shown returns the time that orders the content that the source shows. row is the source's.
 func (s Observation) shown(row *pb.Record) time.Time {
 	switch v := s.reported(); {
@@ -58,7 +65,7 @@ func (s Observation) older(k expectation) (Decision, bool) {
 	case okFrom && isLive(from) && contentOf(from).compare(s.Source) == digest.Disagree:
 		d.CheckSource = true
 		return d, true
-	case (!okFrom || over && !okTo) && s.mustRead():
+	case (!okFrom || over && !okTo) && (s.mustRead() || over && s.wasWrittenSince()):
 		return s.needRecords(RowUnknown), true
 	}
 	return d, s.written(to) && okFrom && to.GetTime().AsTime().After(s.shown(from))

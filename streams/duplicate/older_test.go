@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/types/known/timestamppb"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
@@ -19,9 +21,9 @@ import (
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
-// copiedFrom makes the destination a copy of the source's content of an hour, with bytes b.
+// copiedFrom makes the destination a copy of the source's content of an hour, with bytes b, made in that hour.
 func (s *Observation) copiedFrom(h int) {
-	s.copied("d1", b)
+	s.Destination = there("d1", b, h)
 	s.Destination.Object.Original = storage.Original{Modified: hour(h), Version: "v0"}
 }
 
@@ -55,9 +57,26 @@ func olderCases() map[string]decisionCase {
 	newer := func() *pb.Record { return by(client, row(live, "v2", b, 3)) }
 	return map[string]decisionCase{
 		"C4: a recent change, over a copy of older content": {func(s *Observation) { s.copiedFrom(1) }, over},
-		"C4: over a copy of content of the same time":       {func(s *Observation) { s.copiedFrom(2) }, over},
-		"C9: over a copy of later content":                  {func(s *Observation) { s.copiedFrom(3) }, read},
-		"C9: over content that is not known to be a copy":   {func(s *Observation) { s.copied("d1", b) }, read},
+		"C9: over a copy of content of the same time": {func(s *Observation) {
+			s.copiedFrom(2)
+			s.Destination.Object.Modified = hour(1)
+		}, read},
+		"C9: over a copy of content with an older date, which was made since the change": {func(s *Observation) {
+			s.copiedFrom(1)
+			s.Destination.Object.Modified = hour(3)
+		}, read},
+		"C9: so it was, in the same second": {func(s *Observation) {
+			s.copiedFrom(1)
+			s.Destination.Object.Modified = hour(2)
+			s.Command.ChangeTime = timestamppb.New(hour(2).Add(900 * time.Millisecond))
+		}, read},
+		"C9: over a copy that was made since the change, which is dated ahead": {func(s *Observation) {
+			s.copiedFrom(1)
+			s.ahead()
+			s.Destination.Object.Modified = hour(3)
+		}, read},
+		"C9: over a copy of later content":                {func(s *Observation) { s.copiedFrom(3) }, read},
+		"C9: over content that is not known to be a copy": {func(s *Observation) { s.copied("d1", b) }, read},
 		"C9: a change that is not recent, over a copy": {func(s *Observation) {
 			s.old = true
 			s.copiedFrom(1)
@@ -212,21 +231,29 @@ func (w *world) addedAt(h int, text string) *pb.Change {
 func TestSourceFromASnapshot(t *testing.T) {
 	for name, tt := range map[string]struct {
 		hour   int // by the executor's clock
+		date   int // of the new content
 		before func(*mem.Store)
 		holds  string
 	}{
-		"the old command is delivered again": {20, func(*mem.Store) {}, "new"},
-		"within the hour":                    {9, func(*mem.Store) {}, "new"},
-		"the copy does not say of what it is one": {9, func(s *mem.Store) {
+		"the old command is delivered again":                 {20, 10, func(*mem.Store) {}, "new"},
+		"within the hour":                                    {9, 10, func(*mem.Store) {}, "new"},
+		"within the hour, and the new one has an older date": {9, 1, func(*mem.Store) {}, "new"},
+		"the copy does not say of what it is one": {9, 10, func(s *mem.Store) {
 			s.Rewrite("photos", "a.jpg", []byte("new"))
 		}, "new"},
-		"the copy is lost": {20, func(s *mem.Store) { s.Lose("photos", "a.jpg") }, ""},
+		"the copy is lost": {20, 10, func(s *mem.Store) { s.Lose("photos", "a.jpg") }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			first := command(w.added("1", "old"))
 			w.mustRun(first)
-			w.mustRun(command(w.added("1", "new"))).ends("C4", "copied", done, 1, 1)
+			w.put("1", "new")
+			w.mem["1"].Date("photos", "a.jpg", hour(tt.date))
+			o, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
+			w.must(err)
+			newer := record.Content(at("1"), o)
+			record.At(newer, o, hour(10)) // as its event says
+			w.mustRun(command(w.reported(newer))).ends("C4", "copied", done, 1, 1)
 			w.snapshot("old")
 			tt.before(w.mem["2"])
 			w.now = hour(tt.hour)
