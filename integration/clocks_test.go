@@ -75,7 +75,16 @@ func clockRows() map[string]clockRow {
 		"1: nothing (tombstone), 2: nothing (tombstone), 3: nothing (tombstone)"
 	const two = "1: two (two), 2: two (two), 3: two (two)"
 	return map[string]clockRow{
-		"a put, an update": {func(w *clockWorld) error { return errors.Join(w.puts("one"), w.puts("two")) }, two, "", false},
+		"a put, an update":      {func(w *clockWorld) error { return errors.Join(w.puts("one"), w.puts("two")) }, two, "", false},
+		"a put without digests": {func(w *clockWorld) error { return errors.Join(w.report(w.putPlain("1", "one")), w.rest()) }, one, "", false},
+		"a put without digests, and rot": {func(w *clockWorld) error {
+			return errors.Join(w.report(w.putPlain("1", "one")), w.rest(),
+				w.by(func() { w.stores["1"].Corrupt(clockSpace, clockItem, []byte("rot")) }), w.rest())
+		}, "1: rot (one), 2: one (one), 3: one (one), 1 replaced", "", false},
+		"a put without digests, killed copiers, and rot": {func(w *clockWorld) error {
+			return errors.Join(w.report(w.putPlain("1", "one")), w.by(func() { w.kills = 3 }), w.deliver(),
+				w.by(func() { w.stores["1"].Corrupt(clockSpace, clockItem, []byte("rot")) }), w.rest())
+		}, "1: rot (one), 2: one (one), 3: one (one), 1 replaced", "", false},
 		"a delete": {func(w *clockWorld) error {
 			return errors.Join(w.puts("one"), w.report(w.remove("1")))
 		}, none, "", false},
