@@ -75,8 +75,10 @@ func clockRows() map[string]clockRow {
 		"1: nothing (tombstone), 2: nothing (tombstone), 3: nothing (tombstone)"
 	const two = "1: two (two), 2: two (two), 3: two (two)"
 	return map[string]clockRow{
-		"a put, an update":      {func(w *clockWorld) error { return errors.Join(w.puts("one"), w.puts("two")) }, two, "", false},
-		"a put without digests": {func(w *clockWorld) error { return errors.Join(w.report(w.putPlain("1", "one")), w.rest()) }, one, "", false},
+		"a put, an update": {func(w *clockWorld) error { return errors.Join(w.puts("one"), w.puts("two")) }, two, "", false},
+		"a put without digests": {func(w *clockWorld) error {
+			return errors.Join(w.report(w.putPlain("1", "one")), w.rest())
+		}, one, "", false},
 		"a put without digests, and rot": {func(w *clockWorld) error {
 			return errors.Join(w.report(w.putPlain("1", "one")), w.rest(),
 				w.by(func() { w.stores["1"].Corrupt(clockSpace, clockItem, []byte("rot")) }), w.rest())

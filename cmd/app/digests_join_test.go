@@ -48,7 +48,8 @@ func TestDigestsJoinOverTheTables(t *testing.T) {
 				t.Errorf("%s, the %s has %v, want the digests of %v", when, from, r, c)
 			}
 		}
-		if rows := clickhousetest.Count(t, x.app.db, "audit_log_v WHERE store = '1' AND item = 'a' AND user = 'bob'"); rows != "1" {
+		rows := clickhousetest.Count(t, x.app.db, "audit_log_v WHERE store = '1' AND item = 'a' AND user = 'bob'")
+		if rows != "1" {
 			t.Errorf("%s, the view of the audit log has %s rows", when, rows)
 		}
 	}
@@ -68,8 +69,8 @@ func TestDigestsJoinOverTheTables(t *testing.T) {
 	onRecord("rotten")
 }
 
-// A first check is killed between its effects, in each order of them, or its messages are lost, and its task is delivered
-// again. At rest the digests are on record under the id of the report, and the copy counts as verified.
+// A first check is killed between its effects, in each order of them, or its messages are lost, and its task is
+// delivered again. At rest the digests are on record under the id of the report, and the copy counts as verified.
 func TestFirstCheckKilled(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

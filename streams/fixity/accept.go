@@ -73,9 +73,9 @@ func decideAccept(s acceptInput) acceptance {
 // acceptAge is the age up to which an order is carried out: the check may have been repeated while the store was away.
 const acceptAge = 24 * time.Hour
 
-// changedInPlace reports whether the manifest has other verified digests of this very object, also if that was deleted since and
-// came back. Without a version it is taken for the same one if the ETags are the same, or if it is not newer than the
-// record: then operators have to say that it is not.
+// changedInPlace reports whether the manifest has other verified digests of this very object, also if that was deleted
+// since and came back. Without a version it is taken for the same one if the ETags are the same, or if it is not newer
+// than the record: then operators have to say that it is not.
 func (s acceptInput) changedInPlace() bool {
 	m, o := s.records.GetManifest(), s.object
 	if m.GetProvenance() != pb.Provenance_PROVENANCE_VERIFIED || len(m.GetDigests()) == 0 ||

@@ -116,16 +116,16 @@ func acceptCases() map[string]acceptCase {
 		"A10 less than a millisecond later": {replaced, func(s *acceptInput) {
 			s.statTime = seenAt.Add(time.Microsecond)
 		}, "accept-refused"},
-		"A10 forced":                             {replaced, func(s *acceptInput) { forced(s); s.statTime = seenAt }, "accept-refused"},
-		"A11 replaced":                           {replaced, nil, "accepted"},
-		"A11 a flipped byte forced":              {replaced, forced, "accepted"},
-		"A11 no quorum":                          {symbolic{c: "b", s: "b", m: "a", a: "c"}, nil, "accepted"},
-		"A11 against a claim":                    {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, nil, "accepted"},
-		"A11 against a claim about this version": {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, sameVersion, "accepted"},
-		"A11 another copy differs":               {symbolic{c: "b", s: "b", m: "bare", a: "bare", differs: true}, nil, "accepted"},
-		"A11 update":                             {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, nil, "accepted"},
-		"A11 resurrected":                        {resurrected, nil, "accepted"},
-		"A11 resurrected unchanged":              {resurrected, sameVersion, "accepted"},
+		"A10 forced":                {replaced, func(s *acceptInput) { forced(s); s.statTime = seenAt }, "accept-refused"},
+		"A11 replaced":              {replaced, nil, "accepted"},
+		"A11 a flipped byte forced": {replaced, forced, "accepted"},
+		"A11 no quorum":             {symbolic{c: "b", s: "b", m: "a", a: "c"}, nil, "accepted"},
+		"A11 against a claim":       {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, nil, "accepted"},
+		"A11 this version, claimed": {symbolic{c: "b", s: "b", m: "a?", a: "a?"}, sameVersion, "accepted"},
+		"A11 another copy differs":  {symbolic{c: "b", s: "b", m: "bare", a: "bare", differs: true}, nil, "accepted"},
+		"A11 update":                {symbolic{c: "b", s: "b", m: "a", a: "a", newer: true, writes: true}, nil, "accepted"},
+		"A11 resurrected":           {resurrected, nil, "accepted"},
+		"A11 resurrected unchanged": {resurrected, sameVersion, "accepted"},
 		"A11 not captured": {symbolic{c: "b", s: "b", m: "none", a: "none"}, func(s *acceptInput) {
 			s.order.LastEvent, s.records.Audit = nil, nil
 		}, "accepted"},

@@ -197,9 +197,9 @@ func (k *check) setRecords(r *pb.CopyRecord) {
 	k.evidence.Newer = isNewer(k.object, r.GetManifest(), k.statTime)
 }
 
-// readRecords reads manifest and audit log afresh, and whether the space is expected if the store has none. If no digests
-// are on record, it reads the records of the other copies too. If they do not answer they are unknown, and a verdict that
-// does not rest on them stays.
+// readRecords reads manifest and audit log afresh, and whether the space is expected if the store has none. If no
+// digests are on record, it reads the records of the other copies too. If they do not answer they are unknown, and a
+// verdict that does not rest on them stays.
 func (k *check) readRecords(ctx context.Context) error {
 	k.recordsRead = true
 	copies := []schemas.Copy{k.copy}

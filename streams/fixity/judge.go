@@ -297,8 +297,8 @@ func (p Evidence) verified() digest.Set {
 	return p.Digests
 }
 
-// claimContradicted reports whether the audit log has verified digests that contradict a claim in the manifest. The bytes
-// do not decide: they may be those of the claim.
+// claimContradicted reports whether the audit log has verified digests that contradict a claim in the manifest. The
+// bytes do not decide: they may be those of the claim.
 func (e EvidenceSet) claimContradicted() bool {
 	return e.Manifest.Claimed && !e.Audit.Claimed &&
 		e.Manifest.Digests.Compare(e.Audit.Digests) == digest.Disagree

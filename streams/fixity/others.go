@@ -25,8 +25,8 @@ func (k *check) otherCopies() (all []schemas.Copy) {
 	return all
 }
 
-// isFirst reports whether the check is the first one of a content, whose digests it adds to the records as intended: in a
-// baseline round, or to a record without digests. The records of the other copies say whether the digests are right.
+// isFirst reports whether the check is the first one of a content, whose digests it adds to the records as intended: in
+// a baseline round, or to a record without digests. The records of the other copies say whether the digests are right.
 func (k *check) isFirst() bool {
 	return k.othersRead && (k.task.GetBaseline() || k.evidence.withoutDigests())
 }
@@ -52,8 +52,8 @@ func sourceOf(r *pb.Record) written {
 	return written{r.GetSourceVersion(), r.GetSourceTime().AsTime()}
 }
 
-// differs returns another store whose copy has verified digests on record that differ from the bytes, and that is a copy
-// of the same source content as the object, or the source of one of both is the other; empty if there is none.
+// differs returns another store whose copy has verified digests on record that differ from the bytes, and that is a
+// copy of the same source content as the object, or the source of one of both is the other; empty if there is none.
 func (k *check) differs() string {
 	o := k.object
 	object := written{o.Version, record.Time(o.Modified).AsTime()}

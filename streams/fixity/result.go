@@ -14,8 +14,8 @@ import (
 	"github.com/millrace/millrace/streams/storage/record"
 )
 
-// manifestEvidence returns the evidence of a record of the manifest: of claims and digests that contradict each other, the
-// claims. The audit log has the digests.
+// manifestEvidence returns the evidence of a record of the manifest: of claims and digests that contradict each other,
+// the claims. The audit log has the digests.
 func manifestEvidence(r *pb.Record) Evidence {
 	if r.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
 		return Evidence{State: pb.EvidenceState_EVIDENCE_STATE_TOMBSTONE}

@@ -110,7 +110,8 @@ func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecor
 	}
 	copies = copies[:own]
 	for i, c := range asked[own:] {
-		if want := (schemas.Copy{Account: at.Account, Store: w.Others("", "", "")[i], Space: at.Space, Item: at.Item}); c != want {
+		want := at
+		if want.Store = w.Others("", "", "")[i]; c != want {
 			w.t.Errorf("records of %v were asked for, want %v", c, want)
 		}
 	}

@@ -14,7 +14,7 @@ func stateGroups() []stateGroup {
 		{"content", []string{"ver", "ns", "change", "size", "version", "etag", "media_type", "origin", "user",
 			"source_time", "source_ns", "source_version"}},
 		{"digests", []string{""}},
-		{"deleted", []string{"ver", "ns", "change", "origin", "user"}},
+		{"deleted", []string{"ver", "ns", "change", "version", "origin", "user"}},
 		{"properties", []string{"ver", "media_type", "user"}},
 		{"acl", []string{"ver", "rights"}},
 		{"attempt", []string{"ver", "verdict", "row"}},
