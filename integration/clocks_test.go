@@ -207,6 +207,18 @@ func clockRows() map[string]clockRow {
 			w.set("store 1", hour)
 			return errors.Join(w.puts("one"), w.report(w.remove("1")))
 		}, none, "", false},
+		"a delete by a store an hour ahead, no later than the copies, without versions": {func(w *clockWorld) error {
+			w.set("store 1", hour)
+			put := w.put("1", "one")
+			put.Version = ""
+			err := errors.Join(w.report(clientChange(put)), w.handle(0, noKill), w.handle(0, 0), w.handle(1, 0))
+			if err != nil {
+				return err
+			}
+			gone := w.remove("1")
+			gone.Version = ""
+			return w.report(clientChange(gone))
+		}, none, "", false},
 		"a delete by a store an hour ahead, of content whose copies are not on record yet": {func(w *clockWorld) error {
 			w.set("store 1", hour)
 			if err := errors.Join(w.report(w.put("1", "one")), w.handle(0, noKill)); err != nil {

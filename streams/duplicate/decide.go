@@ -512,9 +512,12 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 	newer := reported && (deleted.After(held.Modified) || of(s.Command.GetChangeVersion()))
 	// A sweep or a check dates its tombstone at its look, so it may hide an older delete that a client reported.
 	fact := newer && reportsDelete(s.Command)
+	bound := false
 	if isTombstone(from) {
 		at := from.GetTime().AsTime()
 		newer = newer || !at.Before(held.Modified) || of(from.GetVersion())
+		bound = !newer && s.isBound(held)
+		newer = newer || bound
 		if !reported || at.After(deleted) && !(fact && unreported(from)) {
 			deleted = at
 		}
@@ -529,18 +532,27 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 		return s.held(Decision{Row: RowDeleteHeld}), true
 	}
 	d := Decision{Row: RowSourceDeleted, action: actDelete, Result: "deletion-ordered", Deleted: deleted}
-	if s.Rules.Deletes != policy.Propagate || !fact && s.unconfirmed(from) || s.isDoubtful(from) {
+	if s.Rules.Deletes != policy.Propagate || !fact && s.unconfirmed(from) || s.isDoubtful(from, bound) {
 		d.Row, d.NeedsApproval = RowDeleteHeld, true
 	}
 	return d, true
 }
 
+// isBound reports whether the time of held is only the latest that the content can have: it was dated ahead, and the
+// record of its copy has Kafka's time of that record.
+func (s Observation) isBound(held storage.Original) bool {
+	to, _ := s.destinationRow()
+	return to.GetSourceEffective() != nil && held.Modified.Equal(to.GetSourceEffective().AsTime())
+}
+
 // isDoubtful reports whether the clock of the source or of the destination alone says that the source's delete is newer
 // than what the destination holds: the delete is disputed, or a client wrote there what the source did not have last.
-func (s Observation) isDoubtful(from *pb.Record) bool {
+// So it is if the time of that content is only a bound, and the reported times do not say that the delete is newer.
+func (s Observation) isDoubtful(from *pb.Record, bound bool) bool {
 	to, _ := s.destinationRow()
+	bound = bound && schemas.Reported(from).AsTime().Before(to.GetSourceTime().AsTime())
 	other := s.written(to) && digest.Set(from.GetDigests()).Compare(to.GetDigests()) != digest.Agree
-	return approvedDelete(s.Command) == "" && (from.GetDisputed() || other)
+	return approvedDelete(s.Command) == "" && (from.GetDisputed() || other || bound)
 }
 
 // sourceHeld returns time and version of the source content that the destination holds. If neither the manifest nor the

@@ -140,6 +140,15 @@ func adopted(r *pb.Record) *pb.Record {
 
 func (s *Observation) copied(version, md5 string) { s.Destination = there(version, md5, 3) }
 
+// bound is deleted in hour 4, with no version and the reported time of an hour. The copy's source is dated hour 100,
+// and its record has Kafka's time of hour 5.
+func (s *Observation) bound(reported int) {
+	s.deleted(row(tomb, "", a, 4))
+	s.Source.Record.Manifest.Reported = stamp(reported)
+	m := s.Destination.Record.Manifest
+	m.SourceTime, m.SourceEffective, m.SourceVersion = stamp(100), stamp(5), ""
+}
+
 // lost is deleted, with the copy absent too.
 func (s *Observation) lost(source *pb.Record) {
 	s.deleted(source)
@@ -870,6 +879,18 @@ func deleteCases() map[string]decisionCase {
 			s.Destination = there("d1", b, 3)
 			s.Destination.Record = &pb.CopyRecord{Manifest: by(pb.Origin_ORIGIN_CLIENT, row(live, "d1", b, 3))}
 		}, ordered("C7b", 4, true)},
+		"C7: the content is as new as its copy by Kafka's clock, and older by the clock that was ahead for both": {
+			func(s *Observation) { s.bound(102) }, ordered("C7", 4, false)},
+		"C7b: so it is, and newer by that clock":      {func(s *Observation) { s.bound(99) }, ordered("C7b", 4, true)},
+		"C7b: so it is, and the delete was not ahead": {func(s *Observation) { s.bound(4) }, ordered("C7b", 4, true)},
+		"C7: so it was, and an operator approved it": {func(s *Observation) {
+			s.bound(4)
+			s.Command.Approved, s.Command.CauseOp = "me", pb.Op_OP_DELETE
+		}, ordered("C7", 4, false)},
+		"C7d: the delete is older than the content, whose copy is older than that": {func(s *Observation) {
+			s.bound(102)
+			s.Destination.Record.Manifest.SourceTime, s.Destination.Record.Manifest.SourceEffective = stamp(5), nil
+		}, Decision{Row: "C7d", Result: "kept-newer"}},
 		"C7: a client has reported the content of the source at the destination": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Destination = there("d1", a, 3)
