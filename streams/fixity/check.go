@@ -54,7 +54,7 @@ func parted(mono, wall time.Duration) bool { return (wall - mono).Abs() > time.M
 func (k *check) run(ctx context.Context) error {
 	cause := detailChanging
 	for range k.config.Restarts + 1 {
-		k.started, k.attemptState = time.Now(), attemptState{}
+		k.started, k.attemptState = time.Now(), attemptState{recheck: k.task.GetRecheck() > 0}
 		err := k.attemptOnce(ctx)
 		now := time.Now()
 		if err == nil && (k.verdict.Outcome == pb.Verdict_VERDICT_PASS || k.evidence.reportsAbsence()) &&

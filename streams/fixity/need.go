@@ -18,6 +18,7 @@ type attemptState struct {
 	spaceMissing bool           // and the space is expected
 	markerRead   bool           // after an absence, whether or not it answered
 	recordsRead  bool           // afresh, whether or not they answered
+	recheck      bool           // the task carries records that may be old
 	others       []otherCopy
 	othersRead   bool           // afresh, with the records
 	fresh        *pb.CopyRecord // nil if the records were not read afresh, or did not answer
@@ -107,13 +108,14 @@ func (a attemptState) needs() requirement {
 	return needNothing
 }
 
-// restsOnRecords reports whether the verdict depends on the records. A pass may rest on those that the task carried.
+// restsOnRecords reports whether the verdict depends on the records. A pass of a first check may rest on those that the
+// task carried.
 func (a attemptState) restsOnRecords() bool {
 	switch {
 	case a.evidence.unansweredByStore() != "", a.verdict.Detail == detailPresence, a.verdict.Detail == detailUnreadable:
 		return false
 	}
-	return a.verdict.Row != RowPass
+	return a.recheck || a.verdict.Row != RowPass
 }
 
 // restsOnBytes reports whether the row is concluded only after a second reading of the bytes.

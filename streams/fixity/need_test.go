@@ -24,6 +24,7 @@ func attempt(y symbolic, f func(*attemptState)) attemptState {
 	return a
 }
 
+func recheck(a *attemptState)    { a.recheck = true }
 func markerRead(a *attemptState) { a.markerRead = true }
 func recordsRead(a *attemptState) {
 	a.markerRead, a.recordsRead, a.fresh = true, true, &pb.CopyRecord{}
@@ -73,6 +74,7 @@ func needCases() map[string]struct {
 		"records: audit missing":            {attempt(noAudit, nil), needRecords},
 		"records: none in the task":         {attempt(unrecorded, nil), needRecords},
 		"records: corrupt, properties lost": {attempt(rotten, lost(nil)), needRecords},
+		"records: pass of a re-check":       {attempt(good, recheck), needRecords},
 		"properties: pass":                  {attempt(good, lost(nil)), needProperties},
 		"properties: unread":                {attempt(unread, lost(nil)), needProperties},
 		"algorithms": {attempt(good, func(a *attemptState) {

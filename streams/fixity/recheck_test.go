@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
@@ -100,6 +101,26 @@ func TestRecheckOfAFindingBeforeNeverRead(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The source came back from a snapshot while its re-check waited, and the record has changed since the first check. Its
+// bytes are those that the task has on record, and they are no pass: that would count as one of the newer content.
+func TestRecheckReadsRecordsAfresh(t *testing.T) {
+	in(t, func(t *testing.T, w *world) {
+		next := task(w.record)
+		next.Recheck = 1
+		changed := proto.CloneOf(w.record)
+		for _, r := range []*pb.Record{changed.Manifest, changed.Audit} {
+			r.Version, r.ChangeId, r.Digests = "v2", "c2", digest.Set{digest.MD5: strings.Repeat("0", 32)}
+			r.Time = timestamppb.New(time.Now().Add(-48 * time.Hour))
+		}
+		w.record = changed
+		if o := w.handle(next); o.result.GetVerdict() == pb.Verdict_VERDICT_PASS || w.asked != 1 {
+			t.Errorf("got %v after %d reads of records, want no pass", o.result, w.asked)
+		}
+		w.fresh = func() ([]*pb.CopyRecord, error) { return nil, retry.Unavailable(errors.New("away")) }
+		w.is(w.handle(next), int32(RowUnknown), pb.Verdict_VERDICT_UNKNOWN, false)
+	})
 }
 
 // A record may be long; the part that a task carries is not.

@@ -2,6 +2,7 @@ package read
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -17,13 +18,14 @@ type RecordedCopy struct {
 	Item string
 	StoredCopy
 	Version, ETag string    // of the newest content, also if it is deleted; empty: unknown
-	Passed        time.Time // the start of the last check that passed, of whichever content; zero: none
+	Passed        time.Time // the start of the last check that passed, if its digests agree with Digests; zero: none
 }
 
 // spaceRows selects the rows of the state of a part of a space in the order of the table.
 const spaceRows = "SELECT item, content.ver AS written, deleted.ver AS gone, content.change AS written_by," +
 	" content.size AS size, toUInt8(deleted.origin IN ('sweep', 'fixity')) AS inferred," +
-	" digests::Map(String, String) AS all_digests, content.version AS version, content.etag AS etag, pass.ver AS passed" +
+	" digests::Map(String, String) AS all_digests, content.version AS version, content.etag AS etag, pass.ver AS passed," +
+	" pass.digests AS pass_digests" +
 	" FROM {db}.copy_state WHERE account = %s AND store = %s AND space = %s AND item > %s%s" +
 	" AND (content.ver > 0 OR deleted.ver > 0 OR pass.ver > 0)" +
 	" ORDER BY account, store, space, item" + onePass + ", optimize_read_in_order = 1, max_block_size = %d"
@@ -33,12 +35,14 @@ type spaceColumns struct {
 	stateColumns
 	version, etag proto.ColStr
 	passed        proto.ColUInt128
+	passDigests   mapColumn
 }
 
 func (c *spaceColumns) results() proto.Results {
 	c.digests.Keys, c.digests.Values = &c.algorithms, &c.values
 	return proto.Results{{Data: &c.item}, {Data: &c.written}, {Data: &c.gone}, {Data: &c.writtenBy},
-		{Data: &c.size}, {Data: &c.inferred}, {Data: &c.digests}, {Data: &c.version}, {Data: &c.etag}, {Data: &c.passed}}
+		{Data: &c.size}, {Data: &c.inferred}, {Data: &c.digests}, {Data: &c.version}, {Data: &c.etag}, {Data: &c.passed},
+		{Data: c.passDigests.data()}}
 }
 
 // A recordedCopy merges the rows of one copy.
@@ -46,6 +50,7 @@ type recordedCopy struct {
 	mergedCopy
 	version, etag string
 	passed        proto.UInt128
+	passDigests   map[string]string
 }
 
 // EachInSpace calls each for the copies on record, live or deleted, of a space in a store whose items are after
@@ -112,7 +117,7 @@ func eachInSpace(
 
 func (m *recordedCopy) begin(c *spaceColumns, row int) {
 	m.mergedCopy.begin(&c.stateColumns, row)
-	m.version, m.etag, m.passed = "", "", proto.UInt128{}
+	m.version, m.etag, m.passed, m.passDigests = "", "", proto.UInt128{}, nil
 }
 
 func (m *recordedCopy) add(c *spaceColumns, row int) {
@@ -120,17 +125,30 @@ func (m *recordedCopy) add(c *spaceColumns, row int) {
 		m.version, m.etag = c.version.Row(row), c.etag.Row(row)
 	}
 	if newer(c.passed[row], m.passed) {
-		m.passed = c.passed[row]
+		m.passed, m.passDigests = c.passed[row], c.passDigests.of(row)
 	}
 	m.mergedCopy.add(&c.stateColumns, row)
 }
 
 func (m *recordedCopy) result(store string) RecordedCopy {
 	r := RecordedCopy{Item: m.item, StoredCopy: m.mergedCopy.result(store).copy, Version: m.version, ETag: m.etag}
-	if m.passed != (proto.UInt128{}) {
+	if m.passCounts(r.Digests) {
 		r.Passed = timeOf(m.passed)
 	}
 	return r
+}
+
+// passCounts reports whether the newest pass was of the current content, with these digests, as stateRecord.passCounts.
+func (m *recordedCopy) passCounts(current string) (shared bool) {
+	for one := range strings.FieldsSeq(current) {
+		alg, d, _ := strings.Cut(one, ":")
+		if raw, ok := m.passDigests[alg]; ok {
+			if shared = hex.EncodeToString([]byte(raw)) == d; !shared {
+				return false
+			}
+		}
+	}
+	return shared
 }
 
 // SpacesOnRecord returns the spaces of a store that have copies on record, live or deleted, in no particular order.

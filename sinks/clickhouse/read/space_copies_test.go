@@ -89,6 +89,59 @@ func TestEachInSpace(t *testing.T) {
 	}
 }
 
+// A pass counts if it was of the content on record: of the same digests, as far as both have them.
+func TestEachInSpaceHasPasses(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	of := schemas.Copy{Account: "acme", Store: "1", Space: "photos"}
+	set := func(md5, sha1 string) map[string]string {
+		d := map[string]string{}
+		for alg, digit := range map[string]string{"md5": md5, "sha1": sha1} {
+			if digit != "" {
+				d[alg] = strings.Repeat(digit, map[string]int{"md5": 32, "sha1": 40}[alg])
+			}
+		}
+		return d
+	}
+	for name, tt := range map[string]struct {
+		current, passed map[string]string
+		claimed, want   bool
+	}{
+		"the same":               {set("a", "b"), set("a", "b"), false, true},
+		"one is shared":          {set("a", ""), set("a", "b"), false, true},
+		"claimed":                {set("a", ""), set("a", "b"), true, true},
+		"other content":          {set("c", ""), set("a", ""), false, false},
+		"one of two contradicts": {set("a", "c"), set("a", "b"), false, false},
+		"another contradicts":    {set("c", "b"), set("a", "b"), false, false},
+		"none is shared":         {set("a", ""), set("", "b"), false, false},
+		"none on record":         {nil, set("a", "b"), false, false},
+	} {
+		of.Item = name
+		c := clickhousetest.Change(name, 0)
+		result := clickhousetest.Result(c, time.Hour)
+		result.Content.Digests = tt.passed
+		if c.Digests = tt.current; tt.claimed {
+			c.Provenance = pb.Provenance_PROVENANCE_CLAIMED
+		}
+		c.Id = schemas.ChangeID(c)
+		clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c)
+		clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, result)
+		err := read.EachLike(t.Context(), db, of.WithoutItem(), []string{name}, func(c read.RecordedCopy) error {
+			want := time.Time{}
+			if tt.want {
+				want = clickhousetest.Epoch.Add(time.Hour).Truncate(time.Millisecond)
+			}
+			if !c.Passed.Equal(want) {
+				t.Errorf("%s: got %v, want %v", name, c.Passed, want)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // EachLike returns the items that match a pattern, after an item. ManifestRecords returns the manifest of Records.
 func TestEachLike(t *testing.T) {
 	t.Parallel()

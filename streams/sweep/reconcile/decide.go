@@ -21,7 +21,7 @@ type Row struct {
 	Size          int64
 	Version, ETag string
 	Digests       digest.Set
-	Passed        time.Time // the start of the last check that passed, of whichever content; zero: none
+	Passed        time.Time // the start of the last check that passed, with the digests on record; zero: none
 }
 
 // An Action is what a look at a copy calls for.
