@@ -243,7 +243,7 @@ func (b *batcher) run() {
 			}
 			continue
 		}
-		if !b.waitUnpaused() || !b.acquireSlot() {
+		if !b.g.pauser.controls.WaitResumed(b.g.cfg.Role, b.halt) || !b.acquireSlot() {
 			b.pacer.end()
 			return
 		}
@@ -316,9 +316,6 @@ func (b *batcher) markStuck() bool {
 	b.g.metrics.AddStuck(1)
 	return true
 }
-
-// waitUnpaused waits until the role is not paused. It reports false when the batcher is stopped.
-func (b *batcher) waitUnpaused() bool { return b.g.pauser.controls.WaitResumed(b.g.cfg.Role, b.halt) }
 
 // sleep waits for a signal, and for at most d if d is not 0. It reports false when the batcher is stopped.
 func (b *batcher) sleep(d time.Duration) bool {

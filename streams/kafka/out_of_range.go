@@ -253,13 +253,9 @@ func (r outOfRangeDiagnosis) openIncidents(ctx context.Context, of []groupPositi
 	if err := r.knownIncidents(ctx, known); err != nil {
 		r.Log.Warn("may open incidents twice", "err", err)
 	}
-	opts, err := r.Config.Options("incidents", r.Config.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
+	cl, err := r.Config.NewClient("incidents", r.Config.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
 	var lost, incidents []schemas.Message
@@ -299,13 +295,9 @@ func (r outOfRangeDiagnosis) knownIncidents(ctx context.Context, known map[strin
 	ctx, cancel := context.WithTimeout(ctx, outOfRangeTimeout/3)
 	defer cancel()
 	name := r.Config.Topic(schemas.Incidents)
-	opts, err := r.Config.Options("incidents")
+	cl, err := r.Config.NewClient("incidents")
 	if err != nil {
 		return err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
 	parts, err := core.TopicRanges(ctx, kadm.NewClient(cl), name)

@@ -29,13 +29,9 @@ type Producer struct {
 // NewProducer returns a Producer whose messages have this source. It connects at the first call of Connect or
 // Publish. The caller must call Close.
 func NewProducer(cfg client.Config, source string) (*Producer, error) {
-	opts, err := cfg.Options("producer", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
+	cl, err := cfg.NewClient("producer", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return nil, err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
 	r := core.NewRouter(cfg, "", 0)
 	r.Source = source

@@ -71,13 +71,9 @@ const describeGroups = 5
 func Check(ctx context.Context, cfg client.Config, rights []Right) error {
 	versions := kversion.Stable()
 	versions.SetMaxKeyVersion(int16(kmsg.DescribeGroups), describeGroups)
-	opts, err := cfg.Options("access", kgo.MaxVersions(versions))
+	cl, err := cfg.NewClient("access", kgo.MaxVersions(versions))
 	if err != nil {
 		return err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
 	p := probe{cfg: cfg, may: map[resource]int32{}}

@@ -31,13 +31,9 @@ type Admin struct {
 
 // New returns an Admin. It connects when a method is called. The caller must call Close.
 func New(cfg client.Config) (*Admin, error) {
-	opts, err := cfg.Options("admin")
+	cl, err := cfg.NewClient("admin")
 	if err != nil {
 		return nil, err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
 	return &Admin{cfg: cfg, cl: cl, adm: kadm.NewClient(cl)}, nil
 }

@@ -64,13 +64,9 @@ func EnsureTopics(ctx context.Context, cfg client.Config, o TopicOptions) error 
 	if o.Partitions <= 0 {
 		o.Partitions = defaultPartitions
 	}
-	opts, err := cfg.Options("topics")
+	cl, err := cfg.NewClient("topics")
 	if err != nil {
 		return err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
 	e := ensurer{cfg: cfg, o: o, cl: cl, adm: kadm.NewClient(cl), entries: schemas.Catalogue(cfg.LaneNames()...)}
@@ -86,13 +82,9 @@ func EnsureTopics(ctx context.Context, cfg client.Config, o TopicOptions) error 
 // MissingTopics returns the names of the topics that EnsureTopics would create, in the order of the catalogue. Its
 // error wraps ErrTopics if the cluster has too few brokers for them.
 func MissingTopics(ctx context.Context, cfg client.Config, o TopicOptions) ([]string, error) {
-	opts, err := cfg.Options("topics")
+	cl, err := cfg.NewClient("topics")
 	if err != nil {
 		return nil, err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
 	e := ensurer{cfg: cfg, o: o, cl: cl, entries: schemas.Catalogue(cfg.LaneNames()...)}

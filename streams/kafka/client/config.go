@@ -228,6 +228,19 @@ func (c Config) Options(name string, more ...kgo.Opt) ([]kgo.Opt, error) {
 	return opts, nil
 }
 
+// NewClient returns a client with the options of Options. The caller must close it.
+func (c Config) NewClient(name string, more ...kgo.Opt) (*kgo.Client, error) {
+	opts, err := c.Options(name, more...)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := kgo.NewClient(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka: new client: %w", err)
+	}
+	return cl, nil
+}
+
 // ProduceOptions returns the options of a client that publishes. The client gives up a record that is not
 // acknowledged within limit, so that no call blocks for ever. The record may have been written all the same.
 func (c Config) ProduceOptions(limit, linger time.Duration) []kgo.Opt {

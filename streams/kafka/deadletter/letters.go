@@ -138,13 +138,9 @@ type Letters struct {
 
 // New returns Letters. It connects when a method is called. The caller must call Close.
 func New(cfg client.Config) (*Letters, error) {
-	opts, err := cfg.Options("dead", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
+	cl, err := cfg.NewClient("dead", cfg.ProduceOptions(core.ProducerTimeout, core.ProducerLinger)...)
 	if err != nil {
 		return nil, err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return nil, fmt.Errorf("kafka: new client: %w", err)
 	}
 	return &Letters{cfg: cfg, cl: cl, adm: kadm.NewClient(cl), router: core.NewRouter(cfg, "dead", 0)}, nil
 }

@@ -58,13 +58,9 @@ func RestoreOffsets(cfg client.Config, group string) func(
 		if !slices.ContainsFunc(slices.Collect(maps.Values(at)), uncommitted) {
 			return at, nil
 		}
-		opts, err := cfg.Options("admin")
+		cl, err := cfg.NewClient("admin")
 		if err != nil {
 			return nil, err
-		}
-		cl, err := kgo.NewClient(opts...)
-		if err != nil {
-			return nil, fmt.Errorf("kafka: new client: %w", err)
 		}
 		defer cl.Close()
 		if err := restoreSavedOffsets(ctx, cfg, cl, group, at); err != nil {

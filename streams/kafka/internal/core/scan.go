@@ -86,16 +86,12 @@ func (s *Scanner) read(ctx context.Context, f func(*kgo.Record, uint32) error) e
 	for id, p := range s.remaining {
 		from[id] = kgo.NewOffset().At(p.From)
 	}
-	opts, err := s.Config.Options("scan",
+	cl, err := s.Config.NewClient("scan",
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{s.Topic: from}),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // removed records are skipped
 		kgo.FetchMaxPartitionBytes(cmp.Or(s.Fetch, 1<<20)), kgo.FetchMaxBytes(cmp.Or(s.Fetch, scanFetchBytes)))
 	if err != nil {
 		return err
-	}
-	cl, err := kgo.NewClient(opts...)
-	if err != nil {
-		return fmt.Errorf("kafka: new client: %w", err)
 	}
 	defer cl.Close()
 	err = s.run(ctx, cl, f)

@@ -71,7 +71,7 @@ func (r *Router) Span(ctx context.Context, ir *Record) (_ context.Context, end f
 		attribute.String("messaging.system", "kafka"),
 		attribute.String("messaging.operation.name", "handle"),
 		attribute.String("messaging.operation.type", "process"),
-		attribute.String("messaging.consumer.group.name", r.groupOf(ir)),
+		attribute.String("messaging.consumer.group.name", r.Config.Group(r.Role, client.ClassOf(ir.Topic.Entry, r.Role))),
 		attribute.String("messaging.destination.name", ir.Raw.Topic),
 		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(ir.Raw.Partition))),
 		attribute.Int64("messaging.kafka.offset", ir.Raw.Offset),
@@ -118,11 +118,6 @@ func (r *Router) Spans(ctx context.Context, records []*Record) (end func(error))
 
 // errNotStored is the error of the span of a record that was rejected individually.
 var errNotStored = retry.Permanent(errors.New("record cannot be stored"))
-
-// groupOf returns the consumer group that ir was read in.
-func (r *Router) groupOf(ir *Record) string {
-	return r.Config.Group(r.Role, client.ClassOf(ir.Topic.Entry, r.Role))
-}
 
 // InjectTrace returns the headers that name the span of ctx, or nil if it has none.
 func InjectTrace(ctx context.Context) []kgo.RecordHeader {
