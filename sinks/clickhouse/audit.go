@@ -2,8 +2,8 @@ package clickhouse
 
 import (
 	"strings"
-	"time"
 
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -18,7 +18,7 @@ func auditLog() *table[*pb.Change] {
 		func(x r) string { return x.m.GetId() },
 		func(x r) *timestamppb.Timestamp { return x.m.GetTime() },
 		timestamp("ingested", func(x r) *timestamppb.Timestamp { return timestamppb.New(x.Timestamp) }),
-		lowCard("op", func(x r) string { return opName(x.m.GetOp()) }),
+		lowCard("op", func(x r) string { return enumName(x.m.GetOp()) }),
 		lowCard("account", func(x r) string { return x.m.GetAccount() }),
 		lowCard("store", func(x r) string { return x.m.GetStore() }),
 		text("space", func(x r) string { return x.m.GetSpace() }),
@@ -29,7 +29,7 @@ func auditLog() *table[*pb.Change] {
 		text("etag", func(x r) string { return x.m.GetEtag() }),
 		int64s("size", func(x r) int64 { return schemas.SizeOf(x.m) }),
 		digests("digests", func(x r) map[string]string { return x.m.GetDigests() }),
-		lowCard("provenance", func(x r) string { return provenanceName(x.m.GetProvenance()) }),
+		lowCard("provenance", func(x r) string { return enumName(x.m.GetProvenance()) }),
 		lowCard("media_type", func(x r) string { return x.m.GetMediaType() }),
 		stringMap("properties", func(x r) map[string]string { return x.m.GetProperties() }),
 		stringMap("acl", func(x r) map[string]string { return x.m.GetAcl() }),
@@ -37,24 +37,16 @@ func auditLog() *table[*pb.Change] {
 		text("sequence", func(x r) string { return x.m.GetSequence() }),
 		lowCard("user", func(x r) string { return x.m.GetUser() }),
 		lowCard("agent", func(x r) string { return x.m.GetAgent() }),
-		lowCard("origin", func(x r) string { return originName(x.m.GetOrigin()) }),
+		lowCard("origin", func(x r) string { return enumName(x.m.GetOrigin()) }),
 		text("cause", func(x r) string { return x.m.GetCause() }),
 		nullableTime("source_time", func(x r) *timestamppb.Timestamp { return x.m.GetSourceTime() }),
 		uint32s("source_ns", func(x r) uint32 { return belowMillis(x.m.GetSourceTime()) }),
-		text("modified", func(x r) string { return dateText(x.m.GetModified()) }),
+		text("modified", func(x r) string { return nanoText(x.m.GetModified()) }),
 		text("source_version", func(x r) string { return x.m.GetSourceVersion() }),
 		text("approved", func(x r) string { return x.m.GetApproved() }),
 		stringMap("evidence", func(x r) map[string]string { return x.m.GetEvidence() }),
 		uint16s("richness", func(x r) uint16 { return richness(x.m) }),
 	)
-}
-
-// dateText returns the date of a file as text, since no column of times has all of its years; "" if there is none.
-func dateText(t *timestamppb.Timestamp) string {
-	if t == nil {
-		return ""
-	}
-	return t.AsTime().Format(time.RFC3339Nano)
 }
 
 // richness ranks the reports of one change by their digests: verified before claimed, then more before fewer, then
@@ -74,33 +66,14 @@ func richness(c *pb.Change) uint16 {
 	return n
 }
 
-// The tables name enum values as the schema does, in lower case and without the prefix: OP_SET_ACL is set_acl.
-func opName(v pb.Op) string         { return enumWord(pb.Op_name[int32(v)], "OP_") }
-func originName(v pb.Origin) string { return enumWord(pb.Origin_name[int32(v)], "ORIGIN_") }
-func provenanceName(v pb.Provenance) string {
-	return enumWord(pb.Provenance_name[int32(v)], "PROVENANCE_")
-}
-func verdictName(v pb.Verdict) string   { return enumWord(pb.Verdict_name[int32(v)], "VERDICT_") }
-func metadataName(v pb.Metadata) string { return enumWord(pb.Metadata_name[int32(v)], "METADATA_") }
-func outcomeName(v pb.Outcome) string   { return enumWord(pb.Outcome_name[int32(v)], "OUTCOME_") }
-func stateName(v pb.EvidenceState) string {
-	return enumWord(pb.EvidenceState_name[int32(v)], "EVIDENCE_STATE_")
-}
-func incidentState(v pb.IncidentState) string {
-	return enumWord(pb.IncidentState_name[int32(v)], "INCIDENT_STATE_")
-}
-func fixityReason(v pb.FixityReason) string {
-	return enumWord(pb.FixityReason_name[int32(v)], "FIXITY_REASON_")
-}
-func duplicationReason(v pb.DuplicationReason) string {
-	return enumWord(pb.DuplicationReason_name[int32(v)], "DUPLICATION_REASON_")
-}
-
-// enumWord converts the name of an enum value to its name in the tables. The unspecified value is the empty string.
-func enumWord(name, prefix string) string {
-	name = strings.TrimPrefix(name, prefix)
-	if name == "UNSPECIFIED" {
+// enumName returns the name of an enum value in the tables: that of the schema in lower case and without the prefix, so
+// OP_SET_ACL is set_acl. The unspecified value, and one that the schema does not have, is the empty string.
+func enumName(v protoreflect.Enum) string {
+	values := v.Descriptor().Values()
+	value := values.ByNumber(v.Number())
+	if v.Number() == 0 || value == nil {
 		return ""
 	}
-	return strings.ToLower(name)
+	prefix := strings.TrimSuffix(string(values.ByNumber(0).Name()), "UNSPECIFIED")
+	return strings.ToLower(strings.TrimPrefix(string(value.Name()), prefix))
 }

@@ -18,7 +18,7 @@ func incidents() *table[*pb.Incident] {
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("item", func(x r) string { return x.m.GetItem() }),
 		lowCard("kind", func(x r) string { return x.m.GetKind() }),
-		lowCard("state", func(x r) string { return incidentState(x.m.GetState()) }),
+		lowCard("state", func(x r) string { return enumName(x.m.GetState()) }),
 		nullableTime("updated", func(x r) *timestamppb.Timestamp { return x.m.GetUpdated() }),
 		nullableTime("closed", func(x r) *timestamppb.Timestamp { return x.m.GetClosed() }),
 		nullableTime("checked", func(x r) *timestamppb.Timestamp { return x.m.GetChecked() }),
@@ -47,7 +47,8 @@ func incidents() *table[*pb.Incident] {
 		func(x r) *timestamppb.Timestamp { return x.m.GetOpened() }, columns...)
 }
 
-// nanoText returns a time in RFC 3339 with nanoseconds; nil is empty.
+// nanoText returns a time in RFC 3339 with nanoseconds, since no column of times has all years that the date of a file
+// may have; nil is empty.
 func nanoText(t *timestamppb.Timestamp) string {
 	if t == nil {
 		return ""

@@ -22,10 +22,10 @@ func duplicationLog() *table[*pb.DuplicationResult] {
 		text("item", func(x r) string { return x.m.GetItem() }),
 		lowCard("source_store", func(x r) string { return x.m.GetSourceStore() }),
 		lowCard("destination_store", func(x r) string { return x.m.GetDestinationStore() }),
-		lowCard("reason", func(x r) string { return duplicationReason(x.m.GetReason()) }),
+		lowCard("reason", func(x r) string { return enumName(x.m.GetReason()) }),
 		lowCard("decision", func(x r) string { return x.m.GetDecision() }),
 		lowCard("result", func(x r) string { return x.m.GetResult() }),
-		lowCard("outcome", func(x r) string { return outcomeName(x.m.GetOutcome()) }),
+		lowCard("outcome", func(x r) string { return enumName(x.m.GetOutcome()) }),
 		int64s("bytes", func(x r) int64 { return x.m.GetBytes() }),
 		digests("digests", func(x r) map[string]string { return x.m.GetDigests() }),
 		nullableTime("started", func(x r) *timestamppb.Timestamp { return x.m.GetStarted() }),
@@ -57,8 +57,8 @@ func bitLog() *table[*pb.FixityResult] {
 		text("space", func(x r) string { return x.m.GetSpace() }),
 		text("item", func(x r) string { return x.m.GetItem() }),
 		lowCard("store_kind", func(x r) string { return x.m.GetStoreKind() }),
-		lowCard("reason", func(x r) string { return fixityReason(x.m.GetReason()) }),
-		lowCard("verdict", func(x r) string { return verdictName(x.m.GetVerdict()) }),
+		lowCard("reason", func(x r) string { return enumName(x.m.GetReason()) }),
+		lowCard("verdict", func(x r) string { return enumName(x.m.GetVerdict()) }),
 		uint8s("row", func(x r) int32 { return x.m.GetRow() }),
 		lowCard("finding", func(x r) string { return x.m.GetFinding() }),
 		flag("final", func(x r) bool { return x.m.GetFinal() }),
@@ -66,8 +66,8 @@ func bitLog() *table[*pb.FixityResult] {
 	}
 	for i, place := range evidenceNames {
 		columns = append(columns,
-			lowCard(place+"_state", func(x r) string { return stateName(evidence(x.m)[i].GetState()) }),
-			lowCard(place+"_provenance", func(x r) string { return provenanceName(evidence(x.m)[i].GetProvenance()) }))
+			lowCard(place+"_state", func(x r) string { return enumName(evidence(x.m)[i].GetState()) }),
+			lowCard(place+"_provenance", func(x r) string { return enumName(evidence(x.m)[i].GetProvenance()) }))
 	}
 	columns = append(columns,
 		digestColumn("digest.algorithm", "Array(LowCardinality(String))", newLowCardinality,
@@ -89,7 +89,7 @@ func bitLog() *table[*pb.FixityResult] {
 		nullableTime("next", func(x r) *timestamppb.Timestamp { return x.m.GetNext() }),
 		flag("baseline", func(x r) bool { return x.m.GetBaseline() }),
 		flag("overtaken", func(x r) bool { return x.m.GetOvertaken() }),
-		lowCard("metadata", func(x r) string { return metadataName(x.m.GetMetadata()) }),
+		lowCard("metadata", func(x r) string { return enumName(x.m.GetMetadata()) }),
 		text("metadata_detail", func(x r) string { return x.m.GetMetadataDetail() }),
 	)
 	return newTable("bit_log",

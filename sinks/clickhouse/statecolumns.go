@@ -32,7 +32,7 @@ func stateColumns() []column[stateRow] {
 			text("version", func(r s) string { return content(r).GetVersion() }),
 			text("etag", func(r s) string { return content(r).GetEtag() }),
 			text("media_type", func(r s) string { return content(r).GetMediaType() }),
-			text("origin", func(r s) string { return originName(content(r).GetOrigin()) }),
+			text("origin", func(r s) string { return enumName(content(r).GetOrigin()) }),
 			text("user", func(r s) string { return content(r).GetUser() }),
 			nullableTime("source_time", func(r s) *timestamppb.Timestamp {
 				return schemas.Earlier(content(r).GetSourceTime(), r.first)
@@ -45,7 +45,7 @@ func stateColumns() []column[stateRow] {
 			uint64s("ns", func(r s) uint64 { return nanosTo(deleted(r).GetTime(), r.first) }),
 			changeID(func(r s) bool { return r.deleted != nil }),
 			text("version", func(r s) string { return deleted(r).GetVersion() }),
-			text("origin", func(r s) string { return originName(deleted(r).GetOrigin()) }),
+			text("origin", func(r s) string { return enumName(deleted(r).GetOrigin()) }),
 			text("user", func(r s) string { return deleted(r).GetUser() }),
 		),
 		stateDigests(),
@@ -60,7 +60,7 @@ func stateColumns() []column[stateRow] {
 		),
 		group("attempt",
 			ver(func(r s) bool { return r.check != nil }),
-			text("verdict", func(r s) string { return verdictName(r.check.GetVerdict()) }),
+			text("verdict", func(r s) string { return enumName(r.check.GetVerdict()) }),
 			uint8s("row", func(r s) int32 { return r.check.GetRow() }),
 		),
 		group("pass",

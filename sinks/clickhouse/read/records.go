@@ -438,7 +438,7 @@ func reported(size *int64) (bytes int64, unknown bool) {
 	return *size, false
 }
 
-// enumValue is the inverse of enumWord. It returns 0 for an unknown name.
+// enumValue is the inverse of enumName. It returns 0 for an unknown name.
 func enumValue(values map[string]int32, prefix, word string) int32 {
 	return values[prefix+strings.ToUpper(word)]
 }
