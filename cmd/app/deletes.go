@@ -319,7 +319,7 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	l.counted(about, p.Items)
 	detail := describeList(heldKind(list), p, phase != incident.Undecided)
 	if refused {
-		detail = describeRefused(p)
+		detail = fmt.Sprintf("%d of %d restores have ended, %d items are back", p.Ended, p.Items, p.Restored)
 	}
 	switch {
 	case phase == incident.Ordered && p.Ended >= p.Items: // all were in the table when they were ordered
@@ -353,9 +353,4 @@ func describeList(k brake.Kind, p read.ListProgress, approved bool) string {
 	}
 	return fmt.Sprintf("%d %s wait for approval, the first since %s",
 		p.Items-min(p.Items, p.Ended), k, p.First.UTC().Format(time.RFC3339))
-}
-
-// describeRefused says how far the restores of a refused list are.
-func describeRefused(p read.ListProgress) string {
-	return fmt.Sprintf("%d of %d restores have ended, %d items are back", p.Ended, p.Items, p.Restored)
 }

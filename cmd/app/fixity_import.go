@@ -122,9 +122,8 @@ func (a *App) importComputed(
 
 // waitForCheckers waits while more than sweep.max_backlog requested checks wait for the checkers.
 func (a *App) waitForCheckers(ctx context.Context) error {
-	lag := a.lagIn(schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
 	for {
-		n, err := lag(ctx)
+		n, err := a.lagHigh(ctx)
 		if err != nil {
 			return fmt.Errorf("read how far the checkers are: %w", err)
 		}

@@ -183,7 +183,7 @@ var errNotStored = errors.New("the item was not stored")
 
 // sinkHas returns an error unless the role sink has handled all that a topic has now.
 func (a *App) sinkHas(ctx context.Context, topic schemas.Topic) error {
-	n, err := a.unstored(ctx, topic)
+	n, err := a.unhandled(ctx, schemas.RoleSink, topic)
 	if err == nil && n > 0 {
 		err = fmt.Errorf("the tables lack records of topic %s: is role sink running?", topic)
 	}
@@ -195,24 +195,8 @@ func (a *App) sinkHas(ctx context.Context, topic schemas.Topic) error {
 func (a *App) Stored(topic schemas.Topic) ProgressFunc {
 	var total int64
 	return func(ctx context.Context) (p Progress, err error) {
-		n, err := a.unstored(ctx, topic)
+		n, err := a.unhandled(ctx, schemas.RoleSink, topic)
 		total = max(total, n)
 		return Progress{Done: total - n, Total: total}, err
 	}
-}
-
-// unstored returns the number of records of a topic that the role sink has not handled yet.
-func (a *App) unstored(ctx context.Context, topic schemas.Topic) (n int64, err error) {
-	log, err := a.admin.Extent(ctx, topic)
-	if err != nil {
-		return 0, err
-	}
-	done, err := a.admin.Committed(ctx, schemas.RoleSink, topic)
-	if err != nil {
-		return 0, err
-	}
-	for partition, end := range log.Ends {
-		n += max(0, end-max(done[partition], log.Starts[partition]))
-	}
-	return n, nil
 }

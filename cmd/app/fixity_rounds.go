@@ -28,7 +28,7 @@ func (a *App) fixityRounds() sweep.FixityRounds {
 			return read.HasFinalCheck(ctx, a.db, space)
 		},
 	}
-	f.LagHigh = a.lagIn(schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
+	f.LagHigh = a.lagHigh
 	f.Next = func(space schemas.Copy, started time.Time) time.Time {
 		return a.scheduleOf(sweep.FixitySweep, space).Next(started, started)
 	}

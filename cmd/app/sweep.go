@@ -322,24 +322,27 @@ func (a *App) whileAnswering(of StoreName, blocked func(context.Context) error) 
 	}
 }
 
-// lagIn returns a function that returns the number of records of topics that a role has not handled.
-func (a *App) lagIn(role schemas.Role, topics ...schemas.Topic) func(context.Context) (int64, error) {
-	return func(ctx context.Context) (n int64, err error) {
-		for _, topic := range topics {
-			done, err := a.admin.Committed(ctx, role, topic) // first: a commit made in between would hide lag
-			if err != nil {
-				return 0, err
-			}
-			log, err := a.admin.Extent(ctx, topic)
-			if err != nil {
-				return 0, err
-			}
-			for partition, end := range log.Ends {
-				n += max(0, end-max(done[partition], log.Starts[partition]))
-			}
+// lagHigh returns the number of records of the topics of checks before those of rounds that the checker has not handled.
+func (a *App) lagHigh(ctx context.Context) (int64, error) {
+	return a.unhandled(ctx, schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
+}
+
+// unhandled returns the number of records of topics that a role has not handled.
+func (a *App) unhandled(ctx context.Context, role schemas.Role, topics ...schemas.Topic) (n int64, err error) {
+	for _, topic := range topics {
+		done, err := a.admin.Committed(ctx, role, topic) // first: a commit made in between would hide lag
+		if err != nil {
+			return 0, err
 		}
-		return n, nil
+		log, err := a.admin.Extent(ctx, topic)
+		if err != nil {
+			return 0, err
+		}
+		for partition, end := range log.Ends {
+			n += max(0, end-max(done[partition], log.Starts[partition]))
+		}
 	}
+	return n, nil
 }
 
 // lagOf returns a function that returns the number of records that roles have not handled.
