@@ -88,11 +88,8 @@ FAULTS are those of the newest records, and documents of the configuration that 
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
-				rows := []accountRow{}
-				for _, account := range a.Accounts() {
-					rows = append(rows, accountRowOf(a, account))
-				}
-				return printList(c.OutOrStdout(), o, rows, accountTable())
+				row := func(account string) accountRow { return accountRowOf(a, account) }
+				return printList(c.OutOrStdout(), o, rowsOf(a.Accounts(), row), accountTable())
 			})
 		},
 	}
@@ -169,11 +166,7 @@ func newAccountHistory() *cobra.Command {
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
-				entries := a.History(args[0])
-				if len(entries) == 0 {
-					return unknownAccount(a, args[0])
-				}
-				return printList(c.OutOrStdout(), o, revisionRows(a.Info(args[0]), entries), revisionTable())
+				return printHistory(c.OutOrStdout(), o, a, args[0])
 			})
 		},
 	}
@@ -198,7 +191,7 @@ Exit codes: 0 they are equal, 1 error, 2 usage or faults in the file, 3 they dif
 		Args: diffArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
-				before, after, err := compared(a, args, func(name string) (*config.AccountDocument, error) {
+				return printDiff(c.OutOrStdout(), a, args, func(name string) (*config.AccountDocument, error) {
 					content, err := readDocument(c, name)
 					if err != nil {
 						return nil, err
@@ -206,10 +199,6 @@ Exit codes: 0 they are equal, 1 error, 2 usage or faults in the file, 3 they dif
 					d, err := checkAccount(a, name, content)
 					return &config.AccountDocument{Account: d}, err
 				})
-				if err != nil {
-					return err
-				}
-				return compare(c.OutOrStdout(), before, after)
 			})
 		},
 	}

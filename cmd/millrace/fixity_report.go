@@ -59,11 +59,7 @@ the round, and LISTING what differed: a copy is missing if two rounds in a row h
 				if err != nil {
 					return err
 				}
-				rows := make([]roundRow, len(rounds))
-				for i, r := range rounds {
-					rows[i] = roundRowOf(r)
-				}
-				return printList(c.OutOrStdout(), o, rows, roundTable())
+				return printList(c.OutOrStdout(), o, rowsOf(rounds, roundRowOf), roundTable())
 			})
 		},
 	}

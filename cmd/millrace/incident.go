@@ -109,7 +109,7 @@ verdict, since when, and the time of the next check. An incident is opened only 
 			if err != nil {
 				return err
 			}
-			return printList(c.OutOrStdout(), o, incidentRows(incidents), incidentTable())
+			return printList(c.OutOrStdout(), o, rowsOf(incidents, incidentOf), incidentTable())
 		},
 	}
 	f.register(c)
@@ -193,14 +193,6 @@ type incidentRow struct {
 	// Expected and Found are digests by algorithm. Without digests they are null or empty.
 	Expected map[string]string `json:"expected"`
 	Found    map[string]string `json:"found"`
-}
-
-func incidentRows(incidents []*pb.Incident) []incidentRow {
-	rows := make([]incidentRow, len(incidents))
-	for n, i := range incidents {
-		rows[n] = incidentOf(i)
-	}
-	return rows
 }
 
 func incidentOf(i *pb.Incident) incidentRow {

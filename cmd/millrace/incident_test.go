@@ -117,10 +117,10 @@ func TestIncidentSelection(t *testing.T) {
 // A program that reads the incidents learns which digests a copy should have, and which it has.
 func TestIncidentsHaveTheirDigests(t *testing.T) {
 	var out bytes.Buffer
-	rows := incidentRows([]*pb.Incident{
+	rows := rowsOf([]*pb.Incident{
 		{Kind: "content-corrupt", Expected: map[string]string{"md5": "aa"}, Found: map[string]string{"md5": "bb"}},
 		{Kind: "deletes-held"},
-	})
+	}, incidentOf)
 	must(t, printList(&out, &output{form: formNDJSON}, rows, incidentTable()))
 	corrupt, held, _ := strings.Cut(out.String(), "\n")
 	if !strings.Contains(corrupt, `"expected":{"md5":"aa"},"found":{"md5":"bb"}`) ||

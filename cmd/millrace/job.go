@@ -133,11 +133,7 @@ func (f *engineFlags) printJobs(c *cobra.Command, o *output, q read.JobQuery, na
 		if err != nil {
 			return err
 		}
-		rows := make([]jobRow, len(found))
-		for i, n := range found {
-			rows[i] = jobRowOf(n)
-		}
-		return printList(c.OutOrStdout(), o, rows, jobTable())
+		return printList(c.OutOrStdout(), o, rowsOf(found, jobRowOf), jobTable())
 	})
 }
 

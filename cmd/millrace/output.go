@@ -62,6 +62,15 @@ type table[T any] struct {
 	cells   func(T) []string
 }
 
+// rowsOf returns the row of each of all.
+func rowsOf[T, R any](all []T, row func(T) R) []R {
+	rows := make([]R, len(all))
+	for i, of := range all {
+		rows[i] = row(of)
+	}
+	return rows
+}
+
 // printList prints rows in the form of o.
 func printList[T any](w io.Writer, o *output, rows []T, t table[T]) error {
 	l := list[T]{w: w, form: o.form, table: t}

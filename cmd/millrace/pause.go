@@ -221,11 +221,7 @@ func newPauseList(use, short string) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				rows := make([]pauseRow, 0, len(in))
-				for _, ctl := range in {
-					rows = append(rows, pauseOf(ctl))
-				}
-				return printList(c.OutOrStdout(), o, rows, pauseTable())
+				return printList(c.OutOrStdout(), o, rowsOf(in, pauseOf), pauseTable())
 			})
 		},
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -70,11 +71,8 @@ FAULTS are those of the newest records, and stores that this configuration does 
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.withPolicies(c, func(_ context.Context, p *app.Policies, _ *engines) error {
-				rows := []policyRow{}
-				for _, account := range p.Accounts() {
-					rows = append(rows, policyRowOf(p.Info(account)))
-				}
-				return printList(c.OutOrStdout(), o, rows, policyTable())
+				row := func(account string) policyRow { return policyRowOf(p.Info(account)) }
+				return printList(c.OutOrStdout(), o, rowsOf(p.Accounts(), row), policyTable())
 			})
 		},
 	}
@@ -243,11 +241,7 @@ func newPolicyHistory() *cobra.Command {
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withPolicies(c, func(_ context.Context, p *app.Policies, _ *engines) error {
-				entries := p.History(args[0])
-				if len(entries) == 0 {
-					return unknownAccount(p, args[0])
-				}
-				return printList(c.OutOrStdout(), o, revisionRows(p.Info(args[0]), entries), revisionTable())
+				return printHistory(c.OutOrStdout(), o, p, args[0])
 			})
 		},
 	}
@@ -269,14 +263,17 @@ type revisionRow struct {
 	Faults   []string  `json:"faults"`
 }
 
-// revisionRows returns the records of an account as rows.
-func revisionRows[D any](info app.DocumentInfo[D], entries []revision.Entry[D]) []revisionRow {
-	rows := make([]revisionRow, len(entries))
-	for i, e := range entries {
-		rows[i] = revisionRow{e.Revision, revisionState(info, e), e.Base, e.Time, e.By, e.From, e.Location,
+// printHistory prints the records of an account.
+func printHistory[D revised](w io.Writer, o *output, p documents[D], account string) error {
+	entries, info := p.History(account), p.Info(account)
+	if len(entries) == 0 {
+		return unknownAccount(p, account)
+	}
+	row := func(e revision.Entry[D]) revisionRow {
+		return revisionRow{e.Revision, revisionState(info, e), e.Base, e.Time, e.By, e.From, e.Location,
 			e.Reason, faultLines(e.Fault)}
 	}
-	return rows
+	return printList(w, o, rowsOf(entries, row), revisionTable())
 }
 
 // revisionTable returns the table of the records of a policy.

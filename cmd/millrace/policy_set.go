@@ -216,7 +216,7 @@ Exit codes: 0 they are equal, 1 error, 2 usage or faults in the file, 3 they dif
 		Args: diffArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			return f.withPolicies(c, func(_ context.Context, p *app.Policies, e *engines) error {
-				before, after, err := compared(p, args, func(name string) (*policy.Document, error) {
+				return printDiff(c.OutOrStdout(), p, args, func(name string) (*policy.Document, error) {
 					content, err := readDocument(c, name)
 					if err != nil {
 						return nil, err
@@ -224,10 +224,6 @@ Exit codes: 0 they are equal, 1 error, 2 usage or faults in the file, 3 they dif
 					file := app.CheckPolicy(e.cfg, args[0], name, content)
 					return &file.Document, reportPolicies(c.ErrOrStderr(), file)
 				})
-				if err != nil {
-					return err
-				}
-				return compare(c.OutOrStdout(), before, after)
 			})
 		},
 	}
@@ -241,8 +237,13 @@ type namedDocument[D revised] struct {
 	document *D // nil: none
 }
 
-// compare prints the difference of two documents. The error wraps errFindings if they differ.
-func compare[D revised](w io.Writer, before, after namedDocument[D]) error {
+// printDiff prints the difference of the documents that the arguments of diff name. read reads the document of a file.
+// The error wraps errFindings if they differ.
+func printDiff[D revised](w io.Writer, p documents[D], args []string, read func(name string) (*D, error)) error {
+	before, after, err := compared(p, args, read)
+	if err != nil {
+		return err
+	}
 	old, err := canonical(before.document)
 	if err != nil {
 		return err

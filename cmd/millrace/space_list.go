@@ -226,11 +226,7 @@ The JSON forms have the properties and the ACL, which the table counts.`,
 				if err != nil {
 					return err
 				}
-				rows := make([]spaceView, len(views))
-				for i, v := range views {
-					rows[i] = spaceViewOf(v)
-				}
-				return printList(c.OutOrStdout(), o, rows, spaceViewTable())
+				return printList(c.OutOrStdout(), o, rowsOf(views, spaceViewOf), spaceViewTable())
 			})
 		},
 	}

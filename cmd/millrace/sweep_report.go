@@ -78,11 +78,7 @@ sizes that stats/pair compares are unknown.`,
 				if err != nil {
 					return err
 				}
-				rows := make([]reportRow, len(found))
-				for i, r := range found {
-					rows[i] = reportRowOf(r)
-				}
-				return printList(c.OutOrStdout(), o, rows, reportTable())
+				return printList(c.OutOrStdout(), o, rowsOf(found, reportRowOf), reportTable())
 			})
 		},
 	}

@@ -58,11 +58,7 @@ ERROR is the error with which the round has failed last.`,
 		Args: usage.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return f.withSplits(c, func(all []app.SplitStatus) error {
-				rows := make([]splitRow, len(all))
-				for i, s := range all {
-					rows[i] = splitRowOf(s)
-				}
-				return printList(c.OutOrStdout(), o, rows, splitTable())
+				return printList(c.OutOrStdout(), o, rowsOf(all, splitRowOf), splitTable())
 			})
 		},
 	}

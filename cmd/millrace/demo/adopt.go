@@ -65,7 +65,7 @@ func (d *demo) adopt(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return d.waitReported(ctx)
+	return d.until(ctx, "reports recorded", d.app.Stored(schemas.Reports))
 }
 
 // copiesOf returns the copies of an item in all stores.

@@ -113,7 +113,7 @@ func Run(ctx context.Context, cfg Config, stdout, stderr io.Writer) (err error) 
 		return fmt.Errorf("write the summary: %w", err)
 	}
 	if !result.OK {
-		return fmt.Errorf("%w: %s", ErrFindings, result.missed())
+		return fmt.Errorf("%w: %s", ErrFindings, strings.Join(result.Missed, "; "))
 	}
 	return nil
 }

@@ -146,8 +146,6 @@ func (d *demo) driver(store string) string {
 	return d.checkpoint.Kind
 }
 
-func (r *result) missed() string { return strings.Join(r.Missed, "; ") }
-
 // write prints the result: as one JSON object on one line, or as text.
 func (r *result) write(w io.Writer, asJSON bool) error {
 	if asJSON {

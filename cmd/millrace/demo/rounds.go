@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/cmd/app"
-	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
@@ -122,11 +121,6 @@ func (d *demo) sweep(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// waitReported waits until the reports of the rounds are on record.
-func (d *demo) waitReported(ctx context.Context) error {
-	return d.until(ctx, "reports recorded", d.app.Stored(schemas.Reports))
 }
 
 // reported returns the reports of the demo's rounds, oldest first.
