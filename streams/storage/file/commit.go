@@ -369,12 +369,9 @@ func (t *temp) setModTimeAfter(at, than time.Time) (st unix.Stat_t, err error) {
 		if err != nil {
 			return st, err
 		}
-		if modMillis(&st) > than.UnixMilli() {
+		if modTime(&st).UnixMilli() > than.UnixMilli() {
 			return st, nil
 		}
 	}
 	return st, fmt.Errorf("set modification time of %s to %v: the file system does not keep that time", t.name, at)
 }
-
-// modMillis returns the modification time in milliseconds, the resolution of changes.
-func modMillis(st *unix.Stat_t) int64 { return modTime(st).UnixMilli() }

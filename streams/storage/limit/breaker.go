@@ -158,9 +158,6 @@ const (
 // begin admits an operation, or returns why not. An admitted operation calls report.
 func (b *Breaker) begin(ctx context.Context) (epoch, error) { return b.acquire(ctx, operation) }
 
-// beginStream is begin for a stream.
-func (b *Breaker) beginStream(ctx context.Context) (epoch, error) { return b.acquire(ctx, stream) }
-
 func (b *Breaker) acquire(ctx context.Context, u kind) (epoch, error) {
 	if ctx.Err() != nil { // its failure would say nothing about the store
 		return 0, storage.ContextErr(ctx)

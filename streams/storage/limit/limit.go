@@ -49,7 +49,7 @@ func (s *Store) begin(ctx context.Context) (epoch, error) {
 
 // beginStream is begin for a stream.
 func (s *Store) beginStream(ctx context.Context, c class) (epoch, error) {
-	p, err := s.breaker.beginStream(ctx)
+	p, err := s.breaker.acquire(ctx, stream)
 	if err != nil {
 		return p, err
 	}
