@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -29,21 +28,11 @@ type records struct {
 }
 
 // withRecords calls do with the policies and the ClickHouse database.
-func (f *engineFlags) withRecords(c *cobra.Command, do func(ctx context.Context, r records) error) (err error) {
-	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	e.useTopicAccounts(ctx)
-	db, err := app.OpenDB(ctx, e.cfg, e.log)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return app.WithPolicies(ctx, e.cfg, e.log, func(ctx context.Context, p *app.Policies) error {
-		return do(ctx, records{p, db, e.log})
+func (f *engineFlags) withRecords(c *cobra.Command, do func(ctx context.Context, r records) error) error {
+	return f.withTables(c, statedir.Config{}, func(ctx context.Context, e *engines, db *clickhouse.DB) error {
+		return app.WithPolicies(ctx, e.cfg, e.log, func(ctx context.Context, p *app.Policies) error {
+			return do(ctx, records{p, db, e.log})
+		})
 	})
 }
 

@@ -1,7 +1,9 @@
 package storage
 
 import (
+	"context"
 	"fmt"
+	"iter"
 	"unicode/utf8"
 )
 
@@ -29,4 +31,24 @@ func checkName(what, name string, limit int) error {
 		return fmt.Errorf("%s %q is not UTF-8: %w", what, name, ErrName)
 	}
 	return nil
+}
+
+// Names returns what Store.Spaces returns of a driver that reads all names at once.
+func Names(ctx context.Context, read func() ([]string, error)) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		names, err := read()
+		if err != nil {
+			yield("", err)
+			return
+		}
+		for _, name := range names {
+			if ctx.Err() != nil {
+				yield("", ContextErr(ctx))
+				return
+			}
+			if !yield(name, nil) {
+				return
+			}
+		}
+	}
 }

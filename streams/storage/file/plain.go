@@ -292,18 +292,7 @@ func (p *Plain) skipped(path, reason string) {
 
 // Spaces implements storage.Store.
 func (p *Plain) Spaces(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names, err := p.spaceNames(ctx)
-		if err != nil {
-			yield("", err)
-			return
-		}
-		for _, name := range names {
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
+	return storage.Names(ctx, func() ([]string, error) { return p.spaceNames(ctx) })
 }
 
 func (p *Plain) spaceNames(ctx context.Context) ([]string, error) {

@@ -29,22 +29,7 @@ func spaceDocPath(dir string) string { return metaDir + "/" + dir + "/space.json
 
 // Spaces implements storage.Store.
 func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names, err := s.spaceNames()
-		if err != nil {
-			yield("", err)
-			return
-		}
-		for _, name := range names {
-			if ctx.Err() != nil {
-				yield("", storage.ContextErr(ctx))
-				return
-			}
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
+	return storage.Names(ctx, s.spaceNames)
 }
 
 func (s *Store) spaceNames() ([]string, error) {

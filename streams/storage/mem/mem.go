@@ -115,20 +115,11 @@ func (s *Store) Capabilities() storage.Capabilities {
 
 // Spaces implements storage.Store. It returns the spaces that exist when the listing begins.
 func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
+	return storage.Names(ctx, func() ([]string, error) {
 		s.mu.Lock()
-		names := slices.Sorted(maps.Keys(s.spaces))
-		s.mu.Unlock()
-		for _, name := range names {
-			if ctx.Err() != nil {
-				yield("", storage.ContextErr(ctx))
-				return
-			}
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
+		defer s.mu.Unlock()
+		return slices.Sorted(maps.Keys(s.spaces)), nil
+	})
 }
 
 // space returns the named space; s.mu is held.

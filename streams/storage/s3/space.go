@@ -29,18 +29,7 @@ type spaceRecord struct {
 
 // Spaces implements storage.Store.
 func (s *Store) Spaces(ctx context.Context) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		names, err := s.spaceNames(ctx)
-		if err != nil {
-			yield("", err)
-			return
-		}
-		for _, name := range names {
-			if !yield(name, nil) {
-				return
-			}
-		}
-	}
+	return storage.Names(ctx, func() ([]string, error) { return s.spaceNames(ctx) })
 }
 
 func (s *Store) spaceNames(ctx context.Context) ([]string, error) {
