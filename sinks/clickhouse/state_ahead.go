@@ -15,8 +15,8 @@ import (
 // orderByFirst orders the rows of each Change by Kafka's time of its first record. A later record of a Change whose
 // time was ahead of Kafka's may not be ahead any more, and must not become newer than what came in between: the table
 // keeps the greatest version, which cannot be lowered. So Kafka's time of the first record of a Change that is ahead is
-// stored in a row of the table, which orderByFirst adds. It is inserted together with the rows that it orders. A Change of
-// a copy is ahead, too, if the source content is: Kafka's time orders that, then.
+// stored in a row of the table, which orderByFirst adds. It is inserted together with the rows that it orders. A Change
+// of a copy is ahead, too, if the source content is: Kafka's time orders that, then.
 func (s *State) orderByFirst(ctx context.Context, rows []stateRow) ([]stateRow, error) {
 	if rows[0].reported == nil { // checks
 		return rows, nil

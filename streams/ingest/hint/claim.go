@@ -17,8 +17,8 @@ type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
-// rowKnown: a claim, or created and dated by the event, and the content that is present is on record: no Change. It must
-// not take the digests of the content away from the record.
+// rowKnown: a claim, or created and dated by the event, and the content that is present is on record: no Change. It
+// must not take the digests of the content away from the record.
 const rowKnown Row = "known"
 
 // claims is the prefix of the names of foreign topics that stand for claims.

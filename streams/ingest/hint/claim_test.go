@@ -120,8 +120,8 @@ func TestHandleNotificationsThatAreClaims(t *testing.T) {
 	}
 }
 
-// The event of an object that is dated long before it, as one of a long upload, does not take the digests of the content
-// away from the record.
+// The event of an object that is dated long before it, as one of a long upload, does not take the digests of the
+// content away from the record.
 func TestHandleEventsOfOldDates(t *testing.T) {
 	w := newSite(t)
 	o := w.put("a", "hello")

@@ -137,11 +137,11 @@ func (p *part) secondListed(item string, a Action) Action {
 	return a
 }
 
-// endListed ends a round with a listing. What it is the first to miss is not remembered: it can be the second one of two
-// rounds that miss a copy, but not the first. By Config.MaxMissing the first one shows that the store has not lost so much
-// of the space that nothing may follow; but a copy that the listing and the manifest have counts as present, even if
-// the store has lost it since. For the same reason the round closes no incident. It can open one, since the store was
-// asked for each copy that it lacks.
+// endListed ends a round with a listing. What it is the first to miss is not remembered: it can be the second one of
+// two rounds that miss a copy, but not the first. By Config.MaxMissing the first one shows that the store has not lost
+// so much of the space that nothing may follow; but a copy that the listing and the manifest have counts as present,
+// even if the store has lost it since. For the same reason the round closes no incident. It can open one, since the
+// store was asked for each copy that it lacks.
 func (p *part) endListed(tooMuch bool) func(context.Context) error {
 	if !tooMuch {
 		return nil
