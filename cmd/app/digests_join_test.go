@@ -89,11 +89,11 @@ func TestFirstCheckKilled(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newCheckedStore(t)
-			reported := c.put("a", "right")
+			c.put("a", "right")
 			c.mem.Rewrite("photos", "a", []byte("right")) // no digests
 			o, err := c.mem.Stat(t.Context(), "photos", "a")
 			c.must(err)
-			reported = record.Content(c.copy("a"), o)
+			reported := record.Content(c.copy("a"), o)
 			reported.Origin = pb.Origin_ORIGIN_IMPORT
 			c.record(record.Seal(reported), true, true)
 			publish := func(change *pb.Change, result *pb.FixityResult) {

@@ -234,7 +234,7 @@ func (r *Router) Encode(m schemas.Message, now time.Time) (*kgo.Record, error) {
 		m.Source = r.Source
 	}
 	if _, ok := m.Topic.Foreign(); ok {
-		return r.foreignRecord(m, now)
+		return r.foreignRecord(m)
 	}
 	enc, err := schemas.Encode(m)
 	if err != nil {
@@ -262,7 +262,7 @@ func (r *Router) Encode(m schemas.Message, now time.Time) (*kgo.Record, error) {
 
 // foreignRecord encodes a message to a foreign topic. Nothing is written to foreign topics: the record goes
 // to the again topic, like a record of the foreign topic that has waited.
-func (r *Router) foreignRecord(m schemas.Message, now time.Time) (*kgo.Record, error) {
+func (r *Router) foreignRecord(m schemas.Message) (*kgo.Record, error) {
 	if m.Body != nil || m.Value == nil || !m.Due.IsZero() {
 		return nil, fmt.Errorf("message of %s: must have bytes that are due now, and no body: %w",
 			m.Topic, schemas.ErrMalformed)
