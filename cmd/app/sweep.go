@@ -322,7 +322,8 @@ func (a *App) whileAnswering(of StoreName, blocked func(context.Context) error) 
 	}
 }
 
-// lagHigh returns the number of records of the topics of checks before those of rounds that the checker has not handled.
+// lagHigh returns the number of records of the topics of checks before those of rounds that the checker has not
+// handled.
 func (a *App) lagHigh(ctx context.Context) (int64, error) {
 	return a.unhandled(ctx, schemas.RoleChecker, schemas.FixityHigh, schemas.FixityLarge)
 }

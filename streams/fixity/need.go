@@ -108,8 +108,8 @@ func (a attemptState) needs() requirement {
 	return needNothing
 }
 
-// restsOnRecords reports whether the verdict depends on the records. A pass may rest on those that the task carried, but
-// not that of a re-check.
+// restsOnRecords reports whether the verdict depends on the records. A pass may rest on those that the task carried,
+// but not that of a re-check.
 func (a attemptState) restsOnRecords() bool {
 	switch {
 	case a.evidence.unansweredByStore() != "", a.verdict.Detail == detailPresence, a.verdict.Detail == detailUnreadable:
