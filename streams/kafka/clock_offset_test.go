@@ -76,6 +76,7 @@ func TestClockOfTheProcess(t *testing.T) {
 					var log bytes.Buffer
 					cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
 					run(t, b, cfg)
+					synctest.Wait() // for the comparison
 					got := time.Duration(metricstest.Gather(t, reg)["clock_offset_seconds{}"] * float64(time.Second))
 					if off := got - tt.behind; off.Abs() > 2*time.Second {
 						t.Errorf("the process is ahead by %v, want %v", got, tt.behind)
