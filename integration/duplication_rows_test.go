@@ -107,7 +107,7 @@ func copyRows() map[string]rowCase {
 			w.write("1", "found", named)
 			w.write("2", "other", named)
 			return w.other(manualReason), w.earlierDelete()
-		}, changes: "1 ADD, 2 UPDATE", createFirst: "C4n copied, C2 in-sync ×3",
+		}, changes: "2 UPDATE, 1 ADD", createFirst: "C4n copied, C2 in-sync ×3",
 			deleteFirst: "C4n copied, C2 in-sync ×3", effects: "2 Put",
 			content: "found"},
 		"superseded: a later command waits": {prepare: func(w *copyWorld) (_, _ *pb.DuplicationCommand) {
