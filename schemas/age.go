@@ -15,6 +15,12 @@ const maxAge = 365 * 24 * time.Hour
 // age, which is finished minus started by one monotonic clock. A record that is written later would stand too late.
 func (t Topic) HasAge() bool { return t == FixityResults || t == DuplicationResults }
 
+// Finished returns the end of work that ends now. It is counted from the start by the monotonic clock, so a step of the
+// wall clock does not change the age of the result.
+func Finished(started, now time.Time) *timestamppb.Timestamp {
+	return timestamppb.New(started.Add(now.Sub(started)))
+}
+
 // DateByKafka moves the times of a result from the clock of its worker to that of Kafka: it finished at Kafka's time of
 // its record, and started its age before. What stores and operators have dated stays. The digest of a provider,
 // evidence level 3, was computed at a time of the store, which is only bounded by Kafka's.

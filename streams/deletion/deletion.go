@@ -422,7 +422,7 @@ func (w *execution) messages(e ending) []schemas.Message {
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(e.row), Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
-		Started: timestamppb.New(w.started), Finished: timestamppb.New(w.started.Add(time.Since(w.started))),
+		Started: timestamppb.New(w.started), Finished: schemas.Finished(w.started, time.Now()),
 		Attempt: int32(w.attempt), ChangeTime: deleted, List: e.list, Incident: c.GetIncident(),
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}

@@ -192,7 +192,7 @@ func (r *refusal) unrestorable(c *pb.DuplicationCommand, result, detail string) 
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(duplicate.RowRestore), Result: result, Outcome: pb.Outcome_OUTCOME_NOTHING,
 		Detail:  detail,
-		Started: timestamppb.New(r.started), Finished: timestamppb.New(r.started.Add(time.Since(r.started))),
+		Started: timestamppb.New(r.started), Finished: schemas.Finished(r.started, time.Now()),
 		Attempt: int32(r.attempt), List: c.GetCause(),
 		Worker: r.cfg.Worker, Host: r.cfg.Host, Software: r.cfg.Software,
 	}

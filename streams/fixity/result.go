@@ -80,7 +80,7 @@ func (k *check) result(now time.Time) *pb.FixityResult {
 		BytesRead: k.bytesRead, Recheck: t.GetRecheck(), Attempt: int32(k.attempt),
 		Worker: k.config.Worker, Host: k.config.Host, Software: k.config.Software,
 		Round: t.GetRound(), Baseline: t.GetBaseline(), Overtaken: k.overtaken,
-		Started: timestamppb.New(k.started), Finished: timestamppb.New(k.started.Add(now.Sub(k.started))),
+		Started: timestamppb.New(k.started), Finished: schemas.Finished(k.started, now),
 		Content: k.evidence.Content.proto(), Stored: k.evidence.Stored.proto(),
 		Manifest: k.evidence.Manifest.proto(), Audit: k.evidence.Audit.proto(), Confirmed: k.evidence.Second.proto(),
 	}

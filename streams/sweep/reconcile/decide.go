@@ -66,7 +66,7 @@ type look struct {
 // newer reports whether the object was written after what is on record, by its date. A date that is ahead says nothing.
 func (l look) newer(by time.Duration) bool {
 	m := l.object.Modified.Truncate(time.Millisecond)
-	return m.After(l.row.Time.Add(by)) && !m.After(l.now.Add(record.Slack))
+	return m.After(l.row.Time.Add(by)) && !record.IsAhead(*l.object, l.now)
 }
 
 // decide decides what is done about a copy. It is pure and total. What the store has is never called wrong here: a
