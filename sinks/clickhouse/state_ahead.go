@@ -42,10 +42,10 @@ func (s *State) orderByFirst(ctx context.Context, rows []stateRow) ([]stateRow, 
 	for _, f := range stored {
 		lower(f.ID, version.Shift-int64(f.At))
 	}
+	if len(first) == 0 {
+		return rows, nil
+	}
 	for i := range rows {
-		if len(first) == 0 {
-			break
-		}
 		r := &rows[i]
 		if ms, ok := first[r.id()]; ok && ms < r.first.UnixMilli() {
 			r.first, r.at.Millis = time.UnixMilli(ms), min(r.at.Millis, ms)
@@ -74,8 +74,8 @@ type firstRecord struct {
 func (s *State) storedFirst(ctx context.Context, rows []stateRow) ([]firstRecord, error) {
 	const op = "read which changes were ahead of Kafka's time"
 	const from = " FROM {db}.copy_state WHERE account = '' AND store = ''"
-	any, err := QueryOn[firstRecord](ctx, s.db.Writer(), op, s.db.Name("SELECT space, position AS at"+from+" LIMIT 1"))
-	if err != nil || len(any) == 0 {
+	one, err := QueryOn[firstRecord](ctx, s.db.Writer(), op, s.db.Name("SELECT space, position AS at"+from+" LIMIT 1"))
+	if err != nil || len(one) == 0 {
 		return nil, err
 	}
 	ids := make([]schemas.Copy, len(rows))
