@@ -139,6 +139,10 @@ func clockRows() map[string]clockRow {
 				w.by(func() { w.rules.Pairs = []policy.Pair{{Source: "2", Destination: "1"}} }),
 				w.report(w.put("2", "two")), w.handle(0, noKill), w.by(func() { w.rules.Pairs = pairs }))
 		}, "1: one (one), 2: two (two), 3: one (one), 2 copy-differs", "", false},
+		"a write to a destination that a sweep has seen, and the same write again": {func(w *clockWorld) error {
+			return errors.Join(w.report(w.put("2", "four")), w.report(w.put("1", "one")), w.sweepPair("2"),
+				w.report(w.put("2", "four")))
+		}, "1: one (one), 2: four (four), 3: one (one), 2 copy-differs", "", false},
 		"the removal of a file that is dated ahead": {func(w *clockWorld) error {
 			w.put("1", "one")
 			w.stores["1"].Date(clockSpace, clockItem, w.now.Add(w.shift+10*time.Minute))

@@ -378,6 +378,10 @@ func copyCases() map[string]decisionCase {
 			s.Source.Object.Size = 0
 			s.records(unsized(row(live, "", "", 2)), row(none, "", "", 0))
 		}, waitForSource()},
+		"C9: a row of the same bytes, written before, that a sweep carries is no answer": {func(s *Observation) {
+			s.bySweep(row(live, "v1", a, 2), row(live, "d1", b, 1))
+			s.copied("d2", b)
+		}, Decision{Row: "C9", action: actReadRecords}},
 		"C9: a row of unknown size that a sweep carries is no answer": {func(s *Observation) {
 			s.bySweep(unsized(row(live, "", "", 2)), row(none, "", "", 0))
 			s.Source.Object.Size = 0

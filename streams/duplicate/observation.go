@@ -123,7 +123,7 @@ func (s Side) differs(v content) bool {
 }
 
 // row returns the manifest's row of a side; false if it is not known. A row that a sweep's command carries counts as
-// long as it agrees with the observation.
+// long as it is about the object observed.
 func (s Observation) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 	if r := side.Record.GetManifest(); r.GetState() != pb.RecordState_RECORD_STATE_UNSPECIFIED {
 		return r, true
@@ -133,7 +133,7 @@ func (s Observation) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 	}
 	switch carried.GetState() {
 	case pb.RecordState_RECORD_STATE_LIVE:
-		return carried, side.Presence == Present && contentOf(carried).matches(side)
+		return carried, side.Presence == Present && record.IsOf(carried, side.Object)
 	case pb.RecordState_RECORD_STATE_NONE, pb.RecordState_RECORD_STATE_TOMBSTONE:
 		return carried, side.Presence == Absent
 	}

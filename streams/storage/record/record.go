@@ -55,7 +55,8 @@ func Dated(o storage.Object, now time.Time) time.Time {
 	return o.Modified
 }
 
-// IsOf reports whether a live record is about object o: by the version if it has one, else by size and time.
+// IsOf reports whether a live record is about object o: by the version if it has one, else by size and time. Equal
+// digests are ignored, since a client may have written the same bytes again.
 func IsOf(r *pb.Record, o storage.Object) bool {
 	switch {
 	case r.GetState() != pb.RecordState_RECORD_STATE_LIVE:
@@ -63,7 +64,7 @@ func IsOf(r *pb.Record, o storage.Object) bool {
 	case r.GetVersion() != "":
 		return r.GetVersion() == o.Version
 	}
-	return schemas.SizeOf(r) == o.Size && schemas.Reported(r).AsTime().Equal(Time(o.Modified).AsTime())
+	return o.Size >= 0 && schemas.SizeOf(r) == o.Size && schemas.Reported(r).AsTime().Equal(Time(o.Modified).AsTime())
 }
 
 // Complete makes c, with digests that were computed from an object, a completion of the Change that the object's record

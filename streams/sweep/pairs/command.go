@@ -10,7 +10,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
-	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/sweep"
 )
@@ -83,23 +82,10 @@ func isGuess(e *found, r *pb.Record) bool {
 	}
 	switch r.GetState() {
 	case pb.RecordState_RECORD_STATE_LIVE:
-		return !e.InFirst || !describes(r, &e.First)
+		same := digest.Set(r.GetDigests()).Compare(e.First.Digests)
+		return !e.InFirst || same == digest.Disagree || same == digest.Incomparable && !record.IsOf(r, e.First)
 	case pb.RecordState_RECORD_STATE_TOMBSTONE:
 		return e.InFirst
 	}
 	return true
-}
-
-// describes reports whether a live record is of the content that was listed: they have the same version or an equal
-// digest or, if the record has no version, the same time in milliseconds and the same size.
-func describes(r *pb.Record, o *storage.Object) bool {
-	digests := digest.Set(r.GetDigests()).Compare(o.Digests)
-	switch {
-	case digests == digest.Disagree:
-		return false
-	case digests == digest.Agree || r.GetVersion() != "":
-		return digests == digest.Agree || r.GetVersion() == o.Version
-	}
-	return o.Size == schemas.SizeOf(r) && o.Size >= 0 &&
-		record.Time(o.Modified).AsTime().Equal(schemas.Reported(r).AsTime())
 }
