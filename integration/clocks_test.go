@@ -285,6 +285,12 @@ func clockRows() map[string]clockRow {
 				w.remove("1")
 			}), w.removed(w.now))
 		}, none, "", false},
+		"other content at a destination": {func(w *clockWorld) error {
+			return errors.Join(w.puts("one"), w.by(func() { w.put("2", "two") }))
+		}, "1: one (one), 2: two (one), 3: one (one), 2 replaced", "", false},
+		"other content at a destination, and a claim about it": {func(w *clockWorld) error {
+			return errors.Join(w.puts("one"), w.claim(w.put("2", "two")))
+		}, "1: one (one), 2: two (one), 3: one (one), 2 replaced", "", false},
 		"a file that other programs remove and write again": {func(w *clockWorld) error {
 			w.external = true
 			w.put("1", "one")

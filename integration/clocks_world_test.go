@@ -710,10 +710,20 @@ func (w *clockWorld) watched(k hint.Kind, at time.Time) error {
 
 // notify handles the notification of an object store about a version of the item in store 1.
 func (w *clockWorld) notify(event, version string) error {
-	d := &schemas.Delivery{Topic: schemas.Foreign("s3"), Timestamp: w.now, Value: fmt.Appendf(nil,
+	return w.hinted(&schemas.Delivery{Topic: schemas.Foreign("s3"), Timestamp: w.now, Value: fmt.Appendf(nil,
 		`{"Records": [{"eventVersion": "2.1", "eventSource": "aws:s3", "eventName": %q, "eventTime": %q,
 			"s3": {"bucket": {"name": %q}, "object": {"key": %q, "versionId": %q}}}]}`,
-		event, w.now.Add(w.skew["store 1"]).Format(time.RFC3339Nano), clockSpace, clockItem, version)}
+		event, w.now.Add(w.skew["store 1"]).Format(time.RFC3339Nano), clockSpace, clockItem, version)})
+}
+
+// claim handles an event about a copy that millrace writes.
+func (w *clockWorld) claim(c *pb.Change) error {
+	m := hint.Claim("loader", c)
+	return w.hinted(&schemas.Delivery{Topic: m.Topic, Timestamp: w.now, Value: m.Value})
+}
+
+// hinted handles a delivery of hints.
+func (w *clockWorld) hinted(d *schemas.Delivery) error {
 	var out []schemas.Message
 	err := w.as("ingester", func(ctx context.Context) error {
 		h, err := hint.NewHandler(hint.NewObserver(w, time.Minute), w, w, nil)

@@ -108,6 +108,10 @@ func TestTokenBlindsNoCheck(t *testing.T) {
 				c.Version, c.Digests, c.Time = o.Version, map[string]string{"md5": rotten}, timestamppb.New(o.Modified)
 			})
 		}, 2},
+		"other content": {func(string) {}, func(item string) {
+			d.put(item, "other")
+			claim(item, pb.Op_OP_UPDATE, nil)
+		}, 13},
 		"loss": {func(string) {}, func(item string) { d.mem.Lose("photos", item) }, 8},
 		"loss, a delete claimed": {func(item string) { claim(item, pb.Op_OP_DELETE, nil) },
 			func(item string) { d.mem.Lose("photos", item) }, 8},

@@ -21,6 +21,10 @@ type Records interface {
 // must not take the digests of the content away from the record.
 const rowKnown Row = "known"
 
+// rowDifferent: a claim, and the item is on record, but not with the content that is present: no Change. A claim must
+// not replace what is on record: the sweep reconcile has the copy checked.
+const rowDifferent Row = "different"
+
 // claims is the prefix of the names of foreign topics that stand for claims.
 const claims = "http/"
 
@@ -65,7 +69,7 @@ func (h *Handler) handleClaim(ctx context.Context, d *schemas.Delivery, at schem
 		return nil, err
 	}
 	if s.Received = d.Timestamp; s.Present {
-		if known, err := h.isKnown(ctx, at, s.Object); known || err != nil {
+		if known, err := h.isKnown(ctx, at, s.Object, true); known || err != nil {
 			return nil, err
 		}
 	}

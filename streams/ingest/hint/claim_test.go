@@ -19,7 +19,7 @@ import (
 )
 
 // A claim says which copy to look at. What it says of the content, and that the copy is gone, is not believed, and what
-// is on record is not published again.
+// is on record is neither published again nor replaced.
 func TestHandleClaims(t *testing.T) {
 	w := newSite(t)
 	o := w.put("a", "hello")
@@ -46,8 +46,8 @@ func TestHandleClaims(t *testing.T) {
 		"add, on record":               {add, "a", "loader", onRecord(o), nil, nil, rowKnown, ""},
 		"delete, on record":            {remove, "a", "loader", onRecord(o), nil, nil, rowKnown, ""},
 		"properties, on record":        {pb.Op_OP_SET_PROPERTIES, "a", "loader", onRecord(o), nil, nil, rowKnown, ""},
-		"another version is on record": {add, "a", "loader", onRecord(other), nil, nil, rowOther, "http/loader"},
-		"its tombstone is on record":   {add, "a", "loader", gone, nil, nil, rowOther, "http/loader"},
+		"another version is on record": {add, "a", "loader", onRecord(other), nil, nil, rowDifferent, ""},
+		"its tombstone is on record":   {add, "a", "loader", gone, nil, nil, rowDifferent, ""},
 		"nothing is on record":         {remove, "a", "loader", nil, nil, nil, rowOther, "http/loader"},
 		"without tokens":               {add, "a", "", nil, nil, nil, rowOther, "http"},
 		"delete of what is absent":     {remove, "gone", "loader", onRecord(o), nil, nil, rowAbsent, ""},
@@ -113,6 +113,10 @@ func TestHandleNotificationsThatAreClaims(t *testing.T) {
 		if out, err := w.handle(t.Context(), events); err != nil || len(out) > 0 {
 			t.Errorf("%s: got %v, %v, want nothing", name, out, err)
 		}
+	}
+	w.record.Version = "v0"
+	if out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a")); err != nil || len(out) > 0 {
+		t.Errorf("other content is on record: got %v, %v, want nothing", out, err)
 	}
 	w.record = nil
 	if out, err := w.handle(t.Context(), event("ObjectCreated:Put", "photos", "a")); err != nil || len(out) != 1 {

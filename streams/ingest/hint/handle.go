@@ -111,7 +111,7 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 	}
 	decided := Decide(c, one, s)
 	if decided.Row == rowCurrent && !record.Time(s.Object.Modified).AsTime().Equal(decided.Change.GetTime().AsTime()) {
-		if known, err := h.isKnown(ctx, c, s.Object); known || err != nil {
+		if known, err := h.isKnown(ctx, c, s.Object, false); known || err != nil {
 			return nil, err
 		}
 	}
@@ -119,17 +119,21 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 }
 
 // isKnown reports, and counts, that the content of a copy is on record: a Change of another time would take the digests
-// of that content away from the record.
-func (h *Handler) isKnown(ctx context.Context, c schemas.Copy, o storage.Object) (bool, error) {
+// of that content away from the record. For a claim, all content of an item that is on record, live or deleted, is known.
+func (h *Handler) isKnown(ctx context.Context, c schemas.Copy, o storage.Object, isClaim bool) (bool, error) {
 	all, err := h.records.Fresh(ctx, []schemas.Copy{c})
 	if err != nil {
 		return false, fmt.Errorf("read the record of %s: %w", c, err)
 	}
-	known := record.IsOf(all[0].GetManifest(), o)
-	if known {
+	switch m := all[0].GetManifest(); {
+	case record.IsOf(m, o):
 		h.count(rowKnown)
+	case isClaim && m.GetState() > pb.RecordState_RECORD_STATE_NONE:
+		h.count(rowDifferent)
+	default:
+		return false, nil
 	}
-	return known, nil
+	return true, nil
 }
 
 // publish counts a decision, and returns its Change, if any.

@@ -104,7 +104,7 @@ const (
 // Rows returns all rows.
 func Rows() []Row {
 	return []Row{rowIrrelevant, rowCurrent, rowReplaced, rowOther, rowStillPresent, rowRemoved, rowUndone,
-		rowVersionRemoved, rowAbsent, rowNoItem, rowKnown}
+		rowVersionRemoved, rowAbsent, rowNoItem, rowKnown, rowDifferent}
 }
 
 // A Decision is the result of Decide. Change is nil if there is nothing to publish.
