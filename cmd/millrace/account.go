@@ -22,18 +22,14 @@ func newAccount() *cobra.Command {
 // withAccounts calls do with the accounts. engine is whether the ClickHouse of a state is started.
 func (f *engineFlags) withAccounts(
 	c *cobra.Command, engine bool, do func(ctx context.Context, a *app.Accounts) error,
-) (err error) {
-	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutEngine: !engine})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	return app.WithAccounts(ctx, e.cfg, e.log, func(ctx context.Context, a *app.Accounts) error {
-		if !engine && e.state != nil {
-			a.WithoutRecords()
-		}
-		return do(ctx, a)
+) error {
+	return f.withEngines(c, statedir.Config{WithoutEngine: !engine}, func(ctx context.Context, e *engines) error {
+		return app.WithAccounts(ctx, e.cfg, e.log, func(ctx context.Context, a *app.Accounts) error {
+			if !engine && e.state != nil {
+				a.WithoutRecords()
+			}
+			return do(ctx, a)
+		})
 	})
 }
 

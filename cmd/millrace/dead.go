@@ -96,19 +96,15 @@ func sinceTime(text string, now time.Time) (time.Time, error) {
 // withDead calls do with access to the dead letters. If roles is true, all engines are started, so
 // that do can run roles.
 func (f *engineFlags) withDead(c *cobra.Command, roles bool,
-	do func(ctx context.Context, e *engines, d *deadletter.Letters) error) (err error) {
-	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutEngine: !roles})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	d, err := app.OpenDeadLetters(ctx, e.cfg, e.log)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return do(ctx, e, d)
+	do func(ctx context.Context, e *engines, d *deadletter.Letters) error) error {
+	return f.withEngines(c, statedir.Config{WithoutEngine: !roles}, func(ctx context.Context, e *engines) error {
+		d, err := app.OpenDeadLetters(ctx, e.cfg, e.log)
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return do(ctx, e, d)
+	})
 }
 
 func newDeadList() *cobra.Command {

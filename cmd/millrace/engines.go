@@ -94,23 +94,30 @@ func (e *engines) Close(ctx context.Context) error {
 	return e.state.Close(ctx)
 }
 
-// withApp calls do with an App.
-func (f *engineFlags) withApp(
-	c *cobra.Command, do func(ctx context.Context, a *app.App, e *engines) error,
+// withEngines calls do with the configuration and the engines, as open makes them.
+func (f *engineFlags) withEngines(
+	c *cobra.Command, without statedir.Config, do func(ctx context.Context, e *engines) error,
 ) (err error) {
 	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{})
+	e, err := f.open(ctx, c.ErrOrStderr(), without)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	e.useTopicAccounts(ctx)
-	a, err := e.openApp(ctx)
-	if err != nil {
-		return err
-	}
-	defer a.Close()
-	return do(ctx, a, e)
+	return do(ctx, e)
+}
+
+// withApp calls do with an App.
+func (f *engineFlags) withApp(c *cobra.Command, do func(ctx context.Context, a *app.App, e *engines) error) error {
+	return f.withEngines(c, statedir.Config{}, func(ctx context.Context, e *engines) error {
+		e.useTopicAccounts(ctx)
+		a, err := e.openApp(ctx)
+		if err != nil {
+			return err
+		}
+		defer a.Close()
+		return do(ctx, a, e)
+	})
 }
 
 // openApp makes an App. Settings that it changes at run time hold from their revisions on, as in other processes.
@@ -127,22 +134,18 @@ func (f *engineFlags) withDB(c *cobra.Command, do func(ctx context.Context, db *
 // withTables is withDB with the configuration and, unless it is without Kafka, the accounts in force.
 func (f *engineFlags) withTables(
 	c *cobra.Command, without statedir.Config, do func(ctx context.Context, e *engines, db *clickhouse.DB) error,
-) (err error) {
-	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), without)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	if !without.WithoutBroker {
-		e.useTopicAccounts(ctx)
-	}
-	db, err := app.OpenDB(ctx, e.cfg, e.log)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return do(ctx, e, db)
+) error {
+	return f.withEngines(c, without, func(ctx context.Context, e *engines) (err error) {
+		if !without.WithoutBroker {
+			e.useTopicAccounts(ctx)
+		}
+		db, err := app.OpenDB(ctx, e.cfg, e.log)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, db.Close()) }()
+		return do(ctx, e, db)
+	})
 }
 
 // loadConfig reads a configuration. Its faults are usage errors.

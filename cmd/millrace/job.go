@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/millrace/millrace/cmd/app"
-	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
@@ -52,7 +50,7 @@ ended. Sweeps are started with 'millrace sweep start'.
 Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			err := f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+			err := suggestName(f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
 				started, err := a.StartJob(ctx, args[0], app.Actor{Who: currentUser(), Reason: reason, From: "cli"})
 				for _, job := range started {
 					if err == nil {
@@ -60,10 +58,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted.`,
 					}
 				}
 				return err
-			})
-			if unknown := (*app.UnknownNameError)(nil); errors.As(err, &unknown) {
-				err = fmt.Errorf("%w: %w%s", usage.Err, err, suggestion(unknown.Name, unknown.Known))
-			}
+			}))
 			if err == nil && f.state != "" {
 				_, err = fmt.Fprintln(c.OutOrStdout(), f.laterWithState("it begins"))
 			}

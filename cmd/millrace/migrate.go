@@ -31,22 +31,18 @@ again.
 With --dry-run it prints the statements and topics and changes nothing; the exit code is 3 if there is something to
 do, otherwise 0. See docs/clickhouse.md.`,
 		Args: usage.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) (err error) {
-			ctx := c.Context()
-			e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{})
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, e.Close(ctx)) }()
-			a, err := app.Open(ctx, e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
-			if err != nil {
-				return err
-			}
-			defer a.Close()
-			if dryRun {
-				return planMigration(ctx, c.OutOrStdout(), o, a, again)
-			}
-			return migrate(ctx, c.OutOrStdout(), o, a, again)
+		RunE: func(c *cobra.Command, _ []string) error {
+			return f.withEngines(c, statedir.Config{}, func(ctx context.Context, e *engines) error {
+				a, err := app.Open(ctx, e.cfg, app.Options{Log: e.log, Drain: app.QuickDrain})
+				if err != nil {
+					return err
+				}
+				defer a.Close()
+				if dryRun {
+					return planMigration(ctx, c.OutOrStdout(), o, a, again)
+				}
+				return migrate(ctx, c.OutOrStdout(), o, a, again)
+			})
 		},
 	}
 	f.register(c)

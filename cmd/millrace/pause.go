@@ -312,24 +312,22 @@ func stamp(t *time.Time) string {
 }
 
 // withControls calls do with the controls. An unknown name is a usage error.
-func (f *engineFlags) withControls(
-	c *cobra.Command, do func(ctx context.Context, ctl *app.Controls) error,
-) (err error) {
-	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutEngine: true})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	e.useTopicAccounts(ctx)
-	ctl, err := app.OpenControls(ctx, e.cfg, e.log)
-	if err != nil {
-		return err
-	}
-	defer ctl.Close()
-	err = do(ctx, ctl)
+func (f *engineFlags) withControls(c *cobra.Command, do func(ctx context.Context, ctl *app.Controls) error) error {
+	return f.withEngines(c, statedir.Config{WithoutEngine: true}, func(ctx context.Context, e *engines) error {
+		e.useTopicAccounts(ctx)
+		ctl, err := app.OpenControls(ctx, e.cfg, e.log)
+		if err != nil {
+			return err
+		}
+		defer ctl.Close()
+		return suggestName(do(ctx, ctl))
+	})
+}
+
+// suggestName returns err. An unknown name is a usage error that suggests a known one.
+func suggestName(err error) error {
 	if unknown := (*app.UnknownNameError)(nil); errors.As(err, &unknown) {
-		err = fmt.Errorf("%w: %w%s", usage.Err, err, suggestion(unknown.Name, unknown.Known))
+		return fmt.Errorf("%w: %w%s", usage.Err, err, suggestion(unknown.Name, unknown.Known))
 	}
 	return err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -27,15 +26,11 @@ func newPolicy() *cobra.Command {
 // withPolicies calls do with the policies. They need no ClickHouse. An unknown account is a usage error.
 func (f *engineFlags) withPolicies(
 	c *cobra.Command, do func(ctx context.Context, p *app.Policies, e *engines) error,
-) (err error) {
-	ctx := c.Context()
-	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{WithoutEngine: true})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close(ctx)) }()
-	e.useTopicAccounts(ctx)
-	return app.WithPolicies(ctx, e.cfg, e.log, func(ctx context.Context, p *app.Policies) error { return do(ctx, p, e) })
+) error {
+	return f.withEngines(c, statedir.Config{WithoutEngine: true}, func(ctx context.Context, e *engines) error {
+		e.useTopicAccounts(ctx)
+		return app.WithPolicies(ctx, e.cfg, e.log, func(ctx context.Context, p *app.Policies) error { return do(ctx, p, e) })
+	})
 }
 
 // unknownAccount returns the error for an account without records.

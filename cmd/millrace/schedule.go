@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -149,7 +148,7 @@ func scheduleCommand(use string, parse func(args []string) (*schedule.Schedule, 
 			if err != nil {
 				return err
 			}
-			err = f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+			return suggestName(f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
 				of := app.ScheduleTarget{Name: args[0], Spaces: spaces}
 				if err := a.SetSchedule(ctx, of, s, app.Actor{Who: currentUser(), Reason: reason, From: "cli"}); err != nil {
 					return err
@@ -163,11 +162,7 @@ func scheduleCommand(use string, parse func(args []string) (*schedule.Schedule, 
 				}
 				_, err := fmt.Fprintf(c.OutOrStdout(), "%s: %s\n", of, text)
 				return err
-			})
-			if unknown := (*app.UnknownNameError)(nil); errors.As(err, &unknown) {
-				err = fmt.Errorf("%w: %w%s", usage.Err, err, suggestion(unknown.Name, unknown.Known))
-			}
-			return err
+			}))
 		},
 	}
 	f.register(c)

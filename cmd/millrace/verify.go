@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -61,7 +62,9 @@ Exit codes: 0 no findings, 1 error, 2 usage, 3 findings, 5 precondition, 130 int
 			if err != nil {
 				return err
 			}
-			return f.run(c, topics)
+			return f.withEngines(c, statedir.Config{}, func(ctx context.Context, e *engines) error {
+				return f.run(ctx, c.OutOrStdout(), e, topics)
+			})
 		},
 	}
 	f.register(c)
@@ -94,13 +97,7 @@ func (f *verifyFlags) check() ([]schemas.Topic, error) {
 	return topics, nil
 }
 
-func (f *verifyFlags) run(c *cobra.Command, topics []schemas.Topic) (err error) {
-	ctx, out := c.Context(), c.OutOrStdout()
-	e, err := f.open(ctx, c.ErrOrStderr(), statedir.Config{})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, e.Close(ctx)) }()
+func (f *verifyFlags) run(ctx context.Context, out io.Writer, e *engines, topics []schemas.Topic) (err error) {
 	show := &stepTracker{display: e.display, steps: map[string]*progress.Step{}}
 	v, err := app.OpenVerifier(ctx, e.cfg, e.log, show.update)
 	if err != nil {
