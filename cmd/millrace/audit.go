@@ -55,10 +55,7 @@ func newAuditExport() *cobra.Command {
 		format string
 		o      *output
 	)
-	formats := make([]string, 0, len(export.Formats()))
-	for _, one := range export.Formats() {
-		formats = append(formats, string(one))
-	}
+	formats := words(export.Formats())
 	c := &cobra.Command{
 		Use:   "export DIR",
 		Short: "Write the changes that were not exported before to files",

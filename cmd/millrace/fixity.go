@@ -111,11 +111,8 @@ read at least one of 1, 10 or 100 damaged copies, if the damage lasts for the pe
 				if err != nil {
 					return err
 				}
-				rows := make([]fixityRow, len(all))
-				for i := range all {
-					rows[i] = fixityRowOf(&all[i], now)
-				}
-				return printList(c.OutOrStdout(), o, rows, fixityTable())
+				row := func(s app.SpaceFixity) fixityRow { return fixityRowOf(&s, now) }
+				return printList(c.OutOrStdout(), o, rowsOf(all, row), fixityTable())
 			})
 		},
 	}
@@ -209,11 +206,9 @@ never passed, then those with the oldest pass. PREFIX is the beginning of the it
 			return f.withCopies(c, args, 4, func(ctx context.Context, a *app.App, of schemas.Copy) error {
 				l := list[overdueRow]{w: c.OutOrStdout(), form: o.form, table: overdueTable()}
 				err := a.EachOverdue(ctx, of, time.Now(), limit, func(page []app.OverdueCopy) error {
-					rows := make([]overdueRow, len(page))
-					for i, r := range page {
-						rows[i] = overdueRow{r.Account, r.Store, r.Space, r.Item, set(r.LastPass), r.Period.Seconds()}
-					}
-					return l.print(rows)
+					return l.print(rowsOf(page, func(r app.OverdueCopy) overdueRow {
+						return overdueRow{r.Account, r.Store, r.Space, r.Item, set(r.LastPass), r.Period.Seconds()}
+					}))
 				})
 				return errors.Join(err, l.end())
 			})

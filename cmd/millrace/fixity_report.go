@@ -175,15 +175,6 @@ of the listing of its space with the records (sweep reconcile), or that there wa
 	c.Flags().StringVar(&q.Round, "round", "", "the report of the round with this `ID`")
 	c.Flags().StringVar(&since, "since", "",
 		"the reports of rounds that have ended since this `TIME`, or within the last such period: 2006-01-02T15:04:05Z, 7d")
-	o = outputFlag(c, reportForms()...)
+	o = outputFlag(c, words(fixityreport.Formats())...)
 	return c
-}
-
-// reportForms returns the names of the forms of a report.
-func reportForms() []string {
-	forms := make([]string, 0, len(fixityreport.Formats()))
-	for _, format := range fixityreport.Formats() {
-		forms = append(forms, string(format))
-	}
-	return forms
 }

@@ -44,13 +44,7 @@ func listingFlagNames() []string {
 	return []string{"strip", "prefix", "backslash", "format", "algorithm", "column", "delimiter", "zone"}
 }
 
-func formatNames() string {
-	words := make([]string, 0, len(inventory.Formats()))
-	for _, f := range inventory.Formats() {
-		words = append(words, string(f))
-	}
-	return strings.Join(words, ", ")
-}
+func formatNames() string { return strings.Join(words(inventory.Formats()), ", ") }
 
 // check validates the flags and sets the options.
 func (f *listingFlags) check() (err error) {

@@ -223,9 +223,5 @@ func (r *restoreResult) print(out io.Writer, f *restoreFlags) error {
 
 // prepend returns the words with a prefix.
 func prepend(prefix string, words []string) []string {
-	all := make([]string, len(words))
-	for i, w := range words {
-		all[i] = prefix + w
-	}
-	return all
+	return rowsOf(words, func(w string) string { return prefix + w })
 }

@@ -71,6 +71,11 @@ func rowsOf[T, R any](all []T, row func(T) R) []R {
 	return rows
 }
 
+// words returns all as strings.
+func words[T ~string](all []T) []string {
+	return rowsOf(all, func(word T) string { return string(word) })
+}
+
 // printList prints rows in the form of o.
 func printList[T any](w io.Writer, o *output, rows []T, t table[T]) error {
 	l := list[T]{w: w, form: o.form, table: t}

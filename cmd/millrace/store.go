@@ -29,11 +29,7 @@ unmounted disk does not look like a store that lost everything. Run it once, whe
 With --document it initialises a store of a document that is not published yet (millrace account set).`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			names, err := storeNames(args)
-			if err != nil {
-				return err
-			}
-			cfg, err := storeConfig(c, file)
+			cfg, names, err := namedStores(c, file, args)
 			if err == nil && document != "" {
 				cfg, err = withDocument(c, cfg, document)
 			}
@@ -97,11 +93,7 @@ func newStoreCheck() *cobra.Command {
 
 Exit codes: 0 all are ok, 2 usage, 3 one is not, 5 the configuration has no such store.`,
 		RunE: func(c *cobra.Command, args []string) error {
-			names, err := storeNames(args)
-			if err != nil {
-				return err
-			}
-			cfg, err := storeConfig(c, file)
+			cfg, names, err := namedStores(c, file, args)
 			if err != nil {
 				return err
 			}
@@ -136,11 +128,7 @@ removes. For other drivers it prints the known capabilities. 'millrace store ini
 Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no such store.`,
 		Args: exactly(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			names, err := storeNames(args)
-			if err != nil {
-				return err
-			}
-			cfg, err := storeConfig(c, file)
+			cfg, names, err := namedStores(c, file, args)
 			if err != nil {
 				return err
 			}
@@ -168,16 +156,18 @@ Exit codes: 0 fine, 2 usage, 3 the store is not ok, 5 the configuration has no s
 	return c
 }
 
-// storeNames parses arguments of the form ACCOUNT/STORE.
-func storeNames(args []string) (names []app.StoreName, err error) {
+// namedStores parses arguments of the form ACCOUNT/STORE, and loads a configuration as storeConfig does.
+func namedStores(c *cobra.Command, file string, args []string) (*config.Config, []app.StoreName, error) {
+	var names []app.StoreName
 	for _, arg := range args {
-		account, id, ok := strings.Cut(arg, "/")
-		if !ok || account == "" || id == "" {
-			return nil, fmt.Errorf("%w: %q is not ACCOUNT/STORE", usage.Err, arg)
+		account, store, err := accountStore(arg)
+		if err != nil {
+			return nil, nil, err
 		}
-		names = append(names, app.StoreName{Account: account, Store: id})
+		names = append(names, app.StoreName{Account: account, Store: store})
 	}
-	return names, nil
+	cfg, err := storeConfig(c, file)
+	return cfg, names, err
 }
 
 // storeConfig loads a configuration, with the accounts in force. If Kafka does not answer, those of the file stay.

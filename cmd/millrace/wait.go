@@ -196,10 +196,4 @@ func (w *waiter) stallReasons(ctx context.Context, roles []schemas.Role, pollErr
 }
 
 // join returns the names of roles as --roles takes them.
-func join(roles []schemas.Role) string {
-	names := make([]string, len(roles))
-	for i, r := range roles {
-		names[i] = string(r)
-	}
-	return strings.Join(names, ",")
-}
+func join(roles []schemas.Role) string { return strings.Join(words(roles), ",") }
