@@ -129,34 +129,26 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 
 // ListProgress counts the deletes, or the rewrites, of a list.
 type ListProgress struct {
-	Items    uint64
-	Ended    uint64    // with a result since the decision
-	Done     uint64    // with the result deleted or copied since then
-	Restored uint64    // of a refused list: whose source is back
-	First    time.Time // when the first and the last were put on the list
-	Last     time.Time
+	Items    uint64    `ch:"items"`
+	Ended    uint64    `ch:"over"`  // with a result since the decision
+	Done     uint64    `ch:"done"`  // with the result deleted or copied since then
+	Restored uint64    `ch:"back"`  // of a refused list: whose source is back
+	First    time.Time `ch:"first"` // when the first and the last were put on the list
+	Last     time.Time `ch:"last"`
 }
 
 // ProgressOfList counts the deletes, or the rewrites, of a list. space is a copy without an item.
 func ProgressOfList(
 	ctx context.Context, db *clickhouse.DB, space schemas.Copy, list string,
 ) (p ListProgress, err error) {
-	type row struct {
-		Items    uint64    `ch:"items"`
-		Ended    uint64    `ch:"over"`
-		Done     uint64    `ch:"done"`
-		Restored uint64    `ch:"back"`
-		First    time.Time `ch:"first"`
-		Last     time.Time `ch:"last"`
-	}
-	rows, err := clickhouse.Query[row](ctx, db, "count the deletes that wait for approval",
+	rows, err := clickhouse.Query[ListProgress](ctx, db, "count the deletes that wait for approval",
 		heldDeletes+"SELECT uniqExactIf(item, held) AS items, uniqExactIf(item, ended) AS over,"+
 			" uniqExactIf(item, ended AND result IN ('deleted', 'copied')) AS done,"+
 			" uniqExactIf(item, ended AND result IN ('restored', 'already-restored')) AS back,"+
 			" minIf(ts, held) AS first, maxIf(ts, held) AS last"+
 			fromHeld, list, list, space.Account, space.Space, space.Store)
 	if err == nil && len(rows) > 0 {
-		p = ListProgress(rows[0])
+		p = rows[0]
 	}
 	return p, err
 }

@@ -135,10 +135,10 @@ func LastEnd(ctx context.Context, db *clickhouse.DB, name string) (time.Time, er
 
 // JobFailures are the failures in a row of the iterations of a job.
 type JobFailures struct {
-	Name string
+	Name string `ch:"name"`
 	// Count is the number of failures of the newest iteration that have ended at the same place: with the same counts.
-	Count int64
-	Error string // of the newest
+	Count int64  `ch:"failures"`
+	Error string `ch:"reason"` // of the newest
 }
 
 // longestIteration is how long before its failure an iteration has started at most: those of others are not found.
@@ -146,22 +146,12 @@ const longestIteration = 60 * 24 * time.Hour
 
 // FailuresOfJobs returns the failures, since some time, of the jobs that have failed at last, sorted by name.
 func FailuresOfJobs(ctx context.Context, db *clickhouse.DB, since time.Time) ([]JobFailures, error) {
-	type row struct {
-		Name  string `ch:"name"`
-		Count int64  `ch:"failures"`
-		Error string `ch:"reason"`
-	}
-	rows, err := clickhouse.Query[row](ctx, db, "read the failures of jobs",
+	return clickhouse.Query[JobFailures](ctx, db, "read the failures of jobs",
 		"WITH argMax(place, at) AS newest SELECT name, argMax(error, at) AS reason,"+
 			" toInt64(arrayCount(x -> x = newest, groupArrayIf(place, error != ''))) AS failures FROM ("+
 			"SELECT name, error, toUnixTimestamp64Milli(ifNull(finished, ts)) AS at, (ts, toString(mapSort(counts))) AS place"+
 			" FROM {db}.job_log_v WHERE ts >= "+milliParam+" AND ifNull(finished, ts) >= "+milliParam+")"+
 			" GROUP BY name HAVING reason != '' ORDER BY name", since.Add(-longestIteration).UnixMilli(), since.UnixMilli())
-	all := make([]JobFailures, len(rows))
-	for i, r := range rows {
-		all[i] = JobFailures(r)
-	}
-	return all, err
 }
 
 // limitOf returns the value of LIMIT; 0 is none.

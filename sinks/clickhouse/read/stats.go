@@ -9,10 +9,10 @@ import (
 
 // A SpaceSize is the size of a space in a store, as the stats sweep has counted it.
 type SpaceSize struct {
-	Store string
-	At    time.Time
-	Items int64
-	Bytes int64 // of the copies with a known size
+	Store string    `ch:"in_store"`
+	At    time.Time `ch:"at"`
+	Items int64     `ch:"oldest_items"`
+	Bytes int64     `ch:"oldest_bytes"` // of the copies with a known size
 }
 
 // SizesSince returns the oldest count of a space in each store since a time, ordered by store. A store without a count
@@ -20,21 +20,10 @@ type SpaceSize struct {
 func SizesSince(
 	ctx context.Context, db *clickhouse.DB, account, space string, since time.Time,
 ) ([]SpaceSize, error) {
-	type row struct {
-		Store string `ch:"in_store"`
-		At    int64  `ch:"at"`
-		Items int64  `ch:"oldest_items"`
-		Bytes int64  `ch:"oldest_bytes"`
-	}
-	rows, err := clickhouse.Query[row](ctx, db, "read the sizes of a space",
-		"SELECT store::String AS in_store, toUnixTimestamp64Milli(min(ts)) AS at, argMin(items, ts) AS oldest_items,"+
+	return clickhouse.Query[SpaceSize](ctx, db, "read the sizes of a space",
+		"SELECT store::String AS in_store, min(ts) AS at, argMin(items, ts) AS oldest_items,"+
 			" argMin(bytes, ts) AS oldest_bytes FROM {db}.space_stats WHERE account = ? AND space = ? AND ts >= "+milliParam+
 			" GROUP BY store ORDER BY in_store", account, space, since.UnixMilli())
-	all := make([]SpaceSize, len(rows))
-	for i, r := range rows {
-		all[i] = SpaceSize{r.Store, timeOfMillis(r.At), r.Items, r.Bytes}
-	}
-	return all, err
 }
 
 // A CheckRate is how fast a store has been checked: the fastest minute.
