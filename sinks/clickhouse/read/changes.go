@@ -56,14 +56,11 @@ const changeFields = `id, ts, ns, op, account, store, space, item, source_space,
   modified, source_version, approved, evidence`
 
 type changeRow struct {
-	ID            string            `ch:"id"`
-	Time          time.Time         `ch:"ts"`
-	Nanos         uint32            `ch:"ns"`
-	Op            string            `ch:"op"`
-	Account       string            `ch:"account"`
-	Store         string            `ch:"store"`
-	Space         string            `ch:"space"`
-	Item          string            `ch:"item"`
+	ID    string    `ch:"id"`
+	Time  time.Time `ch:"ts"`
+	Nanos uint32    `ch:"ns"`
+	Op    string    `ch:"op"`
+	copyKey
 	SourceSpace   string            `ch:"source_space"`
 	SourceItem    string            `ch:"source_item"`
 	Version       string            `ch:"version"`

@@ -30,10 +30,7 @@ func FinalChecks(
 	ctx context.Context, db *clickhouse.DB, cause string, since time.Time, copies []schemas.Copy,
 ) (map[schemas.Copy]FinalCheck, error) {
 	type row struct {
-		Account string `ch:"account"`
-		Store   string `ch:"store"`
-		Space   string `ch:"space"`
-		Item    string `ch:"item"`
+		copyKey
 		FinalCheck
 	}
 	all := map[schemas.Copy]FinalCheck{}
@@ -51,7 +48,7 @@ func FinalChecks(
 			return nil, err
 		}
 		for _, r := range rows {
-			all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.FinalCheck
+			all[r.copy()] = r.FinalCheck
 		}
 	}
 	return all, nil

@@ -81,12 +81,9 @@ func ChangesToExport(ctx context.Context, db *clickhouse.DB, q ExportQuery) ([]*
 
 // An exportKey identifies a change in the audit log.
 type exportKey struct {
-	Account string    `ch:"account"`
-	Space   string    `ch:"space"`
-	Item    string    `ch:"item"`
-	Store   string    `ch:"store"`
-	Time    time.Time `ch:"ts"`
-	ID      string    `ch:"id"`
+	copyKey
+	Time time.Time `ch:"ts"`
+	ID   string    `ch:"id"`
 }
 
 func exportKeys(ctx context.Context, db *clickhouse.DB, q ExportQuery) ([]exportKey, error) {

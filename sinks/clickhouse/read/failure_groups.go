@@ -11,12 +11,12 @@ import (
 // check has, it counts the checks of each copy until the first one that failed: a copy that fails again and again
 // counts once, and a group has no more failures than its share because copies fail late.
 type FailureGroup struct {
-	Dimension string
-	Value     string
-	Total     uint64
-	Failed    uint64
-	All       uint64 // the sum of Total in the dimension
-	AllFailed uint64 // the sum of Failed in the dimension
+	Dimension string `ch:"dimension"`
+	Value     string `ch:"of_value"`
+	Total     uint64 `ch:"total"`
+	Failed    uint64 `ch:"failures"`
+	All       uint64 `ch:"of_all"`    // the sum of Total in the dimension
+	AllFailed uint64 `ch:"of_failed"` // the sum of Failed in the dimension
 }
 
 // The dimensions of failures. The last four are of checks.
@@ -77,13 +77,8 @@ func Failures(
 	}
 	t = totals[0]
 	type row struct {
-		Dimension string `ch:"dimension"`
-		Value     string `ch:"of_value"`
-		Total     uint64 `ch:"total"`
-		Failed    uint64 `ch:"failures"`
-		All       uint64 `ch:"of_all"`
-		AllFailed uint64 `ch:"of_failed"`
-		Groups    uint64 `ch:"groups"`
+		FailureGroup
+		Groups uint64 `ch:"groups"`
 	}
 	rows, err := clickhouse.Query[row](ctx, db, "group the failures of checks",
 		"SELECT *, sum(total) OVER (PARTITION BY dimension) AS of_all,"+
@@ -98,7 +93,7 @@ func Failures(
 			") ARRAY JOIN pairs AS pair GROUP BY dimension, of_value)"+
 			" ORDER BY dimension, failures DESC, total, of_value LIMIT 1000 BY dimension"+aggregateInOrder, args...)
 	for _, r := range rows {
-		groups = append(groups, FailureGroup{r.Dimension, r.Value, r.Total, r.Failed, r.All, r.AllFailed})
+		groups = append(groups, r.FailureGroup)
 		t.Groups = r.Groups
 	}
 	return t, groups, err

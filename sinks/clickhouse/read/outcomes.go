@@ -241,13 +241,10 @@ func spaceArgs(c schemas.Copy) []any {
 }
 
 type incidentRecord struct {
-	ID        string            `ch:"id"`
-	Opened    time.Time         `ch:"ts"`
-	Nanos     uint32            `ch:"ns"`
-	Account   string            `ch:"account"`
-	Store     string            `ch:"store"`
-	Space     string            `ch:"space"`
-	Item      string            `ch:"item"`
+	ID     string    `ch:"id"`
+	Opened time.Time `ch:"ts"`
+	Nanos  uint32    `ch:"ns"`
+	copyKey
 	Kind      string            `ch:"kind"`
 	State     string            `ch:"state"`
 	Updated   *time.Time        `ch:"updated"`

@@ -26,10 +26,7 @@ const pendingLimit = 10_000
 // checked at or after since, ordered by the time of their next check. It returns at most 10,000.
 func Pending(ctx context.Context, db *clickhouse.DB, of schemas.Copy, since time.Time) ([]PendingCopy, error) {
 	type row struct {
-		Account string    `ch:"account"`
-		Store   string    `ch:"store"`
-		Space   string    `ch:"space"`
-		Item    string    `ch:"item"`
+		copyKey
 		Verdict string    `ch:"last_verdict"`
 		Finding string    `ch:"last_finding"`
 		Row     uint8     `ch:"last_row"`
@@ -55,8 +52,7 @@ func Pending(ctx context.Context, db *clickhouse.DB, of schemas.Copy, since time
 			" ORDER BY due, account, space, item, store LIMIT ?", args...)
 	all := make([]PendingCopy, len(rows))
 	for i, r := range rows {
-		all[i] = PendingCopy{schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item},
-			r.Verdict, r.Finding, r.Row, r.Since, r.Next, r.Checks}
+		all[i] = PendingCopy{r.copy(), r.Verdict, r.Finding, r.Row, r.Since, r.Next, r.Checks}
 	}
 	return all, err
 }

@@ -50,7 +50,7 @@ func describeProperties(
 	}
 	found := map[schemas.Copy]propertyReport{}
 	for _, d := range rows {
-		found[schemas.Copy{Account: d.Account, Store: d.Store, Space: d.Space, Item: d.Item}] = d
+		found[d.copy()] = d
 	}
 	for _, s := range older {
 		m, d := known[s.copy()].GetManifest(), found[s.copy()]
@@ -102,10 +102,7 @@ GROUP BY account, store, space, item
 SETTINGS optimize_use_projections = 0`
 
 type propertyReport struct {
-	Account string            `ch:"account"`
-	Store   string            `ch:"store"`
-	Space   string            `ch:"space"`
-	Item    string            `ch:"item"`
+	copyKey
 	Held    bool              `ch:"held"`
 	Version string            `ch:"version"`
 	Digests map[string]string `ch:"digests"`

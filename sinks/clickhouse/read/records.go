@@ -100,11 +100,18 @@ const stateFields = `account, store, space, item,
   toInt64(bitShiftRight(attempt.ver, 83)) AS attempted,
   toInt64(bitShiftRight(pass.ver, 83)) AS passed, pass.digests AS pass_digests`
 
+// A copyKey is the copy that a row is about.
+type copyKey struct {
+	Account string `ch:"account"`
+	Store   string `ch:"store"`
+	Space   string `ch:"space"`
+	Item    string `ch:"item"`
+}
+
+func (k copyKey) copy() schemas.Copy { return schemas.Copy(k) }
+
 type stateRecord struct {
-	Account           string            `ch:"account"`
-	Store             string            `ch:"store"`
-	Space             string            `ch:"space"`
-	Item              string            `ch:"item"`
+	copyKey
 	Written           int64             `ch:"written"`
 	WrittenNanos      uint64            `ch:"written_ns"` // to the reported time
 	WrittenBy         string            `ch:"written_by"`
@@ -132,10 +139,6 @@ type stateRecord struct {
 	Attempted         int64             `ch:"attempted"`
 	Passed            int64             `ch:"passed"`
 	PassDigests       map[string]string `ch:"pass_digests"`
-}
-
-func (s *stateRecord) copy() schemas.Copy {
-	return schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space, Item: s.Item}
 }
 
 // fill sets the manifest, and the times of the last attempt and the last pass.
@@ -284,10 +287,7 @@ ORDER BY account, store, space, item, at DESC, newest DESC
 LIMIT 1 BY account, store, space, item, gone`
 
 type auditRecord struct {
-	Account       string            `ch:"account"`
-	Store         string            `ch:"store"`
-	Space         string            `ch:"space"`
-	Item          string            `ch:"item"`
+	copyKey
 	Deleted       uint8             `ch:"gone"`
 	Time          time.Time         `ch:"ts"`
 	Nanos         uint32            `ch:"ns"`
@@ -306,10 +306,6 @@ type auditRecord struct {
 	SourceAt      *time.Time        `ch:"source_at"`
 	SourceVersion string            `ch:"source_version"`
 	Ambiguous     bool              `ch:"doubtful"`
-}
-
-func (a *auditRecord) copy() schemas.Copy {
-	return schemas.Copy{Account: a.Account, Store: a.Store, Space: a.Space, Item: a.Item}
 }
 
 // newestEvidence is like auditRecords, but returns only the fields that decisions need: state, time, change, digests
