@@ -2,6 +2,7 @@
 package fixityreport
 
 import (
+	"cmp"
 	"encoding/csv"
 	"encoding/json"
 	"fmt"
@@ -295,12 +296,7 @@ func writeJSON(w io.Writer, rounds []Round) error {
 // Sort sorts rounds by account, store, space and start.
 func Sort(rounds []Round) {
 	slices.SortFunc(rounds, func(a, b Round) int {
-		for _, c := range []int{strings.Compare(a.Account, b.Account), strings.Compare(a.Store, b.Store),
-			strings.Compare(a.Space, b.Space)} {
-			if c != 0 {
-				return c
-			}
-		}
-		return a.Started.Compare(b.Started)
+		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.Store, b.Store), cmp.Compare(a.Space, b.Space),
+			a.Started.Compare(b.Started))
 	})
 }

@@ -2,6 +2,8 @@ package brake
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -41,10 +43,7 @@ func (b *Brake) countAll(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(counters)
 	b.mu.Lock()
-	all := make([]*braked, 0, len(b.spaces))
-	for _, s := range b.spaces {
-		all = append(all, s)
-	}
+	all := slices.Collect(maps.Values(b.spaces))
 	b.mu.Unlock()
 	for _, s := range all {
 		s.mu.Lock()

@@ -1,11 +1,13 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"iter"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -249,15 +251,8 @@ func (m *merger) add(i int, e Entry, err error) {
 
 // flush yields the entries that some manifests do not list.
 func (m *merger) flush(complete bool) {
-	left := make([]*partialEntry, 0, len(m.pending))
-	for _, h := range m.pending {
-		left = append(left, h)
-	}
-	slices.SortFunc(left, func(a, b *partialEntry) int {
-		if a.At.File != b.At.File {
-			return strings.Compare(a.At.File, b.At.File)
-		}
-		return int(a.At.Line - b.At.Line)
+	left := slices.SortedFunc(maps.Values(m.pending), func(a, b *partialEntry) int {
+		return cmp.Or(cmp.Compare(a.At.File, b.At.File), cmp.Compare(a.At.Line, b.At.Line))
 	})
 	for _, h := range left {
 		m.count++

@@ -7,6 +7,7 @@ package restore
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -284,16 +285,9 @@ func (i *Item) MayBe(store string, k storage.Kept, proven digest.Set, content *p
 
 // stores returns the stores that anything is known of, sorted.
 func (i *Item) stores() []string {
-	var all []string
-	for s := range i.Looks {
-		all = append(all, s)
-	}
-	for s := range i.Kept {
-		all = append(all, s)
-	}
-	for s := range i.KeptUnknown {
-		all = append(all, s)
-	}
+	all := slices.Collect(maps.Keys(i.Looks))
+	all = slices.AppendSeq(all, maps.Keys(i.Kept))
+	all = slices.AppendSeq(all, maps.Keys(i.KeptUnknown))
 	slices.Sort(all)
 	return slices.Compact(all)
 }

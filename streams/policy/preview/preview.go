@@ -7,6 +7,7 @@ package preview
 
 import (
 	"cmp"
+	"maps"
 	"reflect"
 	"slices"
 	"time"
@@ -316,10 +317,5 @@ func (p *Preview) Unmanaged(became bool) (all []Copies) {
 }
 
 func (p *Preview) sorted() []*space {
-	all := make([]*space, 0, len(p.spaces))
-	for _, s := range p.spaces {
-		all = append(all, s)
-	}
-	slices.SortFunc(all, func(a, b *space) int { return cmp.Compare(a.name, b.name) })
-	return all
+	return slices.SortedFunc(maps.Values(p.spaces), func(a, b *space) int { return cmp.Compare(a.name, b.name) })
 }
