@@ -69,12 +69,7 @@ func WithAccounts(
 	if a.table, err = accountTable(k, a.registry); err != nil {
 		return err
 	}
-	return runDuring(ctx, a.table.Run, func(ctx context.Context) error {
-		if err := ready(ctx, a.table); err != nil {
-			return err
-		}
-		return do(ctx, a)
-	})
+	return withTable(ctx, a.table, func(ctx context.Context) error { return do(ctx, a) })
 }
 
 // accountTable returns a table that keeps a registry up to date.
@@ -115,8 +110,7 @@ func EffectiveConfig(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	if err != nil {
 		return cfg, err
 	}
-	err = runDuring(ctx, t.Run, func(ctx context.Context) error { return ready(ctx, t) })
-	if err != nil {
+	if err := withTable(ctx, t, func(context.Context) error { return nil }); err != nil {
 		return cfg, err
 	}
 	effective := *cfg

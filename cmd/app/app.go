@@ -287,11 +287,16 @@ func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key
 	if err != nil {
 		return fmt.Errorf("make the table %s: %w", topic, err)
 	}
+	return withTable(ctx, t, then)
+}
+
+// withTable reads a table, calls do, and keeps the table up to date until do has returned.
+func withTable(ctx context.Context, t *kafka.Table, do func(context.Context) error) error {
 	return runDuring(ctx, t.Run, func(ctx context.Context) error {
 		if err := ready(ctx, t); err != nil {
 			return err
 		}
-		return then(ctx)
+		return do(ctx)
 	})
 }
 

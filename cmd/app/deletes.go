@@ -187,21 +187,10 @@ func (l *deleteLists) fresh(ctx context.Context, do func(context.Context) error,
 				committed[role] = append(committed[role], progress...)
 			}
 		}
-		check := func() error {
-			gaps, err := clickhouse.Gaps(ctx, l.app.db, committed)
-			if err != nil {
-				return err
-			}
-			return clickhouse.CheckGaps(gaps)
-		}
 		// Before and after, as fresh reads of records do: a table may be filled or emptied meanwhile.
-		if err := check(); err != nil {
-			return err
-		}
-		if err := do(ctx); err != nil {
-			return err
-		}
-		return check()
+		return between(func() error {
+			return checkGaps(ctx, l.app.db, committed)
+		}, func() error { return do(ctx) })
 	})
 }
 

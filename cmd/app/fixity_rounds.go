@@ -21,18 +21,17 @@ import (
 )
 
 func (a *App) fixityRounds() sweep.FixityRounds {
-	f := sweep.FixityRounds{
+	return sweep.FixityRounds{
 		Due: a.due(), Lag: a.lagOf(schemas.RoleChecker), Large: int64(a.cfg.Duplication.LargeThreshold),
 		Results: roundResults{a}, Queue: taskQueue{a}, Now: a.clock.Now,
 		Checked: func(ctx context.Context, space schemas.Copy) (bool, error) {
 			return read.HasFinalCheck(ctx, a.db, space)
 		},
+		LagHigh: a.lagHigh,
+		Next: func(space schemas.Copy, started time.Time) time.Time {
+			return a.scheduleOf(sweep.FixitySweep, space).Next(started, started)
+		},
 	}
-	f.LagHigh = a.lagHigh
-	f.Next = func(space schemas.Copy, started time.Time) time.Time {
-		return a.scheduleOf(sweep.FixitySweep, space).Next(started, started)
-	}
-	return f
 }
 
 // fixityRequest returns the request of a round over a space, as the settings say.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -207,9 +206,7 @@ func tokensOf(ctx context.Context, all []config.Token) ([]ingest.Token, error) {
 // An eventStores implements ingest.Stores.
 type eventStores struct{ *App }
 
-func (s eventStores) HasStore(account, id string) bool {
-	return slices.Contains(s.stores.IDs(account), id)
-}
+func (s eventStores) HasStore(account, id string) bool { return s.hasStore(account, id) }
 
 func (s eventStores) IsDestination(account, space, store string) bool {
 	rules, _ := s.policyRegistry.Rules(account, space)

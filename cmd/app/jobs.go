@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -201,12 +202,7 @@ func (a *App) jobNames() (all []string) {
 	for _, m := range (&expiry{app: a}).splits() {
 		all = append(all, jobName(m.Sweep, m.Name))
 	}
-	for _, e := range a.cfg.Audit.Exports {
-		all = append(all, jobName(auditExport, e.Name))
-	}
-	for _, r := range a.cfg.Fixity.Reports {
-		all = append(all, jobName(reportJob, r.Name))
-	}
+	all = slices.AppendSeq(all, maps.Keys(a.fileJobs()))
 	slices.Sort(all)
 	return all
 }

@@ -48,13 +48,7 @@ func policyStores(all []config.Account) map[string][]policy.Store {
 
 // forPolicies is policyStores for the accounts in force.
 func (s *Stores) forPolicies() map[string][]policy.Store {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var all []config.Account
-	for _, a := range s.accounts {
-		all = append(all, a.Account)
-	}
-	return policyStores(all)
+	return policyStores(s.inForce())
 }
 
 // newPolicies makes the table of policies, which keeps the registry up to date.

@@ -13,6 +13,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/revision"
 )
@@ -39,17 +40,17 @@ func WithPolicies(
 		return fmt.Errorf("make the producer: %w", err)
 	}
 	defer p.producer.Close()
-	t, err := kafka.NewTable(k, schemas.Policies, applyTo(p.registry))
+	return withRegistry(ctx, k, p.registry, func(ctx context.Context) error { return do(ctx, p) })
+}
+
+// withRegistry reads the topic policies into a registry, and calls do. The registry follows the topic until do returns.
+func withRegistry(ctx context.Context, k client.Config, r *policy.Registry, do func(context.Context) error) error {
+	t, err := kafka.NewTable(k, schemas.Policies, applyTo(r))
 	if err != nil {
 		return fmt.Errorf("make the policies table: %w", err)
 	}
-	t.OnUnreadable(p.registry.Unreadable)
-	return runDuring(ctx, t.Run, func(ctx context.Context) error {
-		if err := ready(ctx, t); err != nil {
-			return err
-		}
-		return do(ctx, p)
-	})
+	t.OnUnreadable(r.Unreadable)
+	return withTable(ctx, t, do)
 }
 
 // stores returns the ids of the configured stores of an account.

@@ -11,7 +11,6 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/policy/preview"
 	"github.com/millrace/millrace/streams/retry"
@@ -113,17 +112,7 @@ func (a *App) PlanPolicy(ctx context.Context, account string, doc policy.Documen
 // withPolicies reads the topic policies, and calls do with all policies. It needs no running Run.
 func (a *App) withPolicies(ctx context.Context, do func(context.Context, *policy.Registry) error) error {
 	r := policy.NewRegistry(a.stores.IDs)
-	t, err := kafka.NewTable(a.kafka, schemas.Policies, applyTo(r))
-	if err != nil {
-		return fmt.Errorf("make the policies table: %w", err)
-	}
-	t.OnUnreadable(r.Unreadable)
-	return runDuring(ctx, t.Run, func(ctx context.Context) error {
-		if err := ready(ctx, t); err != nil {
-			return err
-		}
-		return do(ctx, r)
-	})
+	return withRegistry(ctx, a.kafka, r, func(ctx context.Context) error { return do(ctx, r) })
 }
 
 // rulesOf returns the rules in force for the spaces of an account.
@@ -188,7 +177,7 @@ func storedOf(c *read.StoredCopy) preview.Stored {
 // completeTables calls do if the tables have all records that sinks have committed, before and after it: a table may be
 // filled or emptied meanwhile.
 func (a *App) completeTables(ctx context.Context, do func() error) error {
-	check := func() error {
+	return between(func() error {
 		gaps, err := a.findGaps(ctx)
 		if err == nil {
 			if err = clickhouse.CheckGaps(gaps); err != nil {
@@ -196,14 +185,7 @@ func (a *App) completeTables(ctx context.Context, do func() error) error {
 			}
 		}
 		return err
-	}
-	if err := check(); err != nil {
-		return err
-	}
-	if err := do(); err != nil {
-		return err
-	}
-	return check()
+	}, do)
 }
 
 // manifestLag returns the number of Changes that are in Kafka and not in the state of copies.

@@ -13,7 +13,6 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/restore"
@@ -177,11 +176,7 @@ func (a *App) freshTables(ctx context.Context) error {
 		}
 		return err
 	}
-	gaps, err := clickhouse.Gaps(ctx, a.db, committed)
-	if err == nil {
-		err = clickhouse.CheckGaps(gaps)
-	}
-	return err
+	return checkGaps(ctx, a.db, committed)
 }
 
 // A restoration is the work of one Restore.

@@ -153,13 +153,7 @@ func (s *schedules) all(name string, configured schedule.Schedule) []schedule.Sc
 
 // scheduled returns the names of the sweeps and jobs with a schedule, sorted.
 func (a *App) scheduled() []string {
-	all := append(Sweeps(), trimJob, expireJob)
-	for _, e := range a.cfg.Audit.Exports {
-		all = append(all, jobName(auditExport, e.Name))
-	}
-	for _, r := range a.cfg.Fixity.Reports {
-		all = append(all, jobName(reportJob, r.Name))
-	}
+	all := slices.AppendSeq(append(Sweeps(), trimJob, expireJob), maps.Keys(a.fileJobs()))
 	slices.Sort(all)
 	return all
 }
@@ -182,17 +176,19 @@ func (a *App) configuredSchedule(name string) schedule.Schedule {
 	case expireJob:
 		return a.cfg.Expire.Schedule
 	}
+	return a.fileJobs()[name]
+}
+
+// fileJobs returns the configured schedules of the jobs that write files, by their names.
+func (a *App) fileJobs() map[string]schedule.Schedule {
+	all := map[string]schedule.Schedule{}
 	for _, e := range a.cfg.Audit.Exports {
-		if name == jobName(auditExport, e.Name) {
-			return e.Schedule
-		}
+		all[jobName(auditExport, e.Name)] = e.Schedule
 	}
 	for _, r := range a.cfg.Fixity.Reports {
-		if name == jobName(reportJob, r.Name) {
-			return r.Schedule
-		}
+		all[jobName(reportJob, r.Name)] = r.Schedule
 	}
-	return schedule.Schedule{}
+	return all
 }
 
 // scheduleOf returns the schedule that counts for a sweep or job, in some places.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -70,11 +71,7 @@ func supervise(ctx context.Context, log *slog.Logger, grace time.Duration, parts
 	case <-t.C:
 		mu.Lock()
 		defer mu.Unlock()
-		var names []string
-		for name := range running {
-			names = append(names, name)
-		}
-		slices.Sort(names)
+		names := slices.Sorted(maps.Keys(running))
 		late := fmt.Errorf("not stopped after %v: %s", grace, strings.Join(names, ", "))
 		if cause := context.Cause(gctx); ctx.Err() == nil {
 			return errors.Join(cause, late)

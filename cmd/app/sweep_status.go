@@ -177,10 +177,7 @@ func (a *App) SweepStatus(ctx context.Context) (all []SplitStatus, err error) {
 		return nil, err
 	}
 	err = a.withControls(ctx, func(ctx context.Context, k *client.Controls) error {
-		return runDuring(ctx, known.Run, func(ctx context.Context) error {
-			if err := ready(ctx, known.Table); err != nil {
-				return err
-			}
+		return withTable(ctx, known.Table, func(ctx context.Context) error {
 			all, err = a.splits(ctx, known.all())
 			if err != nil {
 				return err
