@@ -49,10 +49,11 @@ func undigested(c *pb.Change) *pb.Change {
 	return clientChange(c)
 }
 
-// again delivers every command of an item once more.
+// again delivers every command to copy, or to delete, an item once more.
 func (w *clockWorld) again() error {
 	for _, d := range slices.Clone(w.done) {
-		if _, ok := d.Body.(*pb.DuplicationCommand); ok {
+		switch d.Body.(type) {
+		case *pb.DuplicationCommand, *pb.DeletionCommand:
 			w.open = append(w.open, &waiting{Delivery: d})
 		}
 	}
@@ -125,6 +126,19 @@ func clockRows() map[string]clockRow {
 			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.report(w.remove("1")),
 				w.rest(), w.by(func() { restore() }), w.again())
 		}, "1: one (tombstone), 2: nothing (tombstone), 3: nothing (tombstone), 1 resurrected", "", false},
+		"a deleted item of which a snapshot brings back older content, and old commands": {func(w *clockWorld) error {
+			var restore func()
+			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.puts("two"),
+				w.report(w.remove("1")), w.rest(), w.by(func() { restore() }), w.again())
+		}, "1: one (tombstone), 2: nothing (tombstone), 3: nothing (tombstone), 1 resurrected", "", false},
+		"a put while the deleter is at work": {func(w *clockWorld) error {
+			return errors.Join(w.deleting(), w.report(w.put("1", "two")))
+		}, two, "", false},
+		"the same put while the deleter is at work, reported when it has ended": {func(w *clockWorld) error {
+			err := w.deleting()
+			put := w.put("1", "one")
+			return errors.Join(err, w.deliver(), w.report(put))
+		}, one, "", false},
 		"a deleted item that was put twice, of which a snapshot brings back the first one": {func(w *clockWorld) error {
 			var restore func()
 			return errors.Join(w.report(w.put("1", "one")), w.by(func() { restore = w.stores["1"].Snapshot() }),
@@ -300,6 +314,12 @@ func clockRows() map[string]clockRow {
 			return errors.Join(w.puts("one"), w.by(func() { w.set("store 1", -9*year) }), w.report(w.put("1", "two")))
 		}, "1: two (one), 2: one (one), 3: one (one), 1 replaced, 2 copy-differs, 3 copy-differs", "", false},
 	}
+}
+
+// deleting lets the copiers handle a delete, and kills the deleter when it has deleted the copy in store 2.
+func (w *clockWorld) deleting() error {
+	return errors.Join(w.puts("one"), w.report(w.remove("1")), w.handle(0, noKill), w.handle(0, noKill),
+		w.handle(0, noKill), w.handle(0, 0))
 }
 
 // current makes an older version the current one, as a client does that removes a newer one.

@@ -5,8 +5,9 @@
 // is deleted while a store or a record is unknown. The delete is conditional on the version that was observed, and the
 // store keeps the bytes if it can.
 //
-// It observes the source again after the delete. If the source was put back meanwhile, a command to copy it follows, so
-// a delete that runs beside a put never loses the copy. Executing a command twice deletes nothing more.
+// It observes the source again after the delete. If the source is back, a command to observe both sides again follows,
+// which goes by the records. So a delete that runs beside a put never loses the copy. Executing a command twice deletes
+// nothing more.
 package deletion
 
 import (
@@ -83,8 +84,9 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 }
 
 // Handle executes the DeletionCommand in d: it deletes one copy, or the space of a command without an item, if both
-// sides and the records still allow it. It returns the Change of the copy, a command to copy the source if that is
-// back, and the result, in this order. The result of a delete that waits for approval is published when Handle returns.
+// sides and the records still allow it. It returns the Change of the copy, a command to observe both sides again if the
+// source is back, and the result, in this order. The result of a delete that waits for approval is published when
+// Handle returns.
 func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DeletionCommand)
 	if !ok {
@@ -131,12 +133,11 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 
 // An execution is one run of one command.
 type execution struct {
-	cfg        Config
-	command    *pb.DeletionCommand
-	sides      *duplicate.Sides
-	attempt    int
-	started    time.Time
-	lastDelete time.Time // the latest delete of the source for which a delete of the copy was tried
+	cfg     Config
+	command *pb.DeletionCommand
+	sides   *duplicate.Sides
+	attempt int
+	started time.Time
 
 	spaceDeleted bool // a delete of the space was tried and may have taken effect
 }
@@ -301,29 +302,19 @@ func (w *execution) endWithSource(s duplicate.Observation, detail string) []sche
 	e := ending{
 		row: duplicate.RowSourceDeleted, result: "not-deleted", detail: detail, outcome: pb.Outcome_OUTCOME_HANDED_ON,
 	}
-	carried := w.command.GetDeleted()
-	if w.lastDelete.After(carried.AsTime()) {
-		carried = timestamppb.New(w.lastDelete)
-	}
-	e.copy = w.putBack(s, carried)
+	e.copy = w.putBack(s)
 	return w.messages(e)
 }
 
-// putBack returns the command to copy the source again, or nil if the source is known to be absent. carried is the time
-// of the source's delete that this execution, or one that was interrupted, may have carried out. If the copy is
-// present, such a delete may still take effect, so the command is due after Config.Settle.
-func (w *execution) putBack(s duplicate.Observation, carried *timestamppb.Timestamp) *schemas.Message {
+// putBack returns the command to observe both sides again, or nil if the source is known to be absent. It does not name
+// what the source shows: a client that put it back reports it, and what a snapshot brought back stays deleted. If the
+// copy is present, a delete by this execution or an interrupted one may still take effect, so the command is due after
+// Config.Settle.
+func (w *execution) putBack(s duplicate.Observation) *schemas.Message {
 	if s.Source.Presence == duplicate.Absent {
 		return nil
 	}
 	m := w.copyCommand(s.Source.Object)
-	c := m.Body.(*pb.DuplicationCommand)
-	c.CarriedDelete, c.IfAbsent = carried, true
-	if s.Source.Presence == duplicate.Present {
-		seen := record.Content(w.sides.SourceCopy, s.Source.Object)
-		c.CauseOp, c.ChangeTime, c.ChangeVersion = seen.GetOp(), seen.GetTime(), seen.GetVersion()
-		c.Size, c.Digests, c.Provenance = seen.GetSize(), seen.GetDigests(), seen.GetProvenance()
-	}
 	if s.Destination.Presence == duplicate.Present {
 		m.Due = time.Now().Add(w.cfg.Settle)
 	}
@@ -346,9 +337,6 @@ func (w *execution) copyCommand(source storage.Object) *schemas.Message {
 // delete deletes the version seen of the copy, because the source was deleted at deletedAt, and observes both sides
 // afterwards.
 func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
-	if deletedAt.After(w.lastDelete) {
-		w.lastDelete = deletedAt
-	}
 	at, store := w.sides.Copy, w.sides.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, KeepDeleted: store.Capabilities().KeepsReplaced,
@@ -365,7 +353,7 @@ func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt t
 	if w.isApproved(deletedAt) {
 		e.list = w.command.GetList()
 	}
-	if e.copy = w.putBack(w.observeAfter(ctx), timestamppb.New(deletedAt)); e.copy != nil {
+	if e.copy = w.putBack(w.observeAfter(ctx)); e.copy != nil {
 		e.detail = "the source may have been put back"
 	}
 	return w.messages(e), nil

@@ -262,14 +262,10 @@ func (s Observation) sourcePresent() Decision {
 			}
 		}
 	}
-	var d Decision
 	if present && s.Source.digests().Compare(s.Destination.digests()) == digest.Agree {
-		d = s.inSync(k)
-	} else {
-		d = s.copy(k, lost)
+		return s.inSync(k)
 	}
-	d.CheckSource = d.CheckSource || s.returned()
-	return d
+	return s.copy(k, lost)
 }
 
 // isChained reports whether the source is itself the destination of a pair.
@@ -448,12 +444,8 @@ func (s Observation) notOverwritten(k expectation) Decision {
 	if !ok {
 		return s.needRecords(RowUnknown)
 	}
-	reported := isLive(row) && contentOf(row).matches(s.Source)
-	switch {
-	case reported && !unreported(row):
+	if isLive(row) && contentOf(row).matches(s.Source) && !unreported(row) {
 		return Decision{Row: RowContentDiffers, Result: "if-absent", Newer: k.newer}
-	case !reported && s.Command.GetCarriedDelete() != nil: // a client put it back a moment ago
-		return waitForSource()
 	}
 	return copyDiffers(k)
 }
@@ -580,10 +572,9 @@ func (s Observation) unrecorded(to *pb.Record) bool {
 }
 
 // unconfirmed reports whether only a sweep or a check noticed the delete. The loss of an item looks the same, so an
-// operator must approve it. A command to copy again after a delete is not evidence of another delete.
+// operator must approve it.
 func (s Observation) unconfirmed(from *pb.Record) bool {
-	return approvedDelete(s.Command) == "" &&
-		(s.Command.GetIfAbsent() && s.Command.GetCarriedDelete() == nil || unreported(from))
+	return approvedDelete(s.Command) == "" && (s.Command.GetIfAbsent() || unreported(from))
 }
 
 // approvedDelete returns who approved the delete that a command is about. The approval of a correction of content, or

@@ -275,28 +275,14 @@ func copyCases() map[string]decisionCase {
 		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
 		"C4r: needs the source's row, as no client reported the content": {func(s *Observation) { s.Command.IfAbsent = true },
 			Decision{Row: "C9", action: actReadRecords}},
-		"C4r: to copy again a deleted copy, after a later delete": {func(s *Observation) {
-			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
-			s.records(row(tomb, "v1", a, 4), row(none, "", "", 0))
-		}, Decision{Row: "C4r", Result: "resurrected", CheckSource: true}},
-		"C5: to copy again a deleted copy": {func(s *Observation) {
-			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
-			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a), CheckSource: true}},
-		"C5: to copy again a deleted copy, of a source that was not seen": {func(s *Observation) {
+		"C5: to observe again after a delete, and a client's newer change is on record": {func(s *Observation) {
 			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
-			s.Command.ChangeTime, s.Command.IfAbsent, s.Command.CarriedDelete = nil, true, stamp(4)
-			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
-		}, Decision{Row: "C5", action: actCopy, Result: "copied", CheckSource: true}},
-		"C5: to copy again a deleted copy, of a younger source": {func(s *Observation) {
-			s.Source = there("v1", a, 5)
-			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
-			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
+			s.records(row(live, "v1", a, 5), row(tomb, "d1", a, 4))
 		}, Decision{Row: "C5", action: actCopy, Result: "copied", Expected: md5of(a)}},
-		"C4w: to copy again a deleted copy, of another source by now": {func(s *Observation) {
-			s.Source = there("v2", b, 5)
-			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
-			s.records(row(tomb, "v1", a, 4), row(tomb, "d1", a, 4))
+		"C4w: to observe again after a delete, of a younger source": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.Source = there("v1", a, 5)
+			s.records(row(tomb, "v0", a, 4), row(tomb, "d1", a, 4))
 		}, Decision{Row: "C4w", action: actWait, Result: "source-newer", CheckSource: true}},
 		"C4w: newer than all that is known": {func(s *Observation) {
 			s.Source = there("v2", b, 3)
@@ -741,11 +727,6 @@ func copyCases() map[string]decisionCase {
 			s.Source.Object.Properties = image
 			s.records(adopted(row(live, "v1", a, 2)), row(live, "d1", a, 3))
 		}, Decision{Row: "C3", action: actSetProperties, Result: "properties-set"}},
-		"C4w: if_absent: the source was put back, and that is not on record": {func(s *Observation) {
-			s.copied("d1", b)
-			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
-			s.records(row(tomb, "", "", 3), row(none, "", "", 0))
-		}, waitForSource()},
 		"C4: if_absent: the record is of another content": {func(s *Observation) {
 			s.copied("d1", b)
 			s.Command.IfAbsent = true
@@ -1008,19 +989,6 @@ func deleteCases() map[string]decisionCase {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.setCause(pb.Op_OP_ADD, "v1", a, 2)
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "checker"
-		}, ordered("C7b", 4, true)},
-		"C7c: to copy again a deleted copy": {func(s *Observation) {
-			s.deleted(row(tomb, "v1", a, 4))
-			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4)
-		}, Decision{Row: "C7c", Result: "orphan"}},
-		"C7: to copy again a deleted copy, and a client's delete since": {func(s *Observation) {
-			s.deleted(row(tomb, "v1", a, 4))
-			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
-		}, ordered("C7", 4, false)},
-		"C7b: to copy again a deleted copy, and a delete since that a sweep found": {func(s *Observation) {
-			s.deleted(row(tomb, "v1", a, 4))
-			s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(3)
-			s.Source.Record.Manifest.Origin = pb.Origin_ORIGIN_SWEEP
 		}, ordered("C7b", 4, true)},
 		"C7c: nothing is known of the source": {func(s *Observation) {
 			s.deleted(row(none, "", "", 0))

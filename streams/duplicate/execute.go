@@ -122,7 +122,7 @@ func supersedes(next, c *pb.DuplicationCommand) bool {
 		next.GetSourceStore() == c.GetSourceStore() && next.GetDestinationStore() == c.GetDestinationStore() &&
 		next.GetIfAbsent() == c.GetIfAbsent() && next.GetApproved() == c.GetApproved() && next.GetList() == c.GetList() &&
 		next.GetPriority() == c.GetPriority() &&
-		c.GetCarriedDelete() == nil && next.GetCarriedDelete() == nil && (reportedByClient(next) || !reportedByClient(c))
+		(next.GetCauseOp() != 0 || c.GetCauseOp() == 0) && (reportedByClient(next) || !reportedByClient(c))
 }
 
 // isOnlyReport reports whether this command may be the only evidence of the source's content. A client's change is

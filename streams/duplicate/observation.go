@@ -140,27 +140,8 @@ func (s Observation) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 	return nil, false
 }
 
-// sourceRow returns the manifest's row of the source. A command that brings back a deleted copy ignores the tombstone
-// of that delete, because the source was put back after it.
 func (s Observation) sourceRow() (*pb.Record, bool) {
-	r, ok := s.row(s.Source, s.Command.GetSourceRecord())
-	if s.carried(r) {
-		r = &pb.Record{State: pb.RecordState_RECORD_STATE_NONE}
-	}
-	return r, ok
-}
-
-// carried reports whether r is the tombstone, or an earlier one, of the delete that removed the copy that the command
-// brings back.
-func (s Observation) carried(r *pb.Record) bool {
-	carried := s.Command.GetCarriedDelete()
-	return carried != nil && isTombstone(r) && !r.GetTime().AsTime().After(carried.AsTime())
-}
-
-// returned reports whether the source is present, and not newer, under the tombstone of a delete that was carried out.
-func (s Observation) returned() bool {
-	r := s.Source.Record.GetManifest()
-	return s.Source.Presence == Present && s.carried(r) && !r.GetTime().AsTime().Before(s.Source.modified())
+	return s.row(s.Source, s.Command.GetSourceRecord())
 }
 
 func (s Observation) destinationRow() (*pb.Record, bool) {

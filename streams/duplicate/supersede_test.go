@@ -35,12 +35,12 @@ func TestSuperseded(t *testing.T) {
 		"less urgent":               {func(_, l *pb.DuplicationCommand) { l.Priority = pb.Priority_PRIORITY_LOW }, false},
 		"a delete, after a content": {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_DELETE }, false},
 		"a content, after a delete": {func(c, _ *pb.DuplicationCommand) { c.CauseOp = pb.Op_OP_DELETE }, true},
-		"to copy again what a deletion took": {func(c, l *pb.DuplicationCommand) {
-			c.IfAbsent, l.IfAbsent, c.CarriedDelete = true, true, stamp(4)
+		"to observe again, after a delete": {func(c, l *pb.DuplicationCommand) {
+			c.CauseOp, l.CauseOp = pb.Op_OP_DELETE, pb.Op_OP_UNSPECIFIED
 		}, false},
-		"the last is to copy again what a deletion took": {func(c, l *pb.DuplicationCommand) {
-			c.IfAbsent, l.IfAbsent, l.CarriedDelete = true, true, stamp(4)
-		}, false},
+		"to observe again, twice": {func(c, l *pb.DuplicationCommand) {
+			c.CauseOp, l.CauseOp = pb.Op_OP_UNSPECIFIED, pb.Op_OP_UNSPECIFIED
+		}, true},
 		"a dry run":                   {func(_, l *pb.DuplicationCommand) { l.DryRun = true }, false},
 		"after a dry run":             {func(c, _ *pb.DuplicationCommand) { c.DryRun = true }, false},
 		"properties, after a content": {func(_, l *pb.DuplicationCommand) { l.CauseOp = pb.Op_OP_SET_PROPERTIES }, false},

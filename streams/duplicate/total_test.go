@@ -92,7 +92,6 @@ func everyObservation(yield func(Observation) bool) {
 		},
 		func(s *Observation) { s.old = true },
 		func(s *Observation) { s.Command.IfAbsent = true },
-		func(s *Observation) { s.Command.IfAbsent, s.Command.CarriedDelete = true, stamp(4) },
 		func(s *Observation) { s.Command.Approved = "me" },
 		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
 		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
@@ -287,8 +286,7 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 	case d.Expected.Compare(s.Source.digests()) == digest.Disagree:
 		return "copies a source that is not as expected"
 	case !repair && isTombstone(s.Source.Record.GetManifest()) &&
-		!s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified) &&
-		!(s.Command.GetCarriedDelete() != nil && d.CheckSource):
+		!s.Source.Record.GetManifest().GetTime().AsTime().Before(s.Source.Object.Modified):
 		return "copies a source that is under its tombstone"
 	case over && !repair && s.Destination.Object.Original.Version == s.Source.Object.Version && s.foundOnly():
 		return "overwrites a copy of the same version because of a check"
@@ -359,8 +357,6 @@ func wrongDelete(s Observation, d Decision) string {
 	reported := s.Command.GetCauseOp() == pb.Op_OP_DELETE
 	tombstone, known := s.sourceRow()
 	switch {
-	case s.Command.GetCarriedDelete() != nil:
-		return "deletes a copy that was to be copied again"
 	case s.Source.Presence != Absent || s.Destination.Presence != Present:
 		return "deletes while the source is present or the copy absent"
 	case !known || tombstone.GetState() != tomb && !reported:

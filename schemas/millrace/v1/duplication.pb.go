@@ -174,8 +174,7 @@ type DuplicationCommand struct {
 	Repair            *RepairOrder           `protobuf:"bytes,20,opt,name=repair,proto3" json:"repair,omitempty"`
 	Approved          string                 `protobuf:"bytes,21,opt,name=approved,proto3" json:"approved,omitempty"`
 	Time              *timestamppb.Timestamp `protobuf:"bytes,22,opt,name=time,proto3" json:"time,omitempty"`
-	// Set if the command copies again an item that a deletion removed from the destination: the time of the source's
-	// delete that led to the deletion. A tombstone that is not newer does not contradict a source that exists.
+	// Not used any more: older versions set it in a command to copy again an item that a deletion removed.
 	CarriedDelete *timestamppb.Timestamp `protobuf:"bytes,23,opt,name=carried_delete,json=carriedDelete,proto3" json:"carried_delete,omitempty"`
 	// The causing change did not report the size.
 	SizeUnknown bool `protobuf:"varint,24,opt,name=size_unknown,json=sizeUnknown,proto3" json:"size_unknown,omitempty"`
