@@ -171,7 +171,7 @@ func AddCopies(ctx context.Context, db *clickhouse.DB, account string, p *previe
 
 func storedOf(c *read.StoredCopy) preview.Stored {
 	return preview.Stored{Store: c.Store, Record: preview.Record{Live: c.Live, Size: c.Size, Time: c.Time,
-		SourceTime: c.SourceTime, Inferred: c.Inferred, Digests: preview.Digests(c.Digests)}}
+		SourceTime: c.SourceTime, Doubtful: c.Inferred || c.Disputed, Digests: preview.Digests(c.Digests)}}
 }
 
 // completeTables calls do if the tables have all records that sinks have committed, before and after it: a table may be

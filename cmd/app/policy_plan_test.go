@@ -17,7 +17,8 @@ import (
 )
 
 // plannedRecords returns the records of a site with a policy from store 1 to 2: an item in all stores, one in the
-// first only, one of unknown size, one that differs, and one with a deleted source.
+// first only, one of unknown size, one that differs, one with a deleted source, and one whose
+// source was ahead and is deleted.
 func plannedRecords() (all []schemas.Message) {
 	now := time.Now()
 	add := func(store, item, content string, at time.Time, set func(*pb.Change)) {
@@ -38,7 +39,12 @@ func plannedRecords() (all []schemas.Message) {
 	add("1", "differs", "one", now, nil)
 	add("2", "differs", "two", now, nil)
 	add("2", "deleted", "deleted", now.Add(-time.Hour), nil)
-	add("1", "deleted", "", now, func(c *pb.Change) { c.Op, c.Digests, c.Size = pb.Op_OP_DELETE, nil, 0 })
+	gone := func(c *pb.Change) { c.Op, c.Digests, c.Size = pb.Op_OP_DELETE, nil, 0 }
+	add("1", "deleted", "", now, gone)
+	add("2", "disputed", "disputed", now.Add(-time.Hour), nil)
+	add("1", "disputed", "disputed", now.Add(time.Hour), nil)
+	add("1", "disputed", "", now.Add(time.Minute), gone)
+	add("3", "ahead", "ahead", now.Add(time.Hour), nil)
 	for i := range 3 {
 		all = append(all, schemas.Message{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
 			Id: schemas.NewID(), Command: fmt.Sprint("c", i), Account: "acme", Space: "photos", Item: fmt.Sprint("i", i),
@@ -71,7 +77,7 @@ func TestPolicyPlan(t *testing.T) {
 		p := status.Pairs[0]
 		late := *p.P50 - time.Hour.Seconds() // Kafka's time of the results
 		if p.Pending != (PlannedCount{Items: 3, Bytes: 200, Unsized: 1}) || p.Oldest == nil || late < 0 || late > 60 ||
-			status.Unmanaged != (PlannedCount{Items: 1, Bytes: 100}) {
+			status.Unmanaged != (PlannedCount{Items: 2, Bytes: 200}) {
 			t.Fatalf("status is %+v", status)
 		}
 		return nil
@@ -81,16 +87,18 @@ func TestPolicyPlan(t *testing.T) {
 	must(t, err)
 	want := []PlannedDestination{
 		{Account: "acme", Source: "1", Destination: "2", Change: preview.Altered, Spaces: []string{"photos"}, Items: 2,
-			Bytes: 100, Commands: 3, Copy: PlannedCount{1, 0, 1}, Update: PlannedCount{1, 100, 0},
-			Unchanged: PlannedCount{1, 100, 0}, Excluded: PlannedCount{1, 100, 0}, Delete: PlannedCount{1, 100, 0}},
+			Bytes: 100, Commands: 4, Copy: PlannedCount{1, 0, 1}, Update: PlannedCount{1, 100, 0},
+			Unchanged: PlannedCount{1, 100, 0}, Excluded: PlannedCount{1, 100, 0}, Delete: PlannedCount{1, 100, 0},
+			Approve: PlannedCount{1, 100, 0}},
 		{Account: "acme", Source: "1", Destination: "3", Change: preview.Added, Spaces: []string{"photos"}, Items: 2,
 			Bytes: 100, Commands: 2, Copy: PlannedCount{2, 100, 1}, Unchanged: PlannedCount{1, 100, 0},
-			Excluded: PlannedCount{1, 100, 0}},
+			Excluded: PlannedCount{1, 100, 0}, Orphan: PlannedCount{1, 100, 0}},
 	}
 	if got := text(t, plan.Destinations); got != text(t, want) {
 		t.Errorf("got  %s\nwant %s", got, text(t, want))
 	}
-	deletes := []PlannedDeletes{{"photos", "1", "2", false, PlannedCount{1, 100, 0}}}
+	deletes := []PlannedDeletes{{"photos", "1", "2", false, PlannedCount{1, 100, 0}},
+		{"photos", "1", "2", true, PlannedCount{1, 100, 0}}}
 	if got := text(t, plan.Deletes); got != text(t, deletes) {
 		t.Errorf("deletes: got %s", got)
 	}
@@ -109,7 +117,7 @@ func TestPolicyPlan(t *testing.T) {
 		t.Errorf("got %s, %v", text(t, plan), err)
 	}
 	unmanaged, err := a.Unmanaged(t.Context(), "")
-	if err != nil || len(unmanaged) != 1 || unmanaged[0].Store != "3" || unmanaged[0].Items != 1 {
+	if err != nil || len(unmanaged) != 1 || unmanaged[0].Store != "3" || unmanaged[0].Items != 2 {
 		t.Errorf("unmanaged: %+v, %v", unmanaged, err)
 	}
 	var items []UnmanagedItem
@@ -117,7 +125,8 @@ func TestPolicyPlan(t *testing.T) {
 		items = append(items, page...)
 		return nil
 	})
-	if err != nil || len(items) != 1 || items[0].Item != "same" || items[0].Size == nil || *items[0].Size != 100 {
+	if err != nil || len(items) != 2 || items[1].Item != "same" || items[1].Size == nil || *items[1].Size != 100 ||
+		items[0].Item != "ahead" || time.Until(items[0].Time) < 50*time.Minute {
 		t.Errorf("unmanaged items: %+v, %v", items, err)
 	}
 	if _, err := a.Unmanaged(t.Context(), "nobody"); !errors.Is(err, errNoRecords) {
@@ -135,7 +144,7 @@ func TestPolicyPlan(t *testing.T) {
 	// The delay is an hour and a moment.
 	s.await("/metrics", 200, `millrace_policy_pending_items{account="acme",destination="2",source="1"} 3`,
 		`millrace_policy_copy_delay_seconds{account="acme",destination="2",quantile="0.99",source="1"} 36`,
-		`millrace_policy_unmanaged_items{account="acme"} 1`)
+		`millrace_policy_unmanaged_items{account="acme"} 2`)
 	must(t, a.DB().Exec(t.Context(), "TRUNCATE TABLE {db}.copy_state"))
 	if _, err := a.PlanPolicy(t.Context(), "acme", doc); !errors.Is(err, precondition.Err) {
 		t.Errorf("the table was emptied: got %v", err)

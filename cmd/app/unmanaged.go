@@ -68,7 +68,7 @@ type UnmanagedItem struct {
 	Space   string    `json:"space"`
 	Item    string    `json:"item"`
 	Size    *int64    `json:"size"` // bytes; nil: unknown
-	Time    time.Time `json:"time"` // of the content
+	Time    time.Time `json:"time"` // of the content, as it was reported
 }
 
 // unmanagedPage is the number of copies that UnmanagedItems passes on at once.
@@ -80,7 +80,7 @@ func (a *App) UnmanagedItems(ctx context.Context, of UnmanagedCopies, each func(
 	space := schemas.Copy{Account: of.Account, Store: of.Store, Space: of.Space}
 	err := read.EachLive(ctx, a.db, space, func(k schemas.KnownCopy) error {
 		m := k.Record.GetManifest()
-		u := UnmanagedItem{k.Account, k.Store, k.Space, k.Item, nil, m.GetTime().AsTime()}
+		u := UnmanagedItem{k.Account, k.Store, k.Space, k.Item, nil, schemas.Reported(m).AsTime()}
 		if size := schemas.SizeOf(m); size >= 0 {
 			u.Size = &size
 		}

@@ -11,6 +11,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
+	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/sinks/clickhouse/verify"
 )
 
@@ -140,6 +141,19 @@ func TestClocks(t *testing.T) {
 	got, err := verify.Manifest(t.Context(), db, verify.ManifestConfig{})
 	if err != nil || len(got.Differ) > 0 || got.Copies != int64(item) {
 		t.Errorf("verify --manifest: %+v, %v", got, err)
+	}
+	disputed := 0
+	err = read.EachItem(t.Context(), db, "acme", func(space, item string, copies []read.StoredCopy) error {
+		m := clickhousetest.Fresh(t, db, schemas.Copy{Account: "acme", Store: "1", Space: space, Item: item}).GetManifest()
+		if copies[0].Disputed != m.GetDisputed() {
+			t.Errorf("%s: EachItem says that it is disputed: %t", item, copies[0].Disputed)
+		} else if m.GetDisputed() {
+			disputed++
+		}
+		return nil
+	})
+	if err != nil || disputed == 0 {
+		t.Errorf("%d disputed deletes, %v", disputed, err)
 	}
 	// A state that is made from the log has the first records of Changes that were ahead, too.
 	if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.copy_state"); err != nil {

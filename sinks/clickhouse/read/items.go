@@ -27,6 +27,7 @@ type StoredCopy struct {
 	Time       time.Time
 	SourceTime time.Time // of the content that a live copy was made from; zero: unknown
 	Inferred   bool      // only a sweep or a check noticed the delete
+	Disputed   bool      // a wrong clock may have made the delete newer than the content, as in Record.disputed
 	// Digests are those of the content of a live copy, each as ALGORITHM:HEX, separated by blanks: the verified ones, if
 	// there are any.
 	Digests string
@@ -194,7 +195,9 @@ const never = math.MinInt64
 // of all rows behind it.
 const stateRows = "SELECT space, item, content.ver AS written, deleted.ver AS gone, content.change AS written_by," +
 	" content.size AS size, ifNull(toUnixTimestamp64Milli(content.source_time), toInt64(%d)) AS source_time," +
-	" toUInt8(deleted.origin IN ('sweep', 'fixity')) AS inferred, digests::Map(String, String) AS all_digests" +
+	" toUInt8(deleted.origin IN ('sweep', 'fixity')) AS inferred, digests::Map(String, String) AS all_digests," +
+	" content.ns AS written_ns, deleted.ns AS gone_ns, sipHash64(content.version) AS version," +
+	" if(deleted.version = '', 0, sipHash64(deleted.version)) AS gone_version" +
 	" FROM {db}.copy_state WHERE account = %s AND store = %s AND (content.ver > 0 OR deleted.ver > 0)" +
 	" ORDER BY account, store, space, item" + onePass + ", optimize_read_in_order = 1, max_block_size = %d"
 
@@ -205,6 +208,8 @@ type stateColumns struct {
 	writtenBy          proto.ColFixedStr16
 	size, sourceTime   proto.ColInt64
 	inferred           proto.ColUInt8
+	ns, goneNS         proto.ColUInt64 // to the reported times
+	of, goneOf         proto.ColUInt64 // hashes of the versions; that of a delete is 0 without one
 	algorithms, values proto.ColStr
 	digests            proto.ColMap[string, string] // of algorithms and values
 
@@ -215,7 +220,8 @@ type stateColumns struct {
 func (c *stateColumns) results() proto.Results {
 	c.digests.Keys, c.digests.Values = &c.algorithms, &c.values
 	return proto.Results{{Data: &c.space}, {Data: &c.item}, {Data: &c.written}, {Data: &c.gone}, {Data: &c.writtenBy},
-		{Data: &c.size}, {Data: &c.sourceTime}, {Data: &c.inferred}, {Data: &c.digests}}
+		{Data: &c.size}, {Data: &c.sourceTime}, {Data: &c.inferred}, {Data: &c.digests},
+		{Data: &c.ns}, {Data: &c.goneNS}, {Data: &c.of}, {Data: &c.goneOf}}
 }
 
 // A mergedCopy merges the rows of one copy.
@@ -225,6 +231,8 @@ type mergedCopy struct {
 	writtenBy        [16]byte
 	size, sourceTime int64
 	inferred         bool
+	ns, goneNS       uint64
+	of, goneOf       uint64
 	rows             int
 	digests          []storedDigest // of all rows
 
@@ -298,11 +306,14 @@ func (m *mergedCopy) add(c *stateColumns, row int) {
 	if newer(c.written[row], m.written) {
 		m.written, m.writtenBy, m.size, m.sourceTime = c.written[row], c.writtenBy[row], c.size[row], never
 		if len(c.sourceTime) > 0 {
-			m.sourceTime = c.sourceTime[row]
+			m.sourceTime, m.ns, m.of = c.sourceTime[row], c.ns[row], c.of[row]
 		}
 	}
 	if newer(c.gone[row], m.gone) {
 		m.gone, m.inferred = c.gone[row], c.inferred[row] != 0
+		if len(c.goneNS) > 0 {
+			m.goneNS, m.goneOf = c.goneNS[row], c.goneOf[row]
+		}
 	}
 	first := 0
 	if row > 0 {
@@ -326,6 +337,8 @@ func (m *mergedCopy) result(store string) keyedCopy {
 	c := &k.copy
 	if !newer(m.written, m.gone) {
 		c.Time, c.Inferred = timeOf(m.gone), m.inferred
+		c.Disputed = m.written != (proto.UInt128{}) && (m.goneOf == 0 || m.goneOf != m.of) &&
+			timeOf(m.written).Add(time.Duration(m.ns)).After(c.Time.Add(time.Duration(m.goneNS)))
 		return k
 	}
 	c.Live, c.Size, c.Time = true, m.size, timeOf(m.written)

@@ -119,7 +119,7 @@ func (h *Handler) handleHint(ctx context.Context, d *schemas.Delivery, one Hint)
 }
 
 // isKnown reports, and counts, that the content of a copy is on record: a Change of another time would take the digests
-// of that content away from the record. For a claim, all content of an item that is on record, live or deleted, is known.
+// of that content away from the record. For a claim, all content of an item on record, live or deleted, is known.
 func (h *Handler) isKnown(ctx context.Context, c schemas.Copy, o storage.Object, isClaim bool) (bool, error) {
 	all, err := h.records.Fresh(ctx, []schemas.Copy{c})
 	if err != nil {

@@ -16,8 +16,8 @@ type Record struct {
 	Time time.Time
 	// SourceTime is the time of the source's content that a copy was made from; zero: unknown.
 	SourceTime time.Time
-	// Inferred: only a sweep or a check noticed the delete.
-	Inferred bool
+	// Doubtful: only a sweep or a check noticed the delete, or a wrong clock may have made it newer than the content.
+	Doubtful bool
 	Digests  Digests
 	// expected: the record is not there yet, and will be when the command of another pair has ended.
 	expected bool
@@ -163,7 +163,7 @@ func (c Case) sourceDeleted() Outcome {
 	switch {
 	case rule == policy.KeepCopy:
 		return Kept
-	case rule != policy.Propagate || c.From.Inferred:
+	case rule != policy.Propagate || c.From.Doubtful:
 		return c.unlessHeld(Approve)
 	}
 	return c.unlessHeld(Delete)

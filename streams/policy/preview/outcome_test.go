@@ -31,8 +31,8 @@ func TestDecide(t *testing.T) {
 		return r
 	}
 	hold := with(func(r *policy.Rules) { r.Holds = []policy.Hold{{Until: day(30)}} })
-	inferred := deleted(day(12))
-	inferred.Inferred = true
+	doubtful := deleted(day(12))
+	doubtful.Doubtful = true
 	for name, tt := range map[string]struct {
 		rules    policy.Rules
 		from, to preview.Record
@@ -59,7 +59,7 @@ func TestDecide(t *testing.T) {
 		"source deleted, held":                   {hold, deleted(day(12)), live(1, a), preview.Held},
 		"source deleted at the time of the copy": {propagate, deleted(day(9)), live(1, a), preview.Delete},
 		"source deleted before the copy":         {propagate, deleted(day(8)), live(1, a), preview.Kept},
-		"source deleted, as a sweep found":       {propagate, inferred, live(1, a), preview.Approve},
+		"source deleted, doubtful":               {propagate, doubtful, live(1, a), preview.Approve},
 		"source deleted, rule keep": {with(func(r *policy.Rules) { r.Deletes = policy.KeepCopy }),
 			deleted(day(12)), live(1, a), preview.Kept},
 		"source deleted, rule approve": {with(func(r *policy.Rules) { r.Deletes = policy.Approve }),
