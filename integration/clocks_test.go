@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -305,6 +306,14 @@ func clockRows() map[string]clockRow {
 		"other content at a destination, and a claim about it": {func(w *clockWorld) error {
 			return errors.Join(w.puts("one"), w.claim(w.put("2", "two")))
 		}, "1: one (one), 2: two (one), 3: one (one), 2 replaced", "", false},
+		"claims of other content and of a delete at a destination, and rot": {func(w *clockWorld) error {
+			put := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "2", Space: clockSpace, Item: clockItem,
+				Digests: map[string]string{"md5": "00"}, Time: timestamppb.New(w.now.Add(hour))}
+			gone := proto.CloneOf(put)
+			gone.Op = pb.Op_OP_DELETE
+			return errors.Join(w.puts("one"), w.claim(put), w.claim(gone), w.rest(),
+				w.by(func() { w.stores["2"].Corrupt(clockSpace, clockItem, []byte("rot")) }))
+		}, one, "", false},
 		"a file that other programs remove and write again": {func(w *clockWorld) error {
 			w.external = true
 			w.put("1", "one")
