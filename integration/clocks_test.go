@@ -319,6 +319,10 @@ func clockRows() map[string]clockRow {
 			w.put("1", "one")
 			return errors.Join(w.rest(), w.by(func() { w.remove("1") }), w.rest(), w.by(func() { w.put("1", "two") }))
 		}, two + ", deletes-held", "", false},
+		"an item that a check finds, a later put at a copy, and the late report": {func(w *clockWorld) error {
+			late := w.put("1", "one")
+			return errors.Join(w.report(w.put("2", "two")), w.check("1"), w.deliver(), w.report(late))
+		}, "1: one (one), 2: two (two), 3: one (one), 2 copy-differs", one, false},
 		"an update by a store whose clock is set back": {func(w *clockWorld) error {
 			return errors.Join(w.puts("one"), w.by(func() { w.set("store 1", -9*year) }), w.report(w.put("1", "two")))
 		}, "1: two (one), 2: one (one), 3: one (one), 1 replaced, 2 copy-differs, 3 copy-differs", "", false},

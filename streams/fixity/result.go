@@ -186,18 +186,18 @@ func (k *check) correctsUpdates() bool {
 	return k.settings.CorrectUpdates && !found.Before(since) && !k.object.Modified.Before(since)
 }
 
-// correctionTime returns the time of a correction: that of the second stat by the store's clock, which is later than
-// the records that are corrected, and earlier than whatever a client writes meanwhile. If the store does not tell its
-// time, the correction is just later than the object and the records.
+// correctionTime returns the time of a correction: that of the second stat if an operator accepts the content and the
+// store tells its time; else just later than the records, or, of an item without any, the date of the object, as of a
+// sweep. So what a client has written since stays newer, also at a copy.
 func (k *check) correctionTime() time.Time {
-	if !k.object.ObservedAt.IsZero() {
+	last := lastEvent(k.fresh)
+	switch {
+	case k.accepts() && !k.object.ObservedAt.IsZero():
 		return k.statTime
+	case last.IsZero():
+		return record.Dated(k.object, k.statTime)
 	}
-	at := record.Dated(k.object, k.statTime)
-	if last := lastEvent(k.fresh); last.After(at) {
-		at = last
-	}
-	return at.Add(time.Millisecond)
+	return last.Add(time.Millisecond)
 }
 
 // correction returns the Change that records what the check has read; nil if it does not. It may complete the Change on
