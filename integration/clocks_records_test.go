@@ -68,7 +68,9 @@ func factsOf(log []*schemas.Delivery, at schemas.Copy) (all []fact) {
 		}
 		f := fact{Change: c, effective: c.GetTime().AsTime(), offset: d.Offset}
 		if f.first = first[c.GetId()]; f.first.Before(f.effective) {
-			f.effective = f.first
+			if f.effective = f.first; f.first.Before(d.Timestamp) {
+				f.offset = 0 // a repeat
+			}
 		}
 		all = append(all, f)
 	}

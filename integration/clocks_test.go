@@ -222,6 +222,13 @@ func clockRows() map[string]clockRow {
 			return errors.Join(w.report(put), w.deliver(), w.report(w.remove("1")), w.rest(),
 				w.by(func() { w.now = w.now.Add(2 * hour) }), w.report(put))
 		}, none, "", true},
+		"a put ahead, its delete in that millisecond, and the put's report again": {func(w *clockWorld) error {
+			put := w.ahead(w.put("1", "one"), in2200)
+			err := w.report(put)
+			gone := w.remove("1")
+			gone.Time = timestamppb.New(w.log[0].Timestamp)
+			return errors.Join(err, w.report(clientChange(gone)), w.rest(), w.report(put))
+		}, "1: nothing (tombstone), 2: nothing (none), 3: nothing (none)", "", true},
 		"a delete by a store an hour ahead": {func(w *clockWorld) error {
 			w.set("store 1", hour)
 			return errors.Join(w.puts("one"), w.report(w.remove("1")))

@@ -48,7 +48,9 @@ func (s *State) orderByFirst(ctx context.Context, rows []stateRow) ([]stateRow, 
 	for i := range rows {
 		r := &rows[i]
 		if ms, ok := first[r.id()]; ok && ms < r.first.UnixMilli() {
-			r.first, r.at.Millis = time.UnixMilli(ms), min(r.at.Millis, ms)
+			if r.first = time.UnixMilli(ms); ms < r.at.Millis { // a repeat, which is newer than nothing of this time
+				r.at.Millis, r.at.Offset = ms, 0
+			}
 		}
 	}
 	for _, id := range ahead {

@@ -126,10 +126,11 @@ func stateDigests() column[stateRow] {
 			if verified {
 				mark = ""
 			}
-			completion := schemas.IsCompletion(r.digests)
+			completion, at := schemas.IsCompletion(r.digests), r.at
+			at.Offset = uint64(r.Offset)
 			for _, k := range c.keys {
 				var err error
-				if b, err = appendHex(r.at.Digest(b[:0], verified, completion, r.change), set[k]); err != nil {
+				if b, err = appendHex(at.Digest(b[:0], verified, completion, r.change), set[k]); err != nil {
 					return fmt.Errorf("%s: %w", k, err)
 				}
 				c.Keys.Append(k + mark)

@@ -2,7 +2,8 @@
 -- or if there is none of the first; digests are of the richest report; whatever else only some reports
 -- say is of the first of those, the client's before others. The first is the one that came to Kafka first: offsets order
 -- only those that came at one time, since a topic may have been made anew, or got more partitions, between two reports.
--- least(ts, first) orders changes, and newest those of one such time, as the state does. Reports that stand in the table twice change nothing, so FINAL is not needed.
+-- least(ts, first) orders changes, and newest those of one such time, as the state does: by the last report, or the first
+-- of a change that was ahead. Reports that stand in the table twice change nothing, so FINAL is not needed.
 -- A size is NULL, and properties are unknown, if no report says what they are. A condition on what is grouped by reaches
 -- the primary index; a question of very many rows takes memory for each, which max_bytes_before_external_group_by bounds.
 CREATE OR REPLACE VIEW {db}.audit_log_v AS
@@ -11,6 +12,7 @@ FROM (
   WITH
     bitShiftLeft(toUInt128(toUnixTimestamp64Milli(r.ingested) + 17592186044416), 80) + bitShiftLeft(toUInt128(r.off), 32)
       + toUInt128(r.inc) AS came,
+    bitShiftLeft(toUInt128(r.off), 32) + toUInt128(r.inc) AS place,
     bitShiftLeft(toUInt128(r.origin != 'client'), 127) + came AS turn,
     bitShiftLeft(toUInt128(r.richness) + 1, 117) - bitShiftRight(came, 8) AS rich
   SELECT
@@ -36,8 +38,8 @@ FROM (
     argMinIf(r.approved, turn, r.approved != '') AS approved,
     argMinIf(r.evidence, turn, notEmpty(r.evidence)) AS evidence,
     max(r.richness) AS richness, min(r.ingested) AS first,
-    max(bitShiftLeft(toUInt128(r.origin NOT IN ('fixity', 'sweep')), 82) + bitShiftLeft(toUInt128(r.off), 32)
-      + toUInt128(r.inc)) AS newest
+    bitShiftLeft(toUInt128(max(r.origin NOT IN ('fixity', 'sweep'))), 82)
+      + if(first < r.ts, argMin(place, came), argMax(place, (r.origin NOT IN ('fixity', 'sweep'), place))) AS newest
   FROM {db}.audit_log AS r
   WHERE r.account != ''
   GROUP BY r.account, r.space, r.item, r.store, r.ts, r.id

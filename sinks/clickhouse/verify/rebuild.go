@@ -54,7 +54,7 @@ const (
 	changeRank    = "toUInt64(origin NOT IN ('fixity', 'sweep'))"
 	changeTime    = "toUnixTimestamp64Milli(at) + 17592186044416"
 	changeVersion = "bitShiftLeft(toUInt128(" + changeTime + "), 83) + bitShiftLeft(toUInt128(" + changeRank +
-		"), 82) + " + versionTail
+		"), 82) + bitShiftLeft(toUInt128(if(at < least(ts, ingested), 0, off)), 32) + toUInt128(inc)"
 	checkVersion   = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83) + " + versionTail
 	writesContent  = "item != '' AND op IN ('add', 'update', 'copy')"
 	isAhead        = "(ts > ingested OR ifNull(source_time > ingested, false))"
