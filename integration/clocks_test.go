@@ -252,6 +252,10 @@ func clockRows() map[string]clockRow {
 			}
 			return errors.Join(w.handle(0, 0), w.handle(1, 0), w.report(w.remove("1")))
 		}, none, "", false},
+		"an update and a delete while a copy is not on record yet": {func(w *clockWorld) error {
+			return errors.Join(w.puts("one"), w.report(w.put("1", "two")), w.handle(0, noKill), w.handle(0, 0),
+				w.report(w.put("1", "three")), w.report(w.remove("1")))
+		}, none, "", false},
 		"a late delete of older content, and the source comes back empty": {
 			func(w *clockWorld) error {
 				empty := w.stores["1"].Snapshot()

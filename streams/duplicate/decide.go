@@ -508,7 +508,7 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 	if isTombstone(from) {
 		at := from.GetTime().AsTime()
 		newer = newer || !at.Before(held.Modified) || of(from.GetVersion())
-		bound = !newer && s.isBound(held)
+		bound = !newer && s.isBound(held, from)
 		newer = newer || bound
 		if !reported || at.After(deleted) && !(fact && unreported(from)) {
 			deleted = at
@@ -531,9 +531,13 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 }
 
 // isBound reports whether the time of held is only the latest that the content can have: it was dated ahead, and the
-// record of its copy has Kafka's time of that record.
-func (s Observation) isBound(held storage.Original) bool {
+// record of its copy has Kafka's time of that record. A copy that is not on record has the time that its source's clock
+// showed, so it is older than the source's delete if the reported time of that is later.
+func (s Observation) isBound(held storage.Original, from *pb.Record) bool {
 	to, _ := s.destinationRow()
+	if held == s.Destination.Object.Original && !(isLive(to) && contentOf(to).matches(s.Destination)) {
+		return !schemas.Reported(from).AsTime().Before(held.Modified)
+	}
 	return to.GetSourceEffective() != nil && held.Modified.Equal(to.GetSourceEffective().AsTime())
 }
 

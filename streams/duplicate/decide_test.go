@@ -906,6 +906,18 @@ func deleteCases() map[string]decisionCase {
 			s.offRecord(row(tomb, "v1", a, 4))
 			s.Destination.Object.Original = storage.Original{Modified: hour(5), Version: "v2"}
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
+		"C7: the copy has no row, and is of content that is older by the clock that was ahead for both": {
+			func(s *Observation) {
+				s.offRecord(row(tomb, "v1", a, 4))
+				s.Source.Record.Manifest.Reported = stamp(102)
+				s.Destination.Object.Original = storage.Original{Modified: hour(100), Version: "v0"}
+			}, announced(ordered("C7", 4, false))},
+		"C7d: the copy is on record, of younger content than a delete that was dated ahead": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Source.Record.Manifest.Reported, s.Destination.Record.Manifest.SourceTime = stamp(102), stamp(5)
+			s.Destination.Object.Original = storage.Original{Modified: hour(5),
+				Version: s.Destination.Record.Manifest.GetSourceVersion()}
+		}, Decision{Row: "C7d", Result: "kept-newer"}},
 		"C7d: the copy has no row, and nothing says what it is a copy of": {func(s *Observation) {
 			s.offRecord(row(tomb, "v1", a, 4))
 		}, announced(Decision{Row: "C7d", Result: "kept-newer"})},
