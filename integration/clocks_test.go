@@ -108,6 +108,16 @@ func clockRows() map[string]clockRow {
 			w.set("planner", -6*time.Minute)
 			return w.puts("one")
 		}, one, "", false},
+		"a deleted item that a snapshot brings back, and old commands to a copier five hours behind": {
+			func(w *clockWorld) error {
+				w.set("copier", -5*hour)
+				var restore func()
+				return errors.Join(w.report(w.put("1", "one")), w.by(func() { restore = w.stores["1"].Snapshot() }),
+					w.deliver(), w.report(w.remove("1")), w.deliver(), w.by(func() {
+						w.now = w.now.Add(5 * hour)
+						restore()
+					}), w.again())
+			}, "1: one (tombstone), 2: nothing (tombstone), 3: nothing (tombstone), 1 resurrected", "", false},
 		"a store ten minutes ahead": {func(w *clockWorld) error {
 			w.set("store 2", 10*time.Minute)
 			return errors.Join(w.puts("one"), w.puts("two"))

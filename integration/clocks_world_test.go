@@ -265,7 +265,7 @@ func (w *clockWorld) handler(d *schemas.Delivery) (process string, make func() (
 		}
 	case *pb.DuplicationCommand:
 		return "copier", func() (handler, error) {
-			e, err := duplicate.New(duplicate.Config{Restores: w, Brake: w.rewrites.Process()}, w, w, w)
+			e, err := duplicate.New(duplicate.Config{Restores: w, Brake: w.rewrites.Process(), Now: w.kafka}, w, w, w)
 			return e.Handle, err
 		}
 	case *pb.DeletionCommand:

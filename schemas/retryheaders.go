@@ -13,7 +13,8 @@ const (
 	HeaderWaits           = "millrace-waits"
 	HeaderWaitsByCause    = "millrace-waits-for" // CAUSE=N ...: the number of waits for each cause
 	HeaderUnavailable     = "millrace-unavailable"
-	HeaderDue             = "millrace-due" // RFC 3339
+	HeaderAfter           = "millrace-after" // duration
+	HeaderDue             = "millrace-due"   // RFC 3339
 	HeaderClass           = "millrace-class"
 	HeaderError           = "millrace-error"
 	HeaderHistory         = "millrace-history" // JSON

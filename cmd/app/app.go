@@ -79,7 +79,6 @@ type App struct {
 	producer        *kafka.Producer
 	admin           *admin.Admin
 	watermark       *admin.Watermark
-	clock           kafkaClock
 	policies        *kafka.Table
 	accounts        *kafka.Table
 	controls        *client.Controls
@@ -175,7 +174,7 @@ func (a *App) newKafka(ctx context.Context) (err error) {
 	}
 	a.unreadable = client.NewUnreadables()
 	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(client.DeletedTopics)
-	a.kafka.Unavailable = new(client.UnavailableCounts)
+	a.kafka.Unavailable, a.kafka.Clock = new(client.UnavailableCounts), new(client.Clock)
 	a.registerMetrics()
 	a.tracing = newTracing(a.cfg.Trace, a.log)
 	a.kafka.Tracer = a.tracing.tracer()

@@ -103,7 +103,7 @@ func (e *expiry) expireStore(
 	var unknown error // the open incidents are: only uploads are removed
 	if keep := e.app.cfg.Replaced.Keep; keep > 0 {
 		if unknown = e.incidents(ctx); unknown == nil {
-			o.RetainedBefore = e.app.clock.Now().Add(-keep)
+			o.RetainedBefore = e.app.kafka.Clock.Now().Add(-keep)
 		} else {
 			unknown = fmt.Errorf("keep what has expired: read the open incidents: %w", unknown)
 		}

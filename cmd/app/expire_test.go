@@ -29,7 +29,7 @@ func TestExpirer(t *testing.T) {
 		const ahead = 2 * 24 * time.Hour // of the process, of which nothing comes
 		b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Behind: ahead})
 		a := trimming(t, b, 0)
-		a.cfg.Replaced.Keep = 3 * 24 * time.Hour
+		a.cfg.Replaced.Keep, a.kafka.Clock = 3*24*time.Hour, new(client.Clock)
 		a.stores, a.controls, a.registry = openTestStores(t, dir), &client.Controls{}, health.NewRegistry()
 		for _, n := range a.stores.storeNames() {
 			st := a.stores.of(n)

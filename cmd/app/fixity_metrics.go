@@ -98,7 +98,7 @@ func (a *App) watchCopies(ctx context.Context, m *copyMetrics, owns func(sweep, 
 		var r *copyReading
 		if owns("metrics", "copies") {
 			var err error
-			if r, err = a.readCopies(ctx, a.clock.Now()); err != nil && ctx.Err() == nil {
+			if r, err = a.readCopies(ctx, a.kafka.Clock.Now()); err != nil && ctx.Err() == nil {
 				a.log.Warn("read the state of the copies", "err", err)
 			}
 		}

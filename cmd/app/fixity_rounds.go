@@ -23,7 +23,7 @@ import (
 func (a *App) fixityRounds() sweep.FixityRounds {
 	return sweep.FixityRounds{
 		Due: a.due(), Lag: a.lagOf(schemas.RoleChecker), Large: int64(a.cfg.Duplication.LargeThreshold),
-		Results: roundResults{a}, Queue: taskQueue{a}, Now: a.clock.Now,
+		Results: roundResults{a}, Queue: taskQueue{a}, Now: a.kafka.Clock.Now,
 		Checked: func(ctx context.Context, space schemas.Copy) (bool, error) {
 			return read.HasFinalCheck(ctx, a.db, space)
 		},
@@ -52,7 +52,7 @@ func (a *App) fixitySweep(w sweeping, lists *spaceLists) spaceSweep {
 	rounds := a.fixityRounds()
 	open := func(n StoreName) bool {
 		b, ok := a.cfg.Fixity.BudgetOf(n.Account, n.Store)
-		return !ok || b.Open(a.clock.Now())
+		return !ok || b.Open(a.kafka.Clock.Now())
 	}
 	return spaceSweep{sweep.FixitySweep, a.recordedSpaces(lists), open,
 		func(space schemas.Copy, items func(string) bool) (sweep.Split, error) {

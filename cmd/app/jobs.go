@@ -66,7 +66,7 @@ func (a *App) jobs(known *checkpoints, owns func(sweep, split string) bool) (all
 // addJob adds the splits of a job, whose rounds begin by t, or when an operator requests one.
 func (p *periodicRounds) addJob(t *timetable, splits sweep.Kind) {
 	t.requested = func(sweep, split string) bool {
-		return p.app.jobRequests.open(jobName(sweep, split), p.known.of(sweep, split), p.app.clock.Now())
+		return p.app.jobRequests.open(jobName(sweep, split), p.known.of(sweep, split), p.app.kafka.Clock.Now())
 	}
 	p.add(t, splits)
 }

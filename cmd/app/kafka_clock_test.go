@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
+	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/schedule"
 	"github.com/millrace/millrace/streams/sweep"
@@ -36,13 +37,14 @@ func TestKafkaClock(t *testing.T) {
 				}
 				defer p.Close()
 				a := &App{kafka: b.Config(), producer: p}
+				a.kafka.Clock = new(client.Clock)
 				known, err := a.newCheckpoints()
 				if err != nil {
 					t.Fatal(err)
 				}
 				check := func(records int) {
 					t.Helper()
-					if off := a.clock.Now().Sub(time.Now().Add(-ahead)); off.Abs() > time.Second {
+					if off := a.kafka.Clock.Now().Sub(time.Now().Add(-ahead)); off.Abs() > time.Second {
 						t.Errorf("the clock is off by %v", off)
 					}
 					if n := len(b.Read(schemas.Checkpoints)); n != records {
@@ -78,6 +80,7 @@ func TestRoundsOfAWrongClock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSweptBehind(t, 0, ahead)
+			s.a.kafka.Clock = new(client.Clock)
 			now := time.Now().Add(-ahead)
 			var checked []*pb.FixityTask
 			for i := range 4 {

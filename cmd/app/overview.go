@@ -50,7 +50,7 @@ const rateWait = 2 * time.Second
 
 // Overview returns the state of an installation.
 func (a *App) Overview(ctx context.Context) (o Overview, err error) {
-	spaces, err := a.countCopies(ctx, schemas.Copy{}, a.clock.Now())
+	spaces, err := a.countCopies(ctx, schemas.Copy{}, a.kafka.Clock.Now())
 	if err != nil {
 		return o, err
 	}

@@ -200,7 +200,7 @@ func (a *App) scheduleOf(name string, places ...schemas.Copy) schedule.Schedule 
 // timetable returns the timetable of a sweep or job, by the schedules that count at any time.
 func (a *App) timetable(name string) *timetable {
 	t := newTimetable(name, a.configuredSchedule(name), a.log)
-	t.set, t.now = &a.schedules, a.clock.Now
+	t.set, t.now = &a.schedules, a.kafka.Clock.Now
 	return t
 }
 

@@ -102,7 +102,7 @@ func (a *App) newSweeper(
 		d.Looking, d.Metrics = a.sweeperState().AddBusy, a.sweepMetrics
 	}
 	return sweep.NewSweeper(sweep.SweeperConfig{Workers: workers,
-		Config: sweep.Config{MaxBacklog: int64(a.cfg.Sweep.MaxBacklog), Now: a.clock.Now}}, d)
+		Config: sweep.Config{MaxBacklog: int64(a.cfg.Sweep.MaxBacklog), Now: a.kafka.Clock.Now}}, d)
 }
 
 // lastEnd returns when a round of a split ended last, by the log of jobs. Jobs that are no sweeps work without

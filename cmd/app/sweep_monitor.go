@@ -33,7 +33,7 @@ type sweepMonitor struct {
 func (m *sweepMonitor) run(ctx context.Context, owns func(sweep, split string) bool) error {
 	for ctx.Err() == nil {
 		if owns("monitor", "sweeps") {
-			if err := m.check(ctx, m.app.clock.Now()); err != nil && ctx.Err() == nil {
+			if err := m.check(ctx, m.app.kafka.Clock.Now()); err != nil && ctx.Err() == nil {
 				m.app.log.Warn("check whether sweeps are behind", "err", err, "retry_after", monitorEvery)
 			}
 		}

@@ -91,7 +91,7 @@ func (a *App) sweeps(known *checkpoints, owns func(sweep, split string) bool) (*
 	p.add(a.timetable(DuplicationSweep),
 		func(ctx context.Context) ([]sweep.Split, error) { return a.pairSplits(ctx, w, spaces) })
 	p.kinds = append(p.kinds,
-		func(context.Context) ([]sweep.Split, error) { return a.otherRounds(p.known.all(), a.clock.Now()) })
+		func(context.Context) ([]sweep.Split, error) { return a.otherRounds(p.known.all(), a.kafka.Clock.Now()) })
 	return p, nil
 }
 

@@ -73,6 +73,7 @@ func TestClockOfTheProcess(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Behind: tt.behind, Lanes: parttest.QuickLanes()})
 					cfg, reg := withMetrics(b)
+					cfg.Clock = new(client.Clock)
 					var log bytes.Buffer
 					cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
 					run(t, b, cfg)

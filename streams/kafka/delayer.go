@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -43,6 +44,8 @@ type Delayer struct {
 
 	metrics *metrics.Role
 	commits *commits
+	clock   *client.Clock
+	moves   atomic.Bool // a record was moved
 	reader  *pollChecker
 	refusal refusal                // of the last move; used by Run only
 	refused []*kgo.Record          // of the last move, not in a lane yet; used in a held poll, and in a rebalance
@@ -62,6 +65,7 @@ func NewDelayer(cfg client.Config) (*Delayer, error) {
 	d := &Delayer{
 		router: core.NewRouter(cfg, schemas.RoleDelayer, 0), delays: map[string]time.Duration{},
 		held:    map[core.Partition][]waitingRecord{},
+		clock:   cfg.Clock,
 		commits: newCommits(cfg.Deleted), tap: pauser{controls: cfg.Controls, role: schemas.RoleDelayer},
 	}
 	for _, l := range cfg.DelayLanes() {
@@ -168,24 +172,28 @@ func (d *Delayer) wait() (wait time.Duration, ok bool) {
 	if d.tap.paused {
 		return wait, ok
 	}
+	now := d.clock.Now()
 	for _, recs := range d.held {
-		if w := time.Until(d.readyAt(recs[0])); !ok || w < wait {
+		if w := d.readyAt(recs[0]).Sub(now); !ok || w < wait {
 			wait, ok = w, true
 		}
 	}
 	return max(wait, 0), ok
 }
 
-// readyAt returns when a record may leave its lane. The clock of the broker that has dated it may be wrong. If it is
-// ahead, the record stays no longer than the lane's delay from when it was read. If it is behind, the record stays for
-// delayerSlack if it is not due: otherwise it would go from lane to lane without end.
+// readyAt returns Kafka's time when a record may leave its lane. The clock of the broker that has dated it may differ
+// from that of others. If it is ahead, the record stays no longer than the lane's delay from when it was read. If it is
+// behind, the record stays for delayerSlack if it is not due: otherwise it would go from lane to lane without end.
 func (d *Delayer) readyAt(rec waitingRecord) time.Time {
-	stamp := rec.Timestamp
-	if stamp.After(rec.readAt) {
-		stamp = rec.readAt
+	stamp, read := rec.Timestamp, d.clock.At(rec.readAt)
+	if d.isFirst() {
+		return read
 	}
-	at, due := stamp.Add(d.delays[rec.Topic]), core.ParseRetryHeaders(rec.Headers).Due
-	if least := rec.readAt.Add(delayerSlack); due.After(rec.readAt) && at.Before(least) {
+	if stamp.After(read) {
+		stamp = read
+	}
+	at, due := stamp.Add(d.delays[rec.Topic]), core.ParseWaiting(rec.Record).Due
+	if least := read.Add(delayerSlack); due.After(read) && at.Before(least) {
 		at = least
 	}
 	if due.After(at) && due.Sub(at) <= delayerSlack {
@@ -205,7 +213,7 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 	var err error
 	if len(d.refused) == 0 {
 		var out []*kgo.Record
-		out, d.moved = d.due(time.Now())
+		out, d.moved = d.due(d.clock.Now())
 		if d.refused, err = core.Publish(ctx, cl, out); core.IsRetriable(err) {
 			d.refusal.record(d.router, d.metrics, err)
 		} else if err != nil {
@@ -213,6 +221,10 @@ func (d *Delayer) move(ctx context.Context, cl *kgo.Client) error {
 			return err
 		} else if len(out) > 0 {
 			d.refusal.clear(d.metrics)
+			if d.isFirst() {
+				d.router.ReadClock(ctx, cl, out[0])
+			}
+			d.moves.Store(true)
 			d.router.CompareClock(ctx, cl, out[len(out)-1])
 		}
 		d.countMoved(out, d.refused)
@@ -258,18 +270,23 @@ func (d *Delayer) due(now time.Time) (out []*kgo.Record, moved map[core.Partitio
 			if rec.Attrs.IsControl() { // not moved
 				continue
 			}
-			out = append(out, d.destination(rec.Record, now))
+			if out = append(out, d.destination(rec.Record, now)); d.isFirst() {
+				return out, moved
+			}
 		}
 	}
 	return out, moved
 }
 
+// isFirst reports whether the next record to move is the first one, and Kafka's clock is not known. That record goes to
+// the shortest lane at once, and Kafka's time of it says what is due.
+func (d *Delayer) isFirst() bool { return !d.moves.Load() && !d.clock.IsRead() }
+
 // destination returns the record to publish for rec, which leaves its lane.
 func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
-	h, headers := core.ParseRetryHeaders(rec.Headers), rec.Headers
+	h := core.ParseWaiting(rec)
 	if h.Timestamp.IsZero() { // it was published into a lane
 		h.Timestamp = rec.Timestamp
-		headers = h.Apply(headers)
 	}
 	if h.Role == schemas.RoleDelayer && h.Class != "" { // a dead letter that was refused; if redriven, it has no class
 		return &kgo.Record{Topic: d.router.Config.Topic(schemas.Dead), Key: rec.Key, Value: rec.Value, Headers: rec.Headers}
@@ -290,10 +307,14 @@ func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 		return d.router.FailureRecord(&read, err, now)
 	}
 	to := d.router.Config.Topic(again)
-	if left := h.Due.Sub(now); left > 0 {
+	left := h.Due.Sub(now)
+	if d.isFirst() {
+		left = 1
+	}
+	if left > 0 {
 		to = d.router.Config.Topic(schemas.Delay(core.LaneFor(d.router.Lanes, left).Name))
 	}
-	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: headers}
+	return &kgo.Record{Topic: to, Key: rec.Key, Value: rec.Value, Headers: h.Apply(rec.Headers)}
 }
 
 // drop forgets revoked partitions. It runs in a rebalance, so no poll is held.
@@ -339,9 +360,9 @@ func (d *Delayer) countMoved(out, refused []*kgo.Record) {
 func (d *Delayer) oldest() (o metrics.Oldest) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
+	now, kafka := time.Now(), d.clock.Now()
 	for _, recs := range d.held {
-		if t := d.readyAt(recs[0]); t.Before(now) && (o.Message.IsZero() || t.Before(o.Message)) {
+		if t := now.Add(d.readyAt(recs[0]).Sub(kafka)); t.Before(now) && (o.Message.IsZero() || t.Before(o.Message)) {
 			o.Message = t
 		}
 	}

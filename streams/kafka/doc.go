@@ -37,7 +37,8 @@
 //	millrace-role                                     the role that failed
 //	millrace-attempts, -waits, -unavailable           deliveries that ended in each way
 //	millrace-waits-for                                waits by cause: CAUSE=N ...
-//	millrace-due                                      earliest time of the next delivery (RFC 3339)
+//	millrace-after                                    time from the record in a lane to the next delivery
+//	millrace-due                                      earliest Kafka time of that (RFC 3339), by the Delayer
 //	millrace-class, -error                            the last failure
 //	millrace-history                                  JSON: [{"attempt","class","error","by","first","last","times"}]
 //

@@ -146,7 +146,7 @@ func (s *Steward) save(i *pb.Incident, ref string) []schemas.Message {
 	}
 	if task := postponedCheck(i, ref); task != nil {
 		m := s.checkRequest(task)
-		m.Due = task.GetTime().AsTime().Add(s.config.Recheck)
+		m.Due = time.Now().Add(s.config.Recheck)
 		out = append(out, m)
 	}
 	return out

@@ -121,7 +121,7 @@ func (a *Admin) dueEnds(ctx context.Context, ends core.Offsets) error {
 		if _, ok := ends[name]; !ok {
 			continue
 		}
-		listed, err := a.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-lane.Delay).UnixMilli()+1, name)
+		listed, err := a.adm.ListOffsetsAfterMilli(ctx, a.cfg.Clock.Now().Add(-lane.Delay).UnixMilli()+1, name)
 		if err != nil {
 			return fmt.Errorf("list offsets by time: %w", err)
 		}

@@ -219,7 +219,7 @@ func (t *Trimmer) trimStates(ctx context.Context) (map[string]*trimState, error)
 	fill(listed, err, "end offsets", func(l *trimState) *map[int32]int64 { return &l.ends })
 	kept := slices.DeleteFunc(names, func(name string) bool { return states[name].passThrough })
 	if len(kept) > 0 { // without names the request would be for all topics
-		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, time.Now().Add(-t.keep).UnixMilli(), kept...)
+		listed, err = t.admin.adm.ListOffsetsAfterMilli(ctx, t.admin.cfg.Clock.Now().Add(-t.keep).UnixMilli(), kept...)
 		fill(listed, err, "offsets by time", func(l *trimState) *map[int32]int64 { return &l.keptFrom })
 	}
 	for _, l := range states {

@@ -55,6 +55,8 @@ type Config struct {
 	Metrics  *metrics.Metrics
 	Tracer   trace.Tracer
 	Controls *Controls
+	// Clock, if set, is Kafka's clock. Parts that publish read it once a minute.
+	Clock *Clock
 	// Deleted, if set, collects deleted topics. No part of the process commits offsets of them.
 	Deleted *DeletedTopics
 	// Unreadables, if set, collects the records that tables cannot apply.
@@ -99,7 +101,7 @@ func (c Config) check() error {
 		names[l.Name] = true
 	}
 	for _, name := range c.Foreign {
-		if t, ok := strings.CutPrefix(name, c.Prefix); ok && inCatalogue(schemas.Topic(t)) {
+		if t, ok := strings.CutPrefix(name, c.Prefix); ok && InCatalogue(schemas.Topic(t)) {
 			errs = append(errs, fmt.Errorf("foreign topic %q is one of millrace's own", name))
 		}
 	}
@@ -142,8 +144,8 @@ func (c Config) SchemaTopic(name string) schemas.Topic {
 	return schemas.Topic(strings.TrimPrefix(name, c.Prefix))
 }
 
-// inCatalogue reports whether a topic is in the catalogue, delay lanes included.
-func inCatalogue(t schemas.Topic) bool {
+// InCatalogue reports whether a topic is in the catalogue, delay lanes included.
+func InCatalogue(t schemas.Topic) bool {
 	_, ok := schemas.Lookup(t)
 	return ok || strings.HasPrefix(string(t), string(schemas.Delay("")))
 }

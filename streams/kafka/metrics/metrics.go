@@ -70,8 +70,7 @@ type Metrics struct {
 	descs descriptions
 	clock prometheus.Gauge
 
-	compared   atomic.Int64 // when clocks were compared, in ns since base; 0: never
-	clockWrong atomic.Bool  // at the last comparison
+	clockWrong atomic.Bool // at the last comparison
 
 	mu      sync.Mutex // guards the rest
 	roles   map[roleClass]*Role
@@ -122,18 +121,12 @@ func New(reg prometheus.Registerer) *Metrics {
 	return m
 }
 
-// ClockDue reports, at most once a minute, that the clock of the process is to be compared with Kafka's.
-func (m *Metrics) ClockDue() bool {
-	if m == nil {
-		return false
-	}
-	now, last := max(int64(time.Since(m.base)), 1), m.compared.Load()
-	return (last == 0 || now-last >= int64(time.Minute)) && m.compared.CompareAndSwap(last, now)
-}
-
 // SetClockOffset records by how much the clock of the process is ahead of Kafka's. It reports whether that has become
 // more than a minute, either way.
 func (m *Metrics) SetClockOffset(ahead time.Duration) (wrong bool) {
+	if m == nil {
+		return false
+	}
 	m.clock.Set(ahead.Seconds())
 	wrong = ahead.Abs() > time.Minute
 	return !m.clockWrong.Swap(wrong) && wrong

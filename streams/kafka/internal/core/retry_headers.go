@@ -36,10 +36,13 @@ type RetryHeaders struct {
 	Waits       int
 	waitsBy     map[string]int // of waits, those with a cause; never modified in place
 	unavailable int
-	Due         time.Time
-	Class       string
-	Err         string
-	History     []Failure
+	// After is the time from the record in a lane to the next delivery. Writers of lanes set it, as their clocks may be
+	// wrong. The Delayer turns it into Due, the earliest Kafka time of the delivery.
+	After   time.Duration
+	Due     time.Time
+	Class   string
+	Err     string
+	History []Failure
 }
 
 // A Failure is one entry of the history. Equal consecutive failures share an entry.
@@ -72,6 +75,8 @@ func ParseRetryHeaders(headers []kgo.RecordHeader) RetryHeaders {
 			h.Class = v
 		case schemas.HeaderError:
 			h.Err = v
+		case schemas.HeaderAfter:
+			h.After, _ = time.ParseDuration(v)
 		case schemas.HeaderDue:
 			h.Due, _ = time.Parse(time.RFC3339Nano, v)
 		case schemas.HeaderWaitsByCause:
@@ -84,6 +89,15 @@ func ParseRetryHeaders(headers []kgo.RecordHeader) RetryHeaders {
 		if numErr == nil {
 			h.setNumber(header.Key, n)
 		}
+	}
+	return h
+}
+
+// ParseWaiting parses the headers of a record in a lane. Due is set if the record has either.
+func ParseWaiting(rec *kgo.Record) RetryHeaders {
+	h := ParseRetryHeaders(rec.Headers)
+	if h.After > 0 {
+		h.Due, h.After = rec.Timestamp.Add(h.After), 0
 	}
 	return h
 }
@@ -107,7 +121,7 @@ func (h *RetryHeaders) setNumber(key string, n int64) {
 
 // Apply returns old with its retry headers replaced by h.
 func (h RetryHeaders) Apply(old []kgo.RecordHeader) []kgo.RecordHeader {
-	hs := make([]kgo.RecordHeader, 0, len(old)+13)
+	hs := make([]kgo.RecordHeader, 0, len(old)+14)
 	for _, header := range old {
 		if !strings.HasPrefix(header.Key, headerPrefix) {
 			hs = append(hs, header)
@@ -130,6 +144,9 @@ func (h RetryHeaders) Apply(old []kgo.RecordHeader) []kgo.RecordHeader {
 	number(schemas.HeaderWaits, int64(h.Waits))
 	text(schemas.HeaderWaitsByCause, formatWaits(h.waitsBy))
 	number(schemas.HeaderUnavailable, int64(h.unavailable))
+	if h.After > 0 {
+		text(schemas.HeaderAfter, h.After.String())
+	}
 	if !h.Due.IsZero() {
 		text(schemas.HeaderDue, h.Due.UTC().Format(time.RFC3339Nano))
 	}

@@ -254,9 +254,9 @@ func (r *Router) Encode(m schemas.Message, now time.Time) (*kgo.Record, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s has no again topic for a message with a due time", enc.Topic)
 	}
-	h := RetryHeaders{Topic: enc.Topic, Partition: -1, Offset: -1, Role: role, Due: m.Due}
+	h := RetryHeaders{Topic: enc.Topic, Partition: -1, Offset: -1, Role: role, After: m.Due.Sub(now)}
 	rec.Headers = h.Apply(rec.Headers)
-	rec.Topic = r.Config.Topic(schemas.Delay(LaneFor(r.Lanes, m.Due.Sub(now)).Name))
+	rec.Topic = r.Config.Topic(schemas.Delay(LaneFor(r.Lanes, h.After).Name))
 	return rec, nil
 }
 
@@ -295,7 +295,7 @@ func (r *Router) FailureRecord(ir *Record, err error, now time.Time) *kgo.Record
 		Attempt: attempt, Class: h.Class, Error: h.Err, By: r.failedBy(),
 		First: now.UTC(), Last: now.UTC(), Times: 1,
 	})
-	h.Due = time.Time{}
+	h.After, h.Due = 0, time.Time{}
 	var cause string // the cause that the error names; it has been logged where it was detected
 	_, hasAgain := schemas.Lookup(schemas.Again(r.Role))
 	switch {
@@ -305,27 +305,27 @@ func (r *Router) FailureRecord(ir *Record, err error, now time.Time) *kgo.Record
 		if cause = retry.CauseOf(err); cause != "" && r.Config.Unavailable.Count(cause) < manyWaiting {
 			longest = maxNamedLane
 		}
-		h.Due = now.Add(laneForWait(r.Lanes, h.unavailable, longest).Delay)
+		h.After = laneForWait(r.Lanes, h.unavailable, longest).Delay
 		h.unavailable++
 		if cause != "" {
-			r.Config.Unavailable.Add(cause, h.Due)
+			r.Config.Unavailable.Add(cause, now.Add(h.After))
 		}
 	case class == retry.ClassWait:
 		n := h.addWait(retry.CauseOf(err))
-		if h.Due = retry.Due(err); !h.Due.After(now) {
-			h.Due = now.Add(laneForWait(r.Lanes, n, 0).Delay)
+		if h.After = retry.Due(err).Sub(now); h.After <= 0 {
+			h.After = laneForWait(r.Lanes, n, 0).Delay
 		}
 	default:
 		h.Attempts, h.unavailable = attempt, 0
 		if attempt < r.attempts {
-			h.Due = now.Add(laneForWait(r.Lanes, attempt-1, 0).Delay)
+			h.After = laneForWait(r.Lanes, attempt-1, 0).Delay
 		}
 	}
 	topic, log := schemas.Dead, r.Log.Error
 	ir.Disposition = metrics.DispositionDead
-	if !h.Due.IsZero() {
+	if h.After > 0 {
 		ir.Disposition = metrics.DispositionOf(class)
-		if topic, log = schemas.Delay(LaneFor(r.Lanes, h.Due.Sub(now)).Name), r.Log.Warn; cause != "" {
+		if topic, log = schemas.Delay(LaneFor(r.Lanes, h.After).Name), r.Log.Warn; cause != "" {
 			log = r.Log.Debug
 		}
 	} else if class == retry.ClassPermanent {
@@ -390,10 +390,10 @@ var ErrWorkPaused = errors.New("account or store is paused")
 func (r *Router) PausedRecord(ir *Record, now time.Time) *kgo.Record {
 	h := *r.RetryHeaders(ir)
 	h.Role, h.Class, h.Err = r.Role, "paused", ErrWorkPaused.Error()
-	h.Due = now.Add(laneForWait(r.Lanes, h.unavailable, maxUnavailableLane).Delay)
+	h.After, h.Due = laneForWait(r.Lanes, h.unavailable, maxUnavailableLane).Delay, time.Time{}
 	h.unavailable++
 	ir.Disposition = metrics.DispositionPaused
-	topic := schemas.Delay(LaneFor(r.Lanes, h.Due.Sub(now)).Name)
+	topic := schemas.Delay(LaneFor(r.Lanes, h.After).Name)
 	r.Log.Debug("delay paused message", "to", string(topic), "topic", string(h.Topic),
 		"partition", h.Partition, "offset", h.Offset, "class", h.Class)
 	return &kgo.Record{Topic: r.Config.Topic(topic), Key: ir.Raw.Key, Value: ir.Raw.Value,
