@@ -285,6 +285,18 @@ func clockRows() map[string]clockRow {
 			return errors.Join(w.puts("one"), w.report(w.remove("1")), w.report(w.put("2", "two")))
 		}, "1: nothing (tombstone), 2: two (two), 3: nothing (tombstone), deletes-held",
 			"1: nothing (tombstone), 2: two (two), 3: nothing (tombstone), 2 kept-newer", false},
+		"a put at a copy whose store is years behind, after a delete, that nobody reports": {func(w *clockWorld) error {
+			w.skew["store 2"] = -9 * year
+			return errors.Join(w.puts("one"), w.report(w.remove("1")), w.rest(), w.by(func() { w.put("2", "two") }))
+		}, "1: nothing (tombstone), 2: two (two), 3: nothing (tombstone), deletes-held", "", false},
+		"so it is, before the copy is deleted": {func(w *clockWorld) error {
+			w.skew["store 2"] = -9 * year
+			return errors.Join(w.puts("one"), w.report(w.remove("1")), w.by(func() { w.put("2", "two") }))
+		}, "1: nothing (tombstone), 2: two (one), 3: nothing (tombstone), 2 replaced, deletes-held", "", false},
+		"so it is, and a client reports it without digests": {func(w *clockWorld) error {
+			w.skew["store 2"] = -9 * year
+			return errors.Join(w.puts("one"), w.report(w.remove("1")), w.report(undigested(w.put("2", "two"))))
+		}, "1: nothing (tombstone), 2: two (two), 3: nothing (tombstone), deletes-held", "", false},
 		"an update and a delete by a store an hour behind": {func(w *clockWorld) error {
 			return errors.Join(w.puts("one"), w.by(func() { w.set("store 1", -hour) }), w.puts("two"),
 				w.report(w.remove("1")))

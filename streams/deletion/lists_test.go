@@ -21,8 +21,8 @@ func TestDeleteBeyondTheLimit(t *testing.T) {
 	if _, r, err := w.run(order()); err != nil || r.GetResult() != "deleted" || r.GetList() != "" {
 		t.Fatalf("got %v, %v", r, err)
 	}
-	w.put("2", "hello")
-	w.rows["2"] = &pb.Record{State: live, Time: stamp(3), SourceTime: stamp(2)}
+	o := w.put("2", "hello")
+	w.rows["2"] = &pb.Record{State: live, Time: stamp(3), Version: o.Version, SourceTime: stamp(2)}
 	_, r, err := w.run(order())
 	w.must(err)
 	if r.GetResult() != "awaiting-approval" || r.GetDecision() != "C7" ||
@@ -40,9 +40,9 @@ func TestDeleteThatIsDoneAgainCountsOnce(t *testing.T) {
 	w.topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 2}
 	for n, want := range []string{"deleted", "deleted", "awaiting-approval"} {
 		if n > 0 {
-			w.put("2", "hello")
+			w.seen = w.put("2", "hello")
 		}
-		w.rows["2"] = &pb.Record{State: live, Time: stamp(3), SourceTime: stamp(2)}
+		w.rows["2"] = &pb.Record{State: live, Time: stamp(3), Version: w.seen.Version, SourceTime: stamp(2)}
 		if _, r, err := w.run(order()); err != nil || r.GetResult() != want {
 			t.Fatalf("delete %d: got %v, %v, want %s", n, r, err, want)
 		}

@@ -542,12 +542,18 @@ func (s Observation) isBound(held storage.Original, from *pb.Record) bool {
 }
 
 // isDoubtful reports whether the clock of the source or of the destination alone says that the source's delete is newer
-// than what the destination holds: the delete is disputed, or a client wrote there what the source did not have last.
-// So it is if the time of that content is only a bound, and the reported times do not say that the delete is newer.
+// than what the destination holds: the delete is disputed, or the destination holds what is not known to be a copy and
+// the source did not have last. So it is if the time of that content is only a bound, and the reported times do not say
+// that the delete is newer.
 func (s Observation) isDoubtful(from *pb.Record, bound bool) bool {
 	to, _ := s.destinationRow()
 	bound = bound && schemas.Reported(from).AsTime().Before(to.GetSourceTime().AsTime())
-	other := s.written(to) && digest.Set(from.GetDigests()).Compare(to.GetDigests()) != digest.Agree
+	holds, known := s.Destination.digests(), isLive(to) && contentOf(to).matches(s.Destination)
+	if known {
+		holds = holds.Union(to.GetDigests())
+	}
+	other := (s.written(to) || !(known && isCopy(to)) && s.original() == (storage.Original{})) &&
+		s.Destination.Presence == Present && digest.Set(from.GetDigests()).Compare(holds) != digest.Agree
 	return approvedDelete(s.Command) == "" && (from.GetDisputed() || other || bound)
 }
 

@@ -864,6 +864,20 @@ func deleteCases() map[string]decisionCase {
 			s.Destination = there("d1", b, 3)
 			s.Destination.Record = &pb.CopyRecord{Manifest: by(pb.Origin_ORIGIN_CLIENT, row(live, "d1", b, 3))}
 		}, ordered("C7b", 4, true)},
+		"C7b: only a sweep has found other content at the destination, whose clock may be behind": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.copied("d2", b)
+			s.records(row(tomb, "v1", a, 4), adopted(row(live, "d2", b, 3)))
+		}, ordered("C7b", 4, true)},
+		"C7b: the destination holds another object than is on record": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.copied("d2", b)
+			s.records(row(tomb, "v1", a, 4), copyOf(row(live, "d1", a, 3)))
+		}, ordered("C7b", 4, true)},
+		"C7: only a sweep has found the content of the source at the destination": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Destination.Record.Manifest = adopted(row(live, "d1", a, 3))
+		}, ordered("C7", 4, false)},
 		"C7: the content is as new as its copy by Kafka's clock, and older by the clock that was ahead for both": {
 			func(s *Observation) { s.bound(102) }, ordered("C7", 4, false)},
 		"C7b: so it is, and newer by that clock":      {func(s *Observation) { s.bound(99) }, ordered("C7b", 4, true)},

@@ -73,7 +73,11 @@ func (s Observation) older(k expectation) (Decision, bool) {
 
 // written reports whether a client or a restore order has written what the destination holds. to is its row.
 func (s Observation) written(to *pb.Record) bool {
-	isCopy := to.GetSourceTime() != nil || to.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION
-	return s.Destination.Presence == Present && isLive(to) && contentOf(to).matches(s.Destination) && !isCopy &&
+	return s.Destination.Presence == Present && isLive(to) && contentOf(to).matches(s.Destination) && !isCopy(to) &&
 		!unreported(to)
+}
+
+// isCopy reports whether a live row is that of a copy.
+func isCopy(r *pb.Record) bool {
+	return r.GetSourceTime() != nil || r.GetOrigin() == pb.Origin_ORIGIN_DUPLICATION
 }
