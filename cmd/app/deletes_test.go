@@ -34,8 +34,11 @@ func TestBrakeAndLists(t *testing.T) {
 			written := time.Now().Add(-time.Hour)
 			x.must(os.Chtimes(path(item), written, written))
 			for _, store := range []string{"1", "2"} {
-				c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: store, Space: "photos", Item: item, Version: "v",
+				c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: store, Space: "photos", Item: item,
 					Size: int64(len(item)), Time: timestamppb.New(written), Origin: pb.Origin_ORIGIN_CLIENT}
+				if store == "2" {
+					c.Origin, c.SourceTime = pb.Origin_ORIGIN_DUPLICATION, c.GetTime()
+				}
 				c.Id = schemas.ChangeID(c)
 				put = append(put, schemas.Message{Topic: schemas.Changes, Body: c})
 			}
