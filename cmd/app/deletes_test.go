@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/record"
 )
 
 // A space with more deletes than the brake allows: exactly the limit is done, the rest is on one list, which an
@@ -30,18 +31,18 @@ func TestBrakeAndLists(t *testing.T) {
 		var put, all []schemas.Message
 		for n := from; n < to; n++ {
 			item := fmt.Sprintf("item-%03d", n)
-			x.must(os.WriteFile(path(item), []byte(item), 0o600))
-			written := time.Now().Add(-time.Hour)
-			x.must(os.Chtimes(path(item), written, written))
-			for _, store := range []string{"1", "2"} {
-				c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: store, Space: "photos", Item: item,
-					Size: int64(len(item)), Time: timestamppb.New(written), Origin: pb.Origin_ORIGIN_CLIENT}
-				if store == "2" {
-					c.Origin, c.SourceTime = pb.Origin_ORIGIN_DUPLICATION, c.GetTime()
-				}
-				c.Id = schemas.ChangeID(c)
-				put = append(put, schemas.Message{Topic: schemas.Changes, Body: c})
-			}
+			written := time.Now().Add(-time.Hour).UTC().Truncate(time.Millisecond)
+			size := int64(len(item))
+			o, err := x.store("2").Put(x.t.Context(), "photos", item, strings.NewReader(item),
+				storage.PutOptions{Size: size, Original: storage.Original{Modified: written, Version: "v"}})
+			x.must(err)
+			c := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item, Version: "v",
+				Size: size, Time: timestamppb.New(written), Origin: pb.Origin_ORIGIN_CLIENT}
+			c.Id = schemas.ChangeID(c)
+			copied := record.Content(schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: item}, o)
+			copied.Origin, copied.SourceTime = pb.Origin_ORIGIN_DUPLICATION, c.GetTime()
+			put = append(put, schemas.Message{Topic: schemas.Changes, Body: c},
+				schemas.Message{Topic: schemas.Changes, Body: record.Seal(copied)})
 			gone := &pb.Change{Op: pb.Op_OP_DELETE, Account: "acme", Store: "1", Space: "photos", Item: item, Version: "v",
 				Time: timestamppb.Now(), Origin: pb.Origin_ORIGIN_CLIENT}
 			gone.Id = schemas.ChangeID(gone)
