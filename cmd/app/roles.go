@@ -167,6 +167,7 @@ func (a *App) deleter() ([]part, error) {
 	d, err := deletion.New(deletion.Config{
 		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
 		Brake: lists.brake, Rewrites: lists.rewrites, Lists: lists, ExcludeLists: a.lists,
+		Now:    a.kafka.Clock.Now,
 		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
 		a.stores, a.policyRegistry, parkedRecords{a.reader, maxDeleteAge})
 	if err != nil {

@@ -56,6 +56,8 @@ type Config struct {
 	Lists Lists
 	// ExcludeLists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
 	ExcludeLists duplicate.Lists
+	// Now returns Kafka's time, by which Delay counts; nil: time.Now.
+	Now func() time.Time
 	// Worker, Host and Software identify the deleter in results.
 	Worker, Host, Software string
 }
@@ -79,6 +81,9 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	observer, err := duplicate.NewObserver(stores, rules, records, c.ExcludeLists)
 	if err != nil {
 		return nil, err
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	return &Deleter{c, observer, rules, records}, nil
 }
@@ -105,8 +110,9 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space is empty", c.GetId()))
 	}
 	w := &execution{cfg: e.cfg, command: c, attempt: d.Attempt, started: time.Now()}
-	if due := c.GetDeleted().AsTime().Add(e.cfg.Delay); e.cfg.Delay > 0 && time.Now().Before(due) && !c.GetDryRun() {
-		return nil, retry.Wait(fmt.Errorf("delete no sooner than %s after the source", e.cfg.Delay), due)
+	wait := c.GetDeleted().AsTime().Add(e.cfg.Delay).Sub(e.cfg.Now())
+	if e.cfg.Delay > 0 && wait > 0 && !c.GetDryRun() {
+		return nil, retry.Wait(fmt.Errorf("delete no sooner than %s after the source", e.cfg.Delay), time.Now().Add(wait))
 	}
 	var err error
 	if w.sides, err = e.observer.Sides(w.observeCommand()); err != nil {

@@ -347,22 +347,31 @@ func TestDeleteIsOfTheVersionSeen(t *testing.T) {
 	w.present(true)
 }
 
+// The delay counts by Kafka's clock, however far from it the clock of the deleter is.
 func TestDelay(t *testing.T) {
-	w := newWorld(t)
-	var err error
-	w.deleter, err = New(w.config(Config{Delay: time.Hour}), w, w, w)
-	w.must(err)
-	c := order()
-	at := time.Now().Add(-time.Minute)
-	c.Deleted = timestamppb.New(at)
-	if _, _, err := w.run(c); retry.ClassOf(err) != retry.ClassWait || !retry.Due(err).Equal(at.Add(time.Hour)) {
-		t.Errorf("got %v, due %v", err, retry.Due(err))
-	}
-	w.present(true)
-	_, r, err := w.run(order()) // of an old delete
-	w.must(err)
-	if r.GetResult() != "deleted" {
-		t.Errorf("got %v", r)
+	const years = 3 * 365 * 24 * time.Hour
+	for name, ahead := range map[string]time.Duration{"right": 0, "ahead": years, "behind": -years} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			now := func() time.Time { return time.Now().Add(-ahead) }
+			var err error
+			w.deleter, err = New(w.config(Config{Delay: time.Hour, Now: now}), w, w, w)
+			w.must(err)
+			c := order()
+			c.Deleted = timestamppb.New(now().Add(-time.Minute))
+			_, _, err = w.run(c)
+			if left := time.Until(retry.Due(err)); retry.ClassOf(err) != retry.ClassWait || left > time.Hour-time.Minute ||
+				left < time.Hour-2*time.Minute {
+				t.Errorf("got %v, due in %s", err, left)
+			}
+			w.present(true)
+			c.Deleted = timestamppb.New(now().Add(-2 * time.Hour))
+			_, r, err := w.run(c)
+			w.must(err)
+			if r.GetResult() != "deleted" {
+				t.Errorf("got %v", r)
+			}
+		})
 	}
 }
 

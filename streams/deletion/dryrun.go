@@ -43,7 +43,7 @@ func (w *execution) dryRun(ctx context.Context) ([]schemas.Message, error) {
 		e.result = "deleted"
 		if reached := w.cfg.Brake.Reached(w.sides.Copy); reached != "" {
 			e.result, e.detail = "awaiting-approval", "the brake: "+reached
-		} else if due := w.command.GetDeleted().AsTime().Add(w.cfg.Delay); time.Now().Before(due) {
+		} else if due := w.command.GetDeleted().AsTime().Add(w.cfg.Delay); w.cfg.Now().Before(due) {
 			e.detail = "not before " + due.UTC().Format(time.RFC3339)
 		}
 	}
