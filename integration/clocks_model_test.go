@@ -95,7 +95,7 @@ func (w *clockWorld) step(s clockStep) error {
 		}
 		return errors.Join(w.reportLate(), w.report(w.put("2", clockTexts[2+w.failovers])))
 	case "put bare":
-		return w.report(undigested(w.put("1", text)))
+		return w.report(w.putBare(text))
 	case "put late":
 		w.late = append(w.late, w.put("1", text))
 	case "put ahead":

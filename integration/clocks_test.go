@@ -142,6 +142,13 @@ func clockRows() map[string]clockRow {
 			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.puts("two"),
 				w.report(w.remove("1")), w.rest(), w.by(func() { restore() }), w.again())
 		}, "1: one (tombstone), 2: nothing (tombstone), 3: nothing (tombstone), 1 resurrected", "", false},
+		"a put without digests, and a put at a copy whose store is an hour behind": {func(w *clockWorld) error {
+			err := w.report(w.put("1", "one"))
+			w.now = w.now.Add(2 * hour)
+			err = errors.Join(err, w.handle(0, noKill))
+			w.set("store 2", -hour)
+			return errors.Join(err, w.report(w.putBare("one")), w.report(w.put("2", "four")))
+		}, one, "1: one (one), 2: four (four), 3: one (one), 2 copy-differs", false},
 		"a put while the deleter is at work": {func(w *clockWorld) error {
 			return errors.Join(w.deleting(), w.report(w.put("1", "two")))
 		}, two, "", false},
@@ -191,7 +198,7 @@ func clockRows() map[string]clockRow {
 			}))
 		}, "1: rot (one), 2: one (one), 3: one (one), 1 content-corrupt", "", false},
 		"rot of a source whose client knew no digests": {func(w *clockWorld) error {
-			return errors.Join(w.report(undigested(w.put("1", "one"))), w.rest(), w.by(func() {
+			return errors.Join(w.report(w.putBare("one")), w.rest(), w.by(func() {
 				w.stores["1"].Corrupt(clockSpace, clockItem, []byte("rot"))
 			}))
 		}, "1: rot (one), 2: one (one), 3: one (one), 1 content-corrupt", "", false},

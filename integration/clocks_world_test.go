@@ -70,6 +70,7 @@ type clockWorld struct {
 	restores  map[string]func() // bring back the snapshot of a store
 	held      []*waiting        // set aside by a script
 	failovers int               // how often a client has written to store 2
+	bare      map[string]string // the texts of Changes without digests, by id
 	external  bool              // other programs are expected to write to store 1
 	shift     time.Duration     // of all clocks
 	kills     int               // of the process of each delivery: each time it has published one output more
@@ -106,7 +107,7 @@ func newClockWorld(t *testing.T) *clockWorld {
 	t.Helper()
 	w := &clockWorld{t: t, now: clockStart, skew: map[string]time.Duration{},
 		stores: map[string]*mem.Store{}, incidents: map[string]*pb.Incident{}, previous: map[string][]byte{},
-		restores: map[string]func(){}, ends: map[string]string{},
+		restores: map[string]func(){}, ends: map[string]string{}, bare: map[string]string{},
 		deletes: braketest.New(brake.Deletes), rewrites: braketest.New(brake.Rewrites), checker: "checker A"}
 	w.rules = policy.Rules{Revision: 3, Deletes: policy.Propagate, Since: w.now.AddDate(-10, 0, 0),
 		Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "1", Destination: "3"}}}
@@ -412,7 +413,7 @@ func (w *clockWorld) checkWrites(d *schemas.Delivery, before map[string]string) 
 			continue
 		}
 		oldFact, oldKnown := newestOf(facts, isOf(old))
-		nowFact, nowKnown := newestOf(facts, isOf(now))
+		nowFact, nowKnown := newestOf(facts, func(f fact) bool { return isOf(now)(f) || w.bare[f.GetId()] == now })
 		what := ""
 		switch {
 		case now == "" && oldKnown && w.last("") < w.last(old) && source.compare(oldFact) < 0:
@@ -655,6 +656,13 @@ func (w *clockWorld) put(store, text string) *pb.Change {
 	w.acts = append(w.acts, act{store, text, w.now})
 	w.now = w.now.Add(time.Millisecond)
 	return clientChange(record.Content(w.at(store), o))
+}
+
+// putBare is put for a client that knows no digests.
+func (w *clockWorld) putBare(text string) *pb.Change {
+	c := undigested(w.put("1", text))
+	w.bare[c.GetId()] = text
+	return c
 }
 
 // putPlain is put for a client that knows no digests, in a store that has none, as of plain files.
