@@ -142,6 +142,15 @@ func clockRows() map[string]clockRow {
 			return errors.Join(w.puts("one"), w.by(func() { restore = w.stores["1"].Snapshot() }), w.puts("two"),
 				w.report(w.remove("1")), w.rest(), w.by(func() { restore() }), w.again())
 		}, "1: one (tombstone), 2: nothing (tombstone), 3: nothing (tombstone), 1 resurrected", "", false},
+		"a deleted item that a snapshot brings back, and a sweep's command from before the delete": {
+			func(w *clockWorld) error {
+				err := w.report(w.put("1", "one"))
+				back := w.stores["1"].Snapshot()
+				return errors.Join(err, w.sweepPair("2"), w.report(w.remove("1")), w.by(func() {
+					w.now = w.now.Add(2 * hour)
+					back()
+				}))
+			}, "1: one (tombstone), 2: nothing (none), 3: nothing (none), 1 resurrected", "", false},
 		"a put without digests, and a put at a copy whose store is an hour behind": {func(w *clockWorld) error {
 			err := w.report(w.put("1", "one"))
 			w.now = w.now.Add(2 * hour)

@@ -92,6 +92,7 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 	if err != nil {
 		return nil, err
 	}
+	sides.read = d.Timestamp
 	w := &execution{Sides: sides, cfg: e.cfg, delivery: d, started: time.Now()}
 	next, _ := d.Successor.(*pb.DuplicationCommand)
 	switch {

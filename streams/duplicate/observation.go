@@ -65,7 +65,7 @@ type Observation struct {
 	lists []*policy.List
 	// recordsState is that of both sides' records.
 	recordsState recordsState
-	// old: the Change that caused the command is dated further than recent from now.
+	// old: the Change that caused the command, or the sweep's command, is dated further than recent from now.
 	old bool
 	// FoldCase: one of the stores ignores the case of property names.
 	FoldCase bool
@@ -122,13 +122,13 @@ func (s Side) differs(v content) bool {
 	return s.Presence != Present || v.compare(s) == digest.Disagree || v.digests.Compare(s.digests()) == digest.Disagree
 }
 
-// row returns the manifest's row of a side; false if it is not known. A row that a sweep's command carries counts as
-// long as it is about the object observed.
+// row returns the manifest's row of a side; false if it is not known. A row that a sweep's command carries is
+// used if the command is recent and the row is about the object observed.
 func (s Observation) row(side Side, carried *pb.Record) (*pb.Record, bool) {
 	if r := side.Record.GetManifest(); r.GetState() != pb.RecordState_RECORD_STATE_UNSPECIFIED {
 		return r, true
 	}
-	if s.recordsState != recordsUnread {
+	if s.recordsState != recordsUnread || s.old {
 		return nil, false
 	}
 	switch carried.GetState() {

@@ -20,7 +20,8 @@ import (
 // markerAge is the maximum age of the reading of a marker before a write to an absent item.
 const markerAge = time.Second
 
-// recent is the age of Changes from which records are read. A wrong clock of the process makes it read more of them.
+// recent is the age of Changes, and of the records in a sweep's command, from which records are read. A wrong clock of
+// the process makes it read more of them.
 const recent = time.Hour
 
 // Stores returns the stores of accounts; false if the account has no such store.
@@ -73,6 +74,7 @@ type Sides struct {
 	rules              policy.Rules
 	lists              []*policy.List // those of rules, once they were read
 	observer           *Observer
+	read               time.Time // when a sweep had read the records that its command carries, at the latest
 }
 
 // Sides returns the sides of a command. An unknown store is a permanent error, unless the pair is not in the policy:
@@ -103,7 +105,11 @@ func (sc *Sides) Class(o storage.Object, large int64) (pb.Priority, schemas.Topi
 
 func (sc *Sides) observation() Observation {
 	s := Observation{Command: sc.Command, Rules: sc.rules, lists: sc.lists}
-	s.old = sc.observer.now().Sub(schemas.ChangedAt(sc.Command).AsTime()).Abs() > recent
+	known := schemas.ChangedAt(sc.Command).AsTime()
+	if bySweep(sc.Command) {
+		known = sc.read
+	}
+	s.old = sc.observer.now().Sub(known).Abs() > recent
 	if h, ok := sc.rules.Hold(sc.Command.GetItem(), time.Now()); ok {
 		s.Hold = &h
 	}

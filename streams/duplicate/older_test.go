@@ -82,6 +82,10 @@ func olderCases() map[string]decisionCase {
 			s.copiedFrom(1)
 		}, read},
 		"C9: a change that is not recent": {func(s *Observation) { s.old = true }, read},
+		"C9: a sweep's command that is not recent": {func(s *Observation) {
+			s.old = true
+			s.bySweep(source(), row(none, "", "", 0))
+		}, read},
 		"C9: it is not known whether the source has older content": {func(s *Observation) {
 			s.old, s.recordsState = true, recordsFailed
 		}, unknown},
