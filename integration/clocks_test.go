@@ -158,6 +158,16 @@ func clockRows() map[string]clockRow {
 			w.set("store 2", -hour)
 			return errors.Join(err, w.report(w.putBare("one")), w.report(w.put("2", "four")))
 		}, one, "1: one (one), 2: four (four), 3: one (one), 2 copy-differs", false},
+		"a snapshot of what was copied last but one, and a put without digests that it undoes": {
+			func(w *clockWorld) error {
+				err := w.report(w.put("1", "two"))
+				restore := w.stores["1"].Snapshot()
+				err = errors.Join(err, w.report(w.put("1", "one")), w.handle(0, noKill), w.handle(2, 2),
+					w.report(w.putBare("three")))
+				restore()
+				w.now = w.now.Add(2 * hour)
+				return err
+			}, "1: two (two), 2: two (two), 3: one (one), 3 copy-differs", "", false},
 		"a put while the deleter is at work": {func(w *clockWorld) error {
 			return errors.Join(w.deleting(), w.report(w.put("1", "two")))
 		}, two, "", false},

@@ -68,7 +68,10 @@ func (s Observation) older(k expectation) (Decision, bool) {
 	case (!okFrom || over && !okTo) && (s.mustRead() || over && s.wasWrittenSince()):
 		return s.needRecords(RowUnknown), true
 	}
-	return d, s.written(to) && okFrom && to.GetTime().AsTime().After(s.shown(from))
+	// What only a sweep or a check says of the source does not make its object newer than the one that was copied.
+	found := over && reportedByClient(s.Command) && isLive(from) && unreported(from) &&
+		s.original().Modified.After(s.Source.modified())
+	return d, found || s.written(to) && okFrom && to.GetTime().AsTime().After(s.shown(from))
 }
 
 // written reports whether a client or a restore order has written what the destination holds. to is its row.

@@ -135,6 +135,15 @@ func olderCases() map[string]decisionCase {
 			s.records(newer(), row(none, "", "", 0))
 		}, older},
 
+		"C4o: only a check says that the source's object is newer than the one that was copied": {func(s *Observation) {
+			s.copiedFrom(3)
+			s.records(by(pb.Origin_ORIGIN_FIXITY, row(live, "v1", a, 4)), copyOf(row(live, "d1", b, 3)))
+		}, written},
+		"C4: so says a check, and the one that was copied has an older date": {func(s *Observation) {
+			s.copiedFrom(1)
+			s.records(by(pb.Origin_ORIGIN_FIXITY, row(live, "v1", a, 4)), copyOf(row(live, "d1", b, 3)))
+		}, over},
+
 		"C4o: a client has written the destination": {func(s *Observation) {
 			s.copied("d1", b)
 			s.records(source(), by(client, row(live, "d1", b, 3)))
