@@ -168,6 +168,13 @@ func clockRows() map[string]clockRow {
 				w.now = w.now.Add(2 * hour)
 				return err
 			}, "1: two (two), 2: two (two), 3: one (one), 3 copy-differs", "", false},
+		"a put after a delete that is reported late, by a store that is ahead, and a put at a copy": {
+			func(w *clockWorld) error {
+				err := w.report(w.put("1", "one"))
+				w.set("store 1", 3*time.Second)
+				gone := w.remove("1")
+				return errors.Join(err, w.report(w.put("1", "one")), w.report(gone), w.report(w.put("2", "four")))
+			}, "1: one (tombstone), 2: four (four), 3: one (one), 1 resurrected, 2 copy-differs", "", true},
 		"a put while the deleter is at work": {func(w *clockWorld) error {
 			return errors.Join(w.deleting(), w.report(w.put("1", "two")))
 		}, two, "", false},

@@ -71,7 +71,7 @@ func (s Observation) older(k expectation) (Decision, bool) {
 	// What only a sweep or a check says of the source does not make its object newer than the one that was copied.
 	found := over && reportedByClient(s.Command) && isLive(from) && unreported(from) &&
 		s.original().Modified.After(s.Source.modified())
-	return d, found || s.written(to) && okFrom && to.GetTime().AsTime().After(s.shown(from))
+	return d, found || s.written(to) && okFrom && (isTombstone(from) || to.GetTime().AsTime().After(s.shown(from)))
 }
 
 // written reports whether a client or a restore order has written what the destination holds. to is its row.
