@@ -168,6 +168,20 @@ func clockRows() map[string]clockRow {
 				w.now = w.now.Add(2 * hour)
 				return err
 			}, "1: two (two), 2: two (two), 3: one (one), 3 copy-differs", "", false},
+		"a put without digests after a delete, a snapshot that undoes both, and a deleter that comes late": {
+			func(w *clockWorld) error {
+				err := w.report(w.put("1", "two"))
+				restore := w.stores["1"].Snapshot()
+				err = errors.Join(err, w.report(w.put("1", "one")), w.deliver(), w.report(w.remove("1")),
+					w.handle(0, noKill), w.handle(0, noKill), w.handle(0, noKill))
+				w.held, w.open = w.open, nil
+				err = errors.Join(err, w.report(w.putBare("three")))
+				restore()
+				w.now = w.now.Add(2 * hour)
+				err = errors.Join(err, w.rest())
+				w.open = w.held
+				return err
+			}, "1: two (two), 2: one (one), 3: one (one), 2 copy-differs, 3 copy-differs", "", false},
 		"a put after a delete that is reported late, by a store that is ahead, and a put at a copy": {
 			func(w *clockWorld) error {
 				err := w.report(w.put("1", "one"))

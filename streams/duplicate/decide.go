@@ -177,6 +177,7 @@ type expectation struct {
 	suspect    bool       // it describes that version, with other digests, or with verified and claimed ones that differ
 	newer      bool       // it describes a newer version than the command
 	unreported bool       // no client has reported it, only a sweep or a check
+	named      bool       // the command names it
 }
 
 // expected returns the content that the source should hold, by the causing change, or else by the manifest. It returns
@@ -186,7 +187,7 @@ func (s Observation) expected() (expectation, bool) {
 	if reported := s.reported(); !reported.empty() && reported.matches(s.Source) {
 		k := s.expect(reported)
 		k.suspect = k.suspect || ok && s.contradicted(row)
-		k.unreported = !reportedByClient(s.Command)
+		k.named, k.unreported = true, !reportedByClient(s.Command)
 		return k, true
 	}
 	if !ok {
@@ -375,17 +376,16 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 	over := s.Destination.Presence == Present
 	fromLost, ok := s.Source.lostProperties(k.digests.Union(s.Source.digests()))
 	d.CheckSource = fromLost == digest.Agree
-	ofProperties := reportsProperties(s.Command)
-	if over && ofProperties {
+	if over && reportsProperties(s.Command) {
 		row, ok := s.sourceRow()
 		if !ok {
 			return s.needRecords(RowUnknown)
 		}
-		k.unreported = !isLive(row) || unreported(row) || !contentOf(row).matches(s.Source)
+		k.named, k.unreported = false, !isLive(row) || unreported(row) || !contentOf(row).matches(s.Source)
 	}
 	switch {
-	case over && (s.Command.GetIfAbsent() || k.unreported && (bySweep(s.Command) || ofProperties)):
-		return s.notOverwritten(k) // the content may have been adopted since the sweep made its command
+	case over && (s.Command.GetIfAbsent() || k.unreported && !k.named && !reportedByClient(s.Command)):
+		return s.notOverwritten(k) // a sweep or a check may have found the content since the command was made
 	case over && s.destinationFound():
 		return copyDiffers(k)
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
@@ -683,6 +684,33 @@ func copyCases() map[string]decisionCase {
 			s.copied("d1", b)
 			s.records(row(live, "v1", a, 2), adopted(row(live, "d1", b, 3)))
 		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: of a deleter: only a check has found the content": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.copied("d1", b)
+			s.records(by(pb.Origin_ORIGIN_FIXITY, row(live, "v1", a, 2)), copyOf(row(live, "d1", b, 3)))
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
+		"C4: of a deleter: a client has put the content": {func(s *Observation) {
+			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.copied("d1", b)
+			s.records(row(live, "v1", a, 2), copyOf(row(live, "d1", b, 3)))
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
+		"C4: of a delete: only a check has found the content since": {func(s *Observation) {
+			s.setCause(pb.Op_OP_DELETE, "v0", "", 1)
+			s.copied("d1", b)
+			s.records(by(pb.Origin_ORIGIN_FIXITY, row(live, "v1", a, 2)), copyOf(row(live, "d1", b, 3)))
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
+		"C4: approved, and a check has found another content since": {func(s *Observation) {
+			s.setCause(pb.Op_OP_ADD, "v0", b, 1)
+			s.Command.Approved = "me"
+			s.copied("d1", b)
+			s.records(by(pb.Origin_ORIGIN_FIXITY, row(live, "v1", a, 2)), copyOf(row(live, "d1", b, 3)))
+		}, Decision{Row: "C4", action: actWait, Result: "copy-differs", Newer: true}},
+		"C4: of a sweep, and approved on a list": {func(s *Observation) {
+			s.bySweep(row(live, "v1", a, 2), copyOf(row(live, "d1", b, 3)))
+			s.setCause(pb.Op_OP_UNSPECIFIED, "v1", a, 2)
+			s.Command.Approved, s.Command.List = "me", string(brake.ReasonRewrites)+"-1"
+			s.copied("d1", b)
+		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C2: of a sweep: only a sweep has reported what the destination holds": {func(s *Observation) {
 			s.bySweep(row(live, "v1", a, 2), adopted(row(live, "d1", a, 3)))
 			s.copied("d1", a)
@@ -733,7 +761,7 @@ func copyCases() map[string]decisionCase {
 			s.records(row(live, "v0", b, 1), row(none, "", "", 0))
 		}, Decision{Row: "C4", action: actWait, Result: "copy-differs"}},
 		"C4n: nothing is known": {func(s *Observation) {
-			s.setCause(pb.Op_OP_UNSPECIFIED, "", "", 0)
+			s.setCause(pb.Op_OP_ADD, "", "", 0)
 			s.copied("d1", b)
 			s.records(row(none, "", "", 0), row(none, "", "", 0))
 		}, Decision{Row: "C4n", action: actCopy, Result: "copied", Expected: digest.Set{}, ReadTwice: true}},

@@ -221,6 +221,13 @@ func manual() *pb.DuplicationCommand {
 		SourceStore: "1", DestinationStore: "2", Reason: pb.DuplicationReason_DUPLICATION_REASON_MANUAL}
 }
 
+// bare returns the command of a client's Change that says nothing of the content.
+func bare() *pb.DuplicationCommand {
+	c := manual()
+	c.Reason, c.CauseOp = pb.DuplicationReason_DUPLICATION_REASON_CHANGE, pb.Op_OP_ADD
+	return c
+}
+
 // swept returns a command of the duplication sweep without records.
 func swept() *pb.DuplicationCommand {
 	c := manual()

@@ -134,13 +134,13 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 				w := newWorld(t)
 				w.put("1", "hello")
 				prepare(w)
-				first, err := w.crash(manual(), 0)
+				first, err := w.crash(bare(), 0)
 				w.must(err)
 				if len(first.changes) != 2 {
 					t.Fatalf("changes: %v", first.changes)
 				}
 				publish(w, first)
-				again := w.mustRun(manual())
+				again := w.mustRun(bare())
 				if again.result.GetDecision() != "C2" {
 					t.Errorf("result: %v", again.result)
 				}
@@ -154,7 +154,7 @@ func TestReferenceIsPublishedAfterAKill(t *testing.T) {
 						t.Errorf("another Change: %v", c)
 					}
 				}
-				w.mustRun(manual()).ends("C2", "in-sync", nothing, 0, 0)
+				w.mustRun(bare()).ends("C2", "in-sync", nothing, 0, 0)
 			})
 		}
 	}

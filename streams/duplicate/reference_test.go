@@ -32,7 +32,7 @@ func TestReference(t *testing.T) {
 		w := newWorld(t)
 		w.put("1", "hello")
 		w.put("2", "other")
-		got := w.mustRun(manual())
+		got := w.mustRun(bare())
 		got.ends("C4n", "copied", done, 2, 1)
 		checkReference(t, got, 2, w)
 	})
@@ -50,7 +50,7 @@ func TestReference(t *testing.T) {
 			}
 			return nil
 		})
-		w.mustRun(manual())
+		w.mustRun(bare())
 		if n := w.faulty["2"].Count("Put"); n != 2 {
 			t.Errorf("%d puts, want one refused and one done", n)
 		}

@@ -137,7 +137,7 @@ func TestUnrecordedRewriteIsHeld(t *testing.T) {
 	w.put("2", "mine")
 	w.put("1", "theirs")
 	topic := w.braked(0)
-	c := manual()
+	c := bare()
 	if r := w.held(topic, c); r.GetDecision() != "C4n" || r.GetSourceVersion() == "" {
 		t.Errorf("got %v", r)
 	}

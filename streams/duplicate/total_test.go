@@ -269,6 +269,7 @@ func wrongProperties(s Observation, d Decision) string {
 
 func wrongCopy(s Observation, d Decision, repair bool) string {
 	over, from, to := s.Destination.Presence == Present, s.Source.Record.GetManifest(), s.Destination.Record.GetManifest()
+	known, _ := s.sourceRow()
 	switch {
 	case !repair && s.old && s.recordsState != recordsRead:
 		return "copies an old change without the records"
@@ -294,9 +295,9 @@ func wrongCopy(s Observation, d Decision, repair bool) string {
 		return "copies an orphan further along a chain"
 	case over && bySweep(s.Command) && s.Destination.Record.GetManifest().GetOrigin() == pb.Origin_ORIGIN_SWEEP:
 		return "overwrites what another program wrote, because of a sweep"
-	case over && s.Command.GetCauseOp() == pb.Op_OP_SET_PROPERTIES &&
-		(!isLive(s.Source.Record.GetManifest()) || s.Source.Record.GetManifest().GetOrigin() == pb.Origin_ORIGIN_FIXITY):
-		return "overwrites with content that no client has reported, because of properties"
+	case over && !repair && !reportedByClient(s.Command) && s.Command.GetApproved() == "" &&
+		(!isLive(known) || unreported(known)):
+		return "overwrites with content that no client has reported"
 	case len(d.Expected) == 0 && (repair || s.recordsState != recordsRead && s.Source.Record == nil):
 		return "copies without digests, or without fresh records"
 	case over && len(d.Expected) == 0 && (!d.ReadTwice || s.sameVersionDiffers()):
