@@ -73,6 +73,7 @@ type clockWorld struct {
 	bare      map[string]string // the texts of Changes without digests, by id
 	external  bool              // other programs are expected to write to store 1
 	shift     time.Duration     // of all clocks
+	aged      time.Duration     // what the copier adds to the age of Changes
 	kills     int               // of the process of each delivery: each time it has published one output more
 	broken    []string          // promises that do not hold
 }
@@ -266,7 +267,8 @@ func (w *clockWorld) handler(d *schemas.Delivery) (process string, make func() (
 		}
 	case *pb.DuplicationCommand:
 		return "copier", func() (handler, error) {
-			e, err := duplicate.New(duplicate.Config{Restores: w, Brake: w.rewrites.Process(), Now: w.kafka}, w, w, w)
+			e, err := duplicate.New(duplicate.Config{Restores: w, Brake: w.rewrites.Process(),
+				Now: func() time.Time { return w.kafka().Add(w.aged) }}, w, w, w)
 			return e.Handle, err
 		}
 	case *pb.DeletionCommand:
