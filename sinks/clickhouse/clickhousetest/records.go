@@ -62,10 +62,10 @@ func Deliver(topic schemas.Topic, from int64, bodies ...schemas.Body) []*schemas
 	return batch
 }
 
-// Complete returns the completion of a Change with the digests of the word of; nil if b is no Change.
+// Complete returns the completion of a Change with the digests of the word of; nil if b reports no content.
 func Complete(b schemas.Body, of string) *pb.Change {
 	c, ok := b.(*pb.Change)
-	if !ok {
+	if !ok || c.GetOp() != pb.Op_OP_ADD && c.GetOp() != pb.Op_OP_UPDATE {
 		return nil
 	}
 	c = proto.CloneOf(c)
