@@ -13,9 +13,9 @@ import (
 const kafkaClockSweep = "clock"
 
 // CatchUp returns when all checkpoints are known that were published before the call. It reads Kafka's clock if the
-// process has not read it for a minute.
+// process has not set it for a minute.
 func (c *checkpoints) CatchUp(ctx context.Context) error {
-	if c.app.kafka.Clock.IsRead() {
+	if c.app.kafka.Clock.IsSet() {
 		return c.Table.CatchUp(ctx)
 	}
 	sent := time.Now()
@@ -28,6 +28,6 @@ func (c *checkpoints) CatchUp(ctx context.Context) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.app.kafka.Clock.Read(sent, c.clockRead)
+	c.app.kafka.Clock.Set(sent, c.clockRead)
 	return nil
 }

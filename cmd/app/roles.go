@@ -133,7 +133,7 @@ func (a *App) copier() ([]part, error) {
 		Large: int64(a.cfg.Duplication.LargeThreshold), WaitIntervals: a.cfg.Duplication.Wait,
 		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy, Lists: a.lists,
 		Brake: lists.rewrites, Restores: restores{a}, ExternalWrites: a.stores.ExternalWrites,
-		Now: a.kafka.Clock.Now}, a.stores, a.policyRegistry, parkedRecords{records: a.reader})
+		Apart: a.kafka.Clock.Apart}, a.stores, a.policyRegistry, parkedRecords{records: a.reader})
 	if err != nil {
 		return nil, err
 	}

@@ -45,6 +45,8 @@ type Config struct {
 	Brake *brake.Brake
 	// Now returns the time; nil: time.Now.
 	Now func() time.Time
+	// Apart returns how far Kafka's time of something may be from now; nil: by Now.
+	Apart func(time.Time) time.Duration
 	// Worker, Host and Software identify the executor in results.
 	Worker, Host, Software string
 }
@@ -64,6 +66,9 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 	observer.external = c.ExternalWrites
 	if c.Now != nil {
 		observer.now = c.Now
+	}
+	if c.Apart != nil {
+		observer.apart = c.Apart
 	}
 	for _, intervals := range []*[]time.Duration{&c.WaitIntervals, &c.MissingIntervals} {
 		if *intervals == nil {

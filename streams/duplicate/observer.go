@@ -56,6 +56,7 @@ type Observer struct {
 	// external reports whether another program was expected to write an object of that time; nil: never.
 	external func(c schemas.Copy, modified time.Time) bool
 	now      func() time.Time
+	apart    func(time.Time) time.Duration
 }
 
 // NewObserver returns an Observer. lists may be nil: then the commands of spaces with exclusion lists wait.
@@ -63,7 +64,9 @@ func NewObserver(stores Stores, rules Rules, records Records, lists Lists) (*Obs
 	if stores == nil || rules == nil || records == nil {
 		return nil, errors.New("observer: stores, rules or records are missing")
 	}
-	return &Observer{stores: stores, rules: rules, records: records, lists: lists, now: time.Now}, nil
+	l := &Observer{stores: stores, rules: rules, records: records, lists: lists, now: time.Now}
+	l.apart = func(t time.Time) time.Duration { return l.now().Sub(t).Abs() }
+	return l, nil
 }
 
 // Sides are the source and the destination of one command, with the rules in force. The source's store is read-only.
@@ -109,7 +112,7 @@ func (sc *Sides) observation() Observation {
 	if bySweep(sc.Command) {
 		known = sc.read
 	}
-	s.old = sc.observer.now().Sub(known).Abs() > recent
+	s.old = sc.observer.apart(known) > recent
 	if h, ok := sc.rules.Hold(sc.Command.GetItem(), time.Now()); ok {
 		s.Hold = &h
 	}

@@ -278,9 +278,9 @@ func (d *Delayer) due(now time.Time) (out []*kgo.Record, moved map[core.Partitio
 	return out, moved
 }
 
-// isFirst reports whether the next record to move is the first one, and Kafka's clock is not known. That record goes to
-// the shortest lane at once, and Kafka's time of it says what is due.
-func (d *Delayer) isFirst() bool { return !d.moves.Load() && !d.clock.IsRead() }
+// isFirst reports whether the next record to move is the first one, and Kafka's clock is not set. That record goes to
+// the shortest lane at once, and Kafka's time of it says whether the clock of the process is ahead.
+func (d *Delayer) isFirst() bool { return !d.moves.Load() && !d.clock.IsSet() }
 
 // destination returns the record to publish for rec, which leaves its lane.
 func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,15 +22,15 @@ func TestClock(t *testing.T) {
 			{59 * time.Second, false, 0, 0, 0},
 			{2 * time.Second, true, time.Second, -2 * time.Hour, 2*time.Hour - time.Second},
 			{58 * time.Second, false, 0, 0, 2*time.Hour - time.Second},
-			{time.Second, true, time.Second, -time.Second / 2, 0},
-			{time.Hour, true, time.Second, 2 * time.Hour, -2 * time.Hour},
+			{time.Second, true, time.Second, 10*time.Second - 2*time.Hour, 2*time.Hour - 11*time.Second},
+			{time.Hour, true, time.Second, -4 * time.Hour, 4*time.Hour - time.Second},
 		} {
 			time.Sleep(tt.wait)
 			due := c.Due()
 			if due != tt.due || c.Due() {
 				t.Errorf("%d: due %v, want %v, once", n, due, tt.due)
 			}
-			if n == 0 && (c.IsRead() || !c.Now().Equal(time.Now())) {
+			if n == 0 && (c.IsSet() || c.Apart(time.Now()) != math.MaxInt64 || !c.Now().Equal(time.Now())) {
 				t.Errorf("it is %v, before it is read", c.Now())
 			}
 			if due {
@@ -39,15 +40,60 @@ func TestClock(t *testing.T) {
 					t.Errorf("%d: ahead by %v, want %v", n, ahead, tt.ahead)
 				}
 			}
-			if !c.IsRead() || !c.Now().Equal(time.Now().Add(-tt.ahead)) {
+			if c.IsSet() || !c.Now().Equal(time.Now().Add(-tt.ahead)) {
 				t.Errorf("%d: off by %v, want %v", n, time.Since(c.Now()), tt.ahead)
 			}
 		}
-		if time.Sleep(time.Minute); c.IsRead() {
-			t.Error("it is read after a minute")
-		}
-		if c = nil; c.Due() || !c.IsRead() || !c.Now().Equal(time.Now()) {
+		if c = nil; c.Due() || !c.IsSet() || c.Apart(time.Now()) != 0 || !c.Now().Equal(time.Now()) {
 			t.Error("a nil clock is not that of the process")
 		}
 	})
+}
+
+// A record that was dated ahead stays the greatest time of its partition: readings of it do not count. Those that are
+// behind the clock, and those that go on, do.
+func TestClockThatIsAhead(t *testing.T) {
+	const years = 3 * 365 * 24 * time.Hour
+	for name, tt := range map[string]struct {
+		kafka []time.Duration // the greatest times, one a minute, from the clock of the process at first
+		want  time.Duration   // Kafka's clock at last, from that of the process
+	}{
+		"right":                                  {[]time.Duration{0, time.Minute}, 0},
+		"behind":                                 {[]time.Duration{-years}, -years},
+		"ahead, once":                            {[]time.Duration{years}, 0},
+		"ahead":                                  {[]time.Duration{years, years + time.Minute}, years},
+		"one record ahead":                       {[]time.Duration{years, years, years, years}, 0},
+		"records ahead in two partitions":        {[]time.Duration{years, years + 20*time.Second}, 0},
+		"behind, and one record ahead":           {[]time.Duration{-years, years, years}, -years},
+		"one record ahead, and it has gone":      {[]time.Duration{years, years, 2 * time.Minute}, 0},
+		"after the machine was suspended":        {[]time.Duration{0, time.Hour, time.Hour + time.Minute}, time.Hour - time.Minute},
+		"the clock of the broker was set back":   {[]time.Duration{years, years + time.Minute, 2 * time.Minute}, 0},
+		"set back, one record of before is left": {[]time.Duration{years, years + time.Minute, years + time.Minute}, years - time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, began := new(Clock), time.Now()
+				for n, at := range tt.kafka {
+					if n > 0 {
+						time.Sleep(time.Minute)
+					}
+					c.Read(time.Now(), began.Add(at))
+				}
+				last := tt.kafka[len(tt.kafka)-1]
+				if off := time.Until(c.Now()); off != tt.want {
+					t.Errorf("off by %v, want %v", off, tt.want)
+				}
+				if apart := c.Apart(time.Now()); apart < time.Until(began.Add(last)).Abs() || apart < tt.want.Abs() {
+					t.Errorf("apart %v", apart)
+				}
+				c.Set(time.Now(), began.Add(last))
+				if off := c.Now().Sub(began.Add(last)); off != 0 || !c.IsSet() {
+					t.Errorf("off by %v when it is set", off)
+				}
+				if time.Sleep(time.Minute); c.IsSet() {
+					t.Error("it is set after a minute")
+				}
+			})
+		})
+	}
 }
