@@ -53,22 +53,23 @@ func TestClock(t *testing.T) {
 // A record that was dated ahead stays the greatest time of its partition: readings of it do not count. Those that are
 // behind the clock, and those that go on, do.
 func TestClockThatIsAhead(t *testing.T) {
-	const years = 3 * 365 * 24 * time.Hour
+	type times = []time.Duration
+	const years, m = 3 * 365 * 24 * time.Hour, time.Minute
 	for name, tt := range map[string]struct {
-		kafka []time.Duration // the greatest times, one a minute, from the clock of the process at first
-		want  time.Duration   // Kafka's clock at last, from that of the process
+		kafka times         // the greatest times, one a minute, from the clock of the process at first
+		want  time.Duration // Kafka's clock at last, from that of the process
 	}{
-		"right":                                  {[]time.Duration{0, time.Minute}, 0},
-		"behind":                                 {[]time.Duration{-years}, -years},
-		"ahead, once":                            {[]time.Duration{years}, 0},
-		"ahead":                                  {[]time.Duration{years, years + time.Minute}, years},
-		"one record ahead":                       {[]time.Duration{years, years, years, years}, 0},
-		"records ahead in two partitions":        {[]time.Duration{years, years + 20*time.Second}, 0},
-		"behind, and one record ahead":           {[]time.Duration{-years, years, years}, -years},
-		"one record ahead, and it has gone":      {[]time.Duration{years, years, 2 * time.Minute}, 0},
-		"after the machine was suspended":        {[]time.Duration{0, time.Hour, time.Hour + time.Minute}, time.Hour - time.Minute},
-		"the clock of the broker was set back":   {[]time.Duration{years, years + time.Minute, 2 * time.Minute}, 0},
-		"set back, one record of before is left": {[]time.Duration{years, years + time.Minute, years + time.Minute}, years - time.Minute},
+		"right":                                {times{0, m}, 0},
+		"behind":                               {times{-years}, -years},
+		"ahead, once":                          {times{years}, 0},
+		"ahead":                                {times{years, years + m}, years},
+		"one record ahead":                     {times{years, years, years, years}, 0},
+		"records ahead in two partitions":      {times{years, years + 20*time.Second}, 0},
+		"behind, and one record ahead":         {times{-years, years, years}, -years},
+		"one record ahead, and it has gone":    {times{years, years, 2 * m}, 0},
+		"after the machine was suspended":      {times{0, time.Hour, time.Hour + m}, time.Hour - m},
+		"the clock of the broker was set back": {times{years, years + m, 2 * m}, 0},
+		"set back, and one record is left":     {times{years, years + m, years + m}, years - m},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
