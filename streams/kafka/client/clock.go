@@ -82,10 +82,9 @@ func (c *Clock) Set(sent, kafka time.Time) {
 	c.set.Store(r)
 }
 
-// Read is like Set, but kafka is the greatest time in the partition of the record: a record that was dated ahead, while
-// the clock of the broker was wrong, stays that for long. So a reading that is ahead of the clock does not count, unless
-// it goes on from the reading before it. It returns by how much the process is ahead: nothing if kafka is between sent
-// and now.
+// Read is like Set, but kafka is the greatest time in the partition of the record: a record that was dated ahead while
+// the clock of the broker was wrong stays that for long. So a reading that is ahead of the clock counts only if it goes
+// on from the reading before it. It returns by how much the process is ahead: nothing if kafka is between sent and now.
 func (c *Clock) Read(sent, kafka time.Time) (ahead time.Duration) {
 	r, ahead := compare(sent, kafka)
 	last := c.last.Swap(r)
