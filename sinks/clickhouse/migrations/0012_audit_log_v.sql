@@ -2,8 +2,9 @@
 -- or if there is none of the first; digests are of the richest report; whatever else only some reports
 -- say is of the first of those, the client's before others. The first is the one that came to Kafka first: offsets order
 -- only those that came at one time, since a topic may have been made anew, or got more partitions, between two reports.
--- least(ts, first) orders changes, and newest those of one such time, as the state does: by the last report, or the first
--- of a change that was ahead. Reports that stand in the table twice change nothing, so FINAL is not needed.
+-- least(ts, first) orders changes, and newest those of one such time, as the state does: by the last report, or of a
+-- change that was ahead by the last one in the millisecond of its first. Reports that stand in the table twice change
+-- nothing, so FINAL is not needed.
 -- A size is NULL, and properties are unknown, if no report says what they are. A condition on what is grouped by reaches
 -- the primary index; a question of very many rows takes memory for each, which max_bytes_before_external_group_by bounds.
 CREATE OR REPLACE VIEW {db}.audit_log_v AS
@@ -39,7 +40,8 @@ FROM (
     argMinIf(r.evidence, turn, notEmpty(r.evidence)) AS evidence,
     max(r.richness) AS richness, min(r.ingested) AS first,
     bitShiftLeft(toUInt128(max(r.origin NOT IN ('fixity', 'sweep'))), 82)
-      + if(first < r.ts, argMin(place, came), argMax(place, (r.origin NOT IN ('fixity', 'sweep'), place))) AS newest
+      + if(first < r.ts, argMin(place, (r.ingested, r.origin IN ('fixity', 'sweep'), bitNot(place))),
+        argMax(place, (r.origin NOT IN ('fixity', 'sweep'), place))) AS newest
   FROM {db}.audit_log AS r
   WHERE r.account != ''
   GROUP BY r.account, r.space, r.item, r.store, r.ts, r.id
