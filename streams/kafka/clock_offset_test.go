@@ -62,7 +62,9 @@ func TestClockOfTheProcess(t *testing.T) {
 				defer p.Close()
 				waits := parttest.Command(parttest.Change("a").Body.(*pb.Change))
 				waits.Due = time.Now().Add(time.Second)
-				must(t, p.Publish(t.Context(), waits, waits))
+				later := waits
+				later.Due = time.Now().Add(100 * time.Second) // a second reading
+				must(t, p.Publish(t.Context(), waits, waits, later))
 				d, err := kafka.NewDelayer(cfg)
 				must(t, err)
 				must(t, parttest.Run(t, 3*time.Minute, d))

@@ -26,7 +26,7 @@ func TestLanesOfABrokerBehind(t *testing.T) {
 				const due = 70 * time.Second
 				lane, back := schemas.Delay("30s"), schemas.Again(schemas.RoleCopier)
 				b := kafkatest.New(t, kafkatest.Options{Behind: behind, Partitions: 1,
-					Lanes: []client.Lane{{Name: "30s", Delay: 30 * time.Second}}})
+					Lanes: []client.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "1h", Delay: time.Hour}}})
 				p, err := kafka.NewProducer(b.Config(), "test")
 				must(t, err)
 				defer p.Close()
@@ -81,7 +81,7 @@ func TestLanesOfWrongClocks(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const due = 70 * time.Second
 				b := kafkatest.New(t, kafkatest.Options{Behind: tt.delayer, Partitions: 1,
-					Lanes: []client.Lane{{Name: "30s", Delay: 30 * time.Second}}})
+					Lanes: []client.Lane{{Name: "30s", Delay: 30 * time.Second}, {Name: "1h", Delay: time.Hour}}})
 				waits, now := command("a"), time.Now().Add(tt.writer-tt.delayer)
 				waits.Due = now.Add(due)
 				rec, err := core.NewRouter(b.Config(), schemas.RoleChecker, 0).Encode(waits, now)

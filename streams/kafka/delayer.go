@@ -308,7 +308,7 @@ func (d *Delayer) destination(rec *kgo.Record, now time.Time) *kgo.Record {
 	}
 	to := d.router.Config.Topic(again)
 	left := h.Due.Sub(now)
-	if d.isFirst() {
+	if d.isFirst() || left > 0 && !d.clock.IsSure() { // the clock may be far behind
 		left = 1
 	}
 	if left > 0 {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -30,13 +31,13 @@ func TestClock(t *testing.T) {
 			if due != tt.due || c.Due() {
 				t.Errorf("%d: due %v, want %v, once", n, due, tt.due)
 			}
-			if n == 0 && (c.IsSet() || c.Apart(time.Now()) != math.MaxInt64 || !c.Now().Equal(time.Now())) {
+			if n == 0 && (c.IsSet() || c.IsSure() || c.Apart(time.Now()) != math.MaxInt64 || !c.Now().Equal(time.Now())) {
 				t.Errorf("it is %v, before it is read", c.Now())
 			}
 			if due {
 				sent := time.Now()
 				time.Sleep(tt.took)
-				if ahead := c.Read(sent, time.Now().Add(tt.kafka)); ahead != tt.ahead {
+				if ahead, counts := c.Read(sent, time.Now().Add(tt.kafka)); ahead != tt.ahead || !counts {
 					t.Errorf("%d: ahead by %v, want %v", n, ahead, tt.ahead)
 				}
 			}
@@ -58,18 +59,20 @@ func TestClockThatIsAhead(t *testing.T) {
 	for name, tt := range map[string]struct {
 		kafka times         // the greatest times, one a minute, from the clock of the process at first
 		want  time.Duration // Kafka's clock at last, from that of the process
+		open  bool          // the last reading is
 	}{
-		"right":                                {times{0, m}, 0},
-		"behind":                               {times{-years}, -years},
-		"ahead, once":                          {times{years}, 0},
-		"ahead":                                {times{years, years + m}, years},
-		"one record ahead":                     {times{years, years, years, years}, 0},
-		"records ahead in two partitions":      {times{years, years + 20*time.Second}, 0},
-		"behind, and one record ahead":         {times{-years, years, years}, -years},
-		"one record ahead, and it has gone":    {times{years, years, 2 * m}, 0},
-		"after the machine was suspended":      {times{0, time.Hour, time.Hour + m}, time.Hour - m},
-		"the clock of the broker was set back": {times{years, years + m, 2 * m}, 0},
-		"set back, and one record is left":     {times{years, years + m, years + m}, years - m},
+		"right":                                {times{0, m}, 0, false},
+		"behind":                               {times{-years}, -years, false},
+		"ahead, once":                          {times{years}, 0, true},
+		"ahead":                                {times{years, years + m}, years, false},
+		"one record ahead":                     {times{years, years, years, years}, 0, false},
+		"records ahead in two partitions":      {times{years, years + 20*time.Second}, 0, true},
+		"behind, and one record ahead":         {times{-years, years, years}, -years, false},
+		"one record ahead, and it has gone":    {times{years, years, 2 * m}, 0, false},
+		"after the machine was suspended":      {times{0, time.Hour, time.Hour + m}, time.Hour - m, false},
+		"one record ahead for hours":           {append(slices.Repeat(times{time.Hour}, 59), time.Hour), 0, false},
+		"the clock of the broker was set back": {times{years, years + m, 2 * m}, 0, false},
+		"set back, and one record is left":     {times{years, years + m, years + m}, 0, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -84,8 +87,12 @@ func TestClockThatIsAhead(t *testing.T) {
 				if off := time.Until(c.Now()); off != tt.want {
 					t.Errorf("off by %v, want %v", off, tt.want)
 				}
-				if apart := c.Apart(time.Now()); apart < time.Until(began.Add(last)).Abs() || apart < tt.want.Abs() {
-					t.Errorf("apart %v", apart)
+				apart := tt.want.Abs()
+				if tt.open {
+					apart = time.Until(began.Add(last)).Abs()
+				}
+				if got := c.Apart(time.Now()); got != apart || c.IsSure() == tt.open {
+					t.Errorf("apart %v, want %v; sure: %v", got, apart, c.IsSure())
 				}
 				c.Set(time.Now(), began.Add(last))
 				if off := c.Now().Sub(began.Add(last)); off != 0 || !c.IsSet() {

@@ -10,10 +10,6 @@ import (
 	"github.com/millrace/millrace/streams/kafka/client"
 )
 
-// nearby bounds how far before an acknowledged record another one of its batch is. A record with a later time that is
-// further back is from before the clock of the broker was set.
-const nearby = 10_000
-
 // CompareClock compares the clock of the process with Kafka's after a broker has acknowledged rec, once a minute. It
 // does not wait.
 func (r *Router) CompareClock(ctx context.Context, cl *kgo.Client, rec *kgo.Record) {
@@ -38,11 +34,11 @@ func (r *Router) ReadClock(ctx context.Context, cl *kgo.Client, rec *kgo.Record)
 		return // the next comparison is in a minute
 	}
 	p := resp.Topics[0].Partitions[0]
-	if p.ErrorCode != 0 || p.Timestamp <= 0 || p.Offset < rec.Offset-nearby {
+	if p.ErrorCode != 0 || p.Timestamp <= 0 {
 		return
 	}
-	ahead := r.Config.Clock.Read(rec.Timestamp, time.UnixMilli(p.Timestamp))
-	if r.Config.Metrics.SetClockOffset(ahead) {
+	ahead, counts := r.Config.Clock.Read(rec.Timestamp, time.UnixMilli(p.Timestamp))
+	if counts && r.Config.Metrics.SetClockOffset(ahead) {
 		r.Log.Error("detect wrong clock of this process or of Kafka", "ahead_of_kafka", ahead)
 	}
 }
