@@ -127,7 +127,9 @@ func stateDigests() column[stateRow] {
 				mark = ""
 			}
 			completion, at := schemas.IsCompletion(r.digests), r.at
-			at.Offset = uint64(r.Offset)
+			if completion { // the first one stays
+				at.Offset = uint64(r.Offset)
+			}
 			for _, k := range c.keys {
 				var err error
 				if b, err = appendHex(at.Digest(b[:0], verified, completion, r.change), set[k]); err != nil {

@@ -3,7 +3,7 @@
 -- say is of the first of those, the client's before others. The first is the one that came to Kafka first: offsets order
 -- only those that came at one time, since a topic may have been made anew, or got more partitions, between two reports.
 -- least(ts, first) orders changes, and newest those of one such time, as the state does: by the last report, or of a
--- change that was ahead by the last one in the millisecond of its first. Reports that stand in the table twice change
+-- change that was ahead by the last one in the millisecond of its first, if that is a client's or none is. Reports that stand in the table twice change
 -- nothing, so FINAL is not needed.
 -- A size is NULL, and properties are unknown, if no report says what they are. A condition on what is grouped by reaches
 -- the primary index; a question of very many rows takes memory for each, which max_bytes_before_external_group_by bounds.
@@ -14,6 +14,7 @@ FROM (
     bitShiftLeft(toUInt128(toUnixTimestamp64Milli(r.ingested) + 17592186044416), 80) + bitShiftLeft(toUInt128(r.off), 32)
       + toUInt128(r.inc) AS came,
     bitShiftLeft(toUInt128(r.off), 32) + toUInt128(r.inc) AS place,
+    (r.origin IN ('fixity', 'sweep'), r.ingested, bitNot(place)) AS best,
     bitShiftLeft(toUInt128(r.origin != 'client'), 127) + came AS turn,
     bitShiftLeft(toUInt128(r.richness) + 1, 117) - bitShiftRight(came, 8) AS rich
   SELECT
@@ -40,7 +41,7 @@ FROM (
     argMinIf(r.evidence, turn, notEmpty(r.evidence)) AS evidence,
     max(r.richness) AS richness, min(r.ingested) AS first,
     bitShiftLeft(toUInt128(max(r.origin NOT IN ('fixity', 'sweep'))), 82)
-      + if(first < r.ts, argMin(place, (r.ingested, r.origin IN ('fixity', 'sweep'), bitNot(place))),
+      + if(first < r.ts, if(argMin(r.ingested, best) = first, argMin(place, best), 0),
         argMax(place, (r.origin NOT IN ('fixity', 'sweep'), place))) AS newest
   FROM {db}.audit_log AS r
   WHERE r.account != ''

@@ -53,6 +53,11 @@ func clockRows(item string) map[string]clockRow {
 	claimed := put(hour)
 	claimed.Provenance = pb.Provenance_PROVENANCE_CLAIMED
 	delete(claimed.Digests, "sha256")
+	adopted := put(hour)
+	adopted.Origin = pb.Origin_ORIGIN_SWEEP
+	if adopted.Id = schemas.ChangeID(adopted); adopted.GetId() != put(hour).GetId() {
+		panic("a sweep's report has another id than the client's")
+	}
 	disputed := func(want bool) func(*testing.T, *pb.CopyRecord) {
 		return func(t *testing.T, r *pb.CopyRecord) {
 			if got := r.GetManifest().GetDisputed(); got != want {
@@ -95,6 +100,14 @@ func clockRows(item string) map[string]clockRow {
 			{put(hour), 0}}, 2, 0, nil},
 		"ahead, twice in that millisecond, deleted between, and again later": {[]stamped{{put(hour), 0},
 			{as(pb.Op_OP_DELETE, 0), 0}, {put(hour), 0}, {put(hour), 30 * minute}}, 2, 0, nil},
+		"deleted, ahead by a sweep in that millisecond, and again by the client": {[]stamped{{as(pb.Op_OP_DELETE, 0), 0},
+			{adopted, 0}, {put(hour), 30 * minute}}, 0, 0, nil},
+		"ahead, another put in that millisecond, and again": {[]stamped{{put(hour), 0}, {put(0), 0},
+			{put(hour), 30 * minute}}, 1, 0, func(t *testing.T, r *pb.CopyRecord) {
+			if got := r.GetManifest().GetDigests(); got["md5"] == "" || got["md5"] != put(0).GetDigests()["md5"] {
+				t.Errorf("digests %v, want those of the other put", got)
+			}
+		}},
 		"within a millisecond of Kafka": {records: []stamped{{put(0), -1000}}},
 		"the second record stamped an hour earlier": {[]stamped{{put(-2 * hour), 0}, {put(-90 * minute), minute},
 			{put(-2 * hour), -hour}}, 1, -90 * minute, nil},

@@ -54,7 +54,8 @@ const (
 	changeRank    = "toUInt64(origin NOT IN ('fixity', 'sweep'))"
 	changeTime    = "toUnixTimestamp64Milli(at) + 17592186044416"
 	changeVersion = "bitShiftLeft(toUInt128(" + changeTime + "), 83) + bitShiftLeft(toUInt128(" + changeRank +
-		"), 82) + bitShiftLeft(toUInt128(if(at < least(ts, ingested), 0, off)), 32) + toUInt128(inc)"
+		"), 82) + bitShiftLeft(toUInt128(" + changePlace + "), 32) + toUInt128(inc)"
+	changePlace    = "if(at < least(ts, ingested), 0, off)" // 0 of a repeat of a Change that was ahead
 	checkVersion   = "bitShiftLeft(toUInt128(toUnixTimestamp64Milli(ts) + 17592186044416), 83) + " + versionTail
 	writesContent  = "item != '' AND op IN ('add', 'update', 'copy')"
 	isAhead        = "(ts > ingested OR ifNull(source_time > ingested, false))"
@@ -66,7 +67,7 @@ const (
 
 // stateQueries returns all conversions. TestRebuild compares them with State.Store.
 func stateQueries() []stateQuery {
-	order := "bitShiftLeft(" + changeRank + " + 1, 62) + off"
+	order := "bitShiftLeft(" + changeRank + " + 1, 62) + " + changePlace
 	digest := "concat(" + fmt.Sprintf(bigEndian8, changeTime) +
 		", unhex(if(provenance = 'verified', '01', '00')), " +
 		fmt.Sprintf(bigEndian8, "if("+isCompletion+", 1125899906842623 - off, "+order+")") + ", id, v)"
