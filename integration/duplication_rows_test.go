@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/need"
@@ -106,10 +107,17 @@ func copyRows() map[string]rowCase {
 		"C4n: on no record": {prepare: func(w *copyWorld) (_, _ *pb.DuplicationCommand) {
 			w.write("1", "found", named)
 			w.write("2", "other", named)
-			return w.other(manualReason), w.earlierDelete()
+			c := w.other(pb.DuplicationReason_DUPLICATION_REASON_CHANGE) // of a client's Change without digests
+			c.CauseOp, c.ChangeTime = pb.Op_OP_ADD, timestamppb.Now()
+			return c, w.earlierDelete()
 		}, changes: "2 UPDATE, 1 ADD", createFirst: "C4n copied, C2 in-sync ×3",
-			deleteFirst: "C4n copied, C2 in-sync ×3", effects: "2 Put",
+			deleteFirst: "C4 wait ×2, C4n copied, C2 in-sync", effects: "2 Put",
 			content: "found"},
+		"C4: on no record, and of no Change": {prepare: func(w *copyWorld) (_, _ *pb.DuplicationCommand) {
+			w.write("1", "found", named)
+			w.write("2", "other", named)
+			return w.other(manualReason), w.earlierDelete()
+		}, createFirst: "C4 wait ×4", deleteFirst: "C4 wait ×4", content: "other"},
 		"superseded: a later command waits": {prepare: func(w *copyWorld) (_, _ *pb.DuplicationCommand) {
 			c := w.put("new")
 			last := proto.CloneOf(c)
