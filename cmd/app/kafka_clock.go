@@ -12,6 +12,21 @@ import (
 // kafkaClockSweep is the name of a checkpoint that is published to read Kafka's clock.
 const kafkaClockSweep = "clock"
 
+// Begin returns the time of rounds that a command begins now, by Kafka's clock. A dry run publishes nothing, and so goes
+// by the clock of its host.
+func (a *App) Begin(ctx context.Context, dry bool) (time.Time, error) {
+	if !dry {
+		known, err := a.newCheckpoints()
+		if err != nil {
+			return time.Time{}, err
+		}
+		if err := runDuring(ctx, known.Run, known.CatchUp); err != nil {
+			return time.Time{}, err
+		}
+	}
+	return a.kafka.Clock.Now().UTC().Truncate(time.Millisecond), nil
+}
+
 // CatchUp returns when all checkpoints are known that were published before the call. It reads Kafka's clock if the
 // process has not set it for a minute.
 func (c *checkpoints) CatchUp(ctx context.Context) error {

@@ -67,6 +67,19 @@ func TestKafkaClock(t *testing.T) {
 					t.Fatal(err)
 				}
 				check(3)
+				for n, dry := range []bool{true, false} {
+					a.kafka.Clock = new(client.Clock)
+					begun, err := a.Begin(t.Context(), dry)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if off := begun.Sub(time.Now().Add(-ahead)); !dry && off.Abs() > time.Second {
+						t.Errorf("rounds begin %v off", off)
+					}
+					if len(b.Read(schemas.Checkpoints)) != 3+n {
+						t.Errorf("dry is %v, and there are %d records", dry, len(b.Read(schemas.Checkpoints)))
+					}
+				}
 			})
 		})
 	}

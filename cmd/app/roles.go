@@ -199,7 +199,7 @@ func (a *App) checker() ([]part, error) {
 	f := a.cfg.Fixity
 	c, err := fixity.New(fixity.Config{Worker: a.worker(schemas.RoleChecker), Host: hostname(), Software: Version,
 		Settings: fixity.Settings{Recheck: f.Recheck, Settle: f.Settle}, MinInterval: f.MinInterval,
-		Period: func(c schemas.Copy) time.Duration { return f.PeriodOf(c.Account, c.Store, c.Space) }},
+		At: a.kafka.Clock.At, Period: func(c schemas.Copy) time.Duration { return f.PeriodOf(c.Account, c.Store, c.Space) }},
 		a.stores, parkedRecords{records: a.reader}, spaceIncidents{a.incidentBoard})
 	if err != nil {
 		return nil, err

@@ -73,7 +73,6 @@ func newAuditExport() *cobra.Command {
 			if info, err := os.Stat(args[0]); err != nil || !info.IsDir() {
 				return fmt.Errorf("%w: %s is no directory: create it first", precondition.Err, args[0])
 			}
-			r.Begun = begun()
 			done := auditExport{Name: r.Name, Files: []string{}}
 			r.Write = func(_ context.Context, name string, text []byte, changes int) error {
 				if err := statedir.WriteFile(filepath.Join(args[0], name), text); err != nil {
@@ -84,7 +83,12 @@ func newAuditExport() *cobra.Command {
 				fmt.Fprintf(c.ErrOrStderr(), "%s: %d changes\n", name, changes)
 				return nil
 			}
-			err := f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error { return a.ExportAudit(ctx, r) })
+			err := f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) (err error) {
+				if r.Begun, err = a.Begin(ctx, false); err != nil {
+					return err
+				}
+				return a.ExportAudit(ctx, r)
+			})
 			if err != nil && len(done.Files) == 0 {
 				return err
 			}

@@ -39,6 +39,7 @@ type sweepFlags struct {
 	named                 bool          // no copies are an error
 	all, full, wait       bool
 	dryRun                bool
+	begun                 time.Time // of the rounds, by Kafka's clock
 	listing               sweepListing
 	output                *output
 }
@@ -194,8 +195,11 @@ func rolesWithoutSweeper() []schemas.Role {
 
 func (f *sweepFlags) run(c *cobra.Command) error {
 	report := sweepReport{Sweep: "fixity", DryRun: f.dryRun, Rounds: []sweepRound{}}
-	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) (err error) {
 		if err := requireStores(e.cfg, schemas.Copy{Account: f.account, Store: f.store}); err != nil {
+			return err
+		}
+		if f.begun, err = a.Begin(ctx, f.dryRun); err != nil {
 			return err
 		}
 		if f.dryRun {
@@ -284,12 +288,11 @@ func (f *sweepFlags) ask(
 
 // requests returns the requests for the selected stores.
 func (f *sweepFlags) requests(e *engines) (all []app.FixityRequest) {
-	begun := begun()
 	for _, acc := range e.cfg.Accounts {
 		for _, st := range acc.Stores {
 			if (f.account == "" || acc.ID == f.account) && (f.store == "" || st.ID == f.store) {
 				all = append(all, app.FixityRequest{Account: acc.ID, Store: st.ID, Space: f.space, Prefix: f.prefix,
-					Filter: f.filter, Begun: begun, All: f.all, DryRun: f.dryRun})
+					Filter: f.filter, Begun: f.begun, All: f.all, DryRun: f.dryRun})
 			}
 		}
 	}

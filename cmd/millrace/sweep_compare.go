@@ -118,6 +118,9 @@ func (f *sweepFlags) compare(c *cobra.Command, name string) error {
 			defer func() { err = errors.Join(err, listed.Close()) }()
 			report.listed, report.counts = listed, reconciledListing()
 		}
+		if f.begun, err = a.Begin(ctx, f.dryRun); err != nil {
+			return err
+		}
 		if f.dryRun {
 			if report.splits, err = ask(ctx, a, e, nil); err == nil {
 				report.seconds, err = a.WorkTime(ctx, report.planned())
@@ -168,9 +171,6 @@ func (r *comparison) work() (all sweep.Work) {
 	return all
 }
 
-// begun identifies the rounds that a command begins now.
-func begun() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
-
 func (f *sweepFlags) checkGroups(
 	ctx context.Context, a *app.App, _ *engines, found func(int64),
 ) ([]comparedSplit, error) {
@@ -179,7 +179,7 @@ func (f *sweepFlags) checkGroups(
 }
 
 func (f *sweepFlags) spaces(found func(int64)) app.SpacesRequest {
-	return app.SpacesRequest{Account: f.account, Store: f.store, Space: f.space, Filter: f.filter, Begun: begun(),
+	return app.SpacesRequest{Account: f.account, Store: f.store, Space: f.space, Filter: f.filter, Begun: f.begun,
 		OnEmitted: found, DryRun: f.dryRun}
 }
 
@@ -194,7 +194,7 @@ func (f *sweepFlags) comparePairs(
 	ctx context.Context, a *app.App, _ *engines, found func(int64),
 ) (all []comparedSplit, err error) {
 	pairs, err := a.SweepDuplication(ctx, app.PairRequest{Account: f.account, Store: f.store, Space: f.space,
-		Filter: f.filter, Full: f.full, Begun: begun(), OnEmitted: found, DryRun: f.dryRun})
+		Filter: f.filter, Full: f.full, Begun: f.begun, OnEmitted: found, DryRun: f.dryRun})
 	for _, p := range pairs {
 		all = append(all, comparedSplit{p.Account, p.Source, p.Destination, p.Space, p.ID, p.Counts, p.Work})
 	}

@@ -31,7 +31,11 @@ func (f *sweepFlags) count(c *cobra.Command) error {
 	counted := []countedAccount{}
 	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
 		return e.withRoles(c, a, f.engineFlags, rolesWithoutSweeper(), func(ctx context.Context, w *waiter) error {
-			all, err := a.SweepStats(ctx, f.account, begun())
+			begun, err := a.Begin(ctx, false)
+			if err != nil {
+				return err
+			}
+			all, err := a.SweepStats(ctx, f.account, begun)
 			for _, r := range all {
 				counted = append(counted, countedAccount{r.Account, r.ID, r.Counts["spaces"], r.Counts["items"], r.Counts["bytes"],
 					r.Counts["unsized"], r.Counts["verified"], r.Counts["pairs"], r.Counts["pairs_differ"]})

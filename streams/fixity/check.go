@@ -128,8 +128,12 @@ func (k *check) judge() {
 	if confirmed { // the time of the next check stays
 		return
 	}
+	now, last := time.Now(), lastEvent(k.fresh)
+	if !last.IsZero() { // by the clock of the process, as the time of the next check
+		last = last.Add(now.Sub(k.config.At(now)))
+	}
 	k.conclusion = Conclude(v, Progress{
-		Recheck: int(k.task.GetRecheck()), Now: time.Now(), LastEvent: lastEvent(k.fresh),
+		Recheck: int(k.task.GetRecheck()), Now: now, LastEvent: last,
 		Changed: k.foundAnother(), Since: k.task.GetFound().GetSince().AsTime(),
 		AtOnce:  k.isFirst(),
 		Altered: k.altered(),

@@ -48,6 +48,8 @@ type Config struct {
 	Settings
 	// MinInterval is the age of a pass below which a sweep's task is skipped; 0 skips none.
 	MinInterval time.Duration
+	// At returns Kafka's time at a time of the process; nil: the same.
+	At func(time.Time) time.Time
 	// Period returns the time in which every copy of a space is checked; StoreSettings.SamplePercent is a share of it.
 	// nil: there are no sampled stores.
 	Period func(space schemas.Copy) time.Duration
@@ -109,6 +111,9 @@ func New(c Config, stores Stores, records Records, spaces SpaceIncidents) (*Chec
 		if d <= 0 {
 			faults = append(faults, fmt.Errorf("recheck interval %v is not positive", d))
 		}
+	}
+	if c.At == nil {
+		c.At = func(t time.Time) time.Time { return t }
 	}
 	if c.Period == nil {
 		c.Period = func(schemas.Copy) time.Duration { return 0 }

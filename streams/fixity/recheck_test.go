@@ -402,18 +402,24 @@ func TestRecentlyChecked(t *testing.T) {
 	}
 }
 
+// The settle time is over by Kafka's clock, and the next check is due by that of the process.
 func TestSettle(t *testing.T) {
-	in(t, func(t *testing.T, w *world) {
-		w.put(rot) // its Change is not on record yet
-		time.Sleep(72 * time.Hour)
-		w.record.Manifest.Time = timestamppb.New(time.Now().Add(-time.Hour))
-		w.config.Recheck = nil
-		o := w.handle(task(nil))
-		w.is(o, 13, pb.Verdict_VERDICT_UNDECIDED, false)
-		if want := time.Now().Add(23 * time.Hour); !o.due.Equal(want) {
-			t.Errorf("due %v, want %v", o.due, want)
-		}
-		time.Sleep(time.Until(o.due))
-		w.is(w.handle(o.again), 13, pb.Verdict_VERDICT_FAIL, true)
-	})
+	for name, ahead := range map[string]time.Duration{"right": 0, "ahead": 48 * time.Hour, "behind": -48 * time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(t *testing.T, w *world) {
+				w.put(rot) // its Change is not on record yet
+				time.Sleep(72 * time.Hour)
+				w.record.Manifest.Time = timestamppb.New(time.Now().Add(-ahead - time.Hour))
+				w.config.At = func(t time.Time) time.Time { return t.Add(-ahead) }
+				w.config.Recheck = nil
+				o := w.handle(task(nil))
+				w.is(o, 13, pb.Verdict_VERDICT_UNDECIDED, false)
+				if want := time.Now().Add(23 * time.Hour); !o.due.Equal(want) {
+					t.Errorf("due %v, want %v", o.due, want)
+				}
+				time.Sleep(time.Until(o.due))
+				w.is(w.handle(o.again), 13, pb.Verdict_VERDICT_FAIL, true)
+			})
+		})
+	}
 }

@@ -39,6 +39,29 @@ func TestWatchOfFilesWithEarlierDates(t *testing.T) {
 	}
 }
 
+// Two events about one version are one Change, also if the clock of the process is wrong by more than the settle time.
+func TestWatchOfAWrongClock(t *testing.T) {
+	for name, ahead := range map[string]time.Duration{"right": 0, "ahead": time.Hour, "behind": -time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newTree(t)
+			w.begin(func(c *Config) { c.At = func(t time.Time) time.Time { return t.Add(-ahead) } })
+			w.write("photos/a", "1")
+			written := time.Now().Add(-ahead).Truncate(time.Millisecond) // by the clock of the host of the files
+			w.do(os.Chtimes(w.path("photos/a"), written, written))
+			for range 2 {
+				w.do(w.watch.publishPath(t.Context(), pendingPath{path: "photos/a", last: time.Now()}))
+				if at := w.date("photos/a"); !at.Equal(written) {
+					t.Errorf("the Change is dated %v, the file %v", at, written)
+				}
+			}
+			if len(w.ids) != 1 {
+				t.Errorf("%d ids, want 1", len(w.ids))
+			}
+		})
+	}
+}
+
 // A file whose last event was a removal, and that is there all the same, has arrived since.
 func TestWatchOfAFileThatIsBackAtOnce(t *testing.T) {
 	w := newTree(t)

@@ -47,6 +47,8 @@ type Config struct {
 	// recheck is the interval of examining the root [30 s], whether it is watched or not. After dropped events, the next
 	// walk begins at the next examination.
 	recheck time.Duration
+	// At returns Kafka's time at a time of the process, if that is known [the same].
+	At func(time.Time) time.Time
 	// Ask asks for a round of the sweep reconcile over the store.
 	Ask func(context.Context) error
 }
@@ -74,6 +76,9 @@ func New(
 	cfg.quiet = cmp.Or(cfg.quiet, time.Second)
 	cfg.Limit = cmp.Or(cfg.Limit, 100_000)
 	cfg.recheck = cmp.Or(cfg.recheck, 30*time.Second)
+	if cfg.At == nil {
+		cfg.At = func(t time.Time) time.Time { return t }
+	}
 	if count == nil {
 		count = func(hint.Row) {}
 	}
@@ -167,7 +172,8 @@ func (w *Watch) publishPath(ctx context.Context, p pendingPath) error {
 		return err
 	}
 	before := w.recent.of(p.path)
-	if s.Received = p.last; !s.Received.After(before.time) { // the clock has stepped back
+	s.Now = w.cfg.At(s.Now)
+	if s.Received = w.cfg.At(p.last); !s.Received.After(before.time) { // the clock has stepped back
 		s.Received = before.time.Add(time.Millisecond)
 	}
 	if before.version != s.Object.Version {
