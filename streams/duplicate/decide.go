@@ -504,13 +504,15 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 	newer := reported && (deleted.After(held.Modified) || of(s.Command.GetChangeVersion()))
 	// A sweep or a check dates its tombstone at its look, so it may hide an older delete that a client reported.
 	fact := newer && reportsDelete(s.Command)
-	bound := false
+	// The tombstone on record proves the delete, and did not come from a sweep or a check.
+	confirmed, bound := false, false
 	if isTombstone(from) {
 		at := from.GetTime().AsTime()
-		newer = newer || !at.Before(held.Modified) || of(from.GetVersion())
+		proven := !at.Before(held.Modified) || of(from.GetVersion())
+		newer = newer || proven
 		bound = !newer && s.isBound(held, from)
-		newer = newer || bound
-		if !reported || at.After(deleted) && !(fact && unreported(from)) {
+		newer, confirmed = newer || bound, (proven || bound) && !unreported(from)
+		if !reported || at.After(deleted) && !(fact && unreported(from)) || confirmed && s.Command.GetIfAbsent() {
 			deleted = at
 		}
 	}
@@ -524,7 +526,7 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 		return s.held(Decision{Row: RowDeleteHeld}), true
 	}
 	d := Decision{Row: RowSourceDeleted, action: actDelete, Result: "deletion-ordered", Deleted: deleted}
-	if s.Rules.Deletes != policy.Propagate || !fact && s.unconfirmed(from) || s.isDoubtful(from, bound) {
+	if s.Rules.Deletes != policy.Propagate || !fact && !confirmed && s.unconfirmed(from) || s.isDoubtful(from, bound) {
 		d.Row, d.NeedsApproval = RowDeleteHeld, true
 	}
 	return d, true

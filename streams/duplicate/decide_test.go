@@ -849,10 +849,28 @@ func deleteCases() map[string]decisionCase {
 			s.deleted(row(none, "", "", 0))
 			s.setCause(pb.Op_OP_DELETE, "v1", a, 2)
 		}, Decision{Row: "C7d", Result: "kept-newer"}},
-		"C7b: a found delete": {func(s *Observation) {
+		"C7: a client's delete, at a command of what a check found": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Command.IfAbsent = true
-		}, ordered("C7b", 4, true)},
+		}, ordered("C7", 4, false)},
+		"C7: a client's delete, which a sweep reports with a later time": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.setCause(pb.Op_OP_DELETE, "", "", 6)
+			s.Command.IfAbsent = true
+		}, ordered("C7", 4, false)},
+		"C7b: a client's delete before the content of the copy, and a later one that a sweep reports": {
+			func(s *Observation) {
+				s.deleted(row(tomb, "v1", a, 4))
+				s.Destination.Record.Manifest.SourceTime = stamp(5)
+				s.setCause(pb.Op_OP_DELETE, "", "", 6)
+				s.Command.IfAbsent = true
+			}, ordered("C7b", 6, true)},
+		"C7b: a client's delete before the rule, and a later one that a sweep reports": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Since = hour(5)
+			s.setCause(pb.Op_OP_DELETE, "", "", 6)
+			s.Command.IfAbsent = true
+		}, kept},
 		"C7: nothing is read yet": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.recordsState, s.Source.Record = recordsUnread, nil
@@ -1067,9 +1085,14 @@ func deleteCases() map[string]decisionCase {
 			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
 		}, gone(4)},
 		"C8: the command comes from a guess": {func(s *Observation) {
-			s.lost(row(tomb, "v1", a, 4))
+			s.lost(row(none, "", "", 0))
+			s.setCause(pb.Op_OP_DELETE, "v1", a, 4)
 			s.Command.IfAbsent = true
 		}, unexplained},
+		"C8: a client's delete, at a command of what a check found": {func(s *Observation) {
+			s.lost(row(tomb, "v1", a, 4))
+			s.Command.IfAbsent = true
+		}, gone(4)},
 		"C8: the guess was approved": {func(s *Observation) {
 			s.lost(row(tomb, "v1", a, 4))
 			s.Source.Record.Manifest.Origin, s.Command.Approved = pb.Origin_ORIGIN_SWEEP, "me"

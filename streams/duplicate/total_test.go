@@ -333,13 +333,14 @@ func wrongGone(s Observation, d Decision) string {
 	if to.GetSourceTime() != nil {
 		held = to.GetSourceTime()
 	}
+	proven := from.GetState() == tomb && !from.GetTime().AsTime().Before(held.AsTime())
 	switch {
 	case s.Source.Presence != Absent || s.Destination.Presence != Absent || !isLive(to):
 		return "announces a delete of a copy that is present or already recorded as deleted"
 	case from.GetState() != tomb && !reported || isLive(from) && !d.Deleted.After(from.GetTime().AsTime()):
 		return "announces a delete without proof"
 	case !(reported && (s.Command.GetApproved() != "" || s.byClient(held.AsTime()))) &&
-		(s.Command.GetIfAbsent() || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
+		(s.Command.GetIfAbsent() && !proven || from.GetOrigin() == pb.Origin_ORIGIN_SWEEP):
 		return "takes an unconfirmed delete for a fact"
 	case d.Deleted.Before(held.AsTime()):
 		return "announces a delete that is older than the content"
