@@ -99,6 +99,12 @@ func (a *App) newDeleteLists() (*deleteLists, error) {
 	return l, err
 }
 
+// catchUp returns when this process knows what the owner of its partitions before it has counted and reserved, and
+// which lists it has opened and closed.
+func (l *deleteLists) catchUp(ctx context.Context) error {
+	return errors.Join(l.app.incidents.CatchUp(ctx), l.checkpoints.CatchUp(ctx))
+}
+
 // limitsFor returns the limits of a brake: those of the rules of a space, or else the configured ones.
 func (a *App) limitsFor(k brake.Kind) func(account, space string) brake.Limits {
 	return func(account, space string) brake.Limits {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -14,6 +15,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 )
@@ -96,6 +98,37 @@ func TestHeldDeletesOpenAnIncident(t *testing.T) {
 	if got := strings.Join(p.keys, " "); got != want {
 		t.Errorf("published %q, want %q", got, want)
 	}
+}
+
+// A deleter that gets partitions knows the lists that the owner before it has opened.
+func TestListsOfTheOwnerBefore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
+		before, after := trimming(t, b, 0), trimming(t, b, 0)
+		must(t, before.newIncidents())
+		must(t, after.newIncidents())
+		l, err := after.newDeleteLists()
+		must(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 2)
+		go func() { ended <- l.checkpoints.Run(ctx) }()
+		about := listSubject(schemas.Copy{Account: "acme", Store: "2", Space: "photos"}, "brake-1")
+		must(t, before.incidentBoard.Open(ctx, about, "9 deletes wait"))
+		short, end := context.WithTimeout(ctx, time.Minute)
+		defer end()
+		if err := l.catchUp(short); err == nil {
+			t.Error("it is ready before the incidents were read")
+		}
+		go func() { ended <- after.incidents.Run(ctx) }()
+		must(t, l.catchUp(ctx))
+		if !after.incidentBoard.IsOpen(about) {
+			t.Error("it does not know the list")
+		}
+		cancel()
+		must(t, <-ended)
+		must(t, <-ended)
+	})
 }
 
 // published collects the keys of incidents.

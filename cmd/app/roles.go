@@ -175,8 +175,7 @@ func (a *App) deleter() ([]part, error) {
 	}
 	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Deleter, kafka.PoolConfig{Role: schemas.RoleDeleter,
 		Topics: []schemas.Topic{schemas.Deletions}, CoPartitioned: true, Describe: deletionWork,
-		// It knows what the owner before it has counted and reserved.
-		Prepare: lists.checkpoints.CatchUp}), d.Handle)
+		Prepare: lists.catchUp}), d.Handle)
 	if err != nil {
 		return nil, err
 	}
