@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
@@ -188,18 +190,27 @@ func (w *execution) executeItem(ctx context.Context) error {
 		}
 		break
 	}
-	if w.wrote() {
-		// The write is verified and must be reported. The result does not depend on the observation after it: a later
-		// change of the item has a command of its own.
-		if err != nil {
-			w.detail = "observe after the write: " + err.Error()
-		}
-		return nil
-	}
 	if err == nil {
 		err = errStale
 	}
+	if w.wrote() {
+		w.orderAgain(err)
+		return nil
+	}
 	return fmt.Errorf("execute command %s: %w", w.Command.GetId(), err)
+}
+
+// observeAgain is how long after a write without an observation both sides are observed again.
+const observeAgain = time.Minute
+
+// orderAgain orders the same command once more, since the observation after the write ended in err. The write is
+// verified and must be reported. A later change has a command of its own, but that may have been executed before the
+// write was visible.
+func (w *execution) orderAgain(err error) {
+	w.detail = "observe after the write: " + err.Error()
+	again := proto.CloneOf(w.Command)
+	again.Id = schemas.ID("again", again.GetId())
+	w.out = append(w.out, schemas.Message{Topic: w.delivery.Topic, Body: again, Due: time.Now().Add(observeAgain)})
 }
 
 // iterate observes, decides and acts once. It returns true when no further observation is needed.

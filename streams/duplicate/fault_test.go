@@ -3,7 +3,7 @@ package duplicate
 import (
 	"context"
 	"errors"
-	"strings"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -287,9 +287,55 @@ func TestDestinationChangesUnderTheCopy(t *testing.T) {
 		w.faulty["2"].Script(storagetest.Fault{Method: "Stat", Skip: 1})
 		got := w.mustRun(c)
 		got.ends("C5", "copied", done, 1, 1)
-		if !strings.Contains(got.result.GetDetail(), "observe after the write") {
-			t.Errorf("detail: %q", got.result.GetDetail())
+		if len(got.again) != 1 || got.again[0].GetId() == c.GetId() {
+			t.Fatalf("to observe again: %v", got.again)
 		}
+		w.mustRun(got.again[0]).ends("C2", "in-sync", nothing, 0, 0)
+	})
+}
+
+// A client deletes an item while it is copied, and another process executes the command of the delete before the copy
+// is visible. Then the observation after the write fails, or does not come because the item changes all the time: the
+// command is ordered once more, and deletes the copy.
+func TestDeletedBeforeTheCopyIsVisible(t *testing.T) {
+	for name, fails := range map[string]bool{"the source answers": false, "the source does not answer": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c := command(w.added("1", "hello"))
+			w.once("2", "Put", func() {
+				w.mustRun(command(w.gone("1"))).ends("C8", "gone", nothing, 0, 0)
+				if fails {
+					w.faulty["1"].Script(fault("Stat", nil))
+				}
+			})
+			got := w.mustRun(c)
+			if fails {
+				got.ends("C5", "copied", done, 1, 1)
+				got = w.mustRun(got.again[0])
+			}
+			if len(got.orders) != 1 || got.orders[0].GetNeedsApproval() {
+				t.Errorf("got %v, orders %v", got.result, got.orders)
+			}
+		})
+	}
+	t.Run("the source is replaced after each copy", func(t *testing.T) {
+		w := newWorld(t)
+		c := command(w.added("1", "0"))
+		n := 0
+		w.faulty["2"].Before(func(_ context.Context, call storagetest.Call) error {
+			if call.Method == "Put" {
+				n++
+				w.added("1", strconv.Itoa(n))
+			}
+			return nil
+		})
+		got := w.mustRun(c)
+		w.faulty["2"].Before(func(context.Context, storagetest.Call) error { return nil })
+		if n != maxIterations || len(got.again) != 1 {
+			t.Fatalf("%d puts, again: %v", n, got.again)
+		}
+		w.mustRun(got.again[0])
+		w.holds("2", strconv.Itoa(n))
 	})
 }
 

@@ -252,6 +252,7 @@ type did struct {
 	changes []*pb.Change
 	tasks   map[schemas.Topic][]*pb.FixityTask
 	orders  []*pb.DeletionCommand
+	again   []*pb.DuplicationCommand // the same command once more
 	result  *pb.DuplicationResult
 }
 
@@ -310,6 +311,11 @@ func sort(t *testing.T, out []schemas.Message) did {
 			got.tasks[m.Topic] = append(got.tasks[m.Topic], b)
 		case *pb.DeletionCommand:
 			got.orders = append(got.orders, b)
+		case *pb.DuplicationCommand:
+			if wait := time.Until(m.Due); m.Topic != schemas.DuplicationHigh || wait <= 0 || wait > observeAgain {
+				t.Errorf("again in topic %s, in %s", m.Topic, wait)
+			}
+			got.again = append(got.again, b)
 		case *pb.DuplicationResult:
 			got.result = b
 		default:
@@ -335,6 +341,9 @@ func (d did) ends(row, result string, outcome pb.Outcome, changes, tasks int) {
 		d.t.Errorf("got %s %s %v (%s), %d changes, %d tasks; want %s %s %v, %d, %d", r.GetDecision(), r.GetResult(),
 			r.GetOutcome(),
 			r.GetDetail(), len(d.changes), n, row, result, outcome, changes, tasks)
+	}
+	if failed := strings.HasPrefix(r.GetDetail(), "observe after the write: "); failed != (len(d.again) == 1) {
+		d.t.Errorf("%d commands to observe again, and detail %q", len(d.again), r.GetDetail())
 	}
 }
 

@@ -31,7 +31,10 @@ func (w *execution) executeSpace(ctx context.Context) error {
 			break
 		}
 		if wrote != 0 && d.action != actCreateSpace && d.action != actSetSpace {
-			break // the source was deleted, or a hold began: that is left to another command
+			if d.action != actNothing { // the source was deleted
+				err = fmt.Errorf("row %s applies", d.Row)
+			}
+			break
 		}
 		var op pb.Op
 		if op, err = w.actOnSpace(ctx, s, d); err != nil || op == 0 {
@@ -45,7 +48,7 @@ func (w *execution) executeSpace(ctx context.Context) error {
 	switch {
 	case wrote != 0:
 		if err != nil {
-			w.detail = "observe after the write: " + err.Error()
+			w.orderAgain(err)
 		}
 		w.emit(schemas.Changes, w.spaceChange(wrote, w.space))
 		return nil
