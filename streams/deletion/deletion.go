@@ -195,11 +195,11 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 	case ok:
 		return w.messages(e), nil
 	case w.isApproved(d.Deleted):
-		return w.deleteIfAbsent(ctx, s.Destination.Object, d.Deleted)
+		return w.deleteConfirmed(ctx, s, d)
 	case w.needsApproval(d):
 		return nil, w.hold(ctx, d, brake.Held{Reason: brake.ReasonApproval, Cause: w.approvalCause(d)})
 	}
-	return w.deleteWithinLimits(ctx, s.Destination.Object, d)
+	return w.deleteWithinLimits(ctx, s, d)
 }
 
 // withoutDelete returns the ending of a decision that allows no delete; false if d allows one.
@@ -249,14 +249,14 @@ func (w *execution) hold(ctx context.Context, d duplicate.Decision, why brake.He
 // maxBrakeWait is how long a delete may wait for the brake without another observation.
 const maxBrakeWait = time.Second
 
-// deleteWithinLimits deletes the version seen of the copy if the brake allows it, and otherwise holds the delete.
+// deleteWithinLimits deletes the copy observed if the brake allows it, and otherwise holds the delete.
 func (w *execution) deleteWithinLimits(
-	ctx context.Context, seen storage.Object, d duplicate.Decision,
+	ctx context.Context, s duplicate.Observation, d duplicate.Decision,
 ) ([]schemas.Message, error) {
 	if permitted, err := w.permit(ctx, d); !permitted {
 		return nil, err
 	}
-	out, err := w.deleteIfAbsent(ctx, seen, d.Deleted)
+	out, err := w.deleteConfirmed(ctx, s, d)
 	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, errNotTried) {
 		w.cfg.Brake.GiveBack(w.sides.Copy) // nothing was deleted
 	}
@@ -293,14 +293,18 @@ func (w *execution) take(ctx context.Context) (reached string, err error) {
 // errNotTried marks errors before a delete was tried.
 var errNotTried = errors.New("nothing was deleted")
 
-// deleteIfAbsent deletes the version seen of the copy if the source is still absent.
-func (w *execution) deleteIfAbsent(
-	ctx context.Context, seen storage.Object, deleted time.Time,
+// deleteConfirmed deletes the copy observed if the source is still absent and the rules in force still allow it.
+func (w *execution) deleteConfirmed(
+	ctx context.Context, s duplicate.Observation, d duplicate.Decision,
 ) ([]schemas.Message, error) {
-	if err := w.stillAbsent(ctx); err != nil {
+	err := w.stillAbsent(ctx)
+	if err == nil {
+		err = w.sides.Confirm(s, d)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotTried, err)
 	}
-	return w.delete(ctx, seen, deleted)
+	return w.delete(ctx, s.Destination.Object, d.Deleted)
 }
 
 // endWithSource ends the execution without a delete if the source is present.

@@ -142,6 +142,10 @@ func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e endin
 		return w.messages(ending{row: e.row, result: resultRefused, detail: "the brake: " + reached,
 			outcome: pb.Outcome_OUTCOME_NOTHING}), nil
 	}
+	if w.sides.Hold() != nil {
+		b.GiveBack(at)
+		return nil, fmt.Errorf("%w: a hold of %s is in force", storage.ErrChanged, at)
+	}
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, KeepDeleted: store.Capabilities().KeepsReplaced,
 	})

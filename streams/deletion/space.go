@@ -34,7 +34,7 @@ func (w *execution) iterateSpace(ctx context.Context) ([]schemas.Message, error)
 		}
 	case d.Deleted.IsZero():
 	case w.isApproved(d.Deleted):
-		return w.deleteSpace(ctx, s, d.Deleted)
+		return w.deleteSpace(ctx, s, d)
 	case w.needsApproval(d):
 		return nil, w.hold(ctx, d, brake.Held{Reason: brake.ReasonApproval, Cause: w.approvalCause(d)})
 	default:
@@ -50,25 +50,29 @@ func (w *execution) deleteSpaceWithinLimits(
 	if permitted, err := w.permit(ctx, d); !permitted {
 		return nil, err
 	}
-	out, err := w.deleteSpace(ctx, s, d.Deleted)
+	out, err := w.deleteSpace(ctx, s, d)
 	if errors.Is(err, storage.ErrChanged) || errors.Is(err, errNotTried) || err == nil && !w.spaceDeleted {
 		w.cfg.Brake.GiveBack(w.sides.Copy)
 	}
 	return out, err
 }
 
-// deleteSpace deletes the space, which was seen empty, if the source still lacks it, and observes the source
-// afterwards. The store refuses a space that holds an item.
+// deleteSpace deletes the space, which was seen empty, if the source still lacks it and the rules in force still allow
+// it, and observes the source afterwards. The store refuses a space that holds an item.
 func (w *execution) deleteSpace(
-	ctx context.Context, s duplicate.SpaceObservation, deleted time.Time,
+	ctx context.Context, s duplicate.SpaceObservation, d duplicate.Decision,
 ) ([]schemas.Message, error) {
 	at, store := w.sides.Copy, w.sides.Store
 	present, err := w.sourceHasSpace(ctx)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", errNotTried, err)
 	case present:
-		return nil, fmt.Errorf("%w: the source has the space %q again", storage.ErrChanged, at.Space)
+		err = fmt.Errorf("%w: the source has the space %q again", storage.ErrChanged, at.Space)
+	default:
+		err = w.sides.ConfirmSpace(s, d)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotTried, err)
 	}
 	err = store.DeleteSpace(ctx, at.Space)
 	switch {
@@ -78,7 +82,7 @@ func (w *execution) deleteSpace(
 		return w.messages(ending{row: duplicate.RowSpaceEmpty, result: "not-empty", detail: err.Error(),
 			outcome: pb.Outcome_OUTCOME_NOTHING}), nil
 	}
-	change := w.sides.SpaceDeleted(s.Destination.Record, deleted)
+	change := w.sides.SpaceDeleted(s.Destination.Record, d.Deleted)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeTimeout)
 	defer cancel()
 	present, lookErr := w.sourceHasSpace(ctx)
@@ -94,7 +98,7 @@ func (w *execution) deleteSpace(
 	case present || lookErr != nil:
 		e.detail, e.copy = "the source may have the space again", w.spaceBack(change.GetTime().AsTime())
 	}
-	if w.spaceDeleted = true; w.isApproved(deleted) {
+	if w.spaceDeleted = true; w.isApproved(d.Deleted) {
 		e.list = w.command.GetList()
 	}
 	return w.messages(e), nil

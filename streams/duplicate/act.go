@@ -26,6 +26,7 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 		Size:         s.Source.Object.Size,
 		KeepReplaced: s.Destination.Presence == Present && d.Row != RowPropertiesDiffer, // the bytes are the same
 		Original:     w.originalOf(s),
+		Verify:       func(digest.Set, int64) error { return w.verify(ctx, s, d) },
 	}
 	if d.ReadTwice && len(s.Source.Read) == 0 {
 		first, err := readDigests(ctx, w.SourceStore, w.SourceCopy, s.Source.Object.Version, nil)
@@ -43,9 +44,6 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 			return false, err
 		}
 	}
-	if d.Row == RowPropertiesDiffer || d.Row == RowRepair && s.Destination.Presence == Present {
-		o.Verify = func(digest.Set, int64) error { return w.unchanged(ctx, s.Destination.Object) }
-	}
 	put, err := w.stream(ctx, s.Source.Object.Version, o)
 	if errors.Is(err, storage.ErrDigest) {
 		return w.sourceMismatch(s, d, err)
@@ -55,6 +53,21 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 	}
 	w.recordCopy(s, d, put)
 	return d.Row == RowRepair, nil // the check that follows a repair replaces the second observation
+}
+
+// verify runs before bytes become visible. It returns an error if the rules in force now allow them no more, or if they
+// carry properties, or repair a copy, and the copy is not as observed.
+func (w *execution) verify(ctx context.Context, s Observation, d Decision) error {
+	if err := w.Confirm(s, d); err != nil {
+		return fmt.Errorf("%w: %w", errStale, err)
+	}
+	switch d.Row {
+	case RowPropertiesDiffer, RowRepair, RowRepairProperties:
+		if s.Destination.Presence == Present {
+			return w.unchanged(ctx, s.Destination.Object)
+		}
+	}
+	return nil
 }
 
 // unchanged returns ErrChanged if the destination is not as observed. Its version alone does not show that a newer
@@ -201,7 +214,7 @@ func (w *execution) setProperties(ctx context.Context, s Observation, d Decision
 // repairProperties acts on C0p. It repeats what is on record, so its Change has the time of the content: whatever a
 // client sets meanwhile is newer.
 func (w *execution) repairProperties(ctx context.Context, s Observation, d Decision) (done bool, err error) {
-	change, err := w.setRecorded(ctx, s)
+	change, err := w.setRecorded(ctx, s, d)
 	switch {
 	case errors.Is(err, storage.ErrUnsupported):
 		w.detail = err.Error()
@@ -222,7 +235,7 @@ func (w *execution) repairProperties(ctx context.Context, s Observation, d Decis
 
 // setRecorded sets the properties on record, and returns the Change. A store that cannot set properties gets the same
 // bytes again, if they are those on record.
-func (w *execution) setRecorded(ctx context.Context, s Observation) (*pb.Change, error) {
+func (w *execution) setRecorded(ctx context.Context, s Observation, d Decision) (*pb.Change, error) {
 	at, m := s.Destination.Object, s.Destination.Record.GetManifest()
 	p, same := record.PropertiesOn(at, m), storage.Condition{Version: at.Version}
 	if w.Store.Capabilities().SetProperties {
@@ -244,7 +257,7 @@ func (w *execution) setRecorded(ctx context.Context, s Observation) (*pb.Change,
 	put, err := w.stream(ctx, at.Version, storage.PutOptions{
 		Condition: same, Properties: p, Digests: expected, Compute: []string{digest.MD5, digest.SHA256},
 		Size: at.Size, Original: w.originalOf(s),
-		Verify: func(digest.Set, int64) error { return w.unchanged(ctx, at) },
+		Verify: func(digest.Set, int64) error { return w.verify(ctx, s, d) },
 	})
 	if err != nil {
 		return nil, err

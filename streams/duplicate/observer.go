@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -69,7 +70,8 @@ func NewObserver(stores Stores, rules Rules, records Records, lists Lists) (*Obs
 	return l, nil
 }
 
-// Sides are the source and the destination of one command, with the rules in force. The source's store is read-only.
+// Sides are the source and the destination of one command, with the rules that were in force at the last observation.
+// The source's store is read-only.
 type Sides struct {
 	Command            *pb.DuplicationCommand
 	SourceCopy, Copy   schemas.Copy
@@ -85,9 +87,6 @@ type Sides struct {
 func (l *Observer) Sides(c *pb.DuplicationCommand) (*Sides, error) {
 	sc := &Sides{Command: c, observer: l}
 	sc.SourceCopy, sc.Copy = schemas.CopiesOf(c)
-	if rules, ok := l.rules.Rules(c.GetAccount(), c.GetSpace()); ok {
-		sc.rules = rules
-	}
 	source, okSource := l.stores.Store(c.GetAccount(), c.GetSourceStore())
 	destination, ok := l.stores.Store(c.GetAccount(), c.GetDestinationStore())
 	if !okSource || !ok {
@@ -106,32 +105,62 @@ func (sc *Sides) Class(o storage.Object, large int64) (pb.Priority, schemas.Topi
 	return sc.rules.Class(o.Size, large)
 }
 
+// readRules reads the rules that are in force now into s.
+func (sc *Sides) readRules(s *Observation) {
+	s.Rules, _ = sc.observer.rules.Rules(sc.Command.GetAccount(), sc.Command.GetSpace()) // without: no pairs
+	if !slices.Equal(s.Rules.ExcludeLists, sc.rules.ExcludeLists) {
+		sc.lists = nil
+	}
+	sc.rules, s.lists, s.Hold = s.Rules, sc.lists, nil
+	if h, ok := s.Rules.Hold(sc.Command.GetItem(), time.Now()); ok {
+		s.Hold = &h
+	}
+}
+
+// Hold returns the hold of the item, or of the space, that is in force now; nil if there is none.
+func (sc *Sides) Hold() *policy.Hold { return sc.observation().Hold }
+
+// Confirm is called right before the act of d, the decision about s: the records, the brake or a stream may have been
+// waited for since. If the rules that are in force now lead to another decision, it returns ErrChanged.
+func (sc *Sides) Confirm(s Observation, d Decision) error {
+	sc.readRules(&s)
+	return d.confirm(Decide(s))
+}
+
+func (d Decision) confirm(now Decision) error {
+	if now.Row != d.Row || now.action != d.action || now.NeedsApproval != d.NeedsApproval {
+		return fmt.Errorf("%w: by the rules in force now, row %s applies, not %s", storage.ErrChanged, now.Row, d.Row)
+	}
+	return nil
+}
+
+// observation returns an observation of neither side, with the rules that are in force now.
 func (sc *Sides) observation() Observation {
-	s := Observation{Command: sc.Command, Rules: sc.rules, lists: sc.lists}
+	s := Observation{Command: sc.Command}
 	known := schemas.ChangedAt(sc.Command).AsTime()
 	if bySweep(sc.Command) {
 		known = sc.read
 	}
 	s.old = sc.observer.apart(known) > recent
-	if h, ok := sc.rules.Hold(sc.Command.GetItem(), time.Now()); ok {
-		s.Hold = &h
-	}
+	sc.readRules(&s)
 	return s
 }
 
 // Observe stats both sides concurrently. A side that cannot be observed is Unknown and has the error.
 func (sc *Sides) Observe(ctx context.Context) Observation {
-	s := sc.observation()
 	if sc.Store == nil {
-		return s
+		return sc.observation()
 	}
-	s.FoldCase = sc.SourceStore.Capabilities().FoldsPropertyCase || sc.Store.Capabilities().FoldsPropertyCase
+	var from, to Side
 	var g errgroup.Group
-	g.Go(func() error { s.Source = sc.observer.observeSide(ctx, sc.SourceCopy, sc.SourceStore); return nil })
-	g.Go(func() error { s.Destination = sc.observer.observeSide(ctx, sc.Copy, sc.Store); return nil })
+	g.Go(func() error { from = sc.observer.observeSide(ctx, sc.SourceCopy, sc.SourceStore); return nil })
+	g.Go(func() error { to = sc.observer.observeSide(ctx, sc.Copy, sc.Store); return nil })
 	_ = g.Wait() // each side holds its own error
-	sc.observer.confirmSpaceAbsent(ctx, sc.SourceCopy, sc.SourceStore, &s.Source)
-	sc.observer.confirmSpaceAbsent(ctx, sc.Copy, sc.Store, &s.Destination)
+	sc.observer.confirmSpaceAbsent(ctx, sc.SourceCopy, sc.SourceStore, &from)
+	sc.observer.confirmSpaceAbsent(ctx, sc.Copy, sc.Store, &to)
+	s := sc.observation() // now, since records may have been waited for
+	s.Source, s.Destination = from, to
+	s.FoldCase = sc.SourceStore.Capabilities().FoldsPropertyCase || sc.Store.Capabilities().FoldsPropertyCase
 	return s
 }
 
@@ -230,9 +259,10 @@ func (sc *Sides) readLists(ctx context.Context, s *Observation) (err error) {
 	if sc.lists, err = sc.observer.lists.Lists(ctx, sc.rules.ExcludeLists); err != nil {
 		return err
 	}
-	if s.lists = sc.lists; len(s.lists) != len(sc.rules.ExcludeLists) {
+	if len(sc.lists) != len(sc.rules.ExcludeLists) {
 		return retry.Unavailable(errors.New("some exclusion lists are missing"))
 	}
+	sc.readRules(s)
 	return nil
 }
 
@@ -297,6 +327,7 @@ func (sc *Sides) readBytes(ctx context.Context, s *Observation, d Decision) erro
 		}
 		r.side.Read = read
 	}
+	sc.readRules(s) // now, since that may take hours
 	return nil
 }
 

@@ -320,9 +320,9 @@ func TestRepairOfPropertiesKeepsAMediaType(t *testing.T) {
 	w.hasProperties("2", storage.Properties{MediaType: "image/jpeg", User: map[string]string{"by": "me"}})
 }
 
-// prepareAltered copies an item to a store that cannot set properties, alters those of the copy, and returns the order
-// to set them again.
-func prepareAltered(t *testing.T) (*world, *pb.DuplicationCommand) {
+// newWeakWorld is newWorld, and store 2 cannot set properties.
+func newWeakWorld(t *testing.T) *world {
+	t.Helper()
 	w := newWorld(t)
 	var err error
 	w.mem["2"], err = mem.New(mem.Config{ID: "2", Weak: mem.Weak{Properties: true}})
@@ -330,6 +330,13 @@ func prepareAltered(t *testing.T) (*world, *pb.DuplicationCommand) {
 	w.faulty["2"] = storagetest.NewFaulty(w.mem["2"])
 	w.mem["2"].Mark("2")
 	w.must(w.mem["2"].CreateSpace(t.Context(), storage.Space{Name: "photos"}))
+	return w
+}
+
+// prepareAltered copies an item to a store that cannot set properties, alters those of the copy, and returns the order
+// to set them again.
+func prepareAltered(t *testing.T) (*world, *pb.DuplicationCommand) {
+	w := newWeakWorld(t)
 	change := w.added("1", "hello")
 	w.mustRun(command(change))
 	w.mem["2"].Alter("photos", "a.jpg", storage.Properties{MediaType: "image/png"})

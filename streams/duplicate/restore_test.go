@@ -469,3 +469,28 @@ func TestRestoredCopyOutlivesTheDelete(t *testing.T) {
 		})
 	}
 }
+
+// In a chain of pairs, what an operator had restored in the middle is not replaced by what its source still has.
+func TestRestoredInTheMiddleOfAChain(t *testing.T) {
+	w, change := newRestoreWorld(t)
+	w.rules.Pairs = []policy.Pair{pair, {Source: "2", Destination: "3"}}
+	encrypted := w.added("1", "XXXXX")
+	w.mustRun(command(encrypted)).ends("C4", "copied", done, 1, 1) // store 3 holds the rewrite, which is refused
+	there, err := w.mem["2"].Stat(t.Context(), "photos", "a.jpg")
+	w.must(err)
+	o := order(change)
+	o.SourceStore, o.DestinationStore = "3", "2"
+	o.Restore.Sources, o.Restore.Replaces = []*pb.RestoreSource{{Store: "3"}}, record.Identity(there)
+	got, _ := w.restored(o)
+	got.ends("C0r", "restored", done, 1, 1)
+	for name, c := range map[string]*pb.DuplicationCommand{"a sweep": swept(), "the change, again": command(encrypted)} {
+		t.Run(name, func(t *testing.T) {
+			got, err := w.run(c, len(intervals))
+			w.must(err)
+			if r := got.result; r.GetResult() != "copy-differs" {
+				t.Errorf("got %v", r)
+			}
+			w.holds("2", "hello")
+		})
+	}
+}

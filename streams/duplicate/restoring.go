@@ -84,8 +84,8 @@ func (w *execution) executeRestore(ctx context.Context) error {
 
 // restore observes, decides and acts once. It returns true when the order has a result.
 func (w *execution) restore(ctx context.Context, r *restoration) (done bool, err error) {
-	s := restoreObservation{Order: r.order, Hold: w.observation().Hold, There: w.observeThere(ctx)}
-	s.Refused = w.refusal(s.There)
+	s := restoreObservation{Order: r.order, There: w.observeThere(ctx)}
+	s.Refused, s.Hold = w.refusal(s.There), w.Hold()
 	from := source{}
 	for {
 		s.Exhausted, s.Away, s.Failures = len(r.sources) == 0, r.away != nil, r.failures
@@ -167,7 +167,7 @@ func (w *execution) readRestoreRecords(ctx context.Context, s *restoreObservatio
 	}
 	s.There.reuseRead(was.Object, was.Read)
 	s.There.Record, s.recordsState = records[0], recordsRead
-	s.Refused = w.refusal(s.There)
+	s.Refused, s.Hold = w.refusal(s.There), w.Hold()
 	w.records = map[schemas.Copy]*pb.CopyRecord{}
 	known := make([]Side, len(copies))
 	for i, c := range copies {
@@ -285,6 +285,13 @@ func (w *execution) writeRestored(
 		Compute:      []string{digest.MD5, digest.SHA256},
 		Size:         s.Source.Object.Size,
 		KeepReplaced: s.There.Presence == Present,
+		Verify: func(digest.Set, int64) error {
+			now := s
+			if now.Refused, now.Hold = w.refusal(s.There), w.Hold(); decideRestore(now).action != d.action {
+				return errStale
+			}
+			return nil
+		},
 	}
 	if err := w.prepareRestore(ctx, s, from); err != nil {
 		return false, markStale(err)

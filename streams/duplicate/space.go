@@ -135,10 +135,11 @@ func known(r *pb.Record) (*pb.Record, bool) {
 
 // ObserveSpace observes the space of the command in both stores.
 func (sc *Sides) ObserveSpace(ctx context.Context) SpaceObservation {
-	s := SpaceObservation{Command: sc.Command, Rules: sc.rules}
-	if h, ok := sc.rules.Hold("", time.Now()); ok {
-		s.Hold = &h
-	}
+	return sc.withRules(sc.observeSpaces(ctx)) // now, since records may have been waited for
+}
+
+func (sc *Sides) observeSpaces(ctx context.Context) SpaceObservation {
+	s := SpaceObservation{Command: sc.Command}
 	if sc.Store == nil {
 		return s
 	}
@@ -157,6 +158,18 @@ func (sc *Sides) ObserveSpace(ctx context.Context) SpaceObservation {
 		break
 	}
 	return s
+}
+
+// withRules returns s with the rules that are in force now.
+func (sc *Sides) withRules(s SpaceObservation) SpaceObservation {
+	now := sc.observation()
+	s.Rules, s.Hold = now.Rules, now.Hold
+	return s
+}
+
+// ConfirmSpace is Confirm for a decision about a space.
+func (sc *Sides) ConfirmSpace(s SpaceObservation, d Decision) error {
+	return d.confirm(decideSpace(sc.withRules(s)))
 }
 
 // observeSpace is observeSide and confirmSpaceAbsent for a space.
