@@ -59,6 +59,8 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{viewer, "space list acme", 0, "acme/s", none, "", ""},
 		{viewer, "space show acme/s", 0, "exists", none, "", ""},
 		{viewer, "object versions acme/s/a", 0, "add (client)", none, "", ""},
+		{viewer, "object get acme/s/a -o -", 0, "", none, "", ""},
+		{viewer, "object export acme/s {exports}", 0, "0 lacking", none, "", ""},
 		{viewer, "incident list", 0, "acme/2/s/a", none, "", ""},
 		{viewer, "incident list --pending", 0, "", none, "", ""},
 		{viewer, "incident show {incident}", 0, "opened", none, "", ""},

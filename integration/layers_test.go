@@ -67,6 +67,7 @@ func layers() []layer {
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{"streams/incident", "streams/space"}, []string{wire}},
 		{[]string{"streams/restore"}, []string{wire, storage, digest, record}},
+		{[]string{"streams/extract"}, []string{storage, digest}},
 		{[]string{revision}, []string{wire}},
 		{[]string{policy}, []string{wire, nearest, sizes, revision}},
 		{[]string{"streams/policy/exclusion"}, []string{retry, policy}},

@@ -26,6 +26,15 @@ type holdings struct {
 
 // items returns what the audit log knows of items, and what all stores of the account hold of them now.
 func (h holdings) items(ctx context.Context, ids []string) ([]*restore.Item, error) {
+	items, err := h.records(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	return items, h.looks(ctx, items)
+}
+
+// records returns what the audit log knows of items.
+func (h holdings) records(ctx context.Context, ids []string) ([]*restore.Item, error) {
 	changes, ahead, err := read.ContentChanges(ctx, h.db, h.account, h.space, ids)
 	if err != nil {
 		return nil, err
@@ -44,7 +53,12 @@ func (h holdings) items(ctx context.Context, ids []string) ([]*restore.Item, err
 			Passed: passed[id],
 			Looks:  map[string]restore.Look{}, Kept: map[string][]storage.Kept{}, KeptUnknown: map[string]error{}}
 	}
-	return items, h.eachStore(ctx, func(ctx context.Context, id string, st store) error {
+	return items, nil
+}
+
+// looks adds what all stores of the account hold of items now.
+func (h holdings) looks(ctx context.Context, items []*restore.Item) error {
+	return h.eachStore(ctx, func(ctx context.Context, id string, st store) error {
 		looks := h.look(ctx, st, items)
 		for i, l := range looks {
 			items[i].Looks[id] = l
@@ -72,9 +86,7 @@ func (h holdings) look(ctx context.Context, st store, items []*restore.Item) []r
 	for i, item := range items {
 		g.Go(func() error {
 			o, err := st.Stat(ctx, h.space, item.ID)
-			absent := errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) ||
-				errors.Is(err, storage.ErrName) // the store cannot hold such an item
-			if looks[i] = (restore.Look{Present: err == nil, Object: o}); err != nil && !absent {
+			if looks[i] = (restore.Look{Present: err == nil, Object: o}); err != nil && !absent(err) {
 				looks[i].Err = err
 			}
 			return nil
@@ -89,6 +101,11 @@ func (h holdings) look(ctx context.Context, st store, items []*restore.Item) []r
 		}
 	}
 	return looks
+}
+
+// absent reports whether an error says that the store does not have an item, or cannot hold one of this name.
+func absent(err error) bool {
+	return errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) || errors.Is(err, storage.ErrName)
 }
 
 // kept adds what the stores keep of items, which are in the order of their ids. A store that does not list all of it is

@@ -234,21 +234,27 @@ func (w *restoration) content(item *restore.Item) (*pb.Change, error) {
 	case !r.At.IsZero():
 		return item.At(source, r.At), nil
 	case r.Version != "":
-		c, ambiguous := item.Find(source, r.Version)
-		switch {
-		case ambiguous:
-			return nil, fmt.Errorf("%w: %q stands for several contents of item %s", precondition.Err, r.Version, name)
-		case c == nil:
-			return nil, fmt.Errorf("%w: item %s has no content %q in store %s: see 'millrace object versions'",
-				precondition.Err, name, r.Version, source)
-		}
-		return c, nil
+		return findContent(item, source, r.Version)
 	}
 	if item.At(source, time.Unix(1<<40, 0)) != nil {
 		return nil, fmt.Errorf("%w: item %s is not deleted in store %s: name a content with --at or --version",
 			precondition.Err, name, source)
 	}
 	return item.Before(source), nil
+}
+
+// findContent returns the content of an item with an id, or of a version of a store.
+func findContent(item *restore.Item, store, version string) (*pb.Change, error) {
+	name := schemas.Key(item.Account, item.Space, item.ID)
+	c, ambiguous := item.Find(store, version)
+	switch {
+	case ambiguous:
+		return nil, fmt.Errorf("%w: %q stands for several contents of item %s", precondition.Err, version, name)
+	case c == nil:
+		return nil, fmt.Errorf("%w: item %s has no content %q in store %s: see 'millrace object versions'",
+			precondition.Err, name, version, store)
+	}
+	return c, nil
 }
 
 // lacks reports whether a copy of an item does not have its content, as far as is known without the kept bytes.

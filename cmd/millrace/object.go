@@ -14,8 +14,8 @@ import (
 )
 
 func newObject() *cobra.Command {
-	return noun("object", "Show and restore items", newObjectShow(), newObjectVersions(), newObjectRestore(),
-		newObjectDryRun())
+	return noun("object", "Show, restore and export items", newObjectShow(), newObjectVersions(), newObjectGet(),
+		newObjectExport(), newObjectRestore(), newObjectDryRun())
 }
 
 func newObjectShow() *cobra.Command {

@@ -87,12 +87,9 @@ func (f *restoreFlags) request(arg string, now time.Time) (r app.RestoreRequest,
 		faults = append(faults, storage.CheckItem(r.Item))
 	}
 	if f.at != "" {
-		ago := func(d time.Duration) time.Time { return now.Add(-d) }
-		var ok bool
-		if r.At, ok = parseTimeOr(f.at, ago); !ok {
-			faults = append(faults,
-				fmt.Errorf("--at %q is not a time: want 2026-03-01T12:00:00Z, 2026-03-01 or 2h (ago)", f.at))
-		}
+		var err error
+		r.At, err = contentTime(f.at, now)
+		faults = append(faults, err)
 	}
 	switch {
 	case f.reason == "" && !f.dryRun:
@@ -105,13 +102,23 @@ func (f *restoreFlags) request(arg string, now time.Time) (r app.RestoreRequest,
 		faults = append(faults, errors.New("--version is of one item"))
 	case f.dryRun && f.wait:
 		faults = append(faults, errors.New("--dry-run and --wait exclude each other"))
-	case r.At.After(now):
-		faults = append(faults, fmt.Errorf("--at %s is in the future", f.at))
 	}
 	if err := errors.Join(faults...); err != nil {
 		return r, fmt.Errorf("%w: %w", usage.Err, err)
 	}
 	return r, nil
+}
+
+// contentTime parses the time of a content: a time in the past.
+func contentTime(text string, now time.Time) (time.Time, error) {
+	at, ok := parseTimeOr(text, func(d time.Duration) time.Time { return now.Add(-d) })
+	switch {
+	case !ok:
+		return at, fmt.Errorf("--at %q is not a time: want 2026-03-01T12:00:00Z, 2026-03-01 or 2h (ago)", text)
+	case at.After(now):
+		return at, fmt.Errorf("--at %s is in the future", text)
+	}
+	return at, nil
 }
 
 // A restoreResult is the result of object restore.

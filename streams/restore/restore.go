@@ -138,6 +138,89 @@ func (i *Item) Is(store string, o storage.Object, proven digest.Set) digest.Agre
 	return agreement
 }
 
+// Expected returns the digests of a content to verify bytes with that leave the stores: the proven ones, or else those
+// that were only claimed, in whichever report of its version.
+func (i *Item) Expected(content *pb.Change) digest.Set {
+	if proven := i.Proven(content); len(proven) > 0 {
+		return proven
+	}
+	claimed := digestsOf(content)
+	for _, c := range i.Changes {
+		if len(claimed) == 0 && c.GetOp() != pb.Op_OP_DELETE && content.GetVersion() != "" &&
+			c.GetStore() == content.GetStore() && c.GetVersion() == content.GetVersion() {
+			claimed = digestsOf(c)
+		}
+	}
+	return claimed
+}
+
+// Date returns the date of the file that a content was made from. That of a copy is the date of its source, and bytes
+// that were repaired or restored have the date that they had before.
+func (i *Item) Date(content *pb.Change) time.Time {
+	of, made := i.Expected(content), content
+	repaired := func(c *pb.Change) bool {
+		return c.GetOrigin() == pb.Origin_ORIGIN_REPAIR && c.GetSourceTime() == nil
+	}
+	for _, c := range slices.Backward(i.Changes) {
+		if repaired(made) && !repaired(c) && c.GetOp() != pb.Op_OP_DELETE && !i.time(c).After(i.time(content)) &&
+			digestsOf(c).Compare(of) == digest.Agree {
+			made = c
+		}
+	}
+	for _, t := range []*timestamppb.Timestamp{made.GetSourceTime(), made.GetModified()} {
+		if t != nil {
+			return t.AsTime()
+		}
+	}
+	return made.GetTime().AsTime()
+}
+
+// Holders returns the stores whose copy is the content on record, that of the content first.
+func (i *Item) Holders(content *pb.Change) (stores []string) {
+	var names []string
+	for _, c := range i.Changes {
+		names = append(names, c.GetStore())
+	}
+	slices.Sort(names)
+	expected := i.Expected(content)
+	for _, store := range slices.Insert(slices.Compact(names), 0, content.GetStore()) {
+		now := i.At(store, time.Unix(1<<40, 0))
+		copied := content.GetVersion() != "" && now.GetSourceVersion() == content.GetVersion()
+		agreement := digestsOf(now).Compare(expected)
+		is := now == content || agreement == digest.Agree || agreement == digest.Incomparable && copied
+		if now != nil && is && !slices.Contains(stores, store) {
+			stores = append(stores, store)
+		}
+	}
+	return stores
+}
+
+// Elsewhere returns further places that may have the bytes of a content: copies that are not on record, and kept bytes.
+// guessed has those of which only the size is known to agree, unknown the stores that may have more.
+func (i *Item) Elsewhere(content *pb.Change) (sure, guessed []*pb.RestoreSource, unknown map[string]error) {
+	expected, holders := i.Expected(content), i.Holders(content)
+	places, _ := i.sources("", expected, content)
+	for _, p := range places {
+		at := slices.IndexFunc(i.Kept[p.GetStore()], func(k storage.Kept) bool { return k.ID == p.GetKept() })
+		switch {
+		case p.GetKept() == "" && !slices.Contains(holders, p.GetStore()):
+			sure = append(sure, p)
+		case p.GetKept() == "":
+		case i.Is(p.GetStore(), i.Kept[p.GetStore()][at].Object, expected) == digest.Agree:
+			sure = append(sure, p)
+		default:
+			guessed = append(guessed, p)
+		}
+	}
+	unknown = map[string]error{}
+	for _, store := range i.stores() {
+		if err := cmp.Or(i.Looks[store].Err, i.KeptUnknown[store]); err != nil {
+			unknown[store] = err
+		}
+	}
+	return sure, guessed, unknown
+}
+
 // A Verdict says what is to be done about a copy.
 type Verdict string
 

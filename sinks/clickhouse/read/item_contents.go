@@ -64,7 +64,7 @@ func ContentChanges(
 	}
 	rows, err := clickhouse.Query[row](with, db, "read the contents of items",
 		"SELECT id, ts, ns, op, account, store, space, item, version, etag, size, digests, provenance, user, agent, origin,"+
-			" source_time, source_ns, source_version, approved, least(ts, first) AS at FROM {db}.audit_log_v"+
+			" source_time, source_ns, modified, source_version, approved, least(ts, first) AS at FROM {db}.audit_log_v"+
 			" WHERE account = ? AND space = ? AND item IN (SELECT item FROM keys) AND op IN "+contentOps+
 			" ORDER BY item, at, newest SETTINGS optimize_use_projections = 0", account, space)
 	changes, ahead = make([]*pb.Change, len(rows)), map[string]time.Time{}

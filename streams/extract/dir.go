@@ -1,0 +1,232 @@
+package extract
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// TempPrefix is the prefix of files that are not complete.
+const TempPrefix = ".millrace-"
+
+// maxPart is the longest name of a file or directory in bytes.
+const maxPart = 255
+
+// CheckName returns why an item cannot be a file; empty if it can.
+func CheckName(item string) string {
+	for part := range strings.SplitSeq(item, "/") {
+		switch {
+		case strings.HasPrefix(item, "/"):
+			return "it begins with a slash"
+		case part == "":
+			return "a part of its name is empty"
+		case part == "." || part == "..":
+			return "a part of its name is " + part
+		case len(part) > maxPart:
+			return fmt.Sprintf("a part of its name has %d bytes, more than %d", len(part), maxPart)
+		case strings.ContainsRune(part, 0):
+			return "its name has a NUL"
+		}
+	}
+	return ""
+}
+
+// A Dir is a directory that items are written into. Nothing is written outside it. Its methods are safe for concurrent
+// use, except Close.
+type Dir struct {
+	root *os.Root
+
+	mu      sync.Mutex
+	changed map[string]bool // directories that Sync has not synced yet
+}
+
+// OpenDir opens a directory, which must exist.
+func OpenDir(dir string) (*Dir, error) {
+	root, err := os.OpenRoot(dir)
+	return &Dir{root: root, changed: map[string]bool{}}, err
+}
+
+// Close closes the directory.
+func (d *Dir) Close() error { return d.root.Close() }
+
+// Sync makes the names of files durable.
+func (d *Dir) Sync() error {
+	d.mu.Lock()
+	changed := d.changed
+	d.changed = map[string]bool{}
+	d.mu.Unlock()
+	for name := range changed {
+		f, err := d.root.Open(name)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(f.Sync(), f.Close()); err != nil {
+			return fmt.Errorf("sync %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// has returns an outcome if no bytes are needed: a file is there, or there can be none. Otherwise the result is empty.
+func (d *Dir) has(ctx context.Context, name string, c Content) (Outcome, error) {
+	if why := CheckName(name); why != "" {
+		return Outcome{Result: Unnamed, Detail: why}, nil
+	}
+	if !c.Verifiable() {
+		return Outcome{Result: Lacking, Detail: noDigests}, nil
+	}
+	info, err := d.root.Lstat(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return Outcome{}, nil
+	case err != nil:
+		return unnamed(err)
+	case info.IsDir():
+		return Outcome{Result: Unnamed, Detail: "a directory has its name"}, nil
+	}
+	o := Outcome{Result: Differs, Detail: d.path(name) + " is there with other bytes"}
+	switch {
+	case !info.Mode().IsRegular():
+		o.Detail = d.path(name) + " is there, and no regular file"
+		return o, nil
+	case c.Size >= 0 && info.Size() != c.Size:
+		return o, nil
+	}
+	same, err := d.verify(ctx, name, c)
+	if same {
+		o = Outcome{Result: Present}
+	}
+	return o, err
+}
+
+// verify reports whether a file has the bytes of a content.
+func (d *Dir) verify(ctx context.Context, name string, c Content) (bool, error) {
+	s, err := newStream(&c)
+	if err != nil {
+		return false, err
+	}
+	f, err := d.root.Open(name)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() // only read from
+	err = s.copy(ctx, io.Discard, f)
+	var other *mismatch
+	if errors.As(err, &other) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", d.path(name), err)
+	}
+	return true, nil
+}
+
+func (d *Dir) path(name string) string { return path.Join(d.root.Name(), name) }
+
+// unnamed returns the outcome of an error of the file system about a name. Another error is returned.
+func unnamed(err error) (Outcome, error) {
+	switch {
+	case errors.Is(err, syscall.ENOTDIR):
+		return Outcome{Result: Unnamed, Detail: "a part of its name is that of a file"}, nil
+	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EILSEQ):
+		return Outcome{Result: Unnamed, Detail: "the file system refuses its name"}, nil
+	}
+	return Outcome{}, err
+}
+
+// Extract writes the bytes of a content into the file name, from the first of places that has good ones. A file that is
+// there stays as it is. An error is one of ctx, or of the directory.
+func (d *Dir) Extract(ctx context.Context, name string, c Content, places []Place) (o Outcome, err error) {
+	if o, err = d.has(ctx, name, c); err != nil || o.Result != "" {
+		return o, err
+	}
+	if len(places) == 0 {
+		o.lacking()
+		return o, nil
+	}
+	in := path.Dir(name)
+	if err := d.root.MkdirAll(in, 0o777); err != nil {
+		return unnamed(err)
+	}
+	temp := path.Join(in, TempPrefix+rand.Text())
+	f, err := d.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return o, err
+	}
+	defer func() { err = errors.Join(err, d.removeTemp(temp)) }()
+	defer f.Close() // closed already unless there is an error
+	for i := range places {
+		s, err := newStream(&c)
+		if err != nil {
+			return o, err
+		}
+		err = s.read(ctx, f, &places[i], 0)
+		var unwritten writeError
+		switch {
+		case ctx.Err() != nil:
+			return o, ctx.Err()
+		case errors.As(err, &unwritten):
+			return o, fmt.Errorf("write %s: %w", d.path(name), unwritten.error)
+		case err == nil:
+			o.Result, o.From, o.Bytes = Exported, &places[i], s.hasher.Size()
+			return d.name(ctx, f, temp, name, c, o)
+		}
+		o.fault(&places[i], err)
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return o, err
+		}
+		if err := f.Truncate(0); err != nil {
+			return o, err
+		}
+	}
+	o.lacking()
+	return o, nil
+}
+
+func (d *Dir) removeTemp(temp string) error {
+	if err := d.root.Remove(temp); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// name gives a complete file its name, unless another one has it by now.
+func (d *Dir) name(ctx context.Context, f *os.File, temp, name string, c Content, o Outcome) (Outcome, error) {
+	if !c.Modified.IsZero() {
+		if err := d.root.Chtimes(temp, time.Time{}, c.Modified); err != nil {
+			return o, err
+		}
+	}
+	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+		return o, fmt.Errorf("write %s: %w", d.path(name), err)
+	}
+	err := d.root.Link(temp, name)
+	if err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links
+		if _, is := d.root.Lstat(name); errors.Is(is, fs.ErrNotExist) {
+			err = d.root.Rename(temp, name)
+		}
+	}
+	if errors.Is(err, fs.ErrExist) {
+		now, err := d.has(ctx, name, c)
+		now.Faults = o.Faults
+		return now, err
+	}
+	if err != nil {
+		return unnamed(err)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for dir := path.Dir(name); !d.changed[dir]; dir = path.Dir(dir) {
+		d.changed[dir] = true
+	}
+	return o, nil
+}
