@@ -261,7 +261,7 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	s.restarted(folder)
 	b.Write(kafkatest.Record{Record: schemas.Record{Topic: schemas.Policies, Key: []byte("acme"),
 		Value: []byte("garbage")}, Partition: -1})
-	write("acme-duplication-policy.yaml", to("3"))
+	write("acme-duplication-policy.yaml", to("2")+"spaces: {photos: {priority: low}}\n")
 	a := s.restarted(folder)
 	s.diverged(a, true)
 	s.await("/readyz", 503, "a record after revision 1 cannot be decoded")
@@ -271,7 +271,8 @@ func TestFolderPublishesOverNoGap(t *testing.T) {
 	}
 	about := openUnreadable(s, a, 1)[0]
 	must(t, a.CloseIncident(t.Context(), about.Incident(), Actor{Who: "eve", Reason: "of a tool of ours", From: "cli"}))
-	s.inForce(a, "acme", "3")
+	s.untilTrue("revision 2", func() bool { return a.policyRegistry.Revision("acme") == 2 })
+	s.inForce(a, "acme", "2")
 	s.diverged(a, false)
 	s.await("/readyz", 200)
 }

@@ -241,8 +241,11 @@ func TestPolicyImportSources(t *testing.T) {
 	s.cfg = &cfg
 	a := s.restarted("s3://archive/policies/old")
 	put("/archive/policies/old/acme-duplication-policy.json",
-		`{"defaultPolicies": [{"srcStoreId":"2","destStoreId":"1"}]}`)
-	s.inForce(a, "acme", "1")
+		`{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}], "spaces": {"photos": {"deletes": "keep"}}}`)
+	s.untilTrue("the changed file is in force", func() bool {
+		rules, _ := a.policyRegistry.Rules("acme", "photos")
+		return rules.Deletes == policy.KeepCopy && len(rules.Pairs) == 1
+	})
 }
 
 // imports imports the policy of acme from a source, again, and then not at all since it is unchanged.

@@ -234,7 +234,7 @@ type spaceView struct {
 	PropertiesUnknown bool              `json:"properties_unknown"`
 	Revision          int64             `json:"policy_revision"`
 	Deletes           policy.Deletes    `json:"deletes"`
-	DeletesSince      *time.Time        `json:"deletes_since"` // when the rule for deletes took effect
+	DeletesSince      *time.Time        `json:"deletes_since"` // copies of what was deleted before are kept
 	Holds             []policy.Hold     `json:"holds"`
 	MaxShare          float64           `json:"brake_max_share"`
 	MaxCount          int64             `json:"brake_max_count"`

@@ -239,6 +239,9 @@ func TestNotDeleted(t *testing.T) {
 		"by approval, says the rule": {func(w *world, _ *pb.DeletionCommand) {
 			w.rules.Deletes = policy.Approve
 		}, "C7b", "awaiting-approval", handedOn},
+		"by approval, said the rule": {func(w *world, _ *pb.DeletionCommand) {
+			w.rules.Propagated = hour(5)
+		}, "C7b", "awaiting-approval", handedOn},
 		"by approval, it was said": {func(_ *world, c *pb.DeletionCommand) {
 			c.NeedsApproval = true
 		}, "C7", "awaiting-approval", handedOn},
@@ -432,6 +435,35 @@ func TestHeldDeleteIsReported(t *testing.T) {
 			if tt.held {
 				w.present(true)
 			}
+		})
+	}
+}
+
+// An approval takes effect under either rule that does not keep copies.
+func TestApprovedAfterTheRuleChanged(t *testing.T) {
+	for name, tt := range map[string]struct{ first, then policy.Deletes }{
+		"approve to propagate": {policy.Approve, policy.Propagate},
+		"propagate to approve": {policy.Propagate, policy.Approve},
+		"approve to keep":      {policy.Approve, policy.KeepCopy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.rules.Deletes = tt.first
+			first := order()
+			first.NeedsApproval = true // as the planner marks what a sweep found
+			_, r, err := w.run(first)
+			w.must(err)
+			c := order()
+			c.List, c.Approved, c.Command = r.GetList(), "ann", r.GetList()
+			switch w.rules.Deletes = tt.then; tt.then {
+			case policy.KeepCopy:
+				w.rules.Since = hour(5)
+			case policy.Propagate:
+				w.rules.Propagated = hour(5)
+			}
+			_, _, err = w.run(c)
+			w.must(err)
+			w.present(tt.then == policy.KeepCopy)
 		})
 	}
 }

@@ -519,14 +519,15 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 	if !newer {
 		return Decision{Row: RowDestinationNewer, Result: "kept-newer"}, true
 	}
-	if s.Rules.DeletesOf(pairOf(s.Command), deleted) == policy.KeepCopy {
+	rule := s.Rules.DeletesOf(pairOf(s.Command), deleted)
+	if rule == policy.KeepCopy {
 		return Decision{Row: RowDeleteHeld, Result: "kept"}, true
 	}
 	if s.Hold != nil {
 		return s.held(Decision{Row: RowDeleteHeld}), true
 	}
 	d := Decision{Row: RowSourceDeleted, action: actDelete, Result: "deletion-ordered", Deleted: deleted}
-	if s.Rules.Deletes != policy.Propagate || !fact && !confirmed && s.unconfirmed(from) || s.isDoubtful(from, bound) {
+	if rule != policy.Propagate || !fact && !confirmed && s.unconfirmed(from) || s.isDoubtful(from, bound) {
 		d.Row, d.NeedsApproval = RowDeleteHeld, true
 	}
 	return d, true

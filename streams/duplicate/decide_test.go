@@ -1017,6 +1017,10 @@ func deleteCases() map[string]decisionCase {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Rules.Since = hour(4)
 		}, kept},
+		"C7b: older than the end of approval": {func(s *Observation) {
+			s.deleted(row(tomb, "v1", a, 4))
+			s.Rules.Propagated = hour(5)
+		}, ordered("C7b", 4, true)},
 		"C7b: older than the pair": {func(s *Observation) {
 			s.deleted(row(tomb, "v1", a, 4))
 			s.Rules.Added = map[policy.Pair]time.Time{pair: hour(5)}

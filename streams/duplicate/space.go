@@ -103,19 +103,20 @@ func (s SpaceObservation) empty() Decision {
 		return Decision{Row: RowSpaceUnknown, action: actFail}
 	}
 	deleted := from.GetTime().AsTime()
+	rule := s.Rules.DeletesOf(pairOf(s.Command), deleted)
 	switch {
 	case !isTombstone(from):
 		return Decision{Row: RowSpaceEmpty, Result: "orphan"}
 	case isLive(to) && to.GetOrigin() == pb.Origin_ORIGIN_CLIENT && !deleted.After(to.GetTime().AsTime()):
 		return Decision{Row: RowSpaceEmpty, Result: "kept-newer"}
-	case s.Rules.DeletesOf(pairOf(s.Command), deleted) == policy.KeepCopy:
+	case rule == policy.KeepCopy:
 		return Decision{Row: RowSpaceEmpty, Result: "kept"}
 	case s.Hold != nil:
 		return s.held(RowSpaceEmpty)
 	}
 	return Decision{
 		Row: RowSpaceEmpty, action: actDelete, Result: "deletion-ordered", Deleted: deleted,
-		NeedsApproval: s.Rules.Deletes != policy.Propagate || !isFact(from.GetOrigin()),
+		NeedsApproval: rule != policy.Propagate || !isFact(from.GetOrigin()),
 	}
 }
 

@@ -128,6 +128,9 @@ func deletedSpaceCases() map[string]spaceCase {
 		"S2: the rule is approve":       with(func(s *SpaceObservation) { s.Rules.Deletes = policy.Approve }, ordered(true)),
 		"S2: the rule is keep":          with(func(s *SpaceObservation) { s.Rules.Deletes = policy.KeepCopy }, kept),
 		"S2: older than the rule":       with(func(s *SpaceObservation) { s.Rules.Since = hour(4) }, kept),
+		"S2: older than the end of approval": with(func(s *SpaceObservation) {
+			s.Rules.Propagated = hour(4)
+		}, ordered(true)),
 		"S2: older than the pair": with(func(s *SpaceObservation) {
 			s.Rules.Added = map[policy.Pair]time.Time{pair: hour(5)}
 		}, kept),

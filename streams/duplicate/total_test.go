@@ -96,6 +96,7 @@ func everyObservation(yield func(Observation) bool) {
 		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Command.Approved = "me" },
 		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Command.IfAbsent = true },
 		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Since = hour(5) },
+		func(s *Observation) { s.setCause(pb.Op_OP_DELETE, "v1", a, 4); s.Rules.Propagated = hour(5) },
 		func(s *Observation) { s.Rules.Pairs = nil },
 		func(s *Observation) { s.Rules.MaxSize = 1; s.Source.Object.Size = 2 },
 		func(s *Observation) { s.Rules.Start = hour(3) },
@@ -344,7 +345,7 @@ func wrongGone(s Observation, d Decision) string {
 		return "takes an unconfirmed delete for a fact"
 	case d.Deleted.Before(held.AsTime()):
 		return "announces a delete that is older than the content"
-	case s.Rules.Deletes != policy.Propagate || !d.Deleted.After(s.Rules.Since):
+	case s.Rules.DeletesOf(pairOf(s.Command), d.Deleted) != policy.Propagate:
 		return "announces a delete that the rule does not propagate"
 	}
 	return ""

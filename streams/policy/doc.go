@@ -33,8 +33,9 @@ type Rules struct {
 	Revision int64
 	Pairs    []Pair
 	Deletes  Deletes
-	// Since is when the current rule for deletes took effect.
-	Since time.Time
+	// Since is when the rule for deletes took effect; a change between Approve and Propagate is no new rule. Propagated is
+	// when Approve last became Propagate after that: older deletes need approval. It is zero if that never happened.
+	Since, Propagated time.Time
 	// Added is when each of Pairs took effect. Deletes of a source before that time do not apply to the destination.
 	Added   map[Pair]time.Time
 	Exclude []string // globs on item ids

@@ -195,11 +195,10 @@ func (d Document) Rules(space string) Rules {
 
 // Validate returns Faults with all reasons not to publish the document for an account with these stores; nil if there
 // are none.
-func (d Document) Validate(stores []string) error { return d.validate(stores, nil).err() }
+func (d Document) Validate(stores []string) error { return d.validate(validator{stores: stores}).err() }
 
-// validate is Validate with the paths of the document's file.
-func (d Document) validate(stores []string, names map[string]string) Faults {
-	v := validator{stores: stores, names: names}
+// validate returns the faults that v finds.
+func (d Document) validate(v validator) Faults {
 	for _, space := range slices.Sorted(maps.Keys(d.Spaces)) {
 		path := below(keySpaces, space)
 		v.space(path, space)
@@ -222,6 +221,7 @@ func (d Document) validate(stores []string, names map[string]string) Faults {
 // A validator collects the faults of a parsed document.
 type validator struct {
 	stores []string          // of the account
+	any    bool              // the stores are not known
 	names  map[string]string // the paths of the file, by those of the encoded document
 	faults Faults
 }
@@ -274,7 +274,7 @@ func (v *validator) store(path, key, store string) {
 	switch {
 	case store == "":
 		v.add(path, "%s is missing", key)
-	case !slices.Contains(v.stores, store):
+	case !v.any && !slices.Contains(v.stores, store):
 		hint := ""
 		if len(v.stores) > 0 {
 			hint = "; the account has " + strings.Join(v.stores, ", ")

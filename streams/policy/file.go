@@ -36,7 +36,7 @@ type File struct {
 }
 
 // ReadFile reads a document from the content of a file. The account is the one that the document names, or else that of
-// the file's name. accounts holds the configured stores by account; if it is nil, accounts and stores are not checked.
+// the file's name. accounts holds the configured stores by account; if it is nil, any account and any store will do.
 //
 // Faults of meaning are reported together with those of syntax, outside of the parts that cannot be read.
 func ReadFile(name string, content []byte, accounts map[string][]Store) File {
@@ -58,9 +58,8 @@ func ReadFile(name string, content []byte, accounts map[string][]Store) File {
 	var faults Faults
 	f.Account, faults = accountOf(name, p, accounts)
 	add(faults)
-	if _, ok := accounts[f.Account]; ok {
-		add(p.document.check(accounts[f.Account], p.names))
-	}
+	stores, configured := accounts[f.Account]
+	add(p.document.check(stores, configured, p.names))
 	if b, err := json.Marshal(p.document); err != nil || len(b) > maxDocument {
 		p.faults.add(place{}, "", "has %d bytes as JSON, more than %d", len(b), maxDocument)
 	}
@@ -134,20 +133,22 @@ func overlap(a, b string) bool {
 // Check returns all reasons not to publish the document for an account with these stores; nil if there are none. Unlike
 // Validate, it knows the stores' settings.
 func (d Document) Check(account string, stores []Store) error {
-	faults := d.check(stores, nil)
+	faults := d.check(stores, true, nil)
 	if d.Account != "" && d.Account != account {
 		faults.add(place{}, keyAccount, "is %q, and the document is one of account %q", d.Account, account)
 	}
 	return faults.err()
 }
 
-// check is Check without the account, with the paths of the document's file.
-func (d Document) check(stores []Store, names map[string]string) Faults {
+// check is Check without the account, with the paths of the document's file. Unless the account is known, it may have
+// any stores.
+func (d Document) check(stores []Store, known bool, names map[string]string) Faults {
 	ids := make([]string, len(stores))
 	for i, s := range stores {
 		ids[i] = s.ID
 	}
-	v := validator{names: names, faults: d.validate(ids, names)}
+	v := validator{stores: ids, any: !known, names: names}
+	v.faults = d.validate(v)
 	v.unusablePairs(d, stores)
 	return v.faults
 }

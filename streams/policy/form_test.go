@@ -372,3 +372,20 @@ func TestHold(t *testing.T) {
 		}
 	}
 }
+
+// Without a configuration, all faults are found but those of stores that the account lacks.
+func TestFaultsWithoutAConfiguration(t *testing.T) {
+	const content = "account: acme\ndefaults:\n  copy: [{from: 1, to: 2}, {from: 2, to: 1}, {from: 3, to: 2}]\n" +
+		"  deletes: never\n  exclude: ['[']\n  hold: [{reason: x}]\nspaces:\n" +
+		"  photos: {minSize: 5, maxSize: 4, copies: {min: 2}, priority: urgent, copy: [{from: 1, to: 1}]}\n"
+	want := ReadFile("a.yaml", []byte(content), accounts("acme")).Faults.Error()
+	if n := strings.Count(want, "\n") + 1; n != 9 {
+		t.Errorf("%d faults with a configuration, want 9:\n%s", n, want)
+	}
+	if got := ReadFile("a.yaml", []byte(content), nil).Faults.Error(); got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	if got := ReadFile("a.yaml", []byte("account: acme\ndefaults: {copy: [{from: 7, to: 8}]}"), nil).Faults; got != nil {
+		t.Errorf("of unknown stores: got %v", got)
+	}
+}

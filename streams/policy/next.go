@@ -9,10 +9,13 @@ import (
 )
 
 // DeletesOf returns the rule for the copy of a source that was deleted at the given time. It is KeepCopy for deletes
-// that are older than the rule for deletes, or than the pair.
+// that are older than the rule for deletes, or than the pair, and Approve for those that needed approval once.
 func (r Rules) DeletesOf(p Pair, deleted time.Time) Deletes {
-	if !deleted.After(r.Since) || !deleted.After(r.Added[p]) {
+	switch {
+	case !deleted.After(r.Since) || !deleted.After(r.Added[p]):
 		return KeepCopy
+	case r.Deletes == Propagate && !deleted.After(r.Propagated):
+		return Approve
 	}
 	return r.Deletes
 }
@@ -20,20 +23,21 @@ func (r Rules) DeletesOf(p Pair, deleted time.Time) Deletes {
 // Next returns the rules that would be in force for the spaces of an account if a document were published at the given
 // time; nil removes the policy. The revision is the one that the document would get.
 func (b *Registry) Next(account string, document *Document, at time.Time) func(space string) Rules {
-	next := &revision.Log[Document]{}
+	next := revision.Revision[Document]{Time: at, Document: document}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
 	b.View(account, func(l *revision.Log[Document]) {
-		if l != nil {
-			*next = revision.Log[Document]{Revisions: slices.Clone(l.Revisions), Gap: l.Gap}
+		if l == nil {
+			l = &revision.Log[Document]{}
 		}
+		if last := l.Newest(); at.Before(last.Time) {
+			next.Time = last.Time
+		}
+		next.Of, next.AfterGap = int64(len(l.Revisions))+1, !l.Gap.IsZero()
 	})
-	if last := next.Newest(); at.Before(last.Time) {
-		at = last.Time
-	}
-	next.Revisions = append(next.Revisions, revision.Revision[Document]{
-		Time: at, Document: document, Of: int64(len(next.Revisions)) + 1, AfterGap: !next.Gap.IsZero()})
-	next.Gap = time.Time{}
+	t := b.times[account].next(next)
 	return func(space string) Rules {
-		r, _ := rulesIn(next, space)
+		r, _ := rulesIn(next, t, space)
 		return r
 	}
 }

@@ -52,17 +52,22 @@ func TestDeletesOf(t *testing.T) {
 	at := func(day int) time.Time { return time.Date(2026, 9, day, 12, 0, 0, 0, time.UTC) }
 	pair := policy.Pair{Source: "1", Destination: "2"}
 	for name, tt := range map[string]struct {
-		rule         policy.Deletes
-		since, added time.Time
-		want         policy.Deletes
+		rule                     policy.Deletes
+		since, added, propagated time.Time
+		want                     policy.Deletes
 	}{
-		"later than both":    {policy.Propagate, at(1), at(2), policy.Propagate},
-		"rule approve":       {policy.Approve, at(1), at(2), policy.Approve},
-		"rule keep":          {policy.KeepCopy, at(1), at(2), policy.KeepCopy},
-		"as old as the rule": {policy.Propagate, at(5), at(2), policy.KeepCopy},
-		"as old as the pair": {policy.Propagate, at(1), at(5), policy.KeepCopy},
+		"later than all":                   {policy.Propagate, at(1), at(2), at(3), policy.Propagate},
+		"rule approve":                     {policy.Approve, at(1), at(2), time.Time{}, policy.Approve},
+		"rule approve, after propagate":    {policy.Approve, at(1), at(2), at(3), policy.Approve},
+		"rule keep":                        {policy.KeepCopy, at(1), at(2), time.Time{}, policy.KeepCopy},
+		"as old as the rule":               {policy.Propagate, at(5), at(2), time.Time{}, policy.KeepCopy},
+		"as old as the pair":               {policy.Propagate, at(1), at(5), time.Time{}, policy.KeepCopy},
+		"as old as the end of approval":    {policy.Propagate, at(1), at(2), at(5), policy.Approve},
+		"older than the end of approval":   {policy.Propagate, at(1), at(2), at(6), policy.Approve},
+		"older than the pair and approval": {policy.Propagate, at(1), at(6), at(6), policy.KeepCopy},
 	} {
-		r := policy.Rules{Deletes: tt.rule, Since: tt.since, Added: map[policy.Pair]time.Time{pair: tt.added}}
+		r := policy.Rules{Deletes: tt.rule, Since: tt.since, Propagated: tt.propagated,
+			Added: map[policy.Pair]time.Time{pair: tt.added}}
 		if got := r.DeletesOf(pair, at(5)); got != tt.want {
 			t.Errorf("%s: got %s, want %s", name, got, tt.want)
 		}

@@ -25,8 +25,10 @@ type Registry struct {
 	*revision.Registry[Document]
 	stores func(account string) []string
 
-	mu    sync.RWMutex
-	files map[string][]string // by account: the digests of the files that its revisions come from; guarded by mu
+	mu sync.RWMutex // guards the following, which are by account
+	// files are the digests of the folder files that the revisions come from. times are those of the newest revision.
+	files map[string][]string
+	times map[string]times
 }
 
 // RecordFaults are the faults of the newest records of one account. An error is nil if it does not apply.
@@ -45,7 +47,7 @@ func (f RecordFaults) Err() error { return errors.Join(f.Unread, f.Stores, f.Lis
 func NewRegistry(stores func(account string) []string) *Registry {
 	parse := func(_, document string) (Document, error) { return Parse([]byte(document)) }
 	return &Registry{Registry: revision.NewRegistry("policy of account", "deletes are kept", parse), stores: stores,
-		files: map[string][]string{}}
+		files: map[string][]string{}, times: map[string]times{}}
 }
 
 // Apply applies one record of the topic policies, as revision.Registry does. While its document cannot be parsed, the
@@ -59,29 +61,36 @@ func (b *Registry) Apply(key []byte, at time.Time, p *pb.Policy) bool {
 	if p.GetFileSha256() != "" {
 		b.files[p.GetAccount()] = append(b.files[p.GetAccount()], p.GetFileSha256())
 	}
+	b.View(p.GetAccount(), func(l *revision.Log[Document]) {
+		b.times[p.GetAccount()] = b.times[p.GetAccount()].next(l.Newest())
+	})
 	return true
 }
 
 // Rules returns the rules in force for a space. If the account has no policy in force, it returns false and rules
-// without pairs that keep copies.
+// without pairs that keep copies. Its cost does not depend on the number of revisions.
 func (b *Registry) Rules(account, space string) (r Rules, ok bool) {
-	b.View(account, func(l *revision.Log[Document]) { r, ok = rulesIn(l, space) })
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	b.View(account, func(l *revision.Log[Document]) {
+		r, ok = rulesIn(l.Newest(), b.times[account], space)
+		if ok && !l.Gap.IsZero() && r.Deletes != KeepCopy {
+			r.Deletes, r.Since = KeepCopy, l.Gap
+		}
+	})
 	return r, ok
 }
 
-// rulesIn returns the rules in force for a space according to the records of its account, as Registry.Rules does.
-func rulesIn(l *revision.Log[Document], space string) (Rules, bool) {
-	newest := l.Newest()
+// rulesIn returns the rules for a space of a revision, the newest one of its account, with their times.
+func rulesIn(newest revision.Revision[Document], t times, space string) (Rules, bool) {
 	r := rulesOf(newest, space)
 	if newest.Document == nil {
 		return r, false
 	}
 	r.Revision = newest.Of
 	if len(r.Pairs) > 0 {
-		setTimes(l, &r, space)
-	}
-	if !l.Gap.IsZero() && r.Deletes != KeepCopy {
-		r.Deletes, r.Since = KeepCopy, l.Gap
+		own := t.of(space)
+		r.Since, r.Propagated, r.Added = own.since, own.propagated, own.added
 	}
 	return r, true
 }
@@ -96,28 +105,6 @@ func rulesOf(r revision.Revision[Document], space string) Rules {
 		rules.Deletes = KeepCopy
 	}
 	return rules
-}
-
-// setTimes sets r.Since and r.Added: the time of the first revision in the unbroken sequence, up to the newest
-// revision, that has the same rule for deletes or the same pair.
-func setTimes(l *revision.Log[Document], r *Rules, space string) {
-	r.Added = make(map[Pair]time.Time, len(r.Pairs))
-	rule := true
-	running := slices.Clone(r.Pairs)
-	for _, e := range slices.Backward(l.Revisions) {
-		then := rulesOf(e, space)
-		if rule = rule && len(then.Pairs) > 0 && then.Deletes == r.Deletes; rule {
-			r.Since = e.Time
-			rule = !e.AfterGap
-		}
-		running = slices.DeleteFunc(running, func(pair Pair) bool { return !slices.Contains(then.Pairs, pair) })
-		for _, pair := range running {
-			r.Added[pair] = e.Time
-		}
-		if !rule && len(running) == 0 {
-			return
-		}
-	}
 }
 
 // Faults returns the faults of the newest records of an account.
@@ -137,12 +124,12 @@ func (b *Registry) Faults(account string) (f RecordFaults) {
 	return f
 }
 
-// Published reports whether a file of a policy folder, with this digest, has been published as a revision of the
-// account.
-func (b *Registry) Published(account, file string) bool {
+// Files returns the digests of the files of policy folders that were published as revisions of the account, oldest
+// first.
+func (b *Registry) Files(account string) []string {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
-	return slices.Contains(b.files[account], file)
+	return slices.Clip(b.files[account])
 }
 
 // A LostError reports that a published record is ignored by all readers, because another record with the same base came

@@ -3,6 +3,7 @@ package policy
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,10 +34,17 @@ func record(t testing.TB, base int64, document string) *pb.Policy {
 
 const (
 	to2     = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}]}`
-	to2keep = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}], "spaces": {"photos": {"deletes": "keep"}}}`
-	to23    = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"3"}]}`
-	to9     = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"9"}]}`
-	later   = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}], "spaces": {"photos": {"deletes": "archive"}}}`
+	to2keep = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}],
+		"spaces": {"photos": {"deletes": "keep"}}}`
+	to23 = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"},
+		{"srcStoreId":"1","destStoreId":"3"}]}`
+	named23 = `{"spaceDuplicationStorePolicies": {"photos":
+		[{"srcStoreId":"1","destStoreId":"2"}, {"srcStoreId":"1","destStoreId":"3"}]}}`
+	to2approve = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}],
+		"spaces": {"photos": {"deletes": "approve"}}}`
+	to9   = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"9"}]}`
+	later = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}],
+		"spaces": {"photos": {"deletes": "archive"}}}`
 	ignored = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}], "spacesToIgnore": ["photos"]}`
 )
 
@@ -52,6 +60,10 @@ func TestBook(t *testing.T) {
 	}
 	rules := func(revision int64, d Deletes, since int, added map[Pair]time.Time, pairs ...Pair) Rules {
 		return Rules{Revision: revision, Pairs: pairs, Deletes: d, Since: at(since), Added: added}
+	}
+	propagated := func(r Rules, since int) Rules {
+		r.Propagated = at(since)
+		return r
 	}
 	tests := map[string]struct {
 		records []*pb.Policy // one an hour, from 1 on
@@ -79,6 +91,23 @@ func TestBook(t *testing.T) {
 			record(t, 2, to23)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(1), p13: at(3)}, p12, p13)}},
 		"unreadable from the start": {[]*pb.Policy{record(t, 0, "{")}, want{revision: 1, fault: true, rules: nothing}},
+		"approval, then not": {[]*pb.Policy{record(t, 0, to2approve), record(t, 1, to2)},
+			want{2, false, true, propagated(rules(2, Propagate, 1, map[Pair]time.Time{p12: at(1)}, p12), 2)}},
+		"approval, then not, and a pair": {[]*pb.Policy{record(t, 0, to2approve), record(t, 1, to2), record(t, 2, to23)},
+			want{3, false, true, propagated(rules(3, Propagate, 1, map[Pair]time.Time{p12: at(1), p13: at(3)}, p12, p13), 2)}},
+		"approval for a while": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to2approve), record(t, 2, to2)},
+			want{3, false, true, propagated(rules(3, Propagate, 1, map[Pair]time.Time{p12: at(1)}, p12), 3)}},
+		"approval from now on": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to2approve)},
+			want{2, false, true, rules(2, Approve, 1, map[Pair]time.Time{p12: at(1)}, p12)}},
+		"approval, then kept, then neither": {[]*pb.Policy{record(t, 0, to2approve), record(t, 1, to2), record(t, 2, to2keep),
+			record(t, 3, to2)},
+			want{4, false, true, rules(4, Propagate, 4, map[Pair]time.Time{p12: at(1)}, p12)}},
+		"approval, then unreadable": {[]*pb.Policy{record(t, 0, to2approve), record(t, 1, "{"), record(t, 2, to2)},
+			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(1)}, p12)}},
+		"named by a later revision": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to23), record(t, 2, named23)},
+			want{3, false, true, rules(3, Propagate, 1, map[Pair]time.Time{p12: at(1), p13: at(2)}, p12, p13)}},
+		"named by an earlier revision": {[]*pb.Policy{record(t, 0, named23), record(t, 1, to2), record(t, 2, to23)},
+			want{3, false, true, rules(3, Propagate, 1, map[Pair]time.Time{p12: at(1), p13: at(3)}, p12, p13)}},
 		"deletes kept, then not": {[]*pb.Policy{record(t, 0, to2), record(t, 1, to2keep), record(t, 2, to2)},
 			want{3, false, true, rules(3, Propagate, 3, map[Pair]time.Time{p12: at(1)}, p12)}},
 		"ignored for a while": {[]*pb.Policy{record(t, 0, to2), record(t, 1, ignored), record(t, 2, to2)},
@@ -301,37 +330,52 @@ func TestRecordIsAFunction(t *testing.T) {
 	}
 }
 
-// A file of a folder has been published if a revision has its digest.
-func TestPublished(t *testing.T) {
+// The files of an account are those of its revisions.
+func TestFiles(t *testing.T) {
 	of := func(base int64, document, file string) *pb.Policy {
 		p := record(t, base, document)
 		p.FileSha256 = file
 		return p
 	}
+	removal := &pb.Policy{Id: "r", Account: "acme", Base: 1, Removed: true}
 	for name, tt := range map[string]struct {
 		records []*pb.Policy
-		want    bool
+		want    []string
 	}{
-		"nothing is":           {nil, false},
-		"the newest":           {[]*pb.Policy{of(0, to2, "f")}, true},
-		"an older one":         {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "g")}, true},
-		"before an operator's": {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "")}, true},
-		"other bytes":          {[]*pb.Policy{of(0, to2, "g")}, false},
-		"an operator's":        {[]*pb.Policy{of(0, to23, "g"), of(1, to2, "")}, false},
-		"the same by an operator before": {[]*pb.Policy{{Id: "r", Account: "acme", Document: to2, From: FromCLI},
-			of(1, to23, "")}, false},
-		"ignored, as its base is not the newest": {[]*pb.Policy{of(0, to23, "g"), of(0, to2, "f")}, false},
-		"removed since": {[]*pb.Policy{of(0, to2, "f"), {Id: "r", Account: "acme", Base: 1,
-			Removed: true}}, true},
+		"none": {nil, nil},
+		"one":  {[]*pb.Policy{of(0, to2, "f")}, []string{"f"}},
+		"set back": {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "g"), of(2, to2, "f")},
+			[]string{"f", "g", "f"}},
+		"before an operator's":                   {[]*pb.Policy{of(0, to2, "f"), of(1, to23, "")}, []string{"f"}},
+		"only an operator's":                     {[]*pb.Policy{record(t, 0, to2)}, nil},
+		"ignored, as its base is not the newest": {[]*pb.Policy{of(0, to23, "g"), of(0, to2, "f")}, []string{"g"}},
+		"removed since":                          {[]*pb.Policy{of(0, to2, "f"), removal}, []string{"f"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := NewRegistry(func(string) []string { return []string{"1", "2", "3"} })
 			for _, p := range tt.records {
 				b.Apply([]byte("acme"), time.Time{}, p)
 			}
-			if got := b.Published("acme", "f"); got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
+			if got := b.Files("acme"); !slices.Equal(got, tt.want) {
+				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+}
+
+// Readers ask for the rules with each message, and revisions are kept for ever.
+func TestRulesCostTheSameAtAnyRevision(t *testing.T) {
+	const held = `{"defaultPolicies": [{"srcStoreId":"1","destStoreId":"2"}],
+		"defaults": {"hold": [{"until": "2090-01-01T00:00:00Z", "reason": "a"}]},
+		"spaces": {"photos": {"hold": [{"until": "2091-01-01T00:00:00Z", "reason": "b"}]}}}`
+	cost := func(revisions int) float64 {
+		b := NewRegistry(threeStores)
+		for i := range revisions {
+			b.Apply([]byte("acme"), at(i), record(t, int64(i), held))
+		}
+		return testing.AllocsPerRun(10, func() { b.Rules("acme", "photos") })
+	}
+	if one, many := cost(1), cost(500); one != many {
+		t.Errorf("%v allocations with 1 revision, %v with 500", one, many)
 	}
 }

@@ -2,71 +2,55 @@ package folder
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"path"
+	"slices"
+	"time"
 
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/policy"
 )
 
-// A step is the action for a document of a policy folder.
-type step int
-
-const (
-	stepPublish step = iota
-	stepNothing
-	stepDiverged // report, do not publish
-)
-
-// stepOf returns the action for a document of the folder. published: its file was published
-// before. same: it equals the active policy. gap: a record after the newest revision cannot be
-// decoded, and no operator has accepted that.
-func stepOf(published, same, gap bool) step {
-	switch {
-	case gap:
-		return stepDiverged
-	case !published:
-		return stepPublish
-	case same:
-		return stepNothing
-	}
-	return stepDiverged
-}
-
-// publishChanged publishes the documents with changed files, and retries when another writer
-// publishes first. It returns, by account, the reasons why other documents that are not active are
-// not published.
+// publishChanged publishes the documents with changed files that need not wait. It returns, by account, the reasons why
+// others have diverged. Nothing is published over a record that cannot be decoded, unless an operator has accepted that.
 func (p *Folder) publishChanged(ctx context.Context, f policy.Folder) (diverged map[string]string, err error) {
-	for {
-		changed := map[string]policy.Document{}
-		diverged = map[string]string{}
-		for account, doc := range f.Documents {
-			gap := p.hasOpenGap(account)
-			made := p.deps.Registry.Published(account, f.Sums[account])
-			switch stepOf(made, p.isActive(account, doc, p.recordFaults(account)), gap) {
-			case stepPublish:
-				changed[account] = doc
-			case stepDiverged:
-				diverged[account] = p.whyDiverged(account, f.Sums[account], gap)
-			}
+	changed, waiting, now := map[string]policy.Document{}, map[string]candidate{}, time.Now()
+	diverged = map[string]string{}
+	for account, doc := range f.Documents {
+		sum, revision := f.Sums[account], p.deps.Registry.Revision(account)
+		gap, same := p.hasOpenGap(account), p.isActive(account, doc, p.recordFaults(account))
+		published := p.deps.Registry.Files(account)
+		if n := len(published); n > 0 && p.followed[account] {
+			published = published[n-1:] // a change back to an earlier file is a change
 		}
-		err = p.publish(ctx, changed, f.Sums, path.Base(p.config.Location))
-		var lost *policy.LostError
-		if !errors.As(err, &lost) {
-			return diverged, err
+		old := slices.Contains(published, sum)
+		if old && same && !gap {
+			continue
 		}
-		p.deps.Log.Warn("publish policies again: another writer was first", "err", err)
-		now := p.read() // the other may have published a newer file
-		maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool {
-			_, ok := now.Documents[account]
-			return !ok
-		})
-		for account := range f.Documents {
-			f.Documents[account], f.Sums[account] = now.Documents[account], now.Sums[account]
+		c := p.waiting[account]
+		if c.sum != sum {
+			c = candidate{sum, revision, now}
+		}
+		waiting[account] = c
+		active, _ := p.deps.Registry.Document(account)
+		switch why := active.Weakens(doc); {
+		case gap, !same && (old || c.revision != revision): // or another writer came after the file
+			diverged[account] = p.whyDiverged(account, sum, gap)
+		case why == "" || now.Sub(c.since) >= weakerTime:
+			changed[account] = doc
+		case c.since.Equal(now):
+			p.deps.Log.Warn("delay policy: it weakens the active one, and is published when its file has not changed for "+
+				"a minute", "account", account, "folder", p.config.Location, "reason", why)
 		}
 	}
+	err = p.publish(ctx, changed, f.Sums, path.Base(p.config.Location))
+	for account := range changed {
+		if delete(waiting, account); err != nil {
+			waiting[account] = candidate{} // it is considered anew
+		}
+	}
+	p.waiting = waiting
+	return diverged, err
 }
 
 // whyDiverged returns the reason why a document that is not active is not published.
@@ -78,7 +62,7 @@ func (p *Folder) whyDiverged(account, sum string, gap bool) string {
 			revision, incident.RecordUnreadable)
 	}
 	return fmt.Sprintf("revision %d is active and differs from the document of the folder (sha256 %s), "+
-		"which was published before: update the file, or change it in any way to publish it", revision, sum)
+		"which is older: update the file, or change it in any way to publish it", revision, sum)
 }
 
 // reportDiverged opens the incidents of diverged documents and closes those of the others. If
@@ -112,9 +96,9 @@ func (p *Folder) reportDiverged(ctx context.Context, f policy.Folder, diverged m
 		switch {
 		case diverged[account] != "":
 			continue
-		case p.active[account]:
+		case p.active[account] != "":
 			over = "the document of the folder is active"
-		case unknown[""], unknown[account]:
+		case unknown[""], unknown[account], p.waiting[account] != candidate{}:
 			continue
 		}
 		if report(account, p.deps.Board.Close(ctx, about(account), over)) {

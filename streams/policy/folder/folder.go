@@ -1,13 +1,15 @@
 // Package folder publishes the documents of a policy folder, and opens incidents for the documents and records that a
 // process does not follow.
 //
-// A file is published once in the life of an account, so that a restart reverts no policy. Nothing is published over a
-// record that cannot be decoded, until an operator has accepted its loss. A refused document leaves the last good one
-// active. Refused and diverged documents are read again until they are active, and all if the folder is followed.
+// A file that has changed is published. At a start, a file that was published before is not, so that a restart reverts
+// no policy. Nothing is published over a record that cannot be decoded, until an operator has accepted its loss. A
+// refused document leaves the last good one active. Documents that are not active are read again until they are, and all
+// if the folder is followed.
 package folder
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
@@ -39,10 +41,12 @@ type Config struct {
 }
 
 // steadyTime is the time between two reads that must be alike before a changed file counts: it may be being written.
-// After steadyReads that differ the next look tries again.
+// After steadyReads that differ the next look tries again. The part of a file is often a document with fewer rules, so a
+// document that weakens the active one waits until its file has been the same for weakerTime.
 const (
 	steadyTime  = time.Second
 	steadyReads = 10
+	weakerTime  = time.Minute
 )
 
 // Deps are the dependencies of a Folder. All are required.
@@ -67,19 +71,27 @@ type Folder struct {
 	deps   Deps
 	// published is closed when the documents that must be published are active, or if there is no folder.
 	published chan struct{}
-	// active are the accounts with an active document that was read without a fault; they are not read again. diverged has
-	// the reasons why other valid documents are not published. Only Run uses both.
-	active   map[string]bool
+
+	// Only Run uses the following, which are by account but for unread.
+
+	// active has the digests of the files whose document is active. followed are the accounts whose active file has changed
+	// since. waiting are the other valid documents. diverged has the reasons why some of them are not published.
+	active   map[string]string
+	followed map[string]bool
+	waiting  map[string]candidate
 	diverged map[string]string
-	// sums are those of the files when they were looked at last, and unread the files that could not be read. Only Run
-	// uses both.
-	sums   map[string]string
-	unread string
-	// open are the accounts that may have an open incident which this process must close. Only Run uses it.
-	open map[string]bool
+	unread   string          // the files that could not be read at the last look
+	open     map[string]bool // there may be an open incident that this process must close
 
 	mu     sync.Mutex    // guards faults
 	faults policy.Faults // of the refused documents
+}
+
+// A candidate is a file whose document is not active: its digest, and the revision and the time of its first read.
+type candidate struct {
+	sum      string
+	revision int64
+	since    time.Time
 }
 
 // New returns a Folder.
@@ -89,7 +101,7 @@ func New(c Config, d Deps) *Folder {
 	}
 	p := &Folder{
 		config: c, deps: d, published: make(chan struct{}),
-		active: map[string]bool{}, open: map[string]bool{},
+		active: map[string]string{}, followed: map[string]bool{}, open: map[string]bool{},
 	}
 	if c.Location == "" {
 		close(p.published)
@@ -101,10 +113,13 @@ func New(c Config, d Deps) *Folder {
 // no folder.
 func (p *Folder) Published() <-chan struct{} { return p.published }
 
-// Run reads the folder. While documents are refused or have diverged, or incidents must be closed, it reads the folder
-// again periodically, and if it is followed also to look for changes. Otherwise it waits for ctx.
+// Run reads the folder. While documents are refused, wait or have diverged, or incidents must be closed, it reads the
+// folder again periodically, and if it is followed also to look for changes. Otherwise it waits for ctx.
 func (p *Folder) Run(ctx context.Context) error {
-	f := p.read()
+	f, err := p.steady(ctx)
+	if err != nil {
+		return err
+	}
 	for _, name := range f.Ignored {
 		p.deps.Log.Warn("ignore file in the policy folder: its account is not in duplication-accounts.json, "+
 			"or its name does not end in .json or .yaml", "file", policy.FileOf(p.config.Location, name))
@@ -113,33 +128,28 @@ func (p *Folder) Run(ctx context.Context) error {
 		return err
 	}
 	close(p.published)
-	p.sums = maps.Clone(f.Sums)
-	for looked := time.Now(); ; {
-		pending := len(p.refusals()) > 0 || len(p.diverged) > 0 || len(p.open) > 0
-		wait := p.config.Interval
+	for {
+		pending := len(p.refusals()) > 0 || len(p.waiting) > 0 || len(p.open) > 0
+		wait := p.config.Follow
 		switch {
-		case p.config.Follow > 0 && (!pending || p.config.Follow < wait):
-			wait = p.config.Follow
-		case !pending:
+		case pending && (wait == 0 || p.config.Interval < wait):
+			wait = p.config.Interval
+		case wait == 0:
 			<-ctx.Done()
 			return nil
 		}
 		if err := retry.Sleep(ctx, wait); err != nil {
 			return err
 		}
-		follow := p.config.Follow > 0 && time.Since(looked) >= p.config.Follow
-		if follow {
-			looked = time.Now()
-		}
-		if err := p.readAgain(ctx, follow); err != nil {
+		if err := p.readAgain(ctx); err != nil {
 			return err
 		}
 	}
 }
 
-// readAgain reads the folder for the accounts that are not active yet, and with follow also for those whose files have
-// changed. The former can be others than the refused ones, since a corrected list of accounts may have new ones.
-func (p *Folder) readAgain(ctx context.Context, follow bool) error {
+// readAgain reads the folder for the accounts that are not active yet, and if it is followed also for those whose files
+// have changed. The former can be others than the refused ones, since a corrected list of accounts may have new ones.
+func (p *Folder) readAgain(ctx context.Context) error {
 	f, err := p.steady(ctx)
 	if err != nil {
 		return err
@@ -148,11 +158,11 @@ func (p *Folder) readAgain(ctx context.Context, follow bool) error {
 	if len(p.active) > 0 && slices.ContainsFunc(faultsOf(f.Faults, ""), isUnread) {
 		return nil // an unreadable folder says nothing about the accounts
 	}
-	if follow {
+	if p.config.Follow > 0 {
 		p.forgetChanged(f)
 	}
-	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.active[account] })
-	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.active[fault.Account] })
+	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool { return p.active[account] != "" })
+	f.Faults = slices.DeleteFunc(f.Faults, func(fault policy.Fault) bool { return p.active[fault.Account] != "" })
 	if len(faultsOf(f.Faults, "")) > 0 { // of the list of accounts: what is known of each stays
 		f.Faults = append(f.Faults, slices.DeleteFunc(slices.Clone(p.refusals()),
 			func(fault policy.Fault) bool { return fault.Account == "" })...)
@@ -167,7 +177,7 @@ func isUnread(f policy.Fault) bool { return f.Line == 0 }
 func (p *Folder) reportUnread(f policy.Folder) {
 	unread := ""
 	for _, fault := range f.Faults {
-		if isUnread(fault) && (fault.Account == "" || p.active[fault.Account]) {
+		if isUnread(fault) && (fault.Account == "" || p.active[fault.Account] != "") {
 			unread += fault.Origin(p.config.Location) + "\n"
 			if !strings.Contains(p.unread, fault.Origin(p.config.Location)+"\n") {
 				p.deps.Log.Warn("the policy folder cannot be read: the policies in force stay", "account", fault.Account,
@@ -178,53 +188,47 @@ func (p *Folder) reportUnread(f policy.Folder) {
 	p.unread = unread
 }
 
-// forgetChanged makes the accounts whose files have changed since the last look inactive, so that they are applied. A
-// file that cannot be read has not changed.
+// forgetChanged makes the accounts whose files have changed inactive, so that they are applied. A file that cannot be
+// read has not changed.
 func (p *Folder) forgetChanged(f policy.Folder) {
-	sums := maps.Clone(f.Sums)
-	for account, sum := range p.sums {
+	for account, sum := range p.active {
 		faults := faultsOf(f.Faults, account)
 		switch {
-		case f.Sums[account] != "":
+		case sum == "" || sum == f.Sums[account]:
+		case f.Sums[account] != "" || slices.ContainsFunc(faults, func(f policy.Fault) bool { return !isUnread(f) }):
+			p.active[account], p.followed[account] = "", true
 		case len(faults) == 0 && len(faultsOf(f.Faults, "")) == 0:
 			p.deps.Log.Warn("the policy folder has no document of the account any more: its policy stays in force, "+
 				"and 'millrace policy remove' removes it", "account", account, "folder", p.config.Location)
-		case !slices.ContainsFunc(faults, func(f policy.Fault) bool { return !isUnread(f) }):
-			sums[account] = sum
-		default:
-			delete(p.active, account) // it has a fault now
-		}
-	}
-	for account, sum := range sums {
-		if p.sums[account] != sum {
 			delete(p.active, account)
 		}
 	}
-	p.sums = sums
 }
 
 // steady reads the folder until two reads in a row are alike, so that no part of a file that is being written counts.
-// If it changes all the time it returns only what has not changed.
+// Files that change all the time have a fault.
 func (p *Folder) steady(ctx context.Context) (policy.Folder, error) {
 	f := p.read()
-	if maps.Equal(f.Sums, p.sums) {
-		return f, nil
-	}
+	before := policy.Folder{}
 	for range steadyReads {
+		if len(f.Faults) == 0 && maps.Equal(f.Sums, p.active) {
+			return f, nil
+		}
 		if err := retry.Sleep(ctx, steadyTime); err != nil {
 			return f, err
 		}
-		again := p.read()
-		if maps.Equal(f.Sums, again.Sums) && slices.EqualFunc(f.Faults, again.Faults, alike) {
-			return again, nil
+		before, f = f, p.read()
+		if maps.Equal(f.Sums, before.Sums) && slices.EqualFunc(f.Faults, before.Faults, alike) {
+			return f, nil
 		}
-		f = again
 	}
-	p.deps.Log.Warn("the policy folder changes all the time: read it again later", "folder", p.config.Location)
-	maps.DeleteFunc(f.Documents, func(account string, _ policy.Document) bool {
-		return f.Sums[account] != p.sums[account]
-	})
-	f.Sums = maps.Clone(p.sums)
+	for account, sum := range f.Sums {
+		if before.Sums[account] != sum {
+			delete(f.Documents, account)
+			delete(f.Sums, account)
+			f.Faults = append(f.Faults, policy.Fault{Account: account, Reason: "its document changes all the time"})
+		}
+	}
 	return f, nil
 }
 
@@ -250,11 +254,18 @@ func (p *Folder) apply(ctx context.Context, f policy.Folder) error {
 			"err", reasons(now))
 	}
 	diverged, err := p.publishChanged(ctx, f)
+	var lost *policy.LostError
+	if errors.As(err, &lost) {
+		p.deps.Log.Warn("publish policies again: another writer was first", "err", err)
+		return p.readAgain(ctx) // the other may have published a newer file
+	}
 	if err != nil {
 		return err
 	}
 	for account := range f.Documents {
-		p.active[account] = diverged[account] == ""
+		if p.active[account] = f.Sums[account]; p.waiting[account] != (candidate{}) {
+			p.active[account] = ""
+		}
 	}
 	p.reportDiverged(ctx, f, diverged)
 	for account := range accountsOf(before) {

@@ -81,29 +81,6 @@ func TestRefusedPolicyLeavesTheLastOneInForce(t *testing.T) {
 	})
 }
 
-// Each row is a case of a document of the folder.
-func TestStepOf(t *testing.T) {
-	for name, tt := range map[string]struct {
-		published, same, gap bool
-		want                 step
-	}{
-		"new bytes":                                 {false, false, false, stepPublish},
-		"new bytes, the same document":              {false, true, false, stepPublish},
-		"in force":                                  {true, true, false, stepNothing},
-		"another revision came after it":            {true, false, false, stepDiverged},
-		"new bytes, over a gap":                     {false, false, true, stepDiverged},
-		"new bytes, the same document, over a gap":  {false, true, true, stepDiverged},
-		"the same, over a gap":                      {true, true, true, stepDiverged},
-		"another revision came after it, and a gap": {true, false, true, stepDiverged},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if got := stepOf(tt.published, tt.same, tt.gap); got != tt.want {
-				t.Errorf("got %v, want %v", got, tt.want)
-			}
-		})
-	}
-}
-
 // A restarted process with an older folder does not publish the older document, and no process reverts a policy that a
 // operator has published. An incident is open until the file or the policy changes.
 func TestRestartRevertsNoPolicy(t *testing.T) {
@@ -112,7 +89,9 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 		older, write := ofAcme(t, to("2"))
 		s.run(older)
 		newer, writeNewer := ofAcme(t, to("3"))
-		s.run(newer).inForce("acme", "3")
+		first := s.run(newer)
+		later()
+		first.inForce("acme", "3")
 
 		var late *process
 		for range 2 { // once more, as when it is killed
@@ -165,7 +144,7 @@ func TestManyPolicies(t *testing.T) {
 		if s.calls != 1 {
 			t.Errorf("they were published in %d calls, want 1", s.calls)
 		}
-		write("a7-duplication-policy.yaml", "{}")
+		write("a7-duplication-policy.yaml", to("2")+"# again\n")
 		apply()
 		p.revision("a6", 1)
 		p.revision("a7", 2)
@@ -224,14 +203,14 @@ func TestFolderThatLostPublishesOnTop(t *testing.T) {
 		s := &site{t: t}
 		first := s.process("")
 		must(t, first.Set(t.Context(), "acme", document(t, to("2")), "first"))
-		dir, _ := ofAcme(t, to("3"))
+		dir, _ := ofAcme(t, to("2", "3"))
 		second := s.late(dir, defaultAccounts())
 		done := make(chan error, 1)
 		go func() { done <- second.apply(t.Context(), second.read()) }()
 		later()
 		second.follow()
 		must(t, <-done)
-		first.inForce("acme", "3")
+		first.inForce("acme", "2", "3")
 		first.revision("acme", 2)
 		second.logged("publish policies again: another writer was first", 1)
 	})
@@ -272,7 +251,7 @@ func TestGap(t *testing.T) {
 		p.deps.Unreadable = func(string) []incident.Subject { return []incident.Subject{about} }
 		p.registry.Unreadable([]byte("acme"), time.Now(), errors.New("garbage"))
 		must(t, p.board.Open(t.Context(), about, "garbage"))
-		write(to("3"))
+		write(to("2", "3"))
 		apply := func() {
 			t.Helper()
 			must(t, p.apply(t.Context(), p.read()))
@@ -284,7 +263,7 @@ func TestGap(t *testing.T) {
 		must(t, p.board.CloseBy(t.Context(), about.Key(), &pb.AdminAction{Id: "1", Who: "eve"}))
 		p.refuses()
 		apply()
-		p.inForce("acme", "3")
+		p.inForce("acme", "2", "3")
 		p.incident(incident.PolicyDiverged, false)
 	})
 }
@@ -365,7 +344,7 @@ func TestDivergedPolicyIsOver(t *testing.T) {
 			records.err = tt.err
 			for _, f := range tt.then {
 				for account := range f.Documents {
-					p.active[account] = true
+					p.active[account] = "sum"
 				}
 				p.reportDiverged(t.Context(), f, nil)
 			}
@@ -387,8 +366,8 @@ func TestFolderIsFollowed(t *testing.T) {
 			"acme-duplication-policy.yaml": to("2"), "bell-duplication-policy.yaml": to("2")})
 		p := s.run(dir)
 		next := func() {
-			time.Sleep(2 * time.Minute)
-			synctest.Wait()
+			time.Sleep(time.Minute)
+			later()
 		}
 		write("acme-duplication-policy.yaml", to("3"))
 		next()
@@ -434,24 +413,24 @@ func TestFolderThatChangesWhileItIsRead(t *testing.T) {
 		p := s.run(dir)
 		time.Sleep(time.Minute - steadyTime/2)
 		for i := range 3 * steadyReads / 2 { // for longer than one look
-			write(fmt.Sprintf("%s# %d\n", to("3"), i))
+			write(fmt.Sprintf("%s# %d\n", to("2", "3"), i))
 			time.Sleep(steadyTime)
 		}
 		synctest.Wait()
 		p.revision("acme", 1)
-		p.logged("the policy folder changes all the time", 1)
+		p.logged("its document changes all the time", 1)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		p.inForce("acme", "3")
+		p.inForce("acme", "2", "3")
 		p.revision("acme", 2)
 
 		away := dir + ".away"
 		must(t, os.Rename(dir, away))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		p.inForce("acme", "3")
+		p.inForce("acme", "2", "3")
 		p.refuses()
-		p.logged("the policy folder cannot be read", 1)
+		p.logged("the policy folder cannot be read", 2)
 		must(t, os.Rename(away, dir))
 		later()
 		p.refuses()
@@ -469,8 +448,8 @@ func TestFollowersOfOneFolder(t *testing.T) {
 		must(t, slow.apply(t.Context(), first))
 		write("# older\n" + to("2"))
 		older := slow.read()
-		write(to("3"))
-		s.run(dir).inForce("acme", "3")
+		write(to("2", "3"))
+		s.run(dir).inForce("acme", "2", "3")
 		late := s.late(dir, defaultAccounts()) // it knows the first revision only
 		for _, r := range s.records[:1] {
 			late.receive(r)
@@ -480,8 +459,114 @@ func TestFollowersOfOneFolder(t *testing.T) {
 		synctest.Wait()
 		late.follow() // and now that it has lost
 		must(t, <-ended)
-		late.inForce("acme", "3")
+		late.inForce("acme", "2", "3")
 		late.revision("acme", 2)
+	})
+}
+
+// A file that is being written while a process loses a race is read until it is whole.
+func TestPartOfAFileAfterALostRace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t}
+		dir, write := ofAcme(t, to("2"))
+		late := s.late(dir, defaultAccounts())
+		must(t, s.process("").Set(t.Context(), "acme", policy.Document{}, "ann"))
+		ended := make(chan error, 1)
+		go func() { ended <- late.apply(t.Context(), late.read()) }()
+		synctest.Wait()
+		write(to("3")) // a part
+		late.follow()
+		time.Sleep(steadyTime / 2)
+		synctest.Wait() // it has lost, and read the part
+		write(to("3", "2"))
+		must(t, <-ended)
+		late.inForce("acme", "3", "2")
+		late.revision("acme", 2)
+	})
+}
+
+// The part of a file that is being written weakens the policy, so it waits for a minute. A change that a process followed
+// is published, also one back to an earlier file.
+func TestFilesThatChange(t *testing.T) {
+	part := to("2")
+	whole := part + "spaces:\n  photos:\n    deletes: keep\n"
+	more := whole + "  mail:\n    deletes: keep\n"
+	most := more + "  books:\n    deletes: keep\n"
+	type write struct {
+		after   time.Duration
+		content string
+	}
+	now := func(content string) write { return write{0, content} }
+	for name, tt := range map[string]struct {
+		before   bool // the first write is before the process starts
+		writes   []write
+		want     string
+		revision int64
+	}{
+		"a part at a start":              {true, []write{now(part), {time.Second / 2, whole}}, whole, 1},
+		"a part at a start for a while":  {true, []write{now(part), {weakerTime / 2, whole}}, whole, 1},
+		"a part at a start for long":     {true, []write{now(part), {3 * weakerTime, whole}}, whole, 3},
+		"less at a start":                {true, []write{now(part)}, part, 2},
+		"a part for a while":             {false, []write{now(part), {3 * weakerTime / 2, whole}}, whole, 1},
+		"more, by parts, at a start":     {true, []write{now(more), {time.Second / 2, most}}, most, 2},
+		"more, by parts":                 {false, []write{{time.Minute - time.Second/2, more}, {time.Second, most}}, most, 2},
+		"less":                           {false, []write{now(part)}, part, 2},
+		"less, and another file":         {false, []write{now(part), {weakerTime, "# more\n" + whole}}, "# more\n" + whole, 2},
+		"set back":                       {false, []write{now(part), {5 * time.Minute, whole}}, whole, 3},
+		"set back twice":                 {false, []write{now(part), {5 * time.Minute, whole}, {5 * time.Minute, part}}, part, 4},
+		"set back after a fault":         {false, []write{now(part), {5 * time.Minute, "-"}, {5 * time.Minute, whole}}, whole, 3},
+		"a fault, and as it was":         {false, []write{now("-"), {5 * time.Minute, whole}}, whole, 1},
+		"an earlier file after a fault":  {true, []write{now("-"), {5 * time.Minute, whole}}, whole, 1},
+		"another form":                   {false, []write{now("# whole\n" + whole), {5 * time.Minute, whole}}, whole, 2},
+		"a file that does not come back": {false, []write{now("# whole\n" + whole), {5 * time.Minute, "-"}}, whole, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &site{t: t, interval: time.Minute}
+				dir, file := ofAcme(t, whole)
+				first := s.process(dir)
+				must(t, first.apply(t.Context(), first.read()))
+				if !tt.before {
+					s.run(dir)
+				}
+				for i, w := range tt.writes {
+					time.Sleep(w.after)
+					synctest.Wait()
+					if file(w.content); tt.before && i == 0 {
+						go func() { s.run(dir) }()
+					}
+				}
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				got, _ := first.registry.Document("acme")
+				if !got.Equal(document(t, tt.want)) {
+					t.Errorf("in force: %+v", got)
+				}
+				first.revision("acme", tt.revision)
+				first.incident(incident.PolicyDiverged, false)
+			})
+		})
+	}
+}
+
+// A document that weakens the policy and waits is not published over one that a person publishes meanwhile, until its
+// file changes.
+func TestPersonIsLaterThanAWaitingFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &site{t: t, interval: 10 * time.Second}
+		dir, write := ofAcme(t, to("2", "3"))
+		p := s.run(dir)
+		write(to("2"))
+		time.Sleep(30 * time.Second)
+		p.logged("delay policy", 1)
+		must(t, p.Set(t.Context(), "acme", document(t, to("3")), "ann"))
+		later()
+		p.inForce("acme", "3")
+		p.incident(incident.PolicyDiverged, true)
+		write("# again\n" + to("2"))
+		later()
+		p.inForce("acme", "2")
+		p.incident(incident.PolicyDiverged, false)
 	})
 }
 

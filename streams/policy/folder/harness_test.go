@@ -21,9 +21,13 @@ import (
 	"github.com/millrace/millrace/streams/policy"
 )
 
-// to returns a policy that copies store 1 to another.
-func to(store string) string {
-	return fmt.Sprintf("defaultPolicies:\n  - {srcStoreId: 1, destStoreId: %s}\n", store)
+// to returns a policy that copies store 1 to others.
+func to(stores ...string) (text string) {
+	text = "defaultPolicies:\n"
+	for _, store := range stores {
+		text += fmt.Sprintf("  - {srcStoreId: 1, destStoreId: %s}\n", store)
+	}
+	return text
 }
 
 func document(t *testing.T, text string) policy.Document {
@@ -153,12 +157,13 @@ func (s *site) run(dir string) *process {
 	return p
 }
 
-// inForce checks that the active policy of an account copies store 1 to a store.
-func (p *process) inForce(account, store string) {
+// inForce checks that the active policy of an account copies store 1 to others.
+func (p *process) inForce(account string, stores ...string) {
 	p.site.t.Helper()
 	rules, _ := p.registry.Rules(account, "photos")
-	if len(rules.Pairs) != 1 || rules.Pairs[0].Destination != store {
-		p.site.t.Errorf("in force for %s: %+v, want store %s", account, rules.Pairs, store)
+	is := func(pair policy.Pair, store string) bool { return pair.Destination == store }
+	if !slices.EqualFunc(rules.Pairs, stores, is) {
+		p.site.t.Errorf("in force for %s: %+v, want stores %s", account, rules.Pairs, stores)
 	}
 }
 
@@ -178,9 +183,9 @@ func (p *process) incident(kind string, open bool) {
 	}
 }
 
-// later waits until the processes have read their folders again.
+// later waits until the processes have read their folders again, also after a document had to wait.
 func later() {
-	time.Sleep(time.Minute)
+	time.Sleep(weakerTime + 30*time.Second)
 	synctest.Wait()
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -41,7 +42,7 @@ func (p *Folder) publish(
 		doc, sum := documents[account], sums[account]
 		// A new record also ends a gap that an operator has accepted.
 		return p.isActive(account, doc, p.deps.Registry.Faults(account)) &&
-			(sum == "" || p.deps.Registry.Published(account, sum))
+			(sum == "" || slices.Contains(p.deps.Registry.Files(account), sum))
 	}
 	var records []*pb.Policy
 	var msgs []schemas.Message
