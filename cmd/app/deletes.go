@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/cmd/config"
@@ -41,7 +42,8 @@ type deleteLists struct {
 	brake       *brake.Brake
 	rewrites    *brake.Brake
 	checkpoints *kafka.Table
-	results     *admin.Watermark // of duplication.results
+	clockRead   atomic.Pointer[time.Time] // Kafka's time of the newest checkpoint kafkaClockSweep
+	results     *admin.Watermark          // of duplication.results
 
 	mu    sync.Mutex
 	lists map[incident.Subject]*listTimes // guarded by mu
@@ -74,7 +76,10 @@ func (a *App) newDeleteLists() (*deleteLists, error) {
 	var err error
 	l.checkpoints, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) error {
 		c, _ := d.Body.(*pb.Checkpoint) // nil for a tombstone
-		return errors.Join(deletes.Apply(key, c), rewrites.Apply(key, c))
+		if c.GetSweep() == kafkaClockSweep {
+			l.clockRead.Store(&d.Timestamp)
+		}
+		return errors.Join(deletes.Apply(key, c, d.Timestamp), rewrites.Apply(key, c, d.Timestamp))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the table of checkpoints: %w", err)
@@ -86,7 +91,7 @@ func (a *App) newDeleteLists() (*deleteLists, error) {
 	l.results = a.admin.NewWatermark(schemas.DuplicationResults, map[schemas.Role][]schemas.Topic{
 		schemas.RoleSink: {schemas.DuplicationResults}})
 	deps := brake.Deps{
-		Ledger: deletes, CatchUp: l.checkpoints.CatchUp, Publisher: a.producer, Live: l.live,
+		Ledger: deletes, CatchUp: l.catchUpCounts, Publisher: a.producer, Now: a.kafka.Clock.Now, Live: l.live,
 		History: l.history(read.DeletesSince), Limits: a.limitsFor(brake.Deletes),
 		Closed:  func(space schemas.Copy, list string) bool { return a.incidentBoard.WasClosed(listSubject(space, list)) },
 		Refused: l.refused, OnHeld: l.held, Park: kafka.Park,
@@ -99,10 +104,18 @@ func (a *App) newDeleteLists() (*deleteLists, error) {
 	return l, err
 }
 
-// catchUp returns when this process knows what the owner of its partitions before it has counted and reserved, and
-// which lists it has opened and closed.
+// catchUp returns when this process knows what the owner of its partitions before it has counted, and which lists it
+// has opened and closed.
 func (l *deleteLists) catchUp(ctx context.Context) error {
-	return errors.Join(l.app.incidents.CatchUp(ctx), l.checkpoints.CatchUp(ctx))
+	return errors.Join(l.app.incidents.CatchUp(ctx), l.catchUpCounts(ctx))
+}
+
+// catchUpCounts reads the checkpoints to the end, and Kafka's clock if the process has not read it.
+func (l *deleteLists) catchUpCounts(ctx context.Context) error {
+	if l.app.kafka.Clock.IsSure() {
+		return l.checkpoints.CatchUp(ctx)
+	}
+	return l.app.readClock(ctx, l.checkpoints, func() time.Time { return *l.clockRead.Load() })
 }
 
 // limitsFor returns the limits of a brake: those of the rules of a space, or else the configured ones.

@@ -180,6 +180,7 @@ func (a *App) deleter() ([]part, error) {
 		return nil, err
 	}
 	return append(parts,
+		afterTables("deletes", lists.brake.Run, lists.checkpoints),
 		afterTables("deleter", p.Run, a.policies, a.actions, a.incidents, lists.checkpoints),
 		afterTables("held lists", lists.report, a.incidents)), nil
 }

@@ -2,11 +2,14 @@ package brake
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
@@ -16,16 +19,14 @@ const (
 	maxOwed = 2 * time.Second
 	// counters is the number of spaces that are counted at a time.
 	counters = 32
-	// steady is the number of permits of a second from which as many are reserved for the next second.
-	steady = 10
 )
 
 // Run counts once a second the permits that this process gives, until ctx is done. While it runs, a permit within the
 // limits costs no write: it is counted after it was given. So processes that are killed, or work beside each other, may
 // pass a limit by what they do in a second, or in maxOwed while the checkpoint cannot be written; after that they stop.
-// A space that uses permits steadily has them reserved for the next second, so that a kill loses few counts.
 func (b *Brake) Run(ctx context.Context) error {
 	b.counts.Store(true)
+	defer b.counts.Store(false)
 	t := time.NewTicker(countInterval)
 	defer t.Stop()
 	for {
@@ -38,7 +39,7 @@ func (b *Brake) Run(ctx context.Context) error {
 	}
 }
 
-// countAll counts what is owed in all spaces.
+// countAll counts what is owed in all spaces and stores.
 func (b *Brake) countAll(ctx context.Context) {
 	var g errgroup.Group
 	g.SetLimit(counters)
@@ -47,66 +48,84 @@ func (b *Brake) countAll(ctx context.Context) {
 	b.mu.Unlock()
 	for _, s := range all {
 		s.mu.Lock()
-		used := s.used
-		idle := s.owed == 0 && used == 0 && s.left == 0
-		s.used = 0
+		owed := s.owed
 		s.mu.Unlock()
-		if !idle {
-			g.Go(func() error {
-				b.count(ctx, s, used)
-				return nil
-			})
+		if owed <= 0 {
+			continue
 		}
+		g.Go(func() error {
+			select {
+			case s.writing <- struct{}{}:
+				defer func() { <-s.writing }()
+				_, _ = b.count(ctx, s, false) // the next Take has the error, once the permits are owed for too long
+			default: // a task counts what is owed with its own permit
+			}
+			return nil
+		})
 	}
-	_ = g.Wait() // no error: see count
+	_ = g.Wait() // no error
 }
 
-// count counts what is owed in a space, and reserves as many permits as were used in the last second. An error is that
-// of the next Take too, once the permits are owed for too long.
-func (b *Brake) count(ctx context.Context, s *braked, used int64) {
-	select {
-	case s.writing <- struct{}{}:
-		defer func() { <-s.writing }()
-	default:
-		return // a task reserves, and counts what is owed with it
-	}
-	_, _ = b.reserve(ctx, s, 0, func(_ Limits, _, allowed int64) int64 {
-		if used < steady {
-			return 0
-		}
-		return min(used, allowed)
-	})
-}
-
-// takeAhead takes a permit that is counted later, if the limits are known not to be reached.
-func (b *Brake) takeAhead(s *braked) bool {
-	held, ok := b.deps.Ledger.get(s.split)
-	now := b.now()
-	if !ok || !b.counts.Load() || b.liveIsOld(held, now) {
-		return false
-	}
-	// takeReserved has seen no open list.
-	allowed, _ := brake(held.usage(now, false), b.deps.Limits(s.of.Account, s.of.Space))
+// takeAhead takes a permit that is counted later, or was counted and given back, if the limits are known not to be
+// reached. It reports whether that, or an open list of the brake, decides.
+func (b *Brake) takeAhead(s *braked) (limit, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.owed >= allowed || s.owed > 0 && now.Sub(s.owedSince) > maxOwed {
-		return false
+	held, ok := b.deps.Ledger.get(s.split) // before the lock it might lack what is owed no more
+	if !ok {
+		return "", false
+	}
+	if b.openList(s.of, held, b.Kind().reason()) != "" {
+		return listOpen, true
+	}
+	if s.turn(b.slot()); s.owed < 0 {
+		s.owed++
+		return withinLimits, true
+	}
+	if !b.counts.Load() || b.isBehind(held) || held.liveIsOld(b.Kind(), s.of.Space == "", held.now()) ||
+		s.owed > 0 && time.Since(s.owedSince) > maxOwed {
+		return "", false
+	}
+	if left, _ := b.decide(s, held, held.now(), s.owed); left == 0 {
+		return "", false
 	}
 	if s.owed == 0 {
-		s.owedSince = now
+		s.owedSince = time.Now()
 	}
 	s.owed++
-	s.used++
-	return true
+	return withinLimits, true
 }
 
-// liveIsOld reports whether the live copies must be counted again. Few rewrites do not depend on them, so that these go
-// on for a day while the records are unknown.
-func (b *Brake) liveIsOld(t *tally, now time.Time) bool {
-	if b.Kind() == Rewrites && now.Unix()-t.LiveAt < daySeconds && now.Unix() >= t.LiveAt {
-		if u := t.usage(now, false); u.hour < free && u.month < monthFactor*free {
-			return false
+// count counts what is owed in s, and one permit more for a caller that takes one if the limits allow it. Without it,
+// reached is the limit that is reached. Only for a caller are the live copies counted again. It holds s.writing.
+func (b *Brake) count(ctx context.Context, s *braked, take bool) (reached limit, err error) {
+	var owed int64
+	err = b.change(ctx, s, func(t *tally, now time.Time) (bool, error) {
+		s.mu.Lock()
+		owed = max(0, s.owed)
+		s.mu.Unlock()
+		if t.New = owed; !take {
+			return owed > 0, nil
 		}
+		old := t.liveIsOld(b.Kind(), s.of.Space == "", now)
+		if old {
+			live, err := b.deps.Live(ctx, s.of)
+			if err != nil {
+				return false, retry.Unavailable(fmt.Errorf("count the copies of %s: %w", s.of, err))
+			}
+			now = t.now()
+			t.Live, t.LiveAt = live+b.gone(t, now), now.Unix() // when the window of the hour began
+		}
+		var left int64
+		if left, reached = b.decide(s, t, now, owed); left > 0 {
+			t.New++
+		}
+		return old || t.New > 0, nil
+	})
+	if err == nil {
+		s.mu.Lock()
+		s.owed, s.owedSince = s.owed-owed, time.Now()
+		s.mu.Unlock()
 	}
-	return t.liveIsOld(now)
+	return reached, err
 }

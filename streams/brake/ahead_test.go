@@ -3,6 +3,7 @@ package brake
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,37 +14,38 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A copier is a process that rewrites copies.
-type copier struct {
+// A counting is a process that counts within a second.
+type counting struct {
 	*Brake
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 }
 
-func (p *topic) copier(t *testing.T) *copier {
-	c := &copier{Brake: p.process(time.Now)}
+func (p *topic) counting(t *testing.T) *counting {
+	c := &counting{Brake: p.process(time.Now)}
 	ctx, cancel := context.WithCancel(t.Context())
 	c.cancel = cancel
 	c.done.Go(func() { _ = c.Run(ctx) })
+	t.Cleanup(c.stop)
 	synctest.Wait()
 	return c
 }
 
 // stop ends the process as a kill does: what it owes is not counted.
-func (c *copier) stop() {
+func (c *counting) stop() {
 	c.cancel()
 	c.done.Wait()
 }
 
 // rewrite takes permits with a number of workers, one each in 10 ms, for a time. It returns the number of permits.
-func (c *copier) rewrite(t *testing.T, workers int, during time.Duration) int64 {
+func (c *counting) rewrite(t *testing.T, workers int, during time.Duration) int64 {
 	var n atomic.Int64
 	var all sync.WaitGroup
 	end := time.Now().Add(during)
 	for range workers {
 		all.Go(func() {
 			for time.Now().Before(end) {
-				if reached, err := c.Take(t.Context(), photos); err == nil && reached == "" {
+				if permit, _, err := c.Take(t.Context(), photos); err == nil && permit != nil {
 					n.Add(1)
 				}
 				time.Sleep(10 * time.Millisecond)
@@ -75,11 +77,11 @@ func rewrites() *topic {
 func TestRewritesStopAtTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := rewrites()
-		one, two := p.copier(t), p.copier(t)
+		one, two := p.counting(t), p.counting(t)
 		const perSecond = 2 * 2 * 100
 		var n [2]int64
 		var both sync.WaitGroup
-		for i, c := range []*copier{one, two} {
+		for i, c := range []*counting{one, two} {
 			both.Go(func() { n[i] = c.rewrite(t, 2, 20*time.Second) })
 		}
 		both.Wait()
@@ -98,43 +100,30 @@ func TestRewritesStopAtTheLimit(t *testing.T) {
 	})
 }
 
-// A process that is killed between rewrites and their count loses at most the counts of a second, in steady work few.
-func TestRewritesOfKilledProcesses(t *testing.T) {
-	for name, tt := range map[string]struct {
-		during time.Duration
-		lost   int64
-	}{"at once": {900 * time.Millisecond, 90}, "in steady work": {3900 * time.Millisecond, 10}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := rewrites()
-				c := p.copier(t)
-				n := c.rewrite(t, 1, tt.during)
-				c.stop()
-				if counted := p.counted(); counted < n-tt.lost {
-					t.Errorf("%d rewrites, %d counted", n, counted)
-				}
-				next := p.copier(t)
-				if n += next.rewrite(t, 1, 20*time.Second); n > 1000+tt.lost+100 {
-					t.Errorf("%d rewrites", n)
-				}
-				next.stop()
+// A process that is killed between rewrites, or deletes, and their count loses at most the counts of a second.
+func TestKilledProcesses(t *testing.T) {
+	for _, kind := range []Kind{Deletes, Rewrites} {
+		for name, during := range map[string]time.Duration{
+			"at once": 900 * time.Millisecond, "in steady work": 3900 * time.Millisecond,
+		} {
+			t.Run(kind.String()+", "+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := newTopic()
+					p.kind = kind
+					c := p.counting(t)
+					n := c.rewrite(t, 1, during)
+					c.stop()
+					if counted := p.counted(); counted < n-90 || counted > n {
+						t.Errorf("%d done, %d counted", n, counted)
+					}
+					next := p.counting(t)
+					if n += next.rewrite(t, 1, 20*time.Second); n < 1000 || n > 1000+90 {
+						t.Errorf("%d done", n)
+					}
+				})
 			})
-		})
-	}
-}
-
-// What was reserved and is not used is given back within seconds, so that one process does not stop the others.
-func TestRewritesReservedInVain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := rewrites()
-		c := p.copier(t)
-		n := c.rewrite(t, 4, 2*time.Second)
-		time.Sleep(2 * countInterval)
-		if counted := p.counted(); counted != n {
-			t.Errorf("%d rewrites, %d counted", n, counted)
 		}
-		c.stop()
-	})
+	}
 }
 
 // A process that cannot write its counts stops. One whose counts are written although that fails counts too many, and
@@ -144,7 +133,7 @@ func TestRewritesThatCannotBeCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := rewrites()
-				c := p.copier(t)
+				c := p.counting(t)
 				n := c.rewrite(t, 1, time.Second)
 				time.Sleep(countInterval)
 				p.change(func() {
@@ -159,7 +148,7 @@ func TestRewritesThatCannotBeCounted(t *testing.T) {
 				if limit := int64(100 + 200 + 110); n > limit {
 					t.Errorf("%d rewrites, want at most %d", n, limit)
 				}
-				if _, err := c.Take(t.Context(), photos); retry.ClassOf(err) != retry.ClassUnavailable {
+				if _, _, err := c.Take(t.Context(), photos); retry.ClassOf(err) != retry.ClassUnavailable {
 					t.Errorf("got %v", err)
 				}
 				p.change(func() { p.fail = nil })
@@ -178,12 +167,12 @@ func TestRewritesThatCannotBeCounted(t *testing.T) {
 func TestRewritesOfALostCheckpoint(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := rewrites()
-		c := p.copier(t)
+		c := p.counting(t)
 		c.rewrite(t, 1, time.Second)
 		time.Sleep(2 * countInterval)
-		_ = c.deps.Ledger.Apply([]byte(schemas.Key(Rewrites.sweep(), c.space(photos).split)), nil)
+		_ = c.deps.Ledger.Apply([]byte(schemas.Key(Rewrites.sweep(), c.space(photos).split)), nil, time.Now())
 		p.change(func() { p.unknown = errors.New("no answer") })
-		if _, err := c.Take(t.Context(), photos); retry.ClassOf(err) != retry.ClassUnavailable {
+		if _, _, err := c.Take(t.Context(), photos); retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("records unknown: got %v", err)
 		}
 		p.change(func() { p.unknown, p.history.Executed = nil, []Executed{{time.Now().Add(-time.Minute), 990}} })
@@ -194,26 +183,48 @@ func TestRewritesOfALostCheckpoint(t *testing.T) {
 	})
 }
 
-// Few rewrites of a space do not depend on the number of its copies, so they go on for a day while that is unknown.
+// Few rewrites of a space, and of a store, do not depend on the number of its copies, so they go on for a day while
+// that is unknown.
 func TestFewRewritesWithoutRecords(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := rewrites()
-		p.history.Live = 20
-		c := p.copier(t)
-		c.rewrite(t, 1, 20*time.Millisecond)
-		p.change(func() { p.unknown = errors.New("no answer") })
-		time.Sleep(2 * time.Hour)
-		for range free {
-			if reached, err := c.Take(t.Context(), photos); err != nil || reached != "" {
-				t.Errorf("got %q, %v", reached, err)
-			}
-			time.Sleep(2 * countInterval)
-		}
-		if _, err := c.Take(t.Context(), photos); retry.ClassOf(err) != retry.ClassUnavailable {
-			t.Errorf("got %v", err)
-		}
-		c.stop()
-	})
+	for name, tt := range map[string]struct{ spaces, each int }{"of a space": {1, free}, "of a store": {111, free}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := rewrites()
+				p.history.Live = 20
+				c := p.counting(t)
+				take := func(space int) (string, error) {
+					of := photos
+					of.Space = fmt.Sprint(space)
+					_, reached, err := c.Take(t.Context(), of)
+					return reached, err
+				}
+				take1 := func(space int) {
+					if reached, err := take(space); err != nil || reached != "" {
+						t.Errorf("got %q, %v", reached, err)
+					}
+				}
+				for space := range tt.spaces + 1 {
+					take1(space)
+				}
+				time.Sleep(2 * countInterval)
+				p.change(func() { p.unknown = errors.New("no answer") })
+				time.Sleep(2 * time.Hour)
+				for range tt.each {
+					for space := range tt.spaces {
+						take1(space)
+					}
+					time.Sleep(2 * countInterval)
+				}
+				space := 0
+				if tt.spaces > 1 {
+					space = tt.spaces // which has had one only
+				}
+				if _, err := take(space); retry.ClassOf(err) != retry.ClassUnavailable {
+					t.Errorf("got %v", err)
+				}
+			})
+		})
+	}
 }
 
 // While a list is open nothing is rewritten, whatever the limits are now; when it is closed, the limits of now count.
@@ -221,7 +232,7 @@ func TestRewritesAfterAChangeOfLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := rewrites()
 		p.limits = Limits{1, 10}
-		c, other := p.copier(t), p.copier(t)
+		c, other := p.counting(t), p.counting(t)
 		c.rewrite(t, 1, 3*time.Second)
 		list := ""
 		hold := func() {
@@ -235,8 +246,8 @@ func TestRewritesAfterAChangeOfLimits(t *testing.T) {
 		hold()
 		p.change(func() { p.limits = Limits{1, 1000} })
 		_ = other.deps.CatchUp(t.Context())
-		for _, b := range []*copier{c, other} {
-			if reached, err := b.Take(t.Context(), photos); err != nil || reached != string(listOpen) {
+		for _, b := range []*counting{c, other} {
+			if _, reached, err := b.Take(t.Context(), photos); err != nil || reached != string(listOpen) {
 				t.Errorf("got %q, %v", reached, err)
 			}
 		}
@@ -244,7 +255,7 @@ func TestRewritesAfterAChangeOfLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = c.deps.CatchUp(t.Context())
-		if reached, err := c.Take(t.Context(), photos); err != nil || reached != "" {
+		if _, reached, err := c.Take(t.Context(), photos); err != nil || reached != "" {
 			t.Errorf("got %q, %v", reached, err)
 		}
 		c.stop()
@@ -256,7 +267,7 @@ func TestRewritesAfterAChangeOfLimits(t *testing.T) {
 func TestRewriteOnAListThatIsClosed(t *testing.T) {
 	p := rewrites()
 	one, two := p.process(time.Now), p.process(time.Now)
-	if reached, err := one.Take(t.Context(), photos); err != nil || reached != "" {
+	if _, reached, err := one.Take(t.Context(), photos); err != nil || reached != "" {
 		t.Fatal(reached, err)
 	}
 	var lists []string

@@ -1,10 +1,11 @@
-// Package brake limits how many copies of a space at a destination are deleted, or replaced with other content, without
-// a person's approval. What is beyond the limits waits on a list, which a person approves as a whole.
+// Package brake limits how many copies of a space at a destination, and of all spaces there, are deleted, or replaced
+// with other content, without a person's approval. What is beyond the limits waits on a list, for a person's decision.
 //
-// Counts and open lists are checkpoints, one for each space at a destination, which all processes read and change by
-// compare-and-set. A process counts there before it permits anything, so no permit is uncounted, however many processes
-// there are and whenever they die; while Brake.Run runs it counts within a second. Without a checkpoint nothing is
-// permitted until it was counted from the records.
+// Counts and open lists are checkpoints, one for each space at a destination and one for the destination, which all
+// processes read and change by compare-and-set. A process counts there before it permits anything or, while Brake.Run
+// runs, within a second: processes that are killed, or work beside each other, may pass a limit by what they do in a
+// second. What has no checkpoint is counted from the records first, and what cannot be counted permits nothing. A wrong
+// clock of a process, or of a broker, empties no window.
 package brake
 
 import (
@@ -24,7 +25,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// History is what the records have of a space at a destination.
+// History is what the records have of a space at a destination, or of all spaces there.
 type History struct {
 	Live     int64 // live copies
 	Executed []Executed
@@ -42,8 +43,10 @@ type Deps struct {
 	// CatchUp returns when the Ledger has all checkpoints that the topic has at the time of the call.
 	CatchUp   func(context.Context) error
 	Publisher schemas.Publisher
-	// Live counts the live copies of a space at a destination. The answer includes everything that was published before
-	// the call.
+	// Now returns Kafka's time.
+	Now func() time.Time
+	// Live counts the live copies of a space at a destination; without a space, those of all spaces. The answer includes
+	// everything that was published before the call.
 	Live func(ctx context.Context, space schemas.Copy) (int64, error)
 	// History reads the deletes, or the rewrites, since a time too, as Live reads the copies.
 	History func(ctx context.Context, space schemas.Copy, since time.Time) (History, error)
@@ -61,20 +64,16 @@ type Deps struct {
 	Park func(context.Context, func(context.Context) error) error
 }
 
-// A Brake permits deletes, or rewrites, of copies. It counts them in checkpoints: it reserves a block of permits, and
-// gives none before its checkpoint is acknowledged and was read again; see Run for permits ahead of that. If another
-// process has written meanwhile, it decides anew from that checkpoint. What a process has reserved and not used when it
-// dies counts as used. It is safe for concurrent use.
+// A Brake permits deletes, or rewrites, of copies, and counts them; see Run. It is safe for concurrent use.
 type Brake struct {
 	deps Deps
-	now  func() time.Time
 
 	counts atomic.Bool // Run counts what is owed
 	mu     sync.Mutex
-	spaces map[schemas.Copy]*braked // guarded by mu
+	spaces map[schemas.Copy]*braked // and stores, whose space is empty; guarded by mu
 }
 
-// braked is the part of a space's state that is not in its checkpoint.
+// braked is the part of the state of a space, or of a store, that is not in its checkpoint.
 type braked struct {
 	of    schemas.Copy
 	split string
@@ -84,33 +83,25 @@ type braked struct {
 	// list: a closed list gets nothing further from this process.
 	holding sync.RWMutex
 
-	mu   sync.Mutex
-	left int64 // reserved and not used; guarded by mu
-	at   int64 // the bucket in which left is counted; guarded by mu
-	// See Brake.Run. Guarded by mu.
-	owed      int64     // permits that are not counted yet
+	mu sync.Mutex
+	// owed is the number of permits that are not counted yet. If it is negative, permits were counted and then given
+	// back: the next ones in this slot are counted already. Guarded by mu, as are the others.
+	owed      int64
 	owedSince time.Time // the first of them
-	used      int64     // permits since the last count
+	slot      int64     // the bucket in which owed was changed last
 }
 
 // New returns a Brake of the kind of the Ledger.
 func New(d Deps) (*Brake, error) {
-	if d.Ledger == nil || d.CatchUp == nil || d.Publisher == nil || d.Live == nil || d.History == nil ||
-		d.Limits == nil || d.Closed == nil || d.Refused == nil || d.OnHeld == nil || d.Park == nil {
+	if d.Ledger == nil || d.CatchUp == nil || d.Publisher == nil || d.Now == nil || d.Live == nil ||
+		d.History == nil || d.Limits == nil || d.Closed == nil || d.Refused == nil || d.OnHeld == nil || d.Park == nil {
 		return nil, errors.New("brake: a dependency is missing")
 	}
-	return &Brake{deps: d, now: time.Now, spaces: map[schemas.Copy]*braked{}}, nil
+	return &Brake{deps: d, spaces: map[schemas.Copy]*braked{}}, nil
 }
 
 // maxConflicts bounds how often a checkpoint is written again because another process has written one.
 const maxConflicts = 10
-
-// block returns how many of the deletes that are left are reserved at a time in a space with some live copies: few
-// beside the limits, so that a kill costs little of them, and enough that a destination with high limits takes hundreds
-// of deletes a second.
-func (l Limits) block(live, left int64) int64 {
-	return max(1, min(left, min(l.MaxCount, l.share(live))/20, 500))
-}
 
 func (b *Brake) space(of schemas.Copy) *braked {
 	of = of.WithoutItem()
@@ -137,11 +128,57 @@ func (b *Brake) Refused(space schemas.Copy, cause string) error {
 	return nil
 }
 
-// Take takes a permit to delete, or replace, a copy. Without one, reached says which limit is reached; else it is
-// empty.
-func (b *Brake) Take(ctx context.Context, of schemas.Copy) (reached string, err error) {
-	l, err := b.take(ctx, b.space(of))
-	return b.name(l), err
+// A Permit allows one delete, or one rewrite. It counts for a space and for its store.
+type Permit struct {
+	b    *Brake
+	of   []*braked
+	slot int64 // the bucket in which it was taken
+}
+
+// Take takes a permit to delete, or replace, a copy. If there is none, reached says which limit is reached.
+func (b *Brake) Take(ctx context.Context, of schemas.Copy) (p *Permit, reached string, err error) {
+	p = &Permit{b: b, slot: b.slot()}
+	for _, s := range b.limited(of) {
+		l, err := b.take(ctx, s)
+		if err != nil || l != withinLimits {
+			p.GiveBack()
+			return nil, b.name(l), err
+		}
+		p.of = append(p.of, s)
+	}
+	return p, "", nil
+}
+
+// GiveBack returns a permit for a delete, or a rewrite, that was certainly not done. If its bucket is over, it counts
+// all the same.
+func (p *Permit) GiveBack() {
+	for _, s := range p.of {
+		s.mu.Lock()
+		if now := p.b.slot(); now == p.slot {
+			s.turn(now)
+			s.owed--
+		}
+		s.mu.Unlock()
+	}
+}
+
+// turn forgets what was given back in an earlier bucket than that of now. The caller holds s.mu.
+func (s *braked) turn(now int64) {
+	if s.owed < 0 && s.slot != now {
+		s.owed = 0
+	}
+	s.slot = now
+}
+
+func (b *Brake) slot() int64 { return start(b.deps.Now(), slotSeconds) }
+
+// limited returns what has limits for a copy: its space, and its store unless all of the space may go.
+func (b *Brake) limited(of schemas.Copy) []*braked {
+	all := []*braked{b.space(of)}
+	if b.deps.Limits(of.Account, of.Space).MaxShare < 1 {
+		all = append(all, b.space(schemas.Copy{Account: of.Account, Store: of.Store}))
+	}
+	return all
 }
 
 // Kind returns what the brake limits.
@@ -156,136 +193,47 @@ func (b *Brake) Publish(ctx context.Context, m ...schemas.Message) error {
 }
 
 func (b *Brake) take(ctx context.Context, s *braked) (reached limit, err error) {
-	if reached, ok := b.takeReserved(s); ok {
+	if reached, ok := b.takeAhead(s); ok {
 		return reached, nil
-	}
-	if b.takeAhead(s) {
-		return withinLimits, nil
 	}
 	release, err := b.write(ctx, s)
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	if reached, ok := b.takeReserved(s); ok {
+	if reached, ok := b.takeAhead(s); ok {
 		return reached, nil
 	}
-	return b.reserve(ctx, s, 1, Limits.block)
+	return b.count(ctx, s, true)
 }
 
-// reserve counts a block of permits, of which the caller gets mine, and what is owed. It gives back what is left of the
-// block before. Without a permit, reached is the limit that is reached. If mine is 0 the live copies are not counted
-// again; if they had to be, there is no block. The caller holds s.writing.
-func (b *Brake) reserve(
-	ctx context.Context, s *braked, mine int64, block func(l Limits, live, allowed int64) int64,
-) (reached limit, err error) {
-	limits := b.deps.Limits(s.of.Account, s.of.Space)
-	var (
-		owed   int64 // and counted
-		back   int64 // given back in a checkpoint that was not accepted
-		n      int64 // in the new block
-		bucket int64 // of the new block
-	)
-	err = b.change(ctx, s, func(t *tally, now time.Time) (bool, error) {
-		s.mu.Lock()
-		s.left += back
-		left, at := s.left, s.at
-		owed = s.owed
-		s.mu.Unlock()
-		if left > 0 {
-			t.giveBack(at, left)
-		}
-		old := b.liveIsOld(t, now)
-		if old && mine > 0 {
-			live, err := b.deps.Live(ctx, s.of)
-			if err != nil {
-				return false, retry.Unavailable(fmt.Errorf("count the copies of %s: %w", s.of, err))
-			}
-			now, old = b.now(), false
-			t.setLive(live, b.gone(t, now), now)
-		}
-		t.prune(now)
-		t.add(now, owed)
-		n, bucket = 0, slot(now)
-		var allowed int64
-		u := t.usage(now, b.openList(s.of, t, b.Kind().reason()) != "")
-		if allowed, reached = brake(u, limits); allowed > 0 && !old {
-			n = block(limits, u.hourLive, allowed)
-		}
-		if n+owed+left == 0 {
-			return false, nil
-		}
-		s.mu.Lock()
-		s.left, back = 0, left // if the checkpoint is written and that is not known, it must not be given back twice
-		s.mu.Unlock()
-		t.add(now, n)
-		return true, nil
-	})
-	if err == nil {
-		s.mu.Lock()
-		s.owed, s.owedSince = max(0, s.owed-owed), b.now()
-		if n > 0 {
-			s.left, s.at = s.left+n-mine, bucket
-		}
-		s.mu.Unlock()
-	}
-	return reached, err
-}
-
-// takeReserved takes a permit from the reservation of the present bucket. It reports whether that or an open list of
-// the brake decides.
-func (b *Brake) takeReserved(s *braked) (limit, bool) {
-	held, ok := b.deps.Ledger.get(s.split)
-	if !ok {
-		return "", false
-	}
-	if b.openList(s.of, held, b.Kind().reason()) != "" {
-		return listOpen, true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.left == 0 || s.at != slot(b.now()) {
-		return "", false
-	}
-	s.left--
-	s.used++
-	return withinLimits, true
+// decide returns how many permits are left in s, of which owed are not in its tally, and the limit that is reached.
+func (b *Brake) decide(s *braked, t *tally, now time.Time, owed int64) (int64, limit) {
+	u := t.usage(now, b.openList(s.of, t, b.Kind().reason()) != "")
+	u.hour, u.month, u.store = u.hour+owed, u.month+owed, s.of.Space == ""
+	return brake(u, b.deps.Limits(s.of.Account, s.of.Space))
 }
 
 // Reached returns the limit that would stop a delete, or a rewrite, of a copy now; empty if none would. It counts
 // nothing. A space without a checkpoint is within the limits: it is counted before its first delete.
 func (b *Brake) Reached(of schemas.Copy) string {
-	s := b.space(of)
-	held, ok := b.deps.Ledger.get(s.split)
-	if !ok {
-		return ""
+	for _, s := range b.limited(of) {
+		held, ok := b.deps.Ledger.get(s.split)
+		s.mu.Lock()
+		owed := s.owed
+		s.mu.Unlock()
+		if !ok {
+			continue
+		}
+		if _, reached := b.decide(s, held, b.deps.Now(), owed); reached != withinLimits {
+			return b.name(reached)
+		}
 	}
-	now := b.now()
-	u := held.usage(now, b.openList(s.of, held, b.Kind().reason()) != "")
-	s.mu.Lock()
-	if s.at == slot(now) { // reserved, counted, and not used
-		u.hour, u.month = u.hour-s.left, u.month-s.left
-	}
-	s.mu.Unlock()
-	_, reached := brake(u, b.deps.Limits(of.Account, of.Space))
-	return b.name(reached)
+	return ""
 }
 
 // name returns a limit with the settings of the kind.
 func (b *Brake) name(l limit) string { return strings.Replace(string(l), "%s", b.Kind().settings(), 1) }
-
-// GiveBack returns a permit for a delete, or a rewrite, that was not done.
-func (b *Brake) GiveBack(of schemas.Copy) {
-	s := b.space(of)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.owed > 0:
-		s.owed--
-	case s.at == slot(b.now()):
-		s.left++
-	}
-}
 
 // openList returns the open list for a reason; "" if there is none.
 func (b *Brake) openList(of schemas.Copy, t *tally, r Reason) string {
@@ -429,24 +377,34 @@ func (b *Brake) write(ctx context.Context, s *braked) (release func(), err error
 	return release, nil
 }
 
-// change passes a copy of the tally of s to next, and writes what next makes of it, if next says so. If another process
-// has written one meanwhile, it does so again. The caller holds s.writing.
+// change passes a copy of the tally of s, and the time, to next, and writes what next makes of it, if next says so. If
+// another process has written one meanwhile, it does so again, in any case: the last record of the topic is then one
+// that is ignored, and compaction would keep it. If the tally seems to be old, it first writes it as it is, which tells
+// the time. The caller holds s.writing.
 func (b *Brake) change(ctx context.Context, s *braked, next func(*tally, time.Time) (write bool, err error)) error {
+	lost, asked := false, false
 	for range maxConflicts {
 		t, err := b.load(ctx, s)
 		if err != nil {
 			return err
 		}
-		write, err := next(t, b.now())
-		if err != nil || !write {
+		asks := !asked && b.isBehind(t)
+		if !asks {
+			if write, err := next(t, t.now()); err != nil || !write && !lost {
+				return err
+			}
+		}
+		accepted, err := b.publish(ctx, s, t)
+		if err != nil || accepted && !asks {
 			return err
 		}
-		if accepted, err := b.publish(ctx, s, t); err != nil || accepted {
-			return err
-		}
+		lost, asked = !accepted, asked || accepted
 	}
 	return errConflict
 }
+
+// isBehind reports whether a tally may be too old to know the time by it.
+func (b *Brake) isBehind(t *tally) bool { return b.deps.Now().Sub(t.now()) > slotSeconds*time.Second }
 
 // load returns a copy of the tally of s that may be changed. Without a checkpoint, it counts from the records.
 func (b *Brake) load(ctx context.Context, s *braked) (*tally, error) {
@@ -459,10 +417,7 @@ func (b *Brake) load(ctx context.Context, s *braked) (*tally, error) {
 	if held, ok := b.deps.Ledger.get(s.split); ok {
 		return held.next(), nil
 	}
-	s.mu.Lock()
-	s.left = 0 // it is in no checkpoint
-	s.mu.Unlock()
-	now := b.now()
+	now := b.deps.Now()
 	h, err := b.deps.History(ctx, s.of, now.Add(-monthSeconds*time.Second))
 	if err != nil {
 		return nil, retry.Unavailable(fmt.Errorf("count the %s of %s, which has no checkpoint: %w", b.Kind(), s.of, err))
@@ -480,7 +435,8 @@ func (b *Brake) load(ctx context.Context, s *braked) (*tally, error) {
 		t.add(e.At, e.Count)
 		t.Live -= gone * e.Count
 	}
-	t.setLive(h.Live, b.gone(t, now), now)
+	t.date(now, now, now)
+	t.Live = h.Live + b.gone(t, now)
 	return t, nil
 }
 
@@ -493,16 +449,16 @@ func (b *Brake) gone(t *tally, now time.Time) int64 {
 	return t.usage(now, false).hour
 }
 
-// publish writes a tally, and reports whether it counts.
+// publish writes a tally, and reports whether it was accepted.
 func (b *Brake) publish(ctx context.Context, s *braked, t *tally) (bool, error) {
 	t.Seq++
-	t.prune(b.now())
 	cursor, err := json.Marshal(t)
 	if err != nil {
 		return false, retry.Permanent(fmt.Errorf("write a checkpoint of the brake: %w", err))
 	}
 	c := &pb.Checkpoint{
-		Id: schemas.NewID(), Sweep: b.Kind().sweep(), Split: s.split, Cursor: cursor, Time: timestamppb.New(b.now()),
+		Id: schemas.NewID(), Sweep: b.Kind().sweep(), Split: s.split, Cursor: cursor,
+		Time: timestamppb.New(b.deps.Now()),
 	}
 	accepted, err := b.deps.Ledger.writes(c.GetId(), func() error {
 		if err := b.deps.Publisher.Publish(ctx, schemas.Message{Topic: schemas.Checkpoints, Body: c}); err != nil {

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/millrace/millrace/internal/need"
@@ -46,6 +48,18 @@ func TestBrake(t *testing.T) {
 			math.MaxInt64 - 1e12, withinLimits},
 		"no share": {
 			usage{hour: 10, month: 10, hourLive: 5000, monthLive: 5000}, Limits{0, 1000}, 0, hourShare},
+		"the last of a small store": {usage{hour: 998, month: 998, hourLive: 4500, monthLive: 4500, store: true}, usual,
+			1, withinLimits},
+		"the thousandth of a small store": {usage{hour: 999, month: 999, hourLive: 4500, monthLive: 4500, store: true},
+			usual, 0, storeHour},
+		"the last of a tenth of a store": {usage{hour: 1999, month: 1999, hourLive: 2e4, monthLive: 2e4, store: true},
+			Limits{}, 1, withinLimits},
+		"a tenth of a store": {usage{hour: 2000, month: 2000, hourLive: 2e4, monthLive: 2e4, store: true}, usual,
+			0, storeHour},
+		"the last of three tenths of a store": {usage{month: 5999, hourLive: 14_001, monthLive: 2e4, store: true}, usual,
+			1, withinLimits},
+		"three tenths of a store": {usage{month: 6000, hourLive: 14_000, monthLive: 2e4, store: true}, usual,
+			0, storeMonth},
 		"a share that is no binary fraction": {usage{hour: 28, month: 28, hourLive: 100, monthLive: 100}, Limits{0.29, 1000},
 			1, withinLimits},
 	} {
@@ -62,10 +76,13 @@ var photos = schemas.Copy{Account: "acme", Store: "2", Space: "photos"}
 // A topic holds what the processes of a test publish.
 type topic struct {
 	kind        Kind
+	now         func() time.Time // the clock of the broker; nil: that of the first process
 	mu          sync.Mutex
 	checkpoints []*pb.Checkpoint
+	times       []time.Time                 // of the checkpoints
 	closed      map[string]bool             // lists
 	opened      []string                    // lists and causes
+	meanwhile   func()                      // called once before a message is stored
 	fail        func(schemas.Message) error // before (nil error: after) a message is stored
 	history     History
 	unknown     error // of the records
@@ -85,6 +102,10 @@ func (p *topic) change(do func()) {
 }
 
 func (p *topic) Publish(_ context.Context, messages ...schemas.Message) error {
+	if do := p.meanwhile; do != nil {
+		p.meanwhile = nil
+		do()
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, m := range messages {
@@ -99,24 +120,44 @@ func (p *topic) Publish(_ context.Context, messages ...schemas.Message) error {
 }
 
 func (p *topic) add(m schemas.Message) {
-	p.checkpoints = append(p.checkpoints, m.Body.(*pb.Checkpoint))
+	p.checkpoints, p.times = append(p.checkpoints, m.Body.(*pb.Checkpoint)), append(p.times, p.now())
+}
+
+// compact keeps the last record of each checkpoint.
+func (p *topic) compact() {
+	last := map[string]int{}
+	for i, c := range p.checkpoints {
+		last[c.GetSplit()] = i
+	}
+	var kept []*pb.Checkpoint
+	var times []time.Time
+	for i, c := range p.checkpoints {
+		if last[c.GetSplit()] == i {
+			kept, times = append(kept, c), append(times, p.times[i])
+		}
+	}
+	p.checkpoints, p.times = kept, times
 }
 
 // process returns the brake of a new process, by a clock.
 func (p *topic) process(now func() time.Time) *Brake {
+	if p.now == nil {
+		p.now = now
+	}
 	l, read := NewLedger(p.kind), 0
 	var reading sync.Mutex
 	b, err := New(Deps{
-		Ledger: l, Publisher: p,
+		Ledger: l, Publisher: p, Now: now,
 		CatchUp: func(context.Context) error {
 			reading.Lock()
 			defer reading.Unlock()
 			p.mu.Lock()
-			fresh := slices.Clone(p.checkpoints[min(read, len(p.checkpoints)):])
+			from := min(read, len(p.checkpoints))
+			fresh, times := slices.Clone(p.checkpoints[from:]), slices.Clone(p.times[from:])
 			read = len(p.checkpoints)
 			p.mu.Unlock()
-			for _, c := range fresh {
-				_ = l.Apply([]byte(schemas.Key(c.GetSweep(), c.GetSplit())), c)
+			for i, c := range fresh {
+				_ = l.Apply([]byte(schemas.Key(c.GetSweep(), c.GetSplit())), c, times[i])
 			}
 			return nil
 		},
@@ -154,7 +195,6 @@ func (p *topic) process(now func() time.Time) *Brake {
 	if err != nil {
 		panic(err)
 	}
-	b.now = now
 	if err := b.deps.CatchUp(context.Background()); err != nil { // as when partitions are assigned
 		panic(err)
 	}
@@ -180,39 +220,44 @@ func takeAll(t *testing.T, b *Brake, n int) (done int, reached limit) {
 
 func clock(at *time.Time) func() time.Time { return func() time.Time { return *at } }
 
-// Exactly the limit is deleted, however many tasks there are.
+// Exactly the limit is deleted by one process, however many tasks there are, and whether or not they are counted ahead.
 func TestBrakeStopsAtTheLimit(t *testing.T) {
-	p := newTopic()
-	b := p.process(time.Now)
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	done, stopped := 0, 0
-	for range 16 {
-		wg.Go(func() {
-			for range 625 {
-				reached, err := b.take(t.Context(), b.space(photos))
-				mu.Lock()
-				switch {
-				case err != nil:
-					t.Error(err)
-				case reached == withinLimits:
-					done++
-				default:
-					stopped++
+	for name, ahead := range map[string]bool{"counted before": false, "counted within a second": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				p := newTopic()
+				b := p.process(time.Now)
+				if ahead {
+					b = p.counting(t).Brake
 				}
-				mu.Unlock()
-			}
+				var wg sync.WaitGroup
+				var done, stopped atomic.Int64
+				for range 16 {
+					wg.Go(func() {
+						for range 625 {
+							switch _, reached, err := b.Take(t.Context(), photos); {
+							case err != nil:
+								t.Error(err)
+							case reached == "":
+								done.Add(1)
+							default:
+								stopped.Add(1)
+							}
+						}
+					})
+				}
+				wg.Wait()
+				if done.Load() != 1000 || stopped.Load() != 9000 {
+					t.Errorf("%d done, %d stopped", done.Load(), stopped.Load())
+				}
+				if n := len(p.checkpoints); ahead && n > 4 {
+					t.Errorf("%d checkpoints for 1000 deletes", n)
+				}
+				if p.asked != 2 { // of the space and of the store
+					t.Errorf("the records were read %d times", p.asked)
+				}
+			})
 		})
-	}
-	wg.Wait()
-	if done != 1000 || stopped != 9000 {
-		t.Errorf("%d done, %d stopped", done, stopped)
-	}
-	if n := len(p.checkpoints); n > 25 {
-		t.Errorf("%d checkpoints for 1000 deletes", n)
-	}
-	if p.asked != 1 {
-		t.Errorf("the records were read %d times", p.asked)
 	}
 }
 
@@ -243,28 +288,21 @@ func TestBrakeWindows(t *testing.T) {
 	}
 }
 
-// A reservation that is not used within its bucket is given back; one of a process that died is not.
-func TestBrakeUnusedReservations(t *testing.T) {
-	for name, tt := range map[string]struct {
-		killed bool
-		want   int
-	}{"in the process": {false, 99}, "of a killed process": {true, 95}} {
-		t.Run(name, func(t *testing.T) {
-			p := newTopic()
-			p.limits = Limits{1, 100}
-			at := hour(0)
-			b := p.process(clock(&at))
-			if done, _ := takeAll(t, b, 1); done != 1 {
-				t.Fatal("not even one")
-			}
-			if tt.killed {
-				b = p.process(clock(&at))
-			}
-			at = at.Add(10 * time.Minute)
-			if done, _ := takeAll(t, b, 1000); done != tt.want {
-				t.Errorf("%d more, want %d", done, tt.want)
-			}
-		})
+// A process that is killed after the count of a permit has counted it.
+func TestBrakeKilledBeforeThePermit(t *testing.T) {
+	p := newTopic()
+	p.limits = Limits{1, 100}
+	at := hour(0)
+	p.fail = func(m schemas.Message) error {
+		p.add(m)
+		return errors.New("killed")
+	}
+	if permit, _, err := p.process(clock(&at)).Take(t.Context(), photos); err == nil || permit != nil {
+		t.Errorf("got a permit, %v", err)
+	}
+	p.fail = nil
+	if done, limit := takeAll(t, p.process(clock(&at)), 1000); done != 99 || limit != hourCount {
+		t.Errorf("%d more, then %s", done, limit)
 	}
 }
 
@@ -283,15 +321,251 @@ func TestBrakeSmallSpace(t *testing.T) {
 	}
 }
 
-// A delete that was not done does not count.
+// A delete that was not done does not count, for the space and for the store.
 func TestBrakeGivenBack(t *testing.T) {
+	at := hour(0)
+	for name, tt := range map[string]struct {
+		later    time.Duration // between the permit and its return
+		stopped  int           // of 5000
+		together int           // permits at a time
+	}{
+		"one after the other": {0, 0, 1},
+		"many at a time":      {0, 0, 50},
+		"in the next bucket":  {10 * time.Second, 4000, 1}, // it counts: the limit of the store is the first
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTopic()
+			p.history.Live = 10_000
+			p.limits = Limits{0.9, 1e6}
+			at = hour(1).Add(-5 * time.Second)
+			b := p.process(clock(&at))
+			stopped := 0
+			for range 5000 / tt.together {
+				var permits []*Permit
+				for range tt.together {
+					switch permit, reached, err := b.Take(t.Context(), photos); {
+					case err != nil:
+						t.Fatal(err)
+					case reached != "":
+						stopped++
+					default:
+						permits = append(permits, permit)
+					}
+				}
+				at = at.Add(tt.later)
+				for _, permit := range permits {
+					permit.GiveBack()
+				}
+				at = at.Add(-tt.later)
+			}
+			if stopped != tt.stopped {
+				t.Errorf("%d stopped, want %d", stopped, tt.stopped)
+			}
+			for _, s := range b.limited(photos) {
+				held, _ := b.deps.Ledger.get(s.split)
+				if n := held.usage(at, false).hour; tt.later == 0 && n > int64(tt.together) || n+s.owed < 0 {
+					t.Errorf("%s: %d counted, %d owed", s.of, n, s.owed)
+				}
+			}
+		})
+	}
+}
+
+// A script that deletes many small spaces is stopped by the limit of the store, in every space.
+func TestBrakeOfAStore(t *testing.T) {
+	for _, kind := range []Kind{Deletes, Rewrites} {
+		t.Run(kind.String(), func(t *testing.T) {
+			p := newTopic()
+			p.kind, p.history.Live = kind, 4500
+			at := hour(0)
+			b := p.process(clock(&at))
+			done, reached, causes := 0, "", map[string]int{}
+			take := func(space int) {
+				of := photos
+				of.Space = fmt.Sprint("bag-", space)
+				permit, why, err := b.Take(t.Context(), of)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if reached = why; permit != nil {
+					done++
+				} else {
+					causes[why]++
+				}
+			}
+			for space := range 500 {
+				for range 9 {
+					take(space)
+				}
+				at = at.Add(time.Millisecond)
+			}
+			if want := "a tenth of the copies of the store within an hour"; done != 999 || causes[want] != 3501 {
+				t.Errorf("%d done, held: %v", done, causes)
+			}
+			if got := b.Reached(photos); got != reached {
+				t.Errorf("got %q, want %q", got, reached)
+			}
+			// What the store held was returned to the space.
+			held := b.space(schemas.Copy{Account: "acme", Store: "2", Space: "bag-400"})
+			if of, _ := b.deps.Ledger.get(held.split); of.usage(at, false).hour+held.owed != 0 {
+				t.Errorf("a space that was held is counted: %+v, %d owed", of, held.owed)
+			}
+			// A space whose limits say that all of it may go does not count for the store.
+			p.limits = Limits{1, 1e6}
+			if take(1); reached != "" {
+				t.Errorf("got %q", reached)
+			}
+			p.limits = Limits{0.1, 1000}
+			// The next process knows, and the windows move.
+			b = p.process(clock(&at))
+			if take(501); reached != string(storeHour) {
+				t.Errorf("the next process: got %q", reached)
+			}
+			for range 3 { // hours
+				at = at.Add(66 * time.Minute)
+				for space := range 500 {
+					for range 3 {
+						take(space)
+					}
+				}
+			}
+			if done != 3*999+1 || reached != string(storeMonth) {
+				t.Errorf("after three hours: %d done, then %q", done, reached)
+			}
+		})
+	}
+}
+
+// While the counts of a store are unknown nothing of its spaces is permitted, nor counted in them.
+func TestBrakeOfAnUnknownStore(t *testing.T) {
 	p := newTopic()
 	b := p.process(time.Now)
-	for range 5000 {
-		if done, _ := takeAll(t, b, 1); done != 1 {
-			t.Fatal("stopped")
+	if done, limit := takeAll(t, b, 5); done != 5 {
+		t.Fatal(limit)
+	}
+	p.unknown = errors.New("no answer")
+	for range 20 {
+		if permit, _, err := b.Take(t.Context(), photos); permit != nil || retry.ClassOf(err) != retry.ClassUnavailable {
+			t.Fatalf("got a permit, %v", err)
 		}
-		b.GiveBack(photos)
+	}
+	s := b.space(photos)
+	if held, _ := b.deps.Ledger.get(s.split); held.usage(time.Now(), false).hour+s.owed != 5 {
+		t.Errorf("%+v, %d owed", held, s.owed)
+	}
+	p.unknown = nil
+	if _, reached, err := b.Take(t.Context(), photos); reached != "" || err != nil {
+		t.Errorf("got %q, %v", reached, err)
+	}
+}
+
+// Compaction keeps the last record of a checkpoint. It must not be one that was ignored: two processes write at the
+// same time, and the one whose record is ignored may have nothing to write any more, because a list is open.
+func TestBrakeCompaction(t *testing.T) {
+	for _, kind := range []Kind{Deletes, Rewrites} {
+		t.Run(kind.String(), func(t *testing.T) {
+			p := newTopic()
+			p.kind, p.limits = kind, Limits{1, 3}
+			at := hour(0)
+			a, b := p.process(clock(&at)), p.process(clock(&at))
+			takeAll(t, a, 2)
+			if err := b.deps.CatchUp(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			p.meanwhile = func() {
+				takeAll(t, a, 1)
+				if err := a.Hold(t.Context(), photos, Held{kind.reason(), "limit"}, func(context.Context, string) error {
+					return nil
+				}); err != nil {
+					t.Error(err)
+				}
+			}
+			if done, limit := takeAll(t, b, 1); done != 0 || limit != listOpen {
+				t.Errorf("%d done, then %s", done, limit)
+			}
+			p.limits = Limits{1, 1000}
+			p.compact()
+			next := p.process(clock(&at))
+			if done, limit := takeAll(t, next, 1); done != 0 || limit != listOpen {
+				t.Errorf("after compaction: %d done, then %s", done, limit)
+			}
+			if held, _ := next.deps.Ledger.get(next.space(photos).split); held.usage(at, false).hour != 3 {
+				t.Errorf("after compaction: %+v", held)
+			}
+		})
+	}
+}
+
+// One wrong clock, of a process or of the broker, does not empty the windows of others, and counts nothing into the
+// future.
+func TestBrakeClocks(t *testing.T) {
+	const day = 24 * time.Hour
+	for name, tt := range map[string]struct {
+		right, wrong, broker time.Duration
+		next                 int // deletes in the next hour
+	}{
+		"two hours ahead":        {0, 2 * time.Hour, 0, 100},
+		"40 days ahead":          {0, 40 * day, 0, 100},
+		"two hours behind":       {0, -2 * time.Hour, 0, 100},
+		"40 days behind":         {0, -40 * day, 0, 100},
+		"a broker that is ahead": {0, 0, 40 * day, 60}, // 40 were dated ahead, and count from the next record on
+		"a broker behind":        {0, 0, -40 * day, 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newTopic()
+			p.limits = Limits{1, 100}
+			var ahead time.Duration // of the broker
+			at := hour(0)
+			shifted := func(by *time.Duration) func() time.Time { return func() time.Time { return at.Add(*by) } }
+			p.now = shifted(&ahead)
+			right, wrong := p.process(shifted(&tt.right)), p.process(shifted(&tt.wrong))
+			total, _ := takeAll(t, right, 60)
+			ahead = tt.broker
+			for range 5 { // within the hour
+				for _, b := range []*Brake{wrong, right} {
+					n, _ := takeAll(t, b, 10)
+					total += n
+				}
+				at = at.Add(time.Minute)
+			}
+			if total != 100 {
+				t.Errorf("%d deletes within an hour, the limit is 100", total)
+			}
+			ahead = 0
+			at = at.Add(66 * time.Minute)
+			if n, limit := takeAll(t, right, 1000); n != tt.next || limit != hourCount {
+				t.Errorf("in the next hour: %d, then %s", n, limit)
+			}
+			at = at.Add(66 * time.Minute)
+			if n, limit := takeAll(t, p.process(shifted(&tt.right)), 1000); n != 100 || limit != hourCount {
+				t.Errorf("in the hour after that: %d, then %s", n, limit)
+			}
+		})
+	}
+}
+
+// The clock of the only process steps by 40 days, and back.
+func TestBrakeClockSteps(t *testing.T) {
+	p := newTopic()
+	p.limits = Limits{1, 100}
+	at := hour(0)
+	now := at
+	p.now = clock(&at)
+	b := p.process(clock(&now))
+	total, _ := takeAll(t, b, 1000)
+	now = now.Add(40 * 24 * time.Hour)
+	n, _ := takeAll(t, b, 50)
+	total += n
+	at = at.Add(time.Minute)
+	now = at
+	n, _ = takeAll(t, b, 1000)
+	if total += n; total != 100 {
+		t.Errorf("%d deletes within two minutes, the limit is 100", total)
+	}
+	at = at.Add(10 * 24 * time.Hour)
+	now = at
+	if n, limit := takeAll(t, b, 1000); n != 100 {
+		t.Errorf("ten days later: %d deletes, then %s", n, limit)
 	}
 }
 
@@ -304,7 +578,12 @@ func TestBrakeModel(t *testing.T) {
 			p := newTopic()
 			p.limits = Limits{1, 200}
 			at := hour(0)
-			processes := []*Brake{p.process(clock(&at)), p.process(clock(&at))}
+			p.now = clock(&at)
+			process := func() *Brake { // its clock may be wrong
+				wrong := []time.Duration{0, 0, 0, 2 * time.Hour, -2 * time.Hour, -40 * 24 * time.Hour}[r.IntN(6)]
+				return p.process(func() time.Time { return at.Add(wrong) })
+			}
+			processes := []*Brake{process(), process()}
 			p.fail = func(schemas.Message) error {
 				if r.IntN(20) == 0 {
 					return errors.New("refused")
@@ -316,19 +595,19 @@ func TestBrakeModel(t *testing.T) {
 				n := r.IntN(len(processes))
 				switch r.IntN(200) {
 				case 0: // killed; its successor has read the topic
-					processes[n] = p.process(clock(&at))
+					processes[n] = process()
 				case 1:
 					at = at.Add(time.Duration(r.IntN(3600)) * time.Second)
 				case 2:
 					at = at.Add(time.Duration(r.IntN(48)) * time.Hour)
 				default:
 					at = at.Add(time.Duration(r.IntN(2000)) * time.Millisecond)
-					reached, err := processes[n].take(t.Context(), processes[n].space(photos))
-					if err != nil || reached != withinLimits {
+					permit, _, err := processes[n].Take(t.Context(), photos)
+					if err != nil || permit == nil {
 						continue
 					}
 					if r.IntN(10) == 0 {
-						processes[n].GiveBack(photos)
+						permit.GiveBack()
 						continue
 					}
 					done = append(done, at)
@@ -355,7 +634,7 @@ func TestBrakeModel(t *testing.T) {
 	}
 }
 
-// Two processes that reserve at the same time do not overwrite each other's counts.
+// Two processes that count at the same time do not overwrite each other's counts.
 func TestBrakeOfTwoOwners(t *testing.T) {
 	p := newTopic()
 	p.limits = Limits{1, 100}
@@ -379,7 +658,7 @@ func TestBrakeLostCheckpoint(t *testing.T) {
 	}{
 		"the topic was emptied": {func(p *topic, _ *Brake) { p.checkpoints = nil }},
 		"a tombstone": {func(_ *topic, b *Brake) {
-			_ = b.deps.Ledger.Apply([]byte(schemas.Key(Deletes.sweep(), b.space(photos).split)), nil)
+			_ = b.deps.Ledger.Apply([]byte(schemas.Key(Deletes.sweep(), b.space(photos).split)), nil, at)
 		}},
 		"a record that cannot be decoded": {func(_ *topic, b *Brake) {
 			b.deps.Ledger.Unreadable([]byte(schemas.Key(Deletes.sweep(), b.space(photos).split)))
@@ -387,7 +666,7 @@ func TestBrakeLostCheckpoint(t *testing.T) {
 		"a checkpoint that is no JSON": {func(_ *topic, b *Brake) {
 			split := b.space(photos).split
 			if err := b.deps.Ledger.Apply([]byte(schemas.Key(Deletes.sweep(), split)), &pb.Checkpoint{Split: split,
-				Cursor: []byte("{")}); !retry.IsPermanent(err) {
+				Cursor: []byte("{")}, at); !retry.IsPermanent(err) {
 				panic(err)
 			}
 		}},

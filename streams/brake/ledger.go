@@ -3,6 +3,7 @@ package brake
 import (
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -37,10 +38,11 @@ func (l *Ledger) writes(id string, publish func() error) (accepted bool, err err
 	return accepted, err
 }
 
-// Apply applies a record of the topic checkpoints, in the order of the topic; nil is a tombstone. It ignores those of
-// other sweeps. A checkpoint that is not newer than the accepted one is ignored too, so of two that were made from the
-// same one only the first counts. The error is permanent: the checkpoint cannot be read, and is as good as lost.
-func (l *Ledger) Apply(key []byte, c *pb.Checkpoint) error {
+// Apply applies a record of the topic checkpoints, with the broker's time, in the order of the topic; nil is a
+// tombstone. It ignores those of other sweeps. A checkpoint that is not newer than the accepted one is ignored too, so
+// of two that were made from the same one only the first counts. The error is permanent: the checkpoint cannot be read,
+// and is as good as lost.
+func (l *Ledger) Apply(key []byte, c *pb.Checkpoint, at time.Time) error {
 	split, ours := l.splitOf(string(key))
 	if !ours {
 		return nil
@@ -56,7 +58,12 @@ func (l *Ledger) Apply(key []byte, c *pb.Checkpoint) error {
 		delete(l.latest, split)
 		return retry.Permanent(err)
 	}
-	if held, ok := l.latest[split]; !ok || t.supersedes(held) {
+	held, ok := l.latest[split]
+	if !ok {
+		held = &tally{}
+	}
+	if !ok || t.supersedes(held) {
+		t.date(at, c.GetTime().AsTime(), held.dated)
 		l.latest[split] = t
 		if _, ok := l.written[c.GetId()]; ok {
 			l.written[c.GetId()] = true

@@ -1,6 +1,7 @@
 package brake
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -22,15 +23,18 @@ type Limits struct {
 const (
 	// free is the number of deletes, or rewrites, for which the share does not count: 10 % of a small space is nothing.
 	free        = 9
+	storeFree   = 999 // for all spaces of a store
+	storeShare  = 0.1
 	monthFactor = 3
 )
 
 // A usage is what a brake decides from: the deletes, or the rewrites, of a space at a destination in both windows, with
-// those that are reserved, and its live copies when the windows began.
+// those that are not counted yet, and its live copies when the windows began.
 type usage struct {
 	hour, hourLive   int64
 	month, monthLive int64
 	listed           bool // a list of the brake is open: all others wait until a person has decided
+	store            bool // of all spaces at the destination
 }
 
 // A limit is a row of the brake's table.
@@ -44,12 +48,18 @@ const (
 	hourShare    limit = "%s.max_share within an hour"
 	monthCount   limit = "three times %s.max_count within 30 days"
 	monthShare   limit = "three times %s.max_share within 30 days"
+	storeHour    limit = "a tenth of the copies of the store within an hour"
+	storeMonth   limit = "three tenths of the copies of the store within 30 days"
 )
 
 // brake returns how many more deletes may be done, and if none may, the limit that is reached.
 func brake(u usage, l Limits) (int64, limit) {
 	if u.listed {
 		return 0, listOpen
+	}
+	free, hour, month := freeOf(u.store), hourShare, monthShare
+	if u.store {
+		l, hour, month = Limits{storeShare, math.MaxInt64}, storeHour, storeMonth
 	}
 	left, reached := int64(math.MaxInt64), withinLimits
 	for _, r := range []struct {
@@ -58,9 +68,9 @@ func brake(u usage, l Limits) (int64, limit) {
 		done  int64
 	}{
 		{hourCount, l.MaxCount, u.hour},
-		{hourShare, l.share(u.hourLive), u.hour},
+		{hour, l.share(u.hourLive, free), u.hour},
 		{monthCount, times(l.MaxCount, monthFactor), u.month},
-		{monthShare, times(l.share(u.monthLive), monthFactor), u.month},
+		{month, times(l.share(u.monthLive, free), monthFactor), u.month},
 	} {
 		if n := max(0, r.most-r.done); n < left {
 			left, reached = n, r.limit
@@ -72,8 +82,15 @@ func brake(u usage, l Limits) (int64, limit) {
 	return 0, reached
 }
 
-// share returns how many of the live copies may be deleted, or replaced, within an hour.
-func (l Limits) share(live int64) int64 {
+func freeOf(store bool) int64 {
+	if store {
+		return storeFree
+	}
+	return free
+}
+
+// share returns how many of the live copies may be deleted, or replaced, within an hour, but free at least.
+func (l Limits) share(live, free int64) int64 {
 	if l.MaxShare >= 1 {
 		return math.MaxInt64
 	}
@@ -98,25 +115,29 @@ const (
 
 // A bucket counts the deletes, or the rewrites, of a part of a window.
 type bucket struct {
-	Start int64 `json:"start"`          // Unix time in seconds
-	Count int64 `json:"count"`          // with those that are reserved
+	Start int64 `json:"start"` // Unix time in seconds
+	Count int64 `json:"count"`
 	Live  int64 `json:"live,omitempty"` // live copies when a day began; not set in buckets of the hour
 }
 
-// tally is the state of the brake for one space at one destination. It is the content of a checkpoint, at most 13
-// and 31 buckets. A tally in use is never changed.
+// tally is the state of the brake for one space at one destination, or for one destination. It is the content of a
+// checkpoint, at most 13 and 31 buckets. A tally in use is never changed.
 type tally struct {
 	// Seq orders the checkpoints of a space: of two with the same number the first one counts.
 	Seq int64 `json:"seq"`
 	// Counted says that the tally was counted from the records, because there was no checkpoint.
-	Counted bool     `json:"counted,omitempty"`
-	Hour    []bucket `json:"hour,omitempty"`
-	Days    []bucket `json:"days,omitempty"`
+	Counted bool `json:"counted,omitempty"`
+	// New is what the checkpoint counts, at the time of its record.
+	New  int64    `json:"new,omitempty"`
+	Hour []bucket `json:"hour,omitempty"`
+	Days []bucket `json:"days,omitempty"`
 	// Live is the number of live copies when the window of the hour began, which was read at LiveAt.
 	Live   int64 `json:"live"`
 	LiveAt int64 `json:"live_at"`
 	// Lists are the open lists by the reason for which deletes are put on them.
 	Lists map[Reason]string `json:"lists,omitempty"`
+
+	dated, read time.Time // the time of the record, and when this process has read it
 }
 
 func decodeTally(c *pb.Checkpoint) (*tally, error) {
@@ -135,69 +156,72 @@ func (t *tally) next() *tally {
 	return &c
 }
 
-// prune forgets the buckets that are in no window.
-func (t *tally) prune(now time.Time) {
-	t.Hour = slices.DeleteFunc(t.Hour, func(b bucket) bool { return b.outOfHour(now) })
-	t.Days = slices.DeleteFunc(t.Days, func(b bucket) bool { return b.outOfMonth(now) })
+// date counts New, and forgets the buckets that are in no window any more. The broker and the writer have dated the
+// record, and a wrong clock empties no window: time goes on from the record before as far as both say. New has the
+// later time, so it does not end early; what is in the future is moved when both say that it is.
+func (t *tally) date(broker, writer, before time.Time) {
+	times := []time.Time{broker, writer, before}
+	last := slices.MaxFunc(times[:2], time.Time.Compare)
+	slices.SortFunc(times, time.Time.Compare)
+	t.dated, t.read = times[1], time.Now()
+	t.add(last, t.New)
+	t.New = 0
+	t.Hour = within(t.Hour, slotSeconds, hourSeconds, t.dated, last)
+	t.Days = within(t.Days, daySeconds, monthSeconds, t.dated, last)
 }
 
-// A bucket counts until all of it is out of the window.
-func (b bucket) outOfHour(now time.Time) bool  { return b.Start+slotSeconds <= now.Unix()-hourSeconds }
-func (b bucket) outOfMonth(now time.Time) bool { return b.Start+daySeconds <= now.Unix()-monthSeconds }
+// now returns the time by the record of t and what has passed since it was read: Kafka's time, or an earlier one.
+func (t *tally) now() time.Time { return t.dated.Add(time.Since(t.read)) }
+
+// within returns the buckets of a length that are in a window at now, none later than last. A bucket counts until all
+// of it is out of the window.
+func within(all []bucket, length, window int64, now, last time.Time) (in []bucket) {
+	for _, b := range all {
+		if b.Start = min(b.Start, start(last, length)); b.Start+length > now.Unix()-window {
+			in = addTo(in, b)
+		}
+	}
+	return in
+}
 
 // usage returns the usage at now.
 func (t *tally) usage(now time.Time, listed bool) usage {
 	u := usage{hourLive: t.Live, monthLive: t.Live, listed: listed}
-	for _, b := range t.Hour {
-		if !b.outOfHour(now) {
-			u.hour += b.Count
-		}
+	for _, b := range within(t.Hour, slotSeconds, hourSeconds, now, now) {
+		u.hour += b.Count
 	}
-	first := int64(math.MaxInt64)
-	for _, b := range t.Days {
-		if b.outOfMonth(now) {
-			continue
-		}
-		if u.month += b.Count; b.Start < first {
-			first, u.monthLive = b.Start, b.Live
+	for i, b := range within(t.Days, daySeconds, monthSeconds, now, now) {
+		if u.month += b.Count; i == 0 {
+			u.monthLive = b.Live
 		}
 	}
 	return u
 }
 
-// liveIsOld reports whether the live copies must be counted again: a window of an hour has passed.
-func (t *tally) liveIsOld(now time.Time) bool {
-	return now.Unix()-t.LiveAt >= hourSeconds || now.Unix() < t.LiveAt
+// liveIsOld reports whether the live copies must be counted again: a window of an hour has passed. Few rewrites do not
+// depend on them, so that these go on for a day while the records are unknown.
+func (t *tally) liveIsOld(k Kind, store bool, now time.Time) bool {
+	age, most, free := now.Unix()-t.LiveAt, int64(hourSeconds), freeOf(store)
+	if u := t.usage(now, false); k == Rewrites && u.hour < free && u.month < monthFactor*free {
+		most = daySeconds
+	}
+	return age >= most || age < -slotSeconds
 }
 
-// setLive sets the live copies when the window of the hour began: those of now and those that are gone since.
-func (t *tally) setLive(live, gone int64, now time.Time) {
-	t.prune(now)
-	t.Live, t.LiveAt = live+gone, now.Unix()
+// add counts n deletes at a time.
+func (t *tally) add(at time.Time, n int64) {
+	t.Hour = addTo(t.Hour, bucket{Start: start(at, slotSeconds), Count: n})
+	t.Days = addTo(t.Days, bucket{Start: start(at, daySeconds), Count: n, Live: t.Live})
 }
 
-// add counts n deletes at now; a negative n is given back.
-func (t *tally) add(now time.Time, n int64) {
-	t.Hour = addTo(t.Hour, bucket{Start: slot(now), Count: n})
-	t.Days = addTo(t.Days, bucket{Start: now.Unix() - now.Unix()%daySeconds, Count: n, Live: t.Live})
-}
-
-// slot returns the start of the bucket of the hour that has t.
-func slot(t time.Time) int64 { return t.Unix() - t.Unix()%slotSeconds }
+// start returns the start of the bucket of a length that has t.
+func start(t time.Time, length int64) int64 { return t.Unix() - t.Unix()%length }
 
 func addTo(all []bucket, b bucket) []bucket {
-	i, ok := slices.BinarySearchFunc(all, b.Start, func(x bucket, start int64) int {
-		switch {
-		case x.Start < start:
-			return -1
-		case x.Start > start:
-			return 1
-		}
-		return 0
-	})
+	i, ok := slices.BinarySearchFunc(all, b.Start, func(x bucket, start int64) int { return cmp.Compare(x.Start, start) })
 	switch {
 	case ok:
-		all[i].Count = max(0, all[i].Count+b.Count)
+		all[i].Count += b.Count
 	case b.Count > 0:
 		all = slices.Insert(all, i, b)
 	}
@@ -242,11 +266,4 @@ func ReasonOf(list string) Reason {
 		}
 	}
 	return ReasonApproval
-}
-
-// giveBack takes back n deletes of the bucket of the hour that starts at start, and of its day.
-func (t *tally) giveBack(start, n int64) {
-	at := time.Unix(start, 0)
-	t.Hour = addTo(t.Hour, bucket{Start: start, Count: -n})
-	t.Days = addTo(t.Days, bucket{Start: at.Unix() - at.Unix()%daySeconds, Count: -n})
 }

@@ -253,41 +253,43 @@ const maxBrakeWait = time.Second
 func (w *execution) deleteWithinLimits(
 	ctx context.Context, s duplicate.Observation, d duplicate.Decision,
 ) ([]schemas.Message, error) {
-	if permitted, err := w.permit(ctx, d); !permitted {
+	p, err := w.permit(ctx, d)
+	if p == nil {
 		return nil, err
 	}
 	out, err := w.deleteConfirmed(ctx, s, d)
-	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || errors.Is(err, errNotTried) {
-		w.cfg.Brake.GiveBack(w.sides.Copy) // nothing was deleted
+	if deletedNothing(err) {
+		p.GiveBack()
 	}
 	return out, err
 }
 
+// deletedNothing reports whether a delete that returned err certainly did not take effect. Without the mark,
+// ErrChanged and ErrNotFound may be the answer to a repeated request whose first one did.
+func deletedNothing(err error) bool { return errors.Is(err, errNotTried) || storage.IsNotApplied(err) }
+
 // permit takes a permit of the brake. If there is none, it holds the delete, which ends the execution.
-func (w *execution) permit(ctx context.Context, d duplicate.Decision) (bool, error) {
-	reached, err := w.take(ctx)
-	switch {
-	case err != nil:
-		return false, err
-	case reached != "":
-		return false, w.hold(ctx, d, brake.Held{Reason: brake.ReasonBrake, Cause: "the brake: " + reached})
+func (w *execution) permit(ctx context.Context, d duplicate.Decision) (*brake.Permit, error) {
+	p, reached, err := w.take(ctx)
+	if reached != "" {
+		err = w.hold(ctx, d, brake.Held{Reason: brake.ReasonBrake, Cause: "the brake: " + reached})
 	}
-	return true, nil
+	return p, err
 }
 
 // take takes a permit of the brake, or returns which limit is reached. If that took long the error is
 // storage.ErrChanged, and no permit is taken: the records may be old.
-func (w *execution) take(ctx context.Context) (reached string, err error) {
+func (w *execution) take(ctx context.Context) (p *brake.Permit, reached string, err error) {
 	b, asked := w.cfg.Brake, time.Now()
 	if err := b.Refused(w.sides.Copy, w.command.GetCause()); err != nil {
-		return "", err
+		return nil, "", err
 	}
-	reached, err = b.Take(ctx, w.sides.Copy)
-	if took := time.Since(asked); err == nil && reached == "" && took > maxBrakeWait {
-		b.GiveBack(w.sides.Copy)
-		err = fmt.Errorf("%w: the brake took %s", storage.ErrChanged, took.Round(time.Millisecond))
+	p, reached, err = b.Take(ctx, w.sides.Copy)
+	if took := time.Since(asked); p != nil && took > maxBrakeWait {
+		p.GiveBack()
+		return nil, "", fmt.Errorf("%w: the brake took %s", storage.ErrChanged, took.Round(time.Millisecond))
 	}
-	return reached, err
+	return p, reached, err
 }
 
 // errNotTried marks errors before a delete was tried.
@@ -386,7 +388,8 @@ func (w *execution) stillAbsent(ctx context.Context) error {
 // failed handles an error of a delete. The delete may have taken effect, or may do so later: if the source is present,
 // the execution ends with a command to copy it. Otherwise it returns the error.
 func (w *execution) failed(ctx context.Context, err error) ([]schemas.Message, error) {
-	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || retry.IsPermanent(err) {
+	if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || retry.IsPermanent(err) ||
+		storage.IsNotApplied(err) {
 		return nil, err
 	}
 	if s := w.observeAfter(ctx); s.Source.Presence == duplicate.Present {

@@ -72,7 +72,7 @@ func TestDryRunAtTheBrake(t *testing.T) {
 	at := schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}
 	take := func(n int) (done int) {
 		for range n {
-			reached, err := w.deleter.cfg.Brake.Take(t.Context(), at)
+			_, reached, err := w.deleter.cfg.Brake.Take(t.Context(), at)
 			w.must(err)
 			if reached == "" {
 				done++
@@ -83,7 +83,7 @@ func TestDryRunAtTheBrake(t *testing.T) {
 	if done := take(97); done != 97 {
 		t.Fatalf("%d done", done)
 	}
-	w.dryRun(order(), "C7", "deleted") // permits are reserved, and counted
+	w.dryRun(order(), "C7", "deleted")
 	if done := take(100); done != 3 {
 		t.Fatalf("%d done after the dry run, want all of the last 3", done)
 	}

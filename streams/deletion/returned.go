@@ -133,8 +133,8 @@ func (w *execution) iterateReturned(ctx context.Context, records duplicate.Recor
 // deleteCopy deletes the version seen of a copy that came back, if the brake allows it. The store keeps the bytes if it
 // can. The delete is one of the deletes that the brake counts, but is put on no list: e has the result instead.
 func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e ending) ([]schemas.Message, error) {
-	b, c, at, store := w.cfg.Brake, w.command, w.sides.Copy, w.sides.Store
-	reached, err := w.take(ctx)
+	c, at, store := w.command, w.sides.Copy, w.sides.Store
+	p, reached, err := w.take(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -143,15 +143,15 @@ func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e endin
 			outcome: pb.Outcome_OUTCOME_NOTHING}), nil
 	}
 	if w.sides.Hold() != nil {
-		b.GiveBack(at)
+		p.GiveBack()
 		return nil, fmt.Errorf("%w: a hold of %s is in force", storage.ErrChanged, at)
 	}
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, KeepDeleted: store.Capabilities().KeepsReplaced,
 	})
 	if err != nil {
-		if errors.Is(err, storage.ErrChanged) || errors.Is(err, storage.ErrNotFound) || storage.IsNotApplied(err) {
-			b.GiveBack(at)
+		if deletedNothing(err) {
+			p.GiveBack()
 		}
 		return nil, fmt.Errorf("delete %s: %w", at, err)
 	}

@@ -47,12 +47,13 @@ func (w *execution) iterateSpace(ctx context.Context) ([]schemas.Message, error)
 func (w *execution) deleteSpaceWithinLimits(
 	ctx context.Context, s duplicate.SpaceObservation, d duplicate.Decision,
 ) ([]schemas.Message, error) {
-	if permitted, err := w.permit(ctx, d); !permitted {
+	p, err := w.permit(ctx, d)
+	if p == nil {
 		return nil, err
 	}
 	out, err := w.deleteSpace(ctx, s, d)
-	if errors.Is(err, storage.ErrChanged) || errors.Is(err, errNotTried) || err == nil && !w.spaceDeleted {
-		w.cfg.Brake.GiveBack(w.sides.Copy)
+	if deletedNothing(err) || err == nil && !w.spaceDeleted {
+		p.GiveBack()
 	}
 	return out, err
 }

@@ -57,7 +57,7 @@ func TestDeleteSpace(t *testing.T) {
 		!changes[0].GetTime().AsTime().Equal(hour(4)) || changes[0].GetId() != schemas.ChangeID(changes[0]) {
 		t.Errorf("changes: %v", changes)
 	}
-	if n := len(w.topic.Checkpoints); n != 1 {
+	if n := len(w.topic.Checkpoints); n != 2 { // of the space and of the store
 		t.Errorf("%d checkpoints: the delete must be counted", n)
 	}
 }

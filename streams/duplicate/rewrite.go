@@ -25,7 +25,7 @@ func (w *execution) copyWithinLimits(ctx context.Context, s Observation, d Decis
 	if err := b.Refused(w.Copy, w.Command.GetCause()); err != nil {
 		return false, err
 	}
-	reached, err := b.Take(ctx, w.Copy)
+	p, reached, err := b.Take(ctx, w.Copy)
 	switch {
 	case err != nil:
 		return false, err
@@ -39,7 +39,7 @@ func (w *execution) copyWithinLimits(ctx context.Context, s Observation, d Decis
 	before := w.record
 	done, err = w.copy(ctx, s, d)
 	if w.record == before && (err == nil || changedNothing(err)) {
-		b.GiveBack(w.Copy)
+		p.GiveBack()
 	}
 	return done, err
 }
@@ -57,15 +57,10 @@ func (w *execution) reached(s Observation, d Decision) string {
 	return w.cfg.Brake.Reached(w.Copy)
 }
 
-// changedNothing reports whether a write that returned err left the destination as it was.
+// changedNothing reports whether a write that returned err certainly left the destination as it was. Without the mark,
+// ErrChanged may be the answer to a repeated request whose first one was applied.
 func changedNothing(err error) bool {
-	for _, e := range []error{errStale, errNotWritten,
-		storage.ErrChanged, storage.ErrExists, storage.ErrNotFound, storage.ErrNoSpace} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return storage.IsNotApplied(err)
+	return errors.Is(err, errStale) || errors.Is(err, errNotWritten) || storage.IsNotApplied(err)
 }
 
 // isApproved reports whether the command is of an approved list, and the source has the content that was on it.

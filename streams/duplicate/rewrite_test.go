@@ -263,6 +263,37 @@ func TestRewriteThatFails(t *testing.T) {
 	}
 }
 
+// A service has replaced the object, and its answer was lost. The request was repeated, and refused, because the object
+// has changed. The rewrite was done, and counts.
+func TestRepeatedRewriteCounts(t *testing.T) {
+	for name, tt := range map[string]struct {
+		err     error
+		applied bool
+		reached string
+	}{
+		"repeated":       {storage.ErrChanged, true, "replaced.max_count within an hour"},
+		"changed before": {storage.NotApplied(storage.ErrChanged), false, "replaced.max_count within an hour"},
+		"unknown":        {storage.ErrNotFound, false, "replaced.max_count within an hour"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			topic := w.braked(1)
+			c := w.replaced("one", "two")
+			w.faulty["2"].Script(storagetest.Fault{Method: "Put", Err: tt.err, Applied: tt.applied})
+			if name == "unknown" { // it counts, so the next try is held
+				w.held(topic, c)
+				w.holds("2", "one")
+			} else {
+				w.mustRun(c)
+				w.holds("2", "two")
+			}
+			if got := w.executor.cfg.Brake.Reached(at("2")); got != tt.reached && got != "an earlier one waits for approval" {
+				t.Errorf("got %q, want %q", got, tt.reached)
+			}
+		})
+	}
+}
+
 // A source that cannot be opened or read is no rewrite: the retries of such commands must not stop all others.
 func TestRewriteOfAnUnreadableSource(t *testing.T) {
 	for name, fault := range map[string]storagetest.Fault{"opened": {}, "read": {Mid: true, After: 1}} {

@@ -9,12 +9,22 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 )
 
-// LiveCopies counts the live copies of a space of a store. space is a copy without an item.
+// LiveCopies counts the live copies of a space of a store; without a space, those of all its spaces. space is a copy
+// without an item.
 func LiveCopies(ctx context.Context, db *clickhouse.DB, space schemas.Copy) (int64, error) {
+	where, args := inSpace("store", space)
 	return db.Count(ctx, "count the live copies of a space",
 		"SELECT count() AS n FROM (SELECT max(content.ver) AS written, max(deleted.ver) AS gone FROM {db}.copy_state"+
-			" WHERE account = ? AND store = ? AND space = ? GROUP BY account, store, space, item HAVING written > gone)"+
-			aggregateInOrder, space.Account, space.Store, space.Space)
+			" WHERE "+where+" GROUP BY account, store, space, item HAVING written > gone)"+aggregateInOrder, args...)
+}
+
+// inSpace selects, for SQL, the rows of a space of a store; without a space, those of all its spaces.
+func inSpace(store string, space schemas.Copy) (string, []any) {
+	where, args := "account = ? AND "+store+" = ?", []any{space.Account, space.Store}
+	if space.Space == "" {
+		return where, args
+	}
+	return where + " AND space = ?", append(args, space.Space)
 }
 
 // DeleteCount is the number of deletes, or rewrites, that were executed without an approved list in five minutes.
@@ -23,8 +33,8 @@ type DeleteCount struct {
 	Count uint64    `ch:"done"`
 }
 
-// DeletesSince counts the deletes in a space of a store since a time, oldest first. A copy that was absent when its
-// deleter came counts as deleted by it: a deleter that was killed may have deleted it.
+// DeletesSince counts the deletes in a space of a store, or in all spaces of it, since a time, oldest first. A copy
+// that was absent when its deleter came counts as deleted by it: a deleter that was killed may have deleted it.
 func DeletesSince(
 	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time,
 ) ([]DeleteCount, error) {
@@ -32,8 +42,8 @@ func DeletesSince(
 		"(result = 'deleted' OR result = 'gone' AND position(worker, '/deleter/') > 0)")
 }
 
-// RewritesSince counts the copies in a space of a store that were replaced with other content since a time, oldest
-// first.
+// RewritesSince counts the copies in a space of a store, or in all spaces of it, that were replaced with other content
+// since a time, oldest first.
 func RewritesSince(
 	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time,
 ) ([]DeleteCount, error) {
@@ -43,11 +53,12 @@ func RewritesSince(
 func executedSince(
 	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time, condition string,
 ) ([]DeleteCount, error) {
+	where, args := inSpace("destination_store", space)
 	return clickhouse.Query[DeleteCount](ctx, db, "count the deletes or rewrites in a space",
 		"SELECT toDateTime64(toStartOfFiveMinutes(ts), 3, 'UTC') AS at, uniqExact(command) AS done"+
-			" FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND destination_store = ?"+
+			" FROM {db}.duplication_log_v WHERE "+where+
 			" AND list = '' AND would_be = '' AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND "+condition+
-			" GROUP BY at ORDER BY at", space.Account, space.Space, space.Store, since.UnixMilli())
+			" GROUP BY at ORDER BY at", append(args, since.UnixMilli())...)
 }
 
 // heldDeletes selects, for SQL, the rows of a space and a list: those of deletes, or rewrites, that were put on it

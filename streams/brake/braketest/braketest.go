@@ -80,13 +80,13 @@ func (p *Topic) Process() *brake.Brake {
 		read = len(p.Checkpoints)
 		p.mu.Unlock()
 		for _, c := range fresh {
-			_ = l.Apply([]byte(schemas.Key(c.GetSweep(), c.GetSplit())), c)
+			_ = l.Apply([]byte(schemas.Key(c.GetSweep(), c.GetSplit())), c, c.GetTime().AsTime())
 		}
 		return nil
 	}
 	_ = catchUp(nil) // as when partitions are assigned
 	b, err := brake.New(brake.Deps{
-		Ledger: l, Publisher: p, CatchUp: catchUp,
+		Ledger: l, Publisher: p, CatchUp: catchUp, Now: time.Now,
 		Live: func(context.Context, schemas.Copy) (int64, error) {
 			h, err := p.history()
 			return h.Live, err
