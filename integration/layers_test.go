@@ -66,7 +66,7 @@ func layers() []layer {
 		{[]string{"streams/storage/file"}, []string{wire, retry, storage, digest, denied}},
 		{[]string{"streams/storage/..."}, []string{wire, retry, storage, digest}},
 		{[]string{"streams/incident", "streams/space"}, []string{wire}},
-		{[]string{"streams/restore"}, []string{wire, storage, digest, record}},
+		{[]string{"streams/restore"}, []string{wire, storage, digest, record, policy}},
 		{[]string{"streams/extract"}, []string{storage, digest}},
 		{[]string{revision}, []string{wire}},
 		{[]string{policy}, []string{wire, nearest, sizes, revision}},

@@ -209,7 +209,7 @@ func restoreSpace(space string, at time.Time) []string {
 }
 
 // A script deletes a whole space, and another encrypts one. The brake stops their copies at the limit, incident refuse
-// brings back the sources of the copies that it has protected, and object restore brings back the rest.
+// brings back the sources of the copies that it has protected, and object restore, or --all, brings back the rest.
 func TestDestructiveScripts(t *testing.T) {
 	need.Full(t)
 	for name, edit := range map[string]func(*testing.T) func(*config.Config){
@@ -232,8 +232,17 @@ func TestDestructiveScripts(t *testing.T) {
 				if source != 0 || kept != protected {
 					t.Fatalf("%s: %d sources and %d copies have their content, want none and %d", space, source, kept, protected)
 				}
-				x.want(t, 0, fmt.Sprintf("%d of %d items are back", protected, protected),
-					"incident", "refuse", key, "--reason", "a script", "--wait")
+				refuse := []string{"incident", "refuse", key, "--reason", "a script", "--wait"}
+				if space == "removed" {
+					x.want(t, 0, fmt.Sprintf("%d orders: restored", 2*scriptLimit), append(refuse, "--all")...)
+					for _, store := range []string{"1", "2"} {
+						if n := x.having(store, space, "plain", scriptItems); n != scriptItems {
+							t.Errorf("%s: store %s has %d items again, want all", space, store, n)
+						}
+					}
+					continue
+				}
+				x.want(t, 0, fmt.Sprintf("%d of %d items are back", protected, protected), refuse...)
 				if n := x.having("1", space, "plain", scriptItems); n != protected {
 					t.Fatalf("%s: %d sources are back, want %d", space, n, protected)
 				}

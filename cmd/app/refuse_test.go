@@ -15,6 +15,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/incident"
+	"github.com/millrace/millrace/streams/restore"
 )
 
 // A script deletes a whole space: the brake stops, and the refused list brings back the sources of its items, byte for
@@ -128,5 +129,74 @@ func TestRefusedListComesBack(t *testing.T) {
 	}
 	if i := ListOfKey(schemas.IncidentKey(held)); schemas.IncidentKey(i) != schemas.IncidentKey(held) {
 		t.Errorf("got %v", i)
+	}
+}
+
+// A script deletes a space, and a client has replaced an item of it in the hour before. What the brake did not hold is
+// counted, and comes back in both stores as it was before, whether or not the list is worked off yet.
+func TestAllOfAScriptComesBack(t *testing.T) {
+	need.Integration(t)
+	const limit, items, lost = 5, 20, 5 + 2
+	s := newSite(t)
+	s.cfg.Deletes.MaxShare, s.cfg.Deletes.MaxCount = 1, limit
+	x := s.archive(schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer)
+	ctx, a, ann := t.Context(), x.app, Actor{Who: "ann", Reason: "a script", From: "cli"}
+	s.inForce(a, "acme", "2")
+	before := timestamppb.New(time.Now().Add(-2 * time.Hour).Truncate(time.Millisecond))
+	aged := func(c *pb.Change) {
+		if c.Time = before; c.GetStore() == "2" {
+			c.SourceTime, c.SourceVersion = before, "v"
+		}
+	}
+	want := map[string]string{"edited": "before", "new": "new", "untouched": "untouched", "young": "young"}
+	x.put("untouched", "untouched", aged, "1", "2")
+	x.put("edited", "before", aged, "1", "2")
+	x.put("edited", "after", nil, "1", "2")
+	x.put("new", "new", nil, "1", "2")
+	x.put("young", "young", nil, "1", "2")
+	x.remove("young", "1", "2")
+	for n := range items {
+		item := fmt.Sprintf("item-%02d", n)
+		want[item] = "content of " + item
+		x.put(item, want[item], aged, "1", "2")
+		gone := x.remove(item, "1")
+		x.publish(schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
+			Id: schemas.ID("delete", item), Account: "acme", Space: "photos", Item: item, SourceStore: "1",
+			DestinationStore: "2", Deleted: gone.GetTime(), Command: schemas.ID("c", item), Time: gone.GetTime()}})
+	}
+	var r RestoreRequest
+	s.within(time.Minute, func() (err error) {
+		open, n := x.open(incident.DeletesHeld), uint64(0)
+		if len(open) == 1 && x.progress(open[0]).Items == items-limit {
+			r, n, err = a.Earlier(ctx, open[0], ann)
+		}
+		if err != nil || n != lost {
+			return fmt.Errorf("%d items were lost before the list: %w, %v", n, err, open)
+		}
+		return nil
+	})
+	held := x.open(incident.DeletesHeld)[0]
+	if _, n, err := a.RefuseList(ctx, held, ann); err != nil || n != items-limit {
+		t.Fatalf("refused %d: %v", n, err)
+	}
+	report, outcome := x.restored(r)
+	if report.Items != lost || report.Copies[restore.Ordered] != 2*lost || outcome.Results["restored"] != 2*lost {
+		t.Fatalf("got %+v, %+v\n%s", report, outcome, s.said.String())
+	}
+	s.within(time.Minute, func() error {
+		if len(x.open(incident.DeletesHeld)) > 0 {
+			return fmt.Errorf("the list is still open: %+v", x.progress(held))
+		}
+		return nil
+	})
+	for item, text := range want {
+		for _, id := range []string{"1", "2"} {
+			if got := x.content(item, id); got != text {
+				t.Errorf("store %s, %s: got %q, want %q", id, item, got, text)
+			}
+		}
+	}
+	if report, err := a.Restore(ctx, r); err != nil || report.Copies[restore.Already] != 2*lost {
+		t.Errorf("the same again: %+v, %v", report, err)
 	}
 }

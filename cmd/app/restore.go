@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -46,6 +48,7 @@ type RestoreRequest struct {
 	Store  string
 	By     Actor
 	DryRun bool
+	lost   *read.Lost // selects the items; nil: all
 	// Progress, if not nil, is called after each page of items.
 	Progress func(RestoreReport)
 }
@@ -73,34 +76,53 @@ func (r *RestoreReport) Lacking() int64 {
 // id returns the id of the action: the same for the same request, so that a command that is repeated orders each copy
 // once.
 func (r *RestoreRequest) id() string {
-	at := ""
-	if !r.At.IsZero() {
-		at = strconv.FormatInt(r.At.UnixMilli(), 10)
+	return schemas.ID("object-restore", r.Account, r.Space, r.Item, strconv.FormatBool(r.Prefix), r.what(), r.Store)
+}
+
+// what says which content comes back.
+func (r *RestoreRequest) what() string {
+	switch {
+	case r.lost != nil:
+		return fmt.Sprintf("lost after %s until %s", r.lost.From.Format(time.RFC3339), r.lost.Until.Format(time.RFC3339Nano))
+	case !r.At.IsZero():
+		return "at " + r.At.UTC().Format(time.RFC3339Nano)
+	case r.Version != "":
+		return "version " + r.Version
 	}
-	return schemas.ID("object-restore", r.Account, r.Space, r.Item, strconv.FormatBool(r.Prefix), at, r.Version, r.Store)
+	return "deleted"
 }
 
 // Restore publishes orders to restore items: one for each copy that does not have the content already. It names only
 // content that the audit log proves, and places that may have its bytes; the copier reads them again, and writes only
-// if the copy has not changed since. Restore needs running sinks: it waits until the tables have all changes.
+// if the copy has not changed since. If one copy could not be restored, or not for long, it publishes none, and returns
+// why: see restore.Targets. Restore needs running sinks: it waits until the tables have all changes.
 func (a *App) Restore(ctx context.Context, r RestoreRequest) (report RestoreReport, err error) {
 	report = RestoreReport{Action: r.id(), Copies: map[restore.Verdict]int64{}, Choices: []restore.Choice{},
 		Time: time.Now().UTC().Truncate(time.Millisecond)}
-	if report.Source, report.Stores, err = a.restoredStores(ctx, r); err != nil {
+	var targets restore.Targets
+	if report.Source, targets, err = a.restoredStores(ctx, r); err != nil {
 		return report, err
 	}
+	report.Stores = targets.Stores
 	if err := a.freshTables(ctx); err != nil {
 		return report, err
 	}
-	w := &restoration{app: a, request: r, report: &report,
+	if !r.DryRun && targets.MayRefuse() {
+		dry := r
+		dry.DryRun, dry.Progress = true, nil
+		if _, err := a.Restore(ctx, dry); err != nil {
+			return report, err
+		}
+	}
+	w := &restoration{app: a, request: r, report: &report, targets: targets, refused: map[string]restore.Choice{},
 		from: holdings{a.stores, a.db, r.Account, r.Space},
 		action: restore.Action{ID: report.Action, Who: r.By.Who, Why: r.By.Reason,
 			Time: report.Time, Priority: pb.Priority_PRIORITY_HIGH}}
 	if !r.Prefix {
-		return report, w.page(ctx, []string{r.Item})
+		return report, cmp.Or(w.page(ctx, []string{r.Item}), w.refusal())
 	}
 	w.action.Priority = pb.Priority_PRIORITY_LOW
-	q := read.ItemQuery{Account: r.Account, Space: r.Space, Prefix: r.Item, Limit: restorePage}
+	q := read.ItemQuery{Account: r.Account, Space: r.Space, Prefix: r.Item, Lost: r.lost, Limit: restorePage}
 	if r.Progress != nil {
 		if report.Selected, err = read.EstimateItems(ctx, a.db, q); err != nil {
 			return report, err
@@ -109,7 +131,7 @@ func (a *App) Restore(ctx context.Context, r RestoreRequest) (report RestoreRepo
 	for {
 		items, err := read.Items(ctx, a.db, q)
 		if err != nil || len(items) == 0 {
-			return report, err
+			return report, cmp.Or(err, w.refusal())
 		}
 		if err := w.page(ctx, items); err != nil {
 			return report, err
@@ -122,25 +144,28 @@ func (a *App) Restore(ctx context.Context, r RestoreRequest) (report RestoreRepo
 }
 
 // restoredStores returns the store whose content is restored, and the stores that get it.
-func (a *App) restoredStores(ctx context.Context, r RestoreRequest) (source string, stores []string, err error) {
+func (a *App) restoredStores(ctx context.Context, r RestoreRequest) (source string, t restore.Targets, err error) {
 	if r.Store != "" {
 		if _, err := a.stores.configured(StoreName{r.Account, r.Store}); err != nil {
-			return "", nil, err
+			return "", t, err
 		}
-		return r.Store, []string{r.Store}, nil
 	}
 	registry := policy.NewRegistry(a.stores.IDs)
 	err = a.readTable(ctx, schemas.Policies, applyTo(registry), func(context.Context) error { return nil })
 	if err != nil {
-		return "", nil, fmt.Errorf("read the policies: %w", err)
+		return "", t, fmt.Errorf("read the policies: %w", err)
 	}
 	rules, _ := registry.Rules(r.Account, r.Space)
-	source, stores = storesOf(rules.Pairs)
-	if source == "" {
-		return "", nil, fmt.Errorf("%w: the policy of account %q does not name one source store of space %q: name a store"+
+	t = restore.Targets{Stores: []string{r.Store}, Pairs: rules.Pairs,
+		Refuses: func(store string) string { return a.stores.refusesRestores(r.Account, store) }}
+	if r.Store != "" {
+		return r.Store, t, nil
+	}
+	if source, t.Stores = storesOf(rules.Pairs); source == "" {
+		return "", t, fmt.Errorf("%w: the policy of account %q does not name one source store of space %q: name a store"+
 			" with --store", precondition.Err, r.Account, r.Space)
 	}
-	return source, stores, nil
+	return source, t, nil
 }
 
 // storesOf returns the store from which all others get their copies, and all stores, it first. It returns none if there
@@ -184,10 +209,36 @@ type restoration struct {
 	app     *App
 	request RestoreRequest
 	report  *RestoreReport
+	targets restore.Targets
 	from    holdings
 	action  restore.Action
 
-	recorded bool // the action is published
+	recorded bool                      // the action is published
+	refused  map[string]restore.Choice // by store: the first copy that is refused
+}
+
+// refusal returns why nothing may be ordered; nil if something may be.
+func (w *restoration) refusal() error {
+	if len(w.refused) == 0 {
+		return nil
+	}
+	var why []string
+	for _, store := range slices.Sorted(maps.Keys(w.refused)) {
+		c := w.refused[store]
+		why = append(why, fmt.Sprintf("store %s: %s: %q", store, c.Detail, c.Item))
+	}
+	r := w.request
+	return fmt.Errorf("%w: nothing is restored: %s: %s", precondition.Err, strings.Join(why, "; "),
+		exportHint(r.Account+"/"+r.Space+"/"+r.Item, r.At))
+}
+
+// exportHint says how content gets out that cannot be restored.
+func exportHint(of string, at time.Time) string {
+	when := "TIME"
+	if !at.IsZero() {
+		when = at.UTC().Format(time.RFC3339Nano)
+	}
+	return fmt.Sprintf("'millrace object export %q DIR --at %s' writes it to a directory", of, when)
 }
 
 // page restores some items, which are in the order of their ids.
@@ -213,7 +264,7 @@ func (w *restoration) page(ctx context.Context, ids []string) error {
 	for i, item := range items {
 		w.report.Items++
 		for _, store := range w.report.Stores {
-			c := restore.Choose(item, store, contents[i])
+			c := w.targets.Choose(item, store, contents[i])
 			if w.add(c); c.Verdict == restore.Ordered {
 				orders = append(orders, w.message(item, c))
 			}
@@ -231,6 +282,8 @@ func (w *restoration) content(item *restore.Item) (*pb.Change, error) {
 		return nil, nil
 	case len(item.Changes) == 0:
 		return nil, fmt.Errorf("%w: there are no records of item %s", precondition.Err, name)
+	case r.lost != nil:
+		return item.Lost(source, r.lost.From, r.lost.Until), nil
 	case !r.At.IsZero():
 		return item.At(source, r.At), nil
 	case r.Version != "":
@@ -269,6 +322,9 @@ func (w *restoration) lacks(item *restore.Item, content *pb.Change) bool {
 func (w *restoration) add(c restore.Choice) {
 	r := w.report
 	r.Copies[c.Verdict]++
+	if _, known := w.refused[c.Store]; c.Verdict == restore.Refused && !known {
+		w.refused[c.Store] = c
+	}
 	listed := c.Verdict != restore.Already && c.Verdict != restore.NotThen
 	if !listed || c.Verdict == restore.Ordered && w.request.Prefix && !w.request.DryRun {
 		return
@@ -315,16 +371,9 @@ func (w *restoration) publish(ctx context.Context, orders []schemas.Message) err
 // adminAction returns the record of the action. Its id is that of the request, so a repeated command is one action.
 func (w *restoration) adminAction() *pb.AdminAction {
 	r := w.request
-	what := "deleted"
-	switch {
-	case !r.At.IsZero():
-		what = "at " + r.At.UTC().Format(time.RFC3339Nano)
-	case r.Version != "":
-		what = "version " + r.Version
-	}
 	done := r.By.action(ActionRestore, schemas.Key(r.Account, r.Space, r.Item))
 	done.Id, done.Time = w.action.ID, timestamppb.New(w.action.Time)
-	done.Account, done.Store, done.Space, done.After = r.Account, r.Store, r.Space, what
+	done.Account, done.Store, done.Space, done.After = r.Account, r.Store, r.Space, r.what()
 	if !r.Prefix {
 		done.Item = r.Item
 	}

@@ -19,8 +19,16 @@ var _ duplicate.Restores = restores{}
 
 // Refuses implements duplicate.Restores.
 func (r restores) Refuses(account, store string) string {
-	if r.app.stores.RepairMode(account, store, time.Now()) == steward.Off {
-		return "the store has repair: off"
+	return r.app.stores.refusesRestores(account, store)
+}
+
+// refusesRestores returns why nothing is restored in a store; empty if something may be.
+func (s *Stores) refusesRestores(account, id string) string {
+	switch {
+	case s.of(StoreName{account, id}).cfg.Layout == "plain":
+		return "it is only read (layout: plain)"
+	case s.RepairMode(account, id, time.Now()) == steward.Off:
+		return "it has repair: off"
 	}
 	return ""
 }

@@ -44,6 +44,9 @@ The command publishes one order for each copy that does not have the content. Th
 from what a store has kept; it writes only bytes whose digests the audit log proves, only if the copy is still what
 the command has seen, and keeps what it replaces. The action and its reason are recorded.
 
+Nothing is ordered if a source store cannot be written (layout plain, repair: off) and does not have the content, or if
+only a copy would get it while its source keeps other content: 'millrace object export' writes it to a directory then.
+
 The same command again orders only what is still missing. With --dry-run nothing is published. With --wait the command
 ends when every order has a result. With --state all roles run in this command.
 
@@ -132,33 +135,10 @@ type restoreResult struct {
 var restoreRoles = []schemas.Role{schemas.RoleCopier, schemas.RoleSink}
 
 func (f *restoreFlags) run(c *cobra.Command, r app.RestoreRequest) error {
-	result := restoreResult{DryRun: f.dryRun}
+	var result restoreResult
 	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-		return e.withRoles(c, a, f.engineFlags, app.Roles(), func(ctx context.Context, w *waiter) error {
-			var seen atomic.Int64
-			var step *progress.Step
-			r.Progress = func(p app.RestoreReport) {
-				if step == nil {
-					step = e.display.Step("items", p.Selected)
-				}
-				step.Set(p.Items)
-				seen.Store(p.Items)
-			}
-			err := w.waitWhile(ctx, "items", restoreRoles, seen.Load, func(ctx context.Context) (err error) {
-				result.RestoreReport, err = a.Restore(ctx, r)
-				return err
-			})
-			if step != nil {
-				step.End(err == nil)
-			}
-			if err != nil || !f.wait || result.Copies[restore.Ordered] == 0 {
-				return err
-			}
-			if err := w.until(ctx, "restore orders", restoreRoles, a.Restored(r, result.RestoreReport)); err != nil {
-				return err
-			}
-			o, err := a.RestoreOutcome(ctx, r, result.RestoreReport)
-			result.Outcome = &o
+		return e.withRoles(c, a, f.engineFlags, app.Roles(), func(ctx context.Context, w *waiter) (err error) {
+			result, err = w.restore(ctx, a, r, f.wait)
 			return err
 		})
 	})
@@ -169,6 +149,38 @@ func (f *restoreFlags) run(c *cobra.Command, r app.RestoreRequest) error {
 		return err
 	}
 	return result.verdict()
+}
+
+// restore restores what a request selects. With wait it waits until every order has a result.
+func (w *waiter) restore(
+	ctx context.Context, a *app.App, r app.RestoreRequest, wait bool,
+) (result restoreResult, err error) {
+	result.DryRun = r.DryRun
+	var seen atomic.Int64
+	var step *progress.Step
+	r.Progress = func(p app.RestoreReport) {
+		if step == nil {
+			step = w.display.Step("items", p.Selected)
+		}
+		step.Set(p.Items)
+		seen.Store(p.Items)
+	}
+	err = w.waitWhile(ctx, "items", restoreRoles, seen.Load, func(ctx context.Context) (err error) {
+		result.RestoreReport, err = a.Restore(ctx, r)
+		return err
+	})
+	if step != nil {
+		step.End(err == nil)
+	}
+	if err != nil || !wait || result.Copies[restore.Ordered] == 0 {
+		return result, err
+	}
+	if err := w.until(ctx, "restore orders", restoreRoles, a.Restored(r, result.RestoreReport)); err != nil {
+		return result, err
+	}
+	o, err := a.RestoreOutcome(ctx, r, result.RestoreReport)
+	result.Outcome = &o
+	return result, err
 }
 
 // verdict returns the error of a result that is not complete.

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/restore"
 )
@@ -98,5 +101,33 @@ func TestRestoreResult(t *testing.T) {
 				t.Errorf("got %v, want %v", err, tt.want)
 			}
 		})
+	}
+}
+
+// A restore into a source that takes nothing is refused, and so is its dry run: both say why, and what to do.
+func TestRefusedRestore(t *testing.T) {
+	need.Integration(t)
+	k := newKept(t)
+	quiet := new(bytes.Buffer)
+	k.sweep(exitOK) // the copies of store 2 are made meanwhile
+	before := time.Now().UTC().Format(time.RFC3339Nano)
+	must(t, os.Remove(filepath.Join(k.path("1"), "maps", "item-1")))
+	account := filepath.Join(t.TempDir(), "acme.yaml")
+	must(t, os.WriteFile(account, fmt.Appendf(nil, "id: acme\nstores:\n"+
+		"  - {id: '1', root: %s, primary: true, repair: 'off'}\n  - {id: '2', root: %s}\n", k.path("1"), k.path("2")), 0o600))
+	k.run(t.Context(), exitOK, quiet, "account", "set", account, "--reason", "test")
+	args := []string{"object", "restore", "acme/maps/", "--prefix", "--at", before}
+	for name, flags := range map[string][]string{"a dry run": {"--dry-run"}, "a restore": {"--wait", "--reason", "test"}} {
+		said := new(bytes.Buffer)
+		out := k.run(t.Context(), exitPrecondition, said, append(args, flags...)...)
+		for _, text := range []string{`nothing is restored: store 1: it has repair: off: "item-1": `,
+			`'millrace object export "acme/maps/" DIR --at ` + before + "' writes it to a directory"} {
+			if !strings.Contains(said.String(), text) {
+				t.Errorf("%s: got %q, want %q", name, said.String(), text)
+			}
+		}
+		if strings.Contains(out, "1 copies: refused") != (name == "a dry run") {
+			t.Errorf("%s: printed %q", name, out)
+		}
 	}
 }

@@ -79,6 +79,26 @@ func (i *Item) Before(store string) *pb.Change {
 	return nil
 }
 
+// Lost returns the Change of the content that a store held before it was first deleted or replaced, except by a repair,
+// after one time and until another; nil if it was not.
+func (i *Item) Lost(store string, after, until time.Time) *pb.Change {
+	held := i.At(store, after)
+	for _, c := range i.Changes {
+		if at := i.time(c); c.GetStore() != store || !at.After(after) || at.After(until) {
+			continue
+		}
+		gone := c.GetOp() == pb.Op_OP_DELETE
+		if held != nil && c.GetOrigin() != pb.Origin_ORIGIN_REPAIR &&
+			(gone || digestsOf(c).Compare(digestsOf(held)) != digest.Agree) {
+			return held
+		}
+		if held = c; gone {
+			held = nil
+		}
+	}
+	return nil
+}
+
 // Find returns the Change with an id, or of a version of a store; nil if there is none. An id may be shortened to 8
 // characters or more. ambiguous reports whether it stands for several contents.
 func (i *Item) Find(store, version string) (found *pb.Change, ambiguous bool) {
@@ -231,6 +251,7 @@ const (
 	NotThen  Verdict = "not-then" // the item did not exist
 	Unproven Verdict = "unproven" // the audit log has no verified digests of the content
 	NoBytes  Verdict = "no-bytes" // no store has bytes of the content any more
+	Refused  Verdict = "refused"  // it would not come back, or not stay: see Targets
 	Unknown  Verdict = "unknown"  // a store that is needed did not answer
 )
 

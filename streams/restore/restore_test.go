@@ -267,3 +267,34 @@ func TestChangesDatedAhead(t *testing.T) {
 		t.Errorf("got %v, deleted %v", c.Verdict, c.Order.GetDeleted().AsTime())
 	}
 }
+
+// An item that was replaced and deleted by a script comes back as it was before.
+func TestLost(t *testing.T) {
+	repaired := func(c *pb.Change) { c.Origin = pb.Origin_ORIGIN_REPAIR }
+	for name, tt := range map[string]struct {
+		changes []*pb.Change
+		want    int // the hour of the content; 0: none
+	}{
+		"deleted":               {[]*pb.Change{add("1", 1, one), removed("1", 5)}, 1},
+		"replaced":              {[]*pb.Change{add("1", 1, one), add("1", 5, two)}, 1},
+		"replaced and deleted":  {[]*pb.Change{add("1", 1, one), add("1", 5, two), removed("1", 6)}, 1},
+		"at the end":            {[]*pb.Change{add("1", 1, one), removed("1", 8)}, 1},
+		"new, and deleted":      {[]*pb.Change{add("1", 5, one), removed("1", 6)}, 5},
+		"added again, deleted":  {[]*pb.Change{add("1", 1, one), removed("1", 2), add("1", 5, two), removed("1", 6)}, 5},
+		"new":                   {[]*pb.Change{add("1", 5, one)}, 0},
+		"reported again":        {[]*pb.Change{add("1", 1, one), add("1", 5, one)}, 0},
+		"repaired":              {[]*pb.Change{add("1", 1, one), add("1", 5, two, repaired)}, 0},
+		"repaired, and deleted": {[]*pb.Change{add("1", 1, one), add("1", 5, two, repaired), removed("1", 6)}, 5},
+		"before":                {[]*pb.Change{add("1", 1, one), removed("1", 4)}, 0},
+		"after":                 {[]*pb.Change{add("1", 1, one), removed("1", 9)}, 0},
+		"in another store":      {[]*pb.Change{add("1", 1, one), add("2", 2, one), removed("2", 5)}, 0},
+	} {
+		var got int
+		if c := (&restore.Item{Changes: tt.changes}).Lost("1", hour(4), hour(8)); c != nil {
+			got = c.GetTime().AsTime().Hour()
+		}
+		if got != tt.want {
+			t.Errorf("%s: got the content of hour %d, want %d", name, got, tt.want)
+		}
+	}
+}

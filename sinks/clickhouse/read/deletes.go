@@ -144,6 +144,7 @@ type ListProgress struct {
 	Ended    uint64    `ch:"over"`  // with a result since the decision
 	Done     uint64    `ch:"done"`  // with the result deleted or copied since then
 	Restored uint64    `ch:"back"`  // of a refused list: whose source is back
+	Source   string    `ch:"of"`    // the store whose items were deleted or replaced
 	First    time.Time `ch:"first"` // when the first and the last were put on the list
 	Last     time.Time `ch:"last"`
 }
@@ -156,7 +157,7 @@ func ProgressOfList(
 		heldDeletes+"SELECT uniqExactIf(item, held) AS items, uniqExactIf(item, ended) AS over,"+
 			" uniqExactIf(item, ended AND result IN ('deleted', 'copied')) AS done,"+
 			" uniqExactIf(item, ended AND result IN ('restored', 'already-restored')) AS back,"+
-			" minIf(ts, held) AS first, maxIf(ts, held) AS last"+
+			" anyIf(source_store::String, held) AS of, minIf(ts, held) AS first, maxIf(ts, held) AS last"+
 			fromHeld, list, list, space.Account, space.Space, space.Store)
 	if err == nil && len(rows) > 0 {
 		p = rows[0]

@@ -48,7 +48,7 @@ func TestListsOfRewrites(t *testing.T) {
 		t.Errorf("got %+v, %v", rows, err)
 	}
 	p, err := read.ProgressOfList(t.Context(), db, space, "rewrites-1")
-	want := read.ListProgress{Items: 2, Ended: 1, Done: 1, First: at(10), Last: at(21)}
+	want := read.ListProgress{Items: 2, Ended: 1, Done: 1, Source: "1", First: at(10), Last: at(21)}
 	if err != nil || p != want {
 		t.Errorf("got %+v, %v, want %+v", p, err, want)
 	}
@@ -129,7 +129,7 @@ func TestListsOfDeletes(t *testing.T) {
 		}
 	}
 	p, err := read.ProgressOfList(t.Context(), db, space, "brake-1")
-	want := read.ListProgress{Items: 5, Ended: 2, Done: 1, First: at(10), Last: at(22)}
+	want := read.ListProgress{Items: 5, Ended: 2, Done: 1, Source: "1", First: at(10), Last: at(22)}
 	if err != nil || p != want {
 		t.Errorf("got %+v, %v, want %+v", p, err, want)
 	}
@@ -181,8 +181,9 @@ func TestRestoresOfAList(t *testing.T) {
 	space := schemas.Copy{Account: "acme", Store: "2", Space: "photos"}
 	for _, list := range []string{"brake-1", "brake-2"} {
 		p, err := read.ProgressOfList(t.Context(), db, space, list)
-		if want := (read.ListProgress{Items: 4, Ended: 3, Restored: 1, First: at, Last: at}); err != nil || p != want {
-			t.Errorf("%s: got %+v, %v, want %+v", list, p, err, want)
+		counts := read.ListProgress{Items: 4, Ended: 3, Restored: 1, Source: "1", First: at, Last: at}
+		if err != nil || p != counts {
+			t.Errorf("%s: got %+v, %v, want %+v", list, p, err, counts)
 		}
 		rows, err := read.ListedDeletes(t.Context(), db, read.ListQuery{Space: space, List: list, Limit: 9})
 		var got string

@@ -16,19 +16,63 @@ import (
 // An ItemQuery selects items of a space by the beginning of their ids.
 type ItemQuery struct {
 	Account, Space, Prefix string
+	Lost                   *Lost  // only items that have lost their content; nil: all
 	After                  string // only items after this one
 	Limit                  int    // default 1,000
 }
 
-// ofQuery selects, for SQL, the rows of an ItemQuery.
-const ofQuery = " FROM {db}.audit_log WHERE account = ? AND space = ? AND item >= ? AND item > ?" +
-	" AND item != '' AND startsWith(item, ?)"
+// Lost selects items whose content in a store was replaced or deleted after From and until Until, except by a repair,
+// and whose deletes or rewrites are on no list since.
+type Lost struct {
+	Store       string
+	From, Until time.Time
+}
+
+// ofQuery selects, for SQL, the rows of an ItemQuery without Lost, and lostItems the items of one with it, and when
+// each was lost. An item that has no content at first has none to lose before its second change.
+const (
+	ofQuery = " FROM {db}.audit_log WHERE account = ? AND space = ? AND item >= ? AND item > ?" +
+		" AND item != '' AND startsWith(item, ?)"
+	lostItems = " FROM (WITH ts > " + milliParam + " AND ts <= " + milliParam + " AND origin != 'repair' AS within," +
+		" argMaxIf(op != 'delete', ts, ts <= " + milliParam + ") AS had," +
+		" arraySort(groupUniqArrayIf(ts, within)) AS changed" +
+		" SELECT item, changed[if(had, 1, 2)] AS lost" + ofQuery + " AND store = ? AND op IN " + contentOps +
+		" AND item NOT IN (SELECT item FROM {db}.duplication_log_v WHERE account = ? AND space = ?" +
+		" AND result = 'awaiting-approval' AND ts > " + milliParam + ") GROUP BY account, space, item" +
+		" HAVING length(changed) > if(had, 0, 1) AND (had OR argMinIf(op != 'delete', ts, within))" +
+		aggregateInOrder + ")"
+)
+
+func (q ItemQuery) from() (from string, args []any) {
+	args = []any{q.Account, q.Space, q.Prefix, q.After, q.Prefix}
+	if q.Lost == nil {
+		return ofQuery, args
+	}
+	after := q.Lost.From.UnixMilli()
+	args = append([]any{after, q.Lost.Until.UnixMilli(), after}, args...)
+	return lostItems, append(args, q.Lost.Store, q.Account, q.Space, after)
+}
+
+// CountLost counts the items of a query with Lost. first is when the first of them was lost.
+func CountLost(ctx context.Context, db *clickhouse.DB, q ItemQuery) (n uint64, first time.Time, err error) {
+	type row struct {
+		Items uint64    `ch:"items"`
+		First time.Time `ch:"first"`
+	}
+	from, args := q.from()
+	rows, err := clickhouse.Query[row](ctx, db, "count the items that were lost",
+		"SELECT count() AS items, min(lost) AS first"+from, args...)
+	if err != nil || len(rows) == 0 {
+		return 0, first, err
+	}
+	return rows[0].Items, rows[0].First, nil
+}
 
 // EstimateItems estimates the number of items of a space that the audit log knows in any store, to about one per cent.
 // An exact count of many items would take more memory than a query may use.
 func EstimateItems(ctx context.Context, db *clickhouse.DB, q ItemQuery) (int64, error) {
-	return db.Count(ctx, "estimate the items of a space", "SELECT uniqCombined(item) AS n"+ofQuery,
-		q.Account, q.Space, q.Prefix, q.After, q.Prefix)
+	from, args := q.from()
+	return db.Count(ctx, "estimate the items of a space", "SELECT uniqCombined(item) AS n"+from, args...)
 }
 
 // Items returns the items of a space that the audit log knows in any store, in the order of the bytes of their ids. A
@@ -37,10 +81,10 @@ func Items(ctx context.Context, db *clickhouse.DB, q ItemQuery) ([]string, error
 	type row struct {
 		Item string `ch:"item"`
 	}
-	rows, err := clickhouse.Query[row](ctx, db, "list the items of a space",
-		"SELECT DISTINCT item"+ofQuery+" ORDER BY item LIMIT ?"+
-			" SETTINGS optimize_use_projections = 0, optimize_distinct_in_order = 1",
-		q.Account, q.Space, q.Prefix, q.After, q.Prefix, limit(q.Limit))
+	from, args := q.from()
+	rows, err := clickhouse.Query[row](ctx, db, "list the items of a space", "SELECT DISTINCT item"+from+
+		" ORDER BY item LIMIT ? SETTINGS optimize_use_projections = 0, optimize_distinct_in_order = 1",
+		append(args, limit(q.Limit))...)
 	items := make([]string, len(rows))
 	for i, r := range rows {
 		items[i] = r.Item

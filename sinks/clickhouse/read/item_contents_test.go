@@ -95,6 +95,86 @@ func TestItemContents(t *testing.T) {
 	}
 }
 
+// An item is lost if it was replaced or deleted in a span, except by a repair, and if it is on no list since.
+func TestLostItems(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	q := read.ItemQuery{Account: "acme", Space: "photos", Lost: &read.Lost{Store: "1",
+		From: clickhousetest.At(time.Hour).AsTime(), Until: clickhousetest.At(2 * time.Hour).AsTime()}}
+	const add, update, remove = pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_DELETE
+	var all, held []schemas.Body
+	change := func(item string, minute int, op pb.Op, edit ...func(*pb.Change)) {
+		c := clickhousetest.Change(item, time.Duration(minute)*time.Minute)
+		if c.Op = op; op == remove {
+			c.Digests, c.Provenance = nil, 0
+		}
+		for _, e := range edit {
+			e(c)
+		}
+		c.Id = schemas.ChangeID(c)
+		all = append(all, c)
+	}
+	list := func(item string, minute int, result string) {
+		held = append(held, &pb.DuplicationResult{Id: schemas.NewID(), Command: schemas.NewID(), Account: "acme",
+			Space: "photos", Item: item, SourceStore: "1", DestinationStore: "9", Decision: "C7", Result: result,
+			Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, List: "brake-1",
+			Outcome: pb.Outcome_OUTCOME_HANDED_ON, Finished: clickhousetest.At(time.Duration(minute) * time.Minute)})
+	}
+	for item, lost := range map[string]struct {
+		op     pb.Op
+		minute int
+		edit   func(*pb.Change)
+	}{
+		"deleted": {remove, 70, nil}, "replaced": {update, 120, nil}, "added again": {add, 61, nil},
+		"found":     {remove, 70, func(c *pb.Change) { c.Origin = pb.Origin_ORIGIN_SWEEP }},
+		"-repaired": {update, 70, func(c *pb.Change) { c.Origin = pb.Origin_ORIGIN_REPAIR }},
+		"-earlier":  {update, 60, nil}, "-later": {update, 121, nil}, "-listed": {remove, 70, nil},
+		"-elsewhere":    {remove, 70, func(c *pb.Change) { c.Store = "9" }},
+		"-properties":   {pb.Op_OP_SET_PROPERTIES, 70, nil},
+		"listed before": {remove, 70, nil},
+	} {
+		change(item, 10, add)
+		if lost.edit == nil {
+			lost.edit = func(*pb.Change) {}
+		}
+		change(item, lost.minute, lost.op, lost.edit)
+	}
+	change("-new", 70, add)
+	change("new, deleted", 65, add)
+	change("new, deleted", 70, remove)
+	change("-new, deleted later", 65, add)
+	change("-new, deleted later", 130, remove)
+	change("-deleted unseen", 65, remove)
+	change("-deleted before", 10, add)
+	change("-deleted before", 20, remove)
+	change("-deleted before", 70, add)
+	list("-listed", 80, "awaiting-approval")
+	list("listed before", 50, "awaiting-approval")
+	list("deleted", 80, "deleted")
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
+	results := clickhousetest.Deliver(schemas.DuplicationResults, 0, held...)
+	if err := clickhouse.NewSink(db).Store(t.Context(), results); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"added again", "deleted", "found", "listed before", "new, deleted", "replaced"}
+	var got []string
+	for q.Limit = 2; ; q.After = got[len(got)-1] {
+		page, err := read.Items(t.Context(), db, q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got = append(got, page...); len(page) < q.Limit {
+			break
+		}
+	}
+	q.After = ""
+	n, first, err := read.CountLost(t.Context(), db, q)
+	if at := clickhousetest.Millis(clickhousetest.At(61 * time.Minute)).AsTime(); !slices.Equal(got, want) || err != nil ||
+		n != uint64(len(want)) || !first.Equal(at) {
+		t.Errorf("got %q, and counted %d, the first at %v, %v, want %q from %v on", got, n, first, err, want, at)
+	}
+}
+
 // The orders of one run of an action are counted by their last result. Those of an earlier run are not, also if they
 // end while this one runs.
 func TestRestorations(t *testing.T) {
