@@ -1,11 +1,11 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"slices"
 	"sync"
@@ -164,17 +164,15 @@ func (a *App) GetItem(
 			return o, err
 		}
 	case content == nil:
-		return o, fmt.Errorf("%w: store %s has no item %s at that time: see 'millrace object versions', and name a content"+
-			" with --at or --version", precondition.Err, x.source, name)
+		return o, fmt.Errorf("%w: store %s has no item %s, or had none then: see 'millrace object versions', and name a"+
+			" content with --at or --version", precondition.Err, x.source, name)
 	}
 	e := &exporting{item: item, content: content}
-	if o, err = write(e.expected(), x.holders(e)); err != nil || !e.mayBeElsewhere(o) {
-		return o, err
+	to := func(_ context.Context, _ *exporting, from []extract.Place) (extract.Outcome, error) {
+		return write(e.expected(), from)
 	}
-	if err := x.observe(ctx, []*exporting{e}); err != nil {
-		return o, err
-	}
-	return x.elsewhere(e, o, write)
+	err = x.write(ctx, []*exporting{e}, to, func(*exporting) {})
+	return e.outcome, err
 }
 
 // An exporter reads contents.
@@ -213,9 +211,9 @@ func (e *exporting) expected() extract.Content {
 }
 
 // mayBeElsewhere reports whether other places than the copies on record have to be tried.
-func (e *exporting) mayBeElsewhere(o extract.Outcome) bool {
+func (e *exporting) mayBeElsewhere() bool {
 	c := e.expected()
-	return o.Result == extract.Lacking && o.Bytes == 0 && c.Verifiable()
+	return e.outcome.Result == extract.Lacking && e.outcome.Bytes == 0 && c.Verifiable()
 }
 
 // page exports some items, which are in the order of their ids.
@@ -224,40 +222,55 @@ func (x *exporter) page(ctx context.Context, ids []string, to *extract.Dir, repo
 	if err != nil {
 		return err
 	}
-	var all, left []*exporting
+	var all []*exporting
 	for _, item := range items {
 		if c := item.At(x.source, x.at); c != nil {
 			all = append(all, &exporting{item: item, content: c})
 		}
 	}
-	err = eachExporting(ctx, all, func(ctx context.Context, e *exporting) (err error) {
-		e.outcome, err = to.Extract(ctx, e.item.ID, e.expected(), x.holders(e))
-		if err == nil && !e.mayBeElsewhere(e.outcome) {
-			report.add(e.item.ID, e.outcome)
+	err = x.write(ctx, all, func(ctx context.Context, e *exporting, from []extract.Place) (extract.Outcome, error) {
+		return to.Extract(ctx, e.item.ID, e.expected(), from)
+	}, func(e *exporting) { report.add(e.item.ID, e.outcome) })
+	return errors.Join(err, to.Sync())
+}
+
+// write passes contents to write with the copies that have them on record, and those that these lack with all other
+// places. ended is called for each content with its outcome.
+func (x *exporter) write(
+	ctx context.Context, all []*exporting,
+	write func(context.Context, *exporting, []extract.Place) (extract.Outcome, error), ended func(*exporting),
+) error {
+	err := eachExporting(ctx, all, func(ctx context.Context, e *exporting) (err error) {
+		e.outcome, err = write(ctx, e, x.holders(e))
+		if err == nil && !e.mayBeElsewhere() {
+			ended(e)
 		}
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	for _, e := range all {
-		if e.mayBeElsewhere(e.outcome) {
-			left = append(left, e)
-		}
+	left := slices.DeleteFunc(all, func(e *exporting) bool { return !e.mayBeElsewhere() })
+	if len(left) == 0 {
+		return nil
 	}
 	if err := x.observe(ctx, left); err != nil {
 		return err
 	}
-	err = eachExporting(ctx, left, func(ctx context.Context, e *exporting) error {
-		o, err := x.elsewhere(e, e.outcome, func(c extract.Content, places []extract.Place) (extract.Outcome, error) {
-			return to.Extract(ctx, e.item.ID, c, places)
-		})
+	return eachExporting(ctx, left, func(ctx context.Context, e *exporting) (err error) {
+		places, unknown := x.elsewhere(e)
+		if before := e.outcome.Faults; len(places) > 0 {
+			e.outcome, err = write(ctx, e, places)
+			e.outcome.Faults = append(before, e.outcome.Faults...)
+		}
+		if e.outcome.Result == extract.Lacking {
+			e.outcome.AddUnknown(unknown)
+		}
 		if err == nil {
-			report.add(e.item.ID, o)
+			ended(e)
 		}
 		return err
 	})
-	return errors.Join(err, to.Sync())
 }
 
 // eachExporting calls do for several at once. It stops at the first error.
@@ -283,48 +296,22 @@ func (x *exporter) holders(e *exporting) (places []extract.Place) {
 
 // observe reads what the stores hold and keep of items whose copies on record have not given the bytes.
 func (x *exporter) observe(ctx context.Context, left []*exporting) error {
-	if len(left) == 0 {
-		return nil
-	}
 	items := make([]*restore.Item, len(left))
 	for i, e := range left {
 		items[i] = e.item
 	}
-	if err := x.looks(ctx, items); err != nil {
-		return err
-	}
-	return x.kept(ctx, items)
+	return cmp.Or(x.looks(ctx, items), x.kept(ctx, items))
 }
 
-// elsewhere passes the places that are on no record to write, after the outcome before.
-func (x *exporter) elsewhere(
-	e *exporting, before extract.Outcome, write func(extract.Content, []extract.Place) (extract.Outcome, error),
-) (extract.Outcome, error) {
+// elsewhere returns the places besides the copies on record, and the stores that may have more.
+func (x *exporter) elsewhere(e *exporting) (places []extract.Place, unknown map[string]error) {
 	sure, guessed, unknown := e.item.Elsewhere(e.content)
-	var places []extract.Place
-	for _, s := range sure {
-		places = append(places, x.place(e, s))
-	}
-	for _, s := range guessed {
+	for _, s := range append(sure, guessed...) {
 		p := x.place(e, s)
-		p.Guessed = true
+		p.Guessed = len(places) >= len(sure)
 		places = append(places, p)
 	}
-	o, err := before, error(nil)
-	if len(places) > 0 {
-		o, err = write(e.expected(), places)
-		o.Faults = append(before.Faults, o.Faults...)
-	}
-	if o.Result == extract.Lacking {
-		for _, id := range slices.Sorted(maps.Keys(unknown)) {
-			named := func(f extract.Fault) bool { return f.Store == id && f.State == extract.Unknown }
-			if !slices.ContainsFunc(o.Faults, named) {
-				o.Faults = append(o.Faults, extract.Fault{Place: extract.Place{Store: id}, State: extract.Unknown,
-					Detail: unknown[id].Error()})
-			}
-		}
-	}
-	return o, err
+	return places, unknown
 }
 
 // place returns a place that opens bytes. An absence counts only if the marker could be read after it.

@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/streams/digest"
@@ -89,6 +91,16 @@ func (o *Outcome) fault(p *Place, err error) {
 	}
 	if !p.Guessed || f.State == Unknown {
 		o.Faults = append(o.Faults, f)
+	}
+}
+
+// AddUnknown adds stores that did not answer and may have the bytes.
+func (o *Outcome) AddUnknown(stores map[string]error) {
+	for _, id := range slices.Sorted(maps.Keys(stores)) {
+		named := func(f Fault) bool { return f.Store == id && f.State == Unknown }
+		if !slices.ContainsFunc(o.Faults, named) {
+			o.fault(&Place{Store: id}, fmt.Errorf("list what it has: %w", stores[id]))
+		}
 	}
 }
 
