@@ -72,7 +72,7 @@ func TestReadFolder(t *testing.T) {
 	}
 }
 
-// Without configured accounts, only the form is checked.
+// Without configured accounts, an account may have any stores.
 func TestReadFolderForm(t *testing.T) {
 	got := ReadFolder(fstest.MapFS{
 		accountsFile:                   file(`["acme", "b"]`),

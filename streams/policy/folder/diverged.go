@@ -12,7 +12,7 @@ import (
 )
 
 // publishChanged publishes the documents with changed files that need not wait. It returns, by account, the reasons why
-// others have diverged. Nothing is published over a record that cannot be decoded, unless an operator has accepted that.
+// others have diverged. Nothing is published over a record that cannot be decoded, until an operator has accepted it.
 func (p *Folder) publishChanged(ctx context.Context, f policy.Folder) (diverged map[string]string, err error) {
 	changed, waiting, now := map[string]policy.Document{}, map[string]candidate{}, time.Now()
 	diverged = map[string]string{}

@@ -3,8 +3,8 @@
 //
 // A file that has changed is published. At a start, a file that was published before is not, so that a restart reverts
 // no policy. Nothing is published over a record that cannot be decoded, until an operator has accepted its loss. A
-// refused document leaves the last good one active. Documents that are not active are read again until they are, and all
-// if the folder is followed.
+// refused document leaves the last good one active. Documents that are not active are read again until they are, and
+// all if the folder is followed.
 package folder
 
 import (
@@ -41,8 +41,8 @@ type Config struct {
 }
 
 // steadyTime is the time between two reads that must be alike before a changed file counts: it may be being written.
-// After steadyReads that differ the next look tries again. The part of a file is often a document with fewer rules, so a
-// document that weakens the active one waits until its file has been the same for weakerTime.
+// After steadyReads that differ the next look tries again. The part of a file is often a document with fewer rules, so
+// a document that weakens the active one waits until its file has been the same for weakerTime.
 const (
 	steadyTime  = time.Second
 	steadyReads = 10
@@ -74,8 +74,8 @@ type Folder struct {
 
 	// Only Run uses the following, which are by account but for unread.
 
-	// active has the digests of the files whose document is active. followed are the accounts whose active file has changed
-	// since. waiting are the other valid documents. diverged has the reasons why some of them are not published.
+	// active has the digests of the files whose document is active. followed are the accounts whose active file has
+	// changed since. waiting are the other valid documents. diverged has the reasons why some are not published.
 	active   map[string]string
 	followed map[string]bool
 	waiting  map[string]candidate

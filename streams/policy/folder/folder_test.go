@@ -101,6 +101,14 @@ func TestRestartRevertsNoPolicy(t *testing.T) {
 			late.revision("acme", 2)
 			late.incident(incident.PolicyDiverged, true)
 		}
+		write("-")
+		late = s.run(older)
+		late.refuses("acme-duplication-policy.yaml")
+		write(to("2"))
+		later()
+		late.refuses()
+		late.revision("acme", 2)
+		late.incident(incident.PolicyDiverged, true)
 		write(to("3"))
 		later()
 		late.incident(incident.PolicyDiverged, false)
@@ -485,8 +493,8 @@ func TestPartOfAFileAfterALostRace(t *testing.T) {
 	})
 }
 
-// The part of a file that is being written weakens the policy, so it waits for a minute. A change that a process followed
-// is published, also one back to an earlier file.
+// The part of a file that is being written weakens the policy, so it waits for a minute. A change that a process
+// followed is published, also one back to an earlier file.
 func TestFilesThatChange(t *testing.T) {
 	part := to("2")
 	whole := part + "spaces:\n  photos:\n    deletes: keep\n"
@@ -496,6 +504,7 @@ func TestFilesThatChange(t *testing.T) {
 		after   time.Duration
 		content string
 	}
+	const long = 5 * time.Minute
 	now := func(content string) write { return write{0, content} }
 	for name, tt := range map[string]struct {
 		before   bool // the first write is before the process starts
@@ -511,14 +520,13 @@ func TestFilesThatChange(t *testing.T) {
 		"more, by parts, at a start":     {true, []write{now(more), {time.Second / 2, most}}, most, 2},
 		"more, by parts":                 {false, []write{{time.Minute - time.Second/2, more}, {time.Second, most}}, most, 2},
 		"less":                           {false, []write{now(part)}, part, 2},
-		"less, and another file":         {false, []write{now(part), {weakerTime, "# more\n" + whole}}, "# more\n" + whole, 2},
-		"set back":                       {false, []write{now(part), {5 * time.Minute, whole}}, whole, 3},
-		"set back twice":                 {false, []write{now(part), {5 * time.Minute, whole}, {5 * time.Minute, part}}, part, 4},
-		"set back after a fault":         {false, []write{now(part), {5 * time.Minute, "-"}, {5 * time.Minute, whole}}, whole, 3},
-		"a fault, and as it was":         {false, []write{now("-"), {5 * time.Minute, whole}}, whole, 1},
-		"an earlier file after a fault":  {true, []write{now("-"), {5 * time.Minute, whole}}, whole, 1},
-		"another form":                   {false, []write{now("# whole\n" + whole), {5 * time.Minute, whole}}, whole, 2},
-		"a file that does not come back": {false, []write{now("# whole\n" + whole), {5 * time.Minute, "-"}}, whole, 2},
+		"less, and another file":         {false, []write{now(part), {weakerTime, more}}, more, 2},
+		"set back":                       {false, []write{now(part), {long, whole}}, whole, 3},
+		"set back twice":                 {false, []write{now(part), {long, whole}, {long, part}}, part, 4},
+		"set back after a fault":         {false, []write{now(part), {long, "-"}, {long, whole}}, whole, 3},
+		"a fault, and as it was":         {false, []write{now("-"), {long, whole}}, whole, 1},
+		"another form":                   {false, []write{now("# whole\n" + whole), {long, whole}}, whole, 2},
+		"a file that does not come back": {false, []write{now("# whole\n" + whole), {long, "-"}}, whole, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -536,7 +544,7 @@ func TestFilesThatChange(t *testing.T) {
 						go func() { s.run(dir) }()
 					}
 				}
-				time.Sleep(5 * time.Minute)
+				time.Sleep(long)
 				synctest.Wait()
 				got, _ := first.registry.Document("acme")
 				if !got.Equal(document(t, tt.want)) {

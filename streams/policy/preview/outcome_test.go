@@ -66,6 +66,8 @@ func TestDecide(t *testing.T) {
 			deleted(day(12)), live(1, a), preview.Approve},
 		"source deleted before the rule": {with(func(r *policy.Rules) { r.Since = day(12) }),
 			deleted(day(12)), live(1, a), preview.Kept},
+		"source deleted before the end of approval": {with(func(r *policy.Rules) { r.Propagated = day(12) }),
+			deleted(day(12)), live(1, a), preview.Approve},
 		"source deleted before the pair": {with(func(r *policy.Rules) {
 			r.Added = map[policy.Pair]time.Time{one2two: day(13)}
 		}), deleted(day(12)), live(1, a), preview.Kept},
