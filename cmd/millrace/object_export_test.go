@@ -19,12 +19,13 @@ import (
 // The items of a state are exported and read, continued, and never written over a file.
 func TestExportOfKept(t *testing.T) {
 	need.Integration(t)
-	k := newKept(t)
+	k := newKept(t) // no role has published its policies yet
 	dir, stderr := t.TempDir(), new(bytes.Buffer)
 	export := func(ctx context.Context, code int) *app.ExportReport {
 		t.Helper()
 		var r app.ExportReport
-		out := k.run(ctx, code, stderr, "object", "export", "acme/maps", filepath.Join(dir, "maps"), "-o", "json")
+		out := k.run(ctx, code, stderr, "object", "export", "acme/maps", filepath.Join(dir, "maps"), "--store", "1", "-o",
+			"json")
 		if err := json.Unmarshal([]byte(out), &r); err != nil || strings.Count(out, "\n") != 1 {
 			t.Fatalf("want one line of JSON, got %v: %s", err, out)
 		}
@@ -45,30 +46,32 @@ func TestExportOfKept(t *testing.T) {
 	}
 	must(t, os.WriteFile(filepath.Join(k.path("1"), "maps", "item-2"), []byte("damaged 2"), 0o600))
 	stderr.Reset()
-	if out := k.run(ctx, exitPartly, stderr, "object", "get", "acme/maps/item-2"); out != "" ||
+	if out := k.run(ctx, exitPartly, stderr, "object", "get", "acme/maps/item-2", "--store", "1"); out != "" ||
 		!strings.Contains(stderr.String(), "store 1: mismatch (") {
 		t.Errorf("a damaged item: got %q, %s", out, stderr.String())
 	}
 	stderr.Reset()
-	if out := k.run(ctx, exitOK, stderr, "object", "get", "acme/maps/item-3"); out != "content 3" || stderr.Len() > 0 {
+	out := k.run(ctx, exitOK, stderr, "object", "get", "acme/maps/item-3", "--store", "1")
+	if out != "content 3" || stderr.Len() > 0 {
 		t.Errorf("an item: got %q, %s", out, stderr.String())
 	}
 	one := filepath.Join(dir, "one")
 	for _, want := range []string{"one: 9 bytes from store 1", "is there already"} {
 		stderr.Reset()
-		out := k.run(ctx, exitOK, stderr, "object", "get", "acme/maps/item-3", "-o", one)
+		out := k.run(ctx, exitOK, stderr, "object", "get", "acme/maps/item-3", "--store", "1", "-o", one)
 		if b, err := os.ReadFile(one); err != nil || string(b) != "content 3" || out != "" ||
 			!strings.Contains(stderr.String(), want) {
 			t.Errorf("into a file: got %q, %v, %q, %s", b, err, out, stderr.String())
 		}
 	}
 	stderr.Reset()
-	k.run(ctx, exitError, stderr, "object", "get", "acme/maps/item-4", "-o", one)
+	k.run(ctx, exitError, stderr, "object", "get", "acme/maps/item-4", "--store", "1", "-o", one)
 	if !strings.Contains(stderr.String(), one+" is there with other bytes") {
 		t.Errorf("over another file: %s", stderr.String())
 	}
-	k.run(ctx, exitPrecondition, stderr, "object", "get", "acme/maps/none")
-	k.run(ctx, exitPrecondition, stderr, "object", "export", "acme/map", dir)
+	k.run(ctx, exitPrecondition, stderr, "object", "get", "acme/maps/none", "--store", "1")
+	k.run(ctx, exitPrecondition, stderr, "object", "export", "acme/map", dir, "--store", "1")
+	k.run(ctx, exitPrecondition, stderr, "object", "export", "acme/maps", dir, "--store", "9")
 }
 
 func TestOutputFile(t *testing.T) {
