@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/held/heldtest"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/ingest/hint"
 	planning "github.com/millrace/millrace/streams/plan"
@@ -61,6 +62,7 @@ type clockWorld struct {
 	ends      map[string]string // the last result of each destination
 	deletes   *braketest.Topic
 	rewrites  *braketest.Topic
+	lists     *heldtest.Lists
 	direct    []schemas.Message // published by a processor itself, in the call that runs
 	previous  map[string][]byte // cursors of the last reconcile rounds, by store
 	checker   string            // which checker handles tasks: "checker A" or "checker B"
@@ -109,7 +111,8 @@ func newClockWorld(t *testing.T) *clockWorld {
 	w := &clockWorld{t: t, now: clockStart, skew: map[string]time.Duration{},
 		stores: map[string]*mem.Store{}, incidents: map[string]*pb.Incident{}, previous: map[string][]byte{},
 		restores: map[string]func(){}, ends: map[string]string{}, bare: map[string]string{},
-		deletes: braketest.New(brake.Deletes), rewrites: braketest.New(brake.Rewrites), checker: "checker A"}
+		deletes: braketest.New(brake.Deletes), rewrites: braketest.New(brake.Rewrites),
+		lists: heldtest.New(), checker: "checker A"}
 	w.rules = policy.Rules{Revision: 3, Deletes: policy.Propagate, Since: w.now.AddDate(-10, 0, 0),
 		Pairs: []policy.Pair{{Source: "1", Destination: "2"}, {Source: "1", Destination: "3"}}}
 	for _, topic := range []*braketest.Topic{w.deletes, w.rewrites} {
@@ -267,14 +270,14 @@ func (w *clockWorld) handler(d *schemas.Delivery) (process string, make func() (
 		}
 	case *pb.DuplicationCommand:
 		return "copier", func() (handler, error) {
-			e, err := duplicate.New(duplicate.Config{Restores: w, Brake: w.rewrites.Process(),
+			e, err := duplicate.New(duplicate.Config{Restores: w, Brake: w.rewrites.Process(), Held: w.lists,
 				Now: func() time.Time { return w.kafka().Add(w.aged) }}, w, w, w)
 			return e.Handle, err
 		}
 	case *pb.DeletionCommand:
 		return "deleter", func() (handler, error) {
 			e, err := deletion.New(deletion.Config{Settle: time.Minute, Brake: w.deletes.Process(),
-				Rewrites: w.rewrites.Process(), Lists: noLists{}}, w, w, w)
+				Lists: noDecisions{w.lists}, Publisher: w.deletes}, w, w, w)
 			return e.Handle, err
 		}
 	case *pb.FixityTask:
@@ -543,11 +546,12 @@ func (w *clockWorld) named() (all []string) {
 			all = append(all, id+" "+end)
 		}
 	}
-	if len(w.deletes.Held) > 0 {
-		all = append(all, "deletes-held")
-	}
-	if len(w.rewrites.Held) > 0 {
-		all = append(all, "rewrites-held")
+	for l := range w.lists.Open {
+		if l.Kind.IsRewrite() {
+			all = append(all, "rewrites-held")
+		} else {
+			all = append(all, "deletes-held")
+		}
 	}
 	slices.Sort(all)
 	return slices.Compact(all)

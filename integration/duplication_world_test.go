@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/deletion"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held/heldtest"
 	planning "github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
@@ -78,13 +79,8 @@ func newCopyWorld(t *testing.T, source, destination storeMaker) *copyWorld {
 	w.must(err)
 	topic := braketest.New(brake.Deletes)
 	topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 1000}
-	topic.Fail = func(m schemas.Message) error {
-		if r, ok := m.Body.(*pb.DuplicationResult); ok { // of a delete that waits
-			w.results = append(w.results, r)
-		}
-		return nil
-	}
-	w.deleter, err = deletion.New(deletion.Config{Brake: topic.Process(), Lists: noLists{}}, w, w, w)
+	w.deleter, err = deletion.New(deletion.Config{Brake: topic.Process(), Lists: noDecisions{heldtest.New()},
+		Publisher: topic}, w, w, w)
 	w.must(err)
 	return w
 }

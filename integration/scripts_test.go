@@ -158,8 +158,11 @@ func (x *scripted) list(space string, n int) (key string) {
 		if len(lists) != 1 {
 			return fmt.Errorf("%d lists are open", len(lists))
 		}
-		q := app.QueryOfList(lists[0])
-		p, err := read.ProgressOfList(ctx, x.app.DB(), q.Space, q.List)
+		q, err := x.app.QueryOfList(ctx, lists[0])
+		if err != nil {
+			return err
+		}
+		p, err := read.ProgressOfList(ctx, x.app.DB(), q)
 		if err == nil && p.Items != uint64(n) {
 			err = fmt.Errorf("%d of %d items are listed", p.Items, n)
 		}

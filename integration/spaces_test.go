@@ -21,6 +21,8 @@ import (
 	"github.com/millrace/millrace/streams/brake/braketest"
 	"github.com/millrace/millrace/streams/deletion"
 	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held"
+	"github.com/millrace/millrace/streams/held/heldtest"
 	planning "github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
@@ -56,22 +58,25 @@ func newSpaceLoop(t *testing.T, source, destination storage.Store) *spaceLoop {
 	l.must(err)
 	l.copier, err = duplicate.New(duplicate.Config{}, l, l, l)
 	l.must(err)
-	c := deletion.Config{Brake: braketest.New(brake.Deletes).Process(), Lists: noLists{}}
+	topic := braketest.New(brake.Deletes)
+	c := deletion.Config{Brake: topic.Process(), Lists: noDecisions{heldtest.New()}, Publisher: topic}
 	l.deleter, err = deletion.New(c, l, l, l)
 	l.must(err)
 	return l
 }
 
-// noLists has no lists of deletes.
-type noLists struct{}
+// noDecisions has lists about which no operator decides.
+type noDecisions struct{ *heldtest.Lists }
 
-func (noLists) Waiting(context.Context, deletion.ListPage) ([]deletion.Listed, error) {
+func (noDecisions) Waiting(context.Context, held.List, string) ([]deletion.Listed, error) {
 	return nil, nil
 }
-func (noLists) Decide(context.Context, schemas.Copy, string, deletion.Decision) (bool, error) {
-	return false, nil
+
+func (noDecisions) Decide(context.Context, held.List, string) (string, error) {
+	return "no decision", nil
 }
-func (noLists) Ordered(context.Context, schemas.Copy, string, string) error { return nil }
+
+func (noDecisions) Ordered(context.Context, held.List, string) error { return nil }
 
 func (l *spaceLoop) must(err error) {
 	l.t.Helper()

@@ -25,6 +25,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
@@ -104,7 +105,8 @@ type App struct {
 	folder            *folder.Folder
 	policySource      *PolicySource // of folder; nil: policies.folder is not set
 	lists             *exclusion.Lists
-	deleteLists       *deleteLists  // nil: no role uses it
+	deleteLists       *deleteLists // nil: no role uses it
+	decided           held.Decisions
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
 	republishInterval time.Duration // between checks for overwritten incidents; 0: the default of the Pool
 }

@@ -16,10 +16,12 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/deletion"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 const (
@@ -29,6 +31,8 @@ const (
 	recountInterval = 5 * time.Minute
 	// growingFor is how long a list counts as growing after a delete was put on it. Its result is in ClickHouse by then.
 	growingFor = 30 * time.Second
+	// emptyFor is how long a list without items stays open: the first result is in ClickHouse by then.
+	emptyFor = time.Hour
 	// reminderInterval is the time between two reminders of a list.
 	reminderInterval = 24 * time.Hour
 	// orderedAtOnce is the number of deletes of a list that are ordered at once.
@@ -44,9 +48,13 @@ type deleteLists struct {
 	checkpoints *kafka.Table
 	clockRead   atomic.Pointer[time.Time] // Kafka's time of the newest checkpoint kafkaClockSweep
 	results     *admin.Watermark          // of duplication.results
+	decisions   *held.Decisions
 
 	mu    sync.Mutex
 	lists map[incident.Subject]*listTimes // guarded by mu
+	// Lists that were looked at for what a decision had not known, and whose decisions were read; guarded by mu.
+	looked, knew map[held.List]bool
+	again        time.Time // when report looks at lists again
 }
 
 // listTimes are the times that decide when the items of a list are counted.
@@ -71,7 +79,8 @@ func (a *App) heldLists() (*deleteLists, []part, error) {
 }
 
 func (a *App) newDeleteLists() (*deleteLists, error) {
-	l := &deleteLists{app: a, lists: map[incident.Subject]*listTimes{}}
+	l := &deleteLists{app: a, decisions: &a.decided, lists: map[incident.Subject]*listTimes{},
+		looked: map[held.List]bool{}, knew: map[held.List]bool{}}
 	deletes, rewrites := brake.NewLedger(brake.Deletes), brake.NewLedger(brake.Rewrites)
 	var err error
 	l.checkpoints, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) error {
@@ -93,8 +102,7 @@ func (a *App) newDeleteLists() (*deleteLists, error) {
 	deps := brake.Deps{
 		Ledger: deletes, CatchUp: l.catchUpCounts, Publisher: a.producer, Now: a.kafka.Clock.Now, Live: l.live,
 		History: l.history(read.DeletesSince), Limits: a.limitsFor(brake.Deletes),
-		Closed:  func(space schemas.Copy, list string) bool { return a.incidentBoard.WasClosed(listSubject(space, list)) },
-		Refused: l.refused, OnHeld: l.held, Park: kafka.Park,
+		Park: kafka.Park,
 	}
 	if l.brake, err = brake.New(deps); err != nil {
 		return nil, err
@@ -104,10 +112,10 @@ func (a *App) newDeleteLists() (*deleteLists, error) {
 	return l, err
 }
 
-// catchUp returns when this process knows what the owner of its partitions before it has counted, and which lists it
-// has opened and closed.
+// catchUp returns when this process knows what the owner of its partitions before it has counted, and which lists are
+// open and were decided about.
 func (l *deleteLists) catchUp(ctx context.Context) error {
-	return errors.Join(l.app.incidents.CatchUp(ctx), l.catchUpCounts(ctx))
+	return errors.Join(l.app.incidents.CatchUp(ctx), l.app.actions.CatchUp(ctx), l.catchUpCounts(ctx))
 }
 
 // catchUpCounts reads the checkpoints to the end, and Kafka's clock if the process has not read it.
@@ -135,10 +143,10 @@ func brakeLimits(k brake.Kind, cfg *config.Config, rules policy.Rules) brake.Lim
 }
 
 // listSubject returns the subject of the incident of a list.
-func listSubject(space schemas.Copy, list string) incident.Subject {
-	s := incident.Subject{
-		Account: space.Account, Store: space.Store, Space: space.Space, Kind: incident.DeletesHeld, Name: list}
-	if brake.ReasonOf(list) == brake.ReasonRewrites {
+func listSubject(l held.List) incident.Subject {
+	s := incident.Subject{Account: l.Space.Account, Store: l.Space.Store, Space: l.Space.Space,
+		Kind: incident.DeletesHeld, Name: l.Name()}
+	if l.Kind.IsRewrite() {
 		s.Kind = incident.RewritesHeld
 	}
 	return s
@@ -147,33 +155,26 @@ func listSubject(space schemas.Copy, list string) incident.Subject {
 // HasList reports whether incidents of a kind have a list of deletes or rewrites that wait for approval.
 func HasList(kind string) bool { return kind == incident.DeletesHeld || kind == incident.RewritesHeld }
 
-// heldKind returns the brake of a list.
-func heldKind(list string) brake.Kind {
-	if brake.ReasonOf(list) == brake.ReasonRewrites {
-		return brake.Rewrites
+// listOf returns the list that an incident is about; false if it is about none.
+func listOf(s incident.Subject) (held.List, bool) {
+	l, ok := held.Named(schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space}, s.Name)
+	return l, ok && HasList(s.Kind)
+}
+
+// queryOf returns the query for a list by the decisions that are known.
+func queryOf(d *held.Decisions, l held.List) read.ListQuery {
+	q := read.ListQuery{Space: l.Space, Kind: string(l.Kind), Name: l.Name()}
+	one, before, decided := d.About(l)
+	if q.Before = before; decided {
+		q.Until = &one.Seen
 	}
-	return brake.Deletes
+	return q
 }
 
-// listOf returns the space and the name of the list that an incident is about.
-func listOf(s incident.Subject) (schemas.Copy, string) {
-	return schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space}, s.Name
-}
-
-// refused returns the lists of a space whose refusal is being carried out.
-func (l *deleteLists) refused(space schemas.Copy) (lists []string) {
-	for _, s := range l.app.incidentBoard.RefusedIn(space.Account, space.Store, space.Space) {
-		if HasList(s.Kind) {
-			_, list := listOf(s)
-			lists = append(lists, list)
-		}
-	}
-	return lists
-}
-
-// held opens the incident of a list, if it is not open.
-func (l *deleteLists) held(ctx context.Context, space schemas.Copy, list, cause string) error {
-	about := listSubject(space, list)
+// Hold implements held.Lists.
+func (l *deleteLists) Hold(ctx context.Context, at schemas.Copy, k held.Kind, cause string) (string, error) {
+	list := l.decisions.Open(at, k)
+	about := listSubject(list)
 	l.mu.Lock()
 	t := l.lists[about]
 	if t == nil {
@@ -183,10 +184,102 @@ func (l *deleteLists) held(ctx context.Context, space schemas.Copy, list, cause 
 	t.grew = time.Now()
 	l.mu.Unlock()
 	if l.app.incidentBoard.IsOpen(about) {
-		return nil
+		return list.Name(), nil
 	}
-	return l.app.incidentBoard.Open(ctx, about,
-		fmt.Sprintf("%s wait for approval, and the copies are kept: %s", heldKind(list), cause))
+	return list.Name(), l.app.incidentBoard.Open(ctx, about,
+		fmt.Sprintf("%s wait for approval, and the copies are kept: %s", k.Noun(), cause))
+}
+
+// Wait implements held.Lists.
+func (l *deleteLists) Wait(ctx context.Context, at schemas.Copy, k held.Kind) (bool, error) {
+	next := l.decisions.Open(at, k)
+	if l.app.incidentBoard.IsOpen(listSubject(next)) {
+		return true, nil
+	}
+	return l.openNext(ctx, next)
+}
+
+// openNext opens the incident of a list that follows a decided one if something is on it: it was held before the
+// decision, which did not know it. It reports whether something is. A list is looked at once, and by
+// report again.
+func (l *deleteLists) openNext(ctx context.Context, next held.List) (bool, error) {
+	l.mu.Lock()
+	looked := next.Number == 1 || l.looked[next]
+	l.mu.Unlock()
+	if looked {
+		return false, nil
+	}
+	var p read.ListProgress
+	err := l.fresh(ctx, func(ctx context.Context) (err error) {
+		p, err = read.ProgressOfList(ctx, l.app.db, queryOf(l.decisions, next))
+		return err
+	}, l.results)
+	if err == nil && p.Items > 0 {
+		return true, l.app.incidentBoard.Open(ctx, listSubject(next), describeList(next.Kind, p, false))
+	}
+	if err == nil {
+		l.mu.Lock()
+		l.looked[next] = true
+		l.mu.Unlock()
+	}
+	return false, err
+}
+
+// know reads the decisions to their end if the incident of a list that takes effects is closed: then there is one that
+// this process does not know yet, or nothing was on the list.
+func (l *deleteLists) know(ctx context.Context, at schemas.Copy, rewrite bool) error {
+	for _, k := range held.Kinds() {
+		next := l.decisions.Open(at, k)
+		l.mu.Lock()
+		known := l.knew[next]
+		l.mu.Unlock()
+		if k.IsRewrite() != rewrite || known || !l.closed(next) {
+			continue
+		}
+		if err := l.app.actions.CatchUp(ctx); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.knew[next] = true
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// Decided implements held.Lists.
+func (l *deleteLists) Decided(
+	ctx context.Context, at schemas.Copy, rewrite bool, effect string,
+) (s held.Standing, err error) {
+	if err := l.know(ctx, at, rewrite); err != nil {
+		return s, err
+	}
+	if !l.decisions.Matter(at, rewrite, l.closed) { // usual case
+		return s, nil
+	}
+	err = l.fresh(ctx, func(ctx context.Context) error {
+		rows, err := read.HeldAts(ctx, l.app.db, at, effect)
+		where := map[held.Kind][]schemas.Coordinates{}
+		for _, r := range rows {
+			where[held.KindOf(r.List)] = append(where[held.KindOf(r.List)], r.Coordinates)
+		}
+		s = l.decisions.Standing(at, where, l.closed)
+		return err
+	}, l.results)
+	return s, err
+}
+
+// closed reports whether the incident of a list is closed, so that its work has ended.
+func (l *deleteLists) closed(list held.List) bool {
+	return l.app.incidentBoard.WasClosed(listSubject(list))
+}
+
+// Refused implements held.Lists.
+func (l *deleteLists) Refused(at schemas.Copy) error {
+	if list, ok := l.decisions.Refused(at, l.closed); ok {
+		return retry.UnavailableFor("refused list",
+			fmt.Errorf("the copies are needed until the items of the refused list %s are restored", list.Name()))
+	}
+	return nil
 }
 
 // fresh calls do for tables that have everything that was published before the call, of the topics of marks. The task
@@ -242,39 +335,48 @@ func (l *deleteLists) history(
 }
 
 // Waiting implements deletion.Lists.
-func (l *deleteLists) Waiting(ctx context.Context, p deletion.ListPage) (page []deletion.Listed, err error) {
-	q := read.ListQuery{Space: p.Space, List: p.List, Until: p.Until, After: p.After, Waiting: true, Limit: orderedAtOnce}
+func (l *deleteLists) Waiting(ctx context.Context, list held.List, after string) (page []deletion.Listed, err error) {
+	q := queryOf(l.decisions, list)
+	q.After, q.Waiting, q.Limit = after, true, orderedAtOnce
 	get := func(ctx context.Context) error {
 		rows, err := read.ListedDeletes(ctx, l.app.db, q)
 		page = nil
 		for _, r := range rows {
 			page = append(page, deletion.Listed{
-				Item: r.Item, SourceStore: r.SourceStore, Deleted: r.Deleted, Approved: r.Approved, Reason: r.Reason,
+				Item: r.Item, SourceStore: r.SourceStore, Effect: r.Effect, Deleted: r.Deleted, Reason: r.Reason,
 				Changed: r.Deleted, Version: r.Version, Digests: r.Digests})
 		}
 		return err
 	}
-	if p.After == "" { // the list is closed: the rest of it cannot grow
+	if after == "" { // the rest of what the operator saw is there, too
 		return page, l.fresh(ctx, get, l.results)
 	}
 	return page, get(ctx)
 }
 
 // Decide implements deletion.Lists.
-func (l *deleteLists) Decide(
-	ctx context.Context, space schemas.Copy, list string, by deletion.Decision,
-) (bool, error) {
-	return l.app.incidentBoard.Decide(ctx, listSubject(space, list),
-		incident.Decision{By: by.Who, Ref: by.Action, Reason: by.Why, Refused: by.Refused})
+func (l *deleteLists) Decide(ctx context.Context, list held.List, id string) (lost string, err error) {
+	if err := l.app.actions.CatchUp(ctx); err != nil {
+		return "", retry.Unavailable(fmt.Errorf("read the decisions: %w", err))
+	}
+	d, _, decided := l.decisions.About(list)
+	switch {
+	case !decided:
+		return "it is not about the list that waits", nil
+	case d.ID != id:
+		return fmt.Sprintf("%s decided before (%s)", d.By, d.Action), nil
+	}
+	return "", l.decided(ctx, list, d)
 }
 
 // Ordered implements deletion.Lists.
-func (l *deleteLists) Ordered(ctx context.Context, space schemas.Copy, list, detail string) error {
-	return l.app.incidentBoard.Ordered(ctx, listSubject(space, list), detail)
+func (l *deleteLists) Ordered(ctx context.Context, list held.List, detail string) error {
+	d, _, _ := l.decisions.About(list)
+	return l.app.incidentBoard.Ordered(ctx, listSubject(list), d.ID, detail)
 }
 
 // report counts the items of the open lists, publishes reminders, and closes the incident of a list when each item has
-// a result, until ctx is done.
+// a result, until ctx is done. It opens the incident of what was held while somebody decided about the list before.
 func (l *deleteLists) report(ctx context.Context) error {
 	t := time.NewTicker(countInterval)
 	defer t.Stop()
@@ -286,15 +388,33 @@ func (l *deleteLists) report(ctx context.Context) error {
 		}
 		board := l.app.incidentBoard
 		for _, about := range append(board.OpenOf(incident.DeletesHeld), board.OpenOf(incident.RewritesHeld)...) {
-			if err := l.reportList(ctx, about); err != nil && ctx.Err() == nil {
-				l.app.log.Warn("count what waits for approval on a list", "incident", about.Key(), "err", err)
+			l.warn(ctx, about, l.reportList(ctx, about))
+		}
+		if now := time.Now(); !now.Before(l.again) { // a process that was suspended may have held something since
+			l.again = now.Add(recountInterval)
+			l.mu.Lock()
+			clear(l.looked)
+			l.mu.Unlock()
+		}
+		for _, list := range l.decisions.Decided(time.Now().Add(-held.Final)) {
+			next := l.decisions.Open(list.Space, list.Kind)
+			if board.IsOpen(listSubject(next)) {
+				continue
 			}
+			_, err := l.openNext(ctx, next)
+			l.warn(ctx, listSubject(next), err)
 		}
 	}
 }
 
+func (l *deleteLists) warn(ctx context.Context, about incident.Subject, err error) {
+	if err != nil && ctx.Err() == nil {
+		l.app.log.Warn("count what waits for approval on a list", "incident", about.Key(), "err", err)
+	}
+}
+
 // due reports whether the items of a list are to be counted now.
-func (l *deleteLists) due(about incident.Subject) bool {
+func (l *deleteLists) due(about incident.Subject, decided bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	t := l.lists[about]
@@ -303,8 +423,7 @@ func (l *deleteLists) due(about incident.Subject) bool {
 		l.lists[about] = t
 	}
 	now := time.Now()
-	phase, _ := l.app.incidentBoard.PhaseOf(about)
-	if phase == incident.Undecided && now.Sub(t.grew) > growingFor && now.Sub(t.counted) < recountInterval {
+	if !decided && now.Sub(t.grew) > growingFor && now.Sub(t.counted) < recountInterval {
 		return false
 	}
 	t.counted = now
@@ -313,32 +432,63 @@ func (l *deleteLists) due(about incident.Subject) bool {
 
 func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) error {
 	board := l.app.incidentBoard
-	if !l.due(about) {
+	list, ok := listOf(about)
+	if !ok {
+		return nil
+	}
+	d, _, decided := l.decisions.About(list)
+	if !l.due(about, decided) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.app.cfg.Fixity.FreshWait)
 	defer cancel()
-	phase, refused := board.PhaseOf(about) // before the count
-	space, list := listOf(about)
-	p, err := read.ProgressOfList(ctx, l.app.db, space, list)
+	if decided && d.Action == held.ActionClose {
+		return board.Close(ctx, about, "the copies are kept")
+	}
+	var p read.ListProgress
+	count := func(ctx context.Context) (err error) {
+		p, err = read.ProgressOfList(ctx, l.app.db, queryOf(l.decisions, list))
+		return err
+	}
+	// The process that has opened it may have found on its return that nothing is to be held.
+	empty := func() bool {
+		return !decided && p.Items == 0 && time.Since(board.OpenedAt(about)) > emptyFor
+	}
+	ended := func() bool { return empty() || decided && p.Items > 0 && p.Ended >= p.Items }
+	err := count(ctx)
+	if err == nil && ended() { // a table that was emptied meanwhile says nothing
+		err = l.fresh(ctx, count, l.results)
+	}
 	if err != nil {
 		return err
 	}
 	l.counted(about, p.Items)
-	detail := describeList(heldKind(list), p, phase != incident.Undecided)
-	if refused {
+	detail := describeList(list.Kind, p, decided)
+	if decided && d.Action == held.ActionRefuse {
 		detail = fmt.Sprintf("%d of %d restores have ended, %d items are back", p.Ended, p.Items, p.Restored)
 	}
 	switch {
-	case phase == incident.Ordered && p.Ended >= p.Items: // all were in the table when they were ordered
-		return board.Close(ctx, about, detail)
+	case empty():
+		return board.Close(ctx, about, "nothing waits")
 	case p.Items == 0: // not in the table yet
 		return nil
+	case ended():
+		return board.Close(ctx, about, detail)
+	case decided: // another process may have overwritten the step
+		if err := l.decided(ctx, list, d); err != nil {
+			return err
+		}
 	}
 	if err := board.Update(ctx, about, detail); err != nil {
 		return err
 	}
 	return board.Remind(ctx, about, reminderInterval, detail)
+}
+
+// decided records a decision in the incident of its list.
+func (l *deleteLists) decided(ctx context.Context, list held.List, d held.Decision) error {
+	return l.app.incidentBoard.Decide(ctx, listSubject(list), incident.Decision{By: d.By, Ref: d.ID, Reason: d.Reason,
+		Refused: d.Action == held.ActionRefuse})
 }
 
 // counted records how much is on a list. One that has grown, by any process, is counted again soon.
@@ -351,14 +501,14 @@ func (l *deleteLists) counted(about incident.Subject, items uint64) {
 }
 
 // describeList says how much is on a list.
-func describeList(k brake.Kind, p read.ListProgress, approved bool) string {
-	if approved {
+func describeList(k held.Kind, p read.ListProgress, decided bool) string {
+	if decided {
 		done := "deleted"
-		if k == brake.Rewrites {
+		if k.IsRewrite() {
 			done = "replaced"
 		}
-		return fmt.Sprintf("%d of %d %s have ended, %d copies were %s", p.Ended, p.Items, k, p.Done, done)
+		return fmt.Sprintf("%d of %d %s have ended, %d copies were %s", p.Ended, p.Items, k.Noun(), p.Done, done)
 	}
 	return fmt.Sprintf("%d %s wait for approval, the first since %s",
-		p.Items-min(p.Items, p.Ended), k, p.First.UTC().Format(time.RFC3339))
+		p.Items-min(p.Items, p.Ended), k.Noun(), p.First.UTC().Format(time.RFC3339))
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/steward"
@@ -188,28 +189,21 @@ func (a *App) Accept(ctx context.Context, i *pb.Incident, by Actor, force bool) 
 	return a.publishDecision(ctx, by.decision(do, i))
 }
 
-// ApproveList publishes an operator's approval of the deletes, or rewrites, that are on the list of an incident, and
-// returns the id of the action and their number. Those that are put on the list later are not approved.
-func (a *App) ApproveList(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
-	if i.GetKind() == incident.RewritesHeld {
-		return a.decideList(ctx, i, by, steward.ActionApproveRewrites)
-	}
-	return a.decideList(ctx, i, by, steward.ActionApproveDeletes)
-}
-
-// QueryOfList returns the query for the list of an incident.
-func QueryOfList(i *pb.Incident) read.ListQuery {
-	space, list := listOf(incident.Subject{
-		Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(), Name: i.GetSubject()})
-	return read.ListQuery{Space: space, List: list}
-}
-
 // CloseIncident closes an open incident for an operator. The steward closes an incident of an item
 // soon after the action is published. An incident without an item is closed when CloseIncident
 // returns.
 func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Actor) error {
 	done := by.decision(steward.ActionClose, i)
-	if _, err := a.publishDecision(ctx, done); err != nil || i.GetItem() != "" {
+	if HasList(i.GetKind()) {
+		action, _, err := a.decideList(ctx, i, by, held.ActionClose)
+		if err == nil {
+			err = a.checkDecided(ctx, i, action)
+		}
+		if err != nil {
+			return err
+		}
+		done.Id = action
+	} else if _, err := a.publishDecision(ctx, done); err != nil || i.GetItem() != "" {
 		return err
 	}
 	// It needs its own table and board: those of the process run only while its roles run.

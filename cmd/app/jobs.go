@@ -30,7 +30,7 @@ func Jobs() []string { return []string{auditExport, expireJob, reportJob, trimJo
 
 // jobs returns what runs each job. One that takes hours delays none of the others.
 func (a *App) jobs(known *checkpoints, owns func(sweep, split string) bool) (all []*periodicRounds, err error) {
-	trimmer, expiry := a.newTrimmer(a.gapStarts), a.newExpiry()
+	trimmer, expiry := a.newTrimmer(a.neededStarts), a.newExpiry()
 	for _, name := range Jobs() {
 		p, err := a.newPeriodic(known, owns, name, a.cfg.Sweep.Workers)
 		if err != nil {

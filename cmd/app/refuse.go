@@ -3,58 +3,123 @@ package app
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/brake"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
-	"github.com/millrace/millrace/streams/steward"
 )
 
 // RefuseList publishes an operator's refusal of the list of an incident: the sources of its items are to be restored.
 // It returns the id of the action and the number of items. Items that come to the list later are not refused.
 func (a *App) RefuseList(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
-	return a.decideList(ctx, i, by, steward.ActionRefuse)
+	return a.decideList(ctx, i, by, held.ActionRefuse)
 }
 
-// decideList publishes the decision of an operator about the list of an incident.
+// ApproveList publishes an operator's approval of the deletes, or rewrites, that are on the list of an incident, and
+// returns the id of the action and their number. Those that are held later are not approved.
+func (a *App) ApproveList(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
+	return a.decideList(ctx, i, by, held.ActionApprove)
+}
+
+// decideList publishes the decision of an operator about the list of an incident: of what is stored of it.
 func (a *App) decideList(
 	ctx context.Context, i *pb.Incident, by Actor, do string,
 ) (action string, n uint64, err error) {
-	if i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
-		return "", 0, fmt.Errorf("%w: incident %s: the list was approved or refused before: see 'millrace incident list'",
-			precondition.Err, schemas.IncidentKey(i))
-	}
-	q := QueryOfList(i)
-	p, err := read.ProgressOfList(ctx, a.db, q.Space, q.List)
-	switch {
-	case err != nil:
-		return "", 0, fmt.Errorf("incident %s: %w", schemas.IncidentKey(i), err)
-	case p.Items == 0:
-		return "", 0, fmt.Errorf("%w: incident %s: nothing of its list is on record yet: is role sink running?",
-			precondition.Err, schemas.IncidentKey(i))
-	}
-	if why := a.stores.refusesRestores(q.Space.Account, p.Source); why != "" && do == steward.ActionRefuse {
-		return "", 0, fmt.Errorf("%w: incident %s: its items cannot be restored: store %s: %s: %s", precondition.Err,
-			schemas.IncidentKey(i), p.Source, why, exportHint(q.Space.Account+"/"+q.Space.Space, time.Time{}))
+	key := schemas.IncidentKey(i)
+	q, d, err := a.listOfIncident(ctx, i)
+	if err != nil {
+		return "", 0, err
 	}
 	done := by.decision(do, i)
-	done.After = p.Last.Format(time.RFC3339Nano)
+	if q.Until != nil {
+		if d.Action != held.ActionClose || do != held.ActionApprove {
+			return "", 0, fmt.Errorf("%w: incident %s: %s decided before (%s): see 'millrace incident list'",
+				precondition.Err, key, d.By, d.Action)
+		}
+		done.Before = d.ID
+	} else {
+		seen, err := read.SeenOfKind(ctx, a.db, q.Space, q.Kind)
+		if err != nil {
+			return "", 0, fmt.Errorf("incident %s: %w", key, err)
+		}
+		q.Until = &seen
+	}
+	p, err := read.ProgressOfList(ctx, a.db, q)
+	switch {
+	case err != nil:
+		return "", 0, fmt.Errorf("incident %s: %w", key, err)
+	case p.Items == 0:
+		return "", 0, fmt.Errorf("%w: incident %s: nothing of its list is on record yet: is role sink running?",
+			precondition.Err, key)
+	}
+	if why := a.stores.refusesRestores(q.Space.Account, p.Source); why != "" && do == held.ActionRefuse {
+		return "", 0, fmt.Errorf("%w: incident %s: its items cannot be restored: store %s: %s: %s", precondition.Err,
+			key, p.Source, why, exportHint(q.Space.Account+"/"+q.Space.Space, time.Time{}))
+	}
+	done.After = q.Until.String()
 	action, err = a.publishDecision(ctx, done)
 	return action, p.Items, err
+}
+
+// checkDecided returns an error if the decision with an id about the list of an incident does not count.
+func (a *App) checkDecided(ctx context.Context, i *pb.Incident, id string) error {
+	l, _ := listOf(incident.SubjectOf(i))
+	var decisions held.Decisions
+	apply := func(_ []byte, d *schemas.Delivery) error {
+		if action, ok := d.Body.(*pb.AdminAction); ok {
+			decisions.Apply(action, d.Timestamp)
+		}
+		return nil
+	}
+	return a.readTable(ctx, schemas.Admin, apply, func(context.Context) error {
+		if d, _, _ := decisions.About(l); d.ID != id {
+			return fmt.Errorf("%w: incident %s: %s decided before (%s)", precondition.Err, schemas.IncidentKey(i), d.By,
+				d.Action)
+		}
+		return nil
+	})
+}
+
+// listOfIncident returns the query for the list of an incident, by the decisions that are stored, and the decision
+// about it: the zero value if there is none.
+func (a *App) listOfIncident(ctx context.Context, i *pb.Incident) (q read.ListQuery, d held.Decision, err error) {
+	l, ok := listOf(incident.SubjectOf(i))
+	if !ok {
+		return q, d, fmt.Errorf("%w: incident %s has no list of deletes or rewrites", precondition.Err,
+			schemas.IncidentKey(i))
+	}
+	all, err := read.DecisionsAbout(ctx, a.db, l.Space.Account, l.Space.Space)
+	if err != nil {
+		return q, d, fmt.Errorf("incident %s: %w", schemas.IncidentKey(i), err)
+	}
+	var decisions held.Decisions
+	for _, one := range all {
+		decisions.Apply(one, one.GetTime().AsTime())
+	}
+	d, _, _ = decisions.About(l)
+	return queryOf(&decisions, l), d, nil
+}
+
+// QueryOfList returns the query for the list of an incident.
+func (a *App) QueryOfList(ctx context.Context, i *pb.Incident) (read.ListQuery, error) {
+	q, _, err := a.listOfIncident(ctx, i)
+	return q, err
 }
 
 // Earlier returns the request that restores what the brake of a list let through: the items of the space that were
 // deleted or replaced in the source in the hour that the brake counted when it put the first item on the list, and that
 // are on no list. They get back their content from before. n is their number, and r.At is before all of them.
 func (a *App) Earlier(ctx context.Context, i *pb.Incident, by Actor) (r RestoreRequest, n uint64, err error) {
-	q := QueryOfList(i)
-	p, err := read.ProgressOfList(ctx, a.db, q.Space, q.List)
-	if err != nil || p.Items == 0 || brake.ReasonOf(q.List) == brake.ReasonApproval {
+	q, err := a.QueryOfList(ctx, i)
+	if err != nil || q.Kind != string(held.Limit) && q.Kind != string(held.Rewrites) {
+		return r, 0, err
+	}
+	p, err := read.ProgressOfList(ctx, a.db, q)
+	if err != nil || p.Items == 0 {
 		return r, 0, err
 	}
 	r = RestoreRequest{Account: q.Space.Account, Space: q.Space.Space, Prefix: true, By: by,
@@ -68,9 +133,12 @@ func (a *App) Earlier(ctx context.Context, i *pb.Incident, by Actor) (r RestoreR
 // is not that of a list.
 func ListOfKey(key string) *pb.Incident {
 	parts := schemas.SplitKey(key)
-	if len(parts) < 5 || len(parts) > 6 || parts[3] != "" || !HasList(parts[4]) {
+	if len(parts) != 6 || parts[3] != "" {
 		return nil
 	}
-	return incident.Subject{Account: parts[0], Store: parts[1], Space: parts[2], Kind: parts[4],
-		Name: strings.Join(parts[5:], "")}.Incident()
+	s := incident.Subject{Account: parts[0], Store: parts[1], Space: parts[2], Kind: parts[4], Name: parts[5]}
+	if _, ok := listOf(s); !ok {
+		return nil
+	}
+	return s.Incident()
 }

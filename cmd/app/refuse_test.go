@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/restore"
 )
@@ -58,12 +59,12 @@ func TestRefusedListComesBack(t *testing.T) {
 	}
 	x.publish(changes...)
 	x.publish(deletes...)
-	var held *pb.Incident
-	progress := func() read.ListProgress { return x.progress(held) }
+	var list *pb.Incident
+	progress := func() read.ListProgress { return x.progress(list) }
 	isOpen := func() bool {
 		open := x.open(incident.DeletesHeld)
 		if len(open) > 0 {
-			held = open[0]
+			list = open[0]
 		}
 		return len(open) > 0
 	}
@@ -71,11 +72,12 @@ func TestRefusedListComesBack(t *testing.T) {
 	const limit10k = 5 * time.Minute
 	s.within(limit10k, func() error {
 		if !isOpen() || progress().Items != listed {
-			return fmt.Errorf("no list of %d items: incident %v", listed, held)
+			return fmt.Errorf("no list of %d items: incident %v", listed, list)
 		}
 		return nil
 	})
-	q := QueryOfList(held)
+	q, err := a.QueryOfList(ctx, list)
+	x.must(err)
 	q.Limit = items
 	waiting, err := read.ListedDeletes(ctx, a.DB(), q)
 	x.must(err)
@@ -84,12 +86,11 @@ func TestRefusedListComesBack(t *testing.T) {
 	x.must(os.WriteFile(x.path(1, rotten), []byte("ITEM-xxx"), 0o600))
 
 	refused := time.Now()
-	action, n, err := a.RefuseList(ctx, held, Actor{Who: "ann", Reason: "a script", From: "cli"})
+	action, n, err := a.RefuseList(ctx, list, Actor{Who: "ann", Reason: "a script", From: "cli"})
 	if err != nil || n != listed {
 		t.Fatalf("refused %d: %v", n, err)
 	}
-	second, _, err := a.ApproveList(ctx, held, Actor{Who: "bob"}) // at the same time
-	x.must(err)
+	second := x.decides(list, Actor{Who: "bob"}, held.ActionApprove) // at the same time
 	s.within(limit10k, func() error {
 		if isOpen() {
 			return fmt.Errorf("the list is still open: %+v", progress())
@@ -115,10 +116,12 @@ func TestRefusedListComesBack(t *testing.T) {
 			t.Errorf("%s: got %q (%v), result %s: %s; want %q, %s", d.Item, got, err, d.Result, d.Why, want, result)
 		}
 	}
-	for id, want := range map[string]string{action: "restores-ordered", second: "not-ordered"} {
-		if r, err := read.ResultOfDecision(ctx, a.DB(), q.Space, id); err != nil || r.Result != want {
-			t.Errorf("got %+v, %v, want %s", r, err, want)
-		}
+	x.loses(list, second, "not-ordered", "ann decided before (refuse-list)")
+	if r, err := read.ResultOfDecision(ctx, a.DB(), q.Space, action); err != nil || r.Result != "restores-ordered" {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if q, err = a.QueryOfList(ctx, list); err != nil || q.Until == nil { // of the decision
+		t.Errorf("got %+v, %v", q, err)
 	}
 	source := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: waiting[2].Item}
 	records, err := a.reader.Fresh(ctx, []schemas.Copy{source})
@@ -127,7 +130,7 @@ func TestRefusedListComesBack(t *testing.T) {
 		m.GetOrigin() != pb.Origin_ORIGIN_REPAIR {
 		t.Errorf("the source's record: %v", m)
 	}
-	if i := ListOfKey(schemas.IncidentKey(held)); schemas.IncidentKey(i) != schemas.IncidentKey(held) {
+	if i := ListOfKey(schemas.IncidentKey(list)); schemas.IncidentKey(i) != schemas.IncidentKey(list) {
 		t.Errorf("got %v", i)
 	}
 }

@@ -64,19 +64,20 @@ func TestRewritesAndLists(t *testing.T) {
 	if n := copies("encrypted"); n != limit || copies("plain") != all-limit {
 		t.Fatalf("%d copies replaced, want %d", n, limit)
 	}
-	held := open()[0]
+	list := open()[0]
 	s.untilTrue("the count", func() bool {
 		steps := open()[0].GetSteps()
 		return strings.HasPrefix(steps[len(steps)-1].GetDetail(), fmt.Sprintf("%d rewrites wait", all-limit))
 	})
-	if _, n, err := a.ApproveList(ctx, held, Actor{Who: "ann"}); err != nil || n != all-limit {
+	if _, n, err := a.ApproveList(ctx, list, Actor{Who: "ann"}); err != nil || n != all-limit {
 		t.Fatalf("approved %d: %v", n, err)
 	}
 	s.untilTrue("the rewrites of the list", func() bool { return copies("encrypted") == all && len(open()) == 0 })
 	write(pb.Op_OP_UPDATE, "again", later) // the limit of the hour is still reached
 	s.untilTrue("the next list", func() bool { return waiting() == later })
-	if next := open()[0]; copies("encrypted") != all || next.GetSubject() == held.GetSubject() {
-		t.Errorf("%d copies kept, list %s after %s", copies("encrypted"), next.GetSubject(), held.GetSubject())
+	if next := open()[0]; copies("encrypted") != all || list.GetSubject() != "rewrites-1" ||
+		next.GetSubject() != "rewrites-2" {
+		t.Errorf("%d copies kept, list %s after %s", copies("encrypted"), next.GetSubject(), list.GetSubject())
 	}
 	// Refused, the sources get the content of the copies again.
 	if _, n, err := a.RefuseList(ctx, open()[0], Actor{Who: "ann", Reason: "a program"}); err != nil || n != later {

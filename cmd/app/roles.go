@@ -132,7 +132,7 @@ func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
 		Large: int64(a.cfg.Duplication.LargeThreshold), WaitIntervals: a.cfg.Duplication.Wait,
 		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy, Lists: a.lists,
-		Brake: lists.rewrites, Restores: restores{a}, ExternalWrites: a.stores.ExternalWrites,
+		Brake: lists.rewrites, Held: lists, Restores: restores{a}, ExternalWrites: a.stores.ExternalWrites,
 		Apart: a.kafka.Clock.Apart}, a.stores, a.policyRegistry, parkedRecords{records: a.reader})
 	if err != nil {
 		return nil, err
@@ -166,7 +166,7 @@ func (a *App) deleter() ([]part, error) {
 	}
 	d, err := deletion.New(deletion.Config{
 		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
-		Brake: lists.brake, Rewrites: lists.rewrites, Lists: lists, ExcludeLists: a.lists,
+		Brake: lists.brake, Lists: lists, Publisher: a.producer, ExcludeLists: a.lists,
 		Now:    a.kafka.Clock.Now,
 		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
 		a.stores, a.policyRegistry, parkedRecords{a.reader, maxDeleteAge})

@@ -34,12 +34,13 @@ func (a *App) newActions() (err error) {
 }
 
 // actionsTo returns a table function that applies the actions of operators to gone spaces, skipped rounds, and the
-// schedules of a.
+// schedules and the decisions about lists of a.
 func (a *App) actionsTo(gone *space.Gone, skipped *skippedRounds) func([]byte, *schemas.Delivery) error {
 	return func(_ []byte, d *schemas.Delivery) error {
 		if action, ok := d.Body.(*pb.AdminAction); ok {
 			gone.Apply(d.Partition, d.Timestamp, action)
 			skipped.apply(action)
+			a.decided.Apply(action, d.Timestamp)
 			a.applySchedule(action, d.Timestamp)
 		}
 		return nil

@@ -65,15 +65,15 @@ func (a *App) publishGroupOffsets(ctx context.Context) {
 }
 
 // newTrimmer returns a trimmer that deletes the records that every reader has handled, and keeps those
-// from the offsets of gapStarts on.
-func (a *App) newTrimmer(gapStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *admin.Trimmer {
+// from the offsets of neededStarts on.
+func (a *App) newTrimmer(neededStarts func(context.Context) (map[schemas.Topic]map[int32]int64, error)) *admin.Trimmer {
 	var topics []schemas.Topic
 	for _, roleTopics := range positionTopics() {
 		topics = append(topics, roleTopics...)
 	}
 	slices.Sort(topics)
 	t := admin.NewTrimmer(a.admin, a.cfg.Trim.Keep)
-	t.Hold(slices.Compact(topics), gapStarts)
+	t.Hold(slices.Compact(topics), neededStarts)
 	return t
 }
 

@@ -147,11 +147,14 @@ func (f *refuseFlags) awaitRefusals(c *cobra.Command, e *engines, a *app.App, ma
 
 // look reads how far the list is worked off.
 func (r *refusedList) look(ctx context.Context, a *app.App) (p app.Progress, err error) {
-	q := app.QueryOfList(r.incident)
+	q, err := a.QueryOfList(ctx, r.incident)
+	if err != nil {
+		return p, err
+	}
 	if r.decided, err = read.ResultOfDecision(ctx, a.DB(), q.Space, r.action); err != nil || r.decided.Lost() {
 		return p, err
 	}
-	if r.progress, err = read.ProgressOfList(ctx, a.DB(), q.Space, q.List); err != nil {
+	if r.progress, err = read.ProgressOfList(ctx, a.DB(), q); err != nil {
 		return p, err
 	}
 	all, err := openIncidents(ctx, a)
@@ -172,8 +175,11 @@ func (f *refuseFlags) report(c *cobra.Command, a *app.App, r refusedList) error 
 	if err := f.print(c, r.decision); err != nil || r.progress.Restored >= r.progress.Items {
 		return err
 	}
-	out, q := c.OutOrStdout(), app.QueryOfList(r.incident)
-	named := 0
+	out, named := c.OutOrStdout(), 0
+	q, err := a.QueryOfList(c.Context(), r.incident)
+	if err != nil {
+		return err
+	}
 	for q.Limit = showPage; named < maxNamed; {
 		page, err := read.ListedDeletes(c.Context(), a.DB(), q)
 		if err != nil {

@@ -50,7 +50,10 @@ Of an incident of another kind it lists the steps.`,
 					}
 					return printList(c.OutOrStdout(), o, rows, stepTable())
 				}
-				q := app.QueryOfList(i)
+				q, err := a.QueryOfList(ctx, i)
+				if err != nil {
+					return err
+				}
 				q.After = after
 				l := list[heldRow]{w: c.OutOrStdout(), form: o.form, table: heldTable()}
 				return printHeld(ctx, a.DB(), l, q, limit)

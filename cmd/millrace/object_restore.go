@@ -45,7 +45,7 @@ from what a store has kept; it writes only bytes whose digests the audit log pro
 the command has seen, and keeps what it replaces. The action and its reason are recorded.
 
 Nothing is ordered if a source store cannot be written (layout plain, repair: off) and does not have the content, or if
-only a copy would get it while its source keeps other content: 'millrace object export' writes it to a directory then.
+a copy would get it while such a source keeps other content: 'millrace object export' writes it to a directory then.
 
 The same command again orders only what is still missing. With --dry-run nothing is published. With --wait the command
 ends when every order has a result. With --state all roles run in this command.

@@ -41,6 +41,7 @@ func duplicationLog() *table[*pb.DuplicationResult] {
 		lowCard("software", func(x r) string { return x.m.GetSoftware() }),
 		text("incident", func(x r) string { return x.m.GetIncident() }),
 		text("list", func(x r) string { return x.m.GetList() }),
+		text("effect", func(x r) string { return x.m.GetEffect() }),
 		text("source_version", func(x r) string { return x.m.GetSourceVersion() }),
 		lowCard("would_be", func(x r) string { return x.m.GetWouldBe() }),
 	)

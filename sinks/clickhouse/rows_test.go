@@ -68,7 +68,7 @@ func TestRows(t *testing.T) {
 				Bytes:   5, Digests: map[string]string{"md5": md5}, Started: later, Finished: when, Attempt: 2,
 				ErrorClass: "transient", Error: "e",
 				Detail: "d", ChangeTime: later, Planned: when, Newer: true, Worker: "w", Host: "h", Software: "sw", Incident: "in",
-				List: "li", SourceVersion: "sv", WouldBe: "wb",
+				List: "li", Effect: "ef", SourceVersion: "sv", WouldBe: "wb",
 			},
 			"duplication_log_v",
 			`"command":"` + id2 + `","cause":"c","account":"acme","space":"s","item":"i","source_store":"1",` +
@@ -77,7 +77,7 @@ func TestRows(t *testing.T) {
 				`"digests":{"md5":"` + md5 + `"},"started":"2026-03-04 05:06:07.891",` +
 				`"attempt":2,"error_class":"transient","error":"e","detail":"d","change_time":"2026-03-04 05:06:07.891",` +
 				`"planned":"1999-12-31 23:59:59.999","newer":true,"worker":"w","host":"h",` +
-				`"software":"sw","incident":"in","list":"li","source_version":"sv","would_be":"wb"}`,
+				`"software":"sw","incident":"in","list":"li","effect":"ef","source_version":"sv","would_be":"wb"}`,
 		},
 		schemas.FixityResults: {
 			&pb.FixityResult{

@@ -67,33 +67,30 @@ func (b *Brake) countAll(ctx context.Context) {
 }
 
 // takeAhead takes a permit that is counted later, or was counted and given back, if the limits are known not to be
-// reached. It reports whether that, or an open list of the brake, decides.
-func (b *Brake) takeAhead(s *braked) (limit, bool) {
+// reached. It reports whether there was one.
+func (b *Brake) takeAhead(s *braked) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	held, ok := b.deps.Ledger.get(s.split) // before the lock it might lack what is owed no more
 	if !ok {
-		return "", false
-	}
-	if b.openList(s.of, held, b.Kind().reason()) != "" {
-		return listOpen, true
+		return false
 	}
 	if s.turn(b.slot()); s.owed < 0 {
 		s.owed++
-		return withinLimits, true
+		return true
 	}
 	if !b.counts.Load() || b.isBehind(held) || held.liveIsOld(b.Kind(), s.of.Space == "", held.now()) ||
 		s.owed > 0 && time.Since(s.owedSince) > maxOwed {
-		return "", false
+		return false
 	}
 	if left, _ := b.decide(s, held, held.now(), s.owed); left == 0 {
-		return "", false
+		return false
 	}
 	if s.owed == 0 {
 		s.owedSince = time.Now()
 	}
 	s.owed++
-	return withinLimits, true
+	return true
 }
 
 // count counts what is owed in s, and one permit more for a caller that takes one if the limits allow it. Without it,

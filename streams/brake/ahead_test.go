@@ -63,7 +63,7 @@ func (p *topic) counted() int64 {
 	if held == nil {
 		return 0
 	}
-	return held.usage(time.Now(), false).hour
+	return held.usage(time.Now()).hour
 }
 
 func rewrites() *topic {
@@ -227,63 +227,20 @@ func TestFewRewritesWithoutRecords(t *testing.T) {
 	}
 }
 
-// While a list is open nothing is rewritten, whatever the limits are now; when it is closed, the limits of now count.
+// The limits of now count, whatever they were.
 func TestRewritesAfterAChangeOfLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := rewrites()
 		p.limits = Limits{1, 10}
-		c, other := p.counting(t), p.counting(t)
+		c := p.counting(t)
 		c.rewrite(t, 1, 3*time.Second)
-		list := ""
-		hold := func() {
-			if err := c.Hold(t.Context(), photos, Held{ReasonRewrites, "limit"}, func(_ context.Context, l string) error {
-				list = l
-				return nil
-			}); err != nil {
-				t.Fatal(err)
-			}
+		if _, reached, err := c.Take(t.Context(), photos); err != nil || reached == "" {
+			t.Errorf("got %q, %v", reached, err)
 		}
-		hold()
 		p.change(func() { p.limits = Limits{1, 1000} })
-		_ = other.deps.CatchUp(t.Context())
-		for _, b := range []*counting{c, other} {
-			if _, reached, err := b.Take(t.Context(), photos); err != nil || reached != string(listOpen) {
-				t.Errorf("got %q, %v", reached, err)
-			}
-		}
-		if err := other.Close(t.Context(), photos, list); err != nil {
-			t.Fatal(err)
-		}
-		_ = c.deps.CatchUp(t.Context())
 		if _, reached, err := c.Take(t.Context(), photos); err != nil || reached != "" {
 			t.Errorf("got %q, %v", reached, err)
 		}
 		c.stop()
-		other.stop()
 	})
-}
-
-// A rewrite whose list another process closes before its result is published is on the next list too.
-func TestRewriteOnAListThatIsClosed(t *testing.T) {
-	p := rewrites()
-	one, two := p.process(time.Now), p.process(time.Now)
-	if _, reached, err := one.Take(t.Context(), photos); err != nil || reached != "" {
-		t.Fatal(reached, err)
-	}
-	var lists []string
-	if err := one.Hold(t.Context(), photos, Held{ReasonRewrites, "limit"}, func(ctx context.Context, list string) error {
-		lists = append(lists, list)
-		if len(lists) > 1 {
-			return nil
-		}
-		if err := two.deps.CatchUp(ctx); err != nil {
-			return err
-		}
-		return two.Close(ctx, photos, list)
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if len(lists) != 2 || lists[0] == lists[1] || ReasonOf(lists[1]) != ReasonRewrites {
-		t.Errorf("lists %q", lists)
-	}
 }

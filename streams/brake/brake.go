@@ -1,7 +1,7 @@
 // Package brake limits how many copies of a space at a destination, and of all spaces there, are deleted, or replaced
-// with other content, without a person's approval. What is beyond the limits waits on a list, for a person's decision.
+// with other content, without a person's approval.
 //
-// Counts and open lists are checkpoints, one for each space at a destination and one for the destination, which all
+// Counts are checkpoints, one for each space at a destination and one for the destination, which all
 // processes read and change by compare-and-set. A process counts there before it permits anything or, while Brake.Run
 // runs, within a second: processes that are killed, or work beside each other, may pass a limit by what they do in a
 // second. What has no checkpoint is counted from the records first, and what cannot be counted permits nothing. A wrong
@@ -52,14 +52,6 @@ type Deps struct {
 	History func(ctx context.Context, space schemas.Copy, since time.Time) (History, error)
 	// Limits returns the limits of a space.
 	Limits func(account, space string) Limits
-	// Closed reports whether the incident of a list was closed. One that was never opened is not closed.
-	Closed func(space schemas.Copy, list string) bool
-	// Refused returns the lists of a space whose refusal is being carried out: the sources are being brought back from
-	// these copies.
-	Refused func(space schemas.Copy) []string
-	// OnHeld opens the incident of a list, if it is not open. It is called for each delete, or rewrite, before its result
-	// is published.
-	OnHeld func(ctx context.Context, space schemas.Copy, list, cause string) error
 	// Park runs a wait during which the task needs no worker; see kafka.Park.
 	Park func(context.Context, func(context.Context) error) error
 }
@@ -79,9 +71,6 @@ type braked struct {
 	split string
 	// writing is a semaphore of one for writers of the checkpoint. It is held while the records are read.
 	writing chan struct{}
-	// holding is held shared while something is put on a list, until its result is published, and exclusively to close a
-	// list: a closed list gets nothing further from this process.
-	holding sync.RWMutex
 
 	mu sync.Mutex
 	// owed is the number of permits that are not counted yet. If it is negative, permits were counted and then given
@@ -94,7 +83,7 @@ type braked struct {
 // New returns a Brake of the kind of the Ledger.
 func New(d Deps) (*Brake, error) {
 	if d.Ledger == nil || d.CatchUp == nil || d.Publisher == nil || d.Now == nil || d.Live == nil ||
-		d.History == nil || d.Limits == nil || d.Closed == nil || d.Refused == nil || d.OnHeld == nil || d.Park == nil {
+		d.History == nil || d.Limits == nil || d.Park == nil {
 		return nil, errors.New("brake: a dependency is missing")
 	}
 	return &Brake{deps: d, spaces: map[schemas.Copy]*braked{}}, nil
@@ -113,19 +102,6 @@ func (b *Brake) space(of schemas.Copy) *braked {
 		b.spaces[of] = s
 	}
 	return s
-}
-
-// Refused returns an error of class unavailable while an operator's refusal of a list of the space is being carried
-// out, since the copies are the sources of the restores. What was ordered from such a list, whose name is then cause,
-// is not stopped: it is about items that are not restored.
-func (b *Brake) Refused(space schemas.Copy, cause string) error {
-	for _, list := range b.deps.Refused(space) {
-		if list != cause {
-			return retry.UnavailableFor("refused list",
-				fmt.Errorf("the copies are needed until the items of the refused list %s are restored", list))
-		}
-	}
-	return nil
 }
 
 // A Permit allows one delete, or one rewrite. It counts for a space and for its store.
@@ -150,8 +126,11 @@ func (b *Brake) Take(ctx context.Context, of schemas.Copy) (p *Permit, reached s
 }
 
 // GiveBack returns a permit for a delete, or a rewrite, that was certainly not done. If its bucket is over, it counts
-// all the same.
+// all the same. A nil permit is none.
 func (p *Permit) GiveBack() {
+	if p == nil {
+		return
+	}
 	for _, s := range p.of {
 		s.mu.Lock()
 		if now := p.b.slot(); now == p.slot {
@@ -184,32 +163,24 @@ func (b *Brake) limited(of schemas.Copy) []*braked {
 // Kind returns what the brake limits.
 func (b *Brake) Kind() Kind { return b.deps.Ledger.kind }
 
-// Closed reports whether the incident of a list was closed.
-func (b *Brake) Closed(space schemas.Copy, list string) bool { return b.deps.Closed(space, list) }
-
-// Publish publishes messages, and returns when they are acknowledged.
-func (b *Brake) Publish(ctx context.Context, m ...schemas.Message) error {
-	return b.deps.Publisher.Publish(ctx, m...)
-}
-
 func (b *Brake) take(ctx context.Context, s *braked) (reached limit, err error) {
-	if reached, ok := b.takeAhead(s); ok {
-		return reached, nil
+	if b.takeAhead(s) {
+		return withinLimits, nil
 	}
 	release, err := b.write(ctx, s)
 	if err != nil {
 		return "", err
 	}
 	defer release()
-	if reached, ok := b.takeAhead(s); ok {
-		return reached, nil
+	if b.takeAhead(s) {
+		return withinLimits, nil
 	}
 	return b.count(ctx, s, true)
 }
 
 // decide returns how many permits are left in s, of which owed are not in its tally, and the limit that is reached.
 func (b *Brake) decide(s *braked, t *tally, now time.Time, owed int64) (int64, limit) {
-	u := t.usage(now, b.openList(s.of, t, b.Kind().reason()) != "")
+	u := t.usage(now)
 	u.hour, u.month, u.store = u.hour+owed, u.month+owed, s.of.Space == ""
 	return brake(u, b.deps.Limits(s.of.Account, s.of.Space))
 }
@@ -234,119 +205,6 @@ func (b *Brake) Reached(of schemas.Copy) string {
 
 // name returns a limit with the settings of the kind.
 func (b *Brake) name(l limit) string { return strings.Replace(string(l), "%s", b.Kind().settings(), 1) }
-
-// openList returns the open list for a reason; "" if there is none.
-func (b *Brake) openList(of schemas.Copy, t *tally, r Reason) string {
-	if list := t.Lists[r]; list != "" && !b.deps.Closed(of, list) {
-		return list
-	}
-	return ""
-}
-
-// Hold puts a delete, or a rewrite, on the open list for a reason, or on a new one. It calls publish with the list,
-// which publishes the result; this process does not close the list before publish has returned. Many processes execute
-// rewrites: if another one has closed the list meanwhile, publish is called again with the next list.
-func (b *Brake) Hold(
-	ctx context.Context, of schemas.Copy, why Held, publish func(ctx context.Context, list string) error,
-) error {
-	s := b.space(of)
-	for range maxConflicts {
-		list, err := b.listFor(ctx, s, why.Reason)
-		if err != nil {
-			return err
-		}
-		on, err := b.holdOn(ctx, s, list, why, publish)
-		if on && err == nil && b.Kind() == Rewrites {
-			on, err = b.stillOn(ctx, s, list)
-		}
-		if on || err != nil {
-			return err
-		}
-	}
-	return errConflict
-}
-
-// stillOn reports whether a list is still open. Another process may have closed it before the result was published, and
-// have read the list without it.
-func (b *Brake) stillOn(ctx context.Context, s *braked, list string) (bool, error) {
-	if err := b.deps.CatchUp(ctx); err != nil {
-		return false, retry.Unavailable(fmt.Errorf("read the lists of %s: %w", s.of, err))
-	}
-	held, ok := b.deps.Ledger.get(s.split)
-	return ok && held.Lists[ReasonOf(list)] == list, nil
-}
-
-// Held is why a delete, or a rewrite, is held: the reason of its list, and the cause in words.
-type Held struct {
-	Reason Reason
-	Cause  string
-}
-
-// holdOn puts a delete on a list, if that is still open.
-func (b *Brake) holdOn(
-	ctx context.Context, s *braked, list string, why Held, publish func(ctx context.Context, list string) error,
-) (bool, error) {
-	s.holding.RLock()
-	defer s.holding.RUnlock()
-	held, ok := b.deps.Ledger.get(s.split)
-	if !ok || b.openList(s.of, held, why.Reason) != list {
-		return false, nil
-	}
-	if err := b.deps.OnHeld(ctx, s.of, list, why.Cause); err != nil {
-		return true, fmt.Errorf("report what of %s waits for approval: %w", s.of, err)
-	}
-	return true, publish(ctx, list)
-}
-
-// listFor returns the open list for a reason. It opens one if there is none.
-func (b *Brake) listFor(ctx context.Context, s *braked, r Reason) (string, error) {
-	if held, ok := b.deps.Ledger.get(s.split); ok {
-		if list := b.openList(s.of, held, r); list != "" {
-			return list, nil
-		}
-	}
-	release, err := b.write(ctx, s)
-	if err != nil {
-		return "", err
-	}
-	defer release()
-	var list string
-	err = b.change(ctx, s, func(t *tally, _ time.Time) (bool, error) {
-		if list = b.openList(s.of, t, r); list != "" {
-			return false, nil
-		}
-		list = newList(r)
-		if t.Lists == nil {
-			t.Lists = map[Reason]string{}
-		}
-		t.Lists[r] = list
-		return true, nil
-	})
-	return list, err
-}
-
-// newList returns a name for a list. It is short, because people type it.
-func newList(r Reason) string { return string(r) + "-" + schemas.NewID()[:12] }
-
-// Close closes a list: what is held after that is put on another one.
-func (b *Brake) Close(ctx context.Context, of schemas.Copy, list string) error {
-	s := b.space(of)
-	release, err := b.write(ctx, s)
-	if err != nil {
-		return err
-	}
-	defer release()
-	s.holding.Lock()
-	defer s.holding.Unlock()
-	return b.change(ctx, s, func(t *tally, _ time.Time) (bool, error) {
-		r := ReasonOf(list)
-		if t.Lists[r] != list {
-			return false, nil
-		}
-		delete(t.Lists, r)
-		return true, nil
-	})
-}
 
 var errConflict = retry.Unavailable(errors.New("write a checkpoint of the brake: other processes write them too"))
 
@@ -446,7 +304,7 @@ func (b *Brake) gone(t *tally, now time.Time) int64 {
 	if b.Kind() == Rewrites {
 		return 0
 	}
-	return t.usage(now, false).hour
+	return t.usage(now).hour
 }
 
 // publish writes a tally, and reports whether it was accepted.

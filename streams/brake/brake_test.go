@@ -42,8 +42,6 @@ func TestBrake(t *testing.T) {
 		"the last of 30 days":          {usage{month: 2999, hourLive: 1e6, monthLive: 1e6}, usual, 1, withinLimits},
 		"three times the share":        {usage{month: 60, hourLive: 140, monthLive: 200}, usual, 0, monthShare},
 		"the share when 30 days began": {usage{month: 59, hourLive: 140, monthLive: 200}, usual, 1, withinLimits},
-		"a list waits":                 {usage{hourLive: 1e6, monthLive: 1e6, listed: true}, usual, 0, listOpen},
-		"no share, no list":            {usage{listed: true}, Limits{1, math.MaxInt64}, 0, listOpen},
 		"all may go": {usage{hour: 1e9, month: 1e12}, Limits{1, math.MaxInt64},
 			math.MaxInt64 - 1e12, withinLimits},
 		"no share": {
@@ -80,8 +78,6 @@ type topic struct {
 	mu          sync.Mutex
 	checkpoints []*pb.Checkpoint
 	times       []time.Time                 // of the checkpoints
-	closed      map[string]bool             // lists
-	opened      []string                    // lists and causes
 	meanwhile   func()                      // called once before a message is stored
 	fail        func(schemas.Message) error // before (nil error: after) a message is stored
 	history     History
@@ -91,7 +87,7 @@ type topic struct {
 }
 
 func newTopic() *topic {
-	return &topic{closed: map[string]bool{}, limits: Limits{0.1, 1000}, history: History{Live: 1e6}}
+	return &topic{limits: Limits{0.1, 1000}, history: History{Live: 1e6}}
 }
 
 // change changes p while processes run.
@@ -177,18 +173,6 @@ func (p *topic) process(now func() time.Time) *Brake {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			return p.limits
-		},
-		Closed: func(_ schemas.Copy, list string) bool {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return p.closed[list]
-		},
-		Refused: func(schemas.Copy) []string { return nil },
-		OnHeld: func(_ context.Context, _ schemas.Copy, list, cause string) error {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.opened = append(p.opened, list+": "+cause)
-			return nil
 		},
 		Park: func(ctx context.Context, wait func(context.Context) error) error { return wait(ctx) },
 	})
@@ -363,7 +347,7 @@ func TestBrakeGivenBack(t *testing.T) {
 			}
 			for _, s := range b.limited(photos) {
 				held, _ := b.deps.Ledger.get(s.split)
-				if n := held.usage(at, false).hour; tt.later == 0 && n > int64(tt.together) || n+s.owed < 0 {
+				if n := held.usage(at).hour; tt.later == 0 && n > int64(tt.together) || n+s.owed < 0 {
 					t.Errorf("%s: %d counted, %d owed", s.of, n, s.owed)
 				}
 			}
@@ -407,7 +391,7 @@ func TestBrakeOfAStore(t *testing.T) {
 			}
 			// What the store held was returned to the space.
 			held := b.space(schemas.Copy{Account: "acme", Store: "2", Space: "bag-400"})
-			if of, _ := b.deps.Ledger.get(held.split); of.usage(at, false).hour+held.owed != 0 {
+			if of, _ := b.deps.Ledger.get(held.split); of.usage(at).hour+held.owed != 0 {
 				t.Errorf("a space that was held is counted: %+v, %d owed", of, held.owed)
 			}
 			// A space whose limits say that all of it may go does not count for the store.
@@ -450,7 +434,7 @@ func TestBrakeOfAnUnknownStore(t *testing.T) {
 		}
 	}
 	s := b.space(photos)
-	if held, _ := b.deps.Ledger.get(s.split); held.usage(time.Now(), false).hour+s.owed != 5 {
+	if held, _ := b.deps.Ledger.get(s.split); held.usage(time.Now()).hour+s.owed != 5 {
 		t.Errorf("%+v, %d owed", held, s.owed)
 	}
 	p.unknown = nil
@@ -474,22 +458,16 @@ func TestBrakeCompaction(t *testing.T) {
 			}
 			p.meanwhile = func() {
 				takeAll(t, a, 1)
-				if err := a.Hold(t.Context(), photos, Held{kind.reason(), "limit"}, func(context.Context, string) error {
-					return nil
-				}); err != nil {
-					t.Error(err)
-				}
 			}
-			if done, limit := takeAll(t, b, 1); done != 0 || limit != listOpen {
+			if done, limit := takeAll(t, b, 1); done != 0 || limit != hourCount {
 				t.Errorf("%d done, then %s", done, limit)
 			}
-			p.limits = Limits{1, 1000}
 			p.compact()
 			next := p.process(clock(&at))
-			if done, limit := takeAll(t, next, 1); done != 0 || limit != listOpen {
+			if done, limit := takeAll(t, next, 1); done != 0 || limit != hourCount {
 				t.Errorf("after compaction: %d done, then %s", done, limit)
 			}
-			if held, _ := next.deps.Ledger.get(next.space(photos).split); held.usage(at, false).hour != 3 {
+			if held, _ := next.deps.Ledger.get(next.space(photos).split); held.usage(at).hour != 3 {
 				t.Errorf("after compaction: %+v", held)
 			}
 		})
@@ -734,91 +712,6 @@ func TestBrakeLiveCopiesOfRewrites(t *testing.T) {
 	at = at.Add(16 * time.Minute)
 	if done, limit := takeAll(t, b, 1000); done != 1 || limit != hourShare {
 		t.Errorf("in the next hour: %d done, then %s", done, limit)
-	}
-}
-
-// Deletes beyond the limit are on one list, which stays open when the hour is over, until it is closed.
-func TestBrakeLists(t *testing.T) {
-	p := newTopic()
-	p.limits = Limits{1, 10}
-	at := hour(0)
-	b := p.process(clock(&at))
-	takeAll(t, b, 11)
-	var lists []string
-	put := func(why Held) {
-		if err := b.Hold(t.Context(), photos, why, func(_ context.Context, list string) error {
-			lists = append(lists, list)
-			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	put(Held{ReasonBrake, "limit"})
-	put(Held{ReasonBrake, "limit"})
-	put(Held{ReasonApproval, "rule"})
-	if lists[0] != lists[1] || lists[1] == lists[2] || ReasonOf(lists[0]) != ReasonBrake ||
-		ReasonOf(lists[2]) != ReasonApproval {
-		t.Fatalf("lists %q", lists)
-	}
-	at = at.Add(2 * time.Hour)
-	if done, limit := takeAll(t, b, 1); done != 0 || limit != listOpen {
-		t.Errorf("%d deletes while a list waits: %s", done, limit)
-	}
-	successor := p.process(clock(&at))
-	if done, limit := takeAll(t, successor, 1); done != 0 || limit != listOpen {
-		t.Errorf("%d deletes by the next owner while a list waits: %s", done, limit)
-	}
-	if err := successor.Close(t.Context(), photos, lists[0]); err != nil {
-		t.Fatal(err)
-	}
-	b = successor
-	if done, _ := takeAll(t, b, 1); done != 1 {
-		t.Error("no delete after the list was closed")
-	}
-	put(Held{ReasonBrake, "limit"})
-	put(Held{ReasonApproval, "rule"})
-	if lists[3] == lists[0] || lists[4] != lists[2] {
-		t.Errorf("lists %q", lists)
-	}
-	p.closed[lists[3]] = true // by a person
-	if done, _ := takeAll(t, b, 1); done != 1 {
-		t.Error("no delete after a person closed the incident")
-	}
-	if put(Held{ReasonBrake, "limit"}); lists[5] == lists[3] {
-		t.Errorf("lists %q", lists)
-	}
-}
-
-// A list is not closed while the result of a delete on it is being published.
-func TestBrakeClosesAfterResults(t *testing.T) {
-	p := newTopic()
-	b := p.process(time.Now)
-	publishing, goOn := make(chan string), make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		_ = b.Hold(t.Context(), photos, Held{ReasonApproval, "rule"}, func(_ context.Context, list string) error {
-			publishing <- list
-			<-goOn
-			return nil
-		})
-	})
-	list := <-publishing
-	closed := make(chan struct{})
-	wg.Go(func() {
-		if err := b.Close(t.Context(), photos, list); err != nil {
-			t.Error(err)
-		}
-		close(closed)
-	})
-	select {
-	case <-closed:
-		t.Error("closed while a result was being published")
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(goOn)
-	wg.Wait()
-	if held, _ := b.deps.Ledger.get(b.space(photos).split); len(held.Lists) > 0 {
-		t.Errorf("open lists: %v", held.Lists)
 	}
 }
 

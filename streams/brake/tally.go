@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
-	"strings"
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -33,7 +31,6 @@ const (
 type usage struct {
 	hour, hourLive   int64
 	month, monthLive int64
-	listed           bool // a list of the brake is open: all others wait until a person has decided
 	store            bool // of all spaces at the destination
 }
 
@@ -43,7 +40,6 @@ type limit string
 // The rows. The tightest limit is the one that is named. "%s" stands for the settings of the kind.
 const (
 	withinLimits limit = ""
-	listOpen     limit = "an earlier one waits for approval"
 	hourCount    limit = "%s.max_count within an hour"
 	hourShare    limit = "%s.max_share within an hour"
 	monthCount   limit = "three times %s.max_count within 30 days"
@@ -54,9 +50,6 @@ const (
 
 // brake returns how many more deletes may be done, and if none may, the limit that is reached.
 func brake(u usage, l Limits) (int64, limit) {
-	if u.listed {
-		return 0, listOpen
-	}
 	free, hour, month := freeOf(u.store), hourShare, monthShare
 	if u.store {
 		l, hour, month = Limits{storeShare, math.MaxInt64}, storeHour, storeMonth
@@ -134,8 +127,6 @@ type tally struct {
 	// Live is the number of live copies when the window of the hour began, which was read at LiveAt.
 	Live   int64 `json:"live"`
 	LiveAt int64 `json:"live_at"`
-	// Lists are the open lists by the reason for which deletes are put on them.
-	Lists map[Reason]string `json:"lists,omitempty"`
 
 	dated, read time.Time // the time of the record, and when this process has read it
 }
@@ -152,7 +143,7 @@ func decodeTally(c *pb.Checkpoint) (*tally, error) {
 func (t *tally) next() *tally {
 	c := *t
 	c.Counted = false
-	c.Hour, c.Days, c.Lists = slices.Clone(t.Hour), slices.Clone(t.Days), maps.Clone(t.Lists)
+	c.Hour, c.Days = slices.Clone(t.Hour), slices.Clone(t.Days)
 	return &c
 }
 
@@ -185,8 +176,8 @@ func within(all []bucket, length, window int64, now, last time.Time) (in []bucke
 }
 
 // usage returns the usage at now.
-func (t *tally) usage(now time.Time, listed bool) usage {
-	u := usage{hourLive: t.Live, monthLive: t.Live, listed: listed}
+func (t *tally) usage(now time.Time) usage {
+	u := usage{hourLive: t.Live, monthLive: t.Live}
 	for _, b := range within(t.Hour, slotSeconds, hourSeconds, now, now) {
 		u.hour += b.Count
 	}
@@ -202,7 +193,7 @@ func (t *tally) usage(now time.Time, listed bool) usage {
 // depend on them, so that these go on for a day while the records are unknown.
 func (t *tally) liveIsOld(k Kind, store bool, now time.Time) bool {
 	age, most, free := now.Unix()-t.LiveAt, int64(hourSeconds), freeOf(store)
-	if u := t.usage(now, false); k == Rewrites && u.hour < free && u.month < monthFactor*free {
+	if u := t.usage(now); k == Rewrites && u.hour < free && u.month < monthFactor*free {
 		most = daySeconds
 	}
 	return age >= most || age < -slotSeconds
@@ -244,26 +235,3 @@ func (k Kind) sweep() string { return [...]string{"brake", "brake-rewrites"}[k] 
 
 // settings returns the name of the settings of a kind.
 func (k Kind) settings() string { return [...]string{"deletes", "replaced"}[k] }
-
-// reason returns the reason for which the brake of a kind puts something on a list.
-func (k Kind) reason() Reason { return [...]Reason{ReasonBrake, ReasonRewrites}[k] }
-
-// A Reason is why the deletes, or the rewrites, of a list wait for approval.
-type Reason string
-
-// The reasons.
-const (
-	ReasonBrake    Reason = "brake"    // the limits of deletes are reached
-	ReasonApproval Reason = "approval" // the rule for deletes is approve, or nobody reported the delete of the source
-	ReasonRewrites Reason = "rewrites" // the limits of rewrites are reached
-)
-
-// ReasonOf returns the reason of a list, which its name begins with.
-func ReasonOf(list string) Reason {
-	for _, r := range []Reason{ReasonBrake, ReasonRewrites} {
-		if strings.HasPrefix(list, string(r)+"-") {
-			return r
-		}
-	}
-	return ReasonApproval
-}

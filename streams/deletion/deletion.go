@@ -23,6 +23,8 @@ import (
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held"
+	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
@@ -48,12 +50,12 @@ type Config struct {
 	// take effect after it returned an error, or after its process lost the command; Settle is longer than such a process
 	// keeps a command.
 	Settle time.Duration
-	// Brake limits the deletes, and holds those that need approval. Required.
+	// Brake limits the deletes. Required.
 	Brake *brake.Brake
-	// Rewrites is the brake on rewrites, whose approved lists the deleter orders too. nil: they are not ordered.
-	Rewrites *brake.Brake
-	// Lists reads and reports lists that are approved. Required.
+	// Lists holds what needs a decision, and reads and reports lists. Required.
 	Lists Lists
+	// Publisher publishes what follows from a decision. Required.
+	Publisher schemas.Publisher
 	// ExcludeLists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
 	ExcludeLists duplicate.Lists
 	// Now returns Kafka's time, by which Delay counts; nil: time.Now.
@@ -75,8 +77,8 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 	if c.Delay < 0 || c.Settle < 0 {
 		return nil, fmt.Errorf("deletion: delay of %s or settle of %s is negative", c.Delay, c.Settle)
 	}
-	if c.Brake == nil || c.Lists == nil {
-		return nil, errors.New("deletion: brake or lists are missing")
+	if c.Brake == nil || c.Lists == nil || c.Publisher == nil {
+		return nil, errors.New("deletion: brake, lists or publisher are missing")
 	}
 	observer, err := duplicate.NewObserver(stores, rules, records, c.ExcludeLists)
 	if err != nil {
@@ -90,8 +92,7 @@ func New(c Config, stores duplicate.Stores, rules duplicate.Rules, records dupli
 
 // Handle executes the DeletionCommand in d: it deletes one copy, or the space of a command without an item, if both
 // sides and the records still allow it. It returns the Change of the copy, a command to observe both sides again if the
-// source is back, and the result, in this order. The result of a delete that waits for approval is published when
-// Handle returns.
+// source is back, and the result, in this order.
 func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DeletionCommand)
 	if !ok {
@@ -168,7 +169,7 @@ type ending struct {
 	digests        digest.Set
 	change         *pb.Change
 	copy           *schemas.Message // the command to observe both sides again
-	list           string           // on which the delete waits, or that was approved and has it
+	list, effect   string           // the list on which the delete waits, or that was approved and has it
 	deleted        time.Time        // when the source was deleted, if that is not the time of the command
 }
 
@@ -185,6 +186,8 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 		return w.endWithSource(s, "the source is present"), nil
 	}
 	switch e, ok := withoutDelete(d); {
+	case w.awaitsHold(d):
+		return nil, duplicate.AwaitHold(s.Hold)
 	case ok && d.Row == duplicate.RowBothAbsent && d.Announce:
 		e.change = w.sides.DeleteChange(s, d)
 		return w.messages(e), nil
@@ -194,12 +197,8 @@ func (w *execution) iterate(ctx context.Context) ([]schemas.Message, error) {
 		return w.messages(e), nil
 	case ok:
 		return w.messages(e), nil
-	case w.isApproved(d.Deleted):
-		return w.deleteConfirmed(ctx, s, d)
-	case w.needsApproval(d):
-		return nil, w.hold(ctx, d, brake.Held{Reason: brake.ReasonApproval, Cause: w.approvalCause(d)})
 	}
-	return w.deleteWithinLimits(ctx, s, d)
+	return w.deleteAllowed(ctx, s, d)
 }
 
 // withoutDelete returns the ending of a decision that allows no delete; false if d allows one.
@@ -215,51 +214,118 @@ func withoutDelete(d duplicate.Decision) (ending, bool) {
 	return e, d.Deleted.IsZero()
 }
 
-// needsApproval reports whether a delete that is on no approved list needs approval.
-func (w *execution) needsApproval(d duplicate.Decision) bool {
-	return w.command.GetList() != "" || d.NeedsApproval || w.command.GetNeedsApproval()
+// isApproved reports whether an effect is the approved one that the command names.
+func (w *execution) isApproved(effect string) bool {
+	return w.command.GetList() != "" && w.command.GetEffect() == effect
 }
 
-// isApproved reports whether the delete of the source at a time is the one of an approved list.
-func (w *execution) isApproved(deleted time.Time) bool {
-	return w.command.GetList() != "" && !deleted.Truncate(time.Millisecond).After(w.command.GetDeleted().AsTime())
-}
-
-// approvalCause returns why a delete needs approval.
-func (w *execution) approvalCause(d duplicate.Decision) string {
+// heldFor returns why a delete needs a decision whatever the brake says; an empty kind if it does not.
+func (w *execution) heldFor(d duplicate.Decision, rules policy.Rules) (k held.Kind, cause string) {
+	c := w.command
+	pair := policy.Pair{Source: c.GetSourceStore(), Destination: c.GetDestinationStore()}
 	switch {
-	case w.command.GetList() != "":
-		return "the source was deleted again after the delete that was approved"
+	case rules.DeletesOf(pair, d.Deleted) == policy.Approve:
+		return held.Approve, "the policy has deletes: approve"
 	case d.NeedsApproval:
-		return "the policy has deletes: approve, no client reported the deletes, or a clock may be wrong"
+		return held.Unreported, "no client reported the deletes, or a clock may be wrong"
+	case c.GetNeedsApproval():
+		return held.Unreported, "the deletes needed approval when they were ordered"
 	}
-	return "the deletes were marked as needing approval when they were ordered"
+	return "", ""
 }
 
-// hold ends the execution with a delete that waits for approval on a list.
-func (w *execution) hold(ctx context.Context, d duplicate.Decision, why brake.Held) error {
-	return w.cfg.Brake.Hold(ctx, w.sides.Copy, why, func(ctx context.Context, list string) error {
-		return w.cfg.Brake.Publish(ctx, w.messages(ending{
-			row: d.Row, result: "awaiting-approval", outcome: pb.Outcome_OUTCOME_HANDED_ON, detail: why.Cause,
-			list: list, deleted: d.Deleted,
-		})...)
-	})
+// A leave is the permission to delete a copy, or the messages that end the execution without.
+type leave struct {
+	list   string            // the approved list that has it
+	permit *brake.Permit     // of the brake; nil: none was needed
+	ended  []schemas.Message // nil: it may be deleted
+}
+
+// awaitsHold reports whether only a hold keeps the execution from an approved delete: the approval is not used up by it.
+func (w *execution) awaitsHold(d duplicate.Decision) bool {
+	return w.command.GetList() != "" && d.Result == duplicate.ResultHeld
+}
+
+// leave returns whether a delete may be done now: the decision about it, a list on which it waits, and the brake.
+func (w *execution) leave(
+	ctx context.Context, d duplicate.Decision, rules policy.Rules, effect string,
+) (l leave, err error) {
+	at, lists := w.sides.Copy, w.cfg.Lists
+	e := ending{row: d.Row, effect: effect, deleted: d.Deleted}
+	if err := lists.Refused(at); err != nil {
+		return l, err
+	}
+	switch standing, err := w.standing(ctx, effect); {
+	case err != nil:
+		return l, err
+	case standing.Approved != "":
+		return leave{list: standing.Approved}, nil
+	case standing.Kept != "":
+		e.result, e.detail, e.outcome = "kept", standing.Kept, pb.Outcome_OUTCOME_NOTHING
+		return leave{ended: w.messages(e)}, nil
+	}
+	k, cause := w.heldFor(d, rules)
+	if k == "" {
+		k, cause = held.Limit, "the brake: "+held.EarlierWaits
+		wait, err := w.waits(ctx)
+		if err != nil {
+			return l, err
+		}
+		if !wait {
+			p, reached, err := w.take(ctx)
+			if err != nil || p != nil {
+				return leave{permit: p}, err
+			}
+			cause = "the brake: " + reached
+		}
+	}
+	if e.list, err = lists.Hold(ctx, at, k, cause); err != nil {
+		return l, fmt.Errorf("report that the delete of %s waits for a decision: %w", at, err)
+	}
+	e.result, e.detail, e.outcome = "awaiting-approval", cause, pb.Outcome_OUTCOME_HANDED_ON
+	return leave{ended: w.messages(e)}, nil
+}
+
+// waits reports whether an earlier delete beyond the limits waits for a decision.
+func (w *execution) waits(ctx context.Context) (bool, error) {
+	wait, err := w.cfg.Lists.Wait(ctx, w.sides.Copy, held.Limit)
+	if err != nil {
+		err = retry.Unavailable(fmt.Errorf("read what waits in the space of %s: %w", w.sides.Copy, err))
+	}
+	return wait, err
+}
+
+// standing returns what was decided about an effect.
+func (w *execution) standing(ctx context.Context, effect string) (held.Standing, error) {
+	if w.isApproved(effect) {
+		return held.Standing{Approved: w.command.GetList()}, nil
+	}
+	s, err := w.cfg.Lists.Decided(ctx, w.sides.Copy, false, effect)
+	if err != nil {
+		return s, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", w.sides.Copy, err))
+	}
+	return s, nil
 }
 
 // maxBrakeWait is how long a delete may wait for the brake without another observation.
 const maxBrakeWait = time.Second
 
-// deleteWithinLimits deletes the copy observed if the brake allows it, and otherwise holds the delete.
-func (w *execution) deleteWithinLimits(
+// deleteAllowed deletes the version seen of the copy if it may be deleted.
+func (w *execution) deleteAllowed(
 	ctx context.Context, s duplicate.Observation, d duplicate.Decision,
 ) ([]schemas.Message, error) {
-	p, err := w.permit(ctx, d)
-	if p == nil {
-		return nil, err
+	effect := duplicate.DeleteEffect(w.sides.Copy, d.Deleted, s.Destination.Object)
+	if w.command.GetList() != "" && !w.isApproved(effect) && w.sides.Command.GetApproved() != "" {
+		w.sides.Command.Approved = "" // the decision was made with it
+		return nil, fmt.Errorf("%w: another delete was approved", storage.ErrChanged)
 	}
-	out, err := w.deleteConfirmed(ctx, s, d)
+	l, err := w.leave(ctx, d, s.Rules, effect)
+	if err != nil || l.ended != nil {
+		return l.ended, err
+	}
+	out, err := w.deleteConfirmed(ctx, s, d, effect, l.list)
 	if deletedNothing(err) {
-		p.GiveBack()
+		l.permit.GiveBack()
 	}
 	return out, err
 }
@@ -268,22 +334,10 @@ func (w *execution) deleteWithinLimits(
 // ErrChanged and ErrNotFound may be the answer to a repeated request whose first one did.
 func deletedNothing(err error) bool { return errors.Is(err, errNotTried) || storage.IsNotApplied(err) }
 
-// permit takes a permit of the brake. If there is none, it holds the delete, which ends the execution.
-func (w *execution) permit(ctx context.Context, d duplicate.Decision) (*brake.Permit, error) {
-	p, reached, err := w.take(ctx)
-	if reached != "" {
-		err = w.hold(ctx, d, brake.Held{Reason: brake.ReasonBrake, Cause: "the brake: " + reached})
-	}
-	return p, err
-}
-
 // take takes a permit of the brake, or returns which limit is reached. If that took long the error is
 // storage.ErrChanged, and no permit is taken: the records may be old.
 func (w *execution) take(ctx context.Context) (p *brake.Permit, reached string, err error) {
 	b, asked := w.cfg.Brake, time.Now()
-	if err := b.Refused(w.sides.Copy, w.command.GetCause()); err != nil {
-		return nil, "", err
-	}
 	p, reached, err = b.Take(ctx, w.sides.Copy)
 	if took := time.Since(asked); p != nil && took > maxBrakeWait {
 		p.GiveBack()
@@ -297,7 +351,7 @@ var errNotTried = errors.New("nothing was deleted")
 
 // deleteConfirmed deletes the copy observed if the source is still absent and the rules in force still allow it.
 func (w *execution) deleteConfirmed(
-	ctx context.Context, s duplicate.Observation, d duplicate.Decision,
+	ctx context.Context, s duplicate.Observation, d duplicate.Decision, effect, list string,
 ) ([]schemas.Message, error) {
 	err := w.stillAbsent(ctx)
 	if err == nil {
@@ -306,7 +360,7 @@ func (w *execution) deleteConfirmed(
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotTried, err)
 	}
-	return w.delete(ctx, s.Destination.Object, d.Deleted)
+	return w.delete(ctx, s.Destination.Object, effect, list)
 }
 
 // endWithSource ends the execution without a delete if the source is present.
@@ -346,9 +400,10 @@ func (w *execution) copyCommand(source storage.Object) *schemas.Message {
 	}}
 }
 
-// delete deletes the version seen of the copy, because the source was deleted at deletedAt, and observes both sides
-// afterwards.
-func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt time.Time) ([]schemas.Message, error) {
+// delete deletes the version seen of the copy, and observes both sides afterwards.
+func (w *execution) delete(
+	ctx context.Context, seen storage.Object, effect, list string,
+) ([]schemas.Message, error) {
 	at, store := w.sides.Copy, w.sides.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, KeepDeleted: store.Capabilities().KeepsReplaced,
@@ -360,10 +415,7 @@ func (w *execution) delete(ctx context.Context, seen storage.Object, deletedAt t
 	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_DUPLICATION, w.command.GetId(), agent
 	e := ending{
 		row: duplicate.RowSourceDeleted, result: "deleted", outcome: pb.Outcome_OUTCOME_DONE,
-		digests: deleted.Object.Digests, change: record.Seal(change),
-	}
-	if w.isApproved(deletedAt) {
-		e.list = w.command.GetList()
+		digests: deleted.Object.Digests, change: record.Seal(change), effect: effect, list: list,
 	}
 	if e.copy = w.putBack(w.observeAfter(ctx)); e.copy != nil {
 		e.detail = "the source may have been put back"
@@ -424,7 +476,7 @@ func (w *execution) messages(e ending) []schemas.Message {
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(e.row), Result: e.result, Detail: e.detail, Outcome: e.outcome, Digests: e.digests,
 		Started: timestamppb.New(w.started), Finished: schemas.Finished(w.started, time.Now()),
-		Attempt: int32(w.attempt), ChangeTime: deleted, List: e.list, Incident: c.GetIncident(),
+		Attempt: int32(w.attempt), ChangeTime: deleted, List: e.list, Effect: e.effect, Incident: c.GetIncident(),
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}
 	if c.GetDryRun() {

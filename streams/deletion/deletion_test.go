@@ -14,6 +14,9 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/brake/braketest"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held"
+	"github.com/millrace/millrace/streams/held/heldtest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -30,6 +33,8 @@ const (
 	none     = pb.RecordState_RECORD_STATE_NONE
 	tomb     = pb.RecordState_RECORD_STATE_TOMBSTONE
 )
+
+var destination = schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}
 
 var pair = policy.Pair{Source: "1", Destination: "2"}
 
@@ -70,9 +75,9 @@ func (w *world) Fresh(_ context.Context, copies []schemas.Copy) ([]*pb.CopyRecor
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, topic: braketest.New(brake.Deletes), lists: new(lists), mem: map[string]*mem.Store{},
-		faulty: map[string]*storagetest.Faulty{},
-		rules:  policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(1)}}
+	w := &world{t: t, topic: braketest.New(brake.Deletes), lists: &lists{Lists: heldtest.New()},
+		mem: map[string]*mem.Store{}, faulty: map[string]*storagetest.Faulty{},
+		rules: policy.Rules{Revision: 3, Pairs: []policy.Pair{pair}, Deletes: policy.Propagate, Since: hour(1)}}
 	for _, id := range []string{"1", "2"} {
 		s, err := mem.New(mem.Config{ID: id, Now: func() time.Time { return hour(3) }})
 		w.must(err)
@@ -113,6 +118,14 @@ func (w *world) put(store, text string) storage.Object {
 	return o
 }
 
+// putItem puts another item with the content of the world's to the destination.
+func (w *world) putItem(item string) {
+	w.t.Helper()
+	_, err := w.mem["2"].Put(w.t.Context(), "photos", item, strings.NewReader("hello"),
+		storage.PutOptions{Size: storage.UnknownSize})
+	w.must(err)
+}
+
 // on calls f before each call of a method of a store.
 func (w *world) on(store, method string, f func()) {
 	w.hooks = append(w.hooks, func(at, called string) {
@@ -129,6 +142,13 @@ func order() *pb.DeletionCommand {
 	}
 }
 
+func orderOf(item string) *pb.DeletionCommand {
+	c := order()
+	c.Id, c.Item, c.Command = schemas.ID("deletion", item), item, schemas.ID("command", item)
+	return c
+}
+
+// run executes a command, and publishes its result.
 func (w *world) run(c *pb.DeletionCommand) ([]*pb.Change, *pb.DuplicationResult, error) {
 	w.t.Helper()
 	out, err := w.deleter.Handle(w.t.Context(), &schemas.Delivery{Topic: schemas.Deletions, Body: c, Attempt: 2})
@@ -139,9 +159,6 @@ func (w *world) run(c *pb.DeletionCommand) ([]*pb.Change, *pb.DuplicationResult,
 		return nil, nil, err
 	}
 	w.orders = 0
-	if len(out) == 0 { // the result was published before
-		return nil, w.results()[len(w.results())-1], nil
-	}
 	var changes []*pb.Change
 	for _, m := range out[:len(out)-1] {
 		if _, ok := m.Body.(*pb.DuplicationCommand); ok {
@@ -157,7 +174,11 @@ func (w *world) run(c *pb.DeletionCommand) ([]*pb.Change, *pb.DuplicationResult,
 	if last.Topic != schemas.DuplicationResults {
 		w.t.Errorf("the result is in %s", last.Topic)
 	}
-	return changes, last.Body.(*pb.DuplicationResult), nil
+	r := last.Body.(*pb.DuplicationResult)
+	if r.GetResult() != "dry-run" {
+		w.lists.Results = append(w.lists.Results, r)
+	}
+	return changes, r, nil
 }
 
 func (w *world) present(want bool) {
@@ -181,6 +202,7 @@ func TestDelete(t *testing.T) {
 		SourceStore: "1", DestinationStore: "2", Decision: "C7", Result: "deleted", Outcome: done, Digests: w.seen.Digests,
 		Started: result.GetStarted(), Finished: result.GetFinished(), Attempt: 2, ChangeTime: stamp(4), Worker: "w",
 		Host: "h", Software: "s",
+		Effect: duplicate.DeleteEffect(destination, hour(4), w.seen),
 	}
 	if !proto.Equal(result, want) {
 		t.Errorf("result:\ngot  %v\nwant %v", result, want)
@@ -383,13 +405,17 @@ func TestRefusals(t *testing.T) {
 	noSpace, unknown := order(), order()
 	noSpace.Space, unknown.DestinationStore = "", "9"
 	w.rules.Pairs = append(w.rules.Pairs, policy.Pair{Source: "1", Destination: "9"})
-	for name, body := range map[string]schemas.Body{"space": noSpace, "store": unknown, "message": &pb.Change{}} {
+	noList, noRefused := approval(listOfKind("nothing", 1), "action"), refusalOf(listOfKind(held.Limit, 0), "action")
+	for name, body := range map[string]schemas.Body{"space": noSpace, "store": unknown, "message": &pb.Change{},
+		"approved list": noList, "refused list": noRefused} {
 		if out, err := w.deleter.Handle(t.Context(), &schemas.Delivery{Body: body}); out != nil || !retry.IsPermanent(err) {
 			t.Errorf("%s: got %v, %v", name, out, err)
 		}
 	}
 	for name, c := range map[string]Config{
-		"a negative delay": w.config(Config{Delay: -1}), "a negative settle": w.config(Config{Settle: -1}), "no brake": {},
+		"a negative delay": w.config(Config{Delay: -1}), "a negative settle": w.config(Config{Settle: -1}),
+		"no brake": {Lists: w.lists, Publisher: w.topic}, "no lists": {Brake: w.topic.Process(), Publisher: w.topic},
+		"no publisher": {Brake: w.topic.Process(), Lists: w.lists},
 	} {
 		if _, err := New(c, w, w, w); err == nil {
 			t.Errorf("%s is accepted", name)
@@ -397,45 +423,6 @@ func TestRefusals(t *testing.T) {
 	}
 	if _, err := New(w.config(Config{}), w, w, nil); err == nil {
 		t.Error("no records are accepted")
-	}
-}
-
-// A delete that waits for approval is reported before its result. If the report fails it is tried again.
-func TestHeldDeleteIsReported(t *testing.T) {
-	for name, tt := range map[string]struct {
-		prepare func(*world, *pb.DeletionCommand)
-		held    bool
-	}{
-		"the rule says so":    {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.Approve }, true},
-		"the command says so": {func(_ *world, c *pb.DeletionCommand) { c.NeedsApproval = true }, true},
-		"only a sweep missed it": {func(w *world, _ *pb.DeletionCommand) {
-			w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP
-		}, true},
-		"it is carried": {func(*world, *pb.DeletionCommand) {}, false},
-		"it is kept":    {func(w *world, _ *pb.DeletionCommand) { w.rules.Deletes = policy.KeepCopy }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			c := order()
-			tt.prepare(w, c)
-			if w.topic.FailHeld = errors.New("no answer"); tt.held {
-				if _, _, err := w.run(c); retry.ClassOf(err) != retry.Transient || err == nil || len(w.results()) > 0 {
-					t.Errorf("not reported: got %v", err)
-				}
-			}
-			w.topic.Held, w.topic.FailHeld = nil, nil
-			_, r, err := w.run(c)
-			w.must(err)
-			if tt.held != (r.GetResult() == "awaiting-approval") || tt.held != (len(w.topic.Held) == 1) ||
-				tt.held != (r.GetList() != "") ||
-				tt.held && (w.topic.Held[0] != r.GetList()+": "+r.GetDetail() ||
-					brake.ReasonOf(r.GetList()) != brake.ReasonApproval) {
-				t.Errorf("got %v, reported %v", r, w.topic.Held)
-			}
-			if tt.held {
-				w.present(true)
-			}
-		})
 	}
 }
 
@@ -454,7 +441,7 @@ func TestApprovedAfterTheRuleChanged(t *testing.T) {
 			_, r, err := w.run(first)
 			w.must(err)
 			c := order()
-			c.List, c.Approved, c.Command = r.GetList(), "ann", r.GetList()
+			c.List, c.Effect, c.Approved, c.Command = r.GetList(), r.GetEffect(), "ann", r.GetList()
 			switch w.rules.Deletes = tt.then; tt.then {
 			case policy.KeepCopy:
 				w.rules.Since = hour(5)

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -35,13 +36,26 @@ func (w *execution) dryRun(ctx context.Context) ([]schemas.Message, error) {
 	case s.Source.Presence == duplicate.Present:
 		e = ending{row: duplicate.RowSourceDeleted, result: "not-deleted", detail: "the source is present"}
 	case ok:
-	case w.isApproved(d.Deleted):
-		e.result = "deleted"
-	case w.needsApproval(d):
-		e.result, e.detail = "awaiting-approval", w.approvalCause(d)
 	default:
+		standing, err := w.standing(ctx, duplicate.DeleteEffect(w.sides.Copy, d.Deleted, s.Destination.Object))
+		if err != nil {
+			return nil, err
+		}
+		wait, err := w.waits(ctx)
+		if err != nil {
+			return nil, err
+		}
+		k, cause := w.heldFor(d, s.Rules)
 		e.result = "deleted"
-		if reached := w.cfg.Brake.Reached(w.sides.Copy); reached != "" {
+		if standing.Approved != "" {
+			break
+		} else if standing.Kept != "" {
+			e.result, e.detail = "kept", standing.Kept
+		} else if k != "" {
+			e.result, e.detail = "awaiting-approval", cause
+		} else if wait {
+			e.result, e.detail = "awaiting-approval", "the brake: "+held.EarlierWaits
+		} else if reached := w.cfg.Brake.Reached(w.sides.Copy); reached != "" {
 			e.result, e.detail = "awaiting-approval", "the brake: "+reached
 		} else if due := w.command.GetDeleted().AsTime().Add(w.cfg.Delay); w.cfg.Now().Before(due) {
 			e.detail = "not before " + due.UTC().Format(time.RFC3339)

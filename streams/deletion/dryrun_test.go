@@ -8,9 +8,9 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -22,14 +22,14 @@ func (w *world) dryRun(c *pb.DeletionCommand, row, would string) *pb.Duplication
 	dry.DryRun = true
 	_, copyErr := w.mem["2"].Stat(w.t.Context(), "photos", "a.jpg")
 	mutations := w.mutations()
-	checkpoints, results, lists := len(w.topic.Checkpoints), len(w.results()), len(w.topic.Held)
+	checkpoints, published, lists := len(w.topic.Checkpoints), len(w.topic.Published), len(w.lists.Held)
 	changes, r, err := w.run(dry)
 	w.must(err)
 	if r.GetDecision() != row || r.GetResult() != "dry-run" || r.GetWouldBe() != would || r.GetOutcome() != nothing ||
 		len(changes) > 0 || w.orders > 0 || r.GetList() != "" {
 		w.t.Errorf("dry run: got %v, %d changes, %d commands; want row %s, %s", r, len(changes), w.orders, row, would)
 	}
-	if len(w.topic.Checkpoints) > checkpoints || len(w.results()) > results || len(w.topic.Held) > lists {
+	if len(w.topic.Checkpoints) > checkpoints || len(w.topic.Published) > published || len(w.lists.Held) > lists {
 		w.t.Error("the dry run is counted, published or listed by the brake")
 	}
 	w.present(!errors.Is(copyErr, storage.ErrNotFound))
@@ -69,10 +69,9 @@ func TestDryRun(t *testing.T) {
 func TestDryRunAtTheBrake(t *testing.T) {
 	w := newWorld(t)
 	w.topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 100}
-	at := schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}
 	take := func(n int) (done int) {
 		for range n {
-			_, reached, err := w.deleter.cfg.Brake.Take(t.Context(), at)
+			_, reached, err := w.deleter.cfg.Brake.Take(t.Context(), destination)
 			w.must(err)
 			if reached == "" {
 				done++
@@ -91,9 +90,17 @@ func TestDryRunAtTheBrake(t *testing.T) {
 	if !strings.Contains(r.GetDetail(), "deletes.max_count within an hour") {
 		t.Errorf("detail %q", r.GetDetail())
 	}
-	listed := order()
-	listed.List, listed.Approved = "brake-1", "ann"
-	w.dryRun(listed, "C7", "deleted") // an approved list passes the brake
+	w.held(order())
+	w.topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 200}
+	if r := w.dryRun(order(), "C7", "awaiting-approval"); !strings.Contains(r.GetDetail(), held.EarlierWaits) {
+		t.Errorf("detail %q", r.GetDetail())
+	}
+}
+
+func TestDryRunOfAKeptDelete(t *testing.T) {
+	w := newWorld(t)
+	w.decide(w.hold("a.jpg"), held.ActionClose)
+	w.dryRun(order(), "C7", "kept")
 }
 
 func TestDryRunIsRefusedOrWaits(t *testing.T) {

@@ -1,251 +1,204 @@
 package deletion
 
 import (
-	"context"
 	"errors"
-	"strings"
+	"slices"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/brake"
-	"github.com/millrace/millrace/streams/brake/braketest"
-	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// A delete beyond the limit waits, with its list in the result. One that was tried and not done does not count.
-func TestDeleteBeyondTheLimit(t *testing.T) {
-	w := newWorld(t)
-	w.topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 1}
-	if _, r, err := w.run(order()); err != nil || r.GetResult() != "deleted" || r.GetList() != "" {
-		t.Fatalf("got %v, %v", r, err)
-	}
-	o := w.put("2", "hello")
-	w.rows["2"] = &pb.Record{State: live, Time: stamp(3), Version: o.Version, SourceTime: stamp(2)}
-	_, r, err := w.run(order())
-	w.must(err)
-	if r.GetResult() != "awaiting-approval" || r.GetDecision() != "C7" ||
-		brake.ReasonOf(r.GetList()) != brake.ReasonBrake ||
-		r.GetDetail() != "the brake: deletes.max_count within an hour" || !r.GetChangeTime().AsTime().Equal(hour(4)) {
-		t.Errorf("got %v", r)
-	}
-	w.present(true)
+func approval(l held.List, action string) *pb.DeletionCommand {
+	return &pb.DeletionCommand{Id: "o", Account: "acme", Space: "photos", DestinationStore: "2", ApproveList: l.Name(),
+		Approved: "ann", Cause: action, Time: stamp(6)}
 }
 
-// A delete that is executed again, as when its result was not acknowledged in time, counts once and reports nothing
-// new.
-func TestDeleteThatIsDoneAgainCountsOnce(t *testing.T) {
-	w := newWorld(t)
-	w.topic.Limits = brake.Limits{MaxShare: 1, MaxCount: 2}
-	for n, want := range []string{"deleted", "deleted", "awaiting-approval"} {
-		if n > 0 {
-			w.seen = w.put("2", "hello")
-		}
-		w.rows["2"] = &pb.Record{State: live, Time: stamp(3), Version: w.seen.Version, SourceTime: stamp(2)}
-		if _, r, err := w.run(order()); err != nil || r.GetResult() != want {
-			t.Fatalf("delete %d: got %v, %v, want %s", n, r, err, want)
-		}
-		if want == "deleted" {
-			w.rows["2"] = &pb.Record{State: tomb, Time: stamp(4)}
-			changes, r, err := w.run(order())
-			if err != nil || len(changes) != 0 || r.GetDecision() != "C8" || r.GetId() == "" {
-				t.Fatalf("delete %d, again: got %v, %v, %v", n, changes, r, err)
-			}
-		}
-	}
-}
-
-func TestUnknownCountsDeleteNothing(t *testing.T) {
-	w := newWorld(t)
-	w.topic.Unknown = errors.New("no answer")
-	if _, _, err := w.run(order()); retry.ClassOf(err) != retry.ClassUnavailable {
-		t.Errorf("got %v", err)
-	}
-	w.present(true)
-	w.topic.Unknown, w.topic.Fail = nil, func(schemas.Message) error { return errors.New("refused") }
-	if _, _, err := w.run(order()); retry.ClassOf(err) != retry.ClassUnavailable {
-		t.Errorf("the checkpoint is refused: got %v", err)
-	}
-	w.present(true)
-}
-
-// An approval is one of the delete that was on the list, and of nothing else.
-func TestApprovedDelete(t *testing.T) {
-	for name, tt := range map[string]struct {
-		prepare func(*world)
-		result  string
-	}{
-		"passes the brake":     {func(w *world) { w.topic.Limits = brake.Limits{} }, "deleted"},
-		"passes the rule":      {func(w *world) { w.rules.Deletes = policy.Approve }, "deleted"},
-		"was a guess":          {func(w *world) { w.rows["1"].Origin = pb.Origin_ORIGIN_SWEEP }, "deleted"},
-		"the rule is keep now": {func(w *world) { w.rules.Deletes = policy.KeepCopy }, "kept"},
-		"the source is back":   {func(w *world) { w.put("1", "new") }, "not-deleted"},
-		"the copy is newer":    {func(w *world) { w.rows["2"].SourceTime = stamp(5) }, "kept-newer"},
-		"the source is on record": {func(w *world) {
-			w.rows["1"] = &pb.Record{State: live, Time: stamp(5)}
-		}, "not-deleted"},
-		"the source was deleted again": {func(w *world) { w.rows["1"].Time = stamp(5) }, "awaiting-approval"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			tt.prepare(w)
-			c := order()
-			c.List, c.Approved, c.Command = "brake-1", "ann", "brake-1"
-			_, r, err := w.run(c)
-			w.must(err)
-			if r.GetResult() != tt.result || r.GetCause() != "brake-1" || tt.result == "deleted" && r.GetList() != "brake-1" {
-				t.Errorf("got %v", r)
-			}
-			w.present(tt.result != "deleted")
-			if n := len(w.topic.Checkpoints); tt.result == "deleted" && n > 0 {
-				t.Errorf("an approved delete is counted: %d checkpoints", n)
-			}
-		})
-	}
-}
-
-func approval(list string) *schemas.Delivery {
-	return &schemas.Delivery{Topic: schemas.Deletions, Attempt: 1, Body: &pb.DeletionCommand{Id: "o", Account: "acme",
-		Space: "photos", DestinationStore: "2", ApproveList: list, Approved: "ann", Cause: "action", Time: stamp(6)}}
-}
-
-// An approved list is closed, and its deletes are ordered: those that were put on it later without the approval. A
-// repetition orders them under the same ids.
+// The deletes of an approved list are ordered. A repetition orders those without a result, under the same ids.
 func TestOrderList(t *testing.T) {
 	w := newWorld(t)
-	held := order()
-	held.NeedsApproval = true
-	_, r, err := w.run(held)
-	w.must(err)
-	list := r.GetList()
-	w.lists.pages = [][]Listed{
-		{{Item: "a", SourceStore: "1", Deleted: hour(4), Approved: true}, {Item: "b", SourceStore: "1", Deleted: hour(4)}},
-		{{Item: "c", SourceStore: "1", Deleted: hour(4), Approved: true}},
+	list := w.hold("a", "b", "c")
+	effects := map[string]string{}
+	for _, r := range w.lists.On(list) {
+		effects[r.GetItem()] = r.GetEffect()
 	}
+	action := w.decide(list, held.ActionApprove)
 	w.topic.Fail = func(m schemas.Message) error { // killed between the pages
 		if c, ok := m.Body.(*pb.DeletionCommand); ok && c.GetItem() == "c" {
 			return errors.New("refused")
 		}
 		return nil
 	}
-	if _, err := w.deleter.Handle(t.Context(), approval(list)); err == nil {
-		t.Fatal("no error")
+	if _, _, err := w.run(approval(list, action)); err == nil || len(w.lists.reported) > 0 {
+		t.Fatalf("got %v, reported %v", err, w.lists.reported)
 	}
 	before := w.ordered()
 	w.topic.Published, w.topic.Fail = nil, nil
-	out, err := w.deleter.Handle(t.Context(), approval(list))
-	w.must(err)
-	if r := out[0].Body.(*pb.DuplicationResult); r.GetResult() != "deletes-ordered" || r.GetItem() != "" ||
-		r.GetDetail() != "2 deletes; 1 that were put on the list after the decision are ordered without approval" {
+	if r := w.handles(approval(list, action)); r.GetResult() != "deletes-ordered" || r.GetDetail() != "3 deletes" ||
+		r.GetList() != list.Name() || r.GetOutcome() != handedOn {
 		t.Errorf("got %v", r)
 	}
 	got := w.ordered()
 	if len(got) != 3 || len(before) != 2 || got[0].GetId() != before[0].GetId() || got[1].GetId() != before[1].GetId() {
 		t.Fatalf("ordered %v, before %v", got, before)
 	}
-	for i, c := range got {
-		approved := i != 1
-		if (c.GetList() == list) != approved || (c.GetApproved() == "ann") != approved || c.GetNeedsApproval() == approved ||
-			c.GetCommand() != list || c.GetCause() != list || !c.GetDeleted().AsTime().Equal(hour(4)) {
-			t.Errorf("got %v", c)
+	for i, item := range []string{"a", "b", "c"} {
+		want := &pb.DeletionCommand{
+			Id:      schemas.ID("listed", "unreported-1", "acme", "2", "photos", item, effects[item]),
+			Account: "acme", Space: "photos", Item: item, SourceStore: "1", DestinationStore: "2",
+			Command: "unreported-1", Cause: "unreported-1", Deleted: stamp(4), Time: stamp(6), Approved: "ann",
+			List: "unreported-1", Effect: effects[item],
 		}
-		if err := schemas.Validate(c); err != nil {
+		if !proto.Equal(got[i], want) {
+			t.Errorf("got  %v\nwant %v", got[i], want)
+		}
+		if err := schemas.Validate(got[i]); err != nil {
 			t.Error(err)
 		}
 	}
-	if len(w.lists.reported) != 1 || *w.lists.decided != (Decision{Who: "ann", Action: "action"}) {
-		t.Errorf("reported %v, decided %v", w.lists.reported, w.lists.decided)
+	if _, r, err := w.run(got[1]); err != nil || r.GetResult() != "deleted" || r.GetList() != list.Name() ||
+		r.GetEffect() != effects["b"] {
+		t.Errorf("got %v, %v", r, err)
 	}
-	if _, r, err = w.run(held); err != nil || r.GetList() == list {
-		t.Errorf("the next delete is on %s, %v", r.GetList(), err)
+	w.topic.Published = nil
+	if r := w.handles(approval(list, action)); r.GetDetail() != "2 deletes" { // again, after a kill before the commit
+		t.Errorf("got %v", r)
 	}
-	w.topic.Closed[list], w.topic.Published = true, nil
-	out, err = w.deleter.Handle(t.Context(), approval(list)) // again, after a kill before the result
-	w.must(err)
-	if r := out[0].Body.(*pb.DuplicationResult); r.GetResult() != "deletes-ordered" || r.GetDetail() != orderedBefore ||
-		len(w.topic.Published) > 0 {
-		t.Errorf("a list that was closed when all had ended: got %v, published %v", r, w.topic.Published)
+	if again := w.ordered(); len(again) != 2 || again[0].GetId() != got[0].GetId() || again[1].GetId() != got[2].GetId() {
+		t.Errorf("ordered %v", again)
 	}
-	w.lists.decided.Action = "another"
-	if out, err = w.deleter.Handle(t.Context(), approval(list)); err != nil ||
-		out[0].Body.(*pb.DuplicationResult).GetResult() != "not-ordered" {
-		t.Errorf("a closed list: got %v, %v", out, err)
+	for _, c := range []*pb.DeletionCommand{got[0], got[2]} {
+		_, _, err := w.run(c)
+		w.must(err)
+	}
+	w.topic.Published = nil
+	if r := w.handles(approval(list, action)); r.GetDetail() != "0 deletes" || len(w.topic.Published) > 0 {
+		t.Errorf("all have ended: got %v, published %v", r, w.topic.Published)
+	}
+	if !slices.Equal(w.lists.reported, []string{"3 deletes", "2 deletes", "0 deletes"}) {
+		t.Errorf("reported %q", w.lists.reported)
+	}
+	if next := w.hold("d"); next != listOfKind(held.Unreported, 2) {
+		t.Errorf("the next delete is on %v", next)
+	}
+}
+
+// Of two decisions about a list the first is carried out. The other one says so, and orders nothing.
+func TestSecondDecision(t *testing.T) {
+	actions := []string{held.ActionApprove, held.ActionRefuse, held.ActionClose}
+	for _, first := range actions {
+		for _, second := range actions[:2] {
+			t.Run(second+" after "+first, func(t *testing.T) {
+				w := newWorld(t)
+				list := w.hold("a")
+				w.decide(list, first)
+				c, result := approval(list, w.decide(list, second)), "not-ordered"
+				if second == held.ActionRefuse {
+					c, result = refusalOf(list, c.GetCause()), "not-refused"
+				}
+				if r := w.handles(c); r.GetResult() != result || r.GetOutcome() != nothing ||
+					r.GetDetail() != "ann decided before ("+first+")" {
+					t.Errorf("got %v", r)
+				}
+				if len(w.topic.Published) > 0 || len(w.lists.reported) > 0 {
+					t.Errorf("published %v, reported %v", w.topic.Published, w.lists.reported)
+				}
+			})
+		}
+	}
+}
+
+// What was held after the operator looked is on the next list, and is not ordered. What is on an approved list is done
+// by whoever comes first.
+func TestNextList(t *testing.T) {
+	w := newWorld(t)
+	first := w.hold("a", "b")
+	unseen := w.lists.Results[1:] // b was not on record yet when the operator looked
+	w.lists.Results = w.lists.Results[:1:1]
+	action := w.decide(first, held.ActionApprove)
+	w.lists.Results = append(w.lists.Results, unseen...)
+	next := listOfKind(held.Unreported, 2)
+	c := orderOf("a")
+	c.NeedsApproval = true
+	if _, r, err := w.run(c); err != nil || r.GetResult() != "deleted" || r.GetList() != first.Name() {
+		t.Errorf("the approved one: got %v, %v", r, err)
+	}
+	for range 2 { // of sweeps that find the delete again
+		c := orderOf("b")
+		c.NeedsApproval = true
+		if l := w.held(c); l != next {
+			t.Errorf("b is held on %v", l)
+		}
+		if on := w.lists.items(next); !slices.Equal(on, []string{"b"}) {
+			t.Errorf("the next list has %v", on)
+		}
+	}
+	if r := w.handles(approval(first, action)); r.GetDetail() != "1 deletes" || len(w.ordered()) != 1 ||
+		w.ordered()[0].GetItem() != "a" {
+		t.Errorf("got %v, ordered %v", r, w.ordered())
+	}
+	ordered := w.approve(next)
+	if len(ordered) != 1 || ordered[0].GetItem() != "b" || ordered[0].GetList() != next.Name() {
+		t.Errorf("of the next list: ordered %v", ordered)
 	}
 }
 
 // The rewrites of an approved list are ordered as commands of class low, each with the content that was on the list.
 func TestOrderListOfRewrites(t *testing.T) {
 	w := newWorld(t)
-	topic := braketest.New(brake.Rewrites)
-	c := w.config(Config{})
-	c.Rewrites = topic.Process()
-	var err error
-	w.deleter, err = New(c, w, w, w)
-	w.must(err)
-	var list string
-	hold := func() {
-		w.must(topic.Process().Hold(t.Context(), schemas.Copy{Account: "acme", Store: "2", Space: "photos"},
-			brake.Held{Reason: brake.ReasonRewrites, Cause: "limit"}, func(_ context.Context, l string) error {
-				list = l
-				return nil
-			}))
-	}
-	hold()
-	first := list
+	list := listOfKind(held.Rewrites, 1)
 	reason := pb.DuplicationReason_DUPLICATION_REASON_CHANGE
-	w.lists.pages = [][]Listed{{
-		{Item: "a", SourceStore: "1", Changed: hour(4), Approved: true, Reason: reason, Version: "v2",
-			Digests: map[string]string{"md5": "d41d8cd98f00b204e9800998ecf8427e"}},
-		{Item: "b", SourceStore: "1", Changed: hour(4), Reason: reason, Version: "v3"},
-	}}
-	topic.Fail = func(m schemas.Message) error { // killed before the list is closed
-		if m.Topic == schemas.Checkpoints {
-			return errors.New("refused")
-		}
-		return nil
+	md5 := map[string]string{"md5": "d41d8cd98f00b204e9800998ecf8427e"}
+	rewrite := func(item, version string) *pb.DuplicationResult {
+		return &pb.DuplicationResult{Account: "acme", Space: "photos", Item: item, SourceStore: "1", DestinationStore: "2",
+			Result: "awaiting-approval", List: list.Name(), Effect: "effect of " + version, Reason: reason,
+			ChangeTime: stamp(4), SourceVersion: version, Digests: md5}
 	}
-	if _, err := w.deleter.Handle(t.Context(), approval(first)); err == nil || len(topic.Published) > 0 {
-		t.Fatalf("got %v, ordered %v", err, topic.Published)
-	}
-	topic.Fail = nil
+	w.lists.Results = []*pb.DuplicationResult{rewrite("a", "v1"), rewrite("a", "v2"), rewrite("b", "v3")}
+	action := w.decide(list, held.ActionApprove)
+	w.lists.Results = append(w.lists.Results, rewrite("c", "v4"))
 	for range 2 { // the second time after a kill before the commit
-		topic.Published = nil
-		out, err := w.deleter.Handle(t.Context(), approval(first))
-		w.must(err)
-		if r := out[0].Body.(*pb.DuplicationResult); r.GetResult() != "rewrites-ordered" || r.GetDecision() != "C4" ||
-			!strings.HasPrefix(r.GetDetail(), "1 rewrites; 1 that") {
+		w.topic.Published = nil
+		if r := w.handles(approval(list, action)); r.GetResult() != "rewrites-ordered" || r.GetDecision() != "C4" ||
+			r.GetDetail() != "2 rewrites" || r.GetList() != list.Name() {
 			t.Errorf("got %v", r)
 		}
-		if len(topic.Published) != 2 {
-			t.Fatalf("ordered %v", topic.Published)
+		got := published[*pb.DuplicationCommand](w)
+		if len(got) != 2 || len(w.topic.Published) != 2 {
+			t.Fatalf("ordered %v", w.topic.Published)
 		}
-		a, b := topic.Published[0].(*pb.DuplicationCommand), topic.Published[1].(*pb.DuplicationCommand)
-		if a.GetId() != schemas.ID("listed", first, "acme", "2", "photos", "a") || a.GetList() != first ||
-			a.GetApproved() != "ann" || a.GetChangeVersion() != "v2" || len(a.GetDigests()) != 1 || a.GetCause() != first ||
-			b.GetList() != "" || b.GetApproved() != "" || b.GetChangeVersion() != "v3" || b.GetId() == a.GetId() {
-			t.Errorf("got %v and %v", a, b)
-		}
-		for _, c := range topic.Published {
-			if err := schemas.Validate(c); err != nil {
+		wanted := []*pb.DuplicationCommand{{Item: "a", ChangeVersion: "v2"}, {Item: "b", ChangeVersion: "v3"}}
+		for i, want := range wanted {
+			want.Effect = "effect of " + want.ChangeVersion
+			want.Id = schemas.ID("listed", "rewrites-1", "acme", "2", "photos", want.Item, want.Effect)
+			want.Account, want.Space, want.SourceStore, want.DestinationStore = "acme", "photos", "1", "2"
+			want.Cause, want.List, want.Approved, want.Reason = "rewrites-1", "rewrites-1", "ann", reason
+			want.ChangeTime, want.Time, want.Digests, want.SizeUnknown = stamp(4), stamp(6), md5, true
+			want.Priority = pb.Priority_PRIORITY_LOW
+			if !proto.Equal(got[i], want) {
+				t.Errorf("got  %v\nwant %v", got[i], want)
+			}
+			if err := schemas.Validate(got[i]); err != nil {
 				t.Error(err)
 			}
 		}
 	}
-	if hold(); list == first {
-		t.Error("the next rewrite is on the closed list")
-	}
 }
 
-// While the records are unknown, an approval waits.
+// While the results are unknown, an approval waits.
 func TestOrderListWaits(t *testing.T) {
 	w := newWorld(t)
-	w.lists.unknown = errors.New("no answer")
-	_, err := w.deleter.Handle(t.Context(), approval("brake-1"))
-	if retry.ClassOf(err) != retry.ClassUnavailable {
+	list := w.hold("a")
+	action := w.decide(list, held.ActionApprove)
+	w.lists.Unknown = errors.New("no answer")
+	if _, _, err := w.run(approval(list, action)); retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("got %v", err)
 	}
-	if len(w.ordered()) > 0 {
-		t.Errorf("ordered %v", w.ordered())
+	if len(w.topic.Published) > 0 || len(w.lists.reported) > 0 {
+		t.Errorf("published %v, reported %v", w.topic.Published, w.lists.reported)
 	}
 }

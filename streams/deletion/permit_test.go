@@ -5,15 +5,12 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
-
-var destination = schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a.jpg"}
 
 // A permit is given back if the delete certainly did not take effect, and only then. ErrChanged and ErrNotFound without
 // the mark may be the answers to a repeated request whose first one did.

@@ -16,16 +16,19 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// refuse orders that the sources of what is on a refused list get their content back, and closes the list before.
-// Deletes that were put on it after the operator saw it are ordered without approval, and so come to the next list or
-// are done. A repeated execution orders only what has no result, under the same ids.
+// refuse orders that the sources of what is on a refused list get their content back. A repeated execution orders only
+// what has no result, under the same ids.
 func (e *Deleter) refuse(ctx context.Context, c *pb.DeletionCommand, attempt int) ([]schemas.Message, error) {
 	w := &execution{cfg: e.cfg, command: c, attempt: attempt, started: time.Now()}
+	l, err := listOf(c)
+	if err != nil {
+		return nil, err
+	}
 	end := ending{row: duplicate.RowRestore, result: "restores-ordered", list: c.GetRefuseList(),
-		outcome: pb.Outcome_OUTCOME_HANDED_ON, detail: orderedBefore}
+		outcome: pb.Outcome_OUTCOME_HANDED_ON}
 	r := &refusal{Deleter: e, command: c, attempt: attempt, started: w.started}
-	lost, err := e.workOff(ctx, c, r.page, func() string {
-		end.detail = describeOrders(r.ordered, "restores", r.later)
+	lost, err := e.workOff(ctx, c, l, r.page, func() string {
+		end.detail = fmt.Sprintf("%d restores", r.ordered)
 		return end.detail
 	})
 	if err != nil {
@@ -40,10 +43,10 @@ func (e *Deleter) refuse(ctx context.Context, c *pb.DeletionCommand, attempt int
 // A refusal is the execution of a refused list.
 type refusal struct {
 	*Deleter
-	command        *pb.DeletionCommand
-	attempt        int
-	started        time.Time
-	ordered, later int
+	command *pb.DeletionCommand
+	attempt int
+	started time.Time
+	ordered int
 }
 
 // maxRefused is the number of items whose records are read at once.
@@ -51,17 +54,8 @@ const maxRefused = 250
 
 // page returns the messages for a page of the list.
 func (r *refusal) page(ctx context.Context, page []Listed) (out []schemas.Message, err error) {
-	var refused []Listed
-	for _, l := range page {
-		if l.Approved { // seen by the operator
-			refused = append(refused, l)
-			continue
-		}
-		r.later++
-		out = append(out, listedMessage(r.command, l))
-	}
 	rules, _ := r.rules.Rules(r.command.GetAccount(), r.command.GetSpace())
-	for part := range slices.Chunk(refused, maxRefused) {
+	for part := range slices.Chunk(page, maxRefused) {
 		orders, err := r.orders(ctx, rules, part)
 		if err != nil {
 			return nil, err
@@ -69,7 +63,7 @@ func (r *refusal) page(ctx context.Context, page []Listed) (out []schemas.Messag
 		out = append(out, orders...)
 		retry.Alive(ctx)
 	}
-	r.ordered += len(refused)
+	r.ordered += len(page)
 	return out, nil
 }
 
@@ -158,7 +152,7 @@ func holds(k schemas.KnownCopy, digests digest.Set) bool {
 
 // message returns the command of a restore order, or the result of an item that has none.
 func (r *refusal) message(rules policy.Rules, l Listed, o *pb.RestoreOrder) schemas.Message {
-	_, list := listOf(r.command)
+	list := r.command.GetRefuseList()
 	c := &pb.DuplicationCommand{
 		Account: r.command.GetAccount(), Space: r.command.GetSpace(), Item: l.Item,
 		SourceStore: r.command.GetDestinationStore(), DestinationStore: l.SourceStore,

@@ -10,9 +10,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/brake"
-	"github.com/millrace/millrace/streams/brake/braketest"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 )
@@ -74,49 +73,39 @@ func TestRestoreOrder(t *testing.T) {
 	}
 }
 
-func refusalOf(list, action string) *schemas.Delivery {
-	return &schemas.Delivery{Topic: schemas.Deletions, Attempt: 1, Body: &pb.DeletionCommand{Id: "o", Account: "acme",
-		Space: "photos", DestinationStore: "2", RefuseList: list, Approved: "ann", Cause: action, Why: "a script",
-		Time: stamp(6)}}
+func refusalOf(l held.List, action string) *pb.DeletionCommand {
+	return &pb.DeletionCommand{Id: "o", Account: "acme", Space: "photos", DestinationStore: "2", RefuseList: l.Name(),
+		Approved: "ann", Cause: action, Why: "a script", Time: stamp(6)}
 }
 
-// A refused list is closed, and its sources are ordered back, under the same ids again after a kill. Deletes that the
-// operator did not see are ordered as others are.
+// The sources of a refused list are ordered back, under the same ids again after a kill.
 func TestRefuseList(t *testing.T) {
 	w := newWorld(t)
-	held := order()
-	held.NeedsApproval = true
-	_, r, err := w.run(held)
-	w.must(err)
-	list := r.GetList()
+	list := w.hold("a", "b", "c")
 	w.rows["1"].Digests = w.seen.Digests
-	w.lists.pages = [][]Listed{
-		{{Item: "a", SourceStore: "1", Deleted: hour(4), Approved: true}, {Item: "b", SourceStore: "1", Deleted: hour(4)}},
-		{{Item: "c", SourceStore: "1", Deleted: hour(4), Approved: true}},
-	}
+	action := w.decide(list, held.ActionRefuse)
 	w.topic.Fail = func(m schemas.Message) error { // killed between the pages
 		if c, ok := m.Body.(*pb.DuplicationCommand); ok && c.GetItem() == "c" {
 			return errors.New("refused")
 		}
 		return nil
 	}
-	if _, err := w.deleter.Handle(t.Context(), refusalOf(list, "refusal")); err == nil {
-		t.Fatal("no error")
+	if _, _, err := w.run(refusalOf(list, action)); err == nil || len(w.lists.reported) > 0 {
+		t.Fatalf("got %v, reported %v", err, w.lists.reported)
 	}
 	before := published[*pb.DuplicationCommand](w)
 	w.topic.Published, w.topic.Fail = nil, nil
-	out, err := w.deleter.Handle(t.Context(), refusalOf(list, "refusal"))
-	w.must(err)
-	if r := out[0].Body.(*pb.DuplicationResult); r.GetResult() != "restores-ordered" || r.GetItem() != "" ||
-		r.GetDetail() != "2 restores; 1 that were put on the list after the decision are ordered without approval" {
-		t.Errorf("got %v", r)
+	if r := w.handles(refusalOf(list, action)); r.GetResult() != "restores-ordered" || r.GetDetail() != "3 restores" ||
+		r.GetList() != list.Name() || !slices.Equal(w.lists.reported, []string{"3 restores"}) {
+		t.Errorf("got %v, reported %q", r, w.lists.reported)
 	}
 	got := published[*pb.DuplicationCommand](w)
-	if len(got) != 2 || len(before) != 1 || got[0].GetId() != before[0].GetId() {
+	if len(got) != 3 || len(w.topic.Published) != 3 || len(before) != 2 || got[0].GetId() != before[0].GetId() ||
+		got[1].GetId() != before[1].GetId() {
 		t.Fatalf("ordered %v, before %v", got, before)
 	}
 	for _, c := range got {
-		if c.GetApproved() != "ann" || c.GetCause() != list || c.GetRestore().GetList() != list ||
+		if c.GetApproved() != "ann" || c.GetCause() != list.Name() || c.GetRestore().GetList() != list.Name() ||
 			c.GetRestore().GetWhy() != "a script" || c.GetSourceStore() != "2" || c.GetDestinationStore() != "1" ||
 			c.GetPriority() != pb.Priority_PRIORITY_LOW || !c.GetRestore().GetDeleted().AsTime().Equal(hour(4)) {
 			t.Errorf("got %v", c)
@@ -126,66 +115,73 @@ func TestRefuseList(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if later := w.ordered(); len(later) != 1 || later[0].GetItem() != "b" || later[0].GetApproved() != "" {
-		t.Errorf("later deletes: %v", later)
-	}
-	// Whoever decides later is told that another decision counts.
-	for _, d := range []*schemas.Delivery{approval(list), refusalOf(list, "another")} {
-		out, err = w.deleter.Handle(t.Context(), d)
-		w.must(err)
-		r := out[0].Body.(*pb.DuplicationResult)
-		if !strings.HasPrefix(r.GetResult(), "not-") || r.GetDetail() != "another operator decided before" {
-			t.Errorf("got %v", r)
-		}
-	}
-	w.topic.Closed[list] = true
-	for action, want := range map[string]string{"refusal": "restores-ordered", "another": "not-refused"} {
-		out, err = w.deleter.Handle(t.Context(), refusalOf(list, action))
-		w.must(err)
-		if r := out[0].Body.(*pb.DuplicationResult); r.GetResult() != want {
-			t.Errorf("a closed list, decided by %q: got %v", action, r)
-		}
+	w.lists.Results = append(w.lists.Results, &pb.DuplicationResult{Account: "acme", Space: "photos", Item: "a",
+		SourceStore: "1", DestinationStore: "2", Cause: list.Name(), Result: "restored"})
+	w.topic.Published = nil
+	if r := w.handles(refusalOf(list, action)); r.GetDetail() != "2 restores" || len(w.topic.Published) != 2 {
+		t.Errorf("again, when one is back: got %v, published %v", r, w.topic.Published)
 	}
 }
 
-// While the sources of a refused list are being brought back from the copies, these are not deleted, except what is on
-// the list and was not refused.
+// While the sources of a refused list are being brought back, no copy of the space is deleted, also not by the approval
+// of another list. The other spaces do not wait.
 func TestDeleteDuringARefusal(t *testing.T) {
-	w := newWorld(t)
-	w.topic.Refused = []string{"brake-1"}
-	c := order()
-	if _, _, err := w.run(c); retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "brake-1") {
-		t.Errorf("got %v", err)
+	refused := listOfKind(held.Limit, 1)
+	for name, command := range map[string]func(*world) *pb.DeletionCommand{
+		"a delete": func(*world) *pb.DeletionCommand { return order() },
+		"one that needs approval": func(*world) *pb.DeletionCommand {
+			c := order()
+			c.NeedsApproval = true
+			return c
+		},
+		"an approved one": func(w *world) *pb.DeletionCommand { return w.approve(w.hold("a.jpg"))[0] },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			c := command(w)
+			w.decide(refused, held.ActionRefuse)
+			w.lists.Held = nil
+			if _, _, err := w.run(c); retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Errorf("got %v", err)
+			}
+			w.present(true)
+			if len(w.lists.Held) > 0 {
+				t.Errorf("held %v", w.lists.Held)
+			}
+			w.lists.Closed[refused] = true
+			want := "deleted"
+			if c.GetNeedsApproval() {
+				want = "awaiting-approval"
+			}
+			if _, r, err := w.run(c); err != nil || r.GetResult() != want {
+				t.Errorf("when all are back: got %v, %v, want %s", r, err, want)
+			}
+		})
 	}
-	w.present(true)
-	c.Cause = "brake-1"
-	if _, r, err := w.run(c); err != nil || r.GetResult() != "deleted" {
-		t.Errorf("of the list: got %v, %v", r, err)
-	}
-	w.present(false)
 }
 
 // An item of which no content is on record gets its result at once.
 func TestRefuseWithoutContent(t *testing.T) {
 	w := newWorld(t)
+	list := w.hold("a")
 	w.rows["2"].Digests = nil
-	w.lists.pages = [][]Listed{{{Item: "a", SourceStore: "1", Deleted: hour(4), Approved: true}}}
-	_, err := w.deleter.Handle(t.Context(), refusalOf("brake-1", "action"))
-	w.must(err)
+	w.handles(refusalOf(list, w.decide(list, held.ActionRefuse)))
 	got := w.results()
-	if len(got) != 1 || got[0].GetResult() != "restore-failed" || got[0].GetCause() != "brake-1" ||
-		got[0].GetReason() != pb.DuplicationReason_DUPLICATION_REASON_RESTORE || schemas.Validate(got[0]) == nil &&
-		got[0].GetDestinationStore() != "1" {
-		t.Errorf("got %v", got)
+	if len(got) != 1 || got[0].GetResult() != "restore-failed" || got[0].GetCause() != list.Name() ||
+		got[0].GetReason() != pb.DuplicationReason_DUPLICATION_REASON_RESTORE || got[0].GetDestinationStore() != "1" {
+		t.Fatalf("got %v", got)
+	}
+	if err := schemas.Validate(got[0]); err != nil {
+		t.Error(err)
 	}
 }
 
 func TestRefuseWaitsForTheRecords(t *testing.T) {
 	w := newWorld(t)
-	w.lists.pages = [][]Listed{{{Item: "a", SourceStore: "1", Deleted: hour(4), Approved: true}}}
+	list := w.hold("a")
+	action := w.decide(list, held.ActionRefuse)
 	w.err = errors.New("no answer")
-	_, err := w.deleter.Handle(t.Context(), refusalOf("brake-1", "action"))
-	if retry.ClassOf(err) != retry.ClassUnavailable {
+	if _, _, err := w.run(refusalOf(list, action)); retry.ClassOf(err) != retry.ClassUnavailable {
 		t.Errorf("got %v", err)
 	}
 	if len(w.topic.Published) > 0 || len(w.lists.reported) > 0 {
@@ -193,35 +189,23 @@ func TestRefuseWaitsForTheRecords(t *testing.T) {
 	}
 }
 
-// A refused list of rewrites is closed, and the listed version of each source is replaced by the content of the copy.
+// Of a refused list of rewrites, the listed version of each source is replaced by the content of the copy.
 func TestRefuseRewrites(t *testing.T) {
 	w := newWorld(t)
 	w.rules.Pairs = append(w.rules.Pairs, policy.Pair{Source: "1", Destination: "3"})
 	w.rows["1"] = &pb.Record{State: live, Version: "v2", Digests: md5of("e"), Time: stamp(5)}
 	w.rows["3"] = &pb.Record{State: live, Digests: w.seen.Digests, Time: stamp(3)}
-	var err error
-	c := w.config(Config{})
-	topic := braketest.New(brake.Rewrites)
-	c.Rewrites = topic.Process()
-	w.deleter, err = New(c, w, w, w)
-	w.must(err)
-	w.lists.pages = [][]Listed{{
-		{Item: "a", SourceStore: "1", Version: "v2", Digests: md5of("e"), Approved: true},
-		{Item: "b", SourceStore: "1", Version: "v2", Digests: md5of("e")},
-	}}
-	_, err = w.deleter.Handle(t.Context(), refusalOf("rewrites-1", "action"))
-	w.must(err)
-	w.topic = topic
+	list := listOfKind(held.Rewrites, 1)
+	w.lists.Results = []*pb.DuplicationResult{{Account: "acme", Space: "photos", Item: "a", SourceStore: "1",
+		DestinationStore: "2", Result: "awaiting-approval", List: list.Name(), Effect: "effect", SourceVersion: "v2",
+		Digests: md5of("e")}}
+	r := w.handles(refusalOf(list, w.decide(list, held.ActionRefuse)))
 	got := published[*pb.DuplicationCommand](w)
-	at := slices.IndexFunc(got, func(c *pb.DuplicationCommand) bool { return c.GetRestore() != nil })
-	if len(got) != 2 || at < 0 {
-		t.Fatalf("got %v", got)
+	if r.GetResult() != "restores-ordered" || r.GetDetail() != "1 restores" || len(got) != 1 {
+		t.Fatalf("got %v, ordered %v", r, got)
 	}
-	if o := got[at].GetRestore(); o.GetReplaces().GetVersion() != "v2" || len(o.GetSources()) != 2 ||
-		got[at].GetItem() != "a" {
+	if o := got[0].GetRestore(); o.GetReplaces().GetVersion() != "v2" || len(o.GetSources()) != 2 ||
+		got[0].GetItem() != "a" {
 		t.Errorf("got %v", o)
-	}
-	if later := got[1-at]; later.GetItem() != "b" || later.GetList() != "" || later.GetApproved() != "" {
-		t.Errorf("got %v", later)
 	}
 }

@@ -134,6 +134,9 @@ func (w *execution) iterateReturned(ctx context.Context, records duplicate.Recor
 // can. The delete is one of the deletes that the brake counts, but is put on no list: e has the result instead.
 func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e ending) ([]schemas.Message, error) {
 	c, at, store := w.command, w.sides.Copy, w.sides.Store
+	if err := w.cfg.Lists.Refused(at); err != nil {
+		return nil, err
+	}
 	p, reached, err := w.take(ctx)
 	switch {
 	case err != nil:

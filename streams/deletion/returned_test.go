@@ -12,6 +12,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -166,8 +167,9 @@ func TestDeleteReturnedUnderFaults(t *testing.T) {
 		"done, and said to have failed": {func(w *world) {
 			w.faulty["2"].Script(storagetest.Fault{Method: "Delete", Applied: true})
 		}, retry.Transient, false, "repair-moot"},
-		"a refused list needs the copies": {func(w *world) { w.topic.Refused = []string{"brake-1"} },
-			retry.ClassUnavailable, true, ""},
+		"a refused list needs the copies": {func(w *world) {
+			w.decide(listOfKind(held.Limit, 1), held.ActionRefuse)
+		}, retry.ClassUnavailable, true, ""},
 		"the brake cannot count": {func(w *world) {
 			w.topic.Unknown = errors.New("no answer")
 		}, retry.ClassUnavailable, true, ""},
@@ -206,8 +208,8 @@ func TestDeleteReturnedAndTheBrake(t *testing.T) {
 	next.Id = "repair 2"
 	changes, r, err := w.run(next)
 	w.must(err)
-	if r.GetResult() != "repair-refused" || r.GetDetail() == "" || len(changes) > 0 || len(w.topic.Held) > 0 {
-		t.Errorf("got %v, %v, lists %v", r, changes, w.topic.Held)
+	if r.GetResult() != "repair-refused" || r.GetDetail() == "" || len(changes) > 0 || len(w.lists.Held) > 0 {
+		t.Errorf("got %v, %v, lists %v", r, changes, w.lists.Held)
 	}
 	w.present(true)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -32,28 +31,27 @@ func (w *execution) iterateSpace(ctx context.Context) ([]schemas.Message, error)
 		if e.change, err = w.sides.SpaceGone(ctx, s, w.command.GetList() != ""); err != nil {
 			return nil, err
 		}
+	case w.awaitsHold(d):
+		return nil, duplicate.AwaitHold(s.Hold)
 	case d.Deleted.IsZero():
-	case w.isApproved(d.Deleted):
-		return w.deleteSpace(ctx, s, d)
-	case w.needsApproval(d):
-		return nil, w.hold(ctx, d, brake.Held{Reason: brake.ReasonApproval, Cause: w.approvalCause(d)})
 	default:
-		return w.deleteSpaceWithinLimits(ctx, s, d)
+		return w.deleteSpaceAllowed(ctx, s, d)
 	}
 	return w.messages(e), nil
 }
 
-// deleteSpaceWithinLimits is deleteWithinLimits for a space, which counts as one delete.
-func (w *execution) deleteSpaceWithinLimits(
+// deleteSpaceAllowed is deleteAllowed for a space, which counts as one delete.
+func (w *execution) deleteSpaceAllowed(
 	ctx context.Context, s duplicate.SpaceObservation, d duplicate.Decision,
 ) ([]schemas.Message, error) {
-	p, err := w.permit(ctx, d)
-	if p == nil {
-		return nil, err
+	effect := duplicate.DeleteEffect(w.sides.Copy, d.Deleted, storage.Object{})
+	l, err := w.leave(ctx, d, s.Rules, effect)
+	if err != nil || l.ended != nil {
+		return l.ended, err
 	}
-	out, err := w.deleteSpace(ctx, s, d)
+	out, err := w.deleteSpace(ctx, s, d, effect, l.list)
 	if deletedNothing(err) || err == nil && !w.spaceDeleted {
-		p.GiveBack()
+		l.permit.GiveBack()
 	}
 	return out, err
 }
@@ -61,7 +59,7 @@ func (w *execution) deleteSpaceWithinLimits(
 // deleteSpace deletes the space, which was seen empty, if the source still lacks it and the rules in force still allow
 // it, and observes the source afterwards. The store refuses a space that holds an item.
 func (w *execution) deleteSpace(
-	ctx context.Context, s duplicate.SpaceObservation, d duplicate.Decision,
+	ctx context.Context, s duplicate.SpaceObservation, d duplicate.Decision, effect, list string,
 ) ([]schemas.Message, error) {
 	at, store := w.sides.Copy, w.sides.Store
 	present, err := w.sourceHasSpace(ctx)
@@ -87,7 +85,8 @@ func (w *execution) deleteSpace(
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), observeTimeout)
 	defer cancel()
 	present, lookErr := w.sourceHasSpace(ctx)
-	e := ending{row: duplicate.RowSpaceEmpty, result: "deleted", outcome: pb.Outcome_OUTCOME_DONE, change: change}
+	e := ending{row: duplicate.RowSpaceEmpty, result: "deleted", outcome: pb.Outcome_OUTCOME_DONE, change: change,
+		effect: effect, list: list}
 	switch {
 	case err != nil && (!present || retry.IsPermanent(err)):
 		return nil, fmt.Errorf("delete space %q in store %s: %w", at.Space, at.Store, err)
@@ -99,9 +98,7 @@ func (w *execution) deleteSpace(
 	case present || lookErr != nil:
 		e.detail, e.copy = "the source may have the space again", w.spaceBack(change.GetTime().AsTime())
 	}
-	if w.spaceDeleted = true; w.isApproved(d.Deleted) {
-		e.list = w.command.GetList()
-	}
+	w.spaceDeleted = true
 	return w.messages(e), nil
 }
 

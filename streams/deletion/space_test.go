@@ -8,6 +8,8 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -152,7 +154,8 @@ func TestSpaceDeletedButNotReported(t *testing.T) {
 				w := newSpaceWorld(t)
 				c := spaceOrder()
 				if approved {
-					w.rules.Deletes, c.List, c.Approved = policy.Approve, "approval-1", "ann"
+					w.rules.Deletes, c.List, c.Approved = policy.Approve, "approve-1", "ann"
+					c.Effect = duplicate.DeleteEffect(destination.WithoutItem(), hour(4), storage.Object{})
 				}
 				var lost []*pb.Change
 				if fault == "killed" {
@@ -255,44 +258,55 @@ func TestSpaceIsDeletedByTwoAtOnce(t *testing.T) {
 
 // A list may have only the delete of the space.
 func TestOrderListOfSpace(t *testing.T) {
-	w := newSpaceWorld(t)
-	c := spaceOrder()
-	c.NeedsApproval = true
-	_, r, err := w.run(c)
-	w.must(err)
-	w.lists.onlyPage = []Listed{{SourceStore: "1", Deleted: hour(4), Approved: true}}
-	if _, err := w.deleter.Handle(t.Context(), approval(r.GetList())); err != nil {
-		t.Fatal(err)
+	for name, tt := range map[string]struct {
+		then   func(*world)
+		result string
+		list   string
+	}{
+		"as it was held": {func(*world) {}, "deleted", "unreported-1"},
+		"the source was deleted again": {func(w *world) {
+			w.spaces["1"] = &pb.Record{State: tomb, Time: stamp(5), Origin: pb.Origin_ORIGIN_SWEEP}
+		}, "awaiting-approval", "unreported-2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newSpaceWorld(t)
+			w.spaces["1"].Origin = pb.Origin_ORIGIN_SWEEP
+			ordered := w.approve(w.held(spaceOrder()))
+			if len(ordered) != 1 || ordered[0].GetItem() != "" {
+				t.Fatalf("ordered %v", ordered)
+			}
+			tt.then(w)
+			changes, r, err := w.run(ordered[0])
+			w.must(err)
+			if r.GetResult() != tt.result || r.GetList() != tt.list || (len(changes) == 1) != (tt.result == "deleted") {
+				t.Errorf("got %v, %v", r, changes)
+			}
+			w.hasSpace(tt.result != "deleted")
+		})
 	}
-	if len(w.ordered()) != 1 || w.ordered()[0].GetItem() != "" {
-		t.Fatalf("ordered %v", w.ordered())
-	}
-	changes, r, err := w.run(w.ordered()[0])
-	w.must(err)
-	if r.GetResult() != "deleted" || r.GetList() == "" || len(changes) != 1 {
-		t.Errorf("got %v, %v", r, changes)
-	}
-	w.hasSpace(false)
 }
 
-// A refused list may have the delete of the space: it is kept, and nothing is restored.
-func TestRefuseListOfSpace(t *testing.T) {
+// A space whose list was closed, or refused, is kept; nothing is restored.
+func TestKeptSpace(t *testing.T) {
 	w := newSpaceWorld(t)
-	c := spaceOrder()
-	c.NeedsApproval = true
-	_, r, err := w.run(c)
-	w.must(err)
-	w.lists.onlyPage = []Listed{{SourceStore: "1", Deleted: hour(4), Approved: true}}
-	if _, err := w.deleter.Handle(t.Context(), refusalOf(r.GetList(), "refusal-1")); err != nil {
-		t.Fatal(err)
+	w.rules.Deletes = policy.Approve
+	l := w.held(spaceOrder())
+	if r := w.handles(refusalOf(l, w.decide(l, held.ActionRefuse))); r.GetResult() != "restores-ordered" {
+		t.Errorf("got %v", r)
 	}
 	results := w.results()
-	if last := results[len(results)-1]; last.GetItem() != "" || last.GetResult() != "restore-moot" ||
-		last.GetCause() != r.GetList() {
-		t.Errorf("got %v", last)
+	if len(results) != 1 || results[0].GetItem() != "" || results[0].GetResult() != "restore-moot" ||
+		results[0].GetCause() != l.Name() {
+		t.Errorf("got %v", results)
 	}
 	if orders := published[*pb.DuplicationCommand](w); len(orders) > 0 {
 		t.Errorf("ordered %v", orders)
+	}
+	w.lists.Closed[l] = true
+	changes, r, err := w.run(spaceOrder())
+	w.must(err)
+	if r.GetResult() != "kept" || r.GetOutcome() != nothing || len(changes) > 0 {
+		t.Errorf("got %v, %v", r, changes)
 	}
 	w.hasSpace(true)
 }

@@ -8,8 +8,8 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -130,17 +130,19 @@ func (s Observation) excluded() (Decision, bool) {
 	return Decision{}, false
 }
 
-// The results of a command that would change a destination under a hold, and of a rewrite that the brake held.
+// The results of a command that would change a destination under a hold, of a rewrite that the brake held, and of what a
+// person has decided not to do.
 const (
-	resultHeld             = "held"
+	ResultHeld             = "held"
 	resultAwaitingApproval = "awaiting-approval"
+	resultKept             = "kept"
 )
 
 // held returns the decision in place of d, which would change the destination. The sweep takes it up when the hold has
 // ended: a wait of years does not belong into the delay lanes.
 func (s Observation) held(d Decision) Decision {
 	h := s.Hold
-	return Decision{Row: d.Row, Result: resultHeld, Newer: d.Newer, Detail: fmt.Sprintf("hold of prefix %q until %s: %s",
+	return Decision{Row: d.Row, Result: ResultHeld, Newer: d.Newer, Detail: fmt.Sprintf("hold of prefix %q until %s: %s",
 		h.Prefix, h.Until.UTC().Format(time.RFC3339), h.Reason)}
 }
 
@@ -521,7 +523,7 @@ func (s Observation) decideDelete(from *pb.Record, held storage.Original) (Decis
 	}
 	rule := s.Rules.DeletesOf(pairOf(s.Command), deleted)
 	if rule == policy.KeepCopy {
-		return Decision{Row: RowDeleteHeld, Result: "kept"}, true
+		return Decision{Row: RowDeleteHeld, Result: resultKept}, true
 	}
 	if s.Hold != nil {
 		return s.held(Decision{Row: RowDeleteHeld}), true
@@ -593,7 +595,7 @@ func (s Observation) unconfirmed(from *pb.Record) bool {
 // approvedDelete returns who approved the delete that a command is about. The approval of a correction of content, or
 // of a rewrite, does not count.
 func approvedDelete(c *pb.DuplicationCommand) string {
-	if brake.ReasonOf(c.GetList()) == brake.ReasonRewrites {
+	if held.KindOf(c.GetList()).IsRewrite() {
 		return ""
 	}
 	switch c.GetCauseOp() {

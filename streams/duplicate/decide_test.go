@@ -8,7 +8,6 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
@@ -708,8 +707,9 @@ func copyCases() map[string]decisionCase {
 		"C4: of a sweep, and approved on a list": {func(s *Observation) {
 			s.bySweep(row(live, "v1", a, 2), copyOf(row(live, "d1", b, 3)))
 			s.setCause(pb.Op_OP_UNSPECIFIED, "v1", a, 2)
-			s.Command.Approved, s.Command.List = "me", string(brake.ReasonRewrites)+"-1"
+			s.Command.Approved, s.Command.List = "me", "rewrites-1"
 			s.copied("d1", b)
+			s.Command.Effect = s.rewriteEffect()
 		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C2: of a sweep: only a sweep has reported what the destination holds": {func(s *Observation) {
 			s.bySweep(row(live, "v1", a, 2), adopted(row(live, "d1", a, 3)))

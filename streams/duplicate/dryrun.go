@@ -32,7 +32,11 @@ func (w *execution) dryRun(ctx context.Context) error {
 	}
 	switch w.detail = d.Detail; d.action {
 	case actCopy:
-		if reached := w.reached(s, d); reached != "" {
+		reached, err := w.reached(ctx, s, d)
+		if err != nil {
+			return err
+		}
+		if reached != "" {
 			d.Result, w.detail = resultAwaitingApproval, "the brake: "+reached
 		}
 	case actWait:

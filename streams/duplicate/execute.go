@@ -18,6 +18,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
@@ -45,6 +46,8 @@ type Config struct {
 	ExternalWrites func(c schemas.Copy, modified time.Time) bool
 	// Brake limits rewrites: copies over a copy with other content. nil: no limit.
 	Brake *brake.Brake
+	// Held holds rewrites for a decision. Required with a Brake.
+	Held held.Lists
 	// Now returns the time; nil: time.Now.
 	Now func() time.Time
 	// Apart returns how far Kafka's time of something may be from now; nil: by Now.
@@ -86,7 +89,7 @@ func New(c Config, stores Stores, rules Rules, records Records) (*Executor, erro
 }
 
 // Handle executes the DuplicationCommand in d. It returns the Changes of its writes, the tasks that follow, and the
-// result, in this order. The result of a rewrite that waits for approval is published when Handle returns.
+// result, in this order.
 func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 	c, ok := d.Body.(*pb.DuplicationCommand)
 	if !ok {
@@ -115,7 +118,7 @@ func (e *Executor) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.M
 	default:
 		err = w.executeItem(ctx)
 	}
-	if err != nil || w.published {
+	if err != nil {
 		return nil, err
 	}
 	return w.messages(), nil
@@ -167,11 +170,8 @@ type execution struct {
 	digests            digest.Set
 	misreads           int // readings of the source that did not match the expected digests
 	// records are those of the copies that a restore order names, read afresh.
-	records map[schemas.Copy]*pb.CopyRecord
-	// Of a rewrite that waits for approval, or was approved. cause is that of the result, if it is not the command's.
-	// published: the result is published already.
-	list, sourceVersion, cause string
-	published                  bool
+	records                     map[schemas.Copy]*pb.CopyRecord
+	list, effect, sourceVersion string // of a rewrite that waits for a decision, is kept by it, or was approved
 
 	space storage.Space // the destination's, after a write
 }
@@ -222,7 +222,7 @@ func (w *execution) iterate(ctx context.Context) (done bool, err error) {
 		return false, markStale(err)
 	}
 	if w.wrote() && (d.Row == RowInSync || d.Row == RowPropertiesUnknown || d.action == actWait ||
-		d.Result == resultHeld || d.Row == RowPropertiesDiffer && w.end.Row == RowPropertiesDiffer) {
+		d.Result == ResultHeld || d.Row == RowPropertiesDiffer && w.end.Row == RowPropertiesDiffer) {
 		if d.AnnounceSource {
 			w.announceSource(s)
 		}
@@ -258,6 +258,9 @@ func markStale(err error) error {
 func (w *execution) act(ctx context.Context, s Observation, d Decision) (done bool, err error) {
 	switch d.action {
 	case actNothing:
+		if d.Result == ResultHeld && s.isApproved() {
+			return false, AwaitHold(s.Hold)
+		}
 		w.finishUnchanged(s, d)
 		return true, nil
 	case actWait:
@@ -266,7 +269,7 @@ func (w *execution) act(ctx context.Context, s Observation, d Decision) (done bo
 		if err := w.awaitChunks(ctx, s, d); err != nil {
 			return false, err
 		}
-		return w.copyWithinLimits(ctx, s, d)
+		return w.copyAllowed(ctx, s, d)
 	case actSetProperties:
 		return w.setProperties(ctx, s, d)
 	case actRepairProperties:

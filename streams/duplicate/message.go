@@ -1,7 +1,6 @@
 package duplicate
 
 import (
-	"cmp"
 	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -22,13 +21,13 @@ func (w *execution) messages() []schemas.Message {
 	}
 	c := w.Command
 	r := &pb.DuplicationResult{
-		Id: schemas.NewID(), Command: c.GetId(), Cause: cmp.Or(w.cause, c.GetCause()),
+		Id: schemas.NewID(), Command: c.GetId(), Cause: c.GetCause(),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
 		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(), Reason: c.GetReason(),
 		Decision: string(w.end.Row), Result: w.end.Result, Outcome: w.outcome, Newer: w.end.Newer,
 		Bytes: w.bytes, Digests: w.digests, Detail: w.detail,
 		Started: timestamppb.New(w.started), Finished: schemas.Finished(w.started, time.Now()),
-		ChangeTime: c.GetChangeTime(), Planned: c.GetTime(), Incident: c.GetRepair().GetIncident(), List: w.list,
+		ChangeTime: c.GetChangeTime(), Planned: c.GetTime(), Incident: c.GetRepair().GetIncident(), List: w.list, Effect: w.effect,
 		Attempt: int32(w.delivery.Attempt), SourceVersion: w.sourceVersion,
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
@@ -180,8 +179,9 @@ func olderCases() map[string]decisionCase {
 			s.records(source(), by(client, row(live, "d1", a, 3)))
 		}, over},
 		"C4: a client has written the destination, and the rewrite was approved": {func(s *Observation) {
-			s.Command.Approved, s.Command.List = "me", string(brake.ReasonRewrites)+"-1"
+			s.Command.Approved, s.Command.List = "me", "rewrites-1"
 			s.copied("d1", b)
+			s.Command.Effect = s.rewriteEffect()
 			s.records(newer(), by(client, row(live, "d1", b, 3)))
 		}, over},
 

@@ -3,29 +3,51 @@ package duplicate
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
+	"github.com/millrace/millrace/streams/held"
+	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// copyWithinLimits copies, if that overwrites no copy with other content, or the brake on rewrites allows it. Otherwise
-// the copy is kept, and the rewrite waits for approval on a list.
-func (w *execution) copyWithinLimits(ctx context.Context, s Observation, d Decision) (done bool, err error) {
-	b := w.cfg.Brake
-	switch {
-	case b == nil || !isRewrite(s, d):
+// copyAllowed copies, if that overwrites no copy with other content, or if that may be done now: by the decision about
+// it, and by the brake on rewrites. Otherwise the copy is kept, or the rewrite waits for a decision.
+func (w *execution) copyAllowed(ctx context.Context, s Observation, d Decision) (done bool, err error) {
+	b, lists := w.cfg.Brake, w.cfg.Held
+	if b == nil || !isRewrite(s, d) {
 		return w.copy(ctx, s, d)
-	case s.isApproved():
-		if done, err = w.copy(ctx, s, d); w.wrote() {
-			w.list = w.Command.GetList()
-		}
-		return done, err
 	}
-	if err := b.Refused(w.Copy, w.Command.GetCause()); err != nil {
+	if err := lists.Refused(w.Copy); err != nil {
 		return false, err
 	}
-	p, reached, err := b.Take(ctx, w.Copy)
+	effect := s.rewriteEffect()
+	standing := held.Standing{Approved: w.Command.GetList()}
+	if !s.isApproved() {
+		if standing, err = lists.Decided(ctx, w.Copy, true, effect); err != nil {
+			return false, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", w.Copy, err))
+		}
+	}
+	switch {
+	case standing.Approved != "":
+		if done, err = w.copy(ctx, s, d); w.wrote() {
+			w.list, w.effect = standing.Approved, effect
+		}
+		return done, err
+	case standing.Kept != "" && w.wrote():
+		return true, nil
+	case standing.Kept != "":
+		d.Result, w.detail, w.effect = resultKept, standing.Kept, effect
+		w.finish(d, pb.Outcome_OUTCOME_NOTHING)
+		return true, nil
+	}
+	var p *brake.Permit
+	reached := held.EarlierWaits
+	wait, err := w.waits(ctx)
+	if err == nil && !wait {
+		p, reached, err = b.Take(ctx, w.Copy)
+	}
 	switch {
 	case err != nil:
 		return false, err
@@ -49,12 +71,24 @@ func isRewrite(s Observation, d Decision) bool {
 	return s.Destination.Presence == Present && (d.Row == RowContentDiffers || d.Row == RowSourceUnrecorded)
 }
 
-// reached returns the limit that would stop a copy now; empty if none would. It counts nothing.
-func (w *execution) reached(s Observation, d Decision) string {
-	if w.cfg.Brake == nil || !isRewrite(s, d) || s.isApproved() {
-		return ""
+// waits reports whether an earlier rewrite waits for a decision.
+func (w *execution) waits(ctx context.Context) (bool, error) {
+	wait, err := w.cfg.Held.Wait(ctx, w.Copy, held.Rewrites)
+	if err != nil {
+		err = retry.Unavailable(fmt.Errorf("read what waits in the space of %s: %w", w.Copy, err))
 	}
-	return w.cfg.Brake.Reached(w.Copy)
+	return wait, err
+}
+
+// reached returns what would stop a copy now; empty if nothing would. It counts nothing.
+func (w *execution) reached(ctx context.Context, s Observation, d Decision) (string, error) {
+	if w.cfg.Brake == nil || !isRewrite(s, d) || s.isApproved() {
+		return "", nil
+	}
+	if wait, err := w.waits(ctx); err != nil || wait {
+		return held.EarlierWaits, err
+	}
+	return w.cfg.Brake.Reached(w.Copy), nil
 }
 
 // changedNothing reports whether a write that returned err certainly left the destination as it was. Without the mark,
@@ -63,26 +97,19 @@ func changedNothing(err error) bool {
 	return errors.Is(err, errStale) || errors.Is(err, errNotWritten) || storage.IsNotApplied(err)
 }
 
-// isApproved reports whether the command is of an approved list, and the source has the content that was on it.
+// isApproved reports whether the command is of an approved list, and the rewrite is the effect that was on it.
 func (s Observation) isApproved() bool {
-	approved := s.reported()
-	return brake.ReasonOf(s.Command.GetList()) == brake.ReasonRewrites && !approved.empty() && approved.matches(s.Source)
+	return held.KindOf(s.Command.GetList()).IsRewrite() && s.Command.GetEffect() == s.rewriteEffect()
 }
 
-// hold ends the execution with a rewrite that waits for approval. Its result is published when hold returns. If its
-// list was closed meanwhile, a second result puts it on the next list. The closed list is the cause of that result,
-// which ends the rewrite there.
-func (w *execution) hold(ctx context.Context, s Observation, d Decision, cause string) error {
-	b := w.cfg.Brake
+// hold ends the execution with a rewrite that waits for a decision.
+func (w *execution) hold(ctx context.Context, s Observation, d Decision, cause string) (err error) {
+	if w.list, err = w.cfg.Held.Hold(ctx, w.Copy, held.Rewrites, cause); err != nil {
+		return fmt.Errorf("report that the rewrite of %s waits for a decision: %w", w.Copy, err)
+	}
 	d.Result = resultAwaitingApproval
-	w.detail, w.digests = cause, d.Expected.Union(s.Source.digests())
+	w.detail, w.digests, w.effect = cause, d.Expected.Union(s.Source.digests()), s.rewriteEffect()
 	w.sourceVersion = s.Source.Object.Version
 	w.finish(d, pb.Outcome_OUTCOME_HANDED_ON)
-	why := brake.Held{Reason: brake.ReasonRewrites, Cause: cause}
-	return b.Hold(ctx, w.Copy, why, func(ctx context.Context, list string) error {
-		w.cause, w.list = w.list, list
-		err := b.Publish(ctx, w.messages()...)
-		w.out, w.published = nil, err == nil
-		return err
-	})
+	return nil
 }

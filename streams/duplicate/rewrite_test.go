@@ -10,19 +10,27 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/brake/braketest"
+	"github.com/millrace/millrace/streams/held"
+	"github.com/millrace/millrace/streams/held/heldtest"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
+// A braked is a brake on rewrites and its lists.
+type braked struct {
+	*braketest.Topic
+	lists *heldtest.Lists
+}
+
 // braked adds a brake on rewrites with a limit to the executor.
-func (w *world) braked(limit int64) *braketest.Topic {
+func (w *world) braked(limit int64) *braked {
 	w.t.Helper()
-	topic := braketest.New(brake.Rewrites)
+	topic := &braked{braketest.New(brake.Rewrites), heldtest.New()}
 	topic.Limits = brake.Limits{MaxShare: 1, MaxCount: limit}
 	config := w.executor.cfg
-	config.Brake = topic.Process()
+	config.Brake, config.Held = topic.Process(), topic.lists
 	var err error
 	w.executor, err = New(config, w, w, w.journal)
 	w.must(err)
@@ -39,14 +47,15 @@ func (w *world) replaced(old, text string) *pb.DuplicationCommand {
 	return c
 }
 
-// held executes a command that is expected to be held, and returns its result.
-func (w *world) held(topic *braketest.Topic, c *pb.DuplicationCommand) *pb.DuplicationResult {
+// held executes a command that is expected to be held, and returns its result, which the topic has then.
+func (w *world) held(topic *braked, c *pb.DuplicationCommand) *pb.DuplicationResult {
 	w.t.Helper()
-	out, err := w.executor.Handle(w.t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1})
-	if err != nil || len(out) > 0 || len(topic.Published) == 0 {
-		w.t.Fatalf("got %v, %v; published %v", out, err, topic.Published)
+	r := w.mustRun(c).result
+	if r.GetResult() != "awaiting-approval" || r.GetEffect() == "" {
+		w.t.Fatalf("got %v", r)
 	}
-	return topic.Published[len(topic.Published)-1].(*pb.DuplicationResult)
+	topic.lists.Results = append(topic.lists.Results, r)
+	return r
 }
 
 // A rewrite within the limits is done. One beyond them waits: the copy is kept, and the result says what waits.
@@ -60,7 +69,7 @@ func TestRewriteBeyondTheLimit(t *testing.T) {
 	source, err := w.mem["1"].Stat(t.Context(), "photos", "a.jpg")
 	w.must(err)
 	if r.GetDecision() != "C4" || r.GetResult() != "awaiting-approval" || r.GetOutcome() != handedOn ||
-		brake.ReasonOf(r.GetList()) != brake.ReasonRewrites ||
+		r.GetList() != "rewrites-1" ||
 		r.GetDetail() != "the brake: replaced.max_count within an hour" ||
 		r.GetSourceVersion() != source.Version || r.GetDigests()["md5"] != source.Digests["md5"] || r.GetBytes() != 0 {
 		t.Errorf("got %v", r)
@@ -68,32 +77,75 @@ func TestRewriteBeyondTheLimit(t *testing.T) {
 	if err := schemas.Validate(r); err != nil {
 		t.Error(err)
 	}
-	if len(topic.Held) != 1 || topic.Held[0] != r.GetList()+": "+r.GetDetail() {
-		t.Errorf("incidents %q", topic.Held)
+	if len(topic.lists.Held) != 1 || topic.lists.Held[0] != r.GetList()+": "+r.GetDetail() {
+		t.Errorf("incidents %q", topic.lists.Held)
 	}
-	// A later content of the item is on the same list.
+	// The same again is the same effect, and a later content of the item another one, whatever the limits say by then.
+	if again := w.held(topic, c); again.GetEffect() != r.GetEffect() {
+		t.Errorf("got %v after %v", again, r)
+	}
+	topic.Limits.MaxCount = 100
 	later := w.held(topic, command(w.added("1", "encrypted again")))
-	if later.GetList() != r.GetList() || later.GetSourceVersion() == r.GetSourceVersion() {
+	if later.GetList() != r.GetList() || later.GetEffect() == r.GetEffect() ||
+		later.GetDetail() != "the brake: an earlier one waits for a decision" {
 		t.Errorf("got %v after %v", later, r)
 	}
 	w.holds("2", "two")
 }
 
-// While the sources of a refused list are being brought back from the copies, these are not replaced, except what is on
-// the list and was not refused.
+// While the sources of a refused list are being brought back from the copies, these are not replaced, not even by what
+// was approved before. What was refused is not done afterwards either.
 func TestRewriteDuringARefusal(t *testing.T) {
 	w := newWorld(t)
-	topic := w.braked(9)
-	topic.Refused = []string{"rewrites-1"}
+	topic := w.braked(0)
 	c := w.replaced("one", "two")
-	_, err := w.executor.Handle(t.Context(), &schemas.Delivery{Topic: schemas.DuplicationHigh, Body: c, Attempt: 1})
-	if retry.ClassOf(err) != retry.ClassUnavailable || !strings.Contains(err.Error(), "rewrites-1") {
-		t.Errorf("got %v", err)
+	r := w.held(topic, c)
+	space := at("2").WithoutItem()
+	topic.lists.Decide(held.List{Space: space, Kind: held.Rewrites, Number: 1}, held.ActionApprove)
+	approved := listed(r)
+	topic.Limits.MaxCount = 9
+	other := held.List{Space: space, Kind: held.Limit, Number: 1} // of deletes in the same space
+	topic.lists.Decide(other, held.ActionRefuse)
+	for _, c := range []*pb.DuplicationCommand{c, approved} {
+		if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
+			t.Errorf("got %v", err)
+		}
 	}
 	w.holds("2", "one")
-	c.Cause = "rewrites-1"
-	w.mustRun(c).ends("C4", "copied", done, 1, 1)
+	topic.lists.Closed[other] = true
+	w.mustRun(approved).ends("C4", "copied", done, 1, 1)
 	w.holds("2", "two")
+}
+
+// What a person has decided not to do is not done by a sweep either, however far the limits are.
+func TestRewriteThatIsKept(t *testing.T) {
+	for action, want := range map[string]string{
+		held.ActionClose: "kept", held.ActionRefuse: "kept", held.ActionApprove: "copied"} {
+		t.Run(action, func(t *testing.T) {
+			w := newWorld(t)
+			topic := w.braked(0)
+			c := w.replaced("one", "two")
+			w.held(topic, c)
+			list := held.List{Space: at("2").WithoutItem(), Kind: held.Rewrites, Number: 1}
+			topic.lists.Decide(list, action)
+			topic.lists.Closed[list], topic.Limits.MaxCount = true, 9
+			topic.lists.Unknown = errors.New("no answer")
+			if _, err := w.run(c, 0); want == "kept" && retry.ClassOf(err) != retry.ClassUnavailable {
+				t.Errorf("the results are unknown: got %v", err)
+			}
+			topic.lists.Unknown = nil
+			if r := w.mustRun(c).result; want == "kept" && (r.GetResult() != want || !strings.Contains(r.GetDetail(), "of ann about list rewrites-1")) {
+				t.Errorf("got %v", r)
+			}
+			if want == "kept" {
+				w.holds("2", "one")
+				w.mustRun(command(w.added("1", "three"))).ends("C4", "copied", done, 1, 1) // another effect
+				w.holds("2", "three")
+			} else {
+				w.holds("2", "two")
+			}
+		})
+	}
 }
 
 // Only C4 and C4n over a copy that is present are counted and held.
@@ -153,10 +205,12 @@ func TestApprovedRewrite(t *testing.T) {
 	}{
 		"the content on the list": {func(*world, *pb.DuplicationCommand) {}, true, "two"},
 		"by its digests":          {func(_ *world, c *pb.DuplicationCommand) { c.ChangeVersion = "" }, true, "two"},
-		"a later content":         {func(w *world, _ *pb.DuplicationCommand) { w.added("1", "three") }, false, "one"},
-		"nothing says which": {func(_ *world, c *pb.DuplicationCommand) { c.ChangeVersion, c.Digests = "", nil },
-			false, "one"},
-		"a list of deletes": {func(_ *world, c *pb.DuplicationCommand) { c.List = "brake-1" }, false, "one"},
+		"another copy": {func(w *world, _ *pb.DuplicationCommand) {
+			w.mem["2"].Rewrite("photos", "a.jpg", []byte("one"))
+		}, false, "one"},
+		"a later content":    {func(w *world, _ *pb.DuplicationCommand) { w.added("1", "three") }, false, "one"},
+		"nothing says which": {func(_ *world, c *pb.DuplicationCommand) { c.Effect = "" }, false, "one"},
+		"a list of deletes":  {func(_ *world, c *pb.DuplicationCommand) { c.List = "brake-1" }, false, "one"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -169,6 +223,7 @@ func TestApprovedRewrite(t *testing.T) {
 				got := w.mustRun(c)
 				got.ends("C4", "copied", done, 1, 1)
 				if got.result.GetList() != r.GetList() || got.result.GetCause() != r.GetList() ||
+					got.result.GetEffect() != r.GetEffect() ||
 					len(topic.Checkpoints) != checkpoints {
 					t.Errorf("got %v, %d checkpoints", got.result, len(topic.Checkpoints)-checkpoints)
 				}
@@ -188,7 +243,7 @@ func listed(r *pb.DuplicationResult) *pb.DuplicationCommand {
 	return &pb.DuplicationCommand{Id: "listed", Account: "acme", Space: "photos", Item: "a.jpg", SourceStore: "1",
 		DestinationStore: "2", Reason: r.GetReason(), Cause: r.GetList(), ChangeTime: r.GetChangeTime(),
 		ChangeVersion: r.GetSourceVersion(), Digests: maps.Clone(r.GetDigests()), SizeUnknown: true, Approved: "ann",
-		List: r.GetList()}
+		List: r.GetList(), Effect: r.GetEffect()}
 }
 
 // The approval of a rewrite is not one of a delete: if only a sweep noticed that the source is gone, the delete of the
@@ -204,32 +259,6 @@ func TestApprovedRewriteOfALostSource(t *testing.T) {
 	got.ends("C7b", "deletion-ordered", handedOn, 0, 0)
 	if o := got.orders[0]; !o.GetNeedsApproval() || o.GetApproved() != "" {
 		t.Errorf("got %v", o)
-	}
-}
-
-// A rewrite whose list another process closes before its result is published is on the next list. On the closed one it
-// has ended: all of its commands may have been ordered without it, and its incident waits until each item has a result.
-func TestRewriteOnAClosedListEnds(t *testing.T) {
-	w := newWorld(t)
-	topic := w.braked(0)
-	other := topic.Process()
-	topic.Meanwhile = func(m schemas.Message) {
-		r, ok := m.Body.(*pb.DuplicationResult)
-		if !ok {
-			return
-		}
-		topic.Meanwhile = nil
-		w.must(other.Close(t.Context(), at("2"), r.GetList()))
-	}
-	c := w.replaced("one", "two")
-	last := w.held(topic, c)
-	if len(topic.Published) != 2 {
-		t.Fatalf("published %v", topic.Published)
-	}
-	first := topic.Published[0].(*pb.DuplicationResult)
-	if first.GetCause() != c.GetCause() || last.GetList() == first.GetList() || last.GetCause() != first.GetList() ||
-		last.GetResult() != "awaiting-approval" || last.GetId() == first.GetId() {
-		t.Errorf("got %v\nand %v", first, last)
 	}
 }
 
@@ -311,7 +340,7 @@ func TestRewriteOfAnUnreadableSource(t *testing.T) {
 	}
 }
 
-// While the counts are unknown, or the result of a held rewrite is not published, the command is tried again.
+// While the counts are unknown, or the incident of the list cannot be opened, the command is tried again.
 func TestRewriteWaitsForItsBrake(t *testing.T) {
 	w := newWorld(t)
 	topic := w.braked(1)
@@ -328,25 +357,11 @@ func TestRewriteWaitsForItsBrake(t *testing.T) {
 	}
 	w.holds("2", "one")
 	topic.Fail, topic.Limits.MaxCount = nil, 0
-	for _, persisted := range []bool{false, true} {
-		topic.Published = nil
-		topic.Fail = func(m schemas.Message) error {
-			if m.Topic != schemas.DuplicationResults {
-				return nil
-			}
-			if persisted {
-				topic.Published = append(topic.Published, m.Body)
-			}
-			return refused
-		}
-		if _, err := w.run(c, 0); !errors.Is(err, refused) {
-			t.Errorf("the result is refused: got %v", err)
-		}
-		topic.Fail = nil
+	topic.lists.Fail = refused
+	if _, err := w.run(c, 0); !errors.Is(err, refused) {
+		t.Errorf("the incident is refused: got %v", err)
 	}
-	first := topic.Published[0].(*pb.DuplicationResult)
-	if r := w.held(topic, c); r.GetList() != first.GetList() {
-		t.Errorf("got %v after %v", r, first)
-	}
+	topic.lists.Fail = nil
+	w.held(topic, c)
 	w.holds("2", "one")
 }

@@ -6,7 +6,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/brake/braketest"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
@@ -32,12 +31,12 @@ func TestRulesInForceAtTheRewrite(t *testing.T) {
 		"exclusion list": {func(r *policy.Rules) { r.ExcludeLists = []policy.ExcludeList{ref} }, "C10", "excluded"},
 		"keep":           {func(r *policy.Rules) { r.Deletes = policy.KeepCopy }, "C4", "copied"},
 	} {
-		for point, waits := range map[string]func(w *world, topic *braketest.Topic, change func()){
-			"for fresh records": func(w *world, _ *braketest.Topic, change func()) { w.journal.meanwhile = change },
-			"for the brake": func(_ *world, topic *braketest.Topic, change func()) {
+		for point, waits := range map[string]func(w *world, topic *braked, change func()){
+			"for fresh records": func(w *world, _ *braked, change func()) { w.journal.meanwhile = change },
+			"for the brake": func(_ *world, topic *braked, change func()) {
 				topic.Meanwhile = func(schemas.Message) { change() }
 			},
-			"for the stream": func(w *world, _ *braketest.Topic, change func()) { w.once("1", "Open", change) },
+			"for the stream": func(w *world, _ *braked, change func()) { w.once("1", "Open", change) },
 		} {
 			t.Run(name+" while waiting "+point, func(t *testing.T) {
 				w := newWorld(t)

@@ -110,7 +110,7 @@ func (s SpaceObservation) empty() Decision {
 	case isLive(to) && to.GetOrigin() == pb.Origin_ORIGIN_CLIENT && !deleted.After(to.GetTime().AsTime()):
 		return Decision{Row: RowSpaceEmpty, Result: "kept-newer"}
 	case rule == policy.KeepCopy:
-		return Decision{Row: RowSpaceEmpty, Result: "kept"}
+		return Decision{Row: RowSpaceEmpty, Result: resultKept}
 	case s.Hold != nil:
 		return s.held(RowSpaceEmpty)
 	}

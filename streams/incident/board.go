@@ -46,8 +46,6 @@ type Board struct {
 
 	mu    sync.RWMutex
 	known map[string]*pb.Incident // newest record of each key, closed ones included; guarded by mu, never modified
-	// refused has the keys of incidents whose refusal is being carried out; guarded by mu.
-	refused map[string]bool
 }
 
 // NewBoard returns a Board without incidents. The caller must apply all records that the topic holds at the start
@@ -55,7 +53,6 @@ type Board struct {
 func NewBoard(pub schemas.Publisher, log *slog.Logger) *Board {
 	return &Board{
 		pub: pub, log: log.With("part", "incidents"), publishing: make(chan struct{}, 1), known: map[string]*pb.Incident{},
-		refused: map[string]bool{},
 	}
 }
 
@@ -76,12 +73,8 @@ func (b *Board) Apply(key []byte, i *pb.Incident) {
 // set stores the newest record of a key. The caller holds mu.
 func (b *Board) set(key string, i *pb.Incident) {
 	delete(b.known, key)
-	delete(b.refused, key)
 	if i != nil {
 		b.known[key] = i
-	}
-	if decisionOf(i).GetAction() == stepRefused {
-		b.refused[key] = true
 	}
 }
 
@@ -234,7 +227,7 @@ func (b *Board) OpenOf(kind string) []Subject {
 	open := map[string]Subject{}
 	for key, i := range b.known {
 		if i.GetKind() == kind && !closed(i) {
-			open[key] = subjectOf(i)
+			open[key] = SubjectOf(i)
 		}
 	}
 	var all []Subject
@@ -295,7 +288,6 @@ func reopened(last *pb.Incident, s Subject, now time.Time) *pb.Incident {
 func withStep(i *pb.Incident, now time.Time, step *pb.IncidentStep) *pb.Incident {
 	i = proto.CloneOf(i)
 	i.Updated = timestamppb.New(now)
-	repeatDecision(i)
 	step = proto.CloneOf(step)
 	step.Time = i.Updated
 	i.StepCount++
@@ -317,7 +309,8 @@ func lastDetail(i *pb.Incident) string {
 	return ""
 }
 
-func subjectOf(i *pb.Incident) Subject {
+// SubjectOf returns what an incident without an item is about.
+func SubjectOf(i *pb.Incident) Subject {
 	account := i.GetAccount()
 	if account == noAccount {
 		account = ""

@@ -16,9 +16,9 @@ type Targets struct {
 	Refuses func(store string) string
 }
 
-// Choose is Choose of a store, but Refused in place of Ordered if the content would not come back, or not stay: nothing
-// is restored in the store, or it is the destination of a source that does not get the content too and keeps another
-// one. A destination in which nothing is restored is not Refused if its source gets the content.
+// Choose is Choose of a store, but Refused in place of Ordered if the content would not come back, or would differ from
+// its source for good: nothing is restored in the store, or it is the destination of a source in which nothing is, and
+// which keeps other content. A destination in which nothing is restored is not Refused if its source gets the content.
 func (t Targets) Choose(i *Item, store string, content *pb.Change) Choice {
 	c := Choose(i, store, content)
 	if c.Verdict != Ordered {
@@ -30,7 +30,7 @@ func (t Targets) Choose(i *Item, store string, content *pb.Change) Choice {
 		case p.Destination != store:
 		case t.restores(p.Source):
 			return c
-		case why == "":
+		case why == "" && t.Refuses(p.Source) != "":
 			why = i.differsFrom(p.Source, c.Digests)
 		}
 	}
@@ -61,6 +61,7 @@ func (t Targets) restores(store string) bool {
 func (t Targets) MayRefuse() bool {
 	return slices.ContainsFunc(t.Stores, func(store string) bool {
 		from := slices.IndexFunc(t.Pairs, func(p policy.Pair) bool { return p.Destination == store })
-		return from < 0 && t.Refuses(store) != "" || from >= 0 && !t.restores(t.Pairs[from].Source)
+		return t.Refuses(store) != "" && (from < 0 || !t.restores(t.Pairs[from].Source)) ||
+			from >= 0 && t.Refuses(t.Pairs[from].Source) != ""
 	})
 }

@@ -3,12 +3,12 @@ package steward
 import (
 	"context"
 	"strings"
-	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 )
 
@@ -16,11 +16,6 @@ import (
 const (
 	ActionApprove = "approve-repair"
 	ActionClose   = "close-incident"
-	// ActionApproveDeletes approves a list of deletes. The subject of the incident is the list, and After is the time up
-	// to which the operator saw it, as RFC 3339.
-	ActionApproveDeletes = "approve-deletes"
-	// ActionApproveRewrites does the same for a list of rewrites.
-	ActionApproveRewrites = "approve-rewrites"
 )
 
 // The results of repairs that write no bytes: of a copy that was present under its tombstone, and of properties.
@@ -29,30 +24,30 @@ const (
 	resultPropertiesSet = "properties-set"
 )
 
-// approveList hands the approval of a list to the deleter of the destination, which knows the list.
-func (s *Steward) approveList(a *pb.AdminAction) []schemas.Message {
-	parts := strings.Split(a.GetTarget(), "/") // account, store, space, item, kind, list
-	until, err := time.Parse(time.RFC3339Nano, a.GetAfter())
-	if err != nil || len(parts) < 6 {
-		s.log.Warn("ignore approval of a list: it does not say which one and until when", "target", a.GetTarget(),
-			"who", a.GetWho(), "action", a.GetId(), "err", err)
+// decideList hands the decision about a list to the deleter of the destination, which knows whether it counts.
+func (s *Steward) decideList(a *pb.AdminAction) []schemas.Message {
+	l, ok := held.ListOf(a)
+	if _, err := schemas.ParseSeen(a.GetAfter()); !ok || err != nil {
+		s.log.Warn("ignore decision about a list: it does not say which one, or what was seen of it",
+			"target", a.GetTarget(), "who", a.GetWho(), "action", a.GetId(), "err", err)
 		return nil
 	}
-	return []schemas.Message{{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
-		Id: schemas.ID("approve-deletes", a.GetId()), Account: a.GetAccount(), Space: a.GetSpace(),
-		DestinationStore: a.GetStore(), ApproveList: parts[5], Cause: a.GetId(), Command: a.GetId(), Approved: a.GetWho(),
-		Time: timestamppb.New(until),
-	}}}
+	c := &pb.DeletionCommand{
+		Id: schemas.ID(a.GetAction(), a.GetId()), Account: l.Space.Account, Space: l.Space.Space,
+		DestinationStore: l.Space.Store, Cause: a.GetId(), Command: a.GetId(), Approved: a.GetWho(), Time: a.GetTime(),
+	}
+	if c.ApproveList = l.Name(); a.GetAction() == held.ActionRefuse {
+		c.ApproveList, c.RefuseList, c.Why = "", l.Name(), a.GetReason()
+	}
+	return []schemas.Message{{Topic: schemas.Deletions, Body: c}}
 }
 
 // action carries out what an operator decided about an incident. It has an effect only if the incident and its copy
 // have not changed since.
 func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Message, error) {
 	switch a.GetAction() {
-	case ActionApproveDeletes, ActionApproveRewrites:
-		return s.approveList(a), nil
-	case ActionRefuse:
-		return s.refuseList(a), nil
+	case held.ActionApprove, held.ActionRefuse:
+		return s.decideList(a), nil
 	case ActionApprove, ActionClose, ActionAccept, ActionAcceptForced:
 	default:
 		return nil, nil

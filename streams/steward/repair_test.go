@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -634,33 +633,6 @@ func TestRepairOfACopyThatDiffers(t *testing.T) {
 			}
 			if i := w.topic[key("copy-differs")]; i.GetState() != want {
 				t.Errorf("is %v, want %v", i, want)
-			}
-		})
-	}
-}
-
-// The approval of a list of deletes goes to the deleter of the destination.
-func TestApproveDeletes(t *testing.T) {
-	for name, tt := range map[string]struct{ target, after, list string }{
-		"a list":         {"acme/2/photos//deletes-held/brake-1", "2026-09-01T12:00:00.5Z", "brake-1"},
-		"without a list": {"acme/2/photos//deletes-held", "2026-09-01T12:00:00.5Z", ""},
-		"without a time": {"acme/2/photos//deletes-held/brake-1", "", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newHarness(t)
-			out, err := w.steward.Handle(t.Context(), &schemas.Delivery{Body: &pb.AdminAction{Id: "action", Who: "ann",
-				Action: ActionApproveDeletes, Account: "acme", Store: "2", Space: "photos", Target: tt.target, After: tt.after}})
-			if err != nil || (len(out) == 1) != (tt.list != "") {
-				t.Fatalf("got %v, %v", out, err)
-			}
-			if tt.list == "" {
-				return
-			}
-			c := out[0].Body.(*pb.DeletionCommand)
-			if out[0].Topic != schemas.Deletions || c.GetApproveList() != tt.list || c.GetApproved() != "ann" ||
-				c.GetAccount() != "acme" || c.GetDestinationStore() != "2" || c.GetSpace() != "photos" ||
-				c.GetTime().AsTime().Format(time.RFC3339Nano) != tt.after || schemas.Validate(c) != nil {
-				t.Errorf("got %v", c)
 			}
 		})
 	}

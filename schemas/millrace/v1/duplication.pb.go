@@ -182,9 +182,9 @@ type DuplicationCommand struct {
 	// content back, source_store the store of the first source, approved the operator who ordered it, and cause the list
 	// or the action that it belongs to.
 	Restore *RestoreOrder `protobuf:"bytes,25,opt,name=restore,proto3" json:"restore,omitempty"`
-	// The approved list that ordered this command. Only a rewrite with the content of change_version and digests is
-	// approved.
-	List string `protobuf:"bytes,32,opt,name=list,proto3" json:"list,omitempty"`
+	// The approved list that ordered this command, and the effect on it. Only that is approved.
+	List   string `protobuf:"bytes,32,opt,name=list,proto3" json:"list,omitempty"`
+	Effect string `protobuf:"bytes,34,opt,name=effect,proto3" json:"effect,omitempty"`
 	// Decide and report only: no store, no record and no other message changes.
 	DryRun bool `protobuf:"varint,30,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`
 	// The time that orders the causing change, if it is earlier than change_time.
@@ -401,6 +401,13 @@ func (x *DuplicationCommand) GetRestore() *RestoreOrder {
 func (x *DuplicationCommand) GetList() string {
 	if x != nil {
 		return x.List
+	}
+	return ""
+}
+
+func (x *DuplicationCommand) GetEffect() string {
+	if x != nil {
+		return x.Effect
 	}
 	return ""
 }
@@ -698,11 +705,12 @@ type DeletionCommand struct {
 	Time           *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=time,proto3" json:"time,omitempty"`
 	// Who approved the list, or the correction that caused the duplication command.
 	Approved string `protobuf:"bytes,15,opt,name=approved,proto3" json:"approved,omitempty"`
-	// The approved list that has this delete. Deletes of the item that are later than deleted are not approved.
-	List string `protobuf:"bytes,16,opt,name=list,proto3" json:"list,omitempty"`
-	// Set in a command without an item: orders the deletes, or the rewrites, of this list that were on it at time.
+	// The approved list that has this delete, and the effect on it. Only that is approved.
+	List   string `protobuf:"bytes,16,opt,name=list,proto3" json:"list,omitempty"`
+	Effect string `protobuf:"bytes,24,opt,name=effect,proto3" json:"effect,omitempty"`
+	// Set in a command without an item: orders the deletes, or the rewrites, of this list. cause is the decision.
 	ApproveList string `protobuf:"bytes,17,opt,name=approve_list,json=approveList,proto3" json:"approve_list,omitempty"`
-	// Set in a command without an item: the sources of what was on this list at time are to be restored.
+	// Set in a command without an item: the sources of what is on this list are to be restored.
 	RefuseList string `protobuf:"bytes,18,opt,name=refuse_list,json=refuseList,proto3" json:"refuse_list,omitempty"`
 	// The reason that the operator gave, of a list that is refused.
 	Why string `protobuf:"bytes,19,opt,name=why,proto3" json:"why,omitempty"`
@@ -857,6 +865,13 @@ func (x *DeletionCommand) GetList() string {
 	return ""
 }
 
+func (x *DeletionCommand) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
 func (x *DeletionCommand) GetApproveList() string {
 	if x != nil {
 		return x.ApproveList
@@ -931,6 +946,8 @@ type DuplicationResult struct {
 	Incident string `protobuf:"bytes,26,opt,name=incident,proto3" json:"incident,omitempty"`
 	// The list on which a delete or a rewrite waits for approval, or that was approved and had it.
 	List string `protobuf:"bytes,27,opt,name=list,proto3" json:"list,omitempty"`
+	// Identifies what was held, or done: the copy, what is to become of it because of what, and what is there.
+	Effect string `protobuf:"bytes,37,opt,name=effect,proto3" json:"effect,omitempty"`
 	// The version of the source's content, for a rewrite that waits for approval; digests are those known of it.
 	SourceVersion string `protobuf:"bytes,28,opt,name=source_version,json=sourceVersion,proto3" json:"source_version,omitempty"`
 	// Set if this was a dry run, in which nothing changed: what result would have been without it. Then result is
@@ -1162,6 +1179,13 @@ func (x *DuplicationResult) GetList() string {
 	return ""
 }
 
+func (x *DuplicationResult) GetEffect() string {
+	if x != nil {
+		return x.Effect
+	}
+	return ""
+}
+
 func (x *DuplicationResult) GetSourceVersion() string {
 	if x != nil {
 		return x.SourceVersion
@@ -1187,7 +1211,7 @@ var File_millrace_v1_duplication_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\n" +
-	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\xde\t\n" +
+	"\x1dmillrace/v1/duplication.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18millrace/v1/change.proto\x1a\x18millrace/v1/common.proto\"\xf6\t\n" +
 	"\x12DuplicationCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1218,7 +1242,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x0ecarried_delete\x18\x17 \x01(\v2\x1a.google.protobuf.TimestampR\rcarriedDelete\x12!\n" +
 	"\fsize_unknown\x18\x18 \x01(\bR\vsizeUnknown\x123\n" +
 	"\arestore\x18\x19 \x01(\v2\x19.millrace.v1.RestoreOrderR\arestore\x12\x12\n" +
-	"\x04list\x18  \x01(\tR\x04list\x12\x17\n" +
+	"\x04list\x18  \x01(\tR\x04list\x12\x16\n" +
+	"\x06effect\x18\" \x01(\tR\x06effect\x12\x17\n" +
 	"\adry_run\x18\x1e \x01(\bR\x06dryRun\x128\n" +
 	"\teffective\x18! \x01(\v2\x1a.google.protobuf.TimestampR\teffective\x1a:\n" +
 	"\fDigestsEntry\x12\x10\n" +
@@ -1250,7 +1275,7 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
 	"\rRestoreSource\x12\x14\n" +
 	"\x05store\x18\x01 \x01(\tR\x05store\x12\x12\n" +
-	"\x04kept\x18\x02 \x01(\tR\x04kept\"\xc7\x05\n" +
+	"\x04kept\x18\x02 \x01(\tR\x04kept\"\xdf\x05\n" +
 	"\x0fDeletionCommand\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaccount\x18\x02 \x01(\tR\aaccount\x12\x14\n" +
@@ -1268,13 +1293,14 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x0fpolicy_revision\x18\r \x01(\x03R\x0epolicyRevision\x12.\n" +
 	"\x04time\x18\x0e \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1a\n" +
 	"\bapproved\x18\x0f \x01(\tR\bapproved\x12\x12\n" +
-	"\x04list\x18\x10 \x01(\tR\x04list\x12!\n" +
+	"\x04list\x18\x10 \x01(\tR\x04list\x12\x16\n" +
+	"\x06effect\x18\x18 \x01(\tR\x06effect\x12!\n" +
 	"\fapprove_list\x18\x11 \x01(\tR\vapproveList\x12\x1f\n" +
 	"\vrefuse_list\x18\x12 \x01(\tR\n" +
 	"refuseList\x12\x10\n" +
 	"\x03why\x18\x13 \x01(\tR\x03why\x12\x17\n" +
 	"\adry_run\x18\x16 \x01(\bR\x06dryRun\x12\x1a\n" +
-	"\bincident\x18\x17 \x01(\tR\bincident\"\xb6\b\n" +
+	"\bincident\x18\x17 \x01(\tR\bincident\"\xce\b\n" +
 	"\x11DuplicationResult\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\acommand\x18\x02 \x01(\tR\acommand\x12\x14\n" +
@@ -1305,7 +1331,8 @@ const file_millrace_v1_duplication_proto_rawDesc = "" +
 	"\x04host\x18\x18 \x01(\tR\x04host\x12\x1a\n" +
 	"\bsoftware\x18\x19 \x01(\tR\bsoftware\x12\x1a\n" +
 	"\bincident\x18\x1a \x01(\tR\bincident\x12\x12\n" +
-	"\x04list\x18\x1b \x01(\tR\x04list\x12%\n" +
+	"\x04list\x18\x1b \x01(\tR\x04list\x12\x16\n" +
+	"\x06effect\x18% \x01(\tR\x06effect\x12%\n" +
 	"\x0esource_version\x18\x1c \x01(\tR\rsourceVersion\x12\x19\n" +
 	"\bwould_be\x18\" \x01(\tR\awouldBe\x124\n" +
 	"\aplanned\x18$ \x01(\v2\x1a.google.protobuf.TimestampR\aplanned\x1a:\n" +

@@ -52,6 +52,7 @@ func (m *DuplicationCommand) CloneVT() *DuplicationCommand {
 	r.SizeUnknown = m.SizeUnknown
 	r.Restore = m.Restore.CloneVT()
 	r.List = m.List
+	r.Effect = m.Effect
 	r.DryRun = m.DryRun
 	r.Effective = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Effective).CloneVT())
 	if rhs := m.Digests; rhs != nil {
@@ -175,6 +176,7 @@ func (m *DeletionCommand) CloneVT() *DeletionCommand {
 	r.Time = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Time).CloneVT())
 	r.Approved = m.Approved
 	r.List = m.List
+	r.Effect = m.Effect
 	r.ApproveList = m.ApproveList
 	r.RefuseList = m.RefuseList
 	r.Why = m.Why
@@ -222,6 +224,7 @@ func (m *DuplicationResult) CloneVT() *DuplicationResult {
 	r.Software = m.Software
 	r.Incident = m.Incident
 	r.List = m.List
+	r.Effect = m.Effect
 	r.SourceVersion = m.SourceVersion
 	r.WouldBe = m.WouldBe
 	r.Planned = (*timestamppb.Timestamp)((*timestamppb1.Timestamp)(m.Planned).CloneVT())
@@ -272,6 +275,15 @@ func (m *DuplicationCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if len(m.Effect) > 0 {
+		i -= len(m.Effect)
+		copy(dAtA[i:], m.Effect)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Effect)))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0x92
 	}
 	if m.Effective != nil {
 		size, err := (*timestamppb1.Timestamp)(m.Effective).MarshalToSizedBufferVT(dAtA[:i])
@@ -812,6 +824,15 @@ func (m *DeletionCommand) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if len(m.Effect) > 0 {
+		i -= len(m.Effect)
+		copy(dAtA[i:], m.Effect)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Effect)))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0xc2
+	}
 	if len(m.Incident) > 0 {
 		i -= len(m.Incident)
 		copy(dAtA[i:], m.Incident)
@@ -1014,6 +1035,15 @@ func (m *DuplicationResult) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if len(m.Effect) > 0 {
+		i -= len(m.Effect)
+		copy(dAtA[i:], m.Effect)
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(len(m.Effect)))
+		i--
+		dAtA[i] = 0x2
+		i--
+		dAtA[i] = 0xaa
 	}
 	if m.Planned != nil {
 		size, err := (*timestamppb1.Timestamp)(m.Planned).MarshalToSizedBufferVT(dAtA[:i])
@@ -1390,6 +1420,10 @@ func (m *DuplicationCommand) SizeVT() (n int) {
 		l = (*timestamppb1.Timestamp)(m.Effective).SizeVT()
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	l = len(m.Effect)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1580,6 +1614,10 @@ func (m *DeletionCommand) SizeVT() (n int) {
 	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	l = len(m.Effect)
+	if l > 0 {
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1707,6 +1745,10 @@ func (m *DuplicationResult) SizeVT() (n int) {
 	}
 	if m.Planned != nil {
 		l = (*timestamppb1.Timestamp)(m.Planned).SizeVT()
+		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	l = len(m.Effect)
+	if l > 0 {
 		n += 2 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
 	n += len(m.unknownFields)
@@ -2698,6 +2740,42 @@ func (m *DuplicationCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 			if err := (*timestamppb1.Timestamp)(m.Effective).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
+			iNdEx = postIndex
+		case 34:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Effect", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Effect = stringValue
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
@@ -4299,6 +4377,42 @@ func (m *DeletionCommand) UnmarshalVTUnsafe(dAtA []byte) error {
 			}
 			m.Incident = stringValue
 			iNdEx = postIndex
+		case 24:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Effect", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Effect = stringValue
+			iNdEx = postIndex
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -5444,6 +5558,42 @@ func (m *DuplicationResult) UnmarshalVTUnsafe(dAtA []byte) error {
 			if err := (*timestamppb1.Timestamp)(m.Planned).UnmarshalVTUnsafe(dAtA[iNdEx:postIndex]); err != nil {
 				return err
 			}
+			iNdEx = postIndex
+		case 37:
+			if wireType != 2 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Effect", wireType)
+			}
+			var stringLen uint64
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				stringLen |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			intStringLen := int(stringLen)
+			if intStringLen < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			postIndex := iNdEx + intStringLen
+			if postIndex < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if postIndex > l {
+				return io.ErrUnexpectedEOF
+			}
+			var stringValue string
+			if intStringLen > 0 {
+				stringValue = unsafe.String(&dAtA[iNdEx], intStringLen)
+			}
+			m.Effect = stringValue
 			iNdEx = postIndex
 		default:
 			iNdEx = preIndex

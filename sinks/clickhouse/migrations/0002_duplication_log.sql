@@ -1,8 +1,8 @@
 -- Every end of a command: results by when they finished, and dead letters (decision dead). list is the list on which a
--- delete waits for approval, or that was approved and had the delete; source_version is the version of the source's
--- content, in the rows of rewrites that wait for approval; would_be is what the result of a dry run would have been;
--- planned is Kafka's time of the causing change, from which delays are counted: change_time may be that of an old file.
--- position is as in audit_log.
+-- delete or a rewrite waits for approval, or that was approved and had it, and effect identifies what waits or was done;
+-- source_version is the version of the source's content, in the rows of rewrites that wait for approval; would_be is
+-- what the result of a dry run would have been; planned is Kafka's time of the causing change, from which delays are
+-- counted: change_time may be that of an old file. position is as in audit_log.
 --
 -- A year to which no row was added for 30 days becomes one part, so that reads with FINAL merge nothing.
 CREATE TABLE IF NOT EXISTS {db}.duplication_log (
@@ -40,6 +40,7 @@ CREATE TABLE IF NOT EXISTS {db}.duplication_log (
   software LowCardinality(String),
   incident String CODEC(ZSTD(1)),
   list String CODEC(ZSTD(1)),
+  effect String CODEC(ZSTD(1)),
   source_version String CODEC(ZSTD(1)),
   would_be LowCardinality(String) CODEC(ZSTD(1)),
   position UInt64 CODEC(ZSTD(1)),

@@ -2,7 +2,14 @@ package read
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -61,33 +68,80 @@ func executedSince(
 			" GROUP BY at ORDER BY at", append(args, since.UnixMilli())...)
 }
 
-// heldDeletes selects, for SQL, the rows of a space and a list: those of deletes, or rewrites, that were put on it
-// (held), and those of deletes, or rewrites, that were ordered from it, whose cause is the list (ended). Both arguments
-// are the list.
-const heldDeletes = "WITH list = ? AND result = 'awaiting-approval' AS held, cause = ? AS ended "
-
-// The restores of a refused list go the other way: from the destination of the list.
-const fromHeld = " FROM {db}.duplication_log_v WHERE account = ? AND space = ?" +
-	" AND if(reason = 'restore', source_store, destination_store) = ? AND would_be = '' AND (held OR ended)"
-
-// A ListQuery selects deletes on a list.
+// A ListQuery selects what is on a list: the deletes or rewrites of a kind that were held first after the decisions
+// about earlier lists, and before the one about it.
 type ListQuery struct {
-	Space schemas.Copy // without an item
-	List  string
-	Until time.Time // deletes that were put on the list later are not approved; zero: none is
-	After string    // only items after this one; empty: all, and the space
-	// Waiting selects those without a result since they were approved.
+	Space  schemas.Copy // without an item
+	Kind   string       // of the list: its name, without the number
+	Name   string       // the cause of what was ordered from it
+	Before []schemas.Seen
+	Until  *schemas.Seen // nil: it was not decided about
+	After  string        // only items after this one; empty: all, and the space
+	// Waiting selects those without a result since the decision.
 	Waiting bool
 	Limit   int
 }
 
-// A ListedDelete is an item whose delete is, or was, on a list. The delete of the space itself has no item.
+// seen returns an expression that is true for rows that were seen.
+func seen(s schemas.Seen) string {
+	if len(s.Ends) == 0 {
+		return "false"
+	}
+	var ids, ends []string
+	for _, id := range slices.Sorted(maps.Keys(s.Ends)) {
+		ids, ends = append(ids, strconv.Itoa(int(id))), append(ends, strconv.FormatInt(s.Ends[id], 10))
+	}
+	return fmt.Sprintf("(inc = %d AND off < transform(toUInt64(part), [%s]::Array(UInt64), [%s]::Array(UInt64),"+
+		" 0::UInt64))", s.Incarnation, strings.Join(ids, ","), strings.Join(ends, ","))
+}
+
+// effects returns a query, and its arguments, for the effects of a list and the results since the decision: a row for
+// each effect, of which those that are listed are on the list.
+//
+// The restores of a refused list go the other way: from the destination of the list.
+func (q ListQuery) effects() (string, []any) {
+	before := "false"
+	if len(q.Before) > 0 {
+		all := make([]string, len(q.Before))
+		for i, s := range q.Before {
+			all[i] = seen(s)
+		}
+		before = strings.Join(all, " OR ")
+	}
+	// Without a decision, of the present topic: of one that was deleted nothing can be seen any more.
+	until, args := "inc = (SELECT argMax(inc, ts) FROM {db}.duplication_log_v WHERE account = ? AND space = ?"+
+		" AND destination_store = ? AND result = 'awaiting-approval' AND startsWith(list, ?))",
+		[]any{q.Kind + "-", q.Name, q.Space.Account, q.Space.Space, q.Space.Store, q.Kind + "-"}
+	if q.Until != nil {
+		until, args = seen(*q.Until), args[:2]
+	}
+	return "WITH result = 'awaiting-approval' AND startsWith(list, ?) AS held, cause = ? AS ended" +
+			" SELECT item, effect, argMaxIf(source_store::String, (ts, off), held) AS source," +
+			" argMaxIf(assumeNotNull(change_time), (ts, off), held) AS gone," +
+			" argMaxIf(reason::String, (ts, off), held) AS reported," +
+			" argMaxIf(source_version, (ts, off), held) AS version, argMaxIf(digests, (ts, off), held) AS known," +
+			" argMaxIf(detail, (ts, off), held) AS about, maxIf((ts, off), held) AS turn, minIf(off, held) AS from_off," +
+			" argMaxIf(part, (ts, off), held) AS in_part, argMaxIf(inc, (ts, off), held) AS incarnation," +
+			" minIf(ts, held) AS first, maxIf(ts, held) AS last," +
+			" max(held AND (" + until + ")) AND NOT max(held AND (" + before + ")) AS listed," +
+			" max(ended) AS has_ended, maxIf(ts, ended) AS ended_at, argMaxIf(result::String, ts, ended) AS outcome_of_it," +
+			" argMaxIf(if(error != '', error, detail), ts, ended) AS why_so," +
+			" max(ended AND result IN ('deleted', 'copied')) AS done," +
+			" max(ended AND result IN ('restored', 'already-restored')) AS back" +
+			" FROM {db}.duplication_log_v WHERE account = ? AND space = ?" +
+			" AND if(reason = 'restore', source_store, destination_store) = ? AND would_be = ''" +
+			" AND (held OR ended) AND (item > ? OR ? = '') GROUP BY item, effect",
+		append(args, q.Space.Account, q.Space.Space, q.Space.Store, q.After, q.After)
+}
+
+// A ListedDelete is an item whose delete, or rewrite, is or was on a list: its newest effect there. The delete of the
+// space itself has no item.
 type ListedDelete struct {
 	Item        string
 	SourceStore string
-	Deleted     time.Time // of the source: the newest until ListQuery.Until, or else the newest
+	Effect      string
+	Deleted     time.Time // of the source
 	Listed      time.Time // when it was first put on the list
-	Approved    bool      // it was put on the list until ListQuery.Until
 	Reason      pb.DuplicationReason
 	Version     string            // of the source's content; of a rewrite, as Deleted is of a delete
 	Digests     map[string]string // those known of that content
@@ -99,39 +153,33 @@ type ListedDelete struct {
 // ListedDeletes returns the deletes, or the rewrites, on a list, in the order of items.
 func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]ListedDelete, error) {
 	type row struct {
-		Item     string            `ch:"item"`
-		Source   string            `ch:"source"`
-		Deleted  time.Time         `ch:"deleted"`
-		Listed   time.Time         `ch:"listed"`
-		Approved bool              `ch:"approved"`
-		Reason   string            `ch:"why"`
-		Version  string            `ch:"version"`
-		Digests  map[string]string `ch:"known"`
-		Detail   string            `ch:"about"`
-		Result   string            `ch:"outcome_of_it"`
-		Why      string            `ch:"why_so"`
+		Item    string            `ch:"item"`
+		Source  string            `ch:"of_store"`
+		Effect  string            `ch:"newest"`
+		Deleted time.Time         `ch:"deleted"`
+		Listed  time.Time         `ch:"since"`
+		Reason  string            `ch:"reason_of_it"`
+		Version string            `ch:"content"`
+		Digests map[string]string `ch:"digests_of_it"`
+		Detail  string            `ch:"cause_of_it"`
+		Result  string            `ch:"result_of_it"`
+		Why     string            `ch:"why_of_it"`
 	}
-	until := q.Until.UnixMilli()
-	if q.Until.IsZero() {
-		until = 0
-	}
-	having := " HAVING max(held)"
+	having := " HAVING max(listed)"
 	if q.Waiting {
-		having += " AND NOT max(ended)"
+		having += " AND NOT max(has_ended)"
 	}
-	args := []any{q.List, q.List, until, q.Space.Account, q.Space.Space, q.Space.Store, q.After, q.After, q.Limit}
+	effects, args := q.effects()
 	rows, err := clickhouse.Query[row](ctx, db, "list the deletes that wait for approval",
-		heldDeletes+", held AND toUnixTimestamp64Milli(ts) <= ? AS seen, (seen, ts) AS turn"+
-			" SELECT item, argMaxIf(source_store::String, turn, held) AS source,"+
-			" argMaxIf(assumeNotNull(change_time), turn, held) AS deleted, minIf(ts, held) AS listed,"+
-			" toBool(max(seen)) AS approved, argMaxIf(reason::String, turn, held) AS why,"+
-			" argMaxIf(source_version, turn, held) AS version, argMaxIf(digests, turn, held) AS known,"+
-			" argMaxIf(detail, turn, held) AS about, argMaxIf(result::String, ts, ended) AS outcome_of_it,"+
-			" argMaxIf(if(error != '', error, detail), ts, ended) AS why_so"+
-			fromHeld+" AND (item > ? OR ? = '') GROUP BY item"+having+" ORDER BY item LIMIT ?", args...)
+		"SELECT item, argMaxIf(source, turn, listed) AS of_store, argMaxIf(effect, turn, listed) AS newest,"+
+			" argMaxIf(gone, turn, listed) AS deleted, minIf(first, listed) AS since,"+
+			" argMaxIf(reported, turn, listed) AS reason_of_it, argMaxIf(version, turn, listed) AS content,"+
+			" argMaxIf(known, turn, listed) AS digests_of_it, argMaxIf(about, turn, listed) AS cause_of_it,"+
+			" argMaxIf(outcome_of_it, ended_at, has_ended) AS result_of_it, argMaxIf(why_so, ended_at, has_ended) AS why_of_it"+
+			" FROM ("+effects+") GROUP BY item"+having+" ORDER BY item LIMIT ?", append(args, q.Limit)...)
 	all := make([]ListedDelete, len(rows))
 	for i, r := range rows {
-		all[i] = ListedDelete{r.Item, r.Source, r.Deleted, r.Listed, r.Approved,
+		all[i] = ListedDelete{r.Item, r.Source, r.Effect, r.Deleted, r.Listed,
 			pb.DuplicationReason(enumValue(pb.DuplicationReason_value, "DUPLICATION_REASON_", r.Reason)),
 			r.Version, r.Digests, r.Detail, r.Result, r.Why}
 	}
@@ -141,26 +189,116 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 // ListProgress counts the deletes, or the rewrites, of a list.
 type ListProgress struct {
 	Items    uint64    `ch:"items"`
-	Ended    uint64    `ch:"over"`  // with a result since the decision
-	Done     uint64    `ch:"done"`  // with the result deleted or copied since then
-	Restored uint64    `ch:"back"`  // of a refused list: whose source is back
-	Source   string    `ch:"of"`    // the store whose items were deleted or replaced
-	First    time.Time `ch:"first"` // when the first and the last were put on the list
-	Last     time.Time `ch:"last"`
+	Ended    uint64    `ch:"ended_items"`  // with a result since the decision
+	Done     uint64    `ch:"done_items"`   // with the result deleted or copied since then
+	Restored uint64    `ch:"back_items"`   // of a refused list: whose source is back
+	Source   string    `ch:"source_of_it"` // the store whose items were deleted or replaced
+	First    time.Time `ch:"since"`        // when the first and the last were put on the list
+	Last     time.Time `ch:"until"`
 }
 
-// ProgressOfList counts the deletes, or the rewrites, of a list. space is a copy without an item.
-func ProgressOfList(
-	ctx context.Context, db *clickhouse.DB, space schemas.Copy, list string,
-) (p ListProgress, err error) {
+// ProgressOfList counts the deletes, or the rewrites, of a list. Of q, After, Waiting and Limit do not count.
+func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p ListProgress, err error) {
+	q.After = ""
+	effects, args := q.effects()
 	rows, err := clickhouse.Query[ListProgress](ctx, db, "count the deletes that wait for approval",
-		heldDeletes+"SELECT uniqExactIf(item, held) AS items, uniqExactIf(item, ended) AS over,"+
-			" uniqExactIf(item, ended AND result IN ('deleted', 'copied')) AS done,"+
-			" uniqExactIf(item, ended AND result IN ('restored', 'already-restored')) AS back,"+
-			" anyIf(source_store::String, held) AS of, minIf(ts, held) AS first, maxIf(ts, held) AS last"+
-			fromHeld, list, list, space.Account, space.Space, space.Store)
+		"SELECT countIf(is_listed) AS items, countIf(is_listed AND is_over) AS ended_items,"+
+			" countIf(is_listed AND is_done) AS done_items, countIf(is_listed AND is_back) AS back_items,"+
+			" anyIf(source_of, is_listed) AS source_of_it,"+
+			" minIf(begun, is_listed) AS since, maxIf(newest, is_listed) AS until FROM ("+
+			"SELECT item, max(listed) AS is_listed, max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
+			" anyIf(source, listed) AS source_of, minIf(first, listed) AS begun, maxIf(last, listed) AS newest FROM ("+effects+") GROUP BY item)", args...)
 	if err == nil && len(rows) > 0 {
 		p = rows[0]
 	}
 	return p, err
+}
+
+// SeenOfKind says how far duplication.results has what is held of a kind in a space: all of it that is stored. The
+// positions are those of the newest incarnation of the topic.
+func SeenOfKind(ctx context.Context, db *clickhouse.DB, space schemas.Copy, kind string) (s schemas.Seen, err error) {
+	rows, err := clickhouse.Query[struct {
+		Incarnation uint32 `ch:"inc"`
+		Partition   uint16 `ch:"part"`
+		End         uint64 `ch:"end"`
+	}](ctx, db, "read how far the deletes that wait for approval are stored",
+		"SELECT inc, part, max(off) + 1 AS end FROM {db}.duplication_log_v WHERE account = ? AND space = ?"+
+			" AND destination_store = ? AND result = 'awaiting-approval' AND startsWith(list, ?)"+
+			" GROUP BY inc, part ORDER BY max(ts)", space.Account, space.Space, space.Store, kind+"-")
+	for _, r := range rows {
+		if s.Incarnation != r.Incarnation || s.Ends == nil {
+			s = schemas.Seen{Incarnation: r.Incarnation, Ends: map[int32]int64{}}
+		}
+		s.Ends[int32(r.Partition)] = int64(r.End)
+	}
+	return s, err
+}
+
+// FirstOfList returns the first offset of a list by partition, in the newest incarnation of the topic. Of q, After,
+// Waiting and Limit do not count.
+func FirstOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (first map[int32]int64, err error) {
+	q.After = ""
+	effects, args := q.effects()
+	rows, err := clickhouse.Query[struct {
+		Incarnation uint32 `ch:"incarnation"`
+		Partition   uint16 `ch:"in_part"`
+		Offset      uint64 `ch:"first_off"`
+	}](ctx, db, "read where a list begins",
+		"SELECT incarnation, in_part, min(from_off) AS first_off FROM ("+effects+") WHERE listed"+
+			" GROUP BY incarnation, in_part ORDER BY max(last)", args...)
+	incarnation := uint32(0)
+	for _, r := range rows {
+		if first == nil || incarnation != r.Incarnation {
+			first, incarnation = map[int32]int64{}, r.Incarnation
+		}
+		first[int32(r.Partition)] = int64(r.Offset)
+	}
+	return first, err
+}
+
+// A HeldAt is a place where an effect was held.
+type HeldAt struct {
+	schemas.Coordinates
+	List string // the name of the list
+}
+
+// HeldAts returns where an effect on a copy was held.
+func HeldAts(ctx context.Context, db *clickhouse.DB, at schemas.Copy, effect string) (all []HeldAt, err error) {
+	rows, err := clickhouse.Query[struct {
+		Incarnation uint32 `ch:"inc"`
+		Partition   uint16 `ch:"part"`
+		Offset      uint64 `ch:"off"`
+		List        string `ch:"list"`
+	}](ctx, db, "read where an effect was held",
+		"SELECT inc, part, off, list FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND item = ?"+
+			" AND destination_store = ? AND effect = ? AND result = 'awaiting-approval'",
+		at.Account, at.Space, at.Item, at.Store, effect)
+	for _, r := range rows {
+		all = append(all, HeldAt{schemas.Coordinates{Incarnation: r.Incarnation, Partition: int32(r.Partition),
+			Offset: int64(r.Offset)}, r.List})
+	}
+	return all, err
+}
+
+// DecisionsAbout returns the decisions of operators about lists of a space, in the order of the topic.
+func DecisionsAbout(ctx context.Context, db *clickhouse.DB, account, space string) ([]*pb.AdminAction, error) {
+	rows, err := clickhouse.Query[struct {
+		ID     string    `ch:"id"`
+		Action string    `ch:"action"`
+		Who    string    `ch:"who"`
+		Target string    `ch:"target"`
+		Reason string    `ch:"reason"`
+		Before string    `ch:"before"`
+		After  string    `ch:"after"`
+		At     time.Time `ch:"ts"`
+	}](ctx, db, "read the decisions about lists",
+		"SELECT id, action::String AS action, who, target, reason, before, after, ts FROM {db}.admin_log_v"+
+			" WHERE account = ? AND space = ? AND action IN ('approve-list', 'refuse-list', 'close-list')"+
+			" ORDER BY min(ts) OVER (PARTITION BY inc), part, off", account, space)
+	all := make([]*pb.AdminAction, len(rows))
+	for i, r := range rows {
+		all[i] = &pb.AdminAction{Id: r.ID, Action: r.Action, Who: r.Who, Target: r.Target, Reason: r.Reason,
+			Before: r.Before, After: r.After, Time: timestamppb.New(r.At)}
+	}
+	return all, err
 }

@@ -24,13 +24,6 @@ type Topic struct {
 	Meanwhile func(schemas.Message)
 	// Fail is called before a message is stored, and its error returned.
 	Fail func(schemas.Message) error
-	// FailHeld is the error of opening an incident. Held are the lists with their causes.
-	FailHeld error
-	Held     []string
-	// Closed are the lists whose incidents were closed.
-	Closed map[string]bool
-	// Refused are the lists whose refusal is being carried out.
-	Refused []string
 	// Published has all messages but checkpoints.
 	Published   []schemas.Body
 	Checkpoints []*pb.Checkpoint
@@ -40,7 +33,7 @@ type Topic struct {
 
 // New returns a Topic with the default limits for a space of a million copies.
 func New(k brake.Kind) *Topic {
-	return &Topic{Kind: k, Closed: map[string]bool{}, Limits: brake.Limits{MaxShare: 0.1, MaxCount: 1000},
+	return &Topic{Kind: k, Limits: brake.Limits{MaxShare: 0.1, MaxCount: 1000},
 		History: brake.History{Live: 1e6}}
 }
 
@@ -93,23 +86,7 @@ func (p *Topic) Process() *brake.Brake {
 		},
 		History: func(context.Context, schemas.Copy, time.Time) (brake.History, error) { return p.history() },
 		Limits:  func(string, string) brake.Limits { return p.Limits },
-		Closed: func(_ schemas.Copy, list string) bool {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return p.Closed[list]
-		},
-		Refused: func(schemas.Copy) []string {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			return slices.Clone(p.Refused)
-		},
-		OnHeld: func(_ context.Context, _ schemas.Copy, list, cause string) error {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.Held = append(p.Held, list+": "+cause)
-			return p.FailHeld
-		},
-		Park: func(ctx context.Context, wait func(context.Context) error) error { return wait(ctx) },
+		Park:    func(ctx context.Context, wait func(context.Context) error) error { return wait(ctx) },
 	})
 	if err != nil {
 		panic(err)

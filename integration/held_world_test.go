@@ -1,0 +1,692 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
+	"github.com/millrace/millrace/streams/brake/braketest"
+	"github.com/millrace/millrace/streams/deletion"
+	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held"
+	"github.com/millrace/millrace/streams/held/heldtest"
+	"github.com/millrace/millrace/streams/incident"
+	planning "github.com/millrace/millrace/streams/plan"
+	"github.com/millrace/millrace/streams/policy"
+	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/steward"
+	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/mem"
+	"github.com/millrace/millrace/streams/storage/record"
+	"github.com/millrace/millrace/streams/sweep"
+	"github.com/millrace/millrace/streams/sweep/pairs"
+)
+
+// A heldWorld is a space of an account with a source, store 1, and its copies in store 2, and in some worlds in store
+// 3: two processes that copy and delete, each with brakes of its own, the topics, and the operators. It lives in a
+// bubble of fake time, by which all clocks go.
+type heldWorld struct {
+	stores    map[string]*mem.Store
+	rules     policy.Rules
+	limit     int64                                // deletes, and rewrites, of a space of a store within an hour
+	facts     map[schemas.Copy][]*schemas.Delivery // the Changes of each copy
+	open      []*waiting                           // commands that are not handled
+	done      []*schemas.Delivery                  // those that are, but may be delivered again
+	suspended [][]schemas.Message                  // what processes have done and not published yet
+	brakes    map[brake.Kind]*braketest.Topic
+	processes [2]heldProcess
+	planner   *planning.Planner
+	steward   *steward.Steward
+	lists     *worldLists
+	publishes int // how many messages a process still publishes itself before it is killed; < 0: all
+	puts      int
+	rounds    int
+
+	effects map[string]*heldEffect
+	last    map[schemas.Copy]*pb.DuplicationResult // the newest result of each destination
+	passed  map[string][]time.Time                 // when effects were done with a permit, by store and kind
+	broken  []string                               // promises that do not hold
+}
+
+// A heldProcess is one process with the roles copier and deleter.
+type heldProcess struct {
+	copier  *duplicate.Executor
+	deleter *deletion.Deleter
+}
+
+// A heldEffect is a delete or a rewrite that was held.
+type heldEffect struct {
+	id         string
+	at         schemas.Copy
+	rewrite    bool
+	over, from string            // the versions at the destination and, of a rewrite, at the source
+	deleted    time.Time         // when the source was deleted
+	first      map[held.Kind]int // the first result that holds it, of each kind
+}
+
+func (e *heldEffect) String() string {
+	return fmt.Sprintf("the %s of %s in store %s, version %s",
+		map[bool]string{true: "rewrite", false: "delete"}[e.rewrite], e.at.Item, e.at.Store, e.over)
+}
+
+// errHeldKilled is the error of a process that was killed.
+var errHeldKilled = errors.New("killed")
+
+// heldItems are the items of a heldWorld.
+var heldItems = []string{"a", "b", "c", "d"}
+
+func heldAt(store, item string) schemas.Copy {
+	return schemas.Copy{Account: "acme", Store: store, Space: "s", Item: item}
+}
+
+// newHeldWorld returns a world in which each item is at the source and copied.
+func newHeldWorld(stores int, limit int64) (*heldWorld, error) {
+	w := &heldWorld{stores: map[string]*mem.Store{}, facts: map[schemas.Copy][]*schemas.Delivery{}, limit: limit,
+		brakes: map[brake.Kind]*braketest.Topic{}, publishes: -1, effects: map[string]*heldEffect{},
+		last: map[schemas.Copy]*pb.DuplicationResult{}, passed: map[string][]time.Time{},
+		rules: policy.Rules{Revision: 1, Deletes: policy.Propagate, Since: time.Now().AddDate(-10, 0, 0)}}
+	w.lists = &worldLists{Lists: heldtest.New(), made: map[held.List][]heldDecision{}}
+	for _, k := range []brake.Kind{brake.Deletes, brake.Rewrites} {
+		w.brakes[k] = braketest.New(k)
+		w.brakes[k].Limits = brake.Limits{MaxShare: 1, MaxCount: limit}
+	}
+	for n := range stores {
+		id := fmt.Sprint(n + 1)
+		s, err := mem.New(mem.Config{ID: id})
+		if err == nil {
+			err = errors.Join(s.WriteMarker(context.Background()),
+				s.CreateSpace(context.Background(), storage.Space{Name: "s"}))
+		}
+		if err != nil {
+			return nil, err
+		}
+		if w.stores[id] = s; n > 0 {
+			w.rules.Pairs = append(w.rules.Pairs, policy.Pair{Source: "1", Destination: id})
+		}
+	}
+	var err error
+	if w.planner, err = planning.New(planning.Config{}, w); err != nil {
+		return nil, err
+	}
+	log := slog.New(slog.DiscardHandler)
+	w.steward, err = steward.New(steward.Config{MaxMissing: 1, Round: func(schemas.Copy) time.Duration { return hour }},
+		steward.Deps{Stores: w, Records: w, Copies: w, Board: incident.NewBoard(w, log), Log: log})
+	for i := range w.processes {
+		err = errors.Join(err, w.start(i))
+	}
+	for _, item := range heldItems {
+		err = errors.Join(err, w.putAt("1", item, true))
+	}
+	return w, errors.Join(err, w.deliver())
+}
+
+// start starts a process, in place of one that was killed.
+func (w *heldWorld) start(i int) (err error) {
+	interval := []time.Duration{time.Minute}
+	p := &w.processes[i]
+	p.copier, err = duplicate.New(duplicate.Config{NoCheck: true, WaitIntervals: interval, MissingIntervals: interval,
+		Restores: w, Brake: w.brakes[brake.Rewrites].Process(), Held: w.lists}, w, w, w)
+	if err == nil {
+		p.deleter, err = deletion.New(deletion.Config{Settle: time.Minute, Brake: w.brakes[brake.Deletes].Process(),
+			Lists: w.lists, Publisher: w}, w, w, w)
+	}
+	return err
+}
+
+func (w *heldWorld) Store(_, id string) (storage.Store, bool) { s, ok := w.stores[id]; return s, ok }
+
+func (w *heldWorld) Rules(string, string) (policy.Rules, bool) { return w.rules, true }
+
+// Fresh returns records that have all that was published.
+func (w *heldWorld) Fresh(_ context.Context, copies []schemas.Copy) (all []*pb.CopyRecord, _ error) {
+	for _, c := range copies {
+		all = append(all, fold(w.facts[c], c))
+	}
+	return all, nil
+}
+
+// Refuses implements duplicate.Restores.
+func (w *heldWorld) Refuses(string, string) string { return "" }
+
+// Proven implements duplicate.Restores by what clients have reported.
+func (w *heldWorld) Proven(_ context.Context, item schemas.Copy, digests digest.Set) (digest.Set, error) {
+	for id := range w.stores {
+		for _, f := range factsOf(w.facts[item.In(id)], item.In(id)) {
+			if f.isContent() && digests.Compare(f.GetDigests()) == digest.Agree {
+				return f.GetDigests(), nil
+			}
+		}
+	}
+	return nil, nil
+}
+
+// RepairMode and Others implement steward.Stores, and Live steward.Copies: nothing is repaired.
+func (w *heldWorld) RepairMode(string, string, time.Time) steward.Mode { return steward.Off }
+func (w *heldWorld) Others(string, string, string) []string            { return nil }
+func (w *heldWorld) Live(context.Context, schemas.Copy) (int64, error) { return 0, nil }
+
+// Publish implements schemas.Publisher for processes, which may be killed between two messages.
+func (w *heldWorld) Publish(_ context.Context, all ...schemas.Message) error {
+	for _, m := range all {
+		if w.publishes == 0 {
+			return errHeldKilled
+		}
+		w.publishes--
+		if err := w.append(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// append publishes a message, a millisecond after the one before.
+func (w *heldWorld) append(m schemas.Message) error {
+	r, err := schemas.Encode(m)
+	if err != nil {
+		return err
+	}
+	body, err := schemas.Decode(m.Topic, r.Headers, r.Value)
+	if err != nil {
+		return err
+	}
+	time.Sleep(time.Millisecond)
+	d := &schemas.Delivery{Topic: m.Topic, From: m.Topic, Timestamp: time.Now(), Key: r.Key, Headers: r.Headers,
+		Body: body, Attempt: 1}
+	schemas.DateByKafka(d)
+	switch b := body.(type) {
+	case *pb.Change:
+		at := schemas.CopyOf(b)
+		d.Offset = int64(len(w.facts[at]))
+		w.facts[at] = append(w.facts[at], d)
+		commands, err := w.planner.Handle(context.Background(), d)
+		for _, c := range commands {
+			err = errors.Join(err, w.append(c))
+		}
+		return err
+	case *pb.DuplicationResult:
+		w.result(b)
+	case *pb.DuplicationCommand, *pb.DeletionCommand:
+		w.open = append(w.open, &waiting{d, m.Due})
+	}
+	return nil // nobody checks copies
+}
+
+// result adds a record to duplication.results.
+func (w *heldWorld) result(r *pb.DuplicationResult) {
+	_, at := schemas.CopiesOf(r)
+	n := len(w.lists.Results)
+	w.lists.Results = append(w.lists.Results, r)
+	w.last[at] = r
+	if r.GetResult() != "awaiting-approval" {
+		return
+	}
+	e, k := w.effects[r.GetEffect()], held.KindOf(r.GetList())
+	if e == nil || k == "" {
+		w.fault("a result of %s holds effect %q on list %q", at, r.GetEffect(), r.GetList())
+		return
+	}
+	if _, again := e.first[k]; !again {
+		e.first[k] = n
+	}
+}
+
+func (w *heldWorld) fault(format string, args ...any) {
+	w.broken = append(w.broken, fmt.Sprintf(format, args...))
+}
+
+// setRule sets the rule for deletes, as a new revision of the policy does.
+func (w *heldWorld) setRule(rule policy.Deletes) {
+	r := &w.rules
+	switch {
+	case rule == r.Deletes:
+		return
+	case rule == policy.Propagate && r.Deletes == policy.Approve:
+		r.Propagated = time.Now()
+	case rule == policy.KeepCopy || r.Deletes == policy.KeepCopy:
+		r.Since, r.Propagated = time.Now(), time.Time{}
+	}
+	r.Deletes = rule
+	r.Revision++
+}
+
+// ruleFor returns the rule for a copy whose source is deleted.
+func (w *heldWorld) ruleFor(at schemas.Copy) policy.Deletes {
+	deleted := fold(w.facts[at.In("1")], at.In("1")).GetManifest().GetTime().AsTime()
+	return w.rules.DeletesOf(policy.Pair{Source: "1", Destination: at.Store}, deleted)
+}
+
+// look returns an object of a store; false if there is none.
+func (w *heldWorld) look(at schemas.Copy) (storage.Object, bool) {
+	o, err := w.stores[at.Store].Stat(context.Background(), at.Space, at.Item)
+	return o, err == nil
+}
+
+// putAt stores new content of an item, as a client of a store does.
+func (w *heldWorld) putAt(store, item string, reported bool) error {
+	time.Sleep(time.Millisecond)
+	w.puts++
+	text := fmt.Sprint("text ", w.puts%7) // some come again
+	o, err := w.stores[store].Put(context.Background(), "s", item, strings.NewReader(text),
+		storage.PutOptions{Size: int64(len(text))})
+	if err != nil || !reported {
+		return err
+	}
+	return w.append(schemas.Message{Topic: schemas.Changes, Body: clientChange(record.Content(heldAt(store, item), o))})
+}
+
+// remove deletes an item of the source, as a client does.
+func (w *heldWorld) remove(item string, reported bool) error {
+	time.Sleep(time.Millisecond)
+	d, err := w.stores["1"].Delete(context.Background(), "s", item, storage.DeleteOptions{})
+	if errors.Is(err, storage.ErrNotFound) || err == nil && !reported {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return w.append(schemas.Message{Topic: schemas.Changes, Body: clientChange(record.Delete(heldAt("1", item), d))})
+}
+
+// sweep reports what differs from the records at the source, and orders every difference of a pair again.
+func (w *heldWorld) sweep() (err error) {
+	for _, item := range heldItems {
+		at := heldAt("1", item)
+		m := fold(w.facts[at], at).GetManifest()
+		var c *pb.Change
+		switch o, present := w.look(at); {
+		case present && !record.IsOf(m, o):
+			c = record.Content(at, o)
+		case !present && m.GetState() == pb.RecordState_RECORD_STATE_LIVE:
+			c = record.Delete(at, storage.Deleted{Time: time.Now(),
+				Object: storage.Object{Item: item, Size: m.GetSize(), Version: m.GetVersion()}})
+		default:
+			continue
+		}
+		c.Origin, c.Agent = pb.Origin_ORIGIN_SWEEP, "sweeper"
+		err = errors.Join(err, w.append(schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)}))
+	}
+	for _, p := range w.rules.Pairs {
+		page, e := pairs.New(pairs.Config{
+			Pair: pairs.Pair{Account: "acme", Space: "s", Source: p.Source, Destination: p.Destination}},
+			pairs.Deps{Source: w.stores[p.Source], Destination: w.stores[p.Destination], Rules: w, Records: w})
+		if e != nil {
+			return e
+		}
+		w.rounds++
+		found, e := page(context.Background(), sweep.Round{ID: fmt.Sprint("round ", w.rounds), Started: time.Now()}, nil)
+		for _, m := range found.Messages {
+			e = errors.Join(e, w.append(m))
+		}
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// A heldEnding is how a process ends that executes a command.
+type heldEnding int
+
+const (
+	heldEnds      heldEnding = iota // it publishes what follows, and commits
+	heldIsKilled                    // it publishes a part of that
+	heldSuspended                   // it publishes that later, and another process has the command meanwhile
+)
+
+// execute executes the ith command. A process that is killed publishes so many messages.
+func (w *heldWorld) execute(i, process int, end heldEnding, published int) error {
+	d, p := w.open[i], w.processes[process]
+	handle := p.copier.Handle
+	if _, ok := d.Body.(*pb.DeletionCommand); ok {
+		handle = p.deleter.Handle
+	}
+	if end == heldIsKilled {
+		w.publishes = published
+	}
+	before := w.watch(d.Body)
+	out, err := handle(context.Background(), d.Delivery)
+	before.compare(w, out)
+	killed := errors.Is(err, errHeldKilled)
+	switch {
+	case killed || err == nil && end == heldIsKilled:
+		w.open = append(slices.Delete(w.open, i, i+1), d)
+		err = w.start(process)
+	case err == nil && end == heldSuspended:
+		w.suspended, out = append(w.suspended, out), nil
+	case err == nil:
+		w.open, w.done = slices.Delete(w.open, i, i+1), append(w.done, d.Delivery)
+	case retry.ClassOf(err) == retry.ClassWait:
+		if cause := retry.CauseOf(err); cause != "" {
+			d.WaitsBy = maps.Clone(d.WaitsBy)
+			if d.WaitsBy == nil {
+				d.WaitsBy = map[string]int{}
+			}
+			d.WaitsBy[cause]++
+		}
+		d.Waits, d.due, err = d.Waits+1, retry.Due(err), nil
+	case retry.ClassOf(err) == retry.ClassUnavailable:
+		d.due, err = time.Now().Add(time.Minute), nil
+	}
+	left := w.publishes
+	w.publishes = -1
+	if end == heldIsKilled && !killed {
+		out = out[:min(max(left, 0), len(out))]
+	}
+	for _, m := range out {
+		err = errors.Join(err, w.append(m))
+	}
+	return err
+}
+
+// resume publishes what a suspended process has done.
+func (w *heldWorld) resume(i int) (err error) {
+	out := w.suspended[i]
+	w.suspended = slices.Delete(w.suspended, i, i+1)
+	for _, m := range out {
+		err = errors.Join(err, w.append(m))
+	}
+	return err
+}
+
+// A watchedSides is both sides of a command before it is executed.
+type watchedSides struct {
+	at             schemas.Copy
+	from, over     storage.Object
+	fromIs, overIs bool
+}
+
+func (w *heldWorld) watch(b schemas.Body) watchedSides {
+	c := b.(interface {
+		GetItem() string
+		GetSourceStore() string
+		GetDestinationStore() string
+	})
+	s := watchedSides{}
+	if c.GetItem() == "" {
+		return s
+	}
+	s.at = heldAt(c.GetDestinationStore(), c.GetItem())
+	s.from, s.fromIs = w.look(s.at.In(c.GetSourceStore()))
+	s.over, s.overIs = w.look(s.at)
+	return s
+}
+
+// compare records what was held, and checks what was done.
+func (s watchedSides) compare(w *heldWorld, out []schemas.Message) {
+	r := &pb.DuplicationResult{}
+	if len(out) > 0 {
+		if last, ok := out[len(out)-1].Body.(*pb.DuplicationResult); ok {
+			r = last
+		}
+	}
+	if s.at.Item == "" || s.at.Store == "1" {
+		return
+	}
+	e := &heldEffect{id: r.GetEffect(), at: s.at, rewrite: s.fromIs, over: s.over.Version,
+		deleted: r.GetChangeTime().AsTime(), first: map[held.Kind]int{}}
+	if e.rewrite {
+		e.from, e.deleted = s.from.Version, time.Time{}
+	}
+	now, is := w.look(s.at)
+	done := s.overIs && (!is || now.Digests.Compare(s.over.Digests) == digest.Disagree)
+	switch known := w.effects[e.id]; {
+	case done:
+		w.did(e, r)
+	case r.GetResult() != "awaiting-approval":
+	case known == nil:
+		w.effects[e.id] = e
+	case known.at != e.at || known.over != e.over || known.from != e.from || !known.deleted.Equal(e.deleted):
+		w.fault("%s and %s have one id", known, e)
+	}
+}
+
+// did checks a delete or a rewrite that was done:
+//   - It was approved, by a decision about a list that has this very effect, or the brake has permitted it: then it is
+//     within the limits, of an hour and of 30 days, and neither the rule nor an earlier effect that waits forbids it.
+//   - No decision keeps the copy from it, and no hold. No refusal is carried out in the space of the copy, which may be
+//     the source of a restore.
+func (w *heldWorld) did(e *heldEffect, r *pb.DuplicationResult) {
+	for _, known := range w.effects {
+		if known.at == e.at && known.rewrite == e.rewrite && known.over == e.over && known.from == e.from &&
+			(e.rewrite || known.id == e.id) {
+			e = known
+		}
+	}
+	approved, keeps := w.decided(e)
+	if keeps {
+		w.fault("%s is done, and was to be kept", e)
+	}
+	if len(w.rules.Holds) > 0 {
+		w.fault("%s is done under a hold", e)
+	}
+	if list := w.refusing(e.at); list != "" {
+		w.fault("%s is done while the refused list %s is carried out", e, list)
+	}
+	if !e.rewrite && w.ruleFor(e.at) == policy.KeepCopy {
+		w.fault("%s is done under the rule keep", e)
+	}
+	if r.GetList() != "" {
+		if l, ok := held.Named(e.at, r.GetList()); !approved || !ok || w.listOf(e, l.Kind) != l {
+			w.fault("%s is done as one of list %s, and nobody has approved it", e, r.GetList())
+		}
+		return
+	}
+	k, now := held.Limit, time.Now()
+	if e.rewrite {
+		k = held.Rewrites
+	}
+	if !e.rewrite && w.ruleFor(e.at) == policy.Approve {
+		w.fault("%s is done without approval, and the rule is approve", e)
+	}
+	if open := w.lists.decisions.Open(e.at, k); len(w.onList(open)) > 0 {
+		w.fault("%s is done, and an earlier one waits on list %s", e, open.Name())
+	}
+	key := string(k) + " " + e.at.Store
+	w.passed[key] = append(w.passed[key], now)
+	inHour, inMonth := int64(0), int64(0)
+	for _, t := range w.passed[key] {
+		if now.Sub(t) < hour {
+			inHour++
+		}
+		if now.Sub(t) < 30*24*hour {
+			inMonth++
+		}
+	}
+	if inHour > w.limit || inMonth > 3*w.limit {
+		w.fault("%s is done beyond the limits: the %dth of an hour, and the %dth of 30 days", e, inHour, inMonth)
+	}
+}
+
+// refusing returns the name of a list of the space of a copy whose refusal is being carried out; "" if there is none.
+func (w *heldWorld) refusing(at schemas.Copy) string {
+	for _, l := range w.spaces() {
+		for n, d := range w.lists.made[l] {
+			if l.Number = n + 1; l.Space == at.WithoutItem() && d.action == held.ActionRefuse && !w.lists.Closed[l] {
+				return l.Name()
+			}
+			l.Number = 0
+		}
+	}
+	return ""
+}
+
+// decided returns the decision about an effect, by where it was held first: an approval is one of the effect whatever
+// other lists have it, and otherwise a decision that keeps it counts.
+func (w *heldWorld) decided(e *heldEffect) (approved, keeps bool) {
+	for k := range e.first {
+		l := w.listOf(e, k)
+		if made := w.lists.made[listWithout(l)]; l.Number <= len(made) {
+			is := made[l.Number-1].action == held.ActionApprove
+			approved, keeps = approved || is, keeps || !is
+		}
+	}
+	return approved, keeps && !approved
+}
+
+// listOf returns the list of a kind that has an effect: the first one about which somebody has decided who had seen the
+// effect, or else the one that is open.
+func (w *heldWorld) listOf(e *heldEffect, k held.Kind) held.List {
+	l := held.List{Space: e.at.WithoutItem(), Kind: k}
+	made := w.lists.made[l]
+	l.Number = len(made) + 1
+	if n := slices.IndexFunc(made, func(d heldDecision) bool { return e.first[k] < d.seen }); n >= 0 {
+		l.Number = n + 1
+	}
+	return l
+}
+
+func listWithout(l held.List) held.List { l.Number = 0; return l }
+
+// onList returns the effects that the results put on a list, by item.
+func (w *heldWorld) onList(l held.List) map[string][]*heldEffect {
+	all := map[string][]*heldEffect{}
+	for _, e := range w.effects {
+		if _, ok := e.first[l.Kind]; ok && w.listOf(e, l.Kind) == l {
+			all[e.at.Item] = append(all[e.at.Item], e)
+		}
+	}
+	return all
+}
+
+// spaces returns the lists of all kinds at all destinations, without their numbers.
+func (w *heldWorld) spaces() (all []held.List) {
+	for _, p := range w.rules.Pairs {
+		for _, k := range held.Kinds() {
+			all = append(all, held.List{Space: heldAt(p.Destination, "").WithoutItem(), Kind: k})
+		}
+	}
+	return all
+}
+
+// openLists returns the lists with an open incident about which there is no decision.
+func (w *heldWorld) openLists() (all []held.List) {
+	for _, l := range w.spaces() {
+		if l = w.lists.decisions.Open(l.Space, l.Kind); w.lists.Open[l] {
+			all = append(all, l)
+		}
+	}
+	return all
+}
+
+// A heldDecision is a decision about a list that counts, and the number of results that the operator had seen.
+type heldDecision struct {
+	id, action string
+	seen       int
+	at         time.Time
+}
+
+// decide makes a decision about a list, of an operator who has seen so many results, and hands it to the steward. It
+// takes the place of the decision with the id before.
+func (w *heldWorld) decide(l held.List, action string, seen int, before string) error {
+	time.Sleep(time.Millisecond)
+	all := w.lists.Results
+	w.lists.Results = all[:seen:seen]
+	id := w.lists.Lists.Decide(l, action)
+	w.lists.Results = all
+	kind := incident.DeletesHeld
+	if l.Kind.IsRewrite() {
+		kind = incident.RewritesHeld
+	}
+	a := &pb.AdminAction{Id: id, Action: action, Who: "ann", Reason: "why", Before: before,
+		Target: schemas.Key(l.Space.Account, l.Space.Store, l.Space.Space, "", kind, l.Name()),
+		After:  schemas.Seen{Incarnation: 1, Ends: map[int32]int64{0: int64(seen)}}.String()}
+	now := time.Now()
+	w.lists.decisions.Apply(a, now)
+	made, n := w.lists.made[listWithout(l)], l.Number-1
+	switch one := (heldDecision{id, action, seen, now}); {
+	case n == len(made):
+		w.lists.made[listWithout(l)] = append(made, one)
+	case n < len(made) && made[n].action == held.ActionClose && action == held.ActionApprove && before == made[n].id &&
+		now.Sub(made[n].at) < held.Final:
+		one.seen = made[n].seen
+		made[n] = one
+	}
+	if action == held.ActionClose {
+		w.lists.Open[l] = false
+	}
+	out, err := w.steward.Handle(context.Background(), &schemas.Delivery{Topic: schemas.Admin, Body: a, Timestamp: now})
+	for _, m := range out {
+		err = errors.Join(err, w.append(m))
+	}
+	return err
+}
+
+// worldLists adds to heldtest.Lists what a deleter does with lists, approvals after a close, and the ends of restores.
+type worldLists struct {
+	*heldtest.Lists
+	decisions held.Decisions
+	made      map[held.List][]heldDecision // by the list without a number
+}
+
+// Decide implements deletion.Lists.
+func (l *worldLists) Decide(_ context.Context, list held.List, id string) (lost string, err error) {
+	switch d, _, decided := l.decisions.About(list); {
+	case !decided:
+		return "it is not about the list that waits", nil
+	case d.ID != id:
+		return "another decision was made before", nil
+	}
+	return "", nil
+}
+
+// Decided implements held.Lists.
+func (l *worldLists) Decided(_ context.Context, at schemas.Copy, _ bool, effect string) (held.Standing, error) {
+	where := map[held.Kind][]schemas.Coordinates{}
+	for n, r := range l.Results {
+		if r.GetEffect() == effect && r.GetResult() == "awaiting-approval" {
+			k := held.KindOf(r.GetList())
+			where[k] = append(where[k], schemas.Coordinates{Incarnation: 1, Offset: int64(n)})
+		}
+	}
+	return l.decisions.Standing(at, where, func(list held.List) bool { return l.Closed[list] }), nil
+}
+
+// Waiting implements deletion.Lists, in pages of two items.
+func (l *worldLists) Waiting(_ context.Context, list held.List, after string) (page []deletion.Listed, _ error) {
+	for _, r := range l.waiting(list) {
+		if len(page) < 2 && r.GetItem() > after {
+			at := r.GetChangeTime().AsTime()
+			page = append(page, deletion.Listed{Item: r.GetItem(), SourceStore: r.GetSourceStore(), Effect: r.GetEffect(),
+				Deleted: at, Reason: r.GetReason(), Changed: at, Version: r.GetSourceVersion(), Digests: r.GetDigests()})
+		}
+	}
+	return page, nil
+}
+
+// waiting returns what is on a list and has no result since the decision, of a restore neither.
+func (l *worldLists) waiting(list held.List) []*pb.DuplicationResult {
+	return slices.DeleteFunc(l.On(list), func(on *pb.DuplicationResult) bool {
+		return slices.ContainsFunc(l.Results, func(r *pb.DuplicationResult) bool {
+			from, _ := schemas.CopiesOf(r)
+			return r.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_RESTORE && r.GetCause() == list.Name() &&
+				from.WithoutItem() == list.Space && r.GetItem() == on.GetItem()
+		})
+	})
+}
+
+// Ordered implements deletion.Lists.
+func (l *worldLists) Ordered(context.Context, held.List, string) error { return nil }
+
+// report closes the incidents of lists that are worked off, and opens those of lists that follow, as a process does
+// every few seconds.
+func (w *heldWorld) report() {
+	l := w.lists
+	for list, open := range l.Open {
+		_, _, decided := l.decisions.About(list)
+		if open && decided && len(w.onList(list)) > 0 && len(l.waiting(list)) == 0 {
+			l.Open[list], l.Closed[list] = false, true
+		}
+	}
+	for _, list := range w.spaces() {
+		if next := l.decisions.Open(list.Space, list.Kind); next.Number > 1 && !l.Open[next] && len(l.On(next)) > 0 {
+			l.Open[next] = true
+		}
+	}
+}
