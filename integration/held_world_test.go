@@ -447,6 +447,16 @@ func (s watchedSides) compare(w *heldWorld, out []schemas.Message) {
 	}
 }
 
+// refused reports whether a list with the name of l was refused, in any store.
+func (w *heldWorld) refused(l held.List) bool {
+	for of, made := range w.lists.made {
+		if of.Kind == l.Kind && l.Number <= len(made) && made[l.Number-1].action == held.ActionRefuse {
+			return true
+		}
+	}
+	return false
+}
+
 // did checks a delete or a rewrite that was done:
 //   - It was approved, by a decision about a list that has this very effect, or the brake has permitted it: then it is
 //     within the limits, of an hour and of 30 days, and neither the rule nor an earlier effect that waits forbids it.
@@ -471,6 +481,12 @@ func (w *heldWorld) did(e *heldEffect, r *pb.DuplicationResult) {
 	}
 	if !e.rewrite && w.ruleFor(e.at) == policy.KeepCopy {
 		w.fault("%s is done under the rule keep", e)
+	}
+	if r.GetList() != "" && r.GetCause() != r.GetList() && !approved { // the undo of a refused rewrite, in another store
+		if l, ok := held.Named(e.at, r.GetList()); !ok || !w.refused(l) {
+			w.fault("%s is done for list %s, which nobody has refused", e, r.GetList())
+		}
+		return
 	}
 	if r.GetList() != "" {
 		if l, ok := held.Named(e.at, r.GetList()); !approved || !ok || w.listOf(e, l.Kind) != l {
@@ -645,7 +661,7 @@ func (l *worldLists) Decided(_ context.Context, at schemas.Copy, _ bool, effect 
 			where[k] = append(where[k], schemas.Coordinates{Incarnation: 1, Offset: int64(n)})
 		}
 	}
-	return l.decisions.Standing(at, where, func(list held.List) bool { return l.Closed[list] }), nil
+	return l.decisions.Standing(at, where), nil
 }
 
 // Waiting implements deletion.Lists, in pages of two items.

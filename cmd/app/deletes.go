@@ -232,8 +232,12 @@ func (l *deleteLists) know(ctx context.Context, at schemas.Copy, rewrite bool) e
 		next := l.decisions.Open(at, k)
 		l.mu.Lock()
 		known := l.knew[next]
+		if !l.closed(next) {
+			delete(l.knew, next)
+			known = true
+		}
 		l.mu.Unlock()
-		if k.IsRewrite() != rewrite || known || !l.closed(next) {
+		if k.IsRewrite() != rewrite || known {
 			continue
 		}
 		if err := l.app.actions.CatchUp(ctx); err != nil {
@@ -253,7 +257,7 @@ func (l *deleteLists) Decided(
 	if err := l.know(ctx, at, rewrite); err != nil {
 		return s, err
 	}
-	if !l.decisions.Matter(at, rewrite, l.closed) { // usual case
+	if !l.decisions.Matter(at, rewrite) { // usual case
 		return s, nil
 	}
 	err = l.fresh(ctx, func(ctx context.Context) error {
@@ -262,7 +266,7 @@ func (l *deleteLists) Decided(
 		for _, r := range rows {
 			where[held.KindOf(r.List)] = append(where[held.KindOf(r.List)], r.Coordinates)
 		}
-		s = l.decisions.Standing(at, where, l.closed)
+		s = l.decisions.Standing(at, where)
 		return err
 	}, l.results)
 	return s, err
@@ -349,9 +353,11 @@ func (l *deleteLists) Waiting(ctx context.Context, list held.List, after string)
 		return err
 	}
 	if after == "" { // the rest of what the operator saw is there, too
-		return page, l.fresh(ctx, get, l.results)
+		err = l.fresh(ctx, get, l.results)
+	} else {
+		err = get(ctx)
 	}
-	return page, get(ctx)
+	return page, err
 }
 
 // Decide implements deletion.Lists.

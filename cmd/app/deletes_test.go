@@ -228,7 +228,8 @@ func TestHeldDeletesOpenAnIncident(t *testing.T) {
 	if err := l.Refused(at); err != nil || !waits(at, held.Limit) {
 		t.Errorf("after the first list was closed: %v", err)
 	}
-	want := "deletes-held/brake-1 deletes-held/approve-1 rewrites-held/rewrites-1 deletes-held/brake-2 deletes-held/brake-1"
+	want := "deletes-held/brake-1 deletes-held/approve-1 rewrites-held/rewrites-1 deletes-held/brake-2" +
+		" deletes-held/brake-1"
 	if got := strings.ReplaceAll(strings.Join(p.keys, " "), "acme/2/photos//", ""); got != want {
 		t.Errorf("published %q, want %q", got, want)
 	}

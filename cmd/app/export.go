@@ -118,7 +118,7 @@ func (a *App) ExportItems(
 		return report, err
 	}
 	if report.selected == 0 {
-		return report, fmt.Errorf("%w: there are no records of items %s...", precondition.Err,
+		return report, fmt.Errorf("%w: no items with the prefix %s are on record", precondition.Err,
 			schemas.Key(r.Account, r.Space, r.Item))
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {

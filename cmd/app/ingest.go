@@ -95,7 +95,8 @@ func (a *App) watchDirectories(ctx context.Context, m *ingest.Metrics) error {
 					continue
 				}
 				w, err := watch.New(watch.Config{Account: n.Account, Store: n.Store, Root: c.Root,
-					Settle: a.cfg.Reconcile.Settle, At: a.kafka.Clock.At, ItemAt: itemPathFunc(c), Ask: func(ctx context.Context) error {
+					Settle: a.cfg.Reconcile.Settle, At: a.kafka.Clock.At, ItemAt: itemPathFunc(c),
+					Ask: func(ctx context.Context) error {
 						return a.producer.Publish(ctx, reconcile.Request(n.Account, n.Store))
 					}},
 					a.stores, a.producer, m.Hints("watch"), a.log)

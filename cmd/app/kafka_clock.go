@@ -13,7 +13,7 @@ import (
 // kafkaClockSweep is the name of a checkpoint that is published to read Kafka's clock.
 const kafkaClockSweep = "clock"
 
-// Begin returns the time of rounds that a command begins now, by Kafka's clock. A dry run publishes nothing, and so goes
+// Begin returns the time of rounds that a command begins now, by Kafka's clock. A dry run publishes nothing, and goes
 // by the clock of its host.
 func (a *App) Begin(ctx context.Context, dry bool) (time.Time, error) {
 	if !dry {
@@ -28,8 +28,8 @@ func (a *App) Begin(ctx context.Context, dry bool) (time.Time, error) {
 	return a.kafka.Clock.Now().UTC().Truncate(time.Millisecond), nil
 }
 
-// readClock reads a table of checkpoints to the end, and Kafka's clock by a checkpoint that it publishes. newest returns
-// the time of the newest of these that the table has read.
+// readClock reads a table of checkpoints to the end, and Kafka's clock by a checkpoint that it publishes. newest
+// returns the time of the newest of these that the table has read.
 func (a *App) readClock(ctx context.Context, table *kafka.Table, newest func() time.Time) error {
 	sent := time.Now()
 	if err := a.producer.Publish(ctx, schemas.Message{Topic: schemas.Checkpoints,

@@ -42,11 +42,14 @@ func (a *App) decideList(
 		}
 		done.Before = d.ID
 	} else {
-		seen, err := read.SeenOfKind(ctx, a.db, q.Space, q.Kind)
-		if err != nil {
+		// What a rebuild brings back later was not seen.
+		if err := a.withoutGaps(ctx, func() error {
+			seen, err := read.SeenOfKind(ctx, a.db, q.Space, q.Kind)
+			q.Until = &seen
+			return err
+		}); err != nil {
 			return "", 0, fmt.Errorf("incident %s: %w", key, err)
 		}
-		q.Until = &seen
 	}
 	p, err := read.ProgressOfList(ctx, a.db, q)
 	switch {

@@ -138,7 +138,8 @@ func (a *App) copier() ([]part, error) {
 		return nil, err
 	}
 	p, err := kafka.NewPool(a.kafka, a.pool(a.cfg.Roles.Copier, kafka.PoolConfig{Role: schemas.RoleCopier,
-		Topics: []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge},
+		Topics:  []schemas.Topic{schemas.DuplicationHigh, schemas.DuplicationLow, schemas.DuplicationLarge},
+		Prepare: lists.catchUp,
 		Describe: func(b schemas.Body) kafka.Work {
 			c := b.(*pb.DuplicationCommand)
 			w := kafka.Work{
@@ -182,7 +183,7 @@ func (a *App) deleter() ([]part, error) {
 	return append(parts,
 		afterTables("deletes", lists.brake.Run, lists.checkpoints),
 		afterTables("deleter", p.Run, a.policies, a.actions, a.incidents, lists.checkpoints),
-		afterTables("held lists", lists.report, a.incidents)), nil
+		afterTables("held lists", lists.report, a.incidents, a.actions)), nil
 }
 
 // deletionWork describes a delete. Records are partitioned by destination, so one process has all

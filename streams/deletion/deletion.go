@@ -241,7 +241,7 @@ type leave struct {
 	ended  []schemas.Message // nil: it may be deleted
 }
 
-// awaitsHold reports whether only a hold keeps the execution from an approved delete: the approval is not used up by it.
+// awaitsHold reports whether only a hold keeps the execution from an approved delete. It does not use up the approval.
 func (w *execution) awaitsHold(d duplicate.Decision) bool {
 	return w.command.GetList() != "" && d.Result == duplicate.ResultHeld
 }
@@ -253,6 +253,10 @@ func (w *execution) leave(
 	at, lists := w.sides.Copy, w.cfg.Lists
 	e := ending{row: d.Row, effect: effect, deleted: d.Deleted}
 	if err := lists.Refused(at); err != nil {
+		return l, err
+	}
+	wait, err := w.waits(ctx) // first: a decision that ends the wait is known afterwards
+	if err != nil {
 		return l, err
 	}
 	switch standing, err := w.standing(ctx, effect); {
@@ -267,10 +271,6 @@ func (w *execution) leave(
 	k, cause := w.heldFor(d, rules)
 	if k == "" {
 		k, cause = held.Limit, "the brake: "+held.EarlierWaits
-		wait, err := w.waits(ctx)
-		if err != nil {
-			return l, err
-		}
 		if !wait {
 			p, reached, err := w.take(ctx)
 			if err != nil || p != nil {

@@ -282,7 +282,8 @@ func TestKeptDelete(t *testing.T) {
 				c.Id = id
 				_, r, err := w.run(c)
 				w.must(err)
-				if r.GetResult() != "kept" || r.GetOutcome() != nothing || !strings.Contains(r.GetDetail(), "ann about list "+l.Name()) || r.GetList() != "" ||
+				if r.GetResult() != "kept" || r.GetOutcome() != nothing || r.GetList() != "" ||
+					!strings.Contains(r.GetDetail(), "ann about list "+l.Name()) ||
 					r.GetEffect() == "" {
 					t.Errorf("got %v", r)
 				}

@@ -130,8 +130,8 @@ func (s Observation) excluded() (Decision, bool) {
 	return Decision{}, false
 }
 
-// The results of a command that would change a destination under a hold, of a rewrite that the brake held, and of what a
-// person has decided not to do.
+// The results of a command that would change a destination under a hold, of a rewrite that the brake held, and of what
+// a person has decided not to do.
 const (
 	ResultHeld             = "held"
 	resultAwaitingApproval = "awaiting-approval"

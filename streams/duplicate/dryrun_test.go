@@ -140,7 +140,8 @@ func TestDryRunOfARewriteAtTheBrake(t *testing.T) {
 		r.GetDetail() != "the brake: replaced.max_count within an hour" || r.GetList() != "" {
 		t.Errorf("got %v", r)
 	}
-	if w.holds("2", "two"); len(topic.Checkpoints) != checkpoints || len(topic.Published) > 0 || len(topic.lists.Held) > 0 {
+	w.holds("2", "two")
+	if len(topic.Checkpoints) != checkpoints || len(topic.Published) > 0 || len(topic.lists.Held) > 0 {
 		t.Errorf("%d checkpoints, published %v, incidents %v", len(topic.Checkpoints), topic.Published, topic.lists.Held)
 	}
 }

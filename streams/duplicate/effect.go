@@ -27,14 +27,15 @@ func (s Observation) rewriteEffect() string {
 // holdInterval is after what time the command of an approved effect looks again whether a hold has ended.
 const holdInterval = time.Hour
 
-// AwaitHold returns the error with which the command of an approved effect waits for the end of a hold: if it ended, the
-// approval would be used up.
+// AwaitHold returns the error with which the command of an approved effect waits for the end of a hold: if it ended,
+// the approval would be used up.
 func AwaitHold(h *policy.Hold) error {
 	until := time.Now().Add(holdInterval)
 	if h.Until.After(time.Now()) && h.Until.Before(until) {
 		until = h.Until
 	}
-	return retry.Wait(fmt.Errorf("what was approved waits for the end of the hold of prefix %q: %s", h.Prefix, h.Reason), until)
+	return retry.Wait(fmt.Errorf("what was approved waits for the end of the hold of prefix %q: %s", h.Prefix, h.Reason),
+		until)
 }
 
 func effect(at schemas.Copy, because string, there storage.Object) string {

@@ -27,8 +27,8 @@ func (w *execution) messages() []schemas.Message {
 		Decision: string(w.end.Row), Result: w.end.Result, Outcome: w.outcome, Newer: w.end.Newer,
 		Bytes: w.bytes, Digests: w.digests, Detail: w.detail,
 		Started: timestamppb.New(w.started), Finished: schemas.Finished(w.started, time.Now()),
-		ChangeTime: c.GetChangeTime(), Planned: c.GetTime(), Incident: c.GetRepair().GetIncident(), List: w.list, Effect: w.effect,
-		Attempt: int32(w.delivery.Attempt), SourceVersion: w.sourceVersion,
+		ChangeTime: c.GetChangeTime(), Planned: c.GetTime(), Incident: c.GetRepair().GetIncident(),
+		List: w.list, Effect: w.effect, Attempt: int32(w.delivery.Attempt), SourceVersion: w.sourceVersion,
 		Worker: w.cfg.Worker, Host: w.cfg.Host, Software: w.cfg.Software,
 	}
 	if c.GetDryRun() {

@@ -23,8 +23,12 @@ func (w *execution) copyAllowed(ctx context.Context, s Observation, d Decision) 
 		return false, err
 	}
 	effect := s.rewriteEffect()
-	standing := held.Standing{Approved: w.Command.GetList()}
+	standing, wait := held.Standing{Approved: w.Command.GetList()}, false
 	if !s.isApproved() {
+		// First what waits: a decision that ends that is known afterwards.
+		if wait, err = w.waits(ctx); err != nil {
+			return false, err
+		}
 		if standing, err = lists.Decided(ctx, w.Copy, true, effect); err != nil {
 			return false, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", w.Copy, err))
 		}
@@ -44,8 +48,7 @@ func (w *execution) copyAllowed(ctx context.Context, s Observation, d Decision) 
 	}
 	var p *brake.Permit
 	reached := held.EarlierWaits
-	wait, err := w.waits(ctx)
-	if err == nil && !wait {
+	if !wait {
 		p, reached, err = b.Take(ctx, w.Copy)
 	}
 	switch {
@@ -97,9 +100,17 @@ func changedNothing(err error) bool {
 	return errors.Is(err, errStale) || errors.Is(err, errNotWritten) || storage.IsNotApplied(err)
 }
 
-// isApproved reports whether the command is of an approved list, and the rewrite is the effect that was on it.
+// isApproved reports whether the command is of an approved list, and the rewrite is the effect that was on it; or
+// whether it carries the content that the source of a refused rewrite got back, which the source still has.
 func (s Observation) isApproved() bool {
-	return held.KindOf(s.Command.GetList()).IsRewrite() && s.Command.GetEffect() == s.rewriteEffect()
+	c, restored := s.Command, s.reported()
+	switch {
+	case !held.KindOf(c.GetList()).IsRewrite():
+		return false
+	case c.GetEffect() == "" && c.GetCause() != c.GetList():
+		return !restored.empty() && restored.matches(s.Source)
+	}
+	return c.GetEffect() == s.rewriteEffect()
 }
 
 // hold ends the execution with a rewrite that waits for a decision.

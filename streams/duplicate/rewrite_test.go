@@ -134,7 +134,8 @@ func TestRewriteThatIsKept(t *testing.T) {
 				t.Errorf("the results are unknown: got %v", err)
 			}
 			topic.lists.Unknown = nil
-			if r := w.mustRun(c).result; want == "kept" && (r.GetResult() != want || !strings.Contains(r.GetDetail(), "of ann about list rewrites-1")) {
+			r := w.mustRun(c).result
+			if want == "kept" && (r.GetResult() != want || !strings.Contains(r.GetDetail(), "of ann about list rewrites-1")) {
 				t.Errorf("got %v", r)
 			}
 			if want == "kept" {

@@ -178,7 +178,10 @@ func (d *Dir) Extract(ctx context.Context, name string, c Content, places []Plac
 			return o, fmt.Errorf("write %s: %w", d.path(name), unwritten.error)
 		case err == nil:
 			o.Result, o.From, o.Bytes = Exported, &places[i], s.hasher.Size()
-			return d.name(ctx, f, temp, name, c, o)
+			if err := complete(d.root, f, temp, c.Modified); err != nil {
+				return o, fmt.Errorf("write %s: %w", d.path(name), err)
+			}
+			return d.name(ctx, temp, name, c, o)
 		}
 		o.fault(&places[i], err)
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
@@ -199,16 +202,18 @@ func (d *Dir) removeTemp(temp string) error {
 	return nil
 }
 
-// name gives a complete file its name, unless another one has it by now.
-func (d *Dir) name(ctx context.Context, f *os.File, temp, name string, c Content, o Outcome) (Outcome, error) {
-	if !c.Modified.IsZero() {
-		if err := d.root.Chtimes(temp, time.Time{}, c.Modified); err != nil {
-			return o, err
+// complete dates a file, if there is a date, and closes it when its bytes are on disk.
+func complete(root *os.Root, f *os.File, name string, modified time.Time) error {
+	if !modified.IsZero() {
+		if err := root.Chtimes(name, time.Time{}, modified); err != nil {
+			return err
 		}
 	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return o, fmt.Errorf("write %s: %w", d.path(name), err)
-	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// name gives a complete file its name, unless another one has it by now.
+func (d *Dir) name(ctx context.Context, temp, name string, c Content, o Outcome) (Outcome, error) {
 	err := d.root.Link(temp, name)
 	if err != nil && !errors.Is(err, fs.ErrExist) { // a file system without links
 		if _, is := d.root.Lstat(name); errors.Is(is, fs.ErrNotExist) {

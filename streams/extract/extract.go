@@ -160,14 +160,14 @@ func (s *stream) copy(ctx context.Context, w io.Writer, r io.Reader) error {
 			return err
 		}
 		n, err := r.Read(block)
-		s.hasher.Write(block[:n])
+		_, _ = s.hasher.Write(block[:n]) // it has no errors
 		if all := s.content.Size; all >= 0 && s.hasher.Size() > all {
 			return &mismatch{fmt.Sprintf("more than %d bytes", all)}
 		}
 		if _, err := w.Write(block[:n]); err != nil {
 			return writeError{err}
 		}
-		if err == io.EOF { //nolint:errorlint // an error that wraps EOF is a failure of the stream
+		if err == io.EOF { // an error that wraps EOF is a failure of the stream
 			return s.verify()
 		}
 		if err != nil {

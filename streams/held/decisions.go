@@ -124,28 +124,25 @@ func (d *Decisions) Of(space schemas.Copy, k Kind, at []schemas.Coordinates) (Li
 	return List{}, Decision{}, false
 }
 
-// Standing returns what was decided about an effect that was held at the given coordinates on lists with names. closed
-// reports whether the work of a list has ended: then an approval is used up.
-func (d *Decisions) Standing(
-	space schemas.Copy, at map[Kind][]schemas.Coordinates, closed func(List) bool,
-) (s Standing) {
+// Standing returns what was decided about an effect that was held at the given coordinates on lists of the kinds. An
+// approval is used up by the act: what it was about is gone then.
+func (d *Decisions) Standing(space schemas.Copy, at map[Kind][]schemas.Coordinates) (s Standing) {
 	for _, k := range Kinds() {
 		switch l, one, ok := d.Of(space, k, at[k]); {
 		case !ok:
 		case one.Keeps():
 			s.Kept = fmt.Sprintf("kept by the decision of %s about list %s: %s", one.By, l.Name(), one.Reason)
-		case !closed(l):
+		default:
 			return Standing{Approved: l.Name()}
 		}
 	}
 	return s
 }
 
-// Matter reports whether a decision about a list of a space says something about rewrites, or deletes, there: one that
-// keeps copies, or the approval of a list that is not closed yet.
-func (d *Decisions) Matter(space schemas.Copy, rewrites bool, closed func(List) bool) bool {
-	for l, one := range d.of(space) {
-		if l.Kind.IsRewrite() == rewrites && (one.Keeps() || !closed(l)) {
+// Matter reports whether there is a decision about rewrites, or deletes, in a space.
+func (d *Decisions) Matter(space schemas.Copy, rewrites bool) bool {
+	for l := range d.of(space) {
+		if l.Kind.IsRewrite() == rewrites {
 			return true
 		}
 	}

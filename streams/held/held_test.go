@@ -113,28 +113,29 @@ func TestDecisionOfWhatWasHeldTwice(t *testing.T) {
 	}
 }
 
-// A decision to keep copies stands for good, and an approval until the work of its list has ended.
+// A decision stands for good: of what was done there is nothing left.
 func TestStanding(t *testing.T) {
 	there := []schemas.Coordinates{{Incarnation: 7, Offset: 3}}
 	kept := Standing{Kept: "kept by the decision of ann about list brake-1: "}
-	for action, tt := range map[string]struct{ open, ended Standing }{
-		ActionApprove: {Standing{Approved: "brake-1"}, Standing{}}, ActionClose: {kept, kept}, ActionRefuse: {kept, kept},
+	for action, want := range map[string]Standing{
+		ActionApprove: {Approved: "brake-1"}, ActionClose: kept, ActionRefuse: kept,
 	} {
 		var d Decisions
 		d.Apply(decision("1", action, "brake-1", 6), time.Unix(100, 0))
-		for ended, want := range map[bool]Standing{false: tt.open, true: tt.ended} {
-			closed := func(List) bool { return ended }
-			if got := d.Standing(space(), map[Kind][]schemas.Coordinates{Limit: there}, closed); got != want {
-				t.Errorf("%s, closed %t: got %+v", action, ended, got)
-			}
-			other := map[Kind][]schemas.Coordinates{Limit: {{Incarnation: 7, Offset: 6}}, Approve: there}
-			if got := d.Standing(space(), other, closed); got != (Standing{}) {
-				t.Errorf("%s: %+v of what was held later, and of another kind", action, got)
-			}
-			_, refused := d.Refused(space(), closed)
-			if d.Matter(space(), false, closed) != (want != Standing{}) || d.Matter(space(), true, closed) ||
-				d.Matter(space().In("3"), false, closed) || refused != (action == ActionRefuse && !ended) {
-				t.Errorf("%s, closed %t: it matters, or is refused: %t", action, ended, refused)
+		if got := d.Standing(space(), map[Kind][]schemas.Coordinates{Limit: there}); got != want {
+			t.Errorf("%s: got %+v", action, got)
+		}
+		other := map[Kind][]schemas.Coordinates{Limit: {{Incarnation: 7, Offset: 6}}, Approve: there}
+		if got := d.Standing(space(), other); got != (Standing{}) {
+			t.Errorf("%s: %+v of what was held later, and of another kind", action, got)
+		}
+		if !d.Matter(space(), false) || d.Matter(space(), true) || d.Matter(space().In("3"), false) {
+			t.Errorf("%s: it does not matter, or elsewhere", action)
+		}
+		for _, ended := range []bool{false, true} {
+			_, refused := d.Refused(space(), func(List) bool { return ended })
+			if refused != (action == ActionRefuse && !ended) {
+				t.Errorf("%s, closed %t: refused %t", action, ended, refused)
 			}
 		}
 		if len(d.Decided(time.Unix(100, 0))) != 1 || len(d.Decided(time.Unix(101, 0))) != 0 {

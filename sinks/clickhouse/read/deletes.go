@@ -120,8 +120,7 @@ func (q ListQuery) effects() (string, []any) {
 			" argMaxIf(assumeNotNull(change_time), (ts, off), held) AS gone," +
 			" argMaxIf(reason::String, (ts, off), held) AS reported," +
 			" argMaxIf(source_version, (ts, off), held) AS version, argMaxIf(digests, (ts, off), held) AS known," +
-			" argMaxIf(detail, (ts, off), held) AS about, maxIf((ts, off), held) AS turn, minIf(off, held) AS from_off," +
-			" argMaxIf(part, (ts, off), held) AS in_part, argMaxIf(inc, (ts, off), held) AS incarnation," +
+			" argMaxIf(detail, (ts, off), held) AS about, maxIf((ts, off), held) AS turn," +
 			" minIf(ts, held) AS first, maxIf(ts, held) AS last," +
 			" max(held AND (" + until + ")) AND NOT max(held AND (" + before + ")) AS listed," +
 			" max(ended) AS has_ended, maxIf(ts, ended) AS ended_at, argMaxIf(result::String, ts, ended) AS outcome_of_it," +
@@ -207,7 +206,8 @@ func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p List
 			" anyIf(source_of, is_listed) AS source_of_it,"+
 			" minIf(begun, is_listed) AS since, maxIf(newest, is_listed) AS until FROM ("+
 			"SELECT item, max(listed) AS is_listed, max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
-			" anyIf(source, listed) AS source_of, minIf(first, listed) AS begun, maxIf(last, listed) AS newest FROM ("+effects+") GROUP BY item)", args...)
+			" anyIf(source, listed) AS source_of, minIf(first, listed) AS begun, maxIf(last, listed) AS newest FROM ("+
+			effects+") GROUP BY item)", args...)
 	if err == nil && len(rows) > 0 {
 		p = rows[0]
 	}
@@ -244,8 +244,11 @@ func FirstOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (first map
 		Partition   uint16 `ch:"in_part"`
 		Offset      uint64 `ch:"first_off"`
 	}](ctx, db, "read where a list begins",
-		"SELECT incarnation, in_part, min(from_off) AS first_off FROM ("+effects+") WHERE listed"+
-			" GROUP BY incarnation, in_part ORDER BY max(last)", args...)
+		"SELECT inc AS incarnation, part AS in_part, min(off) AS first_off FROM {db}.duplication_log_v"+
+			" WHERE account = ? AND space = ? AND destination_store = ? AND result = 'awaiting-approval'"+
+			" AND startsWith(list, ?) AND effect IN (SELECT effect FROM ("+effects+") WHERE listed)"+
+			" GROUP BY inc, part ORDER BY max(ts)",
+		append([]any{q.Space.Account, q.Space.Space, q.Space.Store, q.Kind + "-"}, args...)...)
 	incarnation := uint32(0)
 	for _, r := range rows {
 		if first == nil || incarnation != r.Incarnation {

@@ -64,7 +64,7 @@ func (l *Lists) Wait(_ context.Context, at schemas.Copy, k held.Kind) (bool, err
 func (l *Lists) Decided(_ context.Context, at schemas.Copy, rewrite bool, effect string) (held.Standing, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.decided.Matter(at, rewrite, l.isClosed) {
+	if !l.decided.Matter(at, rewrite) {
 		return held.Standing{}, nil
 	}
 	where := map[held.Kind][]schemas.Coordinates{}
@@ -74,7 +74,7 @@ func (l *Lists) Decided(_ context.Context, at schemas.Copy, rewrite bool, effect
 			where[k] = append(where[k], coordinates(n))
 		}
 	}
-	return l.decided.Standing(at, where, l.isClosed), l.Unknown
+	return l.decided.Standing(at, where), l.Unknown
 }
 
 func (l *Lists) isClosed(list held.List) bool { return l.Closed[list] }
