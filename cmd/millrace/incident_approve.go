@@ -81,6 +81,9 @@ A running steward closes an incident of a copy. A later check that passes closes
 that finds the fault again opens a new one. An incident of a table, a space or a policy is opened again while its cause
 exists. An incident of an unreadable record stays closed, and the record is skipped from then on.
 
+Of an incident deletes-held or rewrites-held it keeps the copies: what is on the list now is not done later either.
+Within 30 days 'incident approve' of the same key can still approve it.
+
 ` + keysLong + `
 
 Exit codes: 0 fine, 1 error, 2 usage, 4 some are closed and others not, 5 precondition, 130 interrupted.`,

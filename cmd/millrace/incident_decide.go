@@ -144,8 +144,8 @@ func (f *decisionFlags) print(c *cobra.Command, d decision) error {
 	return err
 }
 
-// decideEach calls do for the open incident of each key, and returns the decisions that were made. The error has all
-// failures. It wraps errPartly, and none of them, if other decisions were made.
+// decideEach calls do for the open incident of each key, or its list, and returns the decisions that were made. The
+// error has all failures. It wraps errPartly, and none of them, if other decisions were made.
 func decideEach(
 	ctx context.Context, keys []string, open incidents, do func(*pb.Incident) (decision, error),
 ) (made []decision, err error) {
@@ -153,6 +153,9 @@ func decideEach(
 	for _, key := range keys {
 		var d decision
 		i, err := open.require(key)
+		if l := app.ListOfKey(key); err != nil && l != nil { // a list that was closed can still be approved
+			i, err = l, nil
+		}
 		if err == nil {
 			d, err = do(i)
 		}
