@@ -10,9 +10,6 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
-	"github.com/knadh/koanf/providers/confmap"
-	"github.com/knadh/koanf/providers/rawbytes"
-	"github.com/knadh/koanf/v2"
 
 	"github.com/millrace/millrace/internal/nearest"
 )
@@ -26,15 +23,12 @@ type Sources struct {
 	// Env are environment variables in the form NAME=value; nil: those of the process. MILLRACE_A__B
 	// sets a.b. Lists of values are separated by commas; lists of tables (accounts, lanes) are JSON.
 	Env []string
-	// Flags are settings of the command line, by path, such as "kafka.topic_prefix".
-	Flags map[string]any
 }
 
 // Origins records where each setting came from.
 type Origins struct{ byPath map[string]string }
 
-// Of returns the origin of the setting at path: FILE:LINE, the name of a variable, "command line"
-// or "default".
+// Of returns the origin of the setting at path: FILE:LINE, the name of a variable, or "default".
 func (o *Origins) Of(path string) string {
 	for path != "" {
 		if origin, ok := o.byPath[path]; ok {
@@ -83,64 +77,40 @@ func Check(s Sources, more func(cfg *Config, sound bool) Faults) (*Config, error
 // settings reads the settings of all layers, without those that have a fault. The faults are in the
 // loader.
 func settings(s Sources) (*Config, *loader, error) {
-	l := &loader{koanf: koanf.New("."), origins: &Origins{map[string]string{}}}
-	if err := l.layer(treeOf(reflect.ValueOf(Default())), decoder{}); err != nil {
-		return nil, nil, err
-	}
+	cfg := Default()
+	l := &loader{cfg: reflect.ValueOf(&cfg).Elem(), origins: &Origins{map[string]string{}}}
 	if s.File != "" {
 		data, err := os.ReadFile(s.File)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read the configuration: %w", err)
 		}
-		if err := l.koanf.Load(rawbytes.Provider(data), fileParser{l, s.File}); err != nil {
-			return nil, nil, fmt.Errorf("read the configuration %s: %w", s.File, err)
-		}
+		l.file(s.File, data)
 	}
 	env := s.Env
 	if env == nil {
 		env = os.Environ()
 	}
-	if err := l.env(env); err != nil {
-		return nil, nil, err
-	}
-	if err := l.flags(s.Flags); err != nil {
-		return nil, nil, err
-	}
-	cfg := new(Config)
-	decoder{text: true}.table("", l.koanf.Raw(), reflect.ValueOf(cfg).Elem(), &l.faults)
+	l.env(env)
 	for i := range cfg.Accounts {
 		for j, st := range cfg.Accounts[i].Stores {
 			cfg.Accounts[i].Stores[j] = st.withDefaults()
 		}
 	}
-	l.validate(cfg)
-	return cfg, l, nil
+	l.validate(&cfg)
+	return &cfg, l, nil
 }
 
+// A loader reads the layers, one after the other, into the same Config.
 type loader struct {
-	koanf   *koanf.Koanf
+	cfg     reflect.Value
 	origins *Origins
 	faults  Faults
 }
 
-// check records the faults of one layer, removes the faulty settings from values, and records the
-// origin of the others.
-func (l *loader) check(values map[string]any, d decoder) {
-	d.set = func(path, origin string) {
-		maps.DeleteFunc(l.origins.byPath, func(p, _ string) bool { return strings.HasPrefix(p, path+"[") })
-		l.origins.byPath[path] = origin
-	}
-	d.table("", values, reflect.New(reflect.TypeFor[Config]()).Elem(), &l.faults)
-}
-
-func (l *loader) layer(values map[string]any, d decoder) error {
-	if d.origin != nil {
-		l.check(values, d)
-	}
-	if err := l.koanf.Load(confmap.Provider(values, ""), nil); err != nil {
-		return fmt.Errorf("merge the configuration: %w", err)
-	}
-	return nil
+// setOrigin records where a valid setting comes from, in place of an earlier layer.
+func (l *loader) setOrigin(path, origin string) {
+	maps.DeleteFunc(l.origins.byPath, func(p, _ string) bool { return strings.HasPrefix(p, path+"[") })
+	l.origins.byPath[path] = origin
 }
 
 // validate adds the faults that depend on several settings, except for settings that have a fault
@@ -168,43 +138,29 @@ func sameSetting(a, b string) bool {
 	return ok && a != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// fileParser is a koanf parser of YAML that validates the file.
-type fileParser struct {
-	loader *loader
-	name   string
-}
-
-// Unmarshal returns the valid settings of a file. It adds the faults to the loader.
-func (p fileParser) Unmarshal(data []byte) (map[string]any, error) {
+// file reads the settings of a YAML file.
+func (l *loader) file(name string, data []byte) {
 	values, positions, f := parseYAML(data)
 	if f != nil {
-		f.Origin = p.name + f.Origin
-		p.loader.faults = append(p.loader.faults, *f)
-		return map[string]any{}, nil
+		f.Origin = name + f.Origin
+		l.faults = append(l.faults, *f)
+		return
 	}
-	before := len(p.loader.faults)
-	p.loader.check(values, decoder{origin: func(path string) string {
+	before := len(l.faults)
+	decoder{set: l.setOrigin, origin: func(path string) string {
 		if at, ok := positions[path]; ok {
-			return p.name + ":" + strconv.Itoa(at.line)
+			return name + ":" + strconv.Itoa(at.line)
 		}
-		return p.name
-	}})
-	slices.SortStableFunc(p.loader.faults[before:], func(a, b Fault) int {
+		return name
+	}}.table("", values, l.cfg, &l.faults)
+	slices.SortStableFunc(l.faults[before:], func(a, b Fault) int {
 		return positions[a.Key].line - positions[b.Key].line
 	})
-	return values, nil
-}
-
-// Marshal is not supported; Print writes the settings.
-func (p fileParser) Marshal(map[string]any) ([]byte, error) {
-	return nil, fmt.Errorf("write %s: %w", p.name, os.ErrInvalid)
 }
 
 // env reads the variables that are settings. Other variables with the prefix are ignored, unless
 // they contain a double underscore or match a setting that is written with single ones.
-func (l *loader) env(env []string) error {
-	values := map[string]any{}
-	names := map[string]string{} // by path
+func (l *loader) env(env []string) {
 	for _, e := range slices.Sorted(slices.Values(env)) {
 		name, text, _ := strings.Cut(e, "=")
 		key, ours := strings.CutPrefix(name, envPrefix)
@@ -212,15 +168,16 @@ func (l *loader) env(env []string) error {
 			continue
 		}
 		path := strings.ReplaceAll(strings.ToLower(key), "__", ".")
-		kind, ok := typeAt(path)
+		field, ok := settingAt(l.cfg, path)
 		switch {
 		case !ok && !strings.Contains(path, "."):
 			if meant := withSingleUnderscores(path); meant != "" {
 				l.faults.add("", nil, name, "sets nothing; did you mean "+variable(meant)+"?")
 			}
 			continue
-		case ok && isTable(kind):
-			l.faults.add("", nil, name, "is a table of settings: set those, such as "+variable(path+"."+keyOf(kind.Field(0))))
+		case ok && isTable(field.Type()):
+			l.faults.add("", nil, name,
+				"is a table of settings: set those, such as "+variable(path+"."+keyOf(field.Type().Field(0))))
 			continue
 		case !ok:
 			reason := "sets nothing"
@@ -230,22 +187,14 @@ func (l *loader) env(env []string) error {
 			l.faults.add("", nil, name, reason)
 			continue
 		}
-		value, err := fromText(text, kind)
+		value, err := fromText(text, field.Type())
 		if err != nil {
-			l.faults.add(path, nil, name, "want "+wanted(kind)+": "+err.Error())
+			l.faults.add(path, nil, name, "want "+wanted(field.Type())+": "+err.Error())
 			continue
 		}
-		names[path] = name
-		setPath(values, path, value)
+		decoder{text: true, set: l.setOrigin, origin: func(string) string { return name }}.
+			value(path, value, field, &l.faults)
 	}
-	return l.layer(values, decoder{text: true, origin: func(path string) string {
-		for i := len(path); i > 0; i = strings.LastIndexAny(path[:i], ".[") {
-			if name, ok := names[path[:i]]; ok {
-				return name
-			}
-		}
-		return envPrefix + "*"
-	}})
 }
 
 func variable(path string) string {
@@ -282,29 +231,4 @@ func fromText(text string, kind reflect.Type) (any, error) {
 		return nil, errNoList
 	}
 	return list, nil
-}
-
-func (l *loader) flags(flags map[string]any) error {
-	values := map[string]any{}
-	for path, v := range flags {
-		setPath(values, path, v)
-	}
-	return l.layer(values, decoder{text: true, origin: func(string) string { return "command line" }})
-}
-
-// setPath sets the value at a dotted path.
-func setPath(m map[string]any, path string, value any) {
-	for {
-		head, rest, deeper := strings.Cut(path, ".")
-		if !deeper {
-			m[head] = value
-			return
-		}
-		next, ok := m[head].(map[string]any)
-		if !ok {
-			next = map[string]any{}
-			m[head] = next
-		}
-		m, path = next, rest
-	}
 }
