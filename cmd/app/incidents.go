@@ -196,9 +196,6 @@ func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Actor) error
 	done := by.decision(steward.ActionClose, i)
 	if HasList(i.GetKind()) {
 		action, _, err := a.decideList(ctx, i, by, held.ActionClose)
-		if err == nil {
-			err = a.checkDecided(ctx, i, action)
-		}
 		if err != nil {
 			return err
 		}

@@ -64,11 +64,14 @@ func (a *App) decideList(
 			key, p.Source, why, exportHint(q.Space.Account+"/"+q.Space.Space, time.Time{}))
 	}
 	done.After = q.Until.String()
-	action, err = a.publishDecision(ctx, done)
+	if action, err = a.publishDecision(ctx, done); err == nil {
+		err = a.checkDecided(ctx, i, action)
+	}
 	return action, p.Items, err
 }
 
-// checkDecided returns an error if the decision with an id about the list of an incident does not count.
+// checkDecided returns an error that wraps precondition.Err if the decision with an id about the list of an incident
+// has no effect: another one was before it in the topic, or the copies are kept for good.
 func (a *App) checkDecided(ctx context.Context, i *pb.Incident, id string) error {
 	l, _ := listOf(incident.SubjectOf(i))
 	var decisions held.Decisions
@@ -79,9 +82,14 @@ func (a *App) checkDecided(ctx context.Context, i *pb.Incident, id string) error
 		return nil
 	}
 	return a.readTable(ctx, schemas.Admin, apply, func(context.Context) error {
-		if d, _, _ := decisions.About(l); d.ID != id {
-			return fmt.Errorf("%w: incident %s: %s decided before (%s)", precondition.Err, schemas.IncidentKey(i), d.By,
-				d.Action)
+		d, _, decided := decisions.About(l)
+		switch {
+		case !decided:
+			return fmt.Errorf("%w: incident %s: the list before it is not decided about", precondition.Err,
+				schemas.IncidentKey(i))
+		case d.ID != id:
+			return fmt.Errorf("%w: incident %s: %s decided before (%s), at %s", precondition.Err, schemas.IncidentKey(i),
+				d.By, d.Action, d.At.UTC().Format(time.RFC3339))
 		}
 		return nil
 	})

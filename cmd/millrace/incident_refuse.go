@@ -49,9 +49,9 @@ counts. With --all all stores of the policy get the content that each item had b
 With --wait the command ends when each item has a result, and names those that were not brought back. With --state all
 roles run in this command until then. 'millrace incident show' lists the results.
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: another operator decided before, or an order failed, 4 some lists
-are refused and others not, or with --wait: some items were not brought back, 5 precondition, such as an incident
-without a list, or a source that cannot be written, 130 interrupted.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --all: an order failed, 4 some lists are refused and others not, or with
+--wait: some items were not brought back, 5 precondition, such as an incident without a list, one about which another
+operator decided before, or a source that cannot be written, 130 interrupted.`,
 		Args: someKeys,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.requireReason(); err != nil {
@@ -97,7 +97,6 @@ func spaceOf(i *pb.Incident) string { return i.GetAccount() + "/" + i.GetSpace()
 type refusedList struct {
 	decision
 	progress read.ListProgress
-	decided  read.DecisionResult
 }
 
 // awaitRefusals waits until refused lists are worked off, one after the other, and prints what came back. With --all it
@@ -117,7 +116,7 @@ func (f *refuseFlags) awaitRefusals(c *cobra.Command, e *engines, a *app.App, ma
 			}
 			space := spaceOf(made[n].incident)
 			r, ok := f.earlier[space]
-			if !f.all || !ok || refused[n].decided.Lost() {
+			if !f.all || !ok {
 				continue
 			}
 			delete(f.earlier, space)
@@ -132,11 +131,6 @@ func (f *refuseFlags) awaitRefusals(c *cobra.Command, e *engines, a *app.App, ma
 		return err
 	}
 	for _, r := range refused {
-		if r.decided.Lost() {
-			err = errors.Join(err, fmt.Errorf("%w: incident %s: %s",
-				errFindings, schemas.IncidentKey(r.incident), r.decided.Detail))
-			continue
-		}
 		err = errors.Join(err, f.report(c, a, r))
 	}
 	for _, r := range earlier {
@@ -151,7 +145,8 @@ func (r *refusedList) look(ctx context.Context, a *app.App) (p app.Progress, err
 	if err != nil {
 		return p, err
 	}
-	if r.decided, err = read.ResultOfDecision(ctx, a.DB(), q.Space, r.action); err != nil || r.decided.Lost() {
+	decided, err := read.ResultOfDecision(ctx, a.DB(), q.Space, r.action)
+	if err != nil {
 		return p, err
 	}
 	if r.progress, err = read.ProgressOfList(ctx, a.DB(), q); err != nil {
@@ -163,7 +158,7 @@ func (r *refusedList) look(ctx context.Context, a *app.App) (p app.Progress, err
 	}
 	open := all.of(r.incident)
 	p = app.Progress{Done: int64(min(r.progress.Ended, r.progress.Items)), Total: int64(r.progress.Items) + 1}
-	if r.decided.Result != "" && (open == nil || open.GetId() != r.incident.GetId()) {
+	if decided.Result != "" && (open == nil || open.GetId() != r.incident.GetId()) {
 		p.Done = p.Total
 	}
 	return p, nil

@@ -648,7 +648,7 @@ type AdminAction struct {
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
 	Time  *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	Who   string                 `protobuf:"bytes,3,opt,name=who,proto3" json:"who,omitempty"`
-	// approve-repair, accept-copy, approve-deletes, redrive, discard, ...
+	// approve-repair, accept-copy, approve-list, redrive, discard, ...
 	Action  string `protobuf:"bytes,4,opt,name=action,proto3" json:"action,omitempty"`
 	Account string `protobuf:"bytes,5,opt,name=account,proto3" json:"account,omitempty"`
 	Store   string `protobuf:"bytes,6,opt,name=store,proto3" json:"store,omitempty"`

@@ -13,9 +13,6 @@ type DecisionResult struct {
 	Detail string `ch:"about"`
 }
 
-// Lost reports whether another decision counts.
-func (r DecisionResult) Lost() bool { return r.Result == "not-refused" || r.Result == "not-ordered" }
-
 // ResultOfDecision returns the result of a decision about a list of a space. action is the id of the AdminAction.
 func ResultOfDecision(
 	ctx context.Context, db *clickhouse.DB, space schemas.Copy, action string,
