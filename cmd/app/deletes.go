@@ -155,6 +155,15 @@ func listSubject(l held.List) incident.Subject {
 // HasList reports whether incidents of a kind have a list of deletes or rewrites that wait for approval.
 func HasList(kind string) bool { return kind == incident.DeletesHeld || kind == incident.RewritesHeld }
 
+// EventOf returns ACCOUNT/SPACE if an incident has a list and is open: what happened in one space may have led to lists
+// at several destinations. Otherwise it returns "".
+func EventOf(i *pb.Incident) string {
+	if !HasList(i.GetKind()) || i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED {
+		return ""
+	}
+	return i.GetAccount() + "/" + i.GetSpace()
+}
+
 // listOf returns the list that an incident is about; false if it is about none.
 func listOf(s incident.Subject) (held.List, bool) {
 	l, ok := held.Named(schemas.Copy{Account: s.Account, Store: s.Store, Space: s.Space}, s.Name)

@@ -29,15 +29,30 @@ func (a *App) ApproveList(ctx context.Context, i *pb.Incident, by Actor) (action
 func (a *App) decideList(
 	ctx context.Context, i *pb.Incident, by Actor, do string,
 ) (action string, n uint64, err error) {
-	key := schemas.IncidentKey(i)
-	q, d, err := a.listOfIncident(ctx, i)
+	done, n, err := a.CheckList(ctx, i, by, do)
 	if err != nil {
 		return "", 0, err
 	}
-	done := by.decision(do, i)
+	if action, err = a.publishDecision(ctx, done); err == nil {
+		err = a.checkDecided(ctx, i, action)
+	}
+	return action, n, err
+}
+
+// CheckList returns the action of a decision about the list of an incident, and the number of items that are stored of
+// the list. The error says why the decision cannot be made.
+func (a *App) CheckList(
+	ctx context.Context, i *pb.Incident, by Actor, do string,
+) (done *pb.AdminAction, n uint64, err error) {
+	key := schemas.IncidentKey(i)
+	q, d, err := a.listOfIncident(ctx, i)
+	if err != nil {
+		return nil, 0, err
+	}
+	done = by.decision(do, i)
 	if q.Until != nil {
 		if d.Action != held.ActionClose || do != held.ActionApprove {
-			return "", 0, fmt.Errorf("%w: incident %s: %s decided before (%s): see 'millrace incident list'",
+			return nil, 0, fmt.Errorf("%w: incident %s: %s decided before (%s): see 'millrace incident list'",
 				precondition.Err, key, d.By, d.Action)
 		}
 		done.Before = d.ID
@@ -48,26 +63,23 @@ func (a *App) decideList(
 			q.Until = &seen
 			return err
 		}); err != nil {
-			return "", 0, fmt.Errorf("incident %s: %w", key, err)
+			return nil, 0, fmt.Errorf("incident %s: %w", key, err)
 		}
 	}
 	p, err := read.ProgressOfList(ctx, a.db, q)
 	switch {
 	case err != nil:
-		return "", 0, fmt.Errorf("incident %s: %w", key, err)
+		return nil, 0, fmt.Errorf("incident %s: %w", key, err)
 	case p.Items == 0:
-		return "", 0, fmt.Errorf("%w: incident %s: nothing of its list is on record yet: is role sink running?",
+		return nil, 0, fmt.Errorf("%w: incident %s: nothing of its list is on record yet: is role sink running?",
 			precondition.Err, key)
 	}
 	if why := a.stores.refusesRestores(q.Space.Account, p.Source); why != "" && do == held.ActionRefuse {
-		return "", 0, fmt.Errorf("%w: incident %s: its items cannot be restored: store %s: %s: %s", precondition.Err,
+		return nil, 0, fmt.Errorf("%w: incident %s: its items cannot be restored: store %s: %s: %s", precondition.Err,
 			key, p.Source, why, exportHint(q.Space.Account+"/"+q.Space.Space, time.Time{}))
 	}
 	done.After = q.Until.String()
-	if action, err = a.publishDecision(ctx, done); err == nil {
-		err = a.checkDecided(ctx, i, action)
-	}
-	return action, p.Items, err
+	return done, p.Items, nil
 }
 
 // checkDecided returns an error that wraps precondition.Err if the decision with an id about the list of an incident

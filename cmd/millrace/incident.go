@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/schemas"
@@ -82,6 +83,10 @@ func newIncidentList() *cobra.Command {
 		Short: "List open incidents, or checks that may become incidents",
 		Long: `Lists the open incidents of copies, tables, spaces, policies and records, the oldest first.
 
+Open lists of deletes, or of rewrites, of one space at several destinations are one line, unless the output is json or
+ndjson. Its key, --event ACCOUNT/SPACE, is the argument with which 'incident approve', 'refuse' and 'close' decide
+about all of them.
+
 With --groups it prints, instead of each incident, the number of those of each account, store, space and kind, and of
 those that wait for approval.
 
@@ -109,7 +114,11 @@ verdict, since when, and the time of the next check. An incident is opened only 
 			if err != nil {
 				return err
 			}
-			return printList(c.OutOrStdout(), o, rowsOf(incidents, incidentOf), incidentTable())
+			rows := rowsOf(incidents, incidentOf)
+			if o.form == formTable {
+				rows = byEvent(rows)
+			}
+			return printList(c.OutOrStdout(), o, rows, incidentTable())
 		},
 	}
 	f.register(c)
@@ -183,6 +192,7 @@ type incidentRow struct {
 	Item    string     `json:"item"`
 	Kind    string     `json:"kind"`
 	Subject string     `json:"subject"`
+	Event   string     `json:"event"` // of an open list: the argument of --event of the commands that decide
 	State   string     `json:"state"`
 	Row     int32      `json:"row"`
 	Opened  *time.Time `json:"opened"`
@@ -198,10 +208,37 @@ type incidentRow struct {
 func incidentOf(i *pb.Incident) incidentRow {
 	return incidentRow{
 		Key: schemas.IncidentKey(i), ID: i.GetId(), Account: i.GetAccount(), Store: i.GetStore(), Space: i.GetSpace(),
-		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), State: incidentState(i.GetState()), Row: i.GetRow(),
+		Item: i.GetItem(), Kind: i.GetKind(), Subject: i.GetSubject(), Event: app.EventOf(i),
+		State: incidentState(i.GetState()), Row: i.GetRow(),
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Closed: timeOf(i.GetClosed()),
 		Repairs: i.GetRepairs(), Last: lastStep(i), Expected: i.GetExpected(), Found: i.GetFound(),
 	}
+}
+
+// byEvent returns rows with one row for several lists of one kind and event, in place of the first of them. Its key is
+// the argument that names them all, and its last step has those of the lists.
+func byEvent(rows []incidentRow) (all []incidentRow) {
+	type event struct{ of, kind string }
+	lists := map[event][]incidentRow{}
+	for _, r := range rows {
+		lists[event{r.Event, r.Kind}] = append(lists[event{r.Event, r.Kind}], r)
+	}
+	for _, r := range rows {
+		of := lists[event{r.Event, r.Kind}]
+		switch {
+		case r.Event == "" || len(of) == 1:
+		case r.Key != of[0].Key:
+			continue
+		default:
+			r.Key, r.Last = "--event "+r.Event, r.Kind
+			for _, l := range of {
+				r.Last += fmt.Sprintf("; store %s, %s, %s: %s", l.Store, l.Subject, l.State, l.Last)
+			}
+			r.State = fmt.Sprintf("%d lists", len(of))
+		}
+		all = append(all, r)
+	}
+	return all
 }
 
 // lastStep returns the latest step of an incident, with its detail.

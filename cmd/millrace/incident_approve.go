@@ -8,13 +8,14 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 )
 
 func newIncidentApprove() *cobra.Command {
-	f := decisionFlags{done: "approved", later: "it is carried out"}
+	f := decisionFlags{action: held.ActionApprove, done: "approved", later: "it is carried out"}
 	c := &cobra.Command{
-		Use:   "approve " + keysUse,
+		Use:   "approve " + keysOrEventUse,
 		Short: "Approve the repairs of incidents, or lists of deletes or rewrites",
 		Long: `Publishes the approval of repairs. The roles steward, copier and checker carry them out.
 
@@ -33,16 +34,18 @@ carry them out. A later content comes to another list.
 
 ` + keysLong + `
 
+` + eventLong + `
+
 With --wait the command ends when each incident is closed, its repair has failed, or the steward does not order a
 repair, for example because there is no good copy; of repairs-held, when that is so of each copy that it has approved.
 With --state all roles run in this command until then.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident, or that of an approved copy of a space, is still open,
 4 some are approved and others not, 5 precondition, such as an incident that has no repair, 130 interrupted.`,
-		Args: someKeys,
 		RunE: func(c *cobra.Command, args []string) error { return f.decide(c, args, approve, f.awaitRepairs) },
 	}
 	f.register(c, "wait until the incidents are closed, or their repairs have failed")
+	f.registerEvent(c)
 	return c
 }
 
@@ -71,9 +74,9 @@ func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (d d
 }
 
 func newIncidentClose() *cobra.Command {
-	f := decisionFlags{done: "close", later: "it is closed"}
+	f := decisionFlags{action: held.ActionClose, done: "close", later: "it is closed"}
 	c := &cobra.Command{
-		Use:   "close " + keysUse,
+		Use:   "close " + keysOrEventUse,
 		Short: "Close incidents",
 		Long: `Closes open incidents, and records the user and the reason.
 
@@ -86,8 +89,9 @@ Within 30 days 'incident approve' of the same key can still approve it.
 
 ` + keysLong + `
 
+` + eventLong + `
+
 Exit codes: 0 fine, 1 error, 2 usage, 4 some are closed and others not, 5 precondition, 130 interrupted.`,
-		Args: someKeys,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.requireReason(); err != nil {
 				return err
@@ -96,6 +100,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 4 some are closed and others not, 5 precon
 		},
 	}
 	f.register(c, "")
+	f.registerEvent(c)
 	return c
 }
 

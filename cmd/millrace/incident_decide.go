@@ -22,11 +22,17 @@ import (
 
 // keysUse and keysLong say how the commands that decide about incidents take their keys.
 const (
-	keysUse  = "KEY [KEY...]"
-	keysLong = `Each incident is decided about on its own, in the state that the command reads: a failure does not stop the
-others. With '-' as the only key, the keys are the lines of stdin, as from
+	keysUse        = "KEY [KEY...]"
+	keysOrEventUse = "{KEY... | --event ACCOUNT/SPACE}"
+	keysLong       = `Each incident is decided about on its own, in the state that the command reads: a failure does not
+stop the others. With '-' as the only key, the keys are the lines of stdin, as from
 'millrace incident list -o json | jq -r .[].key'.`
 )
+
+// eventLong says how the commands that decide about lists take an event.
+const eventLong = `With --event ACCOUNT/SPACE and no key the decision is about each open list of the space, at all
+destinations: a program that deletes or replaces much in one space leads to a list at each. All of them are checked
+first, and if one cannot be decided about, none is.`
 
 // someKeys accepts one or more keys.
 func someKeys(c *cobra.Command, args []string) error {
@@ -83,9 +89,11 @@ type decisionFlags struct {
 	engineFlags
 	reason string
 	wait   bool
+	event  string // ACCOUNT/SPACE: its lists, in place of keys
 
-	done  string // the decision in a word, as it is printed: approved
-	later string // what happens to it when the roles run: it is carried out
+	action string // what is decided about lists; see package held
+	done   string // the decision in a word, as it is printed: approved
+	later  string // what happens to it when the roles run: it is carried out
 }
 
 // register adds the flags; that of --wait unless its description is empty.
@@ -94,6 +102,20 @@ func (f *decisionFlags) register(c *cobra.Command, wait string) {
 	c.Flags().StringVar(&f.reason, "reason", "", "the reason, which is recorded")
 	if wait != "" {
 		c.Flags().BoolVar(&f.wait, "wait", false, wait)
+	}
+}
+
+// registerEvent adds the flag --event.
+func (f *decisionFlags) registerEvent(c *cobra.Command) {
+	c.Flags().StringVar(&f.event, "event", "", "all open lists of this `ACCOUNT/SPACE`, in place of keys")
+	c.Args = func(c *cobra.Command, args []string) error {
+		switch {
+		case f.event == "":
+			return someKeys(c, args)
+		case len(args) > 0:
+			return fmt.Errorf("%w: --event takes no keys", usage.Err)
+		}
+		return nil
 	}
 }
 
@@ -113,9 +135,12 @@ type awaiter func(c *cobra.Command, e *engines, a *app.App, made []decision) err
 
 // decide decides about the incidents that args name, and prints what follows.
 func (f *decisionFlags) decide(c *cobra.Command, args []string, do decider, await awaiter) error {
-	keys, err := incidentKeys(c, args)
-	if err != nil {
-		return err
+	var keys []string
+	if f.event == "" {
+		var err error
+		if keys, err = incidentKeys(c, args); err != nil {
+			return err
+		}
 	}
 	return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
 		open, err := openIncidents(ctx, a)
@@ -123,6 +148,15 @@ func (f *decisionFlags) decide(c *cobra.Command, args []string, do decider, awai
 			return err
 		}
 		by := app.Actor{Who: currentUser(), Reason: f.reason, From: "cli"}
+		if f.event != "" {
+			keys, err = open.event(f.event, func(i *pb.Incident) error {
+				_, _, err := a.CheckList(ctx, i, by, f.action)
+				return err
+			})
+			if err != nil {
+				return err
+			}
+		}
 		made, err := decideEach(ctx, open.expand(keys), open,
 			func(i *pb.Incident) (decision, error) { return do(ctx, a, i, by) })
 		if f.wait && len(made) > 0 {
@@ -199,6 +233,23 @@ func (open incidents) require(key string) (*pb.Incident, error) {
 		return i, nil
 	}
 	return nil, fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
+}
+
+// event returns the keys of the lists of an event. The error is that of the first one that fails the check.
+func (open incidents) event(of string, check func(*pb.Incident) error) (keys []string, err error) {
+	for _, key := range slices.Sorted(maps.Keys(open)) {
+		if app.EventOf(open[key]) != of {
+			continue
+		}
+		if err := check(open[key]); err != nil {
+			return nil, fmt.Errorf("nothing is decided: %w", err)
+		}
+		keys = append(keys, key)
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("no list of %q is open: see 'millrace incident list'", of)
+	}
+	return keys, nil
 }
 
 // expand replaces the key of the held repairs of a store with those of its spaces, if there are some. Each key of the

@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/held"
 )
 
 // maxNamed is the number of items that incident refuse names; incident show lists all.
@@ -29,10 +30,10 @@ type refuseFlags struct {
 }
 
 func newIncidentRefuse() *cobra.Command {
-	f := refuseFlags{decisionFlags: decisionFlags{done: "refused", later: "it is carried out"},
-		earlier: map[string]app.RestoreRequest{}}
+	f := refuseFlags{decisionFlags: decisionFlags{action: held.ActionRefuse, done: "refused",
+		later: "it is carried out"}, earlier: map[string]app.RestoreRequest{}}
 	c := &cobra.Command{
-		Use:   "refuse " + keysUse,
+		Use:   "refuse " + keysOrEventUse,
 		Short: "Refuse lists of deletes or rewrites, and bring the sources back",
 		Long: `Refuses the deletes or rewrites that are on the lists of incidents deletes-held or rewrites-held now, and
 brings the sources back from the copies: an item that is still deleted, or still has the content that is on the list.
@@ -46,13 +47,14 @@ counts. With --all all stores of the policy get the content that each item had b
 
 ` + keysLong + `
 
+` + eventLong + `
+
 With --wait the command ends when each item has a result, and names those that were not brought back. With --state all
 roles run in this command until then. 'millrace incident show' lists the results.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 with --all: an order failed, 4 some lists are refused and others not, or with
 --wait: some items were not brought back, 5 precondition, such as an incident without a list, one about which another
 operator decided before, or a source that cannot be written, 130 interrupted.`,
-		Args: someKeys,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := f.requireReason(); err != nil {
 				return err
@@ -62,6 +64,7 @@ operator decided before, or a source that cannot be written, 130 interrupted.`,
 		},
 	}
 	f.register(c, "wait until each item of the lists has a result")
+	f.registerEvent(c)
 	c.Flags().BoolVar(&f.all, "all", false, "also restore what was deleted or replaced before the brake held")
 	return c
 }

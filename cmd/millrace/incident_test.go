@@ -331,3 +331,82 @@ func TestExpand(t *testing.T) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
+
+// listOf returns the incident of a list.
+func listOf(store, space, list string) *pb.Incident {
+	i := &pb.Incident{Account: "acme", Store: store, Space: space, Kind: incident.DeletesHeld, Subject: list,
+		State: pb.IncidentState_INCIDENT_STATE_OPEN, Steps: []*pb.IncidentStep{{Action: "opened", Detail: "of " + store}}}
+	if strings.HasPrefix(list, "rewrites") {
+		i.Kind = incident.RewritesHeld
+	}
+	return i
+}
+
+// The open lists of one kind and space are one line of the table, which names their destinations.
+func TestByEvent(t *testing.T) {
+	closed := listOf("3", "a", "brake-1")
+	closed.State = pb.IncidentState_INCIDENT_STATE_CLOSED
+	copies := &pb.Incident{Account: "acme", Store: "2", Space: "a", Item: "x", Kind: "content-missing"}
+	const one, two = "acme/2/a//deletes-held/brake-1", "acme/3/a//deletes-held/brake-2"
+	for name, tt := range map[string]struct {
+		all  []*pb.Incident
+		want []string // keys
+		last string   // of the first
+	}{
+		"none":     {nil, nil, ""},
+		"one list": {[]*pb.Incident{listOf("2", "a", "brake-1")}, []string{one}, "opened: of 2"},
+		"no list":  {[]*pb.Incident{copies}, []string{"acme/2/a/x/content-missing"}, "-"},
+		"two destinations": {[]*pb.Incident{listOf("2", "a", "brake-1"), copies, listOf("3", "a", "brake-2")},
+			[]string{"--event acme/a", "acme/2/a/x/content-missing"},
+			"deletes-held; store 2, brake-1, open: opened: of 2; store 3, brake-2, open: opened: of 3"},
+		"one is closed": {[]*pb.Incident{listOf("2", "a", "brake-1"), closed},
+			[]string{one, "acme/3/a//deletes-held/brake-1"}, "opened: of 2"},
+		"two spaces": {[]*pb.Incident{listOf("3", "a", "brake-2"), listOf("2", "b", "brake-1")},
+			[]string{two, "acme/2/b//deletes-held/brake-1"}, "opened: of 3"},
+		"deletes and rewrites": {[]*pb.Incident{listOf("2", "a", "brake-1"), listOf("2", "a", "rewrites-1")},
+			[]string{one, "acme/2/a//rewrites-held/rewrites-1"}, "opened: of 2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := byEvent(rowsOf(tt.all, incidentOf))
+			keys := rowsOf(got, func(r incidentRow) string { return r.Key })
+			if !slices.Equal(keys, tt.want) {
+				t.Errorf("got %q, want %q", keys, tt.want)
+			}
+			if len(got) > 0 && orDash(got[0].Last) != tt.last {
+				t.Errorf("the last step is %q, want %q", got[0].Last, tt.last)
+			}
+		})
+	}
+}
+
+// A decision about an event is about each open list of the space. If one fails the check, it is about none.
+func TestListsOfAnEvent(t *testing.T) {
+	const rewrites, deletes = "acme/2/a//rewrites-held/rewrites-1", "acme/3/a//deletes-held/brake-1"
+	open := byKey([]*pb.Incident{listOf("3", "a", "brake-1"), listOf("2", "a", "rewrites-1"),
+		listOf("2", "a/b", "brake-1"), {Account: "acme", Store: "2", Space: "a", Kind: incident.RepairsHeld}})
+	refused := fmt.Errorf("%w: decided before", precondition.Err)
+	for name, tt := range map[string]struct {
+		of    string
+		fails string // the store of the list that fails
+		want  []string
+		code  int
+	}{
+		"all":             {"acme/a", "", []string{rewrites, deletes}, exitOK},
+		"one fails":       {"acme/a", "3", nil, exitPrecondition},
+		"another space":   {"acme/a/b", "3", []string{"acme/2/a%2Fb//deletes-held/brake-1"}, exitOK},
+		"none is open":    {"acme/c", "", nil, exitError},
+		"another account": {"a", "", nil, exitError},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keys, err := open.event(tt.of, func(i *pb.Incident) error {
+				if i.GetStore() == tt.fails {
+					return refused
+				}
+				return nil
+			})
+			if code := exitCode(t.Context(), err); !slices.Equal(keys, tt.want) || code != tt.code {
+				t.Errorf("got %q, exit code %d, %v", keys, code, err)
+			}
+		})
+	}
+}
