@@ -1,6 +1,6 @@
 // Package config defines the settings of millrace, their defaults, and how they are loaded.
 //
-// Later layers override earlier ones: defaults, the file, MILLRACE_* variables.
+// Later layers override earlier ones: defaults, the file, MILLRACE_* variables, the command line.
 // Load validates every layer and returns all faults at once, each with its origin and the expected
 // value. It returns no configuration if there is a fault. Secrets are references: they are resolved
 // when they are used and never printed.

@@ -23,9 +23,9 @@ const docsHead = `# Configuration
 Generated from the structs in 'cmd/config' by 'go test ./cmd/config -update'.
 'examples/millrace.yaml' is a commented example.
 
-Settings come from three layers. A later layer overrides an earlier one: defaults, the file (YAML),
-variables. An unknown setting is an error. All errors are reported at once, each with its file and
-line or its variable.
+Settings come from four layers. A later layer overrides an earlier one: defaults, the file (YAML),
+variables, the command line. An unknown setting is an error. All errors are reported at once, each
+with its file and line or its variable.
 
 | command | prints |
 |---|---|

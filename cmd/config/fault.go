@@ -11,7 +11,7 @@ type Fault struct {
 	Key    string // path of the setting: accounts[0].stores[1].root
 	Value  string // as given, shortened; empty if there is none or if it may be a secret
 	Reason string // the error, or the values that are allowed
-	Origin string // FILE:LINE, the name of a variable, or "default"
+	Origin string // FILE:LINE, the name of a variable, "command line" or "default"
 
 	meant string // of an unknown setting: the path of the setting that was probably meant
 }

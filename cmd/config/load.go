@@ -10,6 +10,9 @@ import (
 	"strings"
 
 	"github.com/goccy/go-yaml"
+	"github.com/knadh/koanf/providers/confmap"
+	"github.com/knadh/koanf/providers/rawbytes"
+	"github.com/knadh/koanf/v2"
 
 	"github.com/millrace/millrace/internal/nearest"
 )
@@ -23,12 +26,15 @@ type Sources struct {
 	// Env are environment variables in the form NAME=value; nil: those of the process. MILLRACE_A__B
 	// sets a.b. Lists of values are separated by commas; lists of tables (accounts, lanes) are JSON.
 	Env []string
+	// Flags are settings of the command line, by path, such as "kafka.topic_prefix".
+	Flags map[string]any
 }
 
 // Origins records where each setting came from.
 type Origins struct{ byPath map[string]string }
 
-// Of returns the origin of the setting at path: FILE:LINE, the name of a variable, or "default".
+// Of returns the origin of the setting at path: FILE:LINE, the name of a variable, "command line"
+// or "default".
 func (o *Origins) Of(path string) string {
 	for path != "" {
 		if origin, ok := o.byPath[path]; ok {
@@ -77,40 +83,64 @@ func Check(s Sources, more func(cfg *Config, sound bool) Faults) (*Config, error
 // settings reads the settings of all layers, without those that have a fault. The faults are in the
 // loader.
 func settings(s Sources) (*Config, *loader, error) {
-	cfg := Default()
-	l := &loader{cfg: reflect.ValueOf(&cfg).Elem(), origins: &Origins{map[string]string{}}}
+	l := &loader{koanf: koanf.New("."), origins: &Origins{map[string]string{}}}
+	if err := l.layer(treeOf(reflect.ValueOf(Default())), decoder{}); err != nil {
+		return nil, nil, err
+	}
 	if s.File != "" {
 		data, err := os.ReadFile(s.File)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read the configuration: %w", err)
 		}
-		l.file(s.File, data)
+		if err := l.koanf.Load(rawbytes.Provider(data), fileParser{l, s.File}); err != nil {
+			return nil, nil, fmt.Errorf("read the configuration %s: %w", s.File, err)
+		}
 	}
 	env := s.Env
 	if env == nil {
 		env = os.Environ()
 	}
-	l.env(env)
+	if err := l.env(env); err != nil {
+		return nil, nil, err
+	}
+	if err := l.flags(s.Flags); err != nil {
+		return nil, nil, err
+	}
+	cfg := new(Config)
+	decoder{text: true}.table("", l.koanf.Raw(), reflect.ValueOf(cfg).Elem(), &l.faults)
 	for i := range cfg.Accounts {
 		for j, st := range cfg.Accounts[i].Stores {
 			cfg.Accounts[i].Stores[j] = st.withDefaults()
 		}
 	}
-	l.validate(&cfg)
-	return &cfg, l, nil
+	l.validate(cfg)
+	return cfg, l, nil
 }
 
-// A loader reads the layers, one after the other, into the same Config.
 type loader struct {
-	cfg     reflect.Value
+	koanf   *koanf.Koanf
 	origins *Origins
 	faults  Faults
 }
 
-// setOrigin records where a valid setting comes from, in place of an earlier layer.
-func (l *loader) setOrigin(path, origin string) {
-	maps.DeleteFunc(l.origins.byPath, func(p, _ string) bool { return strings.HasPrefix(p, path+"[") })
-	l.origins.byPath[path] = origin
+// check records the faults of one layer, removes the faulty settings from values, and records the
+// origin of the others.
+func (l *loader) check(values map[string]any, d decoder) {
+	d.set = func(path, origin string) {
+		maps.DeleteFunc(l.origins.byPath, func(p, _ string) bool { return strings.HasPrefix(p, path+"[") })
+		l.origins.byPath[path] = origin
+	}
+	d.table("", values, reflect.New(reflect.TypeFor[Config]()).Elem(), &l.faults)
+}
+
+func (l *loader) layer(values map[string]any, d decoder) error {
+	if d.origin != nil {
+		l.check(values, d)
+	}
+	if err := l.koanf.Load(confmap.Provider(values, ""), nil); err != nil {
+		return fmt.Errorf("merge the configuration: %w", err)
+	}
+	return nil
 }
 
 // validate adds the faults that depend on several settings, except for settings that have a fault
@@ -138,29 +168,43 @@ func sameSetting(a, b string) bool {
 	return ok && a != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// file reads the settings of a YAML file.
-func (l *loader) file(name string, data []byte) {
+// fileParser is a koanf parser of YAML that validates the file.
+type fileParser struct {
+	loader *loader
+	name   string
+}
+
+// Unmarshal returns the valid settings of a file. It adds the faults to the loader.
+func (p fileParser) Unmarshal(data []byte) (map[string]any, error) {
 	values, positions, f := parseYAML(data)
 	if f != nil {
-		f.Origin = name + f.Origin
-		l.faults = append(l.faults, *f)
-		return
+		f.Origin = p.name + f.Origin
+		p.loader.faults = append(p.loader.faults, *f)
+		return map[string]any{}, nil
 	}
-	before := len(l.faults)
-	decoder{set: l.setOrigin, origin: func(path string) string {
+	before := len(p.loader.faults)
+	p.loader.check(values, decoder{origin: func(path string) string {
 		if at, ok := positions[path]; ok {
-			return name + ":" + strconv.Itoa(at.line)
+			return p.name + ":" + strconv.Itoa(at.line)
 		}
-		return name
-	}}.table("", values, l.cfg, &l.faults)
-	slices.SortStableFunc(l.faults[before:], func(a, b Fault) int {
+		return p.name
+	}})
+	slices.SortStableFunc(p.loader.faults[before:], func(a, b Fault) int {
 		return positions[a.Key].line - positions[b.Key].line
 	})
+	return values, nil
+}
+
+// Marshal is not supported; Print writes the settings.
+func (p fileParser) Marshal(map[string]any) ([]byte, error) {
+	return nil, fmt.Errorf("write %s: %w", p.name, os.ErrInvalid)
 }
 
 // env reads the variables that are settings. Other variables with the prefix are ignored, unless
 // they contain a double underscore or match a setting that is written with single ones.
-func (l *loader) env(env []string) {
+func (l *loader) env(env []string) error {
+	values := map[string]any{}
+	names := map[string]string{} // by path
 	for _, e := range slices.Sorted(slices.Values(env)) {
 		name, text, _ := strings.Cut(e, "=")
 		key, ours := strings.CutPrefix(name, envPrefix)
@@ -168,16 +212,15 @@ func (l *loader) env(env []string) {
 			continue
 		}
 		path := strings.ReplaceAll(strings.ToLower(key), "__", ".")
-		field, ok := settingAt(l.cfg, path)
+		kind, ok := typeAt(path)
 		switch {
 		case !ok && !strings.Contains(path, "."):
 			if meant := withSingleUnderscores(path); meant != "" {
 				l.faults.add("", nil, name, "sets nothing; did you mean "+variable(meant)+"?")
 			}
 			continue
-		case ok && isTable(field.Type()):
-			l.faults.add("", nil, name,
-				"is a table of settings: set those, such as "+variable(path+"."+keyOf(field.Type().Field(0))))
+		case ok && isTable(kind):
+			l.faults.add("", nil, name, "is a table of settings: set those, such as "+variable(path+"."+keyOf(kind.Field(0))))
 			continue
 		case !ok:
 			reason := "sets nothing"
@@ -187,14 +230,22 @@ func (l *loader) env(env []string) {
 			l.faults.add("", nil, name, reason)
 			continue
 		}
-		value, err := fromText(text, field.Type())
+		value, err := fromText(text, kind)
 		if err != nil {
-			l.faults.add(path, nil, name, "want "+wanted(field.Type())+": "+err.Error())
+			l.faults.add(path, nil, name, "want "+wanted(kind)+": "+err.Error())
 			continue
 		}
-		decoder{text: true, set: l.setOrigin, origin: func(string) string { return name }}.
-			value(path, value, field, &l.faults)
+		names[path] = name
+		setPath(values, path, value)
 	}
+	return l.layer(values, decoder{text: true, origin: func(path string) string {
+		for i := len(path); i > 0; i = strings.LastIndexAny(path[:i], ".[") {
+			if name, ok := names[path[:i]]; ok {
+				return name
+			}
+		}
+		return envPrefix + "*"
+	}})
 }
 
 func variable(path string) string {
@@ -231,4 +282,29 @@ func fromText(text string, kind reflect.Type) (any, error) {
 		return nil, errNoList
 	}
 	return list, nil
+}
+
+func (l *loader) flags(flags map[string]any) error {
+	values := map[string]any{}
+	for path, v := range flags {
+		setPath(values, path, v)
+	}
+	return l.layer(values, decoder{text: true, origin: func(string) string { return "command line" }})
+}
+
+// setPath sets the value at a dotted path.
+func setPath(m map[string]any, path string, value any) {
+	for {
+		head, rest, deeper := strings.Cut(path, ".")
+		if !deeper {
+			m[head] = value
+			return
+		}
+		next, ok := m[head].(map[string]any)
+		if !ok {
+			next = map[string]any{}
+			m[head] = next
+		}
+		m, path = next, rest
+	}
 }

@@ -62,7 +62,8 @@ func TestLoadLayers(t *testing.T) {
 		Env: []string{"MILLRACE_KAFKA__PARTITIONS=4", "MILLRACE_KAFKA__BROKERS=a:1, b:2", "MILLRACE_FIXITY__AFTER_COPY=false",
 			"MILLRACE_SINK__BYTES=2MiB", "MILLRACE_SWEEP__FIXITY=cron 0,30 3 * * *",
 			`MILLRACE_DELAY__LANES=[{"name":"1s","delay":"1s"}]`,
-			"MILLRACE_CLICKHOUSE__PASSWORD=env:CH", "MILLRACE_STATE__DIR=/state"},
+			"MILLRACE_CLICKHOUSE__PASSWORD=env:CH"},
+		Flags: map[string]any{"state.dir": "/state", "kafka.topic_prefix": "from-flag."},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -74,7 +75,7 @@ func TestLoadLayers(t *testing.T) {
 		{ID: "2", Driver: "file", Layout: "millrace", Root: "/b",
 			Read: "always", Repair: "off", ExternalWrites: "refused", Corrections: "approve"},
 	}}}
-	want.Kafka.TopicPrefix, want.Kafka.Partitions, want.Kafka.Brokers = "from-file.", 4, []string{"a:1", "b:2"}
+	want.Kafka.TopicPrefix, want.Kafka.Partitions, want.Kafka.Brokers = "from-flag.", 4, []string{"a:1", "b:2"}
 	want.Kafka.TLS.Enabled = true
 	want.Fixity.Recheck, want.Fixity.AfterCopy = []time.Duration{time.Second, 2 * time.Second}, false
 	want.Sweep.Fixity, want.Sweep.Reconcile = schedule.MustParse("cron 0,30 3 * * *"), schedule.Schedule{}
@@ -94,7 +95,7 @@ func TestLoadLayers(t *testing.T) {
 		"fixity.recheck[1]":            file + ":12",
 		"kafka.partitions":             "MILLRACE_KAFKA__PARTITIONS",
 		"delay.lanes[0].delay":         "MILLRACE_DELAY__LANES",
-		"kafka.topic_prefix":           file + ":9",
+		"kafka.topic_prefix":           "command line",
 		"kafka.replication":            "default",
 	} {
 		if got := origins.Of(path); got != want {

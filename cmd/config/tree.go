@@ -54,23 +54,41 @@ func settingPaths() []string {
 	return paths
 }
 
-// settingAt returns the setting or table at a path outside of lists; false if there is none.
-func settingAt(v reflect.Value, path string) (reflect.Value, bool) {
+// typeAt returns the type of the setting or table at a path outside of lists.
+func typeAt(path string) (reflect.Type, bool) {
+	t := reflect.TypeFor[Config]()
 	for key := range strings.SplitSeq(path, ".") {
-		if !isTable(v.Type()) {
-			return v, false
+		if !isTable(t) {
+			return nil, false
 		}
-		fields := fieldsOf(v.Type())
+		fields := fieldsOf(t)
 		i := slices.IndexFunc(fields, func(f reflect.StructField) bool { return keyOf(f) == key })
 		if i < 0 {
-			return v, false
+			return nil, false
 		}
-		v = v.FieldByIndex(fields[i].Index)
+		t = fields[i].Type
 	}
-	return v, true
+	return t, true
 }
 
-// A decoder reads one layer into the structs. A field whose value has a fault keeps that of the layer before.
+// treeOf converts a table to nested maps. The values keep their Go types, except for schedules, whose fields koanf
+// would not copy; zero values are left out.
+func treeOf(v reflect.Value) map[string]any {
+	m := map[string]any{}
+	for _, f := range fieldsOf(v.Type()) {
+		switch value := v.FieldByIndex(f.Index); {
+		case isTable(f.Type):
+			m[keyOf(f)] = treeOf(value)
+		case f.Type == reflect.TypeFor[schedule.Schedule]():
+			m[keyOf(f)] = value.Interface().(schedule.Schedule).String()
+		case !value.IsZero():
+			m[keyOf(f)] = value.Interface()
+		}
+	}
+	return m
+}
+
+// A decoder reads one layer into the structs. It removes faulty values from the layer.
 type decoder struct {
 	text   bool                      // scalar values are text, as in variables
 	origin func(path string) string  // of a value; nil: unknown
@@ -98,8 +116,13 @@ func (d decoder) table(path string, values map[string]any, into reflect.Value, f
 			meant, hint := suggestion(key, fields)
 			faults.add(at, nil, d.from(at), "unknown setting"+hint)
 			(*faults)[len(*faults)-1].meant = strings.TrimSuffix(at, key) + meant
-		case values[key] != nil: // a key without a value is not set
-			d.value(at, values[key], into.FieldByIndex(fields[i].Index), faults)
+			delete(values, key)
+		case values[key] == nil: // a key without a value is not set
+			delete(values, key)
+		default:
+			if !d.value(at, values[key], into.FieldByIndex(fields[i].Index), faults) {
+				delete(values, key)
+			}
 		}
 	}
 }
@@ -124,8 +147,9 @@ func suggestion(key string, fields []reflect.StructField) (meant, hint string) {
 
 // value reads one setting, table or list into a field, and reports whether all of it was valid.
 func (d decoder) value(path string, v any, into reflect.Value, faults *Faults) bool {
-	read := reflect.New(into.Type()).Elem()
 	switch {
+	case reflect.TypeOf(v) == into.Type():
+		into.Set(reflect.ValueOf(v))
 	case isTable(into.Type()):
 		m, ok := v.(map[string]any)
 		if !ok {
@@ -141,30 +165,28 @@ func (d decoder) value(path string, v any, into reflect.Value, faults *Faults) b
 			return false
 		}
 		if d.set != nil {
-			d.set(path, d.from(path)) // before those of the entries
+			d.set(path, d.from(path))
 		}
-		if !d.list(path, list, read, faults) {
-			return false
-		}
+		return d.list(path, list, into, faults)
 	default:
-		if err := d.scalar(v, read); err != nil {
+		if err := d.scalar(v, into); err != nil {
 			if into.Type() == reflect.TypeFor[Secret]() {
 				v = nil
 			}
 			faults.add(path, v, d.from(path), "want "+err.Error())
 			return false
 		}
-		if d.set != nil {
-			d.set(path, d.from(path))
-		}
 	}
-	into.Set(read)
+	if d.set != nil {
+		d.set(path, d.from(path))
+	}
 	return true
 }
 
 func (d decoder) list(path string, list []any, into reflect.Value, faults *Faults) bool {
 	good := true
 	if len(list) == 0 {
+		into.SetZero()
 		return true
 	}
 	into.Set(reflect.MakeSlice(into.Type(), len(list), len(list)))
