@@ -208,12 +208,12 @@ func (l *deleteLists) Wait(ctx context.Context, at schemas.Copy, k held.Kind) (b
 	return l.openNext(ctx, next)
 }
 
-// openNext opens the incident of a list that follows a decided one if something is on it: it was held before the
-// decision, which did not know it. It reports whether something is. A list is looked at once, and by
-// report again.
+// openNext opens the incident of a list that follows a decided one, or that was closed because it was empty, if
+// something is on it: it was held before the decision, which did not know it, or by a process that was suspended. It
+// reports whether something is. A list is looked at once, and by report again.
 func (l *deleteLists) openNext(ctx context.Context, next held.List) (bool, error) {
 	l.mu.Lock()
-	looked := next.Number == 1 || l.looked[next]
+	looked := next.Number == 1 && !l.closed(next) || l.looked[next]
 	l.mu.Unlock()
 	if looked {
 		return false, nil
@@ -411,6 +411,9 @@ func (l *deleteLists) report(ctx context.Context) error {
 			clear(l.looked)
 			l.mu.Unlock()
 		}
+		for _, list := range l.decisions.Decided(time.Time{}) {
+			l.warn(ctx, listSubject(list), l.reopenLost(ctx, list))
+		}
 		for _, list := range l.decisions.Decided(time.Now().Add(-held.Final)) {
 			next := l.decisions.Open(list.Space, list.Kind)
 			if board.IsOpen(listSubject(next)) {
@@ -420,6 +423,17 @@ func (l *deleteLists) report(ctx context.Context) error {
 			l.warn(ctx, listSubject(next), err)
 		}
 	}
+}
+
+// reopenLost opens the incident of a refused list of which the topic has no record any more: only its end says that the
+// copies are not needed.
+func (l *deleteLists) reopenLost(ctx context.Context, list held.List) error {
+	about, board := listSubject(list), l.app.incidentBoard
+	d, _, _ := l.decisions.About(list)
+	if d.Action != held.ActionRefuse || board.IsOpen(about) || board.WasClosed(about) {
+		return nil
+	}
+	return board.Open(ctx, about, "the record of this incident was lost")
 }
 
 func (l *deleteLists) warn(ctx context.Context, about incident.Subject, err error) {
@@ -469,7 +483,7 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	empty := func() bool {
 		return !decided && p.Items == 0 && time.Since(board.OpenedAt(about)) > emptyFor
 	}
-	ended := func() bool { return empty() || decided && p.Items > 0 && p.Ended >= p.Items }
+	ended := func() bool { return empty() || decided && p.Ended >= p.Items }
 	err := count(ctx)
 	if err == nil && ended() { // a table that was emptied meanwhile says nothing
 		err = l.fresh(ctx, count, l.results)
@@ -483,7 +497,7 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 		detail = fmt.Sprintf("%d of %d restores have ended, %d items are back", p.Ended, p.Items, p.Restored)
 	}
 	switch {
-	case empty():
+	case empty(), decided && p.Items == 0: // the operator saw what was on the list before, or the records are lost
 		return board.Close(ctx, about, "nothing waits")
 	case p.Items == 0: // not in the table yet
 		return nil

@@ -195,6 +195,48 @@ func TestEmptiedTableClosesNoList(t *testing.T) {
 	})
 }
 
+// The incident of a list stays, or comes back, as long as the list or its end says something.
+func TestIncidentsOfLists(t *testing.T) {
+	t.Parallel()
+	const all = 3
+	s := newSite(t)
+	s.cfg.Deletes.MaxShare, s.cfg.Deletes.MaxCount = 1, 1
+	x := s.archive(schemas.RoleDeleter, schemas.RoleSteward, schemas.RoleSink, schemas.RoleDelayer) // nobody restores
+	s.inForce(x.app, "acme", "2")
+	x.deletedAtSource(0, all)
+	s.untilTrue("the list", func() bool { return x.waiting(incident.DeletesHeld) == all-1 })
+	list := x.open(incident.DeletesHeld)[0]
+	about := incident.SubjectOf(list)
+	at, _ := listOf(about)
+	lists, board, ctx := x.app.deleteLists, x.app.incidentBoard, t.Context()
+
+	// It was empty when it was closed, and a process that was suspended has held something since.
+	x.must(board.Close(ctx, about, "nothing waits"))
+	if wait, err := lists.Wait(ctx, at.Space, held.Limit); err != nil || !wait || !board.IsOpen(about) {
+		t.Errorf("after it was closed as empty: waits %t, %v, is open: %t", wait, err, board.IsOpen(about))
+	}
+
+	// A decision about the next list is of an operator who saw nothing of it.
+	_, _, err := x.app.RefuseList(ctx, list, Actor{Who: "ann", Reason: "a script"})
+	x.must(err)
+	s.untilTrue("the decision", func() bool { return lists.Refused(at.Space) != nil })
+	next := at
+	next.Number++
+	x.must(board.Open(ctx, listSubject(next), "deletes wait"))
+	x.decides(listSubject(next).Incident(), Actor{Who: "bob"}, held.ActionApprove)
+	s.untilTrue("the end of the next list", func() bool {
+		_, _, decided := lists.decisions.About(next)
+		return decided && !board.IsOpen(listSubject(next))
+	})
+
+	// The topic has lost the incident of the refused list.
+	board.Apply([]byte(about.Key()), nil)
+	x.must(lists.reopenLost(ctx, at))
+	if !board.IsOpen(about) || lists.Refused(at.Space) == nil {
+		t.Errorf("the lost incident: is open: %t, refused: %v", board.IsOpen(about), lists.Refused(at.Space))
+	}
+}
+
 // The incident of a list is opened at once, and one for each list. A refused list keeps the copies until it is closed.
 func TestHeldDeletesOpenAnIncident(t *testing.T) {
 	var p published

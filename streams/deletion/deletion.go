@@ -295,14 +295,15 @@ func (w *execution) waits(ctx context.Context) (bool, error) {
 	return wait, err
 }
 
-// standing returns what was decided about an effect.
+// standing returns what was decided about an effect. The command of an approved one does not know whether a list of
+// another kind keeps it.
 func (w *execution) standing(ctx context.Context, effect string) (held.Standing, error) {
-	if w.isApproved(effect) {
-		return held.Standing{Approved: w.command.GetList()}, nil
-	}
 	s, err := w.cfg.Lists.Decided(ctx, w.sides.Copy, false, effect)
-	if err != nil {
+	switch {
+	case err != nil:
 		return s, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", w.sides.Copy, err))
+	case s.Kept == "" && w.isApproved(effect):
+		s.Approved = w.command.GetList()
 	}
 	return s, nil
 }

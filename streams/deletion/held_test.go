@@ -187,8 +187,11 @@ func TestApprovedDelete(t *testing.T) {
 		held, then   func(*world)
 		result, list string // none: that of the result has none
 	}{
-		"passes the brake":                {beyond, same, "deleted", "brake-1"},
-		"passes the rule":                 {rule, same, "deleted", "approve-1"},
+		"passes the brake": {beyond, same, "deleted", "brake-1"},
+		"passes the rule":  {rule, same, "deleted", "approve-1"},
+		"a list of another kind keeps it": {both(func(w *world) { beyond(w); w.held(order()) }, rule), func(w *world) {
+			w.decide(listOfKind(held.Limit, 1), held.ActionClose)
+		}, "kept", ""},
 		"was a guess":                     {sweep, same, "deleted", "unreported-1"},
 		"the rule is propagate now":       {rule, propagate, "deleted", "approve-1"},
 		"the rule is keep now":            {beyond, keep, "kept", ""},

@@ -28,7 +28,9 @@ func (w *execution) iterateSpace(ctx context.Context) ([]schemas.Message, error)
 		e = ending{row: duplicate.RowSpaceEmpty, result: "not-deleted", detail: "the source has the space",
 			outcome: pb.Outcome_OUTCOME_HANDED_ON, copy: w.spaceBack(w.command.GetDeleted().AsTime())}
 	case d.Row == duplicate.RowSpaceBothAbsent:
-		if e.change, err = w.sides.SpaceGone(ctx, s, w.command.GetList() != ""); err != nil {
+		if e.change, err = w.sides.SpaceGone(ctx, s, func(deleted time.Time) bool {
+			return w.isApproved(duplicate.DeleteEffect(w.sides.Copy, deleted, storage.Object{}))
+		}); err != nil {
 			return nil, err
 		}
 	case w.awaitsHold(d):

@@ -189,10 +189,14 @@ func TestLostSpaceIsNoDelete(t *testing.T) {
 	w := newSpaceWorld(t)
 	w.rules.Deletes = policy.Approve
 	w.must(w.mem["2"].DeleteSpace(t.Context(), "photos"))
-	changes, r, err := w.run(spaceOrder())
-	w.must(err)
-	if r.GetResult() != "gone" || len(changes) != 0 {
-		t.Errorf("got %v, %v", r, changes)
+	another := spaceOrder() // approved
+	another.List, another.Effect = "approve-1", "the delete before"
+	for _, c := range []*pb.DeletionCommand{spaceOrder(), another} {
+		changes, r, err := w.run(c)
+		w.must(err)
+		if r.GetResult() != "gone" || len(changes) != 0 {
+			t.Errorf("got %v, %v", r, changes)
+		}
 	}
 }
 

@@ -175,15 +175,18 @@ func (sc *Sides) SpaceDeleted(last *pb.Record, deleted time.Time) *pb.Change {
 }
 
 // SpaceGone returns the Change of a space that both sides lack, if it is live on record and S2 would have deleted it
-// without another approval; else nil. A deleter that died after its delete leaves such a record.
-func (sc *Sides) SpaceGone(ctx context.Context, s SpaceObservation, approved bool) (*pb.Change, error) {
+// without another approval than that of a delete for which approved is true; else nil. A deleter that died after its
+// delete leaves such a record.
+func (sc *Sides) SpaceGone(
+	ctx context.Context, s SpaceObservation, approved func(deleted time.Time) bool,
+) (*pb.Change, error) {
 	records, err := sc.ReadSpaceRecords(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s.Source.Record, s.Destination.Record = records[0], records[1]
 	d := s.empty()
-	if !isLive(records[1]) || d.action != actDelete || d.NeedsApproval && !approved {
+	if !isLive(records[1]) || d.action != actDelete || d.NeedsApproval && !approved(d.Deleted) {
 		return nil, nil
 	}
 	return sc.SpaceDeleted(records[1], d.Deleted), nil

@@ -124,16 +124,17 @@ func (d *Decisions) Of(space schemas.Copy, k Kind, at []schemas.Coordinates) (Li
 	return List{}, Decision{}, false
 }
 
-// Standing returns what was decided about an effect that was held at the given coordinates on lists of the kinds. An
-// approval is used up by the act: what it was about is gone then.
+// Standing returns what was decided about an effect that was held at the given coordinates on lists of the kinds. If a
+// list of one kind keeps it, the approval of another one has no effect. An approval is used up by the act: what it was
+// about is gone then.
 func (d *Decisions) Standing(space schemas.Copy, at map[Kind][]schemas.Coordinates) (s Standing) {
 	for _, k := range Kinds() {
 		switch l, one, ok := d.Of(space, k, at[k]); {
 		case !ok:
 		case one.Keeps():
-			s.Kept = fmt.Sprintf("kept by the decision of %s about list %s: %s", one.By, l.Name(), one.Reason)
+			return Standing{Kept: fmt.Sprintf("kept by the decision of %s about list %s: %s", one.By, l.Name(), one.Reason)}
 		default:
-			return Standing{Approved: l.Name()}
+			s.Approved = l.Name()
 		}
 	}
 	return s

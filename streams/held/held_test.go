@@ -143,3 +143,27 @@ func TestStanding(t *testing.T) {
 		}
 	}
 }
+
+// If a list of one kind keeps an effect, the approval of another one has no effect, whoever was first.
+func TestStandingOfTwoKinds(t *testing.T) {
+	at := []schemas.Coordinates{{Incarnation: 7, Offset: 3}}
+	keep := decision("1", ActionClose, "unreported-1", 6)
+	for name, made := range map[string][]*pb.AdminAction{
+		"the close is first":    {keep, decision("2", ActionApprove, "brake-1", 6)},
+		"the approval is first": {decision("2", ActionApprove, "brake-1", 6), keep},
+		"of a kind that follows": {decision("2", ActionApprove, "brake-1", 6), keep,
+			decision("3", ActionApprove, "approve-1", 6)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var d Decisions
+			for _, a := range made {
+				d.Apply(a, time.Unix(100, 0))
+			}
+			want := Standing{Kept: "kept by the decision of ann about list unreported-1: "}
+			got := d.Standing(space(), map[Kind][]schemas.Coordinates{Limit: at, Unreported: at, Approve: at})
+			if got != want {
+				t.Errorf("got %+v", got)
+			}
+		})
+	}
+}
