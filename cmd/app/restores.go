@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	"github.com/millrace/millrace/sinks/clickhouse/read"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/kafka"
@@ -37,29 +37,11 @@ func (s *Stores) refusesRestores(account, id string) string {
 // still in Kafka: at worst a content counts as not proven.
 func (r restores) Proven(ctx context.Context, item schemas.Copy, like digest.Set) (proven digest.Set, err error) {
 	err = kafka.Park(ctx, func(ctx context.Context) error {
-		recorded, passed, err := read.ContentsOf(ctx, r.app.db, item)
-		proven = provenContent(like, recorded, passed)
+		items, err := holdings{db: r.app.db, account: item.Account, space: item.Space}.records(ctx, []string{item.Item})
+		if err == nil {
+			proven = items[0].Proven(&pb.Change{Digests: like})
+		}
 		return err
 	})
 	return proven, err
-}
-
-// provenContent returns the recorded content with these digests that was verified against bytes, when it was written or
-// by a check; nil if there is none.
-func provenContent(like digest.Set, recorded, passed []read.Content) digest.Set {
-	for _, c := range recorded {
-		digests := digest.Set(c.Digests)
-		if digests.Compare(like) != digest.Agree {
-			continue
-		}
-		if c.Verified {
-			return digests
-		}
-		for _, p := range passed {
-			if digests.Compare(p.Digests) == digest.Agree && like.Compare(p.Digests) != digest.Disagree {
-				return digests.Union(p.Digests)
-			}
-		}
-	}
-	return nil
 }
