@@ -38,7 +38,7 @@ type File struct {
 // ReadFile reads a document from the content of a file. The account is the one that the document names, or else that of
 // the file's name. accounts holds the configured stores by account; if it is nil, any account and any store will do.
 //
-// Faults of meaning are reported together with those of syntax, outside of the parts that cannot be read.
+// All faults are reported at once, but of those of syntax only the first one.
 func ReadFile(name string, content []byte, accounts map[string][]Store) File {
 	p := parse(content)
 	f := File{Document: p.document}
@@ -55,9 +55,11 @@ func ReadFile(name string, content []byte, accounts map[string][]Store) File {
 			p.faults = append(p.faults, fault)
 		}
 	}
-	var faults Faults
-	f.Account, faults = accountOf(name, p, accounts)
-	add(faults)
+	if f.Account = AccountOf(name); !p.malformed {
+		var faults Faults
+		f.Account, faults = accountOf(name, p, accounts)
+		add(faults)
+	}
 	stores, configured := accounts[f.Account]
 	add(p.document.check(stores, configured, p.names))
 	if b, err := json.Marshal(p.document); err != nil || len(b) > maxDocument {

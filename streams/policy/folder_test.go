@@ -108,7 +108,7 @@ func TestUnusablePairs(t *testing.T) {
 func TestUnreadableFolder(t *testing.T) {
 	tests := map[string]struct{ list, want string }{
 		"empty":      {"", "duplication-accounts.json: is empty"},
-		"not closed": {"[\"a\",\n", "duplication-accounts.json:1:6: unexpected end of JSON input"},
+		"not closed": {"[\"a\",\n", "duplication-accounts.json:1:1: sequence end token ']' not found"},
 		"not a list": {"{}", "duplication-accounts.json:1:1: want a list, got an object"},
 		"not names":  {"[\"a\",\n{}]", "duplication-accounts.json:2:1: [1]: want text, got an object"},
 		"extra commas": {"[\"a\",]",

@@ -27,9 +27,8 @@ const (
 	keyCopy       = "copy"
 )
 
-// Parse parses a document: as JSON if it begins with a brace or bracket, else as YAML. JSON may have a trailing comma
-// before a closing bracket, as the sample of the DuraCloud Mill has. Unknown keys, duplicate keys and wrong types are
-// faults. The error is Faults, with lines and columns.
+// Parse parses a document in YAML, of which JSON is a part, also with a comma before a closing bracket. Unknown keys,
+// duplicate keys and wrong types are faults. The error is Faults, with lines and columns.
 func Parse(b []byte) (Document, error) {
 	p := parse(b)
 	if err := p.faults.err(); err != nil {
@@ -40,9 +39,10 @@ func Parse(b []byte) (Document, error) {
 
 // A parsed document: its parts without faults, the faults of syntax and form, and where things are in the file.
 type parsed struct {
-	document Document
-	faults   Faults
-	places   map[string]place // of keys and entries of lists, by path
+	document  Document
+	malformed bool // in its syntax: there are no parts
+	faults    Faults
+	places    map[string]place // of keys and entries of lists, by path
 	// names are the paths in the file of what has another path in the encoded Document.
 	names map[string]string
 }
@@ -50,7 +50,7 @@ type parsed struct {
 func parse(b []byte) parsed {
 	root, faults := read(b)
 	r := reader{faults: faults, places: map[string]place{}, names: map[string]string{}}
-	p := parsed{places: r.places, names: r.names}
+	p := parsed{malformed: root == nil, places: r.places, names: r.names}
 	if root != nil {
 		p.document = r.document(root)
 	}
@@ -375,15 +375,12 @@ func (r *reader) size(n *node, path string) *int64 {
 
 // share reads a share: 10%, or 0.1. Documents are encoded with the latter.
 func (r *reader) share(n *node, path string) *float64 {
-	digits, percent := n.text, false
-	if n.kind == text {
-		digits, percent = strings.CutSuffix(n.text, "%")
-	}
+	digits, percent := strings.CutSuffix(n.text, "%")
 	v, err := strconv.ParseFloat(strings.TrimSpace(digits), 64)
 	switch {
 	case n.kind != text && n.kind != number:
 		r.wrong(n, path, number)
-	case err != nil || n.kind == text && !percent || math.IsNaN(v) || math.IsInf(v, 0):
+	case err != nil || math.IsNaN(v) || math.IsInf(v, 0):
 		r.faults.add(n.place, path, "want a share such as 10%% or 0.1, got %q", n.text)
 		v = 0
 	case percent:
