@@ -98,8 +98,8 @@ func TestRoundsOverSomeItems(t *testing.T) {
 	}
 	x.expect("some items", found[0].Counts, map[string]int64{"adopted": 1, "excluded": 2})
 	x.idle()
-	compared, err := x.app.SweepDuplication(t.Context(), PairRequest{Account: "acme", Begun: time.Now(),
-		Filter: selecting(t, "", "acme/*/*/two")})
+	compared, err := x.app.SweepDuplication(t.Context(), SpacesRequest{Account: "acme", Begun: time.Now(),
+		Filter: selecting(t, "", "acme/*/*/two")}, false)
 	if x.must(err); len(compared) != 1 {
 		t.Fatalf("compared %v", compared)
 	}

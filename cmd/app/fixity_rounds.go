@@ -129,10 +129,14 @@ func (a *App) isScheduled(n StoreName, space string) bool {
 
 // A FixityRound is the result of a fixity round over one space in a store.
 type FixityRound struct {
-	Account, Store, Space string
-	Prefix                string // of the items; empty: all of the space
-	sweep.Result
-	once sweep.Once // of a round over items with a prefix: how far it is
+	SweptSpace
+	Prefix string     // of the items; empty: all of the space
+	once   sweep.Once // of a round over some items: how far it is
+}
+
+// Results returns what selects the results of the round.
+func (r FixityRound) Results() read.SpaceRound {
+	return read.SpaceRound{Space: r.Copy, Prefix: r.Prefix, Round: r.ID, Since: r.Started}
 }
 
 // A FixityRequest selects the copies of fixity rounds over a space of a store, or over each of its spaces.
@@ -166,56 +170,37 @@ func (a *App) SweepFixity(ctx context.Context, r FixityRequest) (all []FixityRou
 			return nil, err
 		}
 	}
-	var requests, partial []sweep.Request
+	var requests []handRound
 	for _, space := range spaces {
 		if !r.Filter.Selects(r.Account, r.Store, space) {
 			continue
 		}
-		one := a.fixityRequest(of, space)
+		one := handRound{Request: a.fixityRequest(of, space)}
 		one.Prefix, one.Items = r.Prefix, r.Filter.Items(r.Account, r.Store, space)
 		one.Begun, one.All, one.Detach, one.OnRequested = r.Begun, r.All, r.Detach, r.OnRequested
 		if r.AnyAge {
 			one.Period = 0
 		}
-		if one.Some = one.Prefix != "" || one.Items != nil; one.Some && !r.DryRun {
-			partial = append(partial, one)
-		} else {
-			requests = append(requests, one)
-		}
+		one.Some = one.Prefix != "" || one.Items != nil
+		requests = append(requests, one)
 	}
-	begun := new(atomic.Bool)
-	if all, err = a.fixityByHand(ctx, r.DryRun, requests, begun); err != nil {
-		return all, err
-	}
-	for _, one := range partial {
-		round, err := a.checkOnce(ctx, one, sweep.Once{}, begun)
-		if round.ID != "" {
-			all = append(all, round)
-		}
-		if err != nil {
-			return all, err
-		}
-	}
-	return all, nil
+	return a.fixityByHand(ctx, r.DryRun, requests, new(atomic.Bool))
 }
 
 // EndFixity ends rounds that SweepFixity has returned, when their results are there. Rounds that another process has
 // ended, or replaced, are left alone.
 func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) error {
-	var requests []sweep.Request
+	var requests []handRound
 	begun := new(atomic.Bool)
 	begun.Store(true)
 	for _, r := range rounds {
-		one := a.fixityRequest(StoreName{r.Account, r.Store}, r.Space)
+		one := handRound{a.fixityRequest(StoreName{r.Account, r.Store}, r.Space), r.once}
 		if one.Begun, one.All = r.Started, all; r.once.ID == "" {
 			one.Only = r.ID
-			requests = append(requests, one)
-			continue
+		} else {
+			one.Prefix, one.Some = r.Prefix, true
 		}
-		one.Prefix, one.Some = r.Prefix, true
-		if _, err := a.checkOnce(ctx, one, r.once, begun); err != nil {
-			return err
-		}
+		requests = append(requests, one)
 	}
 	_, err := a.fixityByHand(ctx, false, requests, begun)
 	return err
@@ -226,9 +211,7 @@ func (a *App) EndFixity(ctx context.Context, rounds []FixityRound, all bool) err
 func (a *App) Unanswered(ctx context.Context, rounds []FixityRound, all bool) (n int64, err error) {
 	for _, r := range rounds {
 		anyAge := all || a.fixityRequest(StoreName{r.Account, r.Store}, r.Space).Period == 0
-		counted, err := read.SpaceRoundCounts(ctx, a.db, read.SpaceRound{
-			Space:  schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space},
-			Prefix: r.Prefix, Round: r.ID, Since: r.Started})
+		counted, err := read.SpaceRoundCounts(ctx, a.db, r.Results())
 		if err != nil {
 			return 0, err
 		}
@@ -270,51 +253,58 @@ func (a *App) availableByHand(w sweeping, r sweep.Request, begun *atomic.Bool) f
 	}
 }
 
-// checkOnce runs a round over some items, from where it is. begun is that of availableByHand.
-func (a *App) checkOnce(
-	ctx context.Context, r sweep.Request, from sweep.Once, begun *atomic.Bool,
-) (round FixityRound, err error) {
-	err = a.inCommand(ctx, false, func(ctx context.Context, w sweeping) error {
-		n := StoreName{r.Account, r.Store}
-		r.Budget = w.budgets.of(n, false)
-		m, err := a.fixityRounds().Split(r)
-		if err != nil {
-			return err
-		}
-		m.Blocked = a.availableByHand(w, r, begun)
-		from, err = w.Once(ctx, m, from)
-		return err
-	})
-	return FixityRound{r.Account, r.Store, r.Space, r.Prefix, from.Result, from}, err
+// A handRound is a fixity round of a command. One over some items goes on from where it is.
+type handRound struct {
+	sweep.Request
+	from sweep.Once
 }
 
-// fixityByHand runs rounds, each of all items of a space. begun is that of availableByHand.
+// fixityByHand runs rounds: first those of all items of a space, and then each of the others. begun is that of
+// availableByHand.
 func (a *App) fixityByHand(
-	ctx context.Context, dry bool, requests []sweep.Request, begun *atomic.Bool,
+	ctx context.Context, dry bool, requests []handRound, begun *atomic.Bool,
 ) (all []FixityRound, err error) {
 	if len(requests) == 0 {
 		return nil, nil
 	}
 	rounds := a.fixityRounds()
 	err = a.inCommand(ctx, dry, func(ctx context.Context, w sweeping) error {
-		var splits []sweep.Split
+		var splits, partial []sweep.Split
+		byName := map[string]handRound{}
 		for _, r := range requests {
 			r.Budget = w.budgets.of(StoreName{r.Account, r.Store}, false)
-			m, err := rounds.Split(r)
+			m, err := rounds.Split(r.Request)
 			if err != nil {
 				return err
 			}
-			m.Blocked = a.availableByHand(w, r, begun)
-			splits = append(splits, m)
-		}
-		results, err := w.rounds(ctx, splits)
-		for _, result := range results {
-			parts := schemas.SplitKey(result.Split)
-			round := FixityRound{Account: parts[0], Store: parts[1], Space: parts[2], Result: result}
-			if len(parts) > 3 { // of a dry run
-				round.Prefix = parts[3]
+			m.Blocked = a.availableByHand(w, r.Request, begun)
+			if byName[m.Name] = r; r.Some && !dry {
+				partial = append(partial, m)
+			} else {
+				splits = append(splits, m)
 			}
-			all = append(all, round)
+		}
+		ended := func(result sweep.Result, once sweep.Once) {
+			r := byName[result.Split]
+			at := schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}
+			all = append(all, FixityRound{SweptSpace{Copy: at, Result: result}, r.Prefix, once})
+		}
+		var results []sweep.Result
+		var err error
+		if len(splits) > 0 {
+			results, err = w.rounds(ctx, splits)
+		}
+		for _, result := range results {
+			ended(result, sweep.Once{})
+		}
+		for _, m := range partial {
+			if err != nil {
+				break
+			}
+			var once sweep.Once
+			if once, err = w.Once(ctx, m, byName[m.Name].from); once.ID != "" {
+				ended(once.Result, once)
+			}
 		}
 		return err
 	})

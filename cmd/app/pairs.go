@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
@@ -129,30 +128,10 @@ func (a *App) pairSplit(w sweeping, p pairs.Pair, c pairs.Config) (sweep.Split, 
 		Report: func(r sweep.Result) *pb.Report { return p.Report(r, r.Finished, nil) }}, nil
 }
 
-// A PairRequest selects pairs. Empty fields select all; Store is the source or the destination.
-type PairRequest struct {
-	Account, Store, Space string
-	// Filter selects spaces, and items in them, at both stores of a pair. A round over some items has no checkpoint and no
-	// report.
-	Filter filter.Filter
-	// Full requests a comparison of every item by the copier, also of those that the listings show as equal.
-	Full bool
-	// Begun identifies the rounds. OnEmitted is called with the number of commands after each page.
-	Begun     time.Time
-	OnEmitted func(n int64)
-	// DryRun compares, and publishes nothing.
-	DryRun bool
-}
-
-// A ComparedPair is the result for one space of a pair.
-type ComparedPair struct {
-	pairs.Pair
-	sweep.Result
-}
-
 // SweepDuplication runs one round of the duplication sweep over each selected pair, beside the periodic rounds. A round
-// that an earlier call has left unfinished goes on, except with Full.
-func (a *App) SweepDuplication(ctx context.Context, r PairRequest) (all []ComparedPair, err error) {
+// that an earlier call has left unfinished goes on, except with full: the copier compares every item then, also those
+// that the listings show as equal.
+func (a *App) SweepDuplication(ctx context.Context, r SpacesRequest, full bool) (all []SweptSpace, err error) {
 	err = a.inCommand(ctx, r.DryRun, func(ctx context.Context, w sweeping) error {
 		found, unknown := a.pairsInForce(ctx, w.rules, newSpaceLists())
 		found = slices.DeleteFunc(found, func(p pairs.Pair) bool {
@@ -165,10 +144,13 @@ func (a *App) SweepDuplication(ctx context.Context, r PairRequest) (all []Compar
 		}
 		err := byHand(ctx, w, found, func(p pairs.Pair) (sweep.Split, bool, error) {
 			items := pairItems(r.Filter, p)
-			m, err := a.pairSplit(w, p, pairs.Config{Full: r.Full, Items: items})
-			m.Start, m.OnEmitted, m.Anew = r.Begun, r.OnEmitted, r.Full
+			m, err := a.pairSplit(w, p, pairs.Config{Full: full, Items: items})
+			m.Start, m.OnEmitted, m.Anew = r.Begun, r.OnEmitted, full
 			return m, items != nil, err
-		}, func(p pairs.Pair, result sweep.Result) { all = append(all, ComparedPair{p, result}) })
+		}, func(p pairs.Pair, result sweep.Result) {
+			at := schemas.Copy{Account: p.Account, Store: p.Source, Space: p.Space}
+			all = append(all, SweptSpace{at, p.Destination, result})
+		})
 		return errors.Join(unknown, err)
 	})
 	return all, err

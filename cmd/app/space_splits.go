@@ -69,21 +69,24 @@ func (s spaceSweep) whileOpen(n StoreName, blocked func(context.Context) error) 
 	}
 }
 
-// A SpacesRequest selects the spaces of rounds by hand. Empty fields select all.
+// A SpacesRequest selects the spaces of rounds by hand. Empty fields select all. Of a pair, Store is the source or the
+// destination.
 type SpacesRequest struct {
 	Account, Store, Space string
-	// Filter selects spaces, and items in them. A round over some items has no checkpoint and no report.
+	// Filter selects spaces, and items in them, of a pair at both stores. A round over some items has no checkpoint and no
+	// report.
 	Filter filter.Filter
-	// Begun identifies the rounds. OnEmitted is called with the number of findings after each page.
+	// Begun identifies the rounds. OnEmitted is called with the number of findings, or commands, after each page.
 	Begun     time.Time
 	OnEmitted func(n int64)
 	// DryRun compares, and publishes nothing.
 	DryRun bool
 }
 
-// A SweptSpace is the result for one space in a store.
+// A SweptSpace is the result for one space in a store, for one space of a pair or, of the stats sweep, for an account.
 type SweptSpace struct {
-	Account, Store, Space string
+	schemas.Copy        // of a pair at the source
+	Destination  string // of a pair
 	sweep.Result
 }
 
@@ -121,7 +124,7 @@ func (a *App) sweepSpaces(
 			m.Start, m.OnEmitted = r.Begun, r.OnEmitted
 			return m, items != nil, err
 		}, func(at schemas.Copy, result sweep.Result) {
-			all = append(all, SweptSpace{at.Account, at.Store, at.Space, result})
+			all = append(all, SweptSpace{Copy: at, Result: result})
 		})
 	})
 	slices.SortFunc(all, func(a, b SweptSpace) int {

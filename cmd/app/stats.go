@@ -128,14 +128,8 @@ func checkAllocation(ctx context.Context, board *incident.Board, acc config.Acco
 	return board.Close(ctx, about, fmt.Sprintf("the items in the primary store have %d bytes", held.Bytes))
 }
 
-// CountedSpaces is the result of the stats sweep for an account.
-type CountedSpaces struct {
-	Account string
-	sweep.Result
-}
-
 // SweepStats runs one round of the stats sweep over an account, or over all if account is empty. begun identifies it.
-func (a *App) SweepStats(ctx context.Context, account string, begun time.Time) (all []CountedSpaces, err error) {
+func (a *App) SweepStats(ctx context.Context, account string, begun time.Time) (all []SweptSpace, err error) {
 	var accounts []config.Account
 	for _, acc := range a.stores.inForce() {
 		if account == "" || acc.ID == account {
@@ -150,7 +144,9 @@ func (a *App) SweepStats(ctx context.Context, account string, begun time.Time) (
 			m := a.statsSplit(w, acc)
 			m.Start = begun
 			return m, false, nil
-		}, func(acc config.Account, result sweep.Result) { all = append(all, CountedSpaces{acc.ID, result}) })
+		}, func(acc config.Account, result sweep.Result) {
+			all = append(all, SweptSpace{Copy: schemas.Copy{Account: acc.ID}, Result: result})
+		})
 	})
 	return all, err
 }

@@ -25,7 +25,7 @@ import (
 func (x *archive) compare(full bool) map[string]int64 {
 	x.t.Helper()
 	sum := map[string]int64{}
-	found, err := x.app.SweepDuplication(x.t.Context(), PairRequest{Account: "acme", Begun: time.Now(), Full: full})
+	found, err := x.app.SweepDuplication(x.t.Context(), SpacesRequest{Account: "acme", Begun: time.Now()}, full)
 	x.must(err)
 	for _, p := range found {
 		for k, n := range p.Counts {
@@ -87,7 +87,7 @@ func TestDuplicationSweepOfAnEmptiedStore(t *testing.T) {
 		x.must(os.Rename(root, root+".away"))
 		x.must(os.Mkdir(root, 0o755)) // the mount point
 		if found, err := x.app.SweepDuplication(t.Context(),
-			PairRequest{Account: "acme", Begun: time.Now()}); err == nil {
+			SpacesRequest{Account: "acme", Begun: time.Now()}, false); err == nil {
 			t.Errorf("store %d is unmounted: found %v", store+1, found)
 		}
 		x.must(errors.Join(os.Remove(root), os.Rename(root+".away", root)))

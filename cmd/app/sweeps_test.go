@@ -237,9 +237,9 @@ func TestDuplicationSweep(t *testing.T) {
 	x.idle()
 	x.must(os.Remove(filepath.Join(x.cfg.Accounts[0].Stores[1].Root, "photos", "lost")))
 	x.behind("2", "orphan", "orphan")
-	found, err := x.app.SweepDuplication(t.Context(), PairRequest{Account: "acme", Begun: time.Now()})
+	found, err := x.app.SweepDuplication(t.Context(), SpacesRequest{Account: "acme", Begun: time.Now()}, false)
 	x.must(err)
-	if len(found) != 1 || found[0].Source != "1" || found[0].Destination != "2" {
+	if len(found) != 1 || found[0].Store != "1" || found[0].Destination != "2" {
 		t.Fatalf("compared %v", found)
 	}
 	x.expect("a round", found[0].Counts, map[string]int64{"missing": 1, "extra": 1})

@@ -35,23 +35,23 @@ func TestWorkTime(t *testing.T) {
 		must(t, clickhouse.NewSink(s.db).Store(t.Context(), batch))
 	}
 	amount := func(items, bytes int64) sweep.Amount { return sweep.Amount{Items: items, Bytes: bytes} }
-	work := func(store, destination string, w sweep.Work) PlannedWork {
-		return PlannedWork{Account: "acme", Store: store, Space: "photos", Destination: destination, Work: w}
+	work := func(store, destination string, w sweep.Work) SweptSpace {
+		return SweptSpace{schemas.Copy{Account: "acme", Store: store, Space: "photos"}, destination, sweep.Result{Work: w}}
 	}
 	for name, tt := range map[string]struct {
-		work []PlannedWork
+		work []SweptSpace
 		want float64 // seconds; negative: unknown
 	}{
-		"nothing":      {[]PlannedWork{work("9", "", sweep.Work{})}, 0},
-		"checks":       {[]PlannedWork{work("1", "", sweep.Work{Checks: amount(10, 10)})}, 5},
-		"large checks": {[]PlannedWork{work("1", "", sweep.Work{Checks: amount(10, 2000)})}, 100},
-		"of two spaces": {[]PlannedWork{work("1", "", sweep.Work{Checks: amount(10, 0)}),
+		"nothing":      {[]SweptSpace{work("9", "", sweep.Work{})}, 0},
+		"checks":       {[]SweptSpace{work("1", "", sweep.Work{Checks: amount(10, 10)})}, 5},
+		"large checks": {[]SweptSpace{work("1", "", sweep.Work{Checks: amount(10, 2000)})}, 100},
+		"of two spaces": {[]SweptSpace{work("1", "", sweep.Work{Checks: amount(10, 0)}),
 			work("1", "", sweep.Work{Checks: amount(2, 0)})}, 6},
-		"of an unread store":   {[]PlannedWork{work("2", "", sweep.Work{Checks: amount(1, 1)})}, -1},
-		"copies":               {[]PlannedWork{work("1", "2", sweep.Work{Copies: amount(30, 0)})}, 15},
-		"large copies":         {[]PlannedWork{work("1", "2", sweep.Work{Copies: amount(1, 2000)})}, 10},
-		"of an unused pair":    {[]PlannedWork{work("2", "1", sweep.Work{Copies: amount(1, 1)})}, -1},
-		"new without a policy": {[]PlannedWork{work("1", "", sweep.Work{Changes: amount(5, 5), Checks: amount(2, 0)})}, 1},
+		"of an unread store":   {[]SweptSpace{work("2", "", sweep.Work{Checks: amount(1, 1)})}, -1},
+		"copies":               {[]SweptSpace{work("1", "2", sweep.Work{Copies: amount(30, 0)})}, 15},
+		"large copies":         {[]SweptSpace{work("1", "2", sweep.Work{Copies: amount(1, 2000)})}, 10},
+		"of an unused pair":    {[]SweptSpace{work("2", "1", sweep.Work{Copies: amount(1, 1)})}, -1},
+		"new without a policy": {[]SweptSpace{work("1", "", sweep.Work{Changes: amount(5, 5), Checks: amount(2, 0)})}, 1},
 	} {
 		got, err := s.a.WorkTime(t.Context(), tt.work)
 		if err != nil || (got == nil) != (tt.want < 0) || got != nil && *got != tt.want {

@@ -326,7 +326,7 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 		return w.until(gctx, "checks", by, func(ctx context.Context) (p app.Progress, err error) {
 			over := ended.Load()
 			for _, round := range r.asked {
-				now, err := read.SpaceRoundProgress(ctx, a.DB(), spaceRound(round))
+				now, err := read.SpaceRoundProgress(ctx, a.DB(), round.Results())
 				if err != nil {
 					return p, err
 				}
@@ -362,17 +362,11 @@ func (r *sweepReport) wait(ctx context.Context, w *waiter, a *app.App, all bool)
 // store cannot return. They have a verdict too.
 const metadataDamaged = "metadata-damaged"
 
-// spaceRound returns what selects the results of a round.
-func spaceRound(r app.FixityRound) read.SpaceRound {
-	return read.SpaceRound{Space: schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}, Prefix: r.Prefix,
-		Round: r.ID, Since: r.Started}
-}
-
 // verdictsOf counts the copies of rounds by verdict, and those that have lost their properties.
 func verdictsOf(ctx context.Context, db *clickhouse.DB, rounds []app.FixityRound) (map[string]int64, error) {
 	verdicts := map[string]int64{}
 	for _, round := range rounds {
-		counted, err := read.SpaceRoundVerdicts(ctx, db, spaceRound(round))
+		counted, err := read.SpaceRoundVerdicts(ctx, db, round.Results())
 		if err != nil {
 			return nil, err
 		}

@@ -27,7 +27,7 @@ type comparison struct {
 	counts   []countedItems
 	findings []string // the keys of those with exit code 3
 	see      string   // what is said about these
-	splits   []comparedSplit
+	splits   []app.SweptSpace
 	listed   *sorted.Listing // nil: the stores list their spaces
 	seconds  *float64        // of a dry run: the estimated time of what would be requested; nil: it is unknown
 }
@@ -36,13 +36,6 @@ type comparison struct {
 type countedItems struct {
 	key, text string
 	what      string // instead of "items"
-}
-
-// A comparedSplit is the result for one space.
-type comparedSplit struct {
-	account, store, destination, space, round string // destination: of a pair
-	counts                                    map[string]int64
-	work                                      sweep.Work // of a dry run
 }
 
 // reconciled are the findings of the reconcile sweep, in the order in which they are printed.
@@ -90,7 +83,7 @@ var groupFindings = []string{"incomplete", "different", "unreadable"}
 // total returns the number of items with a finding, or with KEY_bytes that of their bytes.
 func (r *comparison) total(key string) (n int64) {
 	for _, s := range r.splits {
-		n += s.counts[key]
+		n += s.Counts[key]
 	}
 	return n
 }
@@ -99,14 +92,20 @@ func (r *comparison) total(key string) (n int64) {
 func (f *sweepFlags) compare(c *cobra.Command, name string) error {
 	report := comparison{sweep: name, dryRun: f.dryRun, counts: reconciled, findings: []string{"inconclusive"},
 		see: "listings lack too many copies to conclude anything"}
-	ask, by := func(ctx context.Context, a *app.App, e *engines, found func(int64)) ([]comparedSplit, error) {
+	ask, by := func(ctx context.Context, a *app.App, e *engines, found func(int64)) ([]app.SweptSpace, error) {
 		return f.reconcile(ctx, a, e, report.listed, found)
 	}, []schemas.Role{schemas.RolePlanner, schemas.RoleSink}
 	switch name {
 	case app.DuplicationSweep:
-		report.counts, ask, by = comparedPairs, f.comparePairs, []schemas.Role{schemas.RoleCopier, schemas.RoleSink}
+		report.counts, by = comparedPairs, []schemas.Role{schemas.RoleCopier, schemas.RoleSink}
+		ask = func(ctx context.Context, a *app.App, _ *engines, found func(int64)) ([]app.SweptSpace, error) {
+			return a.SweepDuplication(ctx, f.spaces(found), f.full)
+		}
 	case groups.Name:
-		report.counts, ask, by = checkedGroups, f.checkGroups, []schemas.Role{schemas.RoleChecker, schemas.RoleSink}
+		report.counts, by = checkedGroups, []schemas.Role{schemas.RoleChecker, schemas.RoleSink}
+		ask = func(ctx context.Context, a *app.App, _ *engines, found func(int64)) ([]app.SweptSpace, error) {
+			return a.SweepGroups(ctx, f.spaces(found))
+		}
 		report.findings, report.see = groupFindings, "groups of chunks have findings"
 	}
 	err := f.withApp(c, func(ctx context.Context, a *app.App, e *engines) (err error) {
@@ -123,7 +122,7 @@ func (f *sweepFlags) compare(c *cobra.Command, name string) error {
 		}
 		if f.dryRun {
 			if report.splits, err = ask(ctx, a, e, nil); err == nil {
-				report.seconds, err = a.WorkTime(ctx, report.planned())
+				report.seconds, err = a.WorkTime(ctx, report.splits)
 			}
 			return err
 		}
@@ -149,20 +148,11 @@ func (f *sweepFlags) compare(c *cobra.Command, name string) error {
 	return err
 }
 
-// planned returns what a dry run would ask for.
-func (r *comparison) planned() (all []app.PlannedWork) {
-	for _, s := range r.splits {
-		all = append(all, app.PlannedWork{Account: s.account, Store: s.store, Space: s.space, Destination: s.destination,
-			Work: s.work})
-	}
-	return all
-}
-
 // work returns what a dry run would ask for in all spaces.
 func (r *comparison) work() (all sweep.Work) {
 	for _, s := range r.splits {
 		for _, of := range []struct{ to, from *sweep.Amount }{
-			{&all.Checks, &s.work.Checks}, {&all.Copies, &s.work.Copies}, {&all.Changes, &s.work.Changes},
+			{&all.Checks, &s.Work.Checks}, {&all.Copies, &s.Work.Copies}, {&all.Changes, &s.Work.Changes},
 		} {
 			of.to.Items += of.from.Items
 			of.to.Bytes += of.from.Bytes
@@ -171,34 +161,9 @@ func (r *comparison) work() (all sweep.Work) {
 	return all
 }
 
-func (f *sweepFlags) checkGroups(
-	ctx context.Context, a *app.App, _ *engines, found func(int64),
-) ([]comparedSplit, error) {
-	spaces, err := a.SweepGroups(ctx, f.spaces(found))
-	return comparedSpaces(spaces), err
-}
-
 func (f *sweepFlags) spaces(found func(int64)) app.SpacesRequest {
 	return app.SpacesRequest{Account: f.account, Store: f.store, Space: f.space, Filter: f.filter, Begun: f.begun,
 		OnEmitted: found, DryRun: f.dryRun}
-}
-
-func comparedSpaces(spaces []app.SweptSpace) (all []comparedSplit) {
-	for _, s := range spaces {
-		all = append(all, comparedSplit{s.Account, s.Store, "", s.Space, s.ID, s.Counts, s.Work})
-	}
-	return all
-}
-
-func (f *sweepFlags) comparePairs(
-	ctx context.Context, a *app.App, _ *engines, found func(int64),
-) (all []comparedSplit, err error) {
-	pairs, err := a.SweepDuplication(ctx, app.PairRequest{Account: f.account, Store: f.store, Space: f.space,
-		Filter: f.filter, Full: f.full, Begun: f.begun, OnEmitted: found, DryRun: f.dryRun})
-	for _, p := range pairs {
-		all = append(all, comparedSplit{p.Account, p.Source, p.Destination, p.Space, p.ID, p.Counts, p.Work})
-	}
-	return all, err
 }
 
 // waitForFindings waits until what a sweep has found is planned, copied and checked, and on record.
@@ -286,11 +251,11 @@ func (r *comparison) document() map[string]any {
 		all["listing"] = map[string]any{"id": l.ID(), "made": l.Made().UTC(), "items": l.Len(), "skipped": l.Skipped()}
 	}
 	for _, s := range r.splits {
-		space := map[string]any{"account": s.account, "store": s.store, "space": s.space, "round": s.round}
-		if s.destination != "" {
-			space["destination"] = s.destination
+		space := map[string]any{"account": s.Account, "store": s.Store, "space": s.Space, "round": s.ID}
+		if s.Destination != "" {
+			space["destination"] = s.Destination
 		}
-		r.addCounts(space, func(key string) int64 { return s.counts[key] })
+		r.addCounts(space, func(key string) int64 { return s.Counts[key] })
 		spaces = append(spaces, space)
 	}
 	r.addCounts(all, r.total)

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/sweep"
 	"github.com/millrace/millrace/streams/sweep/groups"
 )
@@ -12,11 +14,14 @@ import (
 // A dry run of a comparison says what it would find and request, in items and bytes, and how long that takes.
 func TestDryRunOfComparison(t *testing.T) {
 	seconds := 90.0
-	splits := []comparedSplit{
-		{account: "acme", store: "1", destination: "2", space: "a", counts: map[string]int64{"equal": 5, "equal_bytes": 50,
-			"missing": 2, "missing_bytes": 20}, work: sweep.Work{Copies: sweep.Amount{Items: 2, Bytes: 20}}},
-		{account: "acme", store: "1", destination: "2", space: "b", counts: map[string]int64{"missing": 1,
-			"missing_bytes": 4}, work: sweep.Work{Copies: sweep.Amount{Items: 1, Bytes: 4}}},
+	split := func(space string, counts map[string]int64, copies sweep.Amount) app.SweptSpace {
+		return app.SweptSpace{Copy: schemas.Copy{Account: "acme", Store: "1", Space: space}, Destination: "2",
+			Result: sweep.Result{Counts: counts, Work: sweep.Work{Copies: copies}}}
+	}
+	splits := []app.SweptSpace{
+		split("a", map[string]int64{"equal": 5, "equal_bytes": 50, "missing": 2, "missing_bytes": 20},
+			sweep.Amount{Items: 2, Bytes: 20}),
+		split("b", map[string]int64{"missing": 1, "missing_bytes": 4}, sweep.Amount{Items: 1, Bytes: 4}),
 	}
 	r := comparison{sweep: "duplication", dryRun: true, counts: comparedPairs, splits: splits, seconds: &seconds}
 	text := func(r *comparison) string {
@@ -52,8 +57,8 @@ func TestDryRunOfComparison(t *testing.T) {
 	if all := document(&r); all["seconds"] != nil {
 		t.Errorf("an unknown time is %v", all["seconds"])
 	}
-	r = comparison{sweep: groups.Name, dryRun: true, counts: checkedGroups, splits: []comparedSplit{{
-		counts: map[string]int64{"whole": 1}}}}
+	r = comparison{sweep: groups.Name, dryRun: true, counts: checkedGroups, splits: []app.SweptSpace{{
+		Result: sweep.Result{Counts: map[string]int64{"whole": 1}}}}}
 	const whole = "1 spaces\n1 groups: all chunks are on record as the document says, and have passed a check\n" +
 		"a dry run: nothing was requested or put on record\n"
 	if got, want := text(&r), whole; got != want {

@@ -122,15 +122,14 @@ func classifyListingError(err error) error {
 // reconcile runs a round of the reconcile sweep over the selected spaces. listed may be nil.
 func (f *sweepFlags) reconcile(
 	ctx context.Context, a *app.App, e *engines, listed *sorted.Listing, found func(int64),
-) (all []comparedSplit, err error) {
+) (all []app.SweptSpace, err error) {
 	r := app.ReconcileRequest{SpacesRequest: f.spaces(found), Listing: listed}
 	if listed != nil {
 		step := e.display.Step("compare listing (items)", listed.Len())
 		defer func() { step.End(err == nil) }()
 		r.OnListed = step.Add
 	}
-	spaces, err := a.SweepReconcile(ctx, r)
-	return comparedSpaces(spaces), err
+	return a.SweepReconcile(ctx, r)
 }
 
 // reconciledListing are the findings of the reconcile sweep with a listing.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/sweep"
 )
 
@@ -35,7 +36,8 @@ func TestSweepAsksTheOtherStores(t *testing.T) {
 				if err := tt.fails[r.Account+"/"+r.Store]; err != nil {
 					return nil, err
 				}
-				round := app.FixityRound{Account: r.Account, Store: r.Store, Space: "photos"}
+				round := app.FixityRound{SweptSpace: app.SweptSpace{
+					Copy: schemas.Copy{Account: r.Account, Store: r.Store, Space: "photos"}}}
 				round.ID, round.Emitted = "r", 5
 				return []app.FixityRound{round}, nil
 			}
