@@ -28,11 +28,14 @@ type SpaceFixity struct {
 }
 
 // Share returns the share of the copies that have passed within the period.
-func (s *SpaceFixity) Share() float64 {
-	if s.Live == 0 {
+func (s *SpaceFixity) Share() float64 { return shareOf(s.Live-s.Overdue, s.Live) }
+
+// shareOf returns the share of n in all copies; 1 if there are none.
+func shareOf(n, all uint64) float64 {
+	if all == 0 {
 		return 1
 	}
-	return float64(s.Live-s.Overdue) / float64(s.Live)
+	return float64(n) / float64(all)
 }
 
 // burnRate returns how much of the share of copies that an objective allows to be overdue is overdue: at 1 all of it.

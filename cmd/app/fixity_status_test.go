@@ -352,7 +352,7 @@ func TestCopyMetrics(t *testing.T) {
 	now := time.Now()
 	one, two := StoreName{"acme", "1"}, StoreName{"acme", "2"}
 	m.known = &copyReading{at: now, oldest: map[StoreName]time.Time{one: now.Add(-time.Minute)},
-		stores: []StoreOverview{{one, 5, 3, 2, 1, 1, 7, 400},
+		stores: []StoreOverview{{one, 5, 7, 3, 0.6, 2, 1, 1, 400},
 			{StoreName: two, Copies: 4, Overdue: 4}},
 		incidents: []read.IncidentCount{{Kind: "replaced", Open: 2, Waiting: 1}}}
 	found := values()

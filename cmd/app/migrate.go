@@ -18,7 +18,7 @@ import (
 // A Migration is the work that Migrate would do.
 type Migration struct {
 	migrate.Plan
-	Topics []string // missing topics
+	Topics []string `json:"topics"` // missing topics
 }
 
 // Empty reports whether there is nothing to do.
@@ -30,7 +30,8 @@ func (a *App) PlanMigration(ctx context.Context, again bool) (m Migration, err e
 	if m.Plan, err = migrate.NewPlan(ctx, a.db, again); err != nil {
 		return m, asPrecondition(fmt.Errorf("plan the migration of ClickHouse: %w", err))
 	}
-	m.Topics, err = a.missingTopics(ctx)
+	missing, err := a.missingTopics(ctx)
+	m.Prepare, m.Steps, m.Topics = filled(m.Prepare), filled(m.Steps), filled(missing)
 	return m, err
 }
 
@@ -51,10 +52,9 @@ func (a *App) missingTopics(ctx context.Context) ([]string, error) {
 
 // MigrationResult is the work that Migrate did.
 type MigrationResult struct {
-	Applied []string // names of migrations of ClickHouse
-	Topics  []string // topics that it created
-	// Present is the number of topics that existed before.
-	Present int
+	Applied []string `json:"applied"` // names of migrations of ClickHouse
+	Topics  []string `json:"topics"`  // topics that it created
+	Present int      `json:"present"` // the number of topics that existed before
 }
 
 // Migrate updates the tables of ClickHouse and creates the missing topics. With an error too, it
@@ -66,6 +66,7 @@ func (a *App) Migrate(ctx context.Context) (MigrationResult, error) { return a.m
 func (a *App) MigrateAgain(ctx context.Context) (MigrationResult, error) { return a.migrate(ctx, true) }
 
 func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, err error) {
+	done.Applied, done.Topics = []string{}, []string{}
 	planned, err := a.PlanMigration(ctx, again)
 	if err != nil {
 		return done, err
@@ -74,7 +75,8 @@ func (a *App) migrate(ctx context.Context, again bool) (done MigrationResult, er
 		return done, err
 	}
 	done.Topics = planned.Topics
-	if done.Applied, err = migrate.Run(ctx, a.db, again); err != nil {
+	applied, err := migrate.Run(ctx, a.db, again)
+	if done.Applied = filled(applied); err != nil {
 		return done, asPrecondition(fmt.Errorf("migrate ClickHouse: %w", err))
 	}
 	var lanes []string

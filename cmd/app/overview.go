@@ -16,33 +16,37 @@ import (
 
 // An Overview is the state of an installation in short.
 type Overview struct {
-	Stores []StoreOverview
-	Work   []RoleBacklog
-	// Incidents are the open ones by kind, and Waiting how many of them wait for a decision of an operator.
-	Incidents []read.IncidentCount
-	Waiting   int64
+	Stores    []StoreOverview      `json:"stores"`
+	Work      []RoleBacklog        `json:"work"`
+	Incidents []read.IncidentCount `json:"incidents"` // the open ones by kind
+	Waiting   int64                `json:"waiting"`   // how many of them wait for a decision of an operator
 	// DeadLetters is the number of messages that wait for an operator since they could not be handled; nil: it takes
 	// longer to count them than deadLettersTimeout.
-	DeadLetters *int64
-	Paused      []string // what is paused, in the words of 'millrace pause'
-	Inactive    []string // accounts
-	Unserved    []schemas.Role
+	DeadLetters *int64         `json:"dead_letters"`
+	Paused      []string       `json:"paused"`   // what is paused, in the words of 'millrace pause'
+	Inactive    []string       `json:"inactive"` // accounts
+	Unserved    []schemas.Role `json:"unserved"` // roles that no process runs
 }
 
 // A StoreOverview adds the spaces of a store.
 type StoreOverview struct {
 	StoreName
-	Copies, Verified, Overdue, Failing, Unknown uint64
-	Bytes                                       int64   // of the copies with a known size
-	Burn                                        float64 // see burnRate
+	Copies   uint64  `json:"copies"`
+	Bytes    int64   `json:"bytes"` // of the copies with a known size
+	Verified uint64  `json:"verified"`
+	Share    float64 `json:"verified_share"` // of the copies; 1 without copies
+	Overdue  uint64  `json:"overdue"`
+	Failing  uint64  `json:"failing"`
+	Unknown  uint64  `json:"unknown"`
+	Burn     float64 `json:"burn_rate"` // see burnRate
 }
 
 // A RoleBacklog is what a role has not handled.
 type RoleBacklog struct {
-	Role    schemas.Role
-	Records int64
-	Bytes   *int64   // nil: unknown
-	Seconds *float64 // to handle them at the rate of the last seconds; nil: unknown
+	Role    schemas.Role `json:"role"`
+	Records int64        `json:"records"`
+	Bytes   *int64       `json:"bytes"`   // nil: unknown
+	Seconds *float64     `json:"seconds"` // to handle them at the rate of the last seconds; nil: unknown
 }
 
 // rateWait is the time over which the rate of roles is measured.
@@ -54,7 +58,7 @@ func (a *App) Overview(ctx context.Context) (o Overview, err error) {
 	if err != nil {
 		return o, err
 	}
-	o.Stores = sumByStore(spaces, a.cfg.Fixity.Objective)
+	o.Stores, o.Paused = sumByStore(spaces, a.cfg.Fixity.Objective), []string{}
 	if o.Incidents, err = read.CountIncidents(ctx, a.db, ""); err != nil {
 		return o, err
 	}
@@ -71,12 +75,16 @@ func (a *App) Overview(ctx context.Context) (o Overview, err error) {
 	for _, p := range s.Paused {
 		o.Paused = append(o.Paused, p.String())
 	}
-	o.Inactive, o.Unserved = s.Inactive, s.Unserved
+	o.Inactive, o.Unserved = filled(s.Inactive), filled(s.Unserved)
 	return o, err
 }
 
+// filled returns s, or an empty slice, which is an empty array in JSON.
+func filled[T any](s []T) []T { return append([]T{}, s...) }
+
 // sumByStore adds the spaces of each store, which are sorted by account and store.
-func sumByStore(spaces []SpaceFixity, objective config.Share) (all []StoreOverview) {
+func sumByStore(spaces []SpaceFixity, objective config.Share) []StoreOverview {
+	all := []StoreOverview{}
 	for _, s := range spaces {
 		n := StoreName{s.Account, s.Store}
 		if len(all) == 0 || all[len(all)-1].StoreName != n {
@@ -86,7 +94,7 @@ func sumByStore(spaces []SpaceFixity, objective config.Share) (all []StoreOvervi
 		of.Copies, of.Bytes = of.Copies+s.Live, of.Bytes+s.Bytes
 		of.Verified, of.Overdue = of.Verified+s.Live-s.Overdue, of.Overdue+s.Overdue
 		of.Failing, of.Unknown = of.Failing+s.Failing, of.Unknown+s.Unknown
-		of.Burn = burnRate(of.Overdue, of.Copies, objective)
+		of.Share, of.Burn = shareOf(of.Verified, of.Copies), burnRate(of.Overdue, of.Copies, objective)
 	}
 	return all
 }
@@ -107,7 +115,8 @@ func (a *App) backlogs(ctx context.Context) (all []RoleBacklog, err error) {
 }
 
 // backlogsOf adds the lags of each role. Its topics are handled at the same time.
-func backlogsOf(lags []admin.Lag) (all []RoleBacklog) {
+func backlogsOf(lags []admin.Lag) []RoleBacklog {
+	all := []RoleBacklog{}
 	for _, l := range lags {
 		if l.Records == 0 {
 			continue

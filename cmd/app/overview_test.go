@@ -2,9 +2,11 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,7 +46,7 @@ func TestOverview(t *testing.T) {
 	o, err := s.a.Overview(t.Context())
 	stop()
 	must(t, err)
-	store := StoreOverview{StoreName: StoreName{"acme", "1"}, Copies: 4, Verified: 3, Overdue: 1, Bytes: 28,
+	store := StoreOverview{StoreName: StoreName{"acme", "1"}, Copies: 4, Verified: 3, Share: 0.75, Overdue: 1, Bytes: 28,
 		Burn: burnRate(1, 4, 0.999)}
 	if !slices.Equal(o.Stores, []StoreOverview{store}) {
 		t.Errorf("stores %+v, want %+v", o.Stores, store)
@@ -59,6 +61,9 @@ func TestOverview(t *testing.T) {
 	if !slices.Equal(o.Paused, []string{"role planner"}) || len(o.Inactive) != 0 ||
 		!slices.Contains(o.Unserved, schemas.RoleChecker) {
 		t.Errorf("paused %q, inactive %q, unserved %q", o.Paused, o.Inactive, o.Unserved)
+	}
+	if text, err := json.Marshal(o); err != nil || !strings.Contains(string(text), `"inactive":[],"unserved":["`) {
+		t.Errorf("as JSON %s, %v", text, err)
 	}
 	i := slices.IndexFunc(o.Work, func(b RoleBacklog) bool { return b.Role == schemas.RoleChecker })
 	if i != 0 {
@@ -118,7 +123,7 @@ func TestBacklogs(t *testing.T) {
 		lags []admin.Lag
 		want []RoleBacklog
 	}{
-		"nothing": {[]admin.Lag{lag(checker, 0, 0, 0)}, nil},
+		"nothing": {[]admin.Lag{lag(checker, 0, 0, 0)}, []RoleBacklog{}},
 		"most come first": {[]admin.Lag{lag(copier, 1, 5, 2), lag(checker, 9, 7, 3)},
 			[]RoleBacklog{want(checker, 9, 7, 3), want(copier, 1, 5, 2)}},
 		"two topics": {[]admin.Lag{lag(copier, 1, 5, 2), lag(copier, 2, 6, 1)}, []RoleBacklog{want(copier, 3, 11, 2)}},

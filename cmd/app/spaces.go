@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/brake"
@@ -30,19 +30,21 @@ const (
 
 // A SpaceInfo is a space in one store, by the records and the policy.
 type SpaceInfo struct {
+	Account string `json:"account"`
 	read.SpaceSummary
-	Account string
-	Record  string // SpaceLive, ...
+	Record string `json:"record"` // SpaceLive, ...
 	// Scope is the part of the policy that applies to the space; empty: the account has no policy in force.
-	Scope policy.Scope
-	Rules policy.Rules
-	// CopiedTo and CopyOf are the stores of the pairs that have this store.
-	CopiedTo, CopyOf []string
-	Incidents        []*pb.Incident // the open ones of the space and its items in this store
+	Scope policy.Scope `json:"policy"`
+	Rules policy.Rules `json:"-"`
+	// CopiedTo and CopyOf are the stores of the pairs that have this store. NotCopied is why none has; empty if one has.
+	CopiedTo  []string `json:"copied_to"`
+	CopyOf    []string `json:"copy_of"`
+	NotCopied string   `json:"not_copied"`
+	Incidents []string `json:"incidents"` // keys of the open ones of the space and its items in this store
 }
 
-// NotCopied returns why no pair of the policy has the store; empty if one has.
-func (s SpaceInfo) NotCopied() string {
+// notCopied returns why no pair of the policy has the store; empty if one has.
+func (s SpaceInfo) notCopied() string {
 	switch {
 	case len(s.CopiedTo) > 0 || len(s.CopyOf) > 0:
 		return ""
@@ -61,13 +63,13 @@ func (s SpaceInfo) NotCopied() string {
 // recordOf returns what is on record of a space.
 func recordOf(s read.SpaceSummary) string {
 	switch {
-	case !s.Gone.IsZero() && !s.Created.After(s.Gone):
+	case s.Gone != nil && (s.Created == nil || !s.Created.After(*s.Gone)):
 		return SpaceGone
 	case s.Items > 0:
 		return SpaceLive
-	case s.Deleted.After(s.Created):
+	case s.Deleted != nil && (s.Created == nil || s.Deleted.After(*s.Created)):
 		return SpaceDeleted
-	case s.First.IsZero():
+	case s.First == nil:
 		return spaceNone
 	}
 	return SpaceEmpty
@@ -95,7 +97,8 @@ func (p *Policies) Spaces(ctx context.Context, db *clickhouse.DB, account, space
 	document, hasPolicy := p.registry.Document(account)
 	all := make([]SpaceInfo, len(found))
 	for i, s := range found {
-		info := SpaceInfo{SpaceSummary: s, Account: account, Record: recordOf(s)}
+		info := SpaceInfo{Account: account, SpaceSummary: s, Record: recordOf(s), CopiedTo: []string{}, CopyOf: []string{},
+			Incidents: []string{}}
 		if hasPolicy {
 			info.Scope = document.Scope(s.Space)
 		}
@@ -110,9 +113,10 @@ func (p *Policies) Spaces(ctx context.Context, db *clickhouse.DB, account, space
 		}
 		for _, n := range open {
 			if n.GetStore() == s.Store && n.GetSpace() == s.Space {
-				info.Incidents = append(info.Incidents, n)
+				info.Incidents = append(info.Incidents, schemas.IncidentKey(n))
 			}
 		}
+		info.NotCopied = info.notCopied()
 		all[i] = info
 	}
 	return all, nil
@@ -125,17 +129,28 @@ const (
 	SpaceUnknown = "unknown" // the store does not answer, or its marker cannot be read: the space is not absent
 )
 
-// A SpaceView is a SpaceInfo with the state of the store.
+// A SpaceView is a SpaceInfo with the state of the store and the rules in force.
 type SpaceView struct {
 	SpaceInfo
-	State string
-	Space storage.Space // if it exists
-	Err   error         // why the state is unknown
-	// Limits of the brake on deletes in the space at this store, and the deletes that count, within an hour and 30 days.
-	Limits      brake.Limits
-	Hour, Month int64
-	// Before is the oldest count of the space by the stats sweep within 30 days; the zero value: there is none.
-	Before read.SpaceSize
+	State string `json:"state"`
+	Error string `json:"error"` // why the state is unknown
+	// Properties and ACL are null if they are not known.
+	Properties        map[string]string `json:"properties"`
+	ACL               map[string]string `json:"acl"`
+	PropertiesUnknown bool              `json:"properties_unknown"`
+	Revision          int64             `json:"policy_revision"`
+	Deletes           policy.Deletes    `json:"deletes"`
+	DeletesSince      *time.Time        `json:"deletes_since"` // copies of what was deleted before are kept
+	Holds             []policy.Hold     `json:"holds"`
+	// The limits of the brake on deletes in the space at this store, and the deletes that the limits are about.
+	MaxShare float64 `json:"brake_max_share"`
+	MaxCount int64   `json:"brake_max_count"`
+	Hour     int64   `json:"deletes_last_hour"`
+	Month    int64   `json:"deletes_last_30_days"`
+	// The oldest count of the space by the stats sweep within 30 days.
+	CountedAt   *time.Time `json:"counted_at"`
+	ItemsBefore int64      `json:"items_counted"`
+	BytesBefore int64      `json:"bytes_counted"`
 }
 
 // SpaceViews returns a space in all stores of its account, and asks the stores for it.
@@ -153,9 +168,11 @@ func (p *Policies) SpaceViews(
 	views := make([]SpaceView, len(infos))
 	var asking sync.WaitGroup
 	for i, info := range infos {
-		v := &views[i]
-		v.SpaceInfo, v.Limits = info, brakeLimits(brake.Deletes, p.cfg, info.Rules)
-		asking.Go(func() { v.State, v.Space, v.Err = stores.spaceState(ctx, of.In(info.Store)) })
+		rules, limits := info.Rules, brakeLimits(brake.Deletes, p.cfg, info.Rules)
+		views[i] = SpaceView{SpaceInfo: info, Revision: rules.Revision, Deletes: rules.Deletes,
+			DeletesSince: knownTime(rules.Since), Holds: filled(rules.Holds),
+			MaxShare: limits.MaxShare, MaxCount: limits.MaxCount}
+		asking.Go(func() { views[i].ask(ctx, stores, of.In(info.Store)) })
 	}
 	asking.Wait()
 	if err := errors.Join(context.Cause(ctx), stores.close()); err != nil {
@@ -169,7 +186,7 @@ func (p *Policies) SpaceViews(
 	for i := range views {
 		for _, n := range sizes {
 			if n.Store == views[i].Store {
-				views[i].Before = n
+				views[i].CountedAt, views[i].ItemsBefore, views[i].BytesBefore = knownTime(n.At), n.Items, n.Bytes
 			}
 		}
 		at := of.In(views[i].Store)
@@ -184,6 +201,19 @@ func (p *Policies) SpaceViews(
 		}
 	}
 	return views, nil
+}
+
+// ask sets what the store says.
+func (v *SpaceView) ask(ctx context.Context, stores *Stores, of schemas.Copy) {
+	state, space, err := stores.spaceState(ctx, of)
+	if v.State, v.PropertiesUnknown = state, space.PropertiesUnknown; err != nil {
+		v.Error = err.Error()
+	}
+	if state == SpaceExists && !space.PropertiesUnknown { // else null: not known to be empty
+		v.Properties, v.ACL = map[string]string{}, map[string]string{}
+		maps.Copy(v.Properties, space.Properties)
+		maps.Copy(v.ACL, space.ACL)
+	}
 }
 
 // spaceState asks a store for a space. It is absent only if the store's marker was read after the store said so.

@@ -11,7 +11,7 @@ import (
 )
 
 func TestRecordOfSpace(t *testing.T) {
-	hour := func(h int) time.Time { return time.Date(2026, 9, 1, h, 0, 0, 0, time.UTC) }
+	hour := func(h int) *time.Time { return knownTime(time.Date(2026, 9, 1, h, 0, 0, 0, time.UTC)) }
 	for name, tt := range map[string]struct {
 		summary read.SpaceSummary
 		want    string
@@ -48,7 +48,7 @@ func TestNotCopied(t *testing.T) {
 		"ignored":  {SpaceInfo{Scope: policy.ScopeIgnored}, "the policy ignores the space"},
 		"reserved": {SpaceInfo{Scope: policy.ScopeReserved}, "spaces whose name begins with x- are not copied"},
 	} {
-		if got := tt.info.NotCopied(); got != tt.want {
+		if got := tt.info.notCopied(); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}

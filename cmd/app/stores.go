@@ -57,7 +57,10 @@ type storeSet struct {
 }
 
 // A StoreName names one store of one account.
-type StoreName struct{ Account, Store string }
+type StoreName struct {
+	Account string `json:"account"`
+	Store   string `json:"store"`
+}
 
 type store struct {
 	*limit.Store // around lazy

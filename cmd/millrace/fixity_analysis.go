@@ -81,15 +81,7 @@ type analysis struct {
 	First  *time.Time           `json:"first_failure"`
 	Rate   *fixityreport.Rate   `json:"failed_per_petabyte"` // for each 10^15 bytes; null: none were read
 	Causes []fixityreport.Cause `json:"causes"`
-	Groups []failureGroup       `json:"groups,omitempty"` // with --all
-}
-
-// A failureGroup is a group in JSON.
-type failureGroup struct {
-	Dimension string `json:"dimension"`
-	Value     string `json:"value"`
-	Total     uint64 `json:"total"` // copies, or checks
-	Failed    uint64 `json:"failed"`
+	Groups []read.FailureGroup  `json:"groups,omitempty"` // with --all
 }
 
 func analysisOf(t read.FailureTotals, groups []read.FailureGroup, since time.Time, all bool) analysis {
@@ -104,7 +96,7 @@ func analysisOf(t read.FailureTotals, groups []read.FailureGroup, since time.Tim
 	}
 	for _, g := range groups {
 		if all && g.Failed > 0 {
-			a.Groups = append(a.Groups, failureGroup{g.Dimension, g.Value, g.Total, g.Failed})
+			a.Groups = append(a.Groups, g)
 		}
 	}
 	return a

@@ -92,7 +92,7 @@ type roundRow struct {
 
 func roundRowOf(r fixityreport.Round) roundRow {
 	row := roundRow{r.Account, r.Store, r.Space, r.Part, r.Round, set(r.Started), set(r.Finished), r.Result(), r.Complete,
-		r.Checked(), r.Found(), nil, countsOrEmpty(r.Counts), r.Detail, r.Compared}
+		r.Checked(), r.Found(), nil, r.Counts, r.Detail, r.Compared}
 	if share, ok := r.Coverage(); ok {
 		row.Coverage = &share
 	}
@@ -108,7 +108,7 @@ func roundTable() table[roundRow] {
 			coverage = fixityreport.ShareText(*r.Coverage)
 		}
 		if r.Compared != nil {
-			compared = stamp(set(r.Compared.Finished))
+			compared = stampOf(r.Compared.Finished)
 			if r.Compared.Detail != "" {
 				listing += ", " + r.Compared.Detail
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -128,30 +127,16 @@ func (f *engineFlags) printJobs(c *cobra.Command, o *output, q read.JobQuery, na
 		if err != nil {
 			return err
 		}
-		return printList(c.OutOrStdout(), o, rowsOf(found, jobRowOf), jobTable())
+		return printList(c.OutOrStdout(), o, found, jobTable())
 	})
 }
 
-// A jobRow is the end of an iteration in a list.
-type jobRow struct {
-	ID       string           `json:"id"`
-	Name     string           `json:"name"`
-	Started  *time.Time       `json:"started"`
-	Finished *time.Time       `json:"finished"`
-	Counts   map[string]int64 `json:"counts"`
-	Error    string           `json:"error"`
-}
-
-func jobRowOf(n read.Iteration) jobRow {
-	return jobRow{n.ID, n.Name, set(n.Started), set(n.Finished), countsOrEmpty(n.Counts), n.Error}
-}
-
-func jobTable() table[jobRow] {
-	return table[jobRow]{"NAME\tSTARTED\tFINISHED\tRESULT\tCOUNTS\tERROR", func(r jobRow) []string {
+func jobTable() table[read.Iteration] {
+	return table[read.Iteration]{"NAME\tSTARTED\tFINISHED\tRESULT\tCOUNTS\tERROR", func(r read.Iteration) []string {
 		result := "done"
 		if r.Error != "" {
 			result = "failed"
 		}
-		return []string{r.Name, stamp(r.Started), stamp(r.Finished), result, countsText(r.Counts), r.Error}
+		return []string{r.Name, stampOf(r.Started), stampOf(r.Finished), result, countsText(r.Counts), r.Error}
 	}}
 }

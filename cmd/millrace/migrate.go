@@ -53,13 +53,6 @@ do, otherwise 0. See docs/clickhouse.md.`,
 	return c
 }
 
-// migrated is the JSON output of a migration.
-type migrated struct {
-	Applied []string `json:"applied"`
-	Topics  []string `json:"topics"`  // created topics
-	Present int      `json:"present"` // number of topics that existed before
-}
-
 func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bool) error {
 	run := a.Migrate
 	if again {
@@ -67,8 +60,7 @@ func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bo
 	}
 	done, err := run(ctx)
 	if o.form == formJSON {
-		m := migrated{append([]string{}, done.Applied...), append([]string{}, done.Topics...), done.Present}
-		return errors.Join(err, writeJSON(out, m))
+		return errors.Join(err, writeJSON(out, done))
 	}
 	for _, name := range done.Applied {
 		fmt.Fprintln(out, "applied", name)
@@ -88,18 +80,6 @@ func migrate(ctx context.Context, out io.Writer, o *output, a *app.App, again bo
 	return err
 }
 
-// A migrationPlan is the JSON output of a dry run.
-type migrationPlan struct {
-	Prepare    []string        `json:"prepare"` // statements before the first migration
-	Migrations []migrationStep `json:"migrations"`
-	Topics     []string        `json:"topics"` // missing topics
-}
-
-type migrationStep struct {
-	Name      string `json:"name"`
-	Statement string `json:"statement"`
-}
-
 // planMigration prints the plan of a migration. As text it prints statements that clickhouse-client
 // accepts unchanged.
 func planMigration(ctx context.Context, out io.Writer, o *output, a *app.App, again bool) error {
@@ -109,11 +89,7 @@ func planMigration(ctx context.Context, out io.Writer, o *output, a *app.App, ag
 	}
 	pending := fmt.Errorf("%w: %d migrations, %d topics", errPending, len(m.Steps), len(m.Topics))
 	if o.form == formJSON {
-		plan := migrationPlan{append([]string{}, m.Prepare...), []migrationStep{}, append([]string{}, m.Topics...)}
-		for _, s := range m.Steps {
-			plan.Migrations = append(plan.Migrations, migrationStep{s.Name, s.Statement})
-		}
-		if err := writeJSON(out, plan); err != nil || m.Empty() {
+		if err := writeJSON(out, m); err != nil || m.Empty() {
 			return err
 		}
 		return pending

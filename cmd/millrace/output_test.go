@@ -108,8 +108,8 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		policies  []policyRow
 		revisions []revisionRow
 		splits    []splitRow
-		reports   []reportRow
-		jobs      []jobRow
+		reports   []read.RoundReport
+		jobs      []read.Iteration
 	)
 	for i := range n {
 		name := fmt.Sprintf("%d\x1b[31m\nx", i) // what others chose
@@ -122,8 +122,8 @@ func printed(t *testing.T, n int) map[string]func(io.Writer, *output) error {
 		letters = append(letters, rowOf(&deadletter.Letter{ID: name, Time: at, Error: name}))
 		policies = append(policies, policyRowOf(app.PolicyInfo{Account: "a", Fault: errors.New(name)}))
 		splits = append(splits, splitRowOf(app.SplitStatus{Account: "a", Space: name, Started: at, Error: name}))
-		reports = append(reports, reportRowOf(read.RoundReport{Account: "a", Space: name, Detail: name}))
-		jobs = append(jobs, jobRowOf(read.Iteration{Name: name, Counts: map[string]int64{name: 1}}))
+		reports = append(reports, read.RoundReport{Account: "a", Space: name, Detail: name})
+		jobs = append(jobs, read.Iteration{Name: name, Counts: map[string]int64{name: 1}})
 		revisions = append(revisions, revisionRow{Revision: 1, Time: at, By: name, Location: name, Reason: name})
 	}
 	return map[string]func(io.Writer, *output) error{

@@ -311,6 +311,9 @@ func stamp(t *time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
+// stampOf formats a time for a table; "" for the zero time.
+func stampOf(t time.Time) string { return stamp(set(t)) }
+
 // withControls calls do with the controls. An unknown name is a usage error.
 func (f *engineFlags) withControls(c *cobra.Command, do func(ctx context.Context, ctl *app.Controls) error) error {
 	return f.withEngines(c, statedir.Config{WithoutEngine: true}, func(ctx context.Context, e *engines) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/millrace/millrace/cmd/statedir"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
-	"github.com/millrace/millrace/streams/policy"
 )
 
 // records are what space list and space show read.
@@ -103,50 +101,19 @@ func listSpaces(ctx context.Context, c *cobra.Command, r records, q spaceQuery) 
 	if len(q.accounts) == 0 {
 		q.accounts = r.policies.Accounts()
 	}
-	var rows []spaceRow
+	var rows []app.SpaceInfo
 	for _, account := range q.accounts {
 		spaces, err := r.policies.Spaces(ctx, r.db, account, "")
 		if err != nil {
 			return err
 		}
 		for _, s := range spaces {
-			if q.since == 0 || s.First.After(time.Now().Add(-q.since)) {
-				rows = append(rows, spaceRowOf(s))
+			if q.since == 0 || s.First != nil && s.First.After(time.Now().Add(-q.since)) {
+				rows = append(rows, s)
 			}
 		}
 	}
 	return printList(c.OutOrStdout(), q.output, rows, spaceTable())
-}
-
-// A spaceRow is a space in one store.
-type spaceRow struct {
-	Account   string     `json:"account"`
-	Space     string     `json:"space"`
-	Store     string     `json:"store"`
-	Record    string     `json:"record"`
-	Items     uint64     `json:"items"`
-	Bytes     int64      `json:"bytes"`   // of the items with a known size
-	Unsized   uint64     `json:"unsized"` // items with an unknown size
-	First     *time.Time `json:"first_seen"`
-	Created   *time.Time `json:"created"`
-	Deleted   *time.Time `json:"deleted"`
-	Gone      *time.Time `json:"gone"`
-	Scope     string     `json:"policy"`
-	CopiedTo  []string   `json:"copied_to"`
-	CopyOf    []string   `json:"copy_of"`
-	NotCopied string     `json:"not_copied"` // the reason; empty if a pair has the store
-	Incidents []string   `json:"incidents"`  // keys of the open ones, of the space and its items
-}
-
-func spaceRowOf(s app.SpaceInfo) spaceRow {
-	r := spaceRow{Account: s.Account, Space: s.Space, Store: s.Store, Record: s.Record, Items: s.Items, Bytes: s.Bytes,
-		Unsized: s.Unsized, First: set(s.First), Created: set(s.Created), Deleted: set(s.Deleted), Gone: set(s.Gone),
-		Scope: string(s.Scope), CopiedTo: filled(s.CopiedTo), CopyOf: filled(s.CopyOf), NotCopied: s.NotCopied(),
-		Incidents: []string{}}
-	for _, i := range s.Incidents {
-		r.Incidents = append(r.Incidents, schemas.IncidentKey(i))
-	}
-	return r
 }
 
 // set returns a pointer to t; nil for the zero time.
@@ -157,11 +124,8 @@ func set(t time.Time) *time.Time {
 	return &t
 }
 
-// filled returns s, or an empty slice, which is an empty array in JSON.
-func filled(s []string) []string { return append([]string{}, s...) }
-
-// copies describes the pairs that have the store.
-func (r spaceRow) copies() string {
+// copiesText describes the pairs that have the store.
+func copiesText(r app.SpaceInfo) string {
 	var parts []string
 	if len(r.CopyOf) > 0 {
 		parts = append(parts, "from "+strings.Join(r.CopyOf, ", "))
@@ -175,11 +139,12 @@ func (r spaceRow) copies() string {
 	return strings.Join(parts, "; ")
 }
 
-func spaceTable() table[spaceRow] {
-	return table[spaceRow]{"SPACE\tSTORE\tRECORD\tITEMS\tBYTES\tFIRST SEEN\tPOLICY\tCOPIES\tINCIDENTS",
-		func(r spaceRow) []string {
+func spaceTable() table[app.SpaceInfo] {
+	return table[app.SpaceInfo]{"SPACE\tSTORE\tRECORD\tITEMS\tBYTES\tFIRST SEEN\tPOLICY\tCOPIES\tINCIDENTS",
+		func(r app.SpaceInfo) []string {
 			return []string{schemas.Key(r.Account, r.Space), r.Store, r.Record, strconv.FormatUint(r.Items, 10),
-				strconv.FormatInt(r.Bytes, 10), stamp(r.First), r.Scope, r.copies(), strconv.Itoa(len(r.Incidents))}
+				strconv.FormatInt(r.Bytes, 10), stamp(r.First), string(r.Scope), copiesText(r),
+				strconv.Itoa(len(r.Incidents))}
 		}}
 }
 
@@ -215,7 +180,7 @@ The JSON forms have the properties and the ACL, which the table counts.`,
 				if err != nil {
 					return err
 				}
-				return printList(c.OutOrStdout(), o, rowsOf(views, spaceViewOf), spaceViewTable())
+				return printList(c.OutOrStdout(), o, views, spaceViewTable())
 			})
 		},
 	}
@@ -224,47 +189,8 @@ The JSON forms have the properties and the ACL, which the table counts.`,
 	return c
 }
 
-// A spaceView is a space in one store, with the state of the store and the rules in force.
-type spaceView struct {
-	spaceRow
-	State             string            `json:"state"`
-	Error             string            `json:"error"`
-	Properties        map[string]string `json:"properties"`
-	ACL               map[string]string `json:"acl"`
-	PropertiesUnknown bool              `json:"properties_unknown"`
-	Revision          int64             `json:"policy_revision"`
-	Deletes           policy.Deletes    `json:"deletes"`
-	DeletesSince      *time.Time        `json:"deletes_since"` // copies of what was deleted before are kept
-	Holds             []policy.Hold     `json:"holds"`
-	MaxShare          float64           `json:"brake_max_share"`
-	MaxCount          int64             `json:"brake_max_count"`
-	Hour              int64             `json:"deletes_last_hour"`
-	Month             int64             `json:"deletes_last_30_days"`
-	// The oldest count within 30 days.
-	CountedAt   *time.Time `json:"counted_at"`
-	ItemsBefore int64      `json:"items_counted"`
-	BytesBefore int64      `json:"bytes_counted"`
-}
-
-func spaceViewOf(v app.SpaceView) spaceView {
-	r := spaceView{spaceRow: spaceRowOf(v.SpaceInfo), State: v.State,
-		PropertiesUnknown: v.Space.PropertiesUnknown, Revision: v.Rules.Revision, Deletes: v.Rules.Deletes,
-		DeletesSince: set(v.Rules.Since), Holds: append([]policy.Hold{}, v.Rules.Holds...),
-		MaxShare: v.Limits.MaxShare, MaxCount: v.Limits.MaxCount, Hour: v.Hour, Month: v.Month,
-		CountedAt: set(v.Before.At), ItemsBefore: v.Before.Items, BytesBefore: v.Before.Bytes}
-	if v.Err != nil {
-		r.Error = v.Err.Error()
-	}
-	if v.State == app.SpaceExists && !v.Space.PropertiesUnknown { // else null: not known to be empty
-		r.Properties, r.ACL = map[string]string{}, map[string]string{}
-		maps.Copy(r.Properties, v.Space.Properties)
-		maps.Copy(r.ACL, v.Space.ACL)
-	}
-	return r
-}
-
-// about counts properties and rights.
-func (v spaceView) about() string {
+// aboutText counts properties and rights.
+func aboutText(v app.SpaceView) string {
 	switch {
 	case v.State != app.SpaceExists:
 		return ""
@@ -274,8 +200,8 @@ func (v spaceView) about() string {
 	return fmt.Sprintf("%d, ACL %d", len(v.Properties), len(v.ACL))
 }
 
-// growth describes how the space has grown since it was counted.
-func (v spaceView) growth() string {
+// growthText describes how the space has grown since it was counted.
+func growthText(v app.SpaceView) string {
 	if v.CountedAt == nil {
 		return ""
 	}
@@ -283,8 +209,8 @@ func (v spaceView) growth() string {
 		v.CountedAt.Format(time.DateOnly))
 }
 
-// rule describes the rule for deletes and the holds.
-func (v spaceView) rule() string {
+// ruleText describes the rule for deletes and the holds.
+func ruleText(v app.SpaceView) string {
 	text := string(v.Deletes)
 	if n := len(v.Holds); n > 0 {
 		text += fmt.Sprintf(", holds: %d", n)
@@ -292,15 +218,16 @@ func (v spaceView) rule() string {
 	return text
 }
 
-func spaceViewTable() table[spaceView] {
+func spaceViewTable() table[app.SpaceView] {
 	const columns = "STORE\tSTATE\tRECORD\tITEMS\tBYTES\tGROWTH\tPROPERTIES\tPOLICY\tCOPIES\tDELETES\tLIMIT\t" +
 		"INCIDENTS\tERROR"
-	return table[spaceView]{columns, func(v spaceView) []string {
+	return table[app.SpaceView]{columns, func(v app.SpaceView) []string {
 		limit := ""
 		if len(v.CopyOf) > 0 {
 			limit = fmt.Sprintf("%g, %d (%d, %d)", v.MaxShare, v.MaxCount, v.Hour, v.Month)
 		}
 		return []string{v.Store, v.State, v.Record, strconv.FormatUint(v.Items, 10), strconv.FormatInt(v.Bytes, 10),
-			v.growth(), v.about(), v.Scope, v.copies(), v.rule(), limit, strings.Join(v.Incidents, ", "), v.Error}
+			growthText(v), aboutText(v), string(v.Scope), copiesText(v.SpaceInfo), ruleText(v), limit,
+			strings.Join(v.Incidents, ", "), v.Error}
 	}}
 }

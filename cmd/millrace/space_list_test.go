@@ -8,44 +8,37 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/cmd/app"
-	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/policy"
-	"github.com/millrace/millrace/streams/storage"
 )
 
 func spaceViews() []app.SpaceView {
-	first := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)
-	rules := policy.Rules{Revision: 3, Pairs: []policy.Pair{{Source: "1", Destination: "2"}}, Deletes: policy.Approve,
-		Holds: []policy.Hold{{Reason: "a lawsuit"}}}
-	info := func(store string) app.SpaceInfo {
-		return app.SpaceInfo{SpaceSummary: read.SpaceSummary{Space: "photos", Store: store, Items: 2, Bytes: 9, First: first},
-			Account: "acme", Record: app.SpaceLive, Scope: policy.ScopeOwn, Rules: rules}
+	first, counted := time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC), time.Date(2026, 8, 15, 12, 0, 0, 0, time.UTC)
+	view := func(store, state string) app.SpaceView {
+		return app.SpaceView{SpaceInfo: app.SpaceInfo{Account: "acme", Record: app.SpaceLive, Scope: policy.ScopeOwn,
+			SpaceSummary: read.SpaceSummary{Space: "photos", Store: store, Items: 2, Bytes: 9, First: &first}},
+			State: state, Deletes: policy.Approve, Holds: []policy.Hold{{Reason: "a lawsuit"}}}
 	}
-	source, destination, other := info("1"), info("2"), info("3")
-	source.CopiedTo, destination.CopyOf = []string{"2"}, []string{"1"}
-	destination.Incidents = []*pb.Incident{{Account: "acme", Store: "2", Space: "photos", Kind: "space-missing"}}
-	return []app.SpaceView{
-		{SpaceInfo: source, State: app.SpaceExists, Space: storage.Space{Properties: map[string]string{"of": "ann"}},
-			Before: read.SpaceSize{Store: "1", At: time.Date(2026, 8, 15, 12, 0, 0, 0, time.UTC), Items: 1, Bytes: 12}},
-		{SpaceInfo: destination, State: app.SpaceAbsent, Limits: brake.Limits{MaxShare: 0.1, MaxCount: 1000}, Hour: 4,
-			Month: 5},
-		{SpaceInfo: other, State: app.SpaceUnknown, Err: errors.New("no answer")},
-	}
+	source, destination := view("1", app.SpaceExists), view("2", app.SpaceAbsent)
+	other := view("3", app.SpaceUnknown)
+	source.CopiedTo, source.Properties = []string{"2"}, map[string]string{"of": "ann"}
+	source.CountedAt, source.ItemsBefore, source.BytesBefore = &counted, 1, 12
+	destination.CopyOf, destination.Incidents = []string{"1"}, []string{"acme:2:photos:space-missing"}
+	destination.MaxShare, destination.MaxCount, destination.Hour, destination.Month = 0.1, 1000, 4, 5
+	other.NotCopied, other.Error = "no pair of the policy has the store", "no answer"
+	return []app.SpaceView{source, destination, other}
 }
 
 func TestSpaceTables(t *testing.T) {
-	var rows []spaceRow
-	var views []spaceView
-	for _, v := range spaceViews() {
-		rows, views = append(rows, spaceRowOf(v.SpaceInfo)), append(views, spaceViewOf(v))
+	views := spaceViews()
+	var rows []app.SpaceInfo
+	for _, v := range views {
+		rows = append(rows, v.SpaceInfo)
 	}
 	var out bytes.Buffer
 	must(t, errors.Join(printList(&out, &output{form: formTable}, rows, spaceTable()),
 		printList(&out, &output{form: formTable}, views, spaceViewTable())))
-	key := schemas.IncidentKey(spaceViews()[1].Incidents[0])
+	key := views[1].Incidents[0]
 	got := strings.Split(strings.TrimSpace(out.String()), "\n")
 	want := []string{
 		"SPACE STORE RECORD ITEMS BYTES FIRST SEEN POLICY COPIES INCIDENTS",

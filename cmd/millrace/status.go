@@ -13,6 +13,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/fixityreport"
 )
 
@@ -42,12 +43,12 @@ Exit codes: 0 fine, also if something waits, 1 error, 2 usage, 5 precondition.`,
 					return err
 				}
 				if e.state != nil { // roles run only in commands
-					s.Unserved = nil
+					s.Unserved = []schemas.Role{}
 				}
 				if o.form == formJSON {
-					return writeJSON(c.OutOrStdout(), statusOf(s))
+					return writeJSON(c.OutOrStdout(), s)
 				}
-				return printStatus(c.OutOrStdout(), statusOf(s), time.Now())
+				return printStatus(c.OutOrStdout(), s, time.Now())
 			})
 		},
 	}
@@ -56,73 +57,8 @@ Exit codes: 0 fine, also if something waits, 1 error, 2 usage, 5 precondition.`,
 	return c
 }
 
-// A statusReport is the state of an installation.
-type statusReport struct {
-	Stores      []statusStore    `json:"stores"`
-	Work        []statusWork     `json:"work"`
-	Incidents   []statusIncident `json:"incidents"`    // open ones
-	Waiting     int64            `json:"waiting"`      // incidents that wait for a decision
-	DeadLetters *int64           `json:"dead_letters"` // null: there are many
-	Paused      []string         `json:"paused"`
-	Inactive    []string         `json:"inactive"`
-	Unserved    []string         `json:"unserved"` // roles that no process runs
-}
-
-// A statusStore is a store with its copies.
-type statusStore struct {
-	Account  string  `json:"account"`
-	Store    string  `json:"store"`
-	Copies   uint64  `json:"copies"`
-	Bytes    int64   `json:"bytes"`
-	Verified uint64  `json:"verified"`
-	Share    float64 `json:"verified_share"`
-	Overdue  uint64  `json:"overdue"`
-	Failing  uint64  `json:"failing"`
-	Unknown  uint64  `json:"unknown"`
-	Burn     float64 `json:"burn_rate"`
-}
-
-// A statusWork is what a role has not handled.
-type statusWork struct {
-	Role    string   `json:"role"`
-	Records int64    `json:"records"`
-	Bytes   *int64   `json:"bytes"`
-	Seconds *float64 `json:"seconds"` // to handle them; null: unknown
-}
-
-// A statusIncident counts incidents of one kind.
-type statusIncident struct {
-	Kind    string     `json:"kind"`
-	Open    int64      `json:"open"`
-	Waiting int64      `json:"waiting"`
-	Oldest  *time.Time `json:"oldest"`
-}
-
-func statusOf(s app.Overview) statusReport {
-	r := statusReport{Stores: []statusStore{}, Work: []statusWork{}, Incidents: []statusIncident{}, Waiting: s.Waiting,
-		DeadLetters: s.DeadLetters, Paused: filled(s.Paused), Inactive: filled(s.Inactive), Unserved: []string{}}
-	for _, st := range s.Stores {
-		share := 1.0
-		if st.Copies > 0 {
-			share = float64(st.Verified) / float64(st.Copies)
-		}
-		r.Stores = append(r.Stores, statusStore{st.Account, st.Store, st.Copies, st.Bytes, st.Verified, share, st.Overdue,
-			st.Failing, st.Unknown, st.Burn})
-	}
-	for _, w := range s.Work {
-		r.Work = append(r.Work, statusWork{string(w.Role), w.Records, w.Bytes, w.Seconds})
-	}
-	for _, i := range s.Incidents {
-		r.Incidents = append(r.Incidents, statusIncident{i.Kind, i.Open, i.Waiting, set(i.Oldest)})
-	}
-	for _, role := range s.Unserved {
-		r.Unserved = append(r.Unserved, string(role))
-	}
-	return r
-}
-
-// printStatus prints a report as text.
-func printStatus(w io.Writer, r statusReport, now time.Time) error {
+// printStatus prints the state of an installation as text.
+func printStatus(w io.Writer, r app.Overview, now time.Time) error {
 	var b strings.Builder
 	section := func(columns string, rows [][]string, none string) {
 		if len(rows) == 0 {
@@ -151,16 +87,13 @@ func printStatus(w io.Writer, r statusReport, now time.Time) error {
 		if work.Seconds != nil {
 			left = secondsText(*work.Seconds)
 		}
-		rows = append(rows, []string{work.Role, strconv.FormatInt(work.Records, 10), left})
+		rows = append(rows, []string{string(work.Role), strconv.FormatInt(work.Records, 10), left})
 	}
 	section("ROLE\tMESSAGES TO HANDLE\tTIME LEFT", rows, "no messages wait for a role")
 	rows = nil
 	for _, i := range r.Incidents {
-		age := ""
-		if i.Oldest != nil {
-			age = secondsText(now.Sub(*i.Oldest).Seconds())
-		}
-		rows = append(rows, []string{i.Kind, strconv.FormatInt(i.Open, 10), strconv.FormatInt(i.Waiting, 10), age})
+		rows = append(rows, []string{i.Kind, strconv.FormatInt(i.Open, 10), strconv.FormatInt(i.Waiting, 10),
+			secondsText(now.Sub(i.Oldest).Seconds())})
 	}
 	section("OPEN INCIDENTS\tNUMBER\tAWAITING APPROVAL\tOLDEST", rows, "no incident is open")
 	fmt.Fprintf(&b, "%d incidents wait for a decision: millrace incident list\n", r.Waiting)
@@ -172,7 +105,7 @@ func printStatus(w io.Writer, r statusReport, now time.Time) error {
 	for _, l := range []struct {
 		what  string
 		names []string
-	}{{"paused", r.Paused}, {"inactive accounts", r.Inactive}, {"roles that no process runs", r.Unserved}} {
+	}{{"paused", r.Paused}, {"inactive accounts", r.Inactive}, {"roles that no process runs", words(r.Unserved)}} {
 		if len(l.names) > 0 {
 			fmt.Fprintf(&b, "%s: %s\n", l.what, strings.Join(l.names, ", "))
 		}

@@ -78,7 +78,7 @@ sizes that stats/pair compares are unknown.`,
 				if err != nil {
 					return err
 				}
-				return printList(c.OutOrStdout(), o, rowsOf(found, reportRowOf), reportTable())
+				return printList(c.OutOrStdout(), o, found, reportTable())
 			})
 		},
 	}
@@ -100,42 +100,14 @@ func reportKind(sweep string) string {
 	return sweep
 }
 
-// A reportRow is a report in a list.
-type reportRow struct {
-	Kind        string           `json:"kind"`
-	Account     string           `json:"account"`
-	Store       string           `json:"store"`
-	Space       string           `json:"space"`
-	Destination string           `json:"destination"`
-	Round       string           `json:"round"`
-	Started     *time.Time       `json:"started"`
-	Finished    *time.Time       `json:"finished"`
-	Complete    bool             `json:"complete"`
-	Counts      map[string]int64 `json:"counts"`
-	Detail      string           `json:"detail"`
-}
-
-func reportRowOf(r read.RoundReport) reportRow {
-	return reportRow{r.Kind, r.Account, r.Store, r.Space, r.Destination, r.Round, set(r.Started), set(r.Finished),
-		r.Complete, countsOrEmpty(r.Counts), r.Detail}
-}
-
-// countsOrEmpty returns counts, or an empty map, which is an empty object in JSON.
-func countsOrEmpty(counts map[string]int64) map[string]int64 {
-	if counts == nil {
-		return map[string]int64{}
-	}
-	return counts
-}
-
-func reportTable() table[reportRow] {
+func reportTable() table[read.RoundReport] {
 	const columns = "KIND\tSTORE\tSPACE\tDESTINATION\tSTARTED\tFINISHED\tCOMPLETE\tCOUNTS\tDETAIL"
-	return table[reportRow]{columns, func(r reportRow) []string {
+	return table[read.RoundReport]{columns, func(r read.RoundReport) []string {
 		complete := "no"
 		if r.Complete {
 			complete = "yes"
 		}
-		return []string{r.Kind, r.Account + "/" + r.Store, r.Space, r.Destination, stamp(r.Started), stamp(r.Finished),
+		return []string{r.Kind, r.Account + "/" + r.Store, r.Space, r.Destination, stampOf(r.Started), stampOf(r.Finished),
 			complete, countsText(r.Counts), r.Detail}
 	}}
 }

@@ -26,14 +26,14 @@ var (
 // A Plan lists the statements that Run executes: Prepare creates the table of migrations, Steps are the missing
 // migrations.
 type Plan struct {
-	Prepare []string
-	Steps   []Step
+	Prepare []string `json:"prepare"`
+	Steps   []Step   `json:"migrations"`
 }
 
 // A Step is one migration, as a statement that can be run again.
 type Step struct {
-	Name      string
-	Statement string
+	Name      string `json:"name"`
+	Statement string `json:"statement"`
 
 	migration migrations.Migration
 }

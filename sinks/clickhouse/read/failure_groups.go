@@ -11,12 +11,12 @@ import (
 // check has, it counts the checks of each copy until the first one that failed: a copy that fails again and again
 // counts once, and a group has no more failures than its share because copies fail late.
 type FailureGroup struct {
-	Dimension string `ch:"dimension"`
-	Value     string `ch:"of_value"`
-	Total     uint64 `ch:"total"`
-	Failed    uint64 `ch:"failures"`
-	All       uint64 `ch:"of_all"`    // the sum of Total in the dimension
-	AllFailed uint64 `ch:"of_failed"` // the sum of Failed in the dimension
+	Dimension string `ch:"dimension" json:"dimension"`
+	Value     string `ch:"of_value" json:"value"`
+	Total     uint64 `ch:"total" json:"total"` // copies, or checks
+	Failed    uint64 `ch:"failures" json:"failed"`
+	All       uint64 `ch:"of_all" json:"-"`    // the sum of Total in the dimension
+	AllFailed uint64 `ch:"of_failed" json:"-"` // the sum of Failed in the dimension
 }
 
 // The dimensions of failures. The last four are of checks.

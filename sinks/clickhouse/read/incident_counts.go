@@ -34,10 +34,11 @@ func GroupIncidents(ctx context.Context, db *clickhouse.DB, s IncidentSelection)
 
 // An IncidentCount counts the open incidents of one kind.
 type IncidentCount struct {
-	Kind    string
-	Open    int64
-	Waiting int64     // for a decision of an operator: all lists do, and held repairs once, not each of them
-	Oldest  time.Time // when the oldest one was opened
+	Kind string `json:"kind"`
+	Open int64  `json:"open"`
+	// Waiting are for a decision of an operator: all lists do, and held repairs once, not each of them.
+	Waiting int64     `json:"waiting"`
+	Oldest  time.Time `json:"oldest"` // when the oldest one was opened
 }
 
 // CountIncidents counts the open incidents of an account, or of all accounts for "", by kind.

@@ -11,13 +11,17 @@ import (
 
 // A RoundReport is the report of a round of a sweep.
 type RoundReport struct {
-	Kind, Account, Store, Space string
-	Destination                 string // of a pair; else empty
-	Round                       string
-	Started, Finished           time.Time
-	Counts                      map[string]int64
-	Complete                    bool
-	Detail                      string
+	Kind        string           `ch:"kind" json:"kind"`
+	Account     string           `ch:"account" json:"account"`
+	Store       string           `ch:"store" json:"store"`
+	Space       string           `ch:"space" json:"space"`
+	Destination string           `ch:"destination_store" json:"destination"` // of a pair; else empty
+	Round       string           `ch:"round" json:"round"`
+	Started     time.Time        `ch:"-" json:"started"`
+	Finished    time.Time        `ch:"-" json:"finished"`
+	Complete    bool             `ch:"complete" json:"complete"`
+	Counts      map[string]int64 `ch:"counts" json:"counts"`
+	Detail      string           `ch:"detail" json:"detail"`
 }
 
 // A ReportQuery selects reports. Empty fields select all. A kind also selects the kinds that begin with it and a slash.
@@ -34,17 +38,9 @@ type ReportQuery struct {
 // Reports returns reports, newest first. It reads what the tables have, for display.
 func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundReport, error) {
 	type row struct {
-		Kind        string           `ch:"kind"`
-		Account     string           `ch:"account"`
-		Store       string           `ch:"store"`
-		Space       string           `ch:"space"`
-		Destination string           `ch:"destination_store"`
-		Round       string           `ch:"round"`
-		Started     int64            `ch:"began"`
-		Finished    int64            `ch:"ended"`
-		Counts      map[string]int64 `ch:"counts"`
-		Complete    bool             `ch:"complete"`
-		Detail      string           `ch:"detail"`
+		RoundReport
+		Began int64 `ch:"began"`
+		Ended int64 `ch:"ended"`
 	}
 	// A store also selects the pairs that have it as their destination.
 	where := " WHERE (? = '' OR kind IN (?, ?) OR startsWith(kind, concat(?, '/'))) AND (? = '' OR account = ?)" +
@@ -65,8 +61,8 @@ func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundRepo
 		append(args, limitOf(q.Limit))...)
 	all := make([]RoundReport, len(rows))
 	for i, r := range rows {
-		all[i] = RoundReport{r.Kind, r.Account, r.Store, r.Space, r.Destination, r.Round, timeOfMillis(r.Started),
-			timeOfMillis(r.Finished), r.Counts, r.Complete, r.Detail}
+		r.Started, r.Finished = timeOfMillis(r.Began), timeOfMillis(r.Ended)
+		all[i] = r.RoundReport
 	}
 	return all, err
 }
@@ -74,11 +70,12 @@ func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundRepo
 // An Iteration is the end of an iteration of a job: of a round of a sweep, or of another recurring task. A round that
 // fails and goes on later has several.
 type Iteration struct {
-	ID                string
-	Name              string
-	Started, Finished time.Time
-	Counts            map[string]int64
-	Error             string // empty: it has ended
+	ID       string           `ch:"iteration" json:"id"`
+	Name     string           `ch:"name" json:"name"`
+	Started  time.Time        `ch:"-" json:"started"`
+	Finished time.Time        `ch:"-" json:"finished"`
+	Counts   map[string]int64 `ch:"counts" json:"counts"`
+	Error    string           `ch:"error" json:"error"` // empty: it has ended
 }
 
 // A JobQuery selects iterations.
@@ -93,12 +90,9 @@ type JobQuery struct {
 // Iterations returns iterations, newest first. It reads what the tables have, for display.
 func Iterations(ctx context.Context, db *clickhouse.DB, q JobQuery) ([]Iteration, error) {
 	type row struct {
-		ID       string           `ch:"iteration"`
-		Name     string           `ch:"name"`
-		Started  int64            `ch:"began"`
-		Finished int64            `ch:"ended"`
-		Counts   map[string]int64 `ch:"counts"`
-		Error    string           `ch:"error"`
+		Iteration
+		Began int64 `ch:"began"`
+		Ended int64 `ch:"ended"`
 	}
 	where := " WHERE (? = '' OR name = ? OR startsWith(name, concat(?, '/')))" +
 		" AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"
@@ -114,7 +108,8 @@ func Iterations(ctx context.Context, db *clickhouse.DB, q JobQuery) ([]Iteration
 			" ORDER BY ifNull(finished, ts) DESC, ts DESC, id DESC LIMIT ?", append(args, limitOf(q.Limit))...)
 	all := make([]Iteration, len(rows))
 	for i, r := range rows {
-		all[i] = Iteration{r.ID, r.Name, timeOfMillis(r.Started), timeOfMillis(r.Finished), r.Counts, r.Error}
+		r.Started, r.Finished = timeOfMillis(r.Began), timeOfMillis(r.Ended)
+		all[i] = r.Iteration
 	}
 	return all, err
 }

@@ -11,17 +11,19 @@ import (
 
 // A SpaceSummary is what is on record of a space in one store.
 type SpaceSummary struct {
-	Space, Store string
-	Items        uint64 // live copies
-	Bytes        int64  // of those with a known size
-	Unsized      uint64 // live copies with an unknown size
-	// First is Kafka's time of the first Change about the space or an item in it; zero: there is none.
-	First time.Time
-	// Created and Deleted are the times of the last Changes that say so; zero: there is none. A space may exist without
+	Space   string `json:"space"`
+	Store   string `json:"store"`
+	Items   uint64 `json:"items"`   // live copies
+	Bytes   int64  `json:"bytes"`   // of those with a known size
+	Unsized uint64 `json:"unsized"` // live copies with an unknown size
+	// First is Kafka's time of the first Change about the space or an item in it; nil: there is none.
+	First *time.Time `json:"first_seen"`
+	// Created and Deleted are the times of the last Changes that say so; nil: there is none. A space may exist without
 	// either: some stores make a space with its first item.
-	Created, Deleted time.Time
-	// Gone is when an operator declared the space gone, if that is the last declaration about it; else zero.
-	Gone time.Time
+	Created *time.Time `json:"created"`
+	Deleted *time.Time `json:"deleted"`
+	// Gone is when an operator declared the space gone, if that is the last declaration about it; else nil.
+	Gone *time.Time `json:"gone"`
 }
 
 // Spaces summarises the spaces of an account in each store, ordered by space and store. If space is not empty, only
@@ -67,13 +69,13 @@ func Spaces(ctx context.Context, db *clickhouse.DB, account, space string) ([]Sp
 		f, t := at(r.Space, r.Store), time.UnixMilli(r.At).UTC()
 		switch r.What {
 		case "first":
-			f.First = t
+			f.First = &t
 		case "create_space":
-			f.Created = t
+			f.Created = &t
 		case "delete_space":
-			f.Deleted = t
+			f.Deleted = &t
 		case "space-gone":
-			f.Gone = t
+			f.Gone = &t
 		}
 	}
 	all := make([]SpaceSummary, 0, len(found))

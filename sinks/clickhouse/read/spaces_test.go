@@ -18,8 +18,9 @@ import (
 func TestSpaces(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	hour := func(h int) time.Time {
-		return clickhousetest.Epoch.Add(time.Duration(h) * time.Hour).Truncate(time.Millisecond)
+	hour := func(h int) *time.Time {
+		at := clickhousetest.Epoch.Add(time.Duration(h) * time.Hour).Truncate(time.Millisecond)
+		return &at
 	}
 	var changes []schemas.Body
 	add := func(store, space, item string, op pb.Op, h int) {
@@ -39,7 +40,7 @@ func TestSpaces(t *testing.T) {
 	add("1", "old", "", pb.Op_OP_DELETE_SPACE, 5)
 	batch := clickhousetest.Deliver(schemas.Changes, 0, changes...)
 	for i, d := range batch { // they are recorded long after what they report
-		d.Timestamp = hour(100 + i)
+		d.Timestamp = *hour(100 + i)
 	}
 	for _, s := range []interface {
 		Store(context.Context, []*schemas.Delivery) error
@@ -49,7 +50,7 @@ func TestSpaces(t *testing.T) {
 		}
 	}
 	action := func(store, do string, h int) schemas.Body {
-		return &pb.AdminAction{Id: schemas.NewID(), Time: timestamppb.New(hour(h)), Who: "ann", Action: do,
+		return &pb.AdminAction{Id: schemas.NewID(), Time: timestamppb.New(*hour(h)), Who: "ann", Action: do,
 			Account: "acme", Store: store, Space: "photos"}
 	}
 	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Admin, 0,
