@@ -40,11 +40,13 @@ func (f fact) rank() int {
 	return 1
 }
 
-func (f fact) isDelete() bool { return f.GetOp() == pb.Op_OP_DELETE }
+func (f fact) isDelete() bool {
+	return f.GetOp() == pb.Op_OP_DELETE || f.GetOp() == pb.Op_OP_DELETE_SPACE
+}
 
 func (f fact) isContent() bool {
 	switch f.GetOp() {
-	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY:
+	case pb.Op_OP_ADD, pb.Op_OP_UPDATE, pb.Op_OP_COPY, pb.Op_OP_CREATE_SPACE:
 		return !schemas.IsCompletion(f.Change)
 	}
 	return false

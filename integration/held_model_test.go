@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -35,7 +37,7 @@ import (
 //
 // The variable MILLRACE_TEST_SEED repeats one history.
 func TestHeldModel(t *testing.T) {
-	from, n := uint64(0), uint64(need.Amount(500, 10_000, 300_000))
+	from, n := uint64(0), uint64(need.Amount(500, 10_000, 100_000))
 	if seed, ok := givenSeed(t); ok {
 		from, n = seed, 1
 	}
@@ -59,7 +61,8 @@ func drawHeld(seed uint64) []clockStep {
 		s.do = pick("put", "put", "put quietly", "put at 2", "delete", "delete", "delete quietly", "delete all",
 			"encrypt all", "sweep", "sweep", "run", "run", "run", "run", "run", "run all", "run all", "again", "kill",
 			"kill", "kill", "suspend", "resume", "decide", "decide", "decide", "decide too", "approve after", "report",
-			"report", "rule", "hold", "wait", "wait")
+			"report", "rule", "hold", "delete space", "meanwhile", "meanwhile", "empty", "fill", "trim", "recreate", "wait",
+			"wait")
 		switch s.do {
 		case "decide", "decide too":
 			s.who = pick(held.ActionApprove, held.ActionRefuse, held.ActionClose)
@@ -111,7 +114,9 @@ func (w *heldWorld) step(s clockStep) (err error) {
 		}
 		return err
 	case "sweep":
-		return w.sweep()
+		if !w.results.emptied {
+			return w.sweep()
+		}
 	case "run", "kill", "suspend":
 		if len(w.open) == 0 {
 			return nil
@@ -130,12 +135,29 @@ func (w *heldWorld) step(s clockStep) (err error) {
 		}
 	case "decide":
 		if open := w.openLists(); len(open) > 0 {
-			return w.decideSeen(open[s.n%len(open)], s.who, len(w.lists.Results)-s.n/13%4)
+			l := open[s.n%len(open)]
+			w.checkList(l)
+			return w.decide(l, s.who, max(len(w.results.records)-s.n/13%4, 0), max(len(w.admin)-s.n/29%2, 0), "")
 		}
 	case "decide too", "approve after": // about a list that was decided about
 		return w.decideAgain(s)
 	case "report":
-		w.report()
+		w.lookAgain()
+	case "delete space":
+		for _, item := range heldItems {
+			err = errors.Join(err, w.remove(item, true))
+		}
+		return errors.Join(err, w.changeSpace(pb.Op_OP_DELETE_SPACE))
+	case "meanwhile":
+		w.moments, w.meanwhile = 1+s.n%6, func() { w.operate(s) }
+	case "empty":
+		w.results.emptied = true
+	case "fill":
+		w.fill()
+	case "trim":
+		w.trim()
+	case "recreate":
+		w.recreate()
 	case "rule":
 		w.setRule(policy.Deletes(s.who))
 	case "hold":
@@ -146,24 +168,21 @@ func (w *heldWorld) step(s clockStep) (err error) {
 			w.rules.Holds = nil
 		}
 	case "wait":
+		w.lookAgain()
 		time.Sleep(s.by)
 	}
 	return nil
 }
 
-// decideSeen makes a decision about an open list, of an operator who has seen so many results. Without an item on it, a
-// list can only be closed.
-func (w *heldWorld) decideSeen(l held.List, action string, seen int) error {
-	w.checkList(l)
-	seen = max(seen, 0)
-	all := w.lists.Results
-	w.lists.Results = all[:seen:seen]
-	empty := len(w.lists.On(l)) == 0
-	w.lists.Results = all
-	if empty && action != held.ActionClose {
-		return nil
+// operate is what an operator does while a process is at work.
+func (w *heldWorld) operate(s clockStep) {
+	one := clockStep{do: []string{"rule", "hold", "decide", "decide", "decide too"}[s.n/6%5], n: s.n / 30}
+	one.who = map[bool]string{
+		true:  []string{string(policy.Propagate), string(policy.Approve), string(policy.KeepCopy)}[s.n%3],
+		false: []string{held.ActionApprove, held.ActionRefuse, held.ActionClose}[s.n%3]}[one.do == "rule"]
+	if err := w.step(one); err != nil {
+		w.fault("meanwhile, %s: %v", one, err)
 	}
-	return w.decide(l, action, seen, "")
 }
 
 // decideAgain makes a decision about a list that was decided about: of an operator who does not know that, or who
@@ -171,7 +190,7 @@ func (w *heldWorld) decideSeen(l held.List, action string, seen int) error {
 func (w *heldWorld) decideAgain(s clockStep) error {
 	var lists []held.List
 	for _, l := range w.spaces() {
-		for n, d := range w.lists.made[l] {
+		for n, d := range w.made[l] {
 			if l.Number = n + 1; s.do == "decide too" || d.action == held.ActionClose {
 				lists = append(lists, l)
 			}
@@ -182,50 +201,48 @@ func (w *heldWorld) decideAgain(s clockStep) error {
 		return nil
 	}
 	l := lists[s.n%len(lists)]
-	if d := w.lists.made[listWithout(l)][l.Number-1]; s.do == "approve after" {
-		return w.decide(l, held.ActionApprove, d.seen, d.id)
+	if d := w.made[listWithout(l)][l.Number-1]; s.do == "approve after" {
+		return w.decide(l, held.ActionApprove, 0, len(w.admin), d.id)
 	}
-	return w.decide(l, s.who, len(w.lists.Results)-s.n/13%min(4, len(w.lists.Results)), "")
+	read := slices.IndexFunc(w.admin, func(a heldAction) bool { of, _ := held.ListOf(a.AdminAction); return of == l })
+	return w.decide(l, s.who, len(w.results.records)-s.n/13%4, read, "")
 }
 
 // checkList checks that an operator sees on an open list what the results say: of each item the newest effect.
 func (w *heldWorld) checkList(l held.List) {
 	want, got := map[string]string{}, map[string]string{}
-	on := w.onList(l)
-	for _, r := range w.lists.Results {
-		_, at := schemas.CopiesOf(r)
-		is := func(e *heldEffect) bool { return e.id == r.GetEffect() }
-		if at.WithoutItem() == l.Space && r.GetResult() == "awaiting-approval" && held.KindOf(r.GetList()) == l.Kind &&
-			slices.ContainsFunc(on[r.GetItem()], is) {
-			want[r.GetItem()] = r.GetEffect()
-		}
+	for item, effects := range w.onList(l) {
+		newest := slices.MaxFunc(effects, func(a, b *heldEffect) int {
+			return cmp.Compare(a.held[l.Kind][len(a.held[l.Kind])-1], b.held[l.Kind][len(b.held[l.Kind])-1])
+		})
+		want[item] = newest.id
 	}
-	for _, r := range w.lists.On(l) {
-		got[r.GetItem()] = r.GetEffect()
+	for item, r := range w.results.listed(&w.decisions, l) {
+		got[item] = r.GetEffect()
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
+	if !maps.Equal(got, want) {
 		w.fault("list %s of store %s has %v, want %v", l.Name(), l.Space.Store, got, want)
 	}
 }
 
-// deliver lets all commands end, and waits for those that are not due, but not for the end of a hold.
+// deliver lets all commands end, and waits for those that are not due, but not for the end of a hold, nor for tables.
 func (w *heldWorld) deliver() error {
 	const most = 1000
 	for n := range most {
 		first := -1
 		for i, d := range w.open {
 			of, _ := d.Body.(interface{ GetList() string })
-			held := len(w.rules.Holds) > 0 && of.GetList() != "" && d.due.After(time.Now())
-			if !held && (first < 0 || d.due.Before(w.open[first].due)) {
+			waits := d.due.After(time.Now()) && (w.results.emptied || len(w.rules.Holds) > 0 && of.GetList() != "")
+			if !waits && (first < 0 || d.due.Before(w.open[first].due)) {
 				first = i
 			}
 		}
 		if first < 0 {
-			w.report()
+			w.lookAgain()
 			return nil
 		}
 		if wait := time.Until(w.open[first].due); wait > 0 {
-			w.report()
+			w.lookAgain()
 			time.Sleep(wait)
 		}
 		if err := w.execute(first, n%2, heldEnds, 0); err != nil {
@@ -240,7 +257,8 @@ func (w *heldWorld) rest(dice *rand.Rand) (err error) {
 	for len(w.suspended) > 0 {
 		err = errors.Join(err, w.resume(0))
 	}
-	w.rules.Holds = nil
+	w.rules.Holds, w.meanwhile = nil, nil
+	w.fill()
 	var open []held.List
 	for range 20 {
 		for range 2 {
@@ -255,11 +273,9 @@ func (w *heldWorld) rest(dice *rand.Rand) (err error) {
 			return nil
 		}
 		for _, l := range open {
+			w.checkList(l)
 			action := []string{held.ActionApprove, held.ActionRefuse, held.ActionClose}[dice.IntN(3)]
-			if len(w.lists.On(l)) == 0 { // what a killed process wanted to hold
-				action = held.ActionClose
-			}
-			err = errors.Join(err, w.decideSeen(l, action, len(w.lists.Results)))
+			err = errors.Join(err, w.decide(l, action, len(w.results.records), len(w.admin), ""))
 		}
 		time.Sleep([]time.Duration{time.Minute, 2 * hour}[dice.IntN(2)])
 	}
@@ -268,8 +284,8 @@ func (w *heldWorld) rest(dice *rand.Rand) (err error) {
 
 // checkRest checks the promises at rest.
 func (w *heldWorld) checkRest() {
-	for list, open := range w.lists.Open {
-		if open {
+	for list, i := range w.incidents {
+		if i.open {
 			w.fault("the incident of list %s of store %s stays open", list.Name(), list.Space.Store)
 		}
 	}
@@ -277,12 +293,12 @@ func (w *heldWorld) checkRest() {
 		w.checkEffect(e)
 	}
 	for _, p := range w.rules.Pairs {
-		for _, item := range heldItems {
+		for _, item := range append(heldItems, "") {
 			w.checkCopy(heldAt(p.Destination, item))
 		}
 	}
 	for _, l := range w.spaces() {
-		for n, d := range w.lists.made[l] {
+		for n, d := range w.made[l] {
 			if l.Number = n + 1; d.action == held.ActionRefuse {
 				w.checkRefused(l)
 			}
@@ -290,15 +306,18 @@ func (w *heldWorld) checkRest() {
 	}
 }
 
-// checkEffect checks an effect: it is decided; and if it was approved, and source and copy are as they were, the rule
-// keeps the copy now.
+// checkEffect checks an effect that would still be done, since source and copy are as they were and the rule does not
+// keep the copy: it is decided, and not approved.
 func (w *heldWorld) checkEffect(e *heldEffect) {
-	for k := range e.first {
-		if l := w.listOf(e, k); l.Number > len(w.lists.made[listWithout(l)]) {
+	if !w.isSame(e) || !e.rewrite && w.ruleFor(e.at) == policy.KeepCopy {
+		return
+	}
+	for k := range e.held {
+		if l := w.listOf(e, k); l.Number > len(w.made[listWithout(l)]) {
 			w.fault("%s waits on list %s", e, l.Name())
 		}
 	}
-	if approved, _ := w.decided(e); approved && w.isSame(e) && (e.rewrite || w.ruleFor(e.at) != policy.KeepCopy) {
+	if approved, _ := w.decided(e); approved {
 		w.fault("%s was approved, and is not done: %s", e, w.end(e.at))
 	}
 }
@@ -308,7 +327,7 @@ func (w *heldWorld) isSame(e *heldEffect) bool {
 	from := e.at.In("1")
 	there, present := w.look(from)
 	over, ok := w.look(e.at)
-	if !ok || over.Version != e.over {
+	if !ok || over.Version != e.over || e.at.Item == "" && w.items(e.at.Store) > 0 {
 		return false
 	}
 	if e.rewrite {
@@ -317,6 +336,16 @@ func (w *heldWorld) isSame(e *heldEffect) bool {
 	m := fold(w.facts[from], from).GetManifest()
 	return !present && m.GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE &&
 		m.GetTime().AsTime().Truncate(time.Millisecond).Equal(e.deleted.Truncate(time.Millisecond))
+}
+
+// items counts the items of a store.
+func (w *heldWorld) items(store string) (n int) {
+	for _, item := range heldItems {
+		if _, is := w.look(heldAt(store, item)); is {
+			n++
+		}
+	}
+	return n
 }
 
 // end returns how the last command of a copy ended.
@@ -336,6 +365,10 @@ func (w *heldWorld) checkCopy(at schemas.Copy) {
 	switch r := w.last[at]; r.GetResult() {
 	case "copy-differs", "if-absent", "kept-newer": // no client has reported it
 	case "destination-suspect": // a check follows
+	case "not-empty": // some copies are kept, and so is their space
+		if w.items(at.Store) == 0 {
+			w.fault("space %s is empty, and stays: %s", at, w.end(at))
+		}
 	case "kept":
 		keeps := r.GetEffect() == "" && w.ruleFor(at) == policy.KeepCopy
 		if e := w.effects[r.GetEffect()]; e != nil {
@@ -353,7 +386,7 @@ func (w *heldWorld) checkCopy(at schemas.Copy) {
 func (w *heldWorld) checkRefused(l held.List) {
 	for item := range w.onList(l) {
 		var end *pb.DuplicationResult
-		for _, r := range w.lists.Results {
+		for _, r := range w.results.records {
 			from, to := schemas.CopiesOf(r)
 			if r.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_RESTORE && r.GetCause() == l.Name() &&
 				from.WithoutItem() == l.Space && to.Store == "1" && r.GetItem() == item {

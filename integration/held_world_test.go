@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"slices"
@@ -12,13 +13,13 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/brake/braketest"
 	"github.com/millrace/millrace/streams/deletion"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/held"
-	"github.com/millrace/millrace/streams/held/heldtest"
 	"github.com/millrace/millrace/streams/incident"
 	planning "github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
@@ -46,12 +47,20 @@ type heldWorld struct {
 	processes [2]heldProcess
 	planner   *planning.Planner
 	steward   *steward.Steward
-	lists     *worldLists
 	publishes int // how many messages a process still publishes itself before it is killed; < 0: all
 	puts      int
 	rounds    int
+	moments   int    // reads of the process at work until meanwhile is called
+	meanwhile func() // what an operator does while a process is at work; nil: nothing
+
+	results   heldTopic
+	admin     []heldAction
+	decisions held.Decisions               // by all of admin
+	made      map[held.List][]heldDecision // those that win, by the list without a number
+	incidents map[held.List]heldIncident
 
 	effects map[string]*heldEffect
+	acting  *watchedSides                          // what the process at work sees and does; nil: none is
 	last    map[schemas.Copy]*pb.DuplicationResult // the newest result of each destination
 	passed  map[string][]time.Time                 // when effects were done with a permit, by store and kind
 	broken  []string                               // promises that do not hold
@@ -61,6 +70,7 @@ type heldWorld struct {
 type heldProcess struct {
 	copier  *duplicate.Executor
 	deleter *deletion.Deleter
+	lists   *heldLists
 }
 
 // A heldEffect is a delete or a rewrite that was held.
@@ -68,9 +78,10 @@ type heldEffect struct {
 	id         string
 	at         schemas.Copy
 	rewrite    bool
-	over, from string            // the versions at the destination and, of a rewrite, at the source
-	deleted    time.Time         // when the source was deleted
-	first      map[held.Kind]int // the first result that holds it, of each kind
+	over, from string              // the versions at the destination and, of a rewrite, at the source
+	deleted    time.Time           // when the source was deleted
+	held       map[held.Kind][]int // the results in the tables that hold it, of each kind
+	approved   bool                // by a list that the tables have no more
 }
 
 func (e *heldEffect) String() string {
@@ -84,6 +95,54 @@ var errHeldKilled = errors.New("killed")
 // heldItems are the items of a heldWorld.
 var heldItems = []string{"a", "b", "c", "d"}
 
+// A heldStore is a store as the processes use it: while they read, operators act, and what they do is recorded.
+type heldStore struct {
+	storage.Store
+	w  *heldWorld
+	id string
+}
+
+func (s heldStore) Stat(ctx context.Context, space, item string) (storage.Object, error) {
+	s.w.moment()
+	return s.Store.Stat(ctx, space, item)
+}
+
+func (s heldStore) StatSpace(ctx context.Context, space string) (storage.Space, error) {
+	s.w.moment()
+	return s.Store.StatSpace(ctx, space)
+}
+
+func (s heldStore) Open(ctx context.Context, space, item, version string) (io.ReadCloser, storage.Object, error) {
+	s.w.moment()
+	return s.Store.Open(ctx, space, item, version)
+}
+
+func (s heldStore) Delete(
+	ctx context.Context, space, item string, o storage.DeleteOptions,
+) (storage.Deleted, error) {
+	s.w.acts(s.id)
+	return s.Store.Delete(ctx, space, item, o)
+}
+
+func (s heldStore) DeleteSpace(ctx context.Context, space string) error {
+	s.w.acts(s.id)
+	return s.Store.DeleteSpace(ctx, space)
+}
+
+// moment lets an operator act when it is time.
+func (w *heldWorld) moment() {
+	if w.moments--; w.moments == 0 && w.meanwhile != nil {
+		w.meanwhile()
+	}
+}
+
+// acts records the rules under which the process at work deletes or replaces a copy.
+func (w *heldWorld) acts(store string) {
+	if s := w.acting; s != nil && s.at.Store == store {
+		s.held, s.rule = len(w.rules.Holds) > 0, w.ruleFor(s.at)
+	}
+}
+
 func heldAt(store, item string) schemas.Copy {
 	return schemas.Copy{Account: "acme", Store: store, Space: "s", Item: item}
 }
@@ -92,9 +151,9 @@ func heldAt(store, item string) schemas.Copy {
 func newHeldWorld(stores int, limit int64) (*heldWorld, error) {
 	w := &heldWorld{stores: map[string]*mem.Store{}, facts: map[schemas.Copy][]*schemas.Delivery{}, limit: limit,
 		brakes: map[brake.Kind]*braketest.Topic{}, publishes: -1, effects: map[string]*heldEffect{},
+		made: map[held.List][]heldDecision{}, incidents: map[held.List]heldIncident{},
 		last: map[schemas.Copy]*pb.DuplicationResult{}, passed: map[string][]time.Time{},
 		rules: policy.Rules{Revision: 1, Deletes: policy.Propagate, Since: time.Now().AddDate(-10, 0, 0)}}
-	w.lists = &worldLists{Lists: heldtest.New(), made: map[held.List][]heldDecision{}}
 	for _, k := range []brake.Kind{brake.Deletes, brake.Rewrites} {
 		w.brakes[k] = braketest.New(k)
 		w.brakes[k].Limits = brake.Limits{MaxShare: 1, MaxCount: limit}
@@ -133,25 +192,49 @@ func newHeldWorld(stores int, limit int64) (*heldWorld, error) {
 func (w *heldWorld) start(i int) (err error) {
 	interval := []time.Duration{time.Minute}
 	p := &w.processes[i]
+	p.lists = newHeldLists(w)
 	p.copier, err = duplicate.New(duplicate.Config{NoCheck: true, WaitIntervals: interval, MissingIntervals: interval,
-		Restores: w, Brake: w.brakes[brake.Rewrites].Process(), Held: w.lists}, w, w, w)
+		Restores: w, Brake: w.brakes[brake.Rewrites].Process(), Held: p.lists}, w, w, w)
 	if err == nil {
 		p.deleter, err = deletion.New(deletion.Config{Settle: time.Minute, Brake: w.brakes[brake.Deletes].Process(),
-			Lists: w.lists, Publisher: w}, w, w, w)
+			Lists: p.lists, Publisher: w}, w, w, w)
 	}
 	return err
 }
 
-func (w *heldWorld) Store(_, id string) (storage.Store, bool) { s, ok := w.stores[id]; return s, ok }
+func (w *heldWorld) Store(_, id string) (storage.Store, bool) {
+	s, ok := w.stores[id]
+	return heldStore{s, w, id}, ok
+}
 
 func (w *heldWorld) Rules(string, string) (policy.Rules, bool) { return w.rules, true }
 
 // Fresh returns records that have all that was published.
 func (w *heldWorld) Fresh(_ context.Context, copies []schemas.Copy) (all []*pb.CopyRecord, _ error) {
 	for _, c := range copies {
-		all = append(all, fold(w.facts[c], c))
+		r := fold(w.facts[c], c)
+		if c.Item == "" {
+			w.expect(c, r)
+		}
+		all = append(all, r)
 	}
-	return all, nil
+	return all, w.results.known()
+}
+
+// expect makes of the last Change of a space its record: the space is expected if a copy in it is live on record that
+// is newer than its delete.
+func (w *heldWorld) expect(space schemas.Copy, r *pb.CopyRecord) {
+	deleted := time.Time{}
+	if r.GetAudit().GetState() == pb.RecordState_RECORD_STATE_TOMBSTONE {
+		deleted = r.GetAudit().GetTime().AsTime()
+	}
+	r.Audit.Origin, r.Manifest = r.GetManifest().GetOrigin(), clickhousetest.NoRecord()
+	for _, item := range heldItems {
+		m := fold(w.facts[heldAt(space.Store, item)], heldAt(space.Store, item)).GetManifest()
+		if m.GetState() == pb.RecordState_RECORD_STATE_LIVE && m.GetTime().AsTime().After(deleted) {
+			r.Manifest.State = pb.RecordState_RECORD_STATE_LIVE
+		}
+	}
 }
 
 // Refuses implements duplicate.Restores.
@@ -223,8 +306,8 @@ func (w *heldWorld) append(m schemas.Message) error {
 // result adds a record to duplication.results.
 func (w *heldWorld) result(r *pb.DuplicationResult) {
 	_, at := schemas.CopiesOf(r)
-	n := len(w.lists.Results)
-	w.lists.Results = append(w.lists.Results, r)
+	n := len(w.results.records)
+	w.results.records = append(w.results.records, r)
 	w.last[at] = r
 	if r.GetResult() != "awaiting-approval" {
 		return
@@ -234,9 +317,7 @@ func (w *heldWorld) result(r *pb.DuplicationResult) {
 		w.fault("a result of %s holds effect %q on list %q", at, r.GetEffect(), r.GetList())
 		return
 	}
-	if _, again := e.first[k]; !again {
-		e.first[k] = n
-	}
+	e.held[k] = append(e.held[k], n)
 }
 
 func (w *heldWorld) fault(format string, args ...any) {
@@ -266,6 +347,10 @@ func (w *heldWorld) ruleFor(at schemas.Copy) policy.Deletes {
 
 // look returns an object of a store; false if there is none.
 func (w *heldWorld) look(at schemas.Copy) (storage.Object, bool) {
+	if at.Item == "" {
+		_, err := w.stores[at.Store].StatSpace(context.Background(), at.Space)
+		return storage.Object{}, err == nil
+	}
 	o, err := w.stores[at.Store].Stat(context.Background(), at.Space, at.Item)
 	return o, err == nil
 }
@@ -273,6 +358,14 @@ func (w *heldWorld) look(at schemas.Copy) (storage.Object, bool) {
 // putAt stores new content of an item, as a client of a store does.
 func (w *heldWorld) putAt(store, item string, reported bool) error {
 	time.Sleep(time.Millisecond)
+	if _, present := w.look(heldAt(store, "")); !present {
+		if store != "1" {
+			return nil
+		}
+		if err := w.changeSpace(pb.Op_OP_CREATE_SPACE); err != nil {
+			return err
+		}
+	}
 	w.puts++
 	text := fmt.Sprint("text ", w.puts%7) // some come again
 	o, err := w.stores[store].Put(context.Background(), "s", item, strings.NewReader(text),
@@ -287,13 +380,31 @@ func (w *heldWorld) putAt(store, item string, reported bool) error {
 func (w *heldWorld) remove(item string, reported bool) error {
 	time.Sleep(time.Millisecond)
 	d, err := w.stores["1"].Delete(context.Background(), "s", item, storage.DeleteOptions{})
-	if errors.Is(err, storage.ErrNotFound) || err == nil && !reported {
+	if errors.Is(err, storage.ErrNotFound) || errors.Is(err, storage.ErrNoSpace) || err == nil && !reported {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	return w.append(schemas.Message{Topic: schemas.Changes, Body: clientChange(record.Delete(heldAt("1", item), d))})
+}
+
+// changeSpace creates the space at the source, or deletes it if it has no items, as a client does.
+func (w *heldWorld) changeSpace(op pb.Op) (err error) {
+	time.Sleep(time.Millisecond)
+	if op == pb.Op_OP_CREATE_SPACE {
+		err = w.stores["1"].CreateSpace(context.Background(), storage.Space{Name: "s"})
+	} else {
+		err = w.stores["1"].DeleteSpace(context.Background(), "s")
+	}
+	if errors.Is(err, storage.ErrNoSpace) || errors.Is(err, storage.ErrNotEmpty) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return w.append(schemas.Message{Topic: schemas.Changes, Body: clientChange(&pb.Change{Op: op, Account: "acme",
+		Store: "1", Space: "s", Time: record.Time(time.Now())})})
 }
 
 // sweep reports what differs from the records at the source, and orders every difference of a pair again.
@@ -350,9 +461,14 @@ func (w *heldWorld) execute(i, process int, end heldEnding, published int) error
 	if end == heldIsKilled {
 		w.publishes = published
 	}
-	before := w.watch(d.Body)
+	p.lists.catchUp() // it may lag behind decisions that are made while it is at work
+	w.acting = w.watch(d.Body)
 	out, err := handle(context.Background(), d.Delivery)
-	before.compare(w, out)
+	w.acting.compare(w, out)
+	if w.acting = nil; w.meanwhile != nil && w.moments <= 0 {
+		w.meanwhile = nil
+		defer w.lookAgain()
+	}
 	killed := errors.Is(err, errHeldKilled)
 	switch {
 	case killed || err == nil && end == heldIsKilled:
@@ -385,8 +501,17 @@ func (w *heldWorld) execute(i, process int, end heldEnding, published int) error
 	return err
 }
 
+// lookAgain lets the processes look for what was held after a decision that did not know it. They do so every few
+// minutes, and until then what follows may be done within the limits.
+func (w *heldWorld) lookAgain() {
+	for _, p := range w.processes {
+		p.lists.report()
+	}
+}
+
 // resume publishes what a suspended process has done.
 func (w *heldWorld) resume(i int) (err error) {
+	defer w.lookAgain()
 	out := w.suspended[i]
 	w.suspended = slices.Delete(w.suspended, i, i+1)
 	for _, m := range out {
@@ -395,50 +520,66 @@ func (w *heldWorld) resume(i int) (err error) {
 	return err
 }
 
-// A watchedSides is both sides of a command before it is executed.
+// A watchedSides is both sides of a command before it is executed, and what was decided about the copy.
 type watchedSides struct {
 	at             schemas.Copy
 	from, over     storage.Object
 	fromIs, overIs bool
+	kept           map[*heldEffect]bool // the effects on the copy that a decision keeps
+	refusing       string               // the refused list that is carried out in the space
+	waiting        map[held.Kind]string // the lists on which something waits
+	held           bool                 // a hold was in force at the act
+	rule           policy.Deletes       // that was in force then
 }
 
-func (w *heldWorld) watch(b schemas.Body) watchedSides {
+func (w *heldWorld) watch(b schemas.Body) *watchedSides {
 	c := b.(interface {
 		GetItem() string
 		GetSourceStore() string
 		GetDestinationStore() string
 	})
-	s := watchedSides{}
-	if c.GetItem() == "" {
+	s := &watchedSides{at: heldAt(c.GetDestinationStore(), c.GetItem()), kept: map[*heldEffect]bool{},
+		waiting: map[held.Kind]string{}}
+	if c.GetSourceStore() == "" || c.GetDestinationStore() == "1" { // of a list, or a restore
 		return s
 	}
-	s.at = heldAt(c.GetDestinationStore(), c.GetItem())
 	s.from, s.fromIs = w.look(s.at.In(c.GetSourceStore()))
 	s.over, s.overIs = w.look(s.at)
+	s.refusing = w.refusing(s.at)
+	for _, e := range w.effects {
+		if _, keeps := w.decided(e); keeps && e.at == s.at {
+			s.kept[e] = true
+		}
+	}
+	for _, k := range []held.Kind{held.Limit, held.Rewrites} {
+		if open := w.decisions.Open(s.at, k); len(w.onList(open)) > 0 {
+			s.waiting[k] = open.Name()
+		}
+	}
 	return s
 }
 
 // compare records what was held, and checks what was done.
-func (s watchedSides) compare(w *heldWorld, out []schemas.Message) {
+func (s *watchedSides) compare(w *heldWorld, out []schemas.Message) {
 	r := &pb.DuplicationResult{}
 	if len(out) > 0 {
 		if last, ok := out[len(out)-1].Body.(*pb.DuplicationResult); ok {
 			r = last
 		}
 	}
-	if s.at.Item == "" || s.at.Store == "1" {
+	if !s.overIs {
 		return
 	}
-	e := &heldEffect{id: r.GetEffect(), at: s.at, rewrite: s.fromIs, over: s.over.Version,
-		deleted: r.GetChangeTime().AsTime(), first: map[held.Kind]int{}}
+	e := &heldEffect{id: r.GetEffect(), at: s.at, rewrite: s.fromIs && s.at.Item != "", over: s.over.Version,
+		deleted: r.GetChangeTime().AsTime(), held: map[held.Kind][]int{}}
 	if e.rewrite {
 		e.from, e.deleted = s.from.Version, time.Time{}
 	}
 	now, is := w.look(s.at)
-	done := s.overIs && (!is || now.Digests.Compare(s.over.Digests) == digest.Disagree)
+	done := !is || now.Digests.Compare(s.over.Digests) == digest.Disagree
 	switch known := w.effects[e.id]; {
 	case done:
-		w.did(e, r)
+		w.did(s, e, r)
 	case r.GetResult() != "awaiting-approval":
 	case known == nil:
 		w.effects[e.id] = e
@@ -449,7 +590,7 @@ func (s watchedSides) compare(w *heldWorld, out []schemas.Message) {
 
 // refused reports whether a list with the name of l was refused, in any store.
 func (w *heldWorld) refused(l held.List) bool {
-	for of, made := range w.lists.made {
+	for of, made := range w.made {
 		if of.Kind == l.Kind && l.Number <= len(made) && made[l.Number-1].action == held.ActionRefuse {
 			return true
 		}
@@ -462,24 +603,25 @@ func (w *heldWorld) refused(l held.List) bool {
 //     within the limits, of an hour and of 30 days, and neither the rule nor an earlier effect that waits forbids it.
 //   - No decision keeps the copy from it, and no hold. No refusal is carried out in the space of the copy, which may be
 //     the source of a restore.
-func (w *heldWorld) did(e *heldEffect, r *pb.DuplicationResult) {
+func (w *heldWorld) did(s *watchedSides, e *heldEffect, r *pb.DuplicationResult) {
 	for _, known := range w.effects {
 		if known.at == e.at && known.rewrite == e.rewrite && known.over == e.over && known.from == e.from &&
 			(e.rewrite || known.id == e.id) {
 			e = known
 		}
 	}
-	approved, keeps := w.decided(e)
-	if keeps {
+	approved, _ := w.decided(e)
+	approved = approved || e.approved
+	if s.kept[e] {
 		w.fault("%s is done, and was to be kept", e)
 	}
-	if len(w.rules.Holds) > 0 {
+	if s.held {
 		w.fault("%s is done under a hold", e)
 	}
-	if list := w.refusing(e.at); list != "" {
-		w.fault("%s is done while the refused list %s is carried out", e, list)
+	if s.refusing != "" {
+		w.fault("%s is done while the refused list %s is carried out", e, s.refusing)
 	}
-	if !e.rewrite && w.ruleFor(e.at) == policy.KeepCopy {
+	if !e.rewrite && s.rule == policy.KeepCopy {
 		w.fault("%s is done under the rule keep", e)
 	}
 	if r.GetList() != "" && r.GetCause() != r.GetList() && !approved { // the undo of a refused rewrite, in another store
@@ -489,7 +631,7 @@ func (w *heldWorld) did(e *heldEffect, r *pb.DuplicationResult) {
 		return
 	}
 	if r.GetList() != "" {
-		if l, ok := held.Named(e.at, r.GetList()); !approved || !ok || w.listOf(e, l.Kind) != l {
+		if l, ok := held.Named(e.at, r.GetList()); !approved || !ok || w.listOf(e, l.Kind) != l && !e.approved {
 			w.fault("%s is done as one of list %s, and nobody has approved it", e, r.GetList())
 		}
 		return
@@ -498,11 +640,11 @@ func (w *heldWorld) did(e *heldEffect, r *pb.DuplicationResult) {
 	if e.rewrite {
 		k = held.Rewrites
 	}
-	if !e.rewrite && w.ruleFor(e.at) == policy.Approve {
+	if !e.rewrite && s.rule == policy.Approve {
 		w.fault("%s is done without approval, and the rule is approve", e)
 	}
-	if open := w.lists.decisions.Open(e.at, k); len(w.onList(open)) > 0 {
-		w.fault("%s is done, and an earlier one waits on list %s", e, open.Name())
+	if list := s.waiting[k]; list != "" {
+		w.fault("%s is done, and an earlier one waits on list %s", e, list)
 	}
 	key := string(k) + " " + e.at.Store
 	w.passed[key] = append(w.passed[key], now)
@@ -523,52 +665,14 @@ func (w *heldWorld) did(e *heldEffect, r *pb.DuplicationResult) {
 // refusing returns the name of a list of the space of a copy whose refusal is being carried out; "" if there is none.
 func (w *heldWorld) refusing(at schemas.Copy) string {
 	for _, l := range w.spaces() {
-		for n, d := range w.lists.made[l] {
-			if l.Number = n + 1; l.Space == at.WithoutItem() && d.action == held.ActionRefuse && !w.lists.Closed[l] {
+		for n, d := range w.made[l] {
+			if l.Number = n + 1; l.Space == at.WithoutItem() && d.action == held.ActionRefuse && w.incidents[l].open {
 				return l.Name()
 			}
 			l.Number = 0
 		}
 	}
 	return ""
-}
-
-// decided returns the decision about an effect, by where it was held first: an approval is one of the effect whatever
-// other lists have it, and otherwise a decision that keeps it counts.
-func (w *heldWorld) decided(e *heldEffect) (approved, keeps bool) {
-	for k := range e.first {
-		l := w.listOf(e, k)
-		if made := w.lists.made[listWithout(l)]; l.Number <= len(made) {
-			is := made[l.Number-1].action == held.ActionApprove
-			approved, keeps = approved || is, keeps || !is
-		}
-	}
-	return approved, keeps && !approved
-}
-
-// listOf returns the list of a kind that has an effect: the first one about which somebody has decided who had seen the
-// effect, or else the one that is open.
-func (w *heldWorld) listOf(e *heldEffect, k held.Kind) held.List {
-	l := held.List{Space: e.at.WithoutItem(), Kind: k}
-	made := w.lists.made[l]
-	l.Number = len(made) + 1
-	if n := slices.IndexFunc(made, func(d heldDecision) bool { return e.first[k] < d.seen }); n >= 0 {
-		l.Number = n + 1
-	}
-	return l
-}
-
-func listWithout(l held.List) held.List { l.Number = 0; return l }
-
-// onList returns the effects that the results put on a list, by item.
-func (w *heldWorld) onList(l held.List) map[string][]*heldEffect {
-	all := map[string][]*heldEffect{}
-	for _, e := range w.effects {
-		if _, ok := e.first[l.Kind]; ok && w.listOf(e, l.Kind) == l {
-			all[e.at.Item] = append(all[e.at.Item], e)
-		}
-	}
-	return all
 }
 
 // spaces returns the lists of all kinds at all destinations, without their numbers.
@@ -584,125 +688,9 @@ func (w *heldWorld) spaces() (all []held.List) {
 // openLists returns the lists with an open incident about which there is no decision.
 func (w *heldWorld) openLists() (all []held.List) {
 	for _, l := range w.spaces() {
-		if l = w.lists.decisions.Open(l.Space, l.Kind); w.lists.Open[l] {
+		if l = w.decisions.Open(l.Space, l.Kind); w.incidents[l].open {
 			all = append(all, l)
 		}
 	}
 	return all
-}
-
-// A heldDecision is a decision about a list that counts, and the number of results that the operator had seen.
-type heldDecision struct {
-	id, action string
-	seen       int
-	at         time.Time
-}
-
-// decide makes a decision about a list, of an operator who has seen so many results, and hands it to the steward. It
-// takes the place of the decision with the id before.
-func (w *heldWorld) decide(l held.List, action string, seen int, before string) error {
-	time.Sleep(time.Millisecond)
-	all := w.lists.Results
-	w.lists.Results = all[:seen:seen]
-	id := w.lists.Lists.Decide(l, action)
-	w.lists.Results = all
-	kind := incident.DeletesHeld
-	if l.Kind.IsRewrite() {
-		kind = incident.RewritesHeld
-	}
-	a := &pb.AdminAction{Id: id, Action: action, Who: "ann", Reason: "why", Before: before,
-		Target: schemas.Key(l.Space.Account, l.Space.Store, l.Space.Space, "", kind, l.Name()),
-		After:  schemas.Seen{Incarnation: 1, Ends: map[int32]int64{0: int64(seen)}}.String()}
-	now := time.Now()
-	w.lists.decisions.Apply(a, now)
-	made, n := w.lists.made[listWithout(l)], l.Number-1
-	switch one := (heldDecision{id, action, seen, now}); {
-	case n == len(made):
-		w.lists.made[listWithout(l)] = append(made, one)
-	case n < len(made) && made[n].action == held.ActionClose && action == held.ActionApprove && before == made[n].id &&
-		now.Sub(made[n].at) < held.Final:
-		one.seen = made[n].seen
-		made[n] = one
-	}
-	if action == held.ActionClose {
-		w.lists.Open[l] = false
-	}
-	out, err := w.steward.Handle(context.Background(), &schemas.Delivery{Topic: schemas.Admin, Body: a, Timestamp: now})
-	for _, m := range out {
-		err = errors.Join(err, w.append(m))
-	}
-	return err
-}
-
-// worldLists adds to heldtest.Lists what a deleter does with lists, approvals after a close, and the ends of restores.
-type worldLists struct {
-	*heldtest.Lists
-	decisions held.Decisions
-	made      map[held.List][]heldDecision // by the list without a number
-}
-
-// Decide implements deletion.Lists.
-func (l *worldLists) Decide(_ context.Context, list held.List, id string) (lost string, err error) {
-	switch d, _, decided := l.decisions.About(list); {
-	case !decided:
-		return "it is not about the list that waits", nil
-	case d.ID != id:
-		return "another decision was made before", nil
-	}
-	return "", nil
-}
-
-// Decided implements held.Lists.
-func (l *worldLists) Decided(_ context.Context, at schemas.Copy, _ bool, effect string) (held.Standing, error) {
-	where := map[held.Kind][]schemas.Coordinates{}
-	for n, r := range l.Results {
-		if r.GetEffect() == effect && r.GetResult() == "awaiting-approval" {
-			k := held.KindOf(r.GetList())
-			where[k] = append(where[k], schemas.Coordinates{Incarnation: 1, Offset: int64(n)})
-		}
-	}
-	return l.decisions.Standing(at, where), nil
-}
-
-// Waiting implements deletion.Lists, in pages of two items.
-func (l *worldLists) Waiting(_ context.Context, list held.List, after string) (page []deletion.Listed, _ error) {
-	for _, r := range l.waiting(list) {
-		if len(page) < 2 && r.GetItem() > after {
-			at := r.GetChangeTime().AsTime()
-			page = append(page, deletion.Listed{Item: r.GetItem(), SourceStore: r.GetSourceStore(), Effect: r.GetEffect(),
-				Deleted: at, Reason: r.GetReason(), Changed: at, Version: r.GetSourceVersion(), Digests: r.GetDigests()})
-		}
-	}
-	return page, nil
-}
-
-// waiting returns what is on a list and has no result since the decision, of a restore neither.
-func (l *worldLists) waiting(list held.List) []*pb.DuplicationResult {
-	return slices.DeleteFunc(l.On(list), func(on *pb.DuplicationResult) bool {
-		return slices.ContainsFunc(l.Results, func(r *pb.DuplicationResult) bool {
-			from, _ := schemas.CopiesOf(r)
-			return r.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_RESTORE && r.GetCause() == list.Name() &&
-				from.WithoutItem() == list.Space && r.GetItem() == on.GetItem()
-		})
-	})
-}
-
-// Ordered implements deletion.Lists.
-func (l *worldLists) Ordered(context.Context, held.List, string) error { return nil }
-
-// report closes the incidents of lists that are worked off, and opens those of lists that follow, as a process does
-// every few seconds.
-func (w *heldWorld) report() {
-	l := w.lists
-	for list, open := range l.Open {
-		_, _, decided := l.decisions.About(list)
-		if open && decided && len(w.onList(list)) > 0 && len(l.waiting(list)) == 0 {
-			l.Open[list], l.Closed[list] = false, true
-		}
-	}
-	for _, list := range w.spaces() {
-		if next := l.decisions.Open(list.Space, list.Kind); next.Number > 1 && !l.Open[next] && len(l.On(next)) > 0 {
-			l.Open[next] = true
-		}
-	}
 }
