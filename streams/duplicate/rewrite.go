@@ -23,15 +23,18 @@ func (w *execution) copyAllowed(ctx context.Context, s Observation, d Decision) 
 		return false, err
 	}
 	effect := s.rewriteEffect()
-	standing, wait := held.Standing{Approved: w.Command.GetList()}, false
-	if !s.isApproved() {
-		// First what waits: a decision that ends that is known afterwards.
+	approved, wait := s.isApproved(), false
+	if !approved { // first what waits: a decision that ends that is known afterwards
 		if wait, err = w.waits(ctx); err != nil {
 			return false, err
 		}
-		if standing, err = lists.Decided(ctx, w.Copy, true, effect); err != nil {
-			return false, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", w.Copy, err))
-		}
+	}
+	standing, err := lists.Decided(ctx, w.Copy, true, effect)
+	if err != nil {
+		return false, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", w.Copy, err))
+	}
+	if approved && standing.Kept == "" { // the command does not know whether the copy is kept by another decision
+		standing.Approved = w.Command.GetList()
 	}
 	switch {
 	case standing.Approved != "":

@@ -125,7 +125,7 @@ func TestRewriteThatIsKept(t *testing.T) {
 			w := newWorld(t)
 			topic := w.braked(0)
 			c := w.replaced("one", "two")
-			w.held(topic, c)
+			first := w.held(topic, c)
 			list := held.List{Space: at("2").WithoutItem(), Kind: held.Rewrites, Number: 1}
 			topic.lists.Decide(list, action)
 			topic.lists.Closed[list], topic.Limits.MaxCount = true, 9
@@ -139,6 +139,9 @@ func TestRewriteThatIsKept(t *testing.T) {
 				t.Errorf("got %v", r)
 			}
 			if want == "kept" {
+				if r := w.mustRun(listed(first)).result; r.GetResult() != want {
+					t.Errorf("by a command that was ordered before: got %v", r)
+				}
 				w.holds("2", "one")
 				w.mustRun(command(w.added("1", "three"))).ends("C4", "copied", done, 1, 1) // another effect
 				w.holds("2", "three")
