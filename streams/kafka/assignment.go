@@ -3,6 +3,7 @@ package kafka
 import (
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,10 +22,9 @@ type assignment struct {
 	backlog      bool         // it is of the backlog topic
 	unackedMoves atomic.Int64 // messages moved to the backlog topic and not acknowledged
 
-	gate         *schedule.Gate
-	cancelled    atomic.Bool  // started tasks must end; their results are ignored
-	hasDeaths    atomic.Bool  // crashes is not empty
-	recordedDone atomic.Int64 // by the last commit all records below it are done, except those that its metadata names
+	gate      *schedule.Gate
+	cancelled atomic.Bool // started tasks must end; their results are ignored
+	hasDeaths atomic.Bool // crashes is not empty
 
 	mu           sync.Mutex // guards the fields below
 	tracker      *tracker
@@ -35,6 +35,7 @@ type assignment struct {
 	crashes      crashHistory // tasks that were running when processes died
 	openRecorded bool         // a commit says that tasks may be running
 	metadata     string       // last metadata that was staged for a commit
+	staged       int64        // end of the tracker when a commit was last staged
 	quiet        bool         // nothing was delivered since the last tick
 	polls        []pollMark   // of records that are not done, oldest first
 }
@@ -60,7 +61,7 @@ func (a *assignment) track(recs []*kgo.Record) (first uint64, done []bool, ok bo
 	defer a.mu.Unlock()
 	if a.firstOffset < 0 {
 		a.firstOffset, a.firstEpoch = recs[0].Offset, recs[0].LeaderEpoch
-		a.recordedDone.Store(max(a.recordedDone.Load(), a.firstOffset)) // this is committed before the first task starts
+		a.staged = a.firstOffset // this is committed before the first task starts
 	}
 	a.quiet = false
 	done = make([]bool, len(recs))
@@ -140,7 +141,7 @@ func (a *assignment) finish(slot uint64) {
 	if a.paused {
 		a.evictStragglers(false)
 	}
-	if a.tracker.end.Offset-a.recordedDone.Load() >= int64(a.window()/2) {
+	if a.tracker.end.Offset-a.staged >= int64(a.window()/2) {
 		a.fetcher.requestCommit()
 	}
 	a.resumeIfRoom()
@@ -221,41 +222,33 @@ func (a *assignment) markQuiet() {
 // position returns the position to commit, and whether it has changed. A stopping partition starts no more
 // tasks. If none of its tasks is suspect, it is committed as closed: the process may be killed before they
 // end, and they are not the cause of that.
-func (a *assignment) position(running runningOffsets) (position, bool) {
+func (a *assignment) position(running map[int64]bool) (position, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.tracker.discarded || a.firstOffset < 0 {
 		return position{}, false
 	}
 	at, moved := a.tracker.take()
+	a.staged = max(a.staged, a.tracker.end.Offset)
 	if a.tracker.base == 0 { // nothing is done yet
 		at = kgo.EpochOffset{Epoch: a.firstEpoch, Offset: a.firstOffset}
 	}
-	open := a.openRecorded && !(a.gate.Closed() && len(running.suspect) == 0)
-	text, done := a.crashes.encode(open, at.Offset, running, a.tracker.completedAhead(a.gate.Closed(), maxStragglers))
+	stopping := a.gate.Closed()
+	open := a.openRecorded && !(stopping && !slices.Contains(slices.Collect(maps.Values(running)), true))
+	text := a.crashes.encode(a.fetcher.p.id, open, at.Offset, running, a.tracker.completedAhead(stopping, maxStragglers))
 	if !moved && text == a.metadata {
 		return position{}, false
 	}
 	a.metadata = text
-	return position{EpochOffset: at, metadata: text, done: done}, true
+	return position{EpochOffset: at, metadata: text}, true
 }
 
-// lastMetadata returns the last metadata that was staged for a commit.
-func (a *assignment) lastMetadata() string {
+// loadCrashes loads the crash history from the metadata of the commit at offset.
+func (a *assignment) loadCrashes(metadata string, offset int64, log *slog.Logger) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.metadata
-}
-
-// loadCrashes loads the crash history from the metadata of the commit at offset. If the commit is not ours,
-// its owner is gone and the tasks that it names as running have died. If it is ours, only the session was
-// lost.
-func (a *assignment) loadCrashes(metadata string, offset int64, ours bool, log *slog.Logger) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.crashes = parseCrashHistory(metadata, offset, a.window(), !ours)
+	a.crashes = parseCrashHistory(metadata, offset, a.window(), a.fetcher.p.id)
 	a.hasDeaths.Store(a.crashes.horizon > 0 || len(a.crashes.deaths) > 0)
-	a.recordedDone.Store(max(offset, a.crashes.completed.end.Offset))
 	died := 0
 	for _, n := range a.crashes.deaths {
 		if n > 0 {
@@ -274,16 +267,13 @@ func (a *assignment) deathCounts() map[int64]int {
 	return maps.Clone(a.crashes.deaths)
 }
 
-// crashRisk returns the number of deaths in which the message at offset may have been running. mustRecord
-// reports whether it must be recorded before it starts. wantRecord reports whether it should be: it is so far
-// ahead that a death would not be attributed to it.
-func (a *assignment) crashRisk(offset int64) (deaths int, mustRecord, wantRecord bool) {
-	wantRecord = offset >= a.recordedDone.Load()+int64(a.window())
+// crashRisk returns the number of deaths in which the message at offset may have been running, and whether it must be
+// recorded before it starts.
+func (a *assignment) crashRisk(offset int64) (deaths int, mustRecord bool) {
 	if !a.hasDeaths.Load() {
-		return 0, false, wantRecord
+		return 0, false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	deaths, mustRecord = a.crashes.deathsOf(offset)
-	return deaths, mustRecord, wantRecord
+	return a.crashes.deathsOf(offset)
 }

@@ -91,10 +91,7 @@ type BatchGroup struct {
 	cancelPoll    context.CancelFunc      // ends the running poll
 }
 
-var (
-	errStopped  = errors.New("stopped")
-	errUnmarked = errors.New("call of Mark failed before: the stored records are read again first")
-)
+var errUnmarked = errors.New("call of Mark failed before: the stored records are read again first")
 
 // BatchMemory is the default of BatchConfig.Memory.
 const BatchMemory = 20 << 20

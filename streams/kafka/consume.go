@@ -65,8 +65,7 @@ func selectPartitions[T any](all map[core.Partition]T, parts map[string][]int32)
 type position struct {
 	kgo.EpochOffset
 	metadata string
-	done     int64 // of a Pool: all records below it are done, except those that metadata names
-	origin         // of a BatchGroup
+	origin   // of a BatchGroup
 }
 
 // commits holds positions that are done and not committed. It is safe for concurrent use.
@@ -77,9 +76,7 @@ type commits struct {
 
 	metrics *metrics.Role // may be nil
 	// before is called with the positions of a commit, and prevents the commit by an error. May be nil.
-	before func(ctx context.Context, todo map[core.Partition]position) error
-	// after is called for each committed position. May be nil.
-	after   func(core.Partition, position)
+	before  func(ctx context.Context, todo map[core.Partition]position) error
 	sending chan struct{} // holds one element from taking positions until their commit is answered
 }
 
@@ -143,7 +140,6 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Pa
 		}
 	}
 	var first error
-	var committed []core.Partition
 	member := membershipOf(cl)
 	group := groupOf(cl)
 	ctx = kgo.PreCommitFnContext(ctx, func(req *kmsg.OffsetCommitRequest) error {
@@ -178,16 +174,10 @@ func (c *commits) sendOf(ctx context.Context, cl *kgo.Client, match func(core.Pa
 				if c.todo[at] == sent[at] {
 					delete(c.todo, at)
 				}
-				committed = append(committed, at)
 			}
 		}
 	}
 	cl.CommitOffsetsSync(ctx, offsets, onDone)
-	for _, at := range committed {
-		if c.after != nil {
-			c.after(at, sent[at])
-		}
-	}
 	if !errors.Is(first, context.Canceled) { // Canceled: given up because the process stops
 		c.metrics.CountCommit(first)
 	}

@@ -24,17 +24,18 @@ const maxMetadata = 3800
 // messages were running when a process died, and which messages after the committed offset are done. Its text
 // form is
 //
-//	millrace/1 open 120 ahead=110/3:AAI 45:1* 47:2 48:0
+//	millrace/1 K7QX open 120 ahead=110/3:AAI 45:1* 47:2 48:0
 //
-// "open" means that tasks may be running, "closed" that none are. 120 is the horizon. 45 and 47 are offsets
-// of messages that were running in 1 and 2 deaths; * means that 45 is running now. 48 is running too and
-// makes progress: if the process dies, 48 is not the cause. All records below offset 110, of leader epoch 3,
-// are done except 45 and 47, encoded as their distances 0 and 2 from the commit (varints in base64).
+// K7QX is the Pool that has written it. "open" means that tasks may be running, "closed" that none are. 120 is the
+// horizon. 45 and 47 are offsets of messages that were running in 1 and 2 deaths; * means that 45 is running now. 48
+// is running too and makes progress: if the process dies, 48 is not the cause. All records below offset 110, of leader
+// epoch 3, are done except 45 and 47, encoded as their distances 0 and 2 from the commit (varints in base64).
 type crashHistory struct {
 	deaths    map[int64]int
 	completed completedAhead
 	// horizon: messages below it may have been running at a death without a record, because running tasks are
-	// recorded only once a second. Until the horizon is passed, each message is recorded before it starts.
+	// recorded only once a second, or when half a window was done since. Until the horizon is passed, each message is
+	// recorded before it starts.
 	horizon int64
 }
 
@@ -62,11 +63,11 @@ const maxCompletedBytes = maxMetadata - 1000
 
 const completedPrefix = "ahead="
 
-// encode returns the text of a after the committed offset, and the end that it names. If there is no room for
-// all unfinished records, the end is the first one left out.
-func (a *completedAhead) encode(committed int64) (word string, end int64) {
+// encode returns the text of a after the committed offset. If there is no room for all unfinished records, its end is
+// the first one left out.
+func (a *completedAhead) encode(committed int64) string {
 	if a.end.Offset <= committed {
-		return "", committed
+		return ""
 	}
 	var left []byte
 	last, end := committed, a.end.Offset
@@ -81,7 +82,7 @@ func (a *completedAhead) encode(committed int64) (word string, end int64) {
 		left = binary.AppendUvarint(left, uint64(at-last))
 		last = at
 	}
-	return fmt.Sprintf(" %s%d/%d:%s", completedPrefix, end, a.end.Epoch, base64.RawURLEncoding.EncodeToString(left)), end
+	return fmt.Sprintf(" %s%d/%d:%s", completedPrefix, end, a.end.Epoch, base64.RawURLEncoding.EncodeToString(left))
 }
 
 // parseCompletedAhead is the inverse of encode. If the text is invalid, nothing counts as done.
@@ -111,28 +112,22 @@ func parseCompletedAhead(word string, committed int64) (a completedAhead) {
 	return a
 }
 
-// runningOffsets are the offsets of a partition's running tasks.
-type runningOffsets struct {
-	suspect     []int64 // started a short time ago, or without progress since
-	progressing []int64 // all others
-}
-
-// parseCrashHistory parses the metadata that a new owner finds. gone reports that the previous owner no
-// longer exists, so that its running tasks have died. committed is the committed offset, window how far
-// beyond it tasks may have started.
-func parseCrashHistory(text string, committed int64, window int, gone bool) crashHistory {
+// parseCrashHistory parses the metadata that the owner self finds. If another one has written it, that one no longer
+// exists, and its running tasks have died. If self has, only the session was lost. committed is the committed offset,
+// window how far beyond it tasks may have started.
+func parseCrashHistory(text string, committed int64, window int, self string) crashHistory {
 	c := crashHistory{deaths: map[int64]int{}}
 	words := strings.Fields(text)
-	if len(words) < 3 || words[0] != metadataVersion {
+	if len(words) < 4 || words[0] != metadataVersion {
 		return c
 	}
-	died := gone && words[1] == "open"
-	c.horizon, _ = strconv.ParseInt(words[2], 10, 64) // 0: no horizon
-	if len(words) > 3 {
-		c.completed = parseCompletedAhead(words[3], committed)
+	died := words[1] != self && words[2] == "open"
+	c.horizon, _ = strconv.ParseInt(words[3], 10, 64) // 0: no horizon
+	if len(words) > 4 {
+		c.completed = parseCompletedAhead(words[4], committed)
 	}
 	begun := max(committed, c.completed.end.Offset)
-	for _, w := range words[3:] { // the text of a completedAhead does not parse as one of these
+	for _, w := range words[4:] { // the text of a completedAhead does not parse as one of these
 		w, running := strings.CutSuffix(w, "*")
 		offset, n, ok := strings.Cut(w, ":")
 		at, err1 := strconv.ParseInt(offset, 10, 64)
@@ -146,7 +141,7 @@ func parseCrashHistory(text string, committed int64, window int, gone bool) cras
 		c.deaths[at] = deaths
 	}
 	if died && c.horizon <= begun {
-		c.horizon = begun + int64(window)
+		c.horizon = begun + 2*int64(window) // half a window may have been done since the commit, and the next one begun
 	} else if c.horizon <= committed {
 		c.horizon = 0
 	}
@@ -167,30 +162,25 @@ func (c *crashHistory) deathsOf(offset int64) (deaths int, mustRecord bool) {
 	return deaths, known || offset < c.horizon
 }
 
-// encode returns the metadata for a commit of committed, with the running tasks in now and the newly
-// completed records in more. done is the offset below which all records are done, except those that the
-// metadata names.
+// encode returns the metadata of owner self for a commit of committed. running are the offsets of the running tasks,
+// and whether each is suspect. more are the newly completed records.
 func (c *crashHistory) encode(
-	open bool, committed int64, running runningOffsets, more completedAhead,
-) (text string, done int64) {
-	type suspect struct {
-		offset int64
-		deaths int
-		now    bool
-	}
-	var all []suspect
-	for _, at := range running.suspect {
-		n, _ := c.deathsOf(at)
-		all = append(all, suspect{at, n, true})
-	}
-	for _, at := range running.progressing {
-		if open || at < c.horizon { // otherwise it needs no entry
-			all = append(all, suspect{at, 0, false})
+	self string, open bool, committed int64, running map[int64]bool, more completedAhead,
+) string {
+	named := map[int64]string{} // the deaths of each offset
+	for at, n := range c.deaths {
+		if at >= committed {
+			named[at] = strconv.Itoa(n)
 		}
 	}
-	for at, n := range c.deaths {
-		if at >= committed && !slices.Contains(running.suspect, at) && !slices.Contains(running.progressing, at) {
-			all = append(all, suspect{at, n, false})
+	for at, suspect := range running {
+		switch n, _ := c.deathsOf(at); {
+		case suspect:
+			named[at] = strconv.Itoa(n) + "*"
+		case open || at < c.horizon:
+			named[at] = "0"
+		default: // it needs no entry
+			delete(named, at)
 		}
 	}
 	horizon := c.horizon
@@ -200,24 +190,20 @@ func (c *crashHistory) encode(
 	if more.end.Offset < c.completed.end.Offset { // the records that were done before are not all read yet
 		more = c.completed
 	}
-	word, done := more.encode(committed)
-	if !open && horizon == 0 && len(all) == 0 && word == "" {
-		return "", done
+	word := more.encode(committed)
+	if !open && horizon == 0 && len(named) == 0 && word == "" {
+		return ""
 	}
-	slices.SortFunc(all, func(a, b suspect) int { return cmp.Or(b.deaths-a.deaths, cmp.Compare(a.offset, b.offset)) })
-	var b strings.Builder
-	b.WriteString(metadataVersion)
-	b.WriteString(map[bool]string{true: " open ", false: " closed "}[open])
-	b.WriteString(strconv.FormatInt(horizon, 10))
-	b.WriteString(word)
-	for _, s := range all {
-		if b.Len() > maxMetadata {
+	state := map[bool]string{true: "open", false: "closed"}[open]
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s %s %s %d%s", metadataVersion, self, state, horizon, word)
+	for _, at := range slices.SortedFunc(maps.Keys(named), func(a, b int64) int {
+		return cmp.Or(cmp.Compare(named[b], named[a]), cmp.Compare(a, b)) // those with the most deaths first
+	}) {
+		if text.Len() > maxMetadata {
 			break
 		}
-		b.WriteString(" " + strconv.FormatInt(s.offset, 10) + ":" + strconv.Itoa(s.deaths))
-		if s.now {
-			b.WriteByte('*')
-		}
+		fmt.Fprintf(&text, " %d:%s", at, named[at])
 	}
-	return b.String(), done
+	return text.String()
 }

@@ -17,28 +17,29 @@ func TestCrashHistory(t *testing.T) {
 	}{
 		"of another": {"member-1", 10, crashHistory{deaths: map[int64]int{}}},
 		"none":       {"", 10, crashHistory{deaths: map[int64]int{}}},
-		"a stop":     {"millrace/1 closed 0", 10, crashHistory{deaths: map[int64]int{}}},
-		"a death": {"millrace/1 open 0 12:0* 14:0*", 10,
-			crashHistory{deaths: map[int64]int{12: 1, 14: 1}, horizon: 74}},
-		"a second one": {"millrace/1 open 74 12:1* 14:1", 10,
+		"a stop":     {"millrace/1 A closed 0", 10, crashHistory{deaths: map[int64]int{}}},
+		"our own":    {"millrace/1 B open 0 12:0* 14:0*", 10, crashHistory{deaths: map[int64]int{}}},
+		"a death": {"millrace/1 A open 0 12:0* 14:0*", 10,
+			crashHistory{deaths: map[int64]int{12: 1, 14: 1}, horizon: 138}},
+		"a second one": {"millrace/1 A open 74 12:1* 14:1", 10,
 			crashHistory{deaths: map[int64]int{12: 2, 14: 1}, horizon: 74}},
-		"a stop after a death":    {"millrace/1 closed 74 12:2", 11, crashHistory{deaths: map[int64]int{12: 2}, horizon: 74}},
-		"below the commit":        {"millrace/1 closed 74 12:2", 80, crashHistory{deaths: map[int64]int{}}},
-		"a death past horizon":    {"millrace/1 open 74", 80, crashHistory{deaths: map[int64]int{}, horizon: 144}},
-		"unreadable":              {"millrace/1 open x 12 a:1 13:b*", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
-		"nothing but the opening": {"millrace/1 open 0", 10, crashHistory{deaths: map[int64]int{}, horizon: 74}},
-		"a death, one made progress": {"millrace/1 open 0 12:0* 14:0", 10,
-			crashHistory{deaths: map[int64]int{12: 1, 14: 0}, horizon: 74}},
-		"a stop, one made progress": {"millrace/1 closed 0 14:0", 10, crashHistory{deaths: map[int64]int{}}},
-		"a stop, and more is done": {"millrace/1 closed 0 ahead=900/3:AAU", 10,
+		"a stop after a death":    {"millrace/1 A closed 74 12:2", 11, crashHistory{deaths: map[int64]int{12: 2}, horizon: 74}},
+		"below the commit":        {"millrace/1 A closed 74 12:2", 80, crashHistory{deaths: map[int64]int{}}},
+		"a death past horizon":    {"millrace/1 A open 74", 80, crashHistory{deaths: map[int64]int{}, horizon: 208}},
+		"unreadable":              {"millrace/1 A open x 12 a:1 13:b*", 10, crashHistory{deaths: map[int64]int{}, horizon: 138}},
+		"nothing but the opening": {"millrace/1 A open 0", 10, crashHistory{deaths: map[int64]int{}, horizon: 138}},
+		"a death, one made progress": {"millrace/1 A open 0 12:0* 14:0", 10,
+			crashHistory{deaths: map[int64]int{12: 1, 14: 0}, horizon: 138}},
+		"a stop, one made progress": {"millrace/1 A closed 0 14:0", 10, crashHistory{deaths: map[int64]int{}}},
+		"a stop, and more is done": {"millrace/1 A closed 0 ahead=900/3:AAU", 10,
 			crashHistory{deaths: map[int64]int{}, completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900},
 				[]int64{10, 15}}}},
-		"a death, and more is done": {"millrace/1 open 0 ahead=900/3:AA 10:0*", 10,
-			crashHistory{deaths: map[int64]int{10: 1}, horizon: 964,
+		"a death, and more is done": {"millrace/1 A open 0 ahead=900/3:AA 10:0*", 10,
+			crashHistory{deaths: map[int64]int{10: 1}, horizon: 1028,
 				completed: completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{10}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := parseCrashHistory(tt.text, tt.committed, 64, true); fmt.Sprint(got) != fmt.Sprint(tt.want) {
+			if got := parseCrashHistory(tt.text, tt.committed, 64, "B"); fmt.Sprint(got) != fmt.Sprint(tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
@@ -47,19 +48,19 @@ func TestCrashHistory(t *testing.T) {
 	for name, tt := range map[string]struct {
 		open      bool
 		committed int64
-		now       runningOffsets
+		now       map[int64]bool
 		want      string
 	}{
-		"running": {true, 10, runningOffsets{suspect: []int64{12, 20}},
-			"millrace/1 open 74 14:2 12:1* 20:1*"},
-		"past all":                  {false, 80, runningOffsets{}, ""},
-		"progress after two deaths": {true, 10, runningOffsets{progressing: []int64{14}}, "millrace/1 open 74 12:1 14:0"},
-		"progress, beyond the horizon": {true, 10, runningOffsets{progressing: []int64{90}},
-			"millrace/1 open 74 14:2 12:1 90:0"},
-		"progress while stopping": {false, 80, runningOffsets{progressing: []int64{90}}, ""},
-		"suspect while stopping":  {true, 80, runningOffsets{suspect: []int64{90}}, "millrace/1 open 0 90:0*"},
+		"running": {true, 10, map[int64]bool{12: true, 20: true},
+			"millrace/1 A open 74 14:2 12:1* 20:1*"},
+		"past all":                  {false, 80, nil, ""},
+		"progress after two deaths": {true, 10, map[int64]bool{14: false}, "millrace/1 A open 74 12:1 14:0"},
+		"progress, beyond the horizon": {true, 10, map[int64]bool{90: false},
+			"millrace/1 A open 74 14:2 12:1 90:0"},
+		"progress while stopping": {false, 80, map[int64]bool{90: false}, ""},
+		"suspect while stopping":  {true, 80, map[int64]bool{90: true}, "millrace/1 A open 0 90:0*"},
 	} {
-		if got, _ := c.encode(tt.open, tt.committed, tt.now, completedAhead{}); got != tt.want {
+		if got := c.encode("A", tt.open, tt.committed, tt.now, completedAhead{}); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}
@@ -68,12 +69,11 @@ func TestCrashHistory(t *testing.T) {
 // Which later records a commit records as done, and what follows for a record.
 func TestCompletedAhead(t *testing.T) {
 	a := completedAhead{kgo.EpochOffset{Epoch: 3, Offset: 900}, []int64{100, 105, 700}}
-	word, end := a.encode(100)
-	if want := " ahead=900/3:AAXTBA"; word != want || end != 900 {
-		t.Errorf("got %q below %d, want %q", word, end, want)
+	if got, want := a.encode(100), " ahead=900/3:AAXTBA"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, end := a.encode(900); got != "" || end != 900 {
-		t.Errorf("got %q below the committed %d", got, end)
+	if got := a.encode(900); got != "" {
+		t.Errorf("got %q", got)
 	}
 	for name, tt := range map[string]struct {
 		word      string
@@ -111,41 +111,36 @@ func TestCompletedAhead(t *testing.T) {
 		}
 	}
 	many := completedAhead{end: kgo.EpochOffset{Offset: 1 << 41}}
-	suspects := runningOffsets{}
+	suspects := map[int64]bool{}
 	for i := range int64(8192) {
 		many.unfinished = append(many.unfinished, 1<<40+8192*i)
-		suspects.suspect = append(suspects.suspect, 1<<40+8192*i)
+		suspects[1<<40+8192*i] = true
 	}
-	text, end := new(crashHistory).encode(true, 1<<40, suspects, many)
+	text := new(crashHistory).encode("A", true, 1<<40, suspects, many)
 	if len(text) > 4096 {
 		t.Errorf("%d bytes of metadata, want at most what brokers accept", len(text))
 	}
-	got := parseCrashHistory(text, 1<<40, 64, false).completed
+	got := parseCrashHistory(text, 1<<40, 64, "B").completed
 	if n := len(got.unfinished); n < maxStragglers || got.end.Offset != many.unfinished[n] ||
 		!slices.Equal(got.unfinished, many.unfinished[:n]) {
 		t.Errorf("got %d that are left below %d, want the first ones, to the first that is not named", n, got.end.Offset)
-	}
-	if end != got.end.Offset {
-		t.Errorf("all is recorded below %d, want %d: a death of tasks started behind it would not count", end,
-			got.end.Offset)
 	}
 }
 
 // Records that a process committed as done stay committed until a later owner has read all of them.
 func TestCompletedAheadIsKept(t *testing.T) {
-	c := parseCrashHistory("millrace/1 closed 0 ahead=900/3:AAXTBA", 100, 64, true)
+	c := parseCrashHistory("millrace/1 A closed 0 ahead=900/3:AAXTBA", 100, 64, "B")
 	later := completedAhead{kgo.EpochOffset{Epoch: 4, Offset: 1000}, []int64{105}}
 	for name, tt := range map[string]struct {
 		committed int64
 		more      completedAhead
 		want      string
 	}{
-		"some is committed": {105, completedAhead{}, "millrace/1 open 0 ahead=900/3:ANME below 900"},
-		"all is committed":  {905, completedAhead{}, "millrace/1 open 0 below 905"},
-		"more is done":      {105, later, "millrace/1 open 0 ahead=1000/4:AA below 1000"},
+		"some is committed": {105, completedAhead{}, "millrace/1 A open 0 ahead=900/3:ANME"},
+		"all is committed":  {905, completedAhead{}, "millrace/1 A open 0"},
+		"more is done":      {105, later, "millrace/1 A open 0 ahead=1000/4:AA"},
 	} {
-		text, done := c.encode(true, tt.committed, runningOffsets{}, tt.more)
-		if got := fmt.Sprintf("%s below %d", text, done); got != tt.want {
+		if got := c.encode("A", true, tt.committed, nil, tt.more); got != tt.want {
 			t.Errorf("%s: got %q, want %q", name, got, tt.want)
 		}
 	}

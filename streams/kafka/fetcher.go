@@ -48,8 +48,6 @@ type fetcher struct {
 
 	mu          sync.Mutex // guards the fields below
 	assignments map[core.Partition]*assignment
-	// Last metadata that was committed for lost partitions, to recognize our own commits: no process died.
-	lostMetadata map[core.Partition]string
 }
 
 // maxCommitRequests is the number of requests that one commit can answer.
@@ -60,13 +58,13 @@ func newFetcher(p *Pool, m groupMember) (*fetcher, error) {
 		p: p, class: m.class, topics: m.topics, memory: newByteBudget(), metrics: p.kafka.Metrics.Role(m.role, m.class),
 		commits: newCommits(p.kafka.Deleted), commitRequests: make(chan chan error, maxCommitRequests),
 		commitNow: make(chan struct{}, 1), queueLock: make(chan struct{}, 1),
-		assignments: map[core.Partition]*assignment{}, lostMetadata: map[core.Partition]string{},
-		diversion: diversion{flows: map[schedule.FlowID]*route{}},
+		assignments: map[core.Partition]*assignment{},
+		diversion:   diversion{flows: map[schedule.FlowID]*route{}},
 	}
 	if t := schemas.Backlog(m.role, m.class); slices.Contains(m.topics, p.kafka.Topic(t)) {
 		f.backlogTopic = p.kafka.Topic(t)
 	}
-	f.commits.after = f.onCommitted
+	f.commits.metrics = f.metrics
 	f.checker = newPollChecker(p.router, f.commits)
 	opts := append(consumeOptions(p.kafka, m), kgo.WithHooks(f),
 		kgo.OnPartitionsAssigned(f.onAssigned), kgo.OnOffsetsFetched(f.onOffsetsFetched),
@@ -209,7 +207,6 @@ func (f *fetcher) commit(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
-	f.metrics.CountCommit(err)
 	switch {
 	case err == nil:
 	case commitFatal(err):
@@ -220,7 +217,7 @@ func (f *fetcher) commit(ctx context.Context) error {
 	return err
 }
 
-// commitLoop commits every second and on request.
+// commitLoop commits every second and on request, until ctx is done.
 func (f *fetcher) commitLoop(ctx context.Context) {
 	t := time.NewTicker(poolCommitInterval)
 	defer t.Stop()
@@ -249,21 +246,6 @@ func (f *fetcher) commitLoop(ctx context.Context) {
 	}
 }
 
-// commitWhileDraining commits at once, and then every second until ctx is done, while running tasks end. The
-// process may be killed before they have.
-func (f *fetcher) commitWhileDraining(ctx context.Context) {
-	t := time.NewTicker(poolCommitInterval)
-	defer t.Stop()
-	for {
-		_ = f.commit(f.p.ctx) // commit has logged its error
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-		}
-	}
-}
-
 // requestCommit requests a commit before the next tick.
 func (f *fetcher) requestCommit() {
 	select {
@@ -272,39 +254,17 @@ func (f *fetcher) requestCommit() {
 	}
 }
 
-// onCommitted records the committed position of a partition.
-func (f *fetcher) onCommitted(at core.Partition, pos position) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if part := f.assignments[at]; part != nil {
-		part.recordedDone.Store(pos.done)
-	}
-}
-
-// optionalRecordWait is how long a task waits to be recorded if it may also start without.
-const optionalRecordWait = time.Second
-
-// awaitRecorded waits until the running tasks are recorded by a commit. If must is false, it waits for at
-// most optionalRecordWait.
-func (f *fetcher) awaitRecorded(ctx context.Context, must bool) error {
-	if !must {
-		var cancel func()
-		ctx, cancel = context.WithTimeout(ctx, optionalRecordWait)
-		defer cancel()
-	}
+// awaitRecorded waits until the running tasks are recorded by a commit.
+func (f *fetcher) awaitRecorded(ctx context.Context) error {
 	ask := make(chan error, 1)
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-f.p.stopping:
-		return errStopped
 	case f.commitRequests <- ask:
 	}
 	select {
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-f.p.stopping:
-		return errStopped
 	case err := <-ask:
 		return err
 	}
@@ -326,29 +286,15 @@ func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string]
 func (f *fetcher) onOffsetsFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFetchResponse) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var seen []core.Partition // some twice, because the response has an old and a new form
-	learn := func(topic string, id int32, offset int64, metadata *string) {
-		at := core.Partition{Topic: topic, ID: id}
-		if part := f.assignments[at]; part != nil && offset >= 0 && metadata != nil {
-			last, ours := f.lostMetadata[at]
-			part.loadCrashes(*metadata, offset, ours && last == *metadata, f.p.router.Log)
-		}
-		seen = append(seen, at)
-	}
-	for _, t := range resp.Topics {
-		for _, p := range t.Partitions {
-			learn(t.Topic, p.Partition, p.Offset, p.Metadata)
-		}
-	}
 	for _, g := range resp.Groups {
 		for _, t := range g.Topics {
 			for _, p := range t.Partitions {
-				learn(t.Topic, p.Partition, p.Offset, p.Metadata)
+				part := f.assignments[core.Partition{Topic: t.Topic, ID: p.Partition}]
+				if part != nil && p.Offset >= 0 && p.Metadata != nil {
+					part.loadCrashes(*p.Metadata, p.Offset, f.p.router.Log)
+				}
 			}
 		}
-	}
-	for _, at := range seen {
-		delete(f.lostMetadata, at)
 	}
 	return nil
 }
@@ -375,13 +321,7 @@ func (f *fetcher) onLost(_ context.Context, _ *kgo.Client, parts map[string][]in
 	defer f.metrics.CountRebalance(metrics.PartitionsLost, parts, time.Now())
 	f.rebalanceMu.Lock()
 	defer f.rebalanceMu.Unlock()
-	assignments := f.owned(parts)
-	f.mu.Lock()
-	for _, part := range assignments {
-		f.lostMetadata[part.Partition] = part.lastMetadata()
-	}
-	f.mu.Unlock()
-	f.discard(assignments)
+	f.discard(f.owned(parts))
 }
 
 // owned returns the assignments of parts, or all if parts is nil.

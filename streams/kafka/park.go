@@ -74,7 +74,7 @@ func (w *worker) unpark() (cause error) {
 	mustRecord := w.mustRecord
 	w.mu.Unlock()
 	if cause == nil && mustRecord { // commits did not record it while it was parked
-		cause = t.part.fetcher.awaitRecorded(ctx, true)
+		cause = t.part.fetcher.awaitRecorded(ctx)
 	}
 	return cause
 }

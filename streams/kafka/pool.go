@@ -2,6 +2,7 @@ package kafka
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -131,6 +132,7 @@ var errRevoked = errors.New("partition revoked")
 // Each class of topics is read by a client of its own, and one scheduler serves all classes.
 type Pool struct {
 	cfg          PoolConfig
+	id           string // of its commits
 	kafka        client.Config
 	handle       Handler
 	router       *core.Router
@@ -145,7 +147,6 @@ type Pool struct {
 
 	outputs   *outputs
 	ctx       context.Context         // for commits and tasks; outlives the context of Run
-	stopping  <-chan struct{}         // closed when Run must stop
 	fail      context.CancelCauseFunc // stops Run with an error
 	clock     atomic.Int64            // nanoseconds since Run began, in steps of clockStep
 	suspectMu sync.Mutex              // serializes tasks that may have killed a process
@@ -163,7 +164,7 @@ func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{
-		cfg: pc, kafka: cfg, handle: h, router: core.NewRouter(cfg, pc.Role, pc.MaxAttempts),
+		cfg: pc, id: rand.Text()[:8], kafka: cfg, handle: h, router: core.NewRouter(cfg, pc.Role, pc.MaxAttempts),
 		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
 		deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1), live: map[*worker]bool{},
 	}
@@ -206,7 +207,7 @@ func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 func (p *Pool) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	p.ctx, p.fail, p.stopping = context.WithoutCancel(ctx), fail, run.Done()
+	p.ctx, p.fail = context.WithoutCancel(ctx), fail
 	sending, giveUp := context.WithCancel(p.ctx)
 	defer giveUp()
 	for i, f := range p.fetchers {
@@ -219,6 +220,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.outputs = newOutputs(sending, p.router, p.fetchers[0].cl)
 	p.startWorkers(p.cfg.Workers, schedule.MainWorker)
 	p.startWorkers(p.cfg.Large, schedule.LargeWorker)
+	committing, stopCommits := context.WithCancel(p.ctx)
+	defer stopCommits()
 	var loops sync.WaitGroup
 	for _, f := range p.fetchers {
 		f.metrics.AddOldest(func() metrics.Oldest { return p.oldest(f) })
@@ -231,7 +234,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		}
 	})
 	for _, f := range p.fetchers {
-		loops.Go(func() { f.commitLoop(run) })
+		loops.Go(func() { f.commitLoop(committing) })
 		if f.backlogTopic != "" {
 			loops.Go(func() { f.moveBacklogs(run) })
 		}
@@ -244,6 +247,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 	<-run.Done()
 	p.stop(ctx, giveUp)
+	stopCommits()
 	loops.Wait()
 	p.close(p.fetchers)
 	p.sched.Close()

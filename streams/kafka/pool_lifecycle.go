@@ -64,20 +64,19 @@ func (p *Pool) liveWorkers() []*worker {
 	return slices.Collect(maps.Keys(p.live))
 }
 
-// runningOffsets returns the offsets of f's running tasks by assignment. Parked tasks are left out: they do
+// runningOffsets returns the offsets of f's running tasks by assignment, and whether each task is suspect: it started
+// a short time ago, or has made no progress since. Parked tasks are left out: they do
 // nothing that could kill the process.
-func (p *Pool) runningOffsets(f *fetcher) map[*assignment]runningOffsets {
-	at, now := map[*assignment]runningOffsets{}, p.clock.Load()
+func (p *Pool) runningOffsets(f *fetcher) map[*assignment]map[int64]bool {
+	at, now := map[*assignment]map[int64]bool{}, p.clock.Load()
 	for _, w := range p.liveWorkers() {
 		w.mu.Lock()
 		if t := w.task; t != nil && t.part.fetcher == f && !w.parked {
-			all := at[t.part]
-			if recent := now-w.began < int64(suspectFor); !w.progressed.Load() || recent && !t.part.gate.Closed() {
-				all.suspect = append(all.suspect, t.Raw.Offset)
-			} else {
-				all.progressing = append(all.progressing, t.Raw.Offset)
+			if at[t.part] == nil {
+				at[t.part] = map[int64]bool{}
 			}
-			at[t.part] = all
+			recent := now-w.began < int64(suspectFor)
+			at[t.part][t.Raw.Offset] = !w.progressed.Load() || recent && !t.part.gate.Closed()
 		}
 		w.mu.Unlock()
 	}
@@ -105,14 +104,11 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 	for _, part := range all {
 		part.gate.Close()
 	}
-	draining, drained := context.WithCancel(p.ctx)
-	var each sync.WaitGroup
 	for _, f := range p.fetchers {
-		each.Go(func() { f.commitWhileDraining(draining) })
+		f.requestCommit() // and each second: the process may be killed before the running tasks have ended
 	}
 	p.drain(all, d)
-	drained()
-	each.Wait()
+	var each sync.WaitGroup
 	for _, f := range p.fetchers {
 		each.Go(func() {
 			_ = f.commit(p.ctx) // commit has logged its error; uncommitted work is repeated

@@ -166,7 +166,7 @@ func (p *Pool) run(w *worker, t *task) bool {
 		p.failTask(t, err)
 		return true
 	}
-	deaths, mustRecord, wantRecord := t.part.crashRisk(t.Raw.Offset)
+	deaths, mustRecord := t.part.crashRisk(t.Raw.Offset)
 	if deaths >= maxDeaths {
 		p.failTask(t, retry.Permanent(fmt.Errorf("was running in %d processes that died", deaths)))
 		return true
@@ -178,12 +178,11 @@ func (p *Pool) run(w *worker, t *task) bool {
 		}
 		defer p.suspectMu.Unlock()
 	}
-	return p.call(w, t, mustRecord, wantRecord)
+	return p.call(w, t, mustRecord)
 }
 
-// call calls the handler once. Before that a commit records the task: it must if mustRecord is set, and should if
-// wantRecord is set.
-func (p *Pool) call(w *worker, t *task, mustRecord, wantRecord bool) bool {
+// call calls the handler once. With mustRecord, a commit records the task before that.
+func (p *Pool) call(w *worker, t *task, mustRecord bool) bool {
 	d, ok := p.decode(t)
 	if !ok {
 		p.failTask(t, t.err)
@@ -195,14 +194,14 @@ func (p *Pool) call(w *worker, t *task, mustRecord, wantRecord bool) bool {
 		p.abandon(t)
 		return true
 	}
-	if mustRecord || wantRecord {
-		err := t.part.fetcher.awaitRecorded(ctx, mustRecord)
-		if gone := t.part.isCancelled() || errors.Is(err, errStopped); err != nil && (mustRecord || gone) {
-			_ = w.end() // the result of awaitRecorded decides, not the cause of a cancellation
-			if gone {
-				p.abandon(t)
-				return true
-			}
+	if mustRecord {
+		err := t.part.fetcher.awaitRecorded(ctx)
+		if t.part.gate.Closed() { // nothing is begun any more
+			_ = w.end()
+			p.abandon(t)
+			return true
+		} else if err != nil {
+			_ = w.end()
 			p.sched.Postpone(&t.Task, time.Second)
 			return false
 		}
