@@ -270,12 +270,18 @@ func (f *fetcher) awaitRecorded(ctx context.Context) error {
 	}
 }
 
-// onAssigned adds partitions. No poll is held while it or the other callbacks run.
+// onAssigned adds partitions after Prepare. No poll is held while it or the other callbacks run, and the client fetches
+// nothing of the partitions before it returns.
 func (f *fetcher) onAssigned(_ context.Context, _ *kgo.Client, parts map[string][]int32) {
 	defer f.metrics.CountRebalance(metrics.PartitionsAssigned, parts, time.Now())
 	f.rebalanceMu.Lock()
 	defer f.rebalanceMu.Unlock()
-	f.p.requirePrepare()
+	if f.p.cfg.Prepare != nil && len(parts) > 0 {
+		if err := f.p.prepare(); err != nil {
+			f.p.fail(err)
+			return // records of partitions that were not added are dropped
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	core.EachPartition(parts, func(at core.Partition) { f.assignments[at] = newAssignment(f, at, f.p.cfg.Window) })

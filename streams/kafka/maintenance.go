@@ -19,54 +19,32 @@ const (
 	maintainPoll     = 5 * time.Millisecond // between checks whether tasks have ended
 )
 
-// runMaintenance calls Prepare after each assignment, and Maintain at each interval, until ctx is done.
-func (p *Pool) runMaintenance(ctx context.Context) error {
-	var due <-chan time.Time
-	if p.cfg.Maintain != nil {
-		t := time.NewTicker(p.cfg.MaintainInterval)
-		defer t.Stop()
-		due = t.C
+// prepare calls Prepare until it succeeds or Run must stop.
+func (p *Pool) prepare() error {
+	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
+	_, err := policy.Do(p.running, func() error { return p.cfg.Prepare(p.running) },
+		func(attempt int, wait time.Duration, err error) {
+			p.router.Log.Warn("retry prepare for assigned partitions", "attempt", attempt, "retry_after", wait, "err", err)
+		})
+	if err != nil {
+		return fmt.Errorf("prepare for assigned partitions: %w", err)
 	}
+	return nil
+}
+
+// runMaintenance calls Maintain at each interval until ctx is done.
+func (p *Pool) runMaintenance(ctx context.Context) {
+	t := time.NewTicker(p.cfg.MaintainInterval)
+	defer t.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
-		case <-p.prepareDue:
-			if err := p.prepare(ctx); err != nil && ctx.Err() == nil {
-				return fmt.Errorf("prepare for assigned partitions: %w", err)
-			}
-		case <-due:
-			if err := p.maintain(ctx); err != nil && ctx.Err() == nil {
-				p.router.Log.Warn("retry maintenance", "retry_after", p.cfg.MaintainInterval, "err", err)
-			}
+			return
+		case <-t.C:
 		}
-	}
-}
-
-// prepare calls Prepare until it succeeds. Tasks are then dispatched, unless partitions were assigned meanwhile.
-func (p *Pool) prepare(ctx context.Context) error {
-	n := p.unprepared.Load()
-	policy := retry.Policy{Wait: p.cfg.Retry.Wait, MaxWait: p.cfg.Retry.MaxWait}
-	_, err := policy.Do(ctx, func() error { return p.cfg.Prepare(ctx) }, func(attempt int, wait time.Duration, err error) {
-		p.router.Log.Warn("retry prepare for assigned partitions", "attempt", attempt, "retry_after", wait, "err", err)
-	})
-	if err == nil {
-		p.unprepared.Add(-n)
-		p.sched.Unblock(int(n))
-	}
-	return err
-}
-
-// requirePrepare stops dispatch until Prepare has been called.
-func (p *Pool) requirePrepare() {
-	if p.cfg.Prepare == nil {
-		return
-	}
-	p.sched.Block()
-	p.unprepared.Add(1)
-	select {
-	case p.prepareDue <- struct{}{}:
-	default:
+		if err := p.maintain(ctx); err != nil && ctx.Err() == nil {
+			p.router.Log.Warn("retry maintenance", "retry_after", p.cfg.MaintainInterval, "err", err)
+		}
 	}
 }
 
@@ -80,7 +58,7 @@ func (p *Pool) maintain(ctx context.Context) error {
 	defer f.rebalanceMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, maintainTimeout)
 	defer cancel()
-	if len(f.owned(nil)) == 0 || p.unprepared.Load() > 0 {
+	if len(f.owned(nil)) == 0 {
 		return nil
 	}
 	name := p.router.Config.Topic(p.cfg.Topics[0])
@@ -88,8 +66,8 @@ func (p *Pool) maintain(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the partitions of %s: %w", name, err)
 	}
-	p.sched.Block()
-	defer p.sched.Unblock(1)
+	p.sched.Block(true)
+	defer p.sched.Block(false)
 	for !p.sched.Idle() || !p.outputs.empty() {
 		if retry.Sleep(ctx, maintainPoll) != nil {
 			return errors.New("tasks are still running")

@@ -74,9 +74,9 @@ type PoolConfig struct {
 	// CoPartitioned assigns the same partitions of all topics to one member. The topics must have the same
 	// number of partitions and the same class.
 	CoPartitioned bool
-	// Prepare, if set, is called after each assignment, before a task of any partition starts. By then
-	// everything that the previous owners published is on its topics. If it returns an error, it is called
-	// again.
+	// Prepare, if set, is called when partitions are assigned, before any of their records is read. By then everything
+	// that the previous owners published is on its topics. If it returns an error, it is called again, unless the error
+	// is permanent: that ends Run. No partition moves meanwhile.
 	Prepare func(context.Context) error
 	// Maintain, if set, is called at each MaintainInterval, while the role is not paused and no task is running, so its
 	// messages follow all outputs so far. owns reports whether this member owns the partition of Topics that
@@ -142,11 +142,10 @@ type Pool struct {
 	seed         maphash.Seed
 	deadlineBase time.Duration // a task may run this long, plus a second for each deadlineRate bytes of it
 	deadlineRate int64
-	prepareDue   chan struct{} // signals that partitions were assigned and Prepare must be called
-	unprepared   atomic.Int64  // assignments since the last call of Prepare
 
 	outputs   *outputs
 	ctx       context.Context         // for commits and tasks; outlives the context of Run
+	running   context.Context         // ends when Run must stop
 	fail      context.CancelCauseFunc // stops Run with an error
 	clock     atomic.Int64            // nanoseconds since Run began, in steps of clockStep
 	suspectMu sync.Mutex              // serializes tasks that may have killed a process
@@ -166,7 +165,7 @@ func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 	p := &Pool{
 		cfg: pc, id: rand.Text()[:8], kafka: cfg, handle: h, router: core.NewRouter(cfg, pc.Role, pc.MaxAttempts),
 		window: len(newTracker(pc.Window).ring), seed: maphash.MakeSeed(),
-		deadlineBase: taskDeadline, deadlineRate: taskRate, prepareDue: make(chan struct{}, 1), live: map[*worker]bool{},
+		deadlineBase: taskDeadline, deadlineRate: taskRate, live: map[*worker]bool{},
 	}
 	for _, class := range []schemas.Class{schemas.High, schemas.Low, schemas.Large} {
 		m := groupMember{role: pc.Role, class: class, coPartitioned: pc.CoPartitioned, drainsOutputs: pc.Prepare != nil}
@@ -207,7 +206,7 @@ func NewPool(cfg client.Config, pc PoolConfig, h Handler) (*Pool, error) {
 func (p *Pool) Run(ctx context.Context) error {
 	run, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	p.ctx, p.fail = context.WithoutCancel(ctx), fail
+	p.ctx, p.running, p.fail = context.WithoutCancel(ctx), run, fail
 	sending, giveUp := context.WithCancel(p.ctx)
 	defer giveUp()
 	for i, f := range p.fetchers {
@@ -220,21 +219,19 @@ func (p *Pool) Run(ctx context.Context) error {
 	p.outputs = newOutputs(sending, p.router, p.fetchers[0].cl)
 	p.startWorkers(p.cfg.Workers, schedule.MainWorker)
 	p.startWorkers(p.cfg.Large, schedule.LargeWorker)
-	committing, stopCommits := context.WithCancel(p.ctx)
-	defer stopCommits()
-	var loops sync.WaitGroup
+	committing, endCommits := context.WithCancel(p.ctx)
+	defer endCommits()
+	var loops, committers sync.WaitGroup
 	for _, f := range p.fetchers {
 		f.metrics.AddOldest(func() metrics.Oldest { return p.oldest(f) })
 	}
 	loops.Go(func() { p.watchdog(run) })
 	loops.Go(func() { p.applyControls(run) })
-	loops.Go(func() {
-		if err := p.runMaintenance(run); err != nil {
-			fail(err)
-		}
-	})
+	if p.cfg.Maintain != nil {
+		loops.Go(func() { p.runMaintenance(run) })
+	}
 	for _, f := range p.fetchers {
-		loops.Go(func() { f.commitLoop(committing) })
+		committers.Go(func() { f.commitLoop(committing) })
 		if f.backlogTopic != "" {
 			loops.Go(func() { f.moveBacklogs(run) })
 		}
@@ -246,8 +243,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		})
 	}
 	<-run.Done()
-	p.stop(ctx, giveUp)
-	stopCommits()
+	p.stop(ctx, giveUp, func() { endCommits(); committers.Wait() })
 	loops.Wait()
 	p.close(p.fetchers)
 	p.sched.Close()

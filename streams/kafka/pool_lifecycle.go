@@ -89,8 +89,8 @@ func (p *Pool) runningOffsets(f *fetcher) map[*assignment]map[int64]bool {
 const suspectFor = 30 * time.Second
 
 // stop ends all tasks and the publishing of outputs, and commits. It allows DrainTimeout if ctx is done, and no time
-// if an error stopped Run.
-func (p *Pool) stop(ctx context.Context, giveUp func()) {
+// if an error stopped Run. giveUp ends the publishing, endCommits the commit loops.
+func (p *Pool) stop(ctx context.Context, giveUp, endCommits func()) {
 	var d time.Duration
 	if ctx.Err() != nil {
 		d = p.cfg.DrainTimeout
@@ -108,6 +108,7 @@ func (p *Pool) stop(ctx context.Context, giveUp func()) {
 		f.requestCommit() // and each second: the process may be killed before the running tasks have ended
 	}
 	p.drain(all, d)
+	endCommits()
 	var each sync.WaitGroup
 	for _, f := range p.fetchers {
 		each.Go(func() {

@@ -76,7 +76,7 @@ func (s *Scheduler) StopShedding() {
 func (s *Scheduler) hasCapacity(index int) bool {
 	high, low := s.classes[classHigh].running, s.classes[classLow].running
 	switch class := index % resumeOffset; {
-	case index < resumeOffset && (s.blocked() || s.atParkLimit(class)):
+	case index < resumeOffset && (s.halted || s.blocked || s.atParkLimit(class)):
 		return false
 	case class == classLarge:
 		return s.classes[classLarge].running < s.large
@@ -86,21 +86,13 @@ func (s *Scheduler) hasCapacity(index int) bool {
 	return high+low < s.allowed
 }
 
-// Block stops the start of tasks of all classes until Unblock undoes it. Calls add up.
-func (s *Scheduler) Block() { s.addBlocks(1) }
-
-// Unblock undoes n calls of Block.
-func (s *Scheduler) Unblock(n int) { s.addBlocks(-n) }
-
-func (s *Scheduler) addBlocks(n int) {
+// Block sets whether no task of any class may start. Those that were parked may go on.
+func (s *Scheduler) Block(blocked bool) {
 	s.mu.Lock()
 	defer s.unlock()
-	s.blocks += n
+	s.blocked = blocked
 	s.wakeAll()
 }
-
-// blocked reports whether no task of any class may start.
-func (s *Scheduler) blocked() bool { return s.halted || s.blocks > 0 }
 
 // Idle reports whether no task is running. Parked and postponed tasks are not.
 func (s *Scheduler) Idle() bool {
