@@ -145,25 +145,12 @@ func NewBatchGroup(cfg client.Config, bc BatchConfig, sink BatchSink) (*BatchGro
 }
 
 func (c *BatchConfig) defaults() {
-	set := func(d *time.Duration, to time.Duration) {
-		if *d <= 0 {
-			*d = to
-		}
-	}
-	set(&c.MaxAge, time.Second)
-	set(&c.DrainTimeout, 10*time.Second)
-	if c.MaxRows <= 0 {
-		c.MaxRows = 50_000
-	}
-	if c.MaxBytes <= 0 {
-		c.MaxBytes = 32 << 20
-	}
-	if c.Memory <= 0 {
-		c.Memory = BatchMemory
-	}
-	if c.PartsPerSecond <= 0 {
-		c.PartsPerSecond = 4
-	}
+	c.MaxAge = cmp.Or(c.MaxAge, time.Second)
+	c.DrainTimeout = cmp.Or(c.DrainTimeout, 10*time.Second)
+	c.MaxRows = cmp.Or(c.MaxRows, 50_000)
+	c.MaxBytes = cmp.Or(c.MaxBytes, 32<<20)
+	c.Memory = cmp.Or(c.Memory, BatchMemory)
+	c.PartsPerSecond = cmp.Or(c.PartsPerSecond, 4)
 }
 
 // Run stores batches until ctx is done. Then it gives running calls of Store DrainTimeout to return, and returns
@@ -392,7 +379,7 @@ func (g *BatchGroup) onAssigned(_ context.Context, cl *kgo.Client, parts map[str
 }
 
 // startBatcher starts the batcher of a partition. The caller holds g.mu.
-func (g *BatchGroup) startBatcher(cl *kgo.Client, at core.Partition) *batcher {
+func (g *BatchGroup) startBatcher(cl *kgo.Client, at core.Partition) {
 	table := g.sink.Table(g.router.Config.SchemaTopic(at.Topic))
 	if g.pacers[table] == nil {
 		g.pacers[table] = newTablePacer(g.minInterval())
@@ -400,7 +387,6 @@ func (g *BatchGroup) startBatcher(cl *kgo.Client, at core.Partition) *batcher {
 	b := newBatcher(g, cl, at, g.pacers[table])
 	g.batchers[at] = b
 	go b.run()
-	return b
 }
 
 func (g *BatchGroup) onRevoked(_ context.Context, cl *kgo.Client, parts map[string][]int32) {

@@ -2,8 +2,6 @@ package kafka
 
 import (
 	"context"
-	"fmt"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
@@ -426,11 +424,7 @@ func (b *batcher) acquireSlot() bool {
 }
 
 func (b *batcher) callSink(ds []*schemas.Delivery) (err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			err = retry.Permanent(fmt.Errorf("sink panicked: %v\n%s", v, debug.Stack()))
-		}
-	}()
+	defer catchPanic(&err, "sink")
 	b.setStoreBegan(time.Now())
 	b.g.metrics.AddBusy(1)
 	defer func(began time.Time) {

@@ -65,23 +65,36 @@ func (g *BatchGroup) rereadFromStart(ctx context.Context, cl *kgo.Client, parts 
 	if err != nil {
 		return err
 	}
-	batchers := g.owned(owned)
-	if stuck := g.stopBatchers(cl, batchers, false); stuck > 0 {
-		return fmt.Errorf("%d batches of partitions that lost records are being stored after their cancellation", stuck)
-	}
 	to := map[core.Partition]kgo.EpochOffset{}
-	for _, b := range batchers {
-		to[b.Partition] = kgo.EpochOffset{Epoch: -1, Offset: starts[b.Topic][b.ID]}
+	core.EachPartition(owned, func(at core.Partition) {
+		to[at] = kgo.EpochOffset{Epoch: -1, Offset: starts[at.Topic][at.ID]}
 		g.router.Log.Error("reread partition from start",
-			"topic", b.Topic, "partition", b.ID, "from", starts[b.Topic][b.ID])
+			"topic", at.Topic, "partition", at.ID, "from", starts[at.Topic][at.ID])
+	})
+	_, err = g.restartBatchers(cl, to)
+	return err
+}
+
+// restartBatchers drops what the batchers of the partitions in to have read, and starts others that read from there. It
+// returns the former ones. The caller holds a poll, so that no partition moves meanwhile.
+func (g *BatchGroup) restartBatchers(cl *kgo.Client, to map[core.Partition]kgo.EpochOffset) ([]*batcher, error) {
+	var old []*batcher
+	for _, b := range g.owned(nil) {
+		if _, ok := to[b.Partition]; ok {
+			old = append(old, b)
+		}
+	}
+	if stuck := g.stopBatchers(cl, old, false); stuck > 0 {
+		return nil, fmt.Errorf("%d batches of partitions that are read again are still being stored after their cancellation",
+			stuck)
 	}
 	g.seek(cl, to)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, b := range batchers {
+	for _, b := range old {
 		g.startBatcher(cl, b.Partition)
 	}
-	return nil
+	return old, nil
 }
 
 // addUnmarked marks partitions with stored records for which Mark failed. The poll loop reads these records
@@ -133,22 +146,20 @@ func (g *BatchGroup) rereadUnmarked(ctx context.Context, cl *kgo.Client) error {
 		time.AfterFunc(time.Second, g.requestRewind)
 		return nil
 	}
-	to, owned := map[core.Partition]kgo.EpochOffset{}, map[string][]int32{}
+	to := map[core.Partition]kgo.EpochOffset{}
 	for _, s := range all {
 		if to[s.at] = (kgo.EpochOffset{Epoch: -1, Offset: s.committed}); s.committed < 0 {
 			to[s.at] = kgo.EpochOffset{Epoch: -1, Offset: s.start}
 		}
-		owned[s.at.Topic] = append(owned[s.at.Topic], s.at.ID)
 	}
-	batchers := g.owned(owned)
-	if stuck := g.stopBatchers(cl, batchers, false); stuck > 0 {
-		return fmt.Errorf("%d batches that could not be marked are still being stored after their cancellation", stuck)
+	former, err := g.restartBatchers(cl, to)
+	if err != nil {
+		return err
 	}
-	g.seek(cl, to)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, old := range batchers {
-		g.startBatcher(cl, old.Partition).continueFrom(old, to[old.Partition].Offset)
+	for _, old := range former {
+		g.batchers[old.Partition].continueFrom(old, to[old.Partition].Offset)
 	}
 	return nil
 }

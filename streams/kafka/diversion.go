@@ -2,7 +2,6 @@ package kafka
 
 import (
 	"cmp"
-	"container/heap"
 	"maps"
 	"slices"
 	"sync"
@@ -104,61 +103,43 @@ type accountWeight struct {
 	flows   []schedule.FlowID
 }
 
-// accountHeap is a heap with the heaviest account on top.
-type accountHeap []*accountWeight
-
-func (o accountHeap) Len() int { return len(o) }
-func (o accountHeap) Less(i, j int) bool {
-	return cmp.Or(cmp.Compare(o[j].sum, o[i].sum), cmp.Compare(o[i].account, o[j].account)) < 0
-}
-func (o accountHeap) Swap(i, j int) { o[i], o[j] = o[j], o[i] }
-func (o *accountHeap) Push(x any)   { *o = append(*o, x.(*accountWeight)) }
-func (o *accountHeap) Pop() any {
-	last := (*o)[len(*o)-1]
-	*o = (*o)[:len(*o)-1]
-	return last
-}
-
 // heaviest returns the flows to move. It repeatedly takes the heaviest flow of the heaviest account, or all
 // its flows if that one is less than half of the account, until at most keep is left in total. Accounts with
 // less than least stay.
 func heaviest(weights map[schedule.FlowID]int64, keep, least int64) (flows []schedule.FlowID) {
 	by := map[string]*accountWeight{}
-	var all accountHeap
 	var sum int64
 	for id, n := range weights {
 		o := by[id.Account]
 		if o == nil {
 			o = &accountWeight{account: id.Account}
-			by[id.Account], all = o, append(all, o)
+			by[id.Account] = o
 		}
 		o.sum += n
 		sum += n
 		o.flows = append(o.flows, id)
 	}
-	all = slices.DeleteFunc(all, func(o *accountWeight) bool { return o.sum < least })
-	for _, o := range all {
+	light := func(_ string, o *accountWeight) bool { return o.sum < least }
+	maps.DeleteFunc(by, light)
+	for _, o := range by {
 		slices.SortFunc(o.flows, func(a, b schedule.FlowID) int {
 			return cmp.Or(cmp.Compare(weights[b], weights[a]), slices.Compare(a.Stores[:], b.Stores[:]))
 		})
 	}
-	heap.Init(&all)
-	for sum > keep && len(all) > 0 {
-		o := all[0]
-		n := weights[o.flows[0]]
-		if n < o.sum-n {
-			flows = append(flows, o.flows...)
-			sum -= o.sum
-			heap.Pop(&all)
-			continue
+	for sum > keep && len(by) > 0 { // at most sum/least accounts
+		o := slices.MaxFunc(slices.Collect(maps.Values(by)), func(a, b *accountWeight) int {
+			return cmp.Or(cmp.Compare(a.sum, b.sum), cmp.Compare(b.account, a.account))
+		})
+		taken := 1
+		if n := weights[o.flows[0]]; n < o.sum-n {
+			taken = len(o.flows)
 		}
-		flows = append(flows, o.flows[0])
-		sum -= n
-		if o.sum, o.flows = o.sum-n, o.flows[1:]; o.sum >= least {
-			heap.Fix(&all, 0)
-		} else {
-			heap.Pop(&all)
+		for _, id := range o.flows[:taken] {
+			o.sum -= weights[id]
+			sum -= weights[id]
 		}
+		flows, o.flows = append(flows, o.flows[:taken]...), o.flows[taken:]
+		maps.DeleteFunc(by, light)
 	}
 	return flows
 }

@@ -13,23 +13,22 @@ import (
 // Package retry defines the classes of its errors.
 type Handler func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error)
 
-// callHandler calls h. A panic becomes a permanent error with its stack.
+// catchPanic is deferred around code of users: it sets *err to a permanent error if what has panicked.
+func catchPanic(err *error, what string) {
+	if v := recover(); v != nil {
+		*err = retry.Permanent(fmt.Errorf("%s panicked: %v\n%s", what, v, debug.Stack()))
+	}
+}
+
+// callHandler calls h. If it panics, nothing is published.
 func callHandler(ctx context.Context, h Handler, d *schemas.Delivery) (out []schemas.Message, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			out, err = nil, retry.Permanent(fmt.Errorf("handler panicked: %v\n%s", v, debug.Stack()))
-		}
-	}()
+	defer catchPanic(&err, "handler")
 	return h(ctx, d)
 }
 
-// describeWork calls f, which is Describe or DescribeValue. A panic becomes a permanent error.
+// describeWork calls f, which is Describe or DescribeValue.
 func describeWork[T any](f func(T) Work, b T) (w Work, err error) {
-	defer func() {
-		if v := recover(); v != nil {
-			w, err = Work{}, retry.Permanent(fmt.Errorf("describe task: panic: %v\n%s", v, debug.Stack()))
-		}
-	}()
+	defer catchPanic(&err, "description of the task")
 	return f(b), nil
 }
 

@@ -180,7 +180,7 @@ func TestMetricsOfFailingPool(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", name, got[name], want)
 			}
 		}
-		if n := got["commits_total{class=high,result=failed,role=planner}"]; n < 2 { // before a task begins, and the fatal one
+		if n := got["commits_total{class=high,result=failed,role=planner}"]; n < 2 { // before a task, and the fatal one
 			t.Errorf("%v failed commits, want two or more", n)
 		}
 	})

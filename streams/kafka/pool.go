@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -90,28 +91,15 @@ type PoolConfig struct {
 }
 
 func (pc *PoolConfig) defaults() {
-	setInt := func(n *int, to int) {
-		if *n <= 0 {
-			*n = to
-		}
-	}
-	setDuration := func(d *time.Duration, to time.Duration) {
-		if *d <= 0 {
-			*d = to
-		}
-	}
-	if pc.Retry == (retry.Policy{}) {
-		pc.Retry = retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 20 * time.Second, Elapsed: time.Minute}
-	}
-	setInt(&pc.Workers, 16)
-	setInt(&pc.Window, 1<<13)
+	pc.Retry = cmp.Or(pc.Retry,
+		retry.Policy{Attempts: 5, Wait: 500 * time.Millisecond, MaxWait: 20 * time.Second, Elapsed: time.Minute})
+	pc.Workers = cmp.Or(pc.Workers, 16)
 	pc.Reserved = max(0, min(pc.Reserved, pc.Workers-1))
-	if pc.Bytes <= 0 {
-		pc.Bytes = 64 << 20
-	}
-	setDuration(&pc.DrainTimeout, time.Minute)
-	setDuration(&pc.StallTimeout, 10*time.Minute)
-	setDuration(&pc.MaintainInterval, maintainInterval)
+	pc.Window = cmp.Or(pc.Window, 1<<13)
+	pc.Bytes = cmp.Or(pc.Bytes, 64<<20)
+	pc.DrainTimeout = cmp.Or(pc.DrainTimeout, time.Minute)
+	pc.StallTimeout = cmp.Or(pc.StallTimeout, 10*time.Minute)
+	pc.MaintainInterval = cmp.Or(pc.MaintainInterval, maintainInterval)
 }
 
 const (

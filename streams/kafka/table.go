@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,18 +38,13 @@ type Table struct {
 
 	mu        sync.Mutex      // guards the rest
 	cl        *kgo.Client     // set by Run
-	goals     []*goal         // not reached yet
 	positions map[int32]int64 // next offset to apply, by partition
+	wanted    map[int32]int64 // offset to reach, by partition
+	moved     chan struct{}   // closed when positions changes; nil: nothing waits for that
 }
 
-// A goal is a set of offsets to which the table has to be read.
-type goal struct {
-	remaining map[int32]int64 // offset to reach, by partition
-	done      chan struct{}   // closed when remaining is empty
-}
-
-// tableStall is how long a poll may return nothing before the table checks whether records remain below its
-// goals. Compaction can leave the end of a partition without records.
+// tableStall is how long a poll may return nothing before the table checks whether records remain below the offsets
+// to reach. Compaction can leave the end of a partition without records.
 const tableStall = 2 * time.Second
 
 // ErrIgnored is returned by the function of a Table for a record that it ignored. An unreadable record with the
@@ -69,7 +64,7 @@ func NewTable(
 	t := &Table{
 		topic: topic, name: cfg.Topic(topic), from: core.NewTopic(cfg, cfg.Topic(topic)), apply: apply,
 		router: core.NewRouter(cfg, schemas.Role("table."+topic), 0),
-		ready:  make(chan struct{}), positions: map[int32]int64{},
+		ready:  make(chan struct{}), positions: map[int32]int64{}, wanted: map[int32]int64{},
 	}
 	t.reader = newPollChecker(t.router, nil)
 	t.reader.nextOffset = t.nextOffset
@@ -103,16 +98,20 @@ func (t *Table) CatchUp(ctx context.Context) error {
 	t.mu.Lock()
 	cl := t.cl
 	t.mu.Unlock()
-	g, err := t.addGoal(ctx, cl, make(chan struct{}))
+	ends, err := t.ends(ctx, cl)
 	if err != nil {
 		return fmt.Errorf("table %s: catch up: %w", t.topic, err)
 	}
-	select {
-	case <-ctx.Done():
-		t.removeGoal(g)
-		return fmt.Errorf("table %s: catch up: %w", t.topic, context.Cause(ctx))
-	case <-g.done:
-		return nil
+	for {
+		reached, moved := t.reached(ends)
+		if reached {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("table %s: catch up: %w", t.topic, context.Cause(ctx))
+		case <-moved:
+		}
 	}
 }
 
@@ -141,8 +140,9 @@ func (t *Table) Run(ctx context.Context) error {
 
 func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 	policy := retry.Policy{Wait: 250 * time.Millisecond, MaxWait: 5 * time.Second} // no limit but permanent errors
-	if _, err := policy.Do(ctx, func() error {
-		_, err := t.addGoal(ctx, cl, t.ready)
+	var first map[int32]int64
+	if _, err := policy.Do(ctx, func() (err error) {
+		first, err = t.ends(ctx, cl)
 		return err
 	}, func(_ int, wait time.Duration, err error) {
 		t.router.Log.Warn("wait for a table to become readable", "retry_after", wait, "err", err)
@@ -150,10 +150,12 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		return err
 	}
 	for ctx.Err() == nil {
-		select {
-		case <-t.ready:
-			t.loadedOnce.Do(t.loaded)
-		default:
+		if first != nil {
+			if reached, _ := t.reached(first); reached {
+				first = nil
+				close(t.ready)
+				t.loadedOnce.Do(t.loaded)
+			}
 		}
 		pctx, cancel := context.WithTimeout(ctx, tableStall)
 		fetches := cl.PollFetches(pctx)
@@ -165,7 +167,7 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 		if err := t.applyFetches(fetches); err != nil {
 			return err
 		}
-		if open := t.unreached(); stalled && len(open) > 0 {
+		if open := t.open(); stalled && len(open) > 0 {
 			if err := t.skipEmpty(ctx, cl, open); err != nil {
 				t.router.Log.Warn("wait for the rest of a table", "partitions", len(open), "err", err)
 			}
@@ -176,8 +178,8 @@ func (t *Table) follow(ctx context.Context, cl *kgo.Client) error {
 
 func (t *Table) loaded() { t.router.Config.Unreadables.TableLoaded(t.topic) }
 
-// addGoal adds the current end of every partition as a goal. done is closed when the table has reached it.
-func (t *Table) addGoal(ctx context.Context, cl *kgo.Client, done chan struct{}) (*goal, error) {
+// ends returns the current ends of the partitions that hold records, and makes Run reach them.
+func (t *Table) ends(ctx context.Context, cl *kgo.Client) (map[int32]int64, error) {
 	starts, ends, err := core.Bounds(ctx, kadm.NewClient(cl), t.name)
 	if code := (*kerr.Error)(nil); errors.As(err, &code) && !code.Retriable {
 		err = retry.Permanent(err)
@@ -185,39 +187,38 @@ func (t *Table) addGoal(ctx context.Context, cl *kgo.Client, done chan struct{})
 	if err != nil {
 		return nil, fmt.Errorf("read end offsets: %w", err)
 	}
-	g := &goal{remaining: map[int32]int64{}, done: done}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	to := map[int32]int64{}
 	for id, end := range ends[t.name] {
-		if end > max(starts[t.name][id], t.positions[id]) {
-			g.remaining[id] = end
+		if end > starts[t.name][id] {
+			to[id], t.wanted[id] = end, max(t.wanted[id], end)
 		}
 	}
-	if len(g.remaining) == 0 {
-		close(g.done)
-	} else {
-		t.goals = append(t.goals, g)
-	}
-	return g, nil
+	return to, nil
 }
 
-// removeGoal removes a goal that its caller no longer waits for.
-func (t *Table) removeGoal(g *goal) {
+// reached reports whether all records below ends are applied. If not, moved is closed when more are.
+func (t *Table) reached(ends map[int32]int64) (reached bool, moved <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.goals = slices.DeleteFunc(t.goals, func(o *goal) bool { return o == g })
-}
-
-// unreached returns the highest offset that any goal needs, by partition.
-func (t *Table) unreached() map[int32]int64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	open := map[int32]int64{}
-	for _, g := range t.goals {
-		for id, end := range g.remaining {
-			open[id] = max(open[id], end)
+	for id, end := range ends {
+		if t.positions[id] < end {
+			if t.moved == nil {
+				t.moved = make(chan struct{})
+			}
+			return false, t.moved
 		}
 	}
+	return true, nil
+}
+
+// open returns the offsets that are not reached yet, by partition.
+func (t *Table) open() map[int32]int64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	open := maps.Clone(t.wanted)
+	maps.DeleteFunc(open, func(id int32, end int64) bool { return t.positions[id] >= end })
 	return open
 }
 
@@ -281,21 +282,15 @@ func (t *Table) nextOffset(at core.Partition) int64 {
 	return t.positions[at.ID]
 }
 
-// advance records that all records of a partition below next are applied, and closes the goals that are reached.
+// advance records that all records of a partition below next are applied.
 func (t *Table) advance(id int32, next int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.positions[id] = next
-	t.goals = slices.DeleteFunc(t.goals, func(g *goal) bool {
-		if end, ok := g.remaining[id]; ok && next >= end {
-			delete(g.remaining, id)
-		}
-		if len(g.remaining) > 0 {
-			return false
-		}
-		close(g.done)
-		return true
-	})
+	if t.moved != nil {
+		close(t.moved)
+		t.moved = nil
+	}
 }
 
 // skipEmpty advances the table past offsets without records, up to those in open. Compaction may have left no

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -35,11 +36,11 @@ func parseTarget(target string) (at letterKey, ok bool) {
 
 // A decision sums up the decisions about one letter. There may be millions, so it holds no text of its own.
 type decision struct {
-	nanos       int64  // time of the latest decision, in Unix nanoseconds
-	first       uint64 // hash of the id of the first decision
-	attribution int32  // index of that of the latest decision
-	times       int32
-	discarded   bool // otherwise redriven
+	nanos     int64  // time of the latest decision, in Unix nanoseconds
+	first     uint64 // hash of the id of the first decision
+	latest    unique.Handle[attribution]
+	times     int32
+	discarded bool // otherwise redriven
 }
 
 // An attribution is the author and the reason of decisions. All letters of one command share it.
@@ -47,10 +48,8 @@ type attribution struct{ who, reason string }
 
 // decisions holds the decisions about letters that topic admin records.
 type decisions struct {
-	byLetter       map[letterKey]decision
-	laterIDs       map[uint64]bool // hashes of the ids of all but the first decision of each letter
-	attributions   []attribution
-	attributionIDs map[attribution]int32
+	byLetter map[letterKey]decision
+	laterIDs map[uint64]bool // hashes of the ids of all but the first decision of each letter
 }
 
 // annotate sets the state of l from the decisions about it.
@@ -59,7 +58,7 @@ func (ds *decisions) annotate(l *Letter) {
 	if !ok {
 		return
 	}
-	by := ds.attributions[at.attribution]
+	by := at.latest.Value()
 	l.State, l.Decided, l.decisions = Redriven, time.Unix(0, at.nanos).UTC(), int(at.times)
 	l.By, l.Reason = by.who, by.reason
 	if at.discarded {
@@ -82,18 +81,9 @@ func (ds *decisions) add(at letterKey, a *pb.AdminAction) {
 	d.times++
 	if !decided || d.nanos <= nanos {
 		d.nanos, d.discarded = nanos, a.GetAction() == actionDiscard
-		d.attribution = ds.internAttribution(attribution{a.GetWho(), a.GetReason()})
+		d.latest = unique.Make(attribution{a.GetWho(), a.GetReason()})
 	}
 	ds.byLetter[at] = d
-}
-
-func (ds *decisions) internAttribution(s attribution) int32 {
-	n, ok := ds.attributionIDs[s]
-	if !ok {
-		n = int32(len(ds.attributions))
-		ds.attributions, ds.attributionIDs[s] = append(ds.attributions, s), n
-	}
-	return n
 }
 
 // decisions reads the decisions about the wanted letters, by id, from topic admin; nil selects all.
@@ -103,9 +93,7 @@ func (d *Letters) decisions(ctx context.Context, wanted map[string]bool) (*decis
 	if err != nil {
 		return nil, fmt.Errorf("read decisions about dead letters: %w", err)
 	}
-	ds := &decisions{
-		byLetter: map[letterKey]decision{}, laterIDs: map[uint64]bool{}, attributionIDs: map[attribution]int32{},
-	}
+	ds := &decisions{byLetter: map[letterKey]decision{}, laterIDs: map[uint64]bool{}}
 	err = d.scan(ctx, name, parts, func(rec *kgo.Record, _ uint32) error {
 		body, err := schemas.Decode(schemas.Admin, core.HeadersOf(rec), rec.Value)
 		if err != nil {

@@ -77,7 +77,7 @@ type Record struct {
 	Topic        *Topic // of Raw
 	Incarnation  uint32
 	RetryHeaders *RetryHeaders       // nil: not parsed yet
-	trace        *headerCarrier      // headers that name its span; nil: no span
+	trace        []kgo.RecordHeader  // headers that name its span; nil: no span
 	Disposition  metrics.Disposition // its result, set by Outcome
 }
 

@@ -23,36 +23,16 @@ const (
 	headerTraceState  = "tracestate"
 )
 
-// A headerCarrier gives propagators access to record headers.
-type headerCarrier []kgo.RecordHeader
-
-// Get implements propagation.TextMapCarrier.
-func (t *headerCarrier) Get(key string) string {
-	for _, h := range *t {
-		if h.Key == key {
-			return string(h.Value)
+// carrierOf returns the headers that a span needs.
+func carrierOf(headers []kgo.RecordHeader) propagation.MapCarrier {
+	c := propagation.MapCarrier{}
+	for _, h := range headers {
+		switch h.Key {
+		case headerTraceParent, headerTraceState, schemas.HeaderID:
+			c[h.Key] = string(h.Value)
 		}
 	}
-	return ""
-}
-
-// Set implements propagation.TextMapCarrier.
-func (t *headerCarrier) Set(key, value string) {
-	for i := range *t {
-		if (*t)[i].Key == key {
-			(*t)[i].Value = []byte(value)
-			return
-		}
-	}
-	*t = append(*t, kgo.RecordHeader{Key: key, Value: []byte(value)})
-}
-
-// Keys implements propagation.TextMapCarrier.
-func (t *headerCarrier) Keys() (keys []string) {
-	for _, h := range *t {
-		keys = append(keys, h.Key)
-	}
-	return keys
+	return c
 }
 
 func noopEnd(error) {}
@@ -64,8 +44,8 @@ func (r *Router) Span(ctx context.Context, ir *Record) (_ context.Context, end f
 	if r.Config.Tracer == nil {
 		return ctx, noopEnd
 	}
-	in := headerCarrier(ir.Raw.Headers)
-	ctx = propagation.TraceContext{}.Extract(ctx, &in)
+	in := carrierOf(ir.Raw.Headers)
+	ctx = propagation.TraceContext{}.Extract(ctx, in)
 	kind := trace.WithSpanKind(trace.SpanKindConsumer)
 	ctx, span := r.Config.Tracer.Start(ctx, string(r.Role)+" handle", kind, trace.WithAttributes(
 		attribute.String("messaging.system", "kafka"),
@@ -75,12 +55,10 @@ func (r *Router) Span(ctx context.Context, ir *Record) (_ context.Context, end f
 		attribute.String("messaging.destination.name", ir.Raw.Topic),
 		attribute.String("messaging.destination.partition.id", strconv.Itoa(int(ir.Raw.Partition))),
 		attribute.Int64("messaging.kafka.offset", ir.Raw.Offset),
-		attribute.String("messaging.message.id", in.Get(schemas.HeaderID)),
+		attribute.String("messaging.message.id", in[schemas.HeaderID]),
 		attribute.Int("millrace.attempt", r.RetryHeaders(ir).Attempts+1),
 	))
-	if out := InjectTrace(ctx); out != nil {
-		ir.trace = (*headerCarrier)(&out)
-	}
+	ir.trace = InjectTrace(ctx)
 	return ctx, func(err error) {
 		if err != nil {
 			class := retry.ClassOf(err).String()
@@ -100,8 +78,8 @@ func (r *Router) Spans(ctx context.Context, records []*Record) (end func(error))
 	}
 	ends := map[*Record]func(error){}
 	for _, ir := range records {
-		in := headerCarrier(ir.Raw.Headers)
-		if trace.SpanContextFromContext(propagation.TraceContext{}.Extract(ctx, &in)).IsSampled() {
+		of := propagation.TraceContext{}.Extract(ctx, carrierOf(ir.Raw.Headers))
+		if trace.SpanContextFromContext(of).IsSampled() {
 			_, ends[ir] = r.Span(ctx, ir)
 		}
 	}
@@ -124,15 +102,21 @@ func InjectTrace(ctx context.Context) []kgo.RecordHeader {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return nil
 	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
 	var out []kgo.RecordHeader
-	propagation.TraceContext{}.Inject(ctx, (*headerCarrier)(&out))
+	for _, key := range []string{headerTraceParent, headerTraceState} {
+		if value := carrier[key]; value != "" {
+			out = append(out, kgo.RecordHeader{Key: key, Value: []byte(value)})
+		}
+	}
 	return out
 }
 
 // traceHeaders returns the trace headers for ir's outputs: those of its span or, without a span, its own.
 func (ir *Record) traceHeaders() (out []kgo.RecordHeader) {
 	if ir.trace != nil {
-		return *ir.trace
+		return ir.trace
 	}
 	for _, h := range ir.Raw.Headers {
 		if h.Key == headerTraceParent || h.Key == headerTraceState {
