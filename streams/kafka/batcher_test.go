@@ -91,7 +91,7 @@ func TestKeepProbeByBytes(t *testing.T) {
 		"long headers":  {500, 100 << 10, 11},
 		"one too long":  {5, 9 << 20, 1},
 	} {
-		g := &BatchGroup{memory: newByteBudget()}
+		g := &BatchGroup{memory: newByteBudget(), metrics: uncounted()}
 		b := &batcher{Partition: core.Partition{Topic: "dead", ID: 0}, g: g, paused: true}
 		for range tt.n {
 			rec := &kgo.Record{Headers: []kgo.RecordHeader{{Value: make([]byte, tt.header)}}}
@@ -126,6 +126,7 @@ func TestCompleteOfRecreatedLog(t *testing.T) {
 	g := &BatchGroup{
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &core.Router{},
 		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
+		metrics: uncounted(),
 	}
 	b := &batcher{g: g, Partition: core.Partition{Topic: "changes", ID: 0}, wake: make(chan struct{}, 1)}
 	b.add(record(40), 7, 0, 40)
@@ -160,6 +161,7 @@ func TestCommitOfRecreatedLog(t *testing.T) {
 	g := &BatchGroup{
 		cfg: BatchConfig{MaxRows: 10, MaxBytes: 1 << 20, Memory: 1 << 20}, router: &core.Router{},
 		memory: newByteBudget(), commits: newCommits(nil), commitSignal: make(chan struct{}, 1),
+		metrics: uncounted(),
 	}
 	b := &batcher{g: g, Partition: core.Partition{Topic: "changes", ID: 0}, wake: make(chan struct{}, 1)}
 	b.add(record(40), 7, 0, 40)

@@ -74,7 +74,7 @@ type commits struct {
 	todo    map[core.Partition]position
 	deleted *client.DeletedTopics // their positions are not committed: they belong to the deleted topics
 
-	metrics *metrics.Role // may be nil
+	metrics *metrics.Role
 	// before is called with the positions of a commit, and prevents the commit by an error. May be nil.
 	before  func(ctx context.Context, todo map[core.Partition]position) error
 	sending chan struct{} // holds one element from taking positions until their commit is answered

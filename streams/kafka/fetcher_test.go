@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/kafka/client"
 	"github.com/millrace/millrace/streams/kafka/internal/core"
+	"github.com/millrace/millrace/streams/kafka/metrics"
 )
 
 // idleFetcher returns a fetcher with a client that never connects.
@@ -19,8 +20,12 @@ func idleFetcher(t *testing.T) *fetcher {
 		t.Fatal(err)
 	}
 	t.Cleanup(cl.Close)
-	return &fetcher{p: new(Pool), cl: cl, memory: newByteBudget(), assignments: map[core.Partition]*assignment{}}
+	return &fetcher{p: new(Pool), cl: cl, memory: newByteBudget(), assignments: map[core.Partition]*assignment{},
+		metrics: uncounted()}
 }
+
+// uncounted returns metrics that are exported nowhere.
+func uncounted() *metrics.Role { return (*metrics.Metrics)(nil).Role(schemas.RoleCopier, schemas.High) }
 
 // withInFlight returns an assignment with a window of 64 and n records in flight.
 func (f *fetcher) withInFlight(id int32, n int) *assignment {
@@ -106,7 +111,7 @@ func TestPauseAndResumeAtOnce(t *testing.T) {
 func TestDoneRecordsAreFreed(t *testing.T) {
 	p := &Pool{}
 	p.cfg.defaults()
-	f := &fetcher{p: p, memory: newByteBudget(), assignments: map[core.Partition]*assignment{}}
+	f := &fetcher{p: p, memory: newByteBudget(), assignments: map[core.Partition]*assignment{}, metrics: uncounted()}
 	part := newAssignment(f, core.Partition{Topic: "t", ID: 0}, 8192)
 	f.assignments[part.Partition] = part
 	recs := make([]*kgo.Record, 2048)

@@ -14,7 +14,7 @@ import (
 
 // A queued message that is revoked while the handler of the one before it runs is not read any more.
 func TestLastQueuedOfRevokedPartition(t *testing.T) {
-	f := &fetcher{p: new(Pool), memory: newByteBudget()}
+	f := &fetcher{p: new(Pool), memory: newByteBudget(), metrics: uncounted()}
 	p := &Pool{sched: schedule.New(schedule.Config{Workers: 1, OnStart: setSuccessor})}
 	head, tail := newAssignment(f, core.Partition{Topic: "t", ID: 0}, 64), newAssignment(f, core.Partition{Topic: "t",
 		ID: 1}, 64)

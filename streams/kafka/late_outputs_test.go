@@ -42,7 +42,8 @@ func TestResultsThatAreAcknowledgedLate(t *testing.T) {
 			defer cl.Close()
 			s := newOutputs(t.Context(), core.NewRouter(client.Config{}, schemas.RoleChecker, 0), cl)
 			var got []error
-			o := &output{rec: &kgo.Record{Topic: "fixity.results"}, part: &assignment{fetcher: &fetcher{}}, made: tt.made,
+			part := &assignment{fetcher: &fetcher{metrics: uncounted()}}
+			o := &output{rec: &kgo.Record{Topic: "fixity.results"}, part: part, made: tt.made,
 				done: func(err error) { got = append(got, err) }}
 			key := topicKey{"fixity.results", ""}
 			s.queues[key] = &sendQueue{sent: []*output{o}, unanswered: 1}

@@ -20,28 +20,12 @@ import (
 	"github.com/millrace/millrace/streams/kafka/access"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/kafka/client"
+	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
-
-// acls returns the access control list of a user with one right.
-func acls(t *testing.T, user string, r access.Right) *kadm.ACLBuilder {
-	t.Helper()
-	op, err := kmsg.ParseACLOperation(r.Operation)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := kadm.NewACLs().Allow("User:" + user).AllowHosts("*").Operations(op).ResourcePatternType(kadm.ACLPatternLiteral)
-	if r.Prefixed {
-		b.ResourcePatternType(kadm.ACLPatternPrefixed)
-	}
-	if r.Resource == access.Topic {
-		return b.Topics(r.Name)
-	}
-	return b.Groups(r.Name)
-}
 
 func grant(t *testing.T, adm *kadm.Client, user string, r access.Right) {
 	t.Helper()
-	made, err := adm.CreateACLs(t.Context(), acls(t, user, r))
+	made, err := adm.CreateACLs(t.Context(), kafkatest.ACL(t, user, r))
 	if err != nil || len(made) != 1 || made[0].Err != nil {
 		t.Fatalf("grant %s: %v, %v", r, made, err)
 	}
@@ -49,7 +33,7 @@ func grant(t *testing.T, adm *kadm.Client, user string, r access.Right) {
 
 func withdraw(t *testing.T, adm *kadm.Client, user string, r access.Right) {
 	t.Helper()
-	gone, err := adm.DeleteACLs(t.Context(), acls(t, user, r).DenyHosts().Deny())
+	gone, err := adm.DeleteACLs(t.Context(), kafkatest.ACL(t, user, r).DenyHosts().Deny())
 	if err != nil {
 		t.Fatalf("withdraw %s: %v", r, err)
 	}

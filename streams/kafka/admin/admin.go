@@ -113,6 +113,14 @@ func (a *Admin) entries(role schemas.Role) (entries []schemas.Entry) {
 	return entries
 }
 
+// topicsOf returns the names of the topics that a role reads.
+func (a *Admin) topicsOf(role schemas.Role) (names []string) {
+	for _, e := range a.entries(role) {
+		names = append(names, a.cfg.Topic(e.Topic))
+	}
+	return names
+}
+
 // EndOffsets returns the end offset of each partition of topic: the offset of the next record or, while a
 // transaction is open, the offset at which the transaction begins.
 func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]int64, error) {
@@ -130,10 +138,7 @@ func (a *Admin) EndOffsets(ctx context.Context, topic schemas.Topic) (map[int32]
 func (a *Admin) Lag(ctx context.Context, roles ...schemas.Role) (map[schemas.Role]int64, error) {
 	lag := map[schemas.Role]int64{}
 	for _, role := range roles {
-		var topics []string
-		for _, e := range a.entries(role) {
-			topics = append(topics, a.cfg.Topic(e.Topic))
-		}
+		topics := a.topicsOf(role)
 		if lag[role] = 0; len(topics) == 0 {
 			continue
 		}

@@ -106,9 +106,7 @@ func (a *Admin) Outstanding(ctx context.Context, roles ...schemas.Role) (func(co
 	topics := map[schemas.Role][]string{}
 	var all []string
 	for _, role := range roles {
-		for _, e := range a.entries(role) {
-			topics[role] = append(topics[role], a.cfg.Topic(e.Topic))
-		}
+		topics[role] = a.topicsOf(role)
 		all = append(all, topics[role]...)
 	}
 	slices.Sort(all)

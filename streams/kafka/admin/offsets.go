@@ -27,10 +27,7 @@ func (a *Admin) OffsetCheckpoints(ctx context.Context) ([]schemas.Message, error
 	}
 	now := map[string]map[string]core.SavedOffsets{} // by group and topic
 	for _, role := range a.readerRoles() {
-		var topics []string
-		for _, e := range a.entries(role) {
-			topics = append(topics, a.cfg.Topic(e.Topic))
-		}
+		topics := a.topicsOf(role)
 		done, err := a.committed(ctx, role, topics...)
 		if err != nil {
 			return nil, err

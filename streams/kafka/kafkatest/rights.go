@@ -45,24 +45,28 @@ func WithRights(t testing.TB, user, password string, rights []access.Right) []st
 	}
 	defer cl.Close()
 	for _, r := range rights {
-		op, err := kmsg.ParseACLOperation(r.Operation)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b := kadm.NewACLs().Allow("User:" + user).AllowHosts("*").Operations(op)
-		if b.ResourcePatternType(kadm.ACLPatternLiteral); r.Prefixed {
-			b.ResourcePatternType(kadm.ACLPatternPrefixed)
-		}
-		if r.Resource == access.Topic {
-			b.Topics(r.Name)
-		} else {
-			b.Groups(r.Name)
-		}
-		if _, err := kadm.NewClient(cl).CreateACLs(t.Context(), b); err != nil {
+		if _, err := kadm.NewClient(cl).CreateACLs(t.Context(), ACL(t, user, r)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return c.ListenAddrs()
+}
+
+// ACL returns the access control list of a user with one right.
+func ACL(t testing.TB, user string, r access.Right) *kadm.ACLBuilder {
+	t.Helper()
+	op, err := kmsg.ParseACLOperation(r.Operation)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := kadm.NewACLs().Allow("User:" + user).AllowHosts("*").Operations(op).ResourcePatternType(kadm.ACLPatternLiteral)
+	if r.Prefixed {
+		b.ResourcePatternType(kadm.ACLPatternPrefixed)
+	}
+	if r.Resource == access.Topic {
+		return b.Topics(r.Name)
+	}
+	return b.Groups(r.Name)
 }
 
 func cluster(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {

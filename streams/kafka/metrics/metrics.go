@@ -133,9 +133,10 @@ func (m *Metrics) SetClockOffset(ahead time.Duration) (wrong bool) {
 }
 
 // Role returns the metrics of a role's class, always the same ones. Their counters are exported from the first call on.
+// Those of a nil *Metrics are exported nowhere.
 func (m *Metrics) Role(role schemas.Role, class schemas.Class) *Role {
 	if m == nil {
-		return nil
+		m = New(prometheus.NewRegistry())
 	}
 	if class == "" {
 		class = schemas.High
@@ -151,8 +152,7 @@ func (m *Metrics) Role(role schemas.Role, class schemas.Class) *Role {
 	return r
 }
 
-// A Role holds the metrics of one class of one role. Its methods may be called on nil, and are safe for
-// concurrent use.
+// A Role holds the metrics of one class of one role. It is safe for concurrent use.
 type Role struct {
 	at               roleClass
 	base             time.Time
@@ -205,7 +205,7 @@ func newRoleMetrics(m *Metrics, at roleClass) *Role {
 // CountHandled counts n deliveries that ended in f after a handler call of d. A negative d means that there was
 // no call, or that it was observed already.
 func (r *Role) CountHandled(f Disposition, n int, d time.Duration) {
-	if r == nil || n == 0 {
+	if n == 0 {
 		return
 	}
 	r.messages[f].Add(float64(n))
@@ -223,60 +223,31 @@ func (r *Role) CountHandled(f Disposition, n int, d time.Duration) {
 }
 
 // ObserveCall records the duration of a handler call.
-func (r *Role) ObserveCall(d time.Duration) {
-	if r != nil {
-		r.handler.Observe(d.Seconds())
-	}
-}
+func (r *Role) ObserveCall(d time.Duration) { r.handler.Observe(d.Seconds()) }
 
 // MarkProgress records that a running task has made progress.
-func (r *Role) MarkProgress() {
-	if r != nil {
-		r.lastActive.Store(int64(time.Since(r.base)))
-	}
-}
+func (r *Role) MarkProgress() { r.lastActive.Store(int64(time.Since(r.base))) }
 
 // AddInFlight adds to the records that are read and not settled.
 func (r *Role) AddInFlight(records int, bytes int64) {
-	if r != nil {
-		r.records.Add(int64(records))
-		r.bytes.Add(bytes)
-	}
+	r.records.Add(int64(records))
+	r.bytes.Add(bytes)
 }
 
 // AddBusy adds to the running handler calls.
-func (r *Role) AddBusy(delta int) {
-	if r != nil {
-		r.busy.Add(int64(delta))
-	}
-}
+func (r *Role) AddBusy(delta int) { r.busy.Add(int64(delta)) }
 
 // AddParked adds to the parked tasks.
-func (r *Role) AddParked(delta int) {
-	if r != nil {
-		r.parked.Add(int64(delta))
-	}
-}
+func (r *Role) AddParked(delta int) { r.parked.Add(int64(delta)) }
 
 // AddHeld adds to the messages in flight that a pause holds back.
-func (r *Role) AddHeld(delta int) {
-	if r != nil {
-		r.held.Add(int64(delta))
-	}
-}
+func (r *Role) AddHeld(delta int) { r.held.Add(int64(delta)) }
 
 // AddStuck adds to the tasks that have not returned after they were cancelled.
-func (r *Role) AddStuck(delta int) {
-	if r != nil {
-		r.stuck.Add(int64(delta))
-	}
-}
+func (r *Role) AddStuck(delta int) { r.stuck.Add(int64(delta)) }
 
 // CountRebalance counts a rebalance that took from began until now. With defer, began is evaluated at once.
 func (r *Role) CountRebalance(k RebalanceKind, parts map[string][]int32, began time.Time) {
-	if r == nil {
-		return
-	}
 	r.rebalances[k].Inc()
 	r.rebalanceSeconds[k].Add(time.Since(began).Seconds())
 	r.mu.Lock()
@@ -298,9 +269,6 @@ func (r *Role) CountRebalance(k RebalanceKind, parts map[string][]int32, began t
 
 // CountCommit counts a commit.
 func (r *Role) CountCommit(err error) {
-	if r == nil {
-		return
-	}
 	if err != nil {
 		r.commits[1].Inc()
 	} else {
@@ -309,17 +277,10 @@ func (r *Role) CountCommit(err error) {
 }
 
 // CountPublishFailures counts n records that were given up.
-func (r *Role) CountPublishFailures(n int) {
-	if r != nil {
-		r.failures.Add(float64(n))
-	}
-}
+func (r *Role) CountPublishFailures(n int) { r.failures.Add(float64(n)) }
 
 // AddRefused adds to the outputs that the brokers refuse at present. It reports whether there were none before.
 func (r *Role) AddRefused(delta int) (first bool) {
-	if r == nil {
-		return delta > 0
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	first = r.refusals == 0
@@ -343,9 +304,6 @@ func (m *Metrics) CountPublishFailure() {
 
 // AddOldest adds a function that oldest calls.
 func (r *Role) AddOldest(f func() Oldest) {
-	if r == nil {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.oldestFuncs = append(r.oldestFuncs, f)

@@ -124,33 +124,14 @@ func TestMetricsCount(t *testing.T) {
 	})
 }
 
-// A nil *Metrics allocates nothing.
+// A nil *Metrics knows nothing.
 func TestMetricsNil(t *testing.T) {
 	var m *Metrics
-	r := m.Role(schemas.RoleCopier, schemas.High)
-	if r != nil {
-		t.Fatal("a handle out of nothing")
-	}
-	allocs := testing.AllocsPerRun(100, func() {
-		r.CountHandled(DispositionDone, 1, time.Second)
-		r.ObserveCall(time.Second)
-		r.MarkProgress()
-		r.AddInFlight(1, 100)
-		r.AddBusy(1)
-		r.AddHeld(1)
-		r.AddStuck(1)
-		r.CountRebalance(PartitionsLost, nil, time.Time{})
-		r.CountCommit(nil)
-		r.CountPublishFailures(1)
-		r.AddOldest(nil)
-		m.CountPublishFailure()
-		m.SetClockOffset(time.Hour)
-		if _, ok := m.MeanRecordBytes(""); ok || m.State() != nil || m.Hooks("") != nil {
-			t.Error("nothing knows something")
-		}
-	})
-	if allocs != 0 {
-		t.Errorf("%v allocations, want none", allocs)
+	m.Role(schemas.RoleCopier, schemas.High).CountHandled(DispositionDone, 1, time.Second)
+	m.CountPublishFailure()
+	m.SetClockOffset(time.Hour)
+	if _, ok := m.MeanRecordBytes(""); ok || m.State() != nil || m.Hooks("") != nil {
+		t.Error("nothing knows something")
 	}
 }
 
