@@ -98,44 +98,27 @@ func (a *App) gapStarts(ctx context.Context) (map[schemas.Topic]map[int32]int64,
 	return first, err
 }
 
-// reportSinkGaps opens an incident for each table that a sink found to lack records. A sink knows
-// only its own partitions, so it does not change the detail of an open incident; reportAllGaps
-// does.
-func (a *App) reportSinkGaps(ctx context.Context, gaps []clickhouse.Gap) {
-	gaps = slices.DeleteFunc(slices.Clone(gaps), func(g clickhouse.Gap) bool {
-		return a.incidentBoard.IsOpen(gapSubject(g.Table))
-	})
-	a.openGapIncidents(ctx, gaps)
-}
-
 // reportAllGaps opens an incident for each table that lacks records, and closes the incidents of
 // the others. gaps are those of all tables.
 func (a *App) reportAllGaps(ctx context.Context, gaps []clickhouse.Gap) {
-	a.openGapIncidents(ctx, gaps)
+	byTable := map[string][]clickhouse.Gap{}
+	for _, g := range gaps {
+		byTable[g.Table] = append(byTable[g.Table], g)
+	}
+	for table, gaps := range byTable {
+		about := incident.Subject{Kind: incident.RecordsBehind, Name: table}
+		if err := a.incidentBoard.Open(ctx, about, describeGaps(gaps)); err != nil {
+			a.log.Warn("open incident", "table", table, "err", err)
+		}
+	}
 	for _, s := range a.incidentBoard.OpenOf(incident.RecordsBehind) {
-		if slices.ContainsFunc(gaps, func(g clickhouse.Gap) bool { return g.Table == s.Name }) {
+		if byTable[s.Name] != nil {
 			continue
 		}
 		if err := a.incidentBoard.Close(ctx, s, "the table has all that was committed"); err != nil {
 			a.log.Warn("close incident", "table", s.Name, "err", err)
 		}
 	}
-}
-
-func (a *App) openGapIncidents(ctx context.Context, gaps []clickhouse.Gap) {
-	byTable := map[string][]clickhouse.Gap{}
-	for _, g := range gaps {
-		byTable[g.Table] = append(byTable[g.Table], g)
-	}
-	for table, gaps := range byTable {
-		if err := a.incidentBoard.Open(ctx, gapSubject(table), describeGaps(gaps)); err != nil {
-			a.log.Warn("open incident", "table", table, "err", err)
-		}
-	}
-}
-
-func gapSubject(table string) incident.Subject {
-	return incident.Subject{Kind: incident.RecordsBehind, Name: table}
 }
 
 // maxGapsNamed is the number of gaps that an incident names.

@@ -254,7 +254,6 @@ func (a *App) steward() ([]part, error) {
 // sink writes the log tables and, in a consumer group of its own, the state tables.
 func (a *App) sink() ([]part, error) {
 	logs, state := clickhouse.NewSink(a.db), clickhouse.NewState(a.db)
-	logs.Behind, state.Behind = a.reportSinkGaps, a.reportSinkGaps
 	s := a.cfg.Sink
 	batch := func(role schemas.Role, topics []schemas.Topic, memory config.Size) kafka.BatchConfig {
 		return kafka.BatchConfig{Role: role, Topics: topics, MaxRows: s.Rows, MaxBytes: int(s.Bytes), MaxAge: s.Age,

@@ -98,12 +98,9 @@ func (m *positionWriter) forget(at topicPartition) {
 	delete(m.known, at)
 }
 
-// advance moves the positions of partitions to Next, unless there is a gap below From: then it calls behind with the
-// gaps. It never lowers a position. After an error the caller calls Forget for the partitions, and stores their
-// uncommitted records again.
-func (m *positionWriter) advance(
-	ctx context.Context, done []schemas.Progress, behind func(context.Context, []Gap),
-) error {
+// advance moves the positions of partitions to Next, unless there is a gap below From. It never lowers a position.
+// After an error the caller calls Forget for the partitions, and stores their uncommitted records again.
+func (m *positionWriter) advance(ctx context.Context, done []schemas.Progress) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	done = slices.DeleteFunc(slices.Clone(done), func(p schemas.Progress) bool { return m.tables[p.Topic] == "" })
@@ -121,7 +118,6 @@ func (m *positionWriter) advance(
 		return err
 	}
 	rows := map[string][]positionRow{}
-	var missing []Gap
 	for _, p := range done {
 		table := m.tables[p.Topic]
 		at, there := held[PositionKey{table, p.Topic, p.Incarnation, p.Partition}]
@@ -133,16 +129,9 @@ func (m *positionWriter) advance(
 			return fmt.Errorf("move the position of %s, partition %d, in %s: %w", p.Topic, p.Partition, table, err)
 		}
 		m.known[topicPartition{p.Topic, p.Partition}] = now
-		switch {
-		case at < p.From:
-			missing = append(missing, Gap{Table: table, Topic: p.Topic,
-				Incarnation: p.Incarnation, Partition: p.Partition, From: at, To: p.From})
-		case p.Next > at:
+		if at >= p.From && p.Next > at { // else there is a gap, or nothing to move
 			rows[table] = append(rows[table], positionRow{m.rowID(p), p})
 		}
-	}
-	if len(missing) > 0 && behind != nil {
-		behind(ctx, missing)
 	}
 	for _, table := range tables {
 		if err := m.write(ctx, table, rows[table]); err != nil {

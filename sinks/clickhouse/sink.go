@@ -24,9 +24,6 @@ import (
 //
 // Store may run for several partitions at the same time, but not twice for the same partition.
 type Sink struct {
-	// Behind is called with the gaps that keep a position from moving; see State.Behind.
-	Behind func(context.Context, []Gap)
-
 	db     *DB
 	log    *slog.Logger
 	tables map[schemas.Topic][]topicTable
@@ -144,7 +141,7 @@ func (s *Sink) Table(topic schemas.Topic) string {
 
 // Mark moves the positions of partitions to the offsets that were handled.
 func (s *Sink) Mark(ctx context.Context, done []schemas.Progress) error {
-	return s.positions.advance(ctx, done, s.Behind)
+	return s.positions.advance(ctx, done)
 }
 
 // Forget drops the progress of a partition that was revoked, or that will be read again from another offset.

@@ -18,10 +18,6 @@ import (
 // order and any number of times. A State has its own consumer group, so the group's offsets show how far the state
 // is.
 type State struct {
-	// Behind is called with the gaps of the table, each time that they keep a position from moving. It may be nil. Set
-	// it before the first call of Mark.
-	Behind func(context.Context, []Gap)
-
 	db        *DB
 	columns   []column[stateRow]
 	free      freeList[[]appender[stateRow]]
@@ -76,7 +72,7 @@ func (s *State) Table(schemas.Topic) string { return "copy_state" }
 
 // Mark moves the positions of partitions to the offsets that were handled.
 func (s *State) Mark(ctx context.Context, done []schemas.Progress) error {
-	return s.positions.advance(ctx, done, s.Behind)
+	return s.positions.advance(ctx, done)
 }
 
 // Forget drops the known position of a partition that was revoked, or that will be read again from another offset.
