@@ -41,7 +41,6 @@ func newTracing(c config.Trace, log *slog.Logger) *tracing {
 	return &tracing{
 		url: spansURL(c.Endpoint), flush: traceFlush, log: log,
 		provider: sdktrace.NewTracerProvider(
-			sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(float64(c.Percent)/100))),
 			sdktrace.WithResource(resource.NewSchemaless(
 				attribute.String("service.name", "millrace"), attribute.String("service.version", Version),
 				attribute.String("host.name", hostname()))),

@@ -69,24 +69,24 @@ func (c *receiver) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 }
 
 // A span of a traced message reaches the collector at the latest when the process stops. Messages
-// without a trace are sampled by percent.
+// without a trace are sampled as the variables of OpenTelemetry say.
 func TestTracing(t *testing.T) {
 	const parent = "00f067aa0ba902b7"
 	for name, tt := range map[string]struct {
-		percent int
-		path    string
-		want    []collected
+		sampler, path string
+		want          []collected
 	}{
-		"all": {100, "", []collected{{"millrace", "planner handle", "0000000000000000"},
+		"all": {"parentbased_always_on", "", []collected{{"millrace", "planner handle", "0000000000000000"},
 			{"millrace", "planner handle", parent}}},
-		"none": {0, "/v1/traces", []collected{{"millrace", "planner handle", parent}}},
+		"none": {"parentbased_always_off", "/v1/traces", []collected{{"millrace", "planner handle", parent}}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Setenv("OTEL_TRACES_SAMPLER", tt.sampler)
 			var c receiver
 			srv := httptest.NewServer(&c)
 			defer srv.Close()
 			var logged logtest.Lines
-			tr := newTracing(config.Trace{Endpoint: srv.URL + tt.path, Percent: tt.percent}, logged.Log())
+			tr := newTracing(config.Trace{Endpoint: srv.URL + tt.path}, logged.Log())
 			must(t, tr.start(t.Context()))
 			b := kafkatest.New(t, kafkatest.Options{RealTime: true})
 			rec, err := schemas.Encode(item("a"))
@@ -126,7 +126,7 @@ func TestTracing(t *testing.T) {
 }
 
 func TestTracingOff(t *testing.T) {
-	tr := newTracing(config.Trace{Percent: 100}, nil)
+	tr := newTracing(config.Trace{}, nil)
 	if tr != nil || tr.tracer() != nil {
 		t.Errorf("got %v and %v, want none", tr, tr.tracer())
 	}
@@ -161,7 +161,7 @@ func TestTracingWithoutCollector(t *testing.T) {
 				srv.Close()
 			}
 			var logged logtest.Lines
-			tr := newTracing(config.Trace{Endpoint: srv.URL, Percent: 100}, logged.Log())
+			tr := newTracing(config.Trace{Endpoint: srv.URL}, logged.Log())
 			if tr.flush != 5*time.Second {
 				t.Errorf("stop may take %v, want 5 s", tr.flush)
 			}

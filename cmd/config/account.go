@@ -172,29 +172,20 @@ func (a Account) settings() yaml.MapSlice {
 
 // withoutDefaults empties the fields of a store that have their defaults, except the driver.
 func (s Store) withoutDefaults() Store {
-	bare := s
-	bare.Layout, bare.Read, bare.SamplePercent, bare.Repair = "", "", 0, ""
-	bare.ExternalWrites, bare.Corrections = "", ""
-	if s.Layout == layoutPlain {
-		bare.Layout = s.Layout
+	d := Store{Driver: s.Driver, Layout: s.Layout, Read: s.Read, Primary: s.Primary, Watch: s.Watch}.withDefaults()
+	for _, of := range []struct {
+		is      *string
+		without string
+	}{{&s.Repair, d.Repair}, {&s.ExternalWrites, d.ExternalWrites}, {&s.Corrections, d.Corrections},
+		{&s.Layout, "millrace"}, {&s.Read, "always"}} {
+		if *of.is == of.without {
+			*of.is = ""
+		}
 	}
-	if s.Read != "always" {
-		bare.Read = s.Read
+	if s.SamplePercent == d.SamplePercent {
+		s.SamplePercent = 0
 	}
-	d := bare.withDefaults()
-	if s.SamplePercent != d.SamplePercent {
-		bare.SamplePercent = s.SamplePercent
-	}
-	if s.Repair != d.Repair {
-		bare.Repair = s.Repair
-	}
-	if s.ExternalWrites != d.ExternalWrites {
-		bare.ExternalWrites = s.ExternalWrites
-	}
-	if s.Corrections != d.Corrections {
-		bare.Corrections = s.Corrections
-	}
-	return bare
+	return s
 }
 
 // settingsOf returns the settings of a table that are not zero, in the order of the struct.

@@ -339,10 +339,9 @@ type HTTP struct {
 // Trace configures the export of trace spans, by OTLP over HTTP.
 type Trace struct {
 	// The URL of the collector, such as http://localhost:4318. If empty, no spans are recorded, and
-	// trace contexts are passed on.
+	// trace contexts are passed on. OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG say which of the
+	// traces that start in millrace are recorded. Default: all.
 	Endpoint string `key:"endpoint"`
-	// The percentage of traces that start in millrace and are recorded.
-	Percent int `key:"percent"`
 }
 
 // State configures where standalone stores its state.
@@ -404,7 +403,6 @@ func Default() Config {
 		Replaced: Replaced{Keep: 30 * day, MaxShare: 0.1, MaxCount: 1000},
 		Expire:   Expire{Schedule: schedule.MustParse("every 6h")},
 		Health:   Health{StallAfter: 5 * time.Minute},
-		Trace:    Trace{Percent: 100},
 		Log:      Log{Level: "info", Format: "text"},
 	}
 }

@@ -7,15 +7,6 @@ import (
 
 const layoutPlain = "plain"
 
-func validateRequests(at string, r Requests, fault report) {
-	if r.AtOnce < 0 {
-		fault(at+".at_once", r.AtOnce, "want 0, for no limit, or more")
-	}
-	if r.PerSecond < 0 {
-		fault(at+".per_second", r.PerSecond, "want 0, for no limit, or more")
-	}
-}
-
 // validateLayout checks the settings that depend on the layout of a store of driver file.
 func validateLayout(at string, s Store, fault report) {
 	if s.Layout != layoutPlain {

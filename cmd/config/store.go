@@ -155,11 +155,14 @@ func (s Store) withDefaults() Store {
 }
 
 func validateLimits(at string, l Limits, fault report) {
-	if l.Tasks < 0 {
-		fault(at+".tasks", l.Tasks, "want 0, for no limit, or more")
-	}
-	if l.TasksPerSecond < 0 {
-		fault(at+".tasks_per_second", l.TasksPerSecond, "want 0, for no limit, or more")
+	limit(at+".tasks", l.Tasks, fault)
+	limit(at+".tasks_per_second", l.TasksPerSecond, fault)
+}
+
+// limit checks a limit, of which 0 is none.
+func limit(at string, n int, fault report) {
+	if n < 0 {
+		fault(at, n, "want 0, for no limit, or more")
 	}
 }
 

@@ -145,9 +145,6 @@ func validateTrace(t Trace, fault report) {
 			fault("trace.endpoint", t.Endpoint, "want a URL such as http://localhost:4318")
 		}
 	}
-	if t.Percent < 0 || t.Percent > 100 {
-		fault("trace.percent", t.Percent, "want 0 to 100")
-	}
 }
 
 // hasPassword reports whether a URL has a password, which would be printed with it.
@@ -199,7 +196,8 @@ func validateAccounts(accounts []Account, fault report) {
 			identifier(at+".id", s.ID, stores, fault)
 			validateLocation(at, s, roots, fault)
 			validateLimits(at+".limits", s.Limits, fault)
-			validateRequests(at+".requests", s.Requests, fault)
+			limit(at+".requests.at_once", s.Requests.AtOnce, fault)
+			limit(at+".requests.per_second", s.Requests.PerSecond, fault)
 			if s.SamplePercent < 0 || s.SamplePercent > 100 || s.SamplePercent > 0 && s.Read != "sampled" {
 				fault(at+".sample_percent", s.SamplePercent, "want 1 to 100, with read: sampled")
 			}
