@@ -98,7 +98,7 @@ func (s *rolesSide) run(ctx context.Context) (res sideResult, err error) {
 		if store.Layout == "plain" {
 			continue // a plain store is read-only
 		}
-		if err := a.InitStore(ctx, mainAccount, store.ID); err != nil {
+		if err := app.InitStore(ctx, cfg, log, app.StoreName{Account: mainAccount, Store: store.ID}); err != nil {
 			return res, err
 		}
 	}

@@ -31,7 +31,6 @@ type Accounts struct {
 	log      *slog.Logger
 	registry *accountRegistry
 	producer *kafka.Producer
-	table    *kafka.Table
 	// hasCopies reports whether a store has copies on record.
 	hasCopies func(ctx context.Context, account, store string) (bool, error)
 }
@@ -66,10 +65,11 @@ func WithAccounts(
 		return fmt.Errorf("make the producer: %w", err)
 	}
 	defer a.producer.Close()
-	if a.table, err = accountTable(k, a.registry); err != nil {
+	table, err := accountTable(k, a.registry)
+	if err != nil {
 		return err
 	}
-	return withTable(ctx, a.table, func(ctx context.Context) error { return do(ctx, a) })
+	return withTable(ctx, table, func(ctx context.Context) error { return do(ctx, a) })
 }
 
 // accountTable returns a table that keeps a registry up to date.
@@ -203,14 +203,6 @@ func WithDocument(cfg *config.Config, file string, content []byte) (*config.Conf
 	return &next, faults
 }
 
-// withOthers returns the configuration with the accounts in force except one.
-func (a *Accounts) withOthers(account string) *config.Config {
-	cfg := *a.cfg
-	cfg.Accounts = slices.DeleteFunc(effectiveAccounts(a.cfg, a.registry),
-		func(o config.Account) bool { return o.ID == account })
-	return &cfg
-}
-
 // An AccountChange replaces or removes the document of an account.
 type AccountChange struct {
 	Account  string
@@ -235,15 +227,11 @@ func (a *Accounts) Publish(ctx context.Context, c AccountChange) (current int64,
 			return current, false, err
 		}
 	}
-	current, changed, err = publication[config.AccountDocument]{
+	return publication[config.AccountDocument]{
 		registry: a.registry, producer: a.producer, topic: schemas.Accounts, noun: "document", account: c.Account,
 		base: c.Base, same: func() bool { return a.isCurrent(c) },
 		record: func(base int64, at time.Time) (revision.Record, error) { return c.record(base, at) },
 	}.publish(ctx)
-	if err != nil || !changed || c.Document == nil {
-		return current, changed, err
-	}
-	return current, true, a.checkPlaces(ctx, c)
 }
 
 // isCurrent reports whether a change changes nothing.
@@ -257,23 +245,6 @@ func (a *Accounts) isCurrent(c AccountChange) bool {
 		return !ok && (a.registry.Revision(c.Account) > 0 || fileAccount(a.cfg, c.Account) == nil)
 	}
 	return ok && d.Equal(*c.Document)
-}
-
-// checkPlaces returns an error if another writer has used the place of a store at the same time: the later one is not
-// used.
-func (a *Accounts) checkPlaces(ctx context.Context, c AccountChange) error {
-	if err := a.table.CatchUp(ctx); err != nil {
-		return err
-	}
-	content, err := json.Marshal(c.Document)
-	if err != nil {
-		return err
-	}
-	if _, faults := config.ParseAccount("the document", content, a.withOthers(c.Account)); len(faults) > 0 {
-		return fmt.Errorf("%w: it is published, but another document was at the same time: remove what they share: %w",
-			precondition.Err, faults.InDocument())
-	}
-	return nil
 }
 
 // record returns the message of a change.

@@ -100,13 +100,12 @@ func TestPublishAccountFaults(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer a.producer.Close()
-				if a.table, err = accountTable(b.Config(), a.registry); err != nil {
-					t.Fatal(err)
-				}
+				table, err := accountTable(b.Config(), a.registry)
+				must(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
-				go func() { ended <- a.table.Run(ctx) }()
-				must(t, ready(ctx, a.table))
+				go func() { ended <- table.Run(ctx) }()
+				must(t, ready(ctx, table))
 				doc := config.Account{ID: "acme", Stores: []config.Store{{ID: "1", Driver: "file", Root: "/a"}}}
 				set := func() (int64, bool, error) {
 					return a.Publish(ctx, AccountChange{Account: "acme", Base: AnyBase, Document: &doc, By: Actor{Who: "ann"}})

@@ -291,8 +291,14 @@ func (a *App) readTable(ctx context.Context, topic schemas.Topic, apply func(key
 	return withTable(ctx, t, then)
 }
 
+// A topicReader keeps what it has read of a topic up to date: a table, or the controls.
+type topicReader interface {
+	Run(context.Context) error
+	Ready() <-chan struct{} // closed when the topic was read to the end that it had at the start
+}
+
 // withTable reads a table, calls do, and keeps the table up to date until do has returned.
-func withTable(ctx context.Context, t *kafka.Table, do func(context.Context) error) error {
+func withTable(ctx context.Context, t topicReader, do func(context.Context) error) error {
 	return runDuring(ctx, t.Run, func(ctx context.Context) error {
 		if err := ready(ctx, t); err != nil {
 			return err
@@ -314,7 +320,7 @@ func runDuring(ctx context.Context, run, do func(context.Context) error) error {
 }
 
 // ready waits until each table has been read to the end that its topic had at the start.
-func ready(ctx context.Context, tables ...*kafka.Table) error {
+func ready(ctx context.Context, tables ...topicReader) error {
 	for _, t := range tables {
 		select {
 		case <-ctx.Done():

@@ -225,12 +225,7 @@ func withFollowedControls(
 	if err != nil {
 		return err
 	}
-	return runDuring(ctx, c.Run, func(ctx context.Context) error {
-		if err := waitForControls(ctx, c); err != nil {
-			return err
-		}
-		return do(ctx, c)
-	})
+	return withTable(ctx, c, func(ctx context.Context) error { return do(ctx, c) })
 }
 
 // withControls runs do with the controls of the process or, if the process does not run, with
@@ -244,23 +239,10 @@ func (a *App) withControls(ctx context.Context, do func(context.Context, *client
 	}
 }
 
-// waitForControls waits until the control topic has been read.
-func waitForControls(ctx context.Context, c *client.Controls) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-c.Ready():
-		return nil
-	}
-}
-
 // afterControls delays p until the pauses, the accounts and the open incidents have been read.
 func (a *App) afterControls(p part) part {
 	return part{p.name, func(ctx context.Context) error {
-		if err := waitForControls(ctx, a.controls); err != nil {
-			return err
-		}
-		if err := ready(ctx, a.accounts, a.incidents); err != nil {
+		if err := ready(ctx, a.controls, a.accounts, a.incidents); err != nil {
 			return err
 		}
 		return p.run(ctx)

@@ -39,29 +39,17 @@ func (n needs) table(topic schemas.Topic) bool {
 
 // readsClickHouse reports whether a role reads or writes ClickHouse.
 func readsClickHouse(role schemas.Role) bool {
-	switch role {
-	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSteward,
-		schemas.RoleSweeper, schemas.RoleSink, schemas.RoleState:
-		return true
-	}
-	return false
+	return touchesStores(role) || slices.Contains(
+		[]schemas.Role{schemas.RoleSteward, schemas.RoleSink, schemas.RoleState}, role)
 }
 
 // touchesStores reports whether a role reads or writes in stores.
 func touchesStores(role schemas.Role) bool {
-	switch role {
-	case schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker, schemas.RoleSweeper:
-		return true
-	}
-	return false
+	return slices.Contains([]schemas.Role{schemas.RoleIngester, schemas.RoleCopier, schemas.RoleDeleter,
+		schemas.RoleChecker, schemas.RoleSweeper}, role)
 }
 
 // appliesPolicies reports whether a role depends on policies.
 func appliesPolicies(role schemas.Role) bool {
-	switch role {
-	case schemas.RoleIngester, schemas.RolePlanner, schemas.RoleCopier, schemas.RoleDeleter, schemas.RoleChecker,
-		schemas.RoleSteward, schemas.RoleSweeper:
-		return true
-	}
-	return false
+	return touchesStores(role) || role == schemas.RolePlanner || role == schemas.RoleSteward
 }

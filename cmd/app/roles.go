@@ -78,7 +78,7 @@ func (a *App) worker(role schemas.Role) string {
 }
 
 // afterTables returns a part that starts when the tables have been read.
-func afterTables(name string, run func(context.Context) error, tables ...*kafka.Table) part {
+func afterTables(name string, run func(context.Context) error, tables ...topicReader) part {
 	return part{name, func(ctx context.Context) error {
 		if err := ready(ctx, tables...); err != nil {
 			return err

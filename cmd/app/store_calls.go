@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -27,9 +28,9 @@ type storeCalls struct {
 type storeCall struct {
 	store    *lazy.Store
 	begun    time.Time
+	hanging  int // the calls before it that had not returned
 	answer   chan error
 	returned atomic.Bool
-	under    *atomic.Int32 // the calls of the store that have not returned
 }
 
 // ask returns why tasks cannot use each store; nil if they can. Only answers to calls that it makes count.
@@ -37,27 +38,23 @@ func (s *storeCalls) ask(ctx context.Context, names []StoreName) []error {
 	ctx, cancel := context.WithTimeoutCause(ctx, storeAnswerTimeout, retry.Unavailable(errNoAnswer))
 	defer cancel()
 	maps.DeleteFunc(s.newest, func(n StoreName, _ *storeCall) bool { return !slices.Contains(names, n) })
-	calls := make([]*storeCall, len(names))
-	for n, name := range names {
-		calls[n] = s.call(ctx, name)
-	}
 	answers := make([]error, len(names))
-	for n, call := range calls {
+	var asking sync.WaitGroup
+	for n, name := range names {
+		call := s.call(ctx, name)
 		if call == nil {
 			answers[n] = retry.Unavailable(errNoAnswer)
 			continue
 		}
-		select {
-		case answers[n] = <-call.answer:
-			continue
-		case <-ctx.Done():
-		}
-		select {
-		case answers[n] = <-call.answer: // it came while another store was waited for
-		default:
-			answers[n] = context.Cause(ctx)
-		}
+		asking.Go(func() {
+			select {
+			case answers[n] = <-call.answer:
+			case <-ctx.Done():
+				answers[n] = context.Cause(ctx)
+			}
+		})
 	}
+	asking.Wait()
 	return answers
 }
 
@@ -66,20 +63,17 @@ func (s *storeCalls) call(ctx context.Context, name StoreName) *storeCall {
 	if s.newest == nil {
 		s.newest = map[StoreName]*storeCall{}
 	}
-	next := &storeCall{store: s.current(name), begun: time.Now(), answer: make(chan error, 1), under: new(atomic.Int32)}
-	if last := s.newest[name]; last != nil && last.store == next.store {
-		hanging := max(1, last.under.Load())
-		if !last.returned.Load() && next.begun.Sub(last.begun) < askAgainAfter<<(hanging-1) {
+	next := &storeCall{store: s.current(name), begun: time.Now(), answer: make(chan error, 1)}
+	if last := s.newest[name]; last != nil && last.store == next.store && !last.returned.Load() {
+		if next.begun.Sub(last.begun) < askAgainAfter<<last.hanging {
 			return nil
 		}
-		next.under = last.under
+		next.hanging = last.hanging + 1
 	}
 	s.newest[name] = next
-	next.under.Add(1)
 	go func() { // one that hangs for good stays until the process ends
 		err := s.usable(ctx, name)
 		next.returned.Store(true)
-		next.under.Add(-1)
 		next.answer <- err
 	}()
 	return next

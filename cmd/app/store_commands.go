@@ -86,17 +86,24 @@ func locationOf(c config.Store) string {
 // InspectStores reads the markers of the named stores concurrently; without names, of all stores.
 // It writes nothing.
 func InspectStores(ctx context.Context, cfg *config.Config, log *slog.Logger, names ...StoreName) ([]StoreInfo, error) {
-	stores, err := newStores(cfg, log)
+	return observeStores(ctx, cfg, log, names, storage.Store.Marker)
+}
+
+func observeStores(
+	ctx context.Context, cfg *config.Config, log *slog.Logger, names []StoreName,
+	look func(storage.Store, context.Context) error,
+) ([]StoreInfo, error) {
+	views, err := selectStores(ListStores(cfg), names)
 	if err != nil {
 		return nil, err
 	}
-	views, err := selectStores(ListStores(cfg), names)
+	stores, err := newStores(cfg, log)
 	if err != nil {
 		return nil, err
 	}
 	var wg sync.WaitGroup
 	for i := range views {
-		wg.Go(func() { stores.observe(ctx, &views[i], storage.Store.Marker) })
+		wg.Go(func() { stores.observe(ctx, &views[i], look) })
 	}
 	wg.Wait()
 	return views, errors.Join(context.Cause(ctx), stores.close())
@@ -107,16 +114,7 @@ func InspectStores(ctx context.Context, cfg *config.Config, log *slog.Logger, na
 func ProbeStore(
 	ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName, record bool,
 ) (StoreInfo, error) {
-	stores, err := newStores(cfg, log)
-	if err != nil {
-		return StoreInfo{}, err
-	}
-	views, err := selectStores(ListStores(cfg), []StoreName{name})
-	if err != nil {
-		return StoreInfo{}, err
-	}
-	v := &views[0]
-	stores.observe(ctx, v, func(st storage.Store, ctx context.Context) error {
+	views, err := observeStores(ctx, cfg, log, []StoreName{name}, func(st storage.Store, ctx context.Context) error {
 		p, can := st.(interface{ Probe(context.Context) error })
 		// Nothing is written to a store that has another marker.
 		if err := st.Marker(ctx); err != nil && (!errors.Is(err, storage.ErrNoMarker) || record) {
@@ -130,12 +128,15 @@ func ProbeStore(
 		}
 		return p.Probe(ctx)
 	})
-	for i := range v.Capabilities {
-		if v.Capabilities[i].Origin == originMarker {
-			v.Capabilities[i].Origin = originProbe
+	if len(views) == 0 {
+		return StoreInfo{}, err
+	}
+	for i := range views[0].Capabilities {
+		if views[0].Capabilities[i].Origin == originMarker {
+			views[0].Capabilities[i].Origin = originProbe
 		}
 	}
-	return *v, errors.Join(context.Cause(ctx), stores.close())
+	return views[0], err
 }
 
 // selectStores returns the views of the named stores; without names, all.
@@ -163,42 +164,44 @@ func RequireStore(cfg *config.Config, name StoreName) error {
 	return err
 }
 
-// observe checks a store without its breaker, and sets the result in v. It returns after
-// storeCheckTimeout even if the driver hangs.
-func (s *Stores) observe(ctx context.Context, v *StoreInfo, look func(storage.Store, context.Context) error) {
+// inTime returns what do returns, or an error of class unavailable after storeCheckTimeout even if do hangs.
+func inTime[T any](ctx context.Context, do func(context.Context) (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, storeCheckTimeout, fmt.Errorf("no answer within %v", storeCheckTimeout))
 	defer cancel()
-	m := s.of(StoreName{v.Account, v.Store}).lazy
 	type result struct {
-		d    storage.Store
-		open bool
-		err  error
+		got T
+		err error
 	}
 	results := make(chan result, 1)
 	go func() { // one that hangs stays until the process ends
-		d, err := m.Driver(ctx)
-		open := err == nil
-		if open {
-			err = look(d, ctx)
-		}
-		results <- result{d, open, err}
+		got, err := do(ctx)
+		results <- result{got, err}
 	}()
-	var got result
 	select {
-	case got = <-results:
+	case r := <-results:
+		return r.got, r.err
 	case <-ctx.Done():
-		got.err = retry.Unavailable(context.Cause(ctx))
+		var none T
+		return none, retry.Unavailable(context.Cause(ctx))
 	}
-	v.State = stateOf(got.err)
-	if got.err != nil {
-		if !got.open { // its root is missing, or a secret or file that the configuration names
-			v.State = storeUnavailable
+}
+
+// observe checks a store without its breaker, and sets the result in v.
+func (s *Stores) observe(ctx context.Context, v *StoreInfo, look func(storage.Store, context.Context) error) {
+	m := s.of(StoreName{v.Account, v.Store}).lazy
+	d, err := inTime(ctx, func(ctx context.Context) (storage.Store, error) {
+		d, err := m.Driver(ctx)
+		if err != nil { // its root is missing, or a secret or file that the configuration names
+			return nil, retry.Unavailable(err)
 		}
-		v.Error = strings.Join(strings.Fields(got.err.Error()), " ")
-		v.Remedy = s.remedyFor(StoreName{v.Account, v.Store}, got.err)
+		return d, look(d, ctx)
+	})
+	if v.State = stateOf(err); err != nil {
+		v.Error = strings.Join(strings.Fields(err.Error()), " ")
+		v.Remedy = s.remedyFor(StoreName{v.Account, v.Store}, err)
 		return
 	}
-	v.Capabilities = capabilities(got.d)
+	v.Capabilities = capabilities(d)
 }
 
 // stateOf returns the state for the error of a check.
@@ -264,12 +267,7 @@ func capabilities(st storage.Store) []Capability {
 	return all
 }
 
-// InitStore writes the marker with the store's id into a store that has none.
-func (a *App) InitStore(ctx context.Context, account, id string) error {
-	return a.stores.init(ctx, StoreName{account, id})
-}
-
-// InitStore is App.InitStore without Kafka and ClickHouse.
+// InitStore writes the marker with the store's id into a store that has none. It needs neither Kafka nor ClickHouse.
 func InitStore(ctx context.Context, cfg *config.Config, log *slog.Logger, name StoreName) error {
 	stores, err := newStores(cfg, log)
 	if err != nil {

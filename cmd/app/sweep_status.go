@@ -275,7 +275,11 @@ func (a *App) scheduledSplits(ctx context.Context) (all []SplitStatus) {
 	spaces, failed := make([][]string, len(stores)), make([]error, len(stores))
 	var asking sync.WaitGroup
 	for i, n := range stores {
-		asking.Go(func() { spaces[i], failed[i] = a.spacesInTime(ctx, n) })
+		asking.Go(func() {
+			spaces[i], failed[i] = inTime(ctx, func(ctx context.Context) ([]string, error) {
+				return a.spacesOf(ctx, n, newSpaceLists())
+			})
+		})
 	}
 	asking.Wait()
 	for _, acc := range a.stores.inForce() {
@@ -297,27 +301,6 @@ func (a *App) scheduledSplits(ctx context.Context) (all []SplitStatus) {
 		}
 	}
 	return all
-}
-
-// spacesInTime is spacesOf that returns after storeCheckTimeout even if the driver hangs.
-func (a *App) spacesInTime(ctx context.Context, n StoreName) ([]string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, storeCheckTimeout, fmt.Errorf("no answer within %v", storeCheckTimeout))
-	defer cancel()
-	type result struct {
-		spaces []string
-		err    error
-	}
-	results := make(chan result, 1)
-	go func() { // one that hangs stays until the process ends
-		spaces, err := a.spacesOf(ctx, n, newSpaceLists())
-		results <- result{spaces, err}
-	}()
-	select {
-	case r := <-results:
-		return r.spaces, r.err
-	case <-ctx.Done():
-		return nil, fmt.Errorf("list the spaces of store %s/%s: %w", n.Account, n.Store, context.Cause(ctx))
-	}
 }
 
 // mostWaiting bounds the fixity rounds whose results are counted: each takes a query.

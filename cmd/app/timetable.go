@@ -16,10 +16,9 @@ import (
 type timetable struct {
 	name       string
 	configured schedule.Schedule
-	// set has the schedules that count in place of the configured one, also for some splits. nil: that counts.
-	set *schedules
-	log *slog.Logger
-	now func() time.Time
+	set        *schedules // that count in place of the configured one, also for some splits
+	log        *slog.Logger
+	now        func() time.Time
 	// requested reports whether a round was requested besides the schedule. Then it begins and goes on whatever that
 	// says. nil: none is.
 	requested func(sweep, split string) bool
@@ -42,7 +41,8 @@ type plannedRound struct {
 }
 
 func newTimetable(name string, s schedule.Schedule, log *slog.Logger) *timetable {
-	return &timetable{name: name, configured: s, log: log, now: time.Now, planned: map[string]plannedRound{}}
+	return &timetable{name: name, configured: s, set: new(schedules), log: log, now: time.Now,
+		planned: map[string]plannedRound{}}
 }
 
 // schedule returns the schedule that counts now for a split.
@@ -53,17 +53,11 @@ func (t *timetable) schedule(split string) schedule.Schedule {
 
 // identified returns the schedule that counts now for a split, and what identifies it if it is not the configured one.
 func (t *timetable) identified(split string) (schedule.Schedule, string) {
-	if t.set == nil {
-		return t.configured, ""
-	}
 	return t.set.of(t.name, placesOf(t.name, split), t.configured)
 }
 
 // all returns each schedule that counts now for some split.
 func (t *timetable) all() []schedule.Schedule {
-	if t.set == nil {
-		return []schedule.Schedule{t.configured}
-	}
 	return t.set.all(t.name, t.configured)
 }
 

@@ -269,22 +269,16 @@ func totalOf(rounds []splitState) (t sweepProgress) {
 	return t
 }
 
-// A progressLine is a line of the table of sweep status.
-type progressLine struct {
-	sweepProgress
-	sweep, split, state, round, err string
-	next                            *time.Time
-}
-
-// progressLines returns the lines of each sweep and of its rounds.
-func progressLines(sweeps []sweepState) (lines []progressLine) {
+// progressLines returns the cells of each sweep, and of its rounds.
+func progressLines(sweeps []sweepState) (lines [][]string) {
 	for _, s := range sweeps {
 		var states []string
 		for _, state := range slices.Sorted(maps.Keys(s.Splits)) {
 			states = append(states, fmt.Sprintf("%d %s", s.Splits[state], state))
 		}
 		name := sweepName(s.Sweep, s.ByHand)
-		lines = append(lines, progressLine{s.sweepProgress, name, "all", strings.Join(states, ", "), "", s.Error, s.Next})
+		line := append([]string{name, "all", strings.Join(states, ", "), ""}, s.sweepProgress.cells()...)
+		lines = append(lines, append(line, stamp(s.Next), s.Error))
 		for _, r := range s.Rounds {
 			split := storeName(r.Account, r.Store)
 			if r.Destination != "" {
@@ -294,26 +288,29 @@ func progressLines(sweeps []sweepState) (lines []progressLine) {
 				split += ": " + r.Space
 			}
 			progress := sweepProgress{r.Compared, r.Emitted, r.Bytes, r.Rate, r.Share, r.End}
-			lines = append(lines, progressLine{progress, name, split, r.State, r.Round, r.Error, r.Next})
+			line := append([]string{name, split, r.State, r.Round}, progress.cells()...)
+			lines = append(lines, append(line, stamp(r.Next), r.Error))
 		}
 	}
 	return lines
 }
 
-func progressTable() table[progressLine] {
-	const columns = "SWEEP\tSPLIT\tSTATE\tROUND\tCOMPARED\tBYTES\tEMITTED\tRATE\tSHARE\tEND\tNEXT\tERROR"
-	return table[progressLine]{columns, func(l progressLine) []string {
-		bytes, rate, share := "", "", ""
-		if l.Bytes != nil {
-			bytes = strconv.FormatInt(*l.Bytes, 10)
-		}
-		if l.Rate != nil {
-			rate = fmt.Sprintf("%.4g/s", *l.Rate)
-		}
-		if l.Share != nil {
-			share = fmt.Sprintf("%.1f%%", *l.Share*100)
-		}
-		return []string{l.sweep, l.split, l.state, l.round, strconv.FormatInt(l.Compared, 10), bytes,
-			strconv.FormatInt(l.Emitted, 10), rate, share, stamp(l.End), stamp(l.next), l.err}
-	}}
+// cells returns the cells of the numbers. What is unknown is empty.
+func (p sweepProgress) cells() []string {
+	bytes, rate, share := "", "", ""
+	if p.Bytes != nil {
+		bytes = strconv.FormatInt(*p.Bytes, 10)
+	}
+	if p.Rate != nil {
+		rate = fmt.Sprintf("%.4g/s", *p.Rate)
+	}
+	if p.Share != nil {
+		share = fmt.Sprintf("%.1f%%", *p.Share*100)
+	}
+	return []string{strconv.FormatInt(p.Compared, 10), bytes, strconv.FormatInt(p.Emitted, 10), rate, share, stamp(p.End)}
+}
+
+func progressTable() table[[]string] {
+	return table[[]string]{"SWEEP\tSPLIT\tSTATE\tROUND\tCOMPARED\tBYTES\tEMITTED\tRATE\tSHARE\tEND\tNEXT\tERROR",
+		func(cells []string) []string { return cells }}
 }

@@ -117,7 +117,7 @@ func (k *kept) make(ctx context.Context) (err error) {
 		return err
 	}
 	for _, id := range []string{"1", "2"} {
-		if err := a.InitStore(ctx, "acme", id); err != nil {
+		if err := app.InitStore(ctx, &cfg, log, app.StoreName{Account: "acme", Store: id}); err != nil {
 			return err
 		}
 	}

@@ -203,7 +203,7 @@ func (d *demo) run(ctx context.Context) (res *result, err error) {
 		return nil, err
 	}
 	defer d.app.Close()
-	if err := d.prepare(ctx); err != nil {
+	if err := d.prepare(ctx, cfg, o.Log); err != nil {
 		return nil, err
 	}
 	err = d.app.RunWhile(ctx, roles(), func(ctx context.Context) (err error) {
@@ -301,12 +301,12 @@ func (d *demo) configure(state *statedir.Dir) (*config.Config, error) {
 }
 
 // prepare creates the tables, topics and stores that do not exist.
-func (d *demo) prepare(ctx context.Context) error {
+func (d *demo) prepare(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
 	if _, err := d.app.Migrate(ctx); err != nil {
 		return err
 	}
 	for _, id := range stores {
-		if err := d.app.InitStore(ctx, account, id); err != nil {
+		if err := app.InitStore(ctx, cfg, log, app.StoreName{Account: account, Store: id}); err != nil {
 			return fmt.Errorf("prepare store %s: %w", id, err)
 		}
 	}
