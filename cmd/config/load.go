@@ -11,7 +11,6 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/knadh/koanf/providers/confmap"
-	"github.com/knadh/koanf/providers/rawbytes"
 	"github.com/knadh/koanf/v2"
 
 	"github.com/millrace/millrace/internal/nearest"
@@ -92,8 +91,8 @@ func settings(s Sources) (*Config, *loader, error) {
 		if err != nil {
 			return nil, nil, fmt.Errorf("read the configuration: %w", err)
 		}
-		if err := l.koanf.Load(rawbytes.Provider(data), fileParser{l, s.File}); err != nil {
-			return nil, nil, fmt.Errorf("read the configuration %s: %w", s.File, err)
+		if err := l.file(s.File, data); err != nil {
+			return nil, nil, err
 		}
 	}
 	env := s.Env
@@ -168,36 +167,25 @@ func sameSetting(a, b string) bool {
 	return ok && a != "" && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }
 
-// fileParser is a koanf parser of YAML that validates the file.
-type fileParser struct {
-	loader *loader
-	name   string
-}
-
-// Unmarshal returns the valid settings of a file. It adds the faults to the loader.
-func (p fileParser) Unmarshal(data []byte) (map[string]any, error) {
+// file reads the settings of a YAML file.
+func (l *loader) file(name string, data []byte) error {
 	values, positions, f := parseYAML(data)
 	if f != nil {
-		f.Origin = p.name + f.Origin
-		p.loader.faults = append(p.loader.faults, *f)
-		return map[string]any{}, nil
+		f.Origin = name + f.Origin
+		l.faults = append(l.faults, *f)
+		return nil
 	}
-	before := len(p.loader.faults)
-	p.loader.check(values, decoder{origin: func(path string) string {
+	before := len(l.faults)
+	err := l.layer(values, decoder{origin: func(path string) string {
 		if at, ok := positions[path]; ok {
-			return p.name + ":" + strconv.Itoa(at.line)
+			return name + ":" + strconv.Itoa(at.line)
 		}
-		return p.name
+		return name
 	}})
-	slices.SortStableFunc(p.loader.faults[before:], func(a, b Fault) int {
+	slices.SortStableFunc(l.faults[before:], func(a, b Fault) int {
 		return positions[a.Key].line - positions[b.Key].line
 	})
-	return values, nil
-}
-
-// Marshal is not supported; Print writes the settings.
-func (p fileParser) Marshal(map[string]any) ([]byte, error) {
-	return nil, fmt.Errorf("write %s: %w", p.name, os.ErrInvalid)
+	return err
 }
 
 // env reads the variables that are settings. Other variables with the prefix are ignored, unless
