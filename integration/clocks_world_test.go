@@ -27,8 +27,8 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/fixity"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/held/heldtest"
-	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/ingest/hint"
 	planning "github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
@@ -249,6 +249,7 @@ func (w *clockWorld) append(m schemas.Message) error {
 	}
 	if r, ok := body.(*pb.DuplicationResult); ok {
 		w.ends[r.GetDestinationStore()] = r.GetResult()
+		w.lists.Results = append(w.lists.Results, r)
 	}
 	w.open = append(w.open, &waiting{d, m.Due})
 	return nil
@@ -270,7 +271,7 @@ func (w *clockWorld) handler(d *schemas.Delivery) (process string, make func() (
 		}
 	case *pb.DuplicationCommand:
 		return "copier", func() (handler, error) {
-			e, err := duplicate.New(duplicate.Config{Restores: w, Brake: w.rewrites.Process(), Held: w.lists,
+			e, err := duplicate.New(duplicate.Config{Restores: w, Rewrites: w.rewrites.Process(), Held: w.lists,
 				Now: func() time.Time { return w.kafka().Add(w.aged) }}, w, w, w)
 			return e.Handle, err
 		}
@@ -288,15 +289,11 @@ func (w *clockWorld) handler(d *schemas.Delivery) (process string, make func() (
 		}
 	}
 	return "steward", func() (handler, error) {
-		board := incident.NewBoard(w, log)
-		s, err := steward.New(steward.Config{MaxMissing: 1,
-			Round: func(schemas.Copy) time.Duration { return 24 * time.Hour }},
-			steward.Deps{Stores: w, Records: w, Copies: w, Board: board, Log: log})
+		s, err := steward.New(steward.Config{}, steward.Deps{Stores: w, Records: w, Log: log})
 		if err != nil {
 			return nil, err
 		}
 		for key, i := range w.incidents {
-			board.Apply([]byte(key), i)
 			s.Apply([]byte(key), i)
 		}
 		return s.Handle, nil
@@ -547,10 +544,11 @@ func (w *clockWorld) named() (all []string) {
 		}
 	}
 	for l := range w.lists.Open {
-		if l.Kind.IsRewrite() {
-			all = append(all, "rewrites-held")
-		} else {
-			all = append(all, "deletes-held")
+		switch {
+		case l.Kind != held.Differs:
+			all = append(all, l.Kind.Act().IncidentKind())
+		case len(w.lists.On(l)) > 0:
+			all = append(all, l.Space.Store+" copy-differs")
 		}
 	}
 	slices.Sort(all)

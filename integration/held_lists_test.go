@@ -12,7 +12,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/deletion"
 	"github.com/millrace/millrace/streams/held"
-	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -90,15 +89,32 @@ func (t *heldTopic) effects(d *held.Decisions, of held.List) map[string]bool {
 	return on
 }
 
-// listed returns the newest result of each item of which an effect is on a list.
+// listed returns the newest result of each item of which an effect is on a list, and is not moot.
 func (t *heldTopic) listed(d *held.Decisions, of held.List) map[string]*pb.DuplicationResult {
-	on, newest := t.effects(d, of), map[string]*pb.DuplicationResult{}
+	on, newest, moot := t.effects(d, of), map[string]*pb.DuplicationResult{}, t.moot(d, of)
 	for _, n := range t.heldOf(of, len(t.records)) {
-		if r := t.records[n]; on[r.GetEffect()] {
+		if r := t.records[n]; on[r.GetEffect()] && n >= moot[r.GetItem()] {
 			newest[r.GetItem()] = r
 		}
 	}
 	return newest
+}
+
+// moot returns the last record about each item of those that were seen for the decision about a list, or of all if there
+// is none, that shows that what was held before is not to be done any more; 0 if there is none.
+func (t *heldTopic) moot(d *held.Decisions, of held.List) map[string]int {
+	one, _, decided := d.About(of)
+	last := map[string]int{}
+	for n, r := range t.records[t.stored:] {
+		n += t.stored
+		_, at := schemas.CopiesOf(r)
+		if at.WithoutItem() == of.Space && r.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_RESTORE &&
+			r.GetCause() != of.Name() && (!decided || one.Seen.Has(t.coordinates(n))) &&
+			slices.Contains(schemas.Mooting(), r.GetResult()) {
+			last[r.GetItem()] = n
+		}
+	}
+	return last
 }
 
 // ended reports whether an item of a list has a result since the decision, of a restore too.
@@ -180,17 +196,17 @@ func (l *heldLists) openNext(next held.List) (bool, error) {
 }
 
 // Decided implements held.Lists.
-func (l *heldLists) Decided(_ context.Context, at schemas.Copy, rewrite bool, effect string) (held.Standing, error) {
+func (l *heldLists) Decided(_ context.Context, at schemas.Copy, act held.Act, effect string) (held.Standing, error) {
 	for _, k := range held.Kinds() {
 		next := l.decisions.Open(at, k)
 		if closed := l.closed(next); !closed {
 			delete(l.knew, next)
-		} else if k.IsRewrite() == rewrite && !l.knew[next] {
+		} else if k.Act() == act && !l.knew[next] {
 			l.catchUp()
 			l.knew[next] = true
 		}
 	}
-	if !l.decisions.Matter(at, rewrite) {
+	if !l.decisions.Matter(at, act) {
 		return held.Standing{}, nil
 	}
 	where := map[held.Kind][]schemas.Coordinates{}
@@ -380,13 +396,9 @@ func (w *heldWorld) decide(l held.List, action string, seen, read int, before st
 	} else {
 		of = known.Seen
 	}
-	kind := incident.DeletesHeld
-	if l.Kind.IsRewrite() {
-		kind = incident.RewritesHeld
-	}
 	a := heldAction{&pb.AdminAction{Id: fmt.Sprint("decision ", len(w.admin)), Action: action, Who: "ann", Reason: "why",
 		Before: before, After: of.String(),
-		Target: schemas.Key(l.Space.Account, l.Space.Store, l.Space.Space, "", kind, l.Name())}, time.Now()}
+		Target: schemas.Key(l.Space.Account, l.Space.Store, l.Space.Space, "", l.Kind.Act().IncidentKind(), l.Name())}, time.Now()}
 	w.admin = append(w.admin, a)
 	w.decisions.Apply(a.AdminAction, a.at)
 	made, n := w.made[listWithout(l)], l.Number-1
@@ -456,5 +468,18 @@ func (w *heldWorld) onList(l held.List) map[string][]*heldEffect {
 			all[e.at.Item] = append(all[e.at.Item], e)
 		}
 	}
+	return all
+}
+
+// waitsOn returns the effects on a list that are not moot, by item: those of items of which no later result, seen for the
+// decision about the list, shows that nothing is to be done any more.
+func (w *heldWorld) waitsOn(l held.List) map[string][]*heldEffect {
+	all, moot := w.onList(l), w.results.moot(&w.decisions, l)
+	maps.DeleteFunc(all, func(item string, effects []*heldEffect) bool {
+		return !slices.ContainsFunc(effects, func(e *heldEffect) bool {
+			held := e.held[l.Kind]
+			return held[len(held)-1] >= moot[item]
+		})
+	})
 	return all
 }

@@ -211,7 +211,7 @@ func (w *heldWorld) decideAgain(s clockStep) error {
 // checkList checks that an operator sees on an open list what the results say: of each item the newest effect.
 func (w *heldWorld) checkList(l held.List) {
 	want, got := map[string]string{}, map[string]string{}
-	for item, effects := range w.onList(l) {
+	for item, effects := range w.waitsOn(l) {
 		newest := slices.MaxFunc(effects, func(a, b *heldEffect) int {
 			return cmp.Compare(a.held[l.Kind][len(a.held[l.Kind])-1], b.held[l.Kind][len(b.held[l.Kind])-1])
 		})
@@ -384,7 +384,7 @@ func (w *heldWorld) checkCopy(at schemas.Copy) {
 
 // checkRefused checks that the source of each item of a refused list is back, or that a result says why not.
 func (w *heldWorld) checkRefused(l held.List) {
-	for item := range w.onList(l) {
+	for item := range w.waitsOn(l) {
 		var end *pb.DuplicationResult
 		for _, r := range w.results.records {
 			from, to := schemas.CopiesOf(r)

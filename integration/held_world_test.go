@@ -20,7 +20,6 @@ import (
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/held"
-	"github.com/millrace/millrace/streams/incident"
 	planning "github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
@@ -177,8 +176,7 @@ func newHeldWorld(stores int, limit int64) (*heldWorld, error) {
 		return nil, err
 	}
 	log := slog.New(slog.DiscardHandler)
-	w.steward, err = steward.New(steward.Config{MaxMissing: 1, Round: func(schemas.Copy) time.Duration { return hour }},
-		steward.Deps{Stores: w, Records: w, Copies: w, Board: incident.NewBoard(w, log), Log: log})
+	w.steward, err = steward.New(steward.Config{}, steward.Deps{Stores: w, Records: w, Log: log})
 	for i := range w.processes {
 		err = errors.Join(err, w.start(i))
 	}
@@ -194,7 +192,7 @@ func (w *heldWorld) start(i int) (err error) {
 	p := &w.processes[i]
 	p.lists = newHeldLists(w)
 	p.copier, err = duplicate.New(duplicate.Config{NoCheck: true, WaitIntervals: interval, MissingIntervals: interval,
-		Restores: w, Brake: w.brakes[brake.Rewrites].Process(), Held: p.lists}, w, w, w)
+		Restores: w, Rewrites: w.brakes[brake.Rewrites].Process(), Held: p.lists}, w, w, w)
 	if err == nil {
 		p.deleter, err = deletion.New(deletion.Config{Settle: time.Minute, Brake: w.brakes[brake.Deletes].Process(),
 			Lists: p.lists, Publisher: w}, w, w, w)
@@ -552,7 +550,7 @@ func (w *heldWorld) watch(b schemas.Body) *watchedSides {
 		}
 	}
 	for _, k := range []held.Kind{held.Limit, held.Rewrites} {
-		if open := w.decisions.Open(s.at, k); len(w.onList(open)) > 0 {
+		if open := w.decisions.Open(s.at, k); len(w.waitsOn(open)) > 0 {
 			s.waiting[k] = open.Name()
 		}
 	}

@@ -17,7 +17,6 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/fixity"
-	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/ingest/hint"
 	planning "github.com/millrace/millrace/streams/plan"
 	"github.com/millrace/millrace/streams/policy"
@@ -62,9 +61,7 @@ func newLoop(t *testing.T) *memoryLoop {
 	m.checker, err = fixity.New(fixity.Config{}, m, m, m)
 	m.must(err)
 	log := slog.New(slog.DiscardHandler)
-	hourly := func(schemas.Copy) time.Duration { return time.Hour }
-	m.steward, err = steward.New(steward.Config{MaxMissing: 1, Round: hourly}, steward.Deps{Stores: m, Records: m,
-		Copies: m, Board: incident.NewBoard(m, log), Log: log})
+	m.steward, err = steward.New(steward.Config{}, steward.Deps{Stores: m, Records: m, Log: log})
 	m.must(err)
 	return m
 }

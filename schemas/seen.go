@@ -56,3 +56,9 @@ func ParseSeen(text string) (Seen, error) {
 	}
 	return s, nil
 }
+
+// Mooting returns the results of DuplicationResults which show that what was held of the item before is not to be done
+// any more.
+func Mooting() []string {
+	return []string{"in-sync", "copied", "deleted", "gone", "not-deleted", "repaired", "excluded", "not-in-policy"}
+}

@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +14,6 @@ import (
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/deletion"
@@ -39,12 +40,13 @@ const (
 	orderedAtOnce = 1000
 )
 
-// deleteLists connects the brakes on deletes and on rewrites, and their lists, with the topics, the tables and the
-// incidents. The copier uses the brake on rewrites, and the deleter orders the lists of both.
+// deleteLists connects the brakes on deletes, rewrites and repairs, and their lists, with the topics, the tables and the
+// incidents. The copier uses those on rewrites and repairs, and the deleter orders all lists.
 type deleteLists struct {
 	app         *App
 	brake       *brake.Brake
 	rewrites    *brake.Brake
+	repairs     *brake.Brake
 	checkpoints *kafka.Table
 	clockRead   atomic.Pointer[time.Time] // Kafka's time of the newest checkpoint kafkaClockSweep
 	results     *admin.Watermark          // of duplication.results
@@ -81,35 +83,37 @@ func (a *App) heldLists() (*deleteLists, []part, error) {
 func (a *App) newDeleteLists() (*deleteLists, error) {
 	l := &deleteLists{app: a, decisions: &a.decided, lists: map[incident.Subject]*listTimes{},
 		looked: map[held.List]bool{}, knew: map[held.List]bool{}}
-	deletes, rewrites := brake.NewLedger(brake.Deletes), brake.NewLedger(brake.Rewrites)
+	ledgers := []*brake.Ledger{brake.NewLedger(brake.Deletes), brake.NewLedger(brake.Rewrites), brake.NewLedger(brake.Repairs)}
 	var err error
-	l.checkpoints, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) error {
+	l.checkpoints, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) (err error) {
 		c, _ := d.Body.(*pb.Checkpoint) // nil for a tombstone
 		if c.GetSweep() == kafkaClockSweep {
 			l.clockRead.Store(&d.Timestamp)
 		}
-		return errors.Join(deletes.Apply(key, c, d.Timestamp), rewrites.Apply(key, c, d.Timestamp))
+		for _, ledger := range ledgers {
+			err = errors.Join(err, ledger.Apply(key, c, d.Timestamp))
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("make the table of checkpoints: %w", err)
 	}
 	l.checkpoints.OnUnreadable(func(key []byte, _ time.Time, _ error) {
-		deletes.Unreadable(key)
-		rewrites.Unreadable(key)
+		for _, ledger := range ledgers {
+			ledger.Unreadable(key)
+		}
 	})
 	l.results = a.admin.NewWatermark(schemas.DuplicationResults, map[schemas.Role][]schemas.Topic{
 		schemas.RoleSink: {schemas.DuplicationResults}})
-	deps := brake.Deps{
-		Ledger: deletes, CatchUp: l.catchUpCounts, Publisher: a.producer, Now: a.kafka.Clock.Now, Live: l.live,
-		History: l.history(read.DeletesSince), Limits: a.limitsFor(brake.Deletes),
-		Park: kafka.Park,
+	for i, b := range []**brake.Brake{&l.brake, &l.rewrites, &l.repairs} {
+		executed := [...]read.Executed{read.Deletes, read.Rewrites, read.Repairs}[i]
+		if *b, err = brake.New(brake.Deps{Ledger: ledgers[i], CatchUp: l.catchUpCounts, Publisher: a.producer,
+			Now: a.kafka.Clock.Now, Live: l.live, History: l.history(executed), Limits: a.limitsFor(brake.Kind(i)),
+			Park: kafka.Park}); err != nil {
+			return nil, err
+		}
 	}
-	if l.brake, err = brake.New(deps); err != nil {
-		return nil, err
-	}
-	deps.Ledger, deps.History, deps.Limits = rewrites, l.history(read.RewritesSince), a.limitsFor(brake.Rewrites)
-	l.rewrites, err = brake.New(deps)
-	return l, err
+	return l, nil
 }
 
 // catchUp returns when this process knows what the owner of its partitions before it has counted, and which lists are
@@ -136,24 +140,33 @@ func (a *App) limitsFor(k brake.Kind) func(account, space string) brake.Limits {
 
 func brakeLimits(k brake.Kind, cfg *config.Config, rules policy.Rules) brake.Limits {
 	own, share, count := rules.Brake.Deletes, cfg.Deletes.MaxShare, cfg.Deletes.MaxCount
-	if k == brake.Rewrites {
+	switch k {
+	case brake.Rewrites:
 		own, share, count = rules.Brake.Rewrites, cfg.Replaced.MaxShare, cfg.Replaced.MaxCount
+	case brake.Repairs:
+		return brake.Limits{MaxShare: float64(cfg.Sweep.MaxMissing), MaxCount: math.MaxInt64}
 	}
 	return brake.Limits{MaxShare: cmp.Or(own.MaxShare, float64(share)), MaxCount: cmp.Or(own.MaxCount, int64(count))}
 }
 
 // listSubject returns the subject of the incident of a list.
 func listSubject(l held.List) incident.Subject {
-	s := incident.Subject{Account: l.Space.Account, Store: l.Space.Store, Space: l.Space.Space,
-		Kind: incident.DeletesHeld, Name: l.Name()}
-	if l.Kind.IsRewrite() {
-		s.Kind = incident.RewritesHeld
-	}
-	return s
+	return incident.Subject{Account: l.Space.Account, Store: l.Space.Store, Space: l.Space.Space,
+		Kind: l.Kind.Act().IncidentKind(), Name: l.Name()}
 }
 
-// HasList reports whether incidents of a kind have a list of deletes or rewrites that wait for approval.
-func HasList(kind string) bool { return kind == incident.DeletesHeld || kind == incident.RewritesHeld }
+// HasList reports whether incidents of a kind have a list of effects that wait for a decision.
+func HasList(kind string) bool {
+	return slices.ContainsFunc(held.Acts(), func(a held.Act) bool { return a.IncidentKind() == kind })
+}
+
+// openLists returns the subjects of the open incidents of lists.
+func (a *App) openLists() (all []incident.Subject) {
+	for _, act := range held.Acts() {
+		all = append(all, a.incidentBoard.OpenOf(act.IncidentKind())...)
+	}
+	return all
+}
 
 // EventOf returns ACCOUNT/SPACE if an incident has a list and is open: what happened in one space may have led to lists
 // at several destinations. Otherwise it returns "".
@@ -196,7 +209,7 @@ func (l *deleteLists) Hold(ctx context.Context, at schemas.Copy, k held.Kind, ca
 		return list.Name(), nil
 	}
 	return list.Name(), l.app.incidentBoard.Open(ctx, about,
-		fmt.Sprintf("%s wait for approval, and the copies are kept: %s", k.Noun(), cause))
+		fmt.Sprintf("%s wait for approval, and the copies are kept: %s", k.Act(), cause))
 }
 
 // Wait implements held.Lists.
@@ -236,7 +249,7 @@ func (l *deleteLists) openNext(ctx context.Context, next held.List) (bool, error
 
 // know reads the decisions to their end if the incident of a list that takes effects is closed: then there is one that
 // this process does not know yet, or nothing was on the list.
-func (l *deleteLists) know(ctx context.Context, at schemas.Copy, rewrite bool) error {
+func (l *deleteLists) know(ctx context.Context, at schemas.Copy, act held.Act) error {
 	for _, k := range held.Kinds() {
 		next := l.decisions.Open(at, k)
 		l.mu.Lock()
@@ -246,7 +259,7 @@ func (l *deleteLists) know(ctx context.Context, at schemas.Copy, rewrite bool) e
 			known = true
 		}
 		l.mu.Unlock()
-		if k.IsRewrite() != rewrite || known {
+		if k.Act() != act || known {
 			continue
 		}
 		if err := l.app.actions.CatchUp(ctx); err != nil {
@@ -261,12 +274,12 @@ func (l *deleteLists) know(ctx context.Context, at schemas.Copy, rewrite bool) e
 
 // Decided implements held.Lists.
 func (l *deleteLists) Decided(
-	ctx context.Context, at schemas.Copy, rewrite bool, effect string,
+	ctx context.Context, at schemas.Copy, act held.Act, effect string,
 ) (s held.Standing, err error) {
-	if err := l.know(ctx, at, rewrite); err != nil {
+	if err := l.know(ctx, at, act); err != nil {
 		return s, err
 	}
-	if !l.decisions.Matter(at, rewrite) { // usual case
+	if !l.decisions.Matter(at, act) { // usual case
 		return s, nil
 	}
 	err = l.fresh(ctx, func(ctx context.Context) error {
@@ -327,16 +340,16 @@ func (l *deleteLists) live(ctx context.Context, space schemas.Copy) (n int64, er
 	return n, err
 }
 
-// history returns brake.Deps.History of what a query counts.
+// history returns brake.Deps.History of what was executed.
 func (l *deleteLists) history(
-	count func(context.Context, *clickhouse.DB, schemas.Copy, time.Time) ([]read.DeleteCount, error),
+	executed read.Executed,
 ) func(context.Context, schemas.Copy, time.Time) (brake.History, error) {
 	return func(ctx context.Context, space schemas.Copy, since time.Time) (h brake.History, err error) {
 		err = l.fresh(ctx, func(ctx context.Context) (err error) {
 			if h.Live, err = read.LiveCopies(ctx, l.app.db, space); err != nil {
 				return err
 			}
-			counts, err := count(ctx, l.app.db, space, since)
+			counts, err := read.ExecutedSince(ctx, l.app.db, space, since, executed)
 			h.Executed = nil
 			for _, c := range counts {
 				h.Executed = append(h.Executed, brake.Executed{At: c.At, Count: int64(c.Count)})
@@ -356,7 +369,7 @@ func (l *deleteLists) Waiting(ctx context.Context, list held.List, after string)
 		page = nil
 		for _, r := range rows {
 			page = append(page, deletion.Listed{
-				Item: r.Item, SourceStore: r.SourceStore, Effect: r.Effect, Deleted: r.Deleted, Reason: r.Reason,
+				Item: r.Item, SourceStore: r.SourceStore, Effect: r.Effect, Incident: r.Incident, Deleted: r.Deleted, Reason: r.Reason,
 				Changed: r.Deleted, Version: r.Version, Digests: r.Digests})
 		}
 		return err
@@ -402,7 +415,7 @@ func (l *deleteLists) report(ctx context.Context) error {
 		case <-t.C:
 		}
 		board := l.app.incidentBoard
-		for _, about := range append(board.OpenOf(incident.DeletesHeld), board.OpenOf(incident.RewritesHeld)...) {
+		for _, about := range l.app.openLists() {
 			l.warn(ctx, about, l.reportList(ctx, about))
 		}
 		if now := time.Now(); !now.Before(l.again) { // a process that was suspended may have held something since
@@ -532,12 +545,9 @@ func (l *deleteLists) counted(about incident.Subject, items uint64) {
 // describeList says how much is on a list.
 func describeList(k held.Kind, p read.ListProgress, decided bool) string {
 	if decided {
-		done := "deleted"
-		if k.IsRewrite() {
-			done = "replaced"
-		}
-		return fmt.Sprintf("%d of %d %s have ended, %d copies were %s", p.Ended, p.Items, k.Noun(), p.Done, done)
+		done := map[held.Act]string{held.Delete: "deleted", held.Rewrite: "replaced", held.Repair: "repaired"}[k.Act()]
+		return fmt.Sprintf("%d of %d %s have ended, %d copies were %s", p.Ended, p.Items, k.Act(), p.Done, done)
 	}
 	return fmt.Sprintf("%d %s wait for approval, the first since %s",
-		p.Items-min(p.Items, p.Ended), k.Noun(), p.First.UTC().Format(time.RFC3339))
+		p.Items-min(p.Items, p.Ended), k.Act(), p.First.UTC().Format(time.RFC3339))
 }

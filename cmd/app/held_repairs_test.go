@@ -9,20 +9,22 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 )
 
-// The repair of the last copy that a store has lost of a space waits for an approval.
+// Of a space that a store has lost, the repairs beyond the limit wait on a list, which a person approves.
 func TestEmptiedSpaceIsRepairedAfterApproval(t *testing.T) {
 	t.Parallel()
+	const all, limit = 12, 9
 	s := newSite(t)
 	s.cfg.Fixity.Recheck, s.cfg.Fixity.Settle = nil, 0
 	s.cfg.Accounts[0].Stores[1].Repair = "auto"
 	x := s.archive(everyRole...)
 	s.inForce(x.app, "acme", "2")
 	want := map[string]string{}
-	for n := range 3 {
-		item := fmt.Sprint("item-", n)
+	for n := range all {
+		item := fmt.Sprintf("item-%02d", n)
 		want[item] = item
 		x.put(item, item, nil, "1", "2")
 	}
@@ -32,26 +34,32 @@ func TestEmptiedSpaceIsRepairedAfterApproval(t *testing.T) {
 		x.publish(schemas.Message{Topic: schemas.FixityHigh, Body: &pb.FixityTask{Id: schemas.NewID(), Account: "acme",
 			Store: "2", Space: "photos", Item: item, Reason: pb.FixityReason_FIXITY_REASON_DEMAND}})
 	}
-	s.untilTrue("the repairs are held", func() bool { return len(x.open(incident.RepairsHeld)) == 1 })
-	held := x.open(incident.RepairsHeld)[0]
-	waiting := func() (all []*pb.Incident) {
+	waiting := func() (n int) {
 		for _, i := range x.open("content-missing") {
 			if i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL {
-				all = append(all, i)
+				n++
 			}
 		}
-		return all
+		return n
 	}
-	s.untilTrue("a repair waits", func() bool { return len(waiting()) > 0 })
+	s.untilTrue("the repairs beyond the limit wait", func() bool {
+		return waiting() == all-limit && x.waiting(incident.RepairsHeld) == all-limit && len(x.open("content-missing")) == all-limit
+	})
 	by := Actor{Who: "eve", Reason: "the disk is mounted", From: "cli"}
-	x.idle() // the sink
-	_, err := x.app.ApproveHeld(t.Context(), held, by)
-	x.must(err)
+	list := x.open(incident.RepairsHeld)[0]
+	if _, _, err := x.app.RefuseList(t.Context(), list, by); !errors.Is(err, precondition.Err) {
+		t.Errorf("refused: %v", err)
+	}
+	_, n, err := x.app.ApproveList(t.Context(), list, by)
+	if x.must(err); n != all-limit {
+		t.Errorf("approved %d repairs", n)
+	}
 	s.untilTrue("all repairs are done", func() bool {
 		return len(x.open(incident.RepairsHeld))+len(x.open("content-missing")) == 0
 	})
 	x.holds("2", want)
-	if _, err := x.app.ApproveHeld(t.Context(), held, by); !errors.Is(err, precondition.Err) {
-		t.Errorf("approved again: %v", err)
+	x.idle()
+	if _, _, err := x.app.decideList(t.Context(), list, by, held.ActionClose); !errors.Is(err, precondition.Err) {
+		t.Errorf("closed after it was approved: %v", err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/held"
-	"github.com/millrace/millrace/streams/incident"
 )
 
 // neededStarts returns the first offsets that a table, or a list, still needs: those of the gaps of the tables, and of
@@ -33,11 +32,9 @@ func (a *App) neededStarts(ctx context.Context) (map[schemas.Topic]map[int32]int
 func (a *App) listStarts(ctx context.Context) (map[int32]int64, error) {
 	first := map[int32]int64{}
 	lists := a.decided.Decided(time.Now().Add(-held.Final))
-	for _, kind := range []string{incident.DeletesHeld, incident.RewritesHeld} {
-		for _, about := range a.incidentBoard.OpenOf(kind) {
-			if l, ok := listOf(about); ok {
-				lists = append(lists, l)
-			}
+	for _, about := range a.openLists() {
+		if l, ok := listOf(about); ok {
+			lists = append(lists, l)
 		}
 	}
 	for _, l := range lists {

@@ -2,16 +2,13 @@ package app
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
@@ -71,11 +68,14 @@ func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, fun
 }
 
 // maintainIncidents returns a function that does what no message about a copy leads to: it publishes incidents again
-// that another process has overwritten, and what steward.Maintain does.
+// that another process has overwritten, and reports those that were opened.
 func (a *App) maintainIncidents(s *steward.Steward) func(context.Context, func(key string) bool) error {
 	republish := a.republishOverwritten(s)
 	return func(ctx context.Context, owns func(key string) bool) error {
-		return errors.Join(republish(ctx, owns), s.Maintain(ctx, owns))
+		if s.ReportDue() {
+			s.Report()
+		}
+		return republish(ctx, owns)
 	}
 }
 
@@ -130,36 +130,6 @@ func (a *App) checkRepairs(i *pb.Incident) error {
 	}
 	return fmt.Errorf("%w: incident %s: repair is off for store %s/%s",
 		precondition.Err, schemas.IncidentKey(i), i.GetAccount(), i.GetStore())
-}
-
-// ApproveHeld publishes an operator's approval of the repairs that wait in the space of hold, an incident repairs-held:
-// of each as ClickHouse has it. It returns an action for each.
-func (a *App) ApproveHeld(ctx context.Context, hold *pb.Incident, by Actor) ([]*pb.AdminAction, error) {
-	if err := a.checkRepairs(hold); err != nil {
-		return nil, err
-	}
-	all, err := read.SelectIncidents(ctx, a.db, read.IncidentSelection{Of: schemas.CopyOf(hold)})
-	if err != nil {
-		return nil, fmt.Errorf("read the incidents of the space: %w", err)
-	}
-	done := by.decision(steward.ActionApprove, hold)
-	approvals := steward.HeldApprovals(done, hold, all)
-	if len(approvals) == 0 {
-		return nil, fmt.Errorf("%w: incident %s: no repair waits for approval", precondition.Err, done.GetTarget())
-	}
-	if _, err := a.publishDecision(ctx, done); err != nil {
-		return nil, err
-	}
-	for some := range slices.Chunk(approvals, 1000) {
-		messages := make([]schemas.Message, len(some))
-		for n, one := range some {
-			messages[n] = schemas.Message{Topic: schemas.Admin, Body: one}
-		}
-		if err := a.producer.Publish(ctx, messages...); err != nil {
-			return nil, fmt.Errorf("publish the decision about incident %s: %w", done.GetTarget(), err)
-		}
-	}
-	return approvals, nil
 }
 
 // CheckAccept returns an error that wraps precondition.Err if the steward would not accept the copy

@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/storage/record"
 )
 
@@ -44,12 +45,16 @@ func TestOldContentOverwritesNothing(t *testing.T) {
 		t.Fatalf("got %v", outcome)
 	}
 	x.publish(schemas.Message{Topic: schemas.Changes, Body: changes["restored"]})
-	opened("copy-differs", "restored")
+	differs := func(what string, n uint64) {
+		t.Helper()
+		s.untilTrue(what, func() bool { return x.waiting(incident.RewritesHeld) == n })
+	}
+	differs("the copy of restored differs", 1)
 	x.compare(false)
 	x.idle()
 	x.holds("2", map[string]string{"restored": "good"})
 	put("restored", "put again by a client")
-	s.untilTrue("the end of the incident", func() bool { return len(x.open("copy-differs")) == 0 })
+	differs("nothing differs", 0)
 
 	for _, item := range []string{"changed", "deleted"} {
 		put(item, "old")
@@ -77,7 +82,7 @@ func TestOldContentOverwritesNothing(t *testing.T) {
 		c.Time = timestamppb.New(c.GetTime().AsTime().Add(-2 * time.Hour))
 		x.publish(schemas.Message{Topic: schemas.Changes, Body: record.Seal(c)})
 	}
-	opened("copy-differs", "changed")
+	differs("the copy of changed differs", 1)
 	opened("resurrected", "deleted")
 	opened("replaced", "changed")
 	x.idle()

@@ -49,6 +49,10 @@ func (a *App) CheckList(
 	if err != nil {
 		return nil, 0, err
 	}
+	if do == held.ActionRefuse && !held.Kind(q.Kind).CanRefuse() {
+		return nil, 0, fmt.Errorf("%w: incident %s: nothing can be restored in place of %s: approve the list, or close it",
+			precondition.Err, key, held.Kind(q.Kind).Act())
+	}
 	done = by.decision(do, i)
 	if q.Until != nil {
 		if d.Action != held.ActionClose || do != held.ActionApprove {

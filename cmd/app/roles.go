@@ -132,7 +132,7 @@ func (a *App) copier() ([]part, error) {
 	e, err := duplicate.New(duplicate.Config{Worker: a.worker(schemas.RoleCopier), Host: hostname(), Software: Version,
 		Large: int64(a.cfg.Duplication.LargeThreshold), WaitIntervals: a.cfg.Duplication.Wait,
 		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy, Lists: a.lists,
-		Brake: lists.rewrites, Held: lists, Restores: restores{a}, ExternalWrites: a.stores.ExternalWrites,
+		Rewrites: lists.rewrites, Repairs: lists.repairs, Held: lists, Restores: restores{a}, ExternalWrites: a.stores.ExternalWrites,
 		Apart: a.kafka.Clock.Apart}, a.stores, a.policyRegistry, parkedRecords{records: a.reader})
 	if err != nil {
 		return nil, err
@@ -157,6 +157,7 @@ func (a *App) copier() ([]part, error) {
 	}
 	return append(parts,
 		afterTables("rewrites", lists.rewrites.Run, lists.checkpoints),
+		afterTables("repairs", lists.repairs.Run, lists.checkpoints),
 		afterTables("copier", p.Run, a.policies, a.actions, a.incidents, lists.checkpoints)), nil
 }
 
@@ -222,14 +223,11 @@ func (a *App) checker() ([]part, error) {
 }
 
 func (a *App) steward() ([]part, error) {
-	c := steward.Config{Large: int64(a.cfg.Duplication.LargeThreshold), MaxMissing: float64(a.cfg.Sweep.MaxMissing),
-		Round: func(c schemas.Copy) time.Duration { return a.cfg.Fixity.PeriodOf(c.Account, c.Store, c.Space) }}
+	c := steward.Config{Large: int64(a.cfg.Duplication.LargeThreshold)}
 	if intervals := a.cfg.Fixity.Recheck; len(intervals) > 0 {
 		c.Recheck = intervals[0]
 	}
-	live := newLiveCounts(a.countLive)
-	s, err := steward.New(c, steward.Deps{Stores: a.stores, Records: a.reader, Copies: live, Board: a.incidentBoard,
-		Log: a.log})
+	s, err := steward.New(c, steward.Deps{Stores: a.stores, Records: a.reader, Log: a.log})
 	if err != nil {
 		return nil, err
 	}
@@ -240,7 +238,7 @@ func (a *App) steward() ([]part, error) {
 		CoPartitioned: true,
 		Prepare:       a.incidents.CatchUp,
 		Maintain:      a.maintainIncidents(s), MaintainInterval: a.republishInterval,
-		MaintainDue: func() bool { return s.Due() || len(s.Overwritten()) > 0 }}), s.Handle)
+		MaintainDue: func() bool { return s.ReportDue() || len(s.Overwritten()) > 0 }}), s.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -248,7 +246,7 @@ func (a *App) steward() ([]part, error) {
 		defer s.Report()
 		return pool.Run(ctx)
 	}
-	return []part{afterTables("steward", run, a.policies), {"live counts", live.Run}}, nil
+	return []part{afterTables("steward", run, a.policies)}, nil
 }
 
 // sink writes the log tables and, in a consumer group of its own, the state tables.

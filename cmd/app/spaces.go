@@ -190,7 +190,7 @@ func (p *Policies) SpaceViews(
 			}
 		}
 		at := of.In(views[i].Store)
-		counts, err := read.DeletesSince(ctx, db, at, now.Add(-30*24*time.Hour))
+		counts, err := read.ExecutedSince(ctx, db, at, now.Add(-30*24*time.Hour), read.Deletes)
 		if err != nil {
 			return nil, err
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,8 +24,8 @@ Of an incident resurrected it approves the delete of the copy that came back, by
 is still the object that the check has found and no later event is on record. Of an incident not-captured-update it
 approves the record of the update, as 'incident accept' does.
 
-Of an incident repairs-held it approves the repairs of the missing copies of the space that wait now. The key
-ACCOUNT/STORE///repairs-held stands for the incidents of all spaces of a store.
+Of an incident repairs-held it approves the repairs of missing copies that are on its list now. The roles steward,
+deleter, copier and checker carry them out. Copies that are found missing later come to another list.
 
 Of an incident deletes-held it approves the deletes that are on its list now. The roles steward and deleter carry them
 out, if the sources are still deleted and were not deleted again later. Later deletes come to another list.
@@ -37,11 +38,10 @@ carry them out. A later content comes to another list.
 ` + eventLong + `
 
 With --wait the command ends when each incident is closed, its repair has failed, or the steward does not order a
-repair, for example because there is no good copy; of repairs-held, when that is so of each copy that it has approved.
-With --state all roles run in this command until then.
+repair, for example because there is no good copy. With --state all roles run in this command until then.
 
-Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident, or that of an approved copy of a space, is still open,
-4 some are approved and others not, 5 precondition, such as an incident that has no repair, 130 interrupted.`,
+Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident is still open, 4 some are approved and others not,
+5 precondition, such as an incident that has no repair, 130 interrupted.`,
 		RunE: func(c *cobra.Command, args []string) error { return f.decide(c, args, approve, f.awaitRepairs) },
 	}
 	f.register(c, "wait until the incidents are closed, or their repairs have failed")
@@ -53,10 +53,6 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident, or that of an 
 func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (d decision, err error) {
 	d.incident = i
 	switch {
-	case i.GetKind() == incident.RepairsHeld:
-		d.copies, err = a.ApproveHeld(ctx, i, by)
-		d.how = fmt.Sprintf("the steward will order the %d repairs that wait", len(d.copies))
-		return d, err
 	case !app.HasList(i.GetKind()):
 		d.how = "the steward will order the repair"
 		if i.GetKind() == "resurrected" {
@@ -67,8 +63,8 @@ func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (d d
 	}
 	action, n, err := a.ApproveList(ctx, i, by)
 	d.action, d.how = action, fmt.Sprintf("the deleter will do the %d deletes that are on the list", n)
-	if i.GetKind() == incident.RewritesHeld {
-		d.how = fmt.Sprintf("the copier will do the %d rewrites that are on the list", n)
+	if act, is := strings.CutSuffix(i.GetKind(), "-held"); is && i.GetKind() != incident.DeletesHeld {
+		d.how = fmt.Sprintf("the copier will do the %d %s that are on the list", n, act)
 	}
 	return d, err
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
-	"github.com/millrace/millrace/streams/incident"
 )
 
 // keysUse and keysLong say how the commands that decide about incidents take their keys.
@@ -76,9 +75,8 @@ func unique(keys []string) (all []string) {
 // A decision is what an operator has decided about an incident, which was as it is here.
 type decision struct {
 	incident *pb.Incident
-	action   string            // the id of the action
-	how      string            // what follows; howClosed: nothing
-	copies   []*pb.AdminAction // of repairs-held: the approvals of the copies
+	action   string // the id of the action
+	how      string // what follows; howClosed: nothing
 }
 
 // howClosed is the end of an incident that is closed when the command ends.
@@ -157,7 +155,7 @@ func (f *decisionFlags) decide(c *cobra.Command, args []string, do decider, awai
 				return err
 			}
 		}
-		made, err := decideEach(ctx, open.expand(keys), open,
+		made, err := decideEach(ctx, keys, open,
 			func(i *pb.Incident) (decision, error) { return do(ctx, a, i, by) })
 		if f.wait && len(made) > 0 {
 			return errors.Join(err, await(c, e, a, made))
@@ -252,26 +250,6 @@ func (open incidents) event(of string, check func(*pb.Incident) error) (keys []s
 	return keys, nil
 }
 
-// expand replaces the key of the held repairs of a store with those of its spaces, if there are some. Each key of the
-// result is there once.
-func (open incidents) expand(keys []string) (all []string) {
-	spaces := map[string][]string{} // by the key of the store
-	for _, of := range slices.Sorted(maps.Keys(open)) {
-		if i := open[of]; i.GetKind() == incident.RepairsHeld {
-			store := schemas.Key(i.GetAccount(), i.GetStore(), "", "", i.GetKind())
-			spaces[store] = append(spaces[store], of)
-		}
-	}
-	for _, key := range keys {
-		if of := spaces[key]; of != nil {
-			all = append(all, of...)
-		} else {
-			all = append(all, key)
-		}
-	}
-	return unique(all)
-}
-
 // of returns the open incident with the key of i; nil if there is none.
 func (open incidents) of(i *pb.Incident) *pb.Incident { return open[schemas.IncidentKey(i)] }
 
@@ -294,7 +272,7 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 			p := app.Progress{Total: int64(len(made))}
 			for n, d := range made {
 				var over bool
-				if over, last[n] = d.ended(now); over {
+				if over, last[n] = repairEnded(now.of(d.incident), d.incident, d.action); over {
 					p.Done++
 				}
 			}
@@ -306,48 +284,14 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 	}
 	for n, d := range made {
 		if last[n] != "" {
-			err = errors.Join(err, d.notRepaired(last[n]))
+			err = errors.Join(err, fmt.Errorf("%w: the incident %s is still open: %s", errFindings,
+				schemas.IncidentKey(d.incident), last[n]))
 			continue
 		}
 		d.how = "the incident is closed"
-		if d.copies != nil {
-			d.how = fmt.Sprintf("the incidents of %d copies are closed", len(d.copies))
-		}
 		err = errors.Join(err, f.print(c, d))
 	}
 	return err
-}
-
-// ended reports whether the approved repair, or each repair of an approved space, has ended, and which did not succeed.
-func (d decision) ended(now incidents) (over bool, open string) {
-	if d.copies == nil {
-		return repairEnded(now.of(d.incident), d.incident, d.action)
-	}
-	left := 0
-	for _, a := range d.copies {
-		approved := &pb.Incident{Id: a.GetIncident(), State: pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL}
-		over, last := repairEnded(now[a.GetTarget()], approved, a.GetId())
-		if !over {
-			return false, ""
-		}
-		if last != "" {
-			left++
-		}
-	}
-	if left == 0 {
-		return true, ""
-	}
-	return true, fmt.Sprintf("%d copies could not be repaired", left)
-}
-
-// notRepaired returns the error for a decision that has ended without success, as ended says. The incident of a space
-// may be closed by then: none of its copies waits.
-func (d decision) notRepaired(open string) error {
-	key := schemas.IncidentKey(d.incident)
-	if d.copies != nil {
-		return fmt.Errorf("%w: incident %s: %s", errFindings, key, open)
-	}
-	return fmt.Errorf("%w: the incident %s is still open: %s", errFindings, key, open)
 }
 
 // repairEnded reports whether the repair approved by an action has ended, and, if the incident is

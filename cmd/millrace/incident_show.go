@@ -24,9 +24,9 @@ func newIncidentShow() *cobra.Command {
 	)
 	c := &cobra.Command{
 		Use:   "show KEY",
-		Short: "Show the deletes or rewrites of a held list, or the steps of an incident",
-		Long: `Lists the items of an incident deletes-held or rewrites-held: when the source was deleted or changed, since
-when the delete or rewrite waits and why, and its result, or that of the restore, once the list was approved or
+		Short: "Show what is on a held list, or the steps of an incident",
+		Long: `Lists the items of an incident deletes-held, rewrites-held or repairs-held: when the source was deleted or
+changed, since when the effect waits and why, and its result, or that of the restore, once the list was approved or
 refused. The items are in the order of their ids; --after continues a list.
 
 Of an incident of another kind it lists the steps.`,

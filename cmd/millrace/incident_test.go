@@ -268,70 +268,6 @@ func TestFindingsOfRounds(t *testing.T) {
 	}
 }
 
-// The held repairs of a space that were approved have ended when none waits or is under way.
-func TestHeldEnded(t *testing.T) {
-	const awaiting, repairing, open = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL,
-		pb.IncidentState_INCIDENT_STATE_REPAIRING, pb.IncidentState_INCIDENT_STATE_OPEN
-	copyOf := func(item string, state pb.IncidentState, refs ...string) *pb.Incident {
-		i := &pb.Incident{Id: item, Account: "acme", Store: "2", Space: "s", Item: item,
-			Kind: "content-missing", State: state}
-		for _, ref := range refs {
-			i.Steps = append(i.Steps, &pb.IncidentStep{Action: "approved", Ref: ref})
-		}
-		return i
-	}
-	d := decision{}
-	for _, item := range []string{"a", "b"} {
-		d.copies = append(d.copies, &pb.AdminAction{Id: "of-" + item, Incident: item,
-			Target: "acme/2/s/" + item + "/content-missing"})
-	}
-	for name, tt := range map[string]struct {
-		now  []*pb.Incident
-		over bool
-		open string
-	}{
-		"not handled yet":  {[]*pb.Incident{copyOf("a", awaiting), copyOf("b", awaiting)}, false, ""},
-		"one waits":        {[]*pb.Incident{copyOf("b", awaiting)}, false, ""},
-		"one is repaired":  {[]*pb.Incident{copyOf("a", repairing, "of-a")}, false, ""},
-		"all are repaired": {nil, true, ""},
-		"another one came": {[]*pb.Incident{copyOf("c", awaiting)}, true, ""},
-		"one was lost again": {[]*pb.Incident{{Account: "acme", Store: "2", Space: "s", Item: "a",
-			Kind: "content-missing"}}, true, ""},
-		"one was not": {[]*pb.Incident{copyOf("a", open, "of-a")}, true, "1 copies could not be repaired"},
-		"another approval's was not": {[]*pb.Incident{copyOf("a", open, "other")}, true,
-			"1 copies could not be repaired"},
-		"one is, one was not": {[]*pb.Incident{copyOf("a", open, "of-a"), copyOf("b", repairing, "of-b")}, false, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			over, open := d.ended(byKey(tt.now))
-			if over != tt.over || open != tt.open {
-				t.Errorf("got %t, %q, want %t, %q", over, open, tt.over, tt.open)
-			}
-		})
-	}
-	d.incident = &pb.Incident{Account: "acme", Store: "2", Space: "s", Kind: incident.RepairsHeld} // closed by then
-	const want = "findings: incident acme/2/s//repairs-held: 1 copies could not be repaired"
-	if got := d.notRepaired("1 copies could not be repaired").Error(); got != want {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// The key of the held repairs of a store stands for those of its spaces, each once. There is none of an account.
-func TestExpand(t *testing.T) {
-	held := func(store, space string) *pb.Incident {
-		return &pb.Incident{Account: "acme", Store: store, Space: space, Kind: incident.RepairsHeld}
-	}
-	open := byKey([]*pb.Incident{held("2", "b"), held("2", "a"), held("22", "a"),
-		{Account: "acme", Store: "2", Space: "a", Kind: incident.SpaceMissing}})
-	got := open.expand([]string{"x", "acme/2/b//repairs-held", "acme/2///repairs-held", "acme/3///repairs-held",
-		"acme///repairs-held"})
-	want := []string{"x", "acme/2/b//repairs-held", "acme/2/a//repairs-held", "acme/3///repairs-held",
-		"acme///repairs-held"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
 // listOf returns the incident of a list.
 func listOf(store, space, list string) *pb.Incident {
 	i := &pb.Incident{Account: "acme", Store: store, Space: space, Kind: incident.DeletesHeld, Subject: list,
@@ -383,7 +319,7 @@ func TestByEvent(t *testing.T) {
 func TestListsOfAnEvent(t *testing.T) {
 	const rewrites, deletes = "acme/2/a//rewrites-held/rewrites-1", "acme/3/a//deletes-held/brake-1"
 	open := byKey([]*pb.Incident{listOf("3", "a", "brake-1"), listOf("2", "a", "rewrites-1"),
-		listOf("2", "a/b", "brake-1"), {Account: "acme", Store: "2", Space: "a", Kind: incident.RepairsHeld}})
+		listOf("2", "a/b", "brake-1"), {Account: "acme", Store: "2", Space: "a", Kind: incident.SpaceMissing}})
 	refused := fmt.Errorf("%w: decided before", precondition.Err)
 	for name, tt := range map[string]struct {
 		of    string

@@ -1,5 +1,5 @@
-// Package brake limits how many copies of a space at a destination, and of all spaces there, are deleted, or replaced
-// with other content, without a person's approval.
+// Package brake limits how many copies of a space at a destination, and of all spaces there, are deleted, replaced with
+// other content, or repaired after they were lost, without a person's approval.
 //
 // Counts are checkpoints, one for each space at a destination and one for the destination, which all
 // processes read and change by compare-and-set. A process counts there before it permits anything or, while Brake.Run
@@ -13,7 +13,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,7 +117,7 @@ func (b *Brake) Take(ctx context.Context, of schemas.Copy) (p *Permit, reached s
 		l, err := b.take(ctx, s)
 		if err != nil || l != withinLimits {
 			p.GiveBack()
-			return nil, b.name(l), err
+			return nil, b.Kind().name(l), err
 		}
 		p.of = append(p.of, s)
 	}
@@ -197,14 +196,11 @@ func (b *Brake) Reached(of schemas.Copy) string {
 			continue
 		}
 		if _, reached := b.decide(s, held, b.deps.Now(), owed); reached != withinLimits {
-			return b.name(reached)
+			return b.Kind().name(reached)
 		}
 	}
 	return ""
 }
-
-// name returns a limit with the settings of the kind.
-func (b *Brake) name(l limit) string { return strings.Replace(string(l), "%s", b.Kind().settings(), 1) }
 
 var errConflict = retry.Unavailable(errors.New("write a checkpoint of the brake: other processes write them too"))
 
@@ -283,8 +279,8 @@ func (b *Brake) load(ctx context.Context, s *braked) (*tally, error) {
 	// Larger than the number of any lost checkpoint: there are fewer than one per millisecond.
 	t := &tally{Seq: now.UnixMilli(), Counted: true, Live: h.Live, LiveAt: now.Unix()}
 	gone := int64(1) // by each of the executed
-	if b.Kind() == Rewrites {
-		gone = 0 // a copy that was replaced is still live
+	if b.Kind() != Deletes {
+		gone = 0 // a copy that was replaced or repaired is still live
 	}
 	for _, e := range h.Executed {
 		t.Live += gone * e.Count // of the whole month, first
@@ -298,10 +294,9 @@ func (b *Brake) load(ctx context.Context, s *braked) (*tally, error) {
 	return t, nil
 }
 
-// gone returns how many copies that were live when the window of the hour began are not any more. A copy that was
-// replaced is still live.
+// gone returns how many copies that were live when the window of the hour began are not any more.
 func (b *Brake) gone(t *tally, now time.Time) int64 {
-	if b.Kind() == Rewrites {
+	if b.Kind() != Deletes {
 		return 0
 	}
 	return t.usage(now).hour

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -37,13 +38,13 @@ type usage struct {
 // A limit is a row of the brake's table.
 type limit string
 
-// The rows. The tightest limit is the one that is named. "%s" stands for the settings of the kind.
+// The rows. The tightest limit is named. SHARE and COUNT stand for the settings of the kind.
 const (
 	withinLimits limit = ""
-	hourCount    limit = "%s.max_count within an hour"
-	hourShare    limit = "%s.max_share within an hour"
-	monthCount   limit = "three times %s.max_count within 30 days"
-	monthShare   limit = "three times %s.max_share within 30 days"
+	hourCount    limit = "COUNT within an hour"
+	hourShare    limit = "SHARE within an hour"
+	monthCount   limit = "three times COUNT within 30 days"
+	monthShare   limit = "three times SHARE within 30 days"
 	storeHour    limit = "a tenth of the copies of the store within an hour"
 	storeMonth   limit = "three tenths of the copies of the store within 30 days"
 )
@@ -189,11 +190,11 @@ func (t *tally) usage(now time.Time) usage {
 	return u
 }
 
-// liveIsOld reports whether the live copies must be counted again: a window of an hour has passed. Few rewrites do not
-// depend on them, so that these go on for a day while the records are unknown.
+// liveIsOld reports whether the live copies must be counted again: a window of an hour has passed. Few rewrites or repairs
+// do not depend on them, so that these go on for a day while the records are unknown.
 func (t *tally) liveIsOld(k Kind, store bool, now time.Time) bool {
 	age, most, free := now.Unix()-t.LiveAt, int64(hourSeconds), freeOf(store)
-	if u := t.usage(now); k == Rewrites && u.hour < free && u.month < monthFactor*free {
+	if u := t.usage(now); k != Deletes && u.hour < free && u.month < monthFactor*free {
 		most = daySeconds
 	}
 	return age >= most || age < -slotSeconds
@@ -226,12 +227,17 @@ type Kind int
 const (
 	Deletes Kind = iota
 	Rewrites
+	Repairs // of missing copies; only a share limits them
 )
 
-func (k Kind) String() string { return [...]string{"deletes", "rewrites"}[k] }
+func (k Kind) String() string { return [...]string{"deletes", "rewrites", "repairs"}[k] }
 
 // sweep returns the sweep of the checkpoints of a kind. Their split is the key of account, destination and space.
-func (k Kind) sweep() string { return [...]string{"brake", "brake-rewrites"}[k] }
+func (k Kind) sweep() string { return [...]string{"brake", "brake-rewrites", "brake-repairs"}[k] }
 
-// settings returns the name of the settings of a kind.
-func (k Kind) settings() string { return [...]string{"deletes", "replaced"}[k] }
+// name returns a limit with the settings of a kind.
+func (k Kind) name(l limit) string {
+	of := [...][2]string{{"deletes.max_share", "deletes.max_count"}, {"replaced.max_share", "replaced.max_count"},
+		{"sweep.max_missing", ""}}[k]
+	return strings.NewReplacer("SHARE", of[0], "COUNT", of[1]).Replace(string(l))
+}

@@ -250,16 +250,10 @@ func (w *execution) awaitsHold(d duplicate.Decision) bool {
 func (w *execution) leave(
 	ctx context.Context, d duplicate.Decision, rules policy.Rules, effect string,
 ) (l leave, err error) {
-	at, lists := w.sides.Copy, w.cfg.Lists
+	at := w.sides.Copy
 	e := ending{row: d.Row, effect: effect, deleted: d.Deleted}
-	if err := lists.Refused(at); err != nil {
-		return l, err
-	}
-	wait, err := w.waits(ctx) // first: a decision that ends the wait is known afterwards
-	if err != nil {
-		return l, err
-	}
-	switch standing, err := w.standing(ctx, effect); {
+	standing, wait, err := w.ask(ctx, effect)
+	switch {
 	case err != nil:
 		return l, err
 	case standing.Approved != "":
@@ -279,33 +273,20 @@ func (w *execution) leave(
 			cause = "the brake: " + reached
 		}
 	}
-	if e.list, err = lists.Hold(ctx, at, k, cause); err != nil {
+	if e.list, err = w.cfg.Lists.Hold(ctx, at, k, cause); err != nil {
 		return l, fmt.Errorf("report that the delete of %s waits for a decision: %w", at, err)
 	}
 	e.result, e.detail, e.outcome = "awaiting-approval", cause, pb.Outcome_OUTCOME_HANDED_ON
 	return leave{ended: w.messages(e)}, nil
 }
 
-// waits reports whether an earlier delete beyond the limits waits for a decision.
-func (w *execution) waits(ctx context.Context) (bool, error) {
-	wait, err := w.cfg.Lists.Wait(ctx, w.sides.Copy, held.Limit)
-	if err != nil {
-		err = retry.Unavailable(fmt.Errorf("read what waits in the space of %s: %w", w.sides.Copy, err))
+// ask returns what was decided about an effect, and whether deletes beyond the limits wait.
+func (w *execution) ask(ctx context.Context, effect string) (held.Standing, bool, error) {
+	approved := ""
+	if w.isApproved(effect) {
+		approved = w.command.GetList()
 	}
-	return wait, err
-}
-
-// standing returns what was decided about an effect. The command of an approved one does not know whether a list of
-// another kind keeps it.
-func (w *execution) standing(ctx context.Context, effect string) (held.Standing, error) {
-	s, err := w.cfg.Lists.Decided(ctx, w.sides.Copy, false, effect)
-	switch {
-	case err != nil:
-		return s, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", w.sides.Copy, err))
-	case s.Kept == "" && w.isApproved(effect):
-		s.Approved = w.command.GetList()
-	}
-	return s, nil
+	return held.Ask(ctx, w.cfg.Lists, w.sides.Copy, held.Limit, effect, approved)
 }
 
 // maxBrakeWait is how long a delete may wait for the brake without another observation.

@@ -37,11 +37,7 @@ func (w *execution) dryRun(ctx context.Context) ([]schemas.Message, error) {
 		e = ending{row: duplicate.RowSourceDeleted, result: "not-deleted", detail: "the source is present"}
 	case ok:
 	default:
-		standing, err := w.standing(ctx, duplicate.DeleteEffect(w.sides.Copy, d.Deleted, s.Destination.Object))
-		if err != nil {
-			return nil, err
-		}
-		wait, err := w.waits(ctx)
+		standing, wait, err := w.ask(ctx, duplicate.DeleteEffect(w.sides.Copy, d.Deleted, s.Destination.Object))
 		if err != nil {
 			return nil, err
 		}

@@ -21,6 +21,7 @@ import (
 type Listed struct {
 	Item, SourceStore string
 	Effect            string
+	Incident          string // that ordered a repair
 	// Deleted is when the source was deleted, as was known when the delete was held.
 	Deleted time.Time
 	Reason  pb.DuplicationReason
@@ -53,8 +54,11 @@ func (e *Deleter) order(ctx context.Context, c *pb.DeletionCommand, attempt int)
 	}
 	end := ending{row: duplicate.RowDeleteHeld, result: "deletes-ordered", list: l.Name(),
 		outcome: pb.Outcome_OUTCOME_HANDED_ON}
-	if l.Kind.IsRewrite() {
+	switch l.Kind.Act() {
+	case held.Rewrite:
 		end.row, end.result = duplicate.RowContentDiffers, "rewrites-ordered"
+	case held.Repair:
+		end.row, end.result = duplicate.RowRepair, "repairs-ordered"
 	}
 	ordered := 0
 	lost, err := e.workOff(ctx, c, l, func(_ context.Context, page []Listed) ([]schemas.Message, error) {
@@ -65,7 +69,7 @@ func (e *Deleter) order(ctx context.Context, c *pb.DeletionCommand, attempt int)
 		ordered += len(page)
 		return messages, nil
 	}, func() string {
-		end.detail = fmt.Sprintf("%d %s", ordered, l.Kind.Noun())
+		end.detail = fmt.Sprintf("%d %s", ordered, l.Kind.Act())
 		return end.detail
 	})
 	if err != nil {
@@ -131,14 +135,18 @@ func listOf(c *pb.DeletionCommand) (held.List, error) {
 // listedMessage returns the command for what is on an approved list.
 func listedMessage(order *pb.DeletionCommand, l held.List, one Listed) schemas.Message {
 	id := schemas.ID("listed", l.Name(), l.Space.Account, l.Space.Store, l.Space.Space, one.Item, one.Effect)
-	if l.Kind.IsRewrite() { // of class low, so that a long list delays no change
-		return schemas.Message{Topic: schemas.DuplicationLow, Body: &pb.DuplicationCommand{
+	if l.Kind.Act() != held.Delete { // of class low, so that a long list delays no change
+		c := &pb.DuplicationCommand{
 			Id: id, Account: l.Space.Account, Space: l.Space.Space, Item: one.Item,
 			SourceStore: one.SourceStore, DestinationStore: l.Space.Store, Cause: l.Name(),
 			ChangeTime: timestamppb.New(one.Changed), ChangeVersion: one.Version, Digests: one.Digests, SizeUnknown: true,
 			Reason: one.Reason, Priority: pb.Priority_PRIORITY_LOW, Time: order.GetTime(),
 			Approved: order.GetApproved(), List: l.Name(), Effect: one.Effect,
-		}}
+		}
+		if l.Kind.Act() == held.Repair {
+			c.Repair = &pb.RepairOrder{Incident: one.Incident, Digests: one.Digests}
+		}
+		return schemas.Message{Topic: schemas.DuplicationLow, Body: c}
 	}
 	return schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
 		Id: id, Account: l.Space.Account, Space: l.Space.Space, Item: one.Item,

@@ -8,7 +8,9 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/duplicate"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -134,10 +136,14 @@ func (w *execution) iterateReturned(ctx context.Context, records duplicate.Recor
 // can. The delete is one of the deletes that the brake counts, but is put on no list: e has the result instead.
 func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e ending) ([]schemas.Message, error) {
 	c, at, store := w.command, w.sides.Copy, w.sides.Store
-	if err := w.cfg.Lists.Refused(at); err != nil {
+	_, wait, err := w.ask(ctx, duplicate.DeleteEffect(at, c.GetDeleted().AsTime(), seen))
+	if err != nil {
 		return nil, err
 	}
-	p, reached, err := w.take(ctx)
+	p, reached := (*brake.Permit)(nil), held.EarlierWaits
+	if !wait {
+		p, reached, err = w.take(ctx)
+	}
 	switch {
 	case err != nil:
 		return nil, err

@@ -130,10 +130,11 @@ func (s Observation) excluded() (Decision, bool) {
 	return Decision{}, false
 }
 
-// The results of a command that would change a destination under a hold, of a rewrite that the brake held, and of what
-// a person has decided not to do.
+// The results of a command that would change a destination under a hold, of what only a person may have overwritten,
+// of what waits for a decision, and of what a person has decided not to do.
 const (
 	ResultHeld             = "held"
+	resultDiffers          = "copy-differs"
 	resultAwaitingApproval = "awaiting-approval"
 	resultKept             = "kept"
 )
@@ -386,6 +387,7 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 		k.named, k.unreported = false, !isLive(row) || unreported(row) || !contentOf(row).matches(s.Source)
 	}
 	switch {
+	case over && s.isApproved():
 	case over && (s.Command.GetIfAbsent() || k.unreported && !k.named && !reportedByClient(s.Command)):
 		return s.notOverwritten(k) // a sweep or a check may have found the content since the command was made
 	case over && s.destinationFound():
@@ -454,7 +456,7 @@ func (s Observation) notOverwritten(k expectation) Decision {
 
 // copyDiffers decides C4 if only an operator may have the copy overwritten.
 func copyDiffers(k expectation) Decision {
-	return Decision{Row: RowContentDiffers, action: actWait, Result: "copy-differs", Newer: k.newer}
+	return Decision{Row: RowContentDiffers, action: actWait, Result: resultDiffers, Newer: k.newer}
 }
 
 // destinationFound reports whether the command is a sweep's and only a sweep or a check has reported what the
@@ -595,7 +597,7 @@ func (s Observation) unconfirmed(from *pb.Record) bool {
 // approvedDelete returns who approved the delete that a command is about. The approval of a correction of content, or
 // of a rewrite, does not count.
 func approvedDelete(c *pb.DuplicationCommand) string {
-	if held.KindOf(c.GetList()).IsRewrite() {
+	if held.KindOf(c.GetList()).Act() == held.Rewrite {
 		return ""
 	}
 	switch c.GetCauseOp() {

@@ -32,12 +32,8 @@ func (w *execution) dryRun(ctx context.Context) error {
 	}
 	switch w.detail = d.Detail; d.action {
 	case actCopy:
-		reached, err := w.reached(ctx, s, d)
-		if err != nil {
+		if d.Result, w.detail, err = w.dryRunResult(ctx, s, d); err != nil {
 			return err
-		}
-		if reached != "" {
-			d.Result, w.detail = resultAwaitingApproval, "the brake: "+reached
 		}
 	case actWait:
 		w.detail = "after it has waited for the source"

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -17,11 +18,15 @@ func DeleteEffect(at schemas.Copy, deleted time.Time, there storage.Object) stri
 	return effect(at, "deleted "+strconv.FormatInt(deleted.UnixMilli(), 10), there)
 }
 
-// rewriteEffect returns the id of the rewrite of the copy by what the source shows.
-func (s Observation) rewriteEffect() string {
+// effect returns the id of the rewrite of the copy by what the source shows, or of the repair of the copy on record.
+func (s Observation) effect() string {
 	c := s.Command
 	at := schemas.Copy{Account: c.GetAccount(), Store: c.GetDestinationStore(), Space: c.GetSpace(), Item: c.GetItem()}
-	return effect(at, "content "+identity(s.Source.Object), s.Destination.Object)
+	because := "content " + identity(s.Source.Object)
+	if c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
+		because = "repair of " + s.Destination.Record.GetManifest().GetChangeId()
+	}
+	return effect(at, because, s.Destination.Object)
 }
 
 // holdInterval is after what time the command of an approved effect looks again whether a hold has ended.

@@ -44,9 +44,9 @@ type Config struct {
 	Restores Restores
 	// ExternalWrites reports whether another program was expected to write an object of that time; nil: never.
 	ExternalWrites func(c schemas.Copy, modified time.Time) bool
-	// Brake limits rewrites: copies over a copy with other content. nil: no limit.
-	Brake *brake.Brake
-	// Held holds rewrites for a decision. Required with a Brake.
+	// Rewrites limits copies over a copy with other content, and Repairs those in place of a missing one; nil: no limit.
+	Rewrites, Repairs *brake.Brake
+	// Held holds rewrites and repairs for a decision. Required with a limit; nil: what only a person may order ends.
 	Held held.Lists
 	// Now returns the time; nil: time.Now.
 	Now func() time.Time
@@ -171,7 +171,7 @@ type execution struct {
 	misreads           int // readings of the source that did not match the expected digests
 	// records are those of the copies that a restore order names, read afresh.
 	records                     map[schemas.Copy]*pb.CopyRecord
-	list, effect, sourceVersion string // of a rewrite that waits for a decision, is kept by it, or was approved
+	list, effect, sourceVersion string // of what waits for a decision, is kept by it, or was approved
 
 	space storage.Space // the destination's, after a write
 }
@@ -264,7 +264,7 @@ func (w *execution) act(ctx context.Context, s Observation, d Decision) (done bo
 		w.finishUnchanged(s, d)
 		return true, nil
 	case actWait:
-		return w.wait(s, d)
+		return w.wait(ctx, s, d)
 	case actCopy:
 		if err := w.awaitChunks(ctx, s, d); err != nil {
 			return false, err
@@ -328,7 +328,7 @@ func (w *execution) announce(s Observation, d Decision) {
 }
 
 // wait returns an error of class wait. After the last interval it ends the command.
-func (w *execution) wait(s Observation, d Decision) (bool, error) {
+func (w *execution) wait(ctx context.Context, s Observation, d Decision) (bool, error) {
 	cause, intervals := "source-newer", w.cfg.WaitIntervals
 	switch d.Row {
 	case RowContentDiffers, RowSourceOlder:
@@ -339,6 +339,10 @@ func (w *execution) wait(s Observation, d Decision) (bool, error) {
 	if n := w.delivery.WaitsFor(cause); n < len(intervals) {
 		err := fmt.Errorf("row %s of %s: %s", d.Row, w.Copy, d.Result)
 		return false, retry.WaitFor(cause, err, time.Now().Add(intervals[max(n, 0)]))
+	}
+	if d.Result == resultDiffers && w.cfg.Held != nil {
+		err := w.holdDiffers(ctx, s, d)
+		return err == nil, err
 	}
 	w.finishUnchanged(s, d)
 	return true, nil

@@ -58,7 +58,7 @@ func (s Observation) older(k expectation) (Decision, bool) {
 	from, okFrom := s.sourceRow()
 	to, okTo := s.destinationRow()
 	over := s.Destination.Presence == Present
-	d := Decision{Row: RowSourceOlder, action: actWait, Result: "copy-differs", Newer: k.newer}
+	d := Decision{Row: RowSourceOlder, action: actWait, Result: resultDiffers, Newer: k.newer}
 	switch {
 	case s.isApproved():
 		return Decision{}, false

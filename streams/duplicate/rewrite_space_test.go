@@ -49,12 +49,12 @@ func TestRewritesOfAWholeSpace(t *testing.T) {
 		results := make(chan *pb.DuplicationResult, n)
 		copier := func(stop <-chan struct{}) (killed *sync.WaitGroup) {
 			config := w.executor.cfg
-			config.Brake, config.Held = topic.Process(), lists
+			config.Rewrites, config.Held = topic.Process(), lists
 			e, err := New(config, w, w, w.journal)
 			w.must(err)
 			ctx, cancel := context.WithCancel(t.Context())
 			var counts, all sync.WaitGroup
-			counts.Go(func() { _ = config.Brake.Run(ctx) })
+			counts.Go(func() { _ = config.Rewrites.Run(ctx) })
 			for range workers {
 				all.Go(func() {
 					for {

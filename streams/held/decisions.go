@@ -50,7 +50,7 @@ func (d *Decisions) Apply(a *pb.AdminAction, at time.Time) {
 	}
 	l, ok := ListOf(a)
 	seen, err := schemas.ParseSeen(a.GetAfter())
-	if !ok || err != nil {
+	if !ok || err != nil || a.GetAction() == ActionRefuse && !l.Kind.CanRefuse() {
 		return
 	}
 	one := Decision{a.GetId(), a.GetAction(), a.GetWho(), a.GetReason(), seen, at}
@@ -140,10 +140,10 @@ func (d *Decisions) Standing(space schemas.Copy, at map[Kind][]schemas.Coordinat
 	return s
 }
 
-// Matter reports whether there is a decision about rewrites, or deletes, in a space.
-func (d *Decisions) Matter(space schemas.Copy, rewrites bool) bool {
+// Matter reports whether there is a decision about such effects in a space.
+func (d *Decisions) Matter(space schemas.Copy, act Act) bool {
 	for l := range d.of(space) {
-		if l.Kind.IsRewrite() == rewrites {
+		if l.Kind.Act() == act {
 			return true
 		}
 	}

@@ -1,10 +1,9 @@
-// Package held has what waits for a person's decision: deletes and rewrites of copies that nothing does unasked.
+// Package held has what waits for a person's decision: deletes, rewrites and repairs of copies that nothing does unasked.
 //
 // A list is not kept anywhere. It is what the topic duplication.results has of one kind in a space of a store, from
 // where the decision about the list before ends, to where the decision about it ends: an effect belongs to the list in
 // which it was held first, and a later result of the same effect adds nothing. So nobody closes a list or comes too
-// late for it, a process that is killed leaves nothing behind, and no clock plays a part. What an operator has not seen
-// is on the next list.
+// late for it, and a process that is killed leaves nothing behind. What an operator has not seen is on the next list.
 package held
 
 import (
@@ -25,21 +24,44 @@ const (
 	Unreported Kind = "unreported" // deletes that no client has reported, or that only one of two clocks makes newer
 	Approve    Kind = "approve"    // deletes under the rule approve
 	Rewrites   Kind = "rewrites"   // rewrites beyond the limits of the brake
+	Differs    Kind = "differs"    // rewrites by a source that is older, or that no client has reported
+	Repairs    Kind = "repairs"    // repairs of missing copies beyond sweep.max_missing
 )
 
+// An Act is what the effects of a kind do to copies. The text is the plural of one of them.
+type Act string
+
+// The acts.
+const (
+	Delete  Act = "deletes"
+	Rewrite Act = "rewrites"
+	Repair  Act = "repairs"
+)
+
+// IncidentKind returns the kind of the incidents of lists of such effects.
+func (a Act) IncidentKind() string { return string(a) + "-held" }
+
+// Acts returns all acts.
+func Acts() []Act { return []Act{Delete, Rewrite, Repair} }
+
 // Kinds returns all kinds.
-func Kinds() []Kind { return []Kind{Limit, Unreported, Approve, Rewrites} }
+func Kinds() []Kind { return []Kind{Limit, Unreported, Approve, Rewrites, Differs, Repairs} }
 
-// IsRewrite reports whether the effects of a kind replace copies; others delete them.
-func (k Kind) IsRewrite() bool { return k == Rewrites }
-
-// Noun returns the plural of an effect of a kind.
-func (k Kind) Noun() string {
-	if k.IsRewrite() {
-		return "rewrites"
+// Act returns what the effects of a kind do; "" of no kind.
+func (k Kind) Act() Act {
+	switch k {
+	case Limit, Unreported, Approve:
+		return Delete
+	case Rewrites, Differs:
+		return Rewrite
+	case Repairs:
+		return Repair
 	}
-	return "deletes"
+	return ""
 }
+
+// CanRefuse reports whether lists of a kind can be refused: something can be restored in place of what is on them.
+func (k Kind) CanRefuse() bool { return k.Act() != Repair }
 
 // A List is one list of a kind: the effects that wait in a space of a store, until a decision about them. Lists are
 // numbered from 1.

@@ -16,8 +16,8 @@ func TestNames(t *testing.T) {
 		ok   bool
 	}{
 		"brake-1": {Limit, true}, "unreported-12": {Unreported, true}, "approve-3": {Approve, true},
-		"rewrites-1": {Rewrites, true},
-		"brake-0":    {Limit, false}, "brake-01": {Limit, false}, "brake--1": {Limit, false}, "brake": {Limit, false},
+		"rewrites-1": {Rewrites, true}, "differs-1": {Differs, true}, "repairs-7": {Repairs, true},
+		"brake-0": {Limit, false}, "brake-01": {Limit, false}, "brake--1": {Limit, false}, "brake": {Limit, false},
 		"other-1": {"other", false}, "": {"", false},
 	} {
 		l, ok := Named(space(), name)
@@ -129,7 +129,7 @@ func TestStanding(t *testing.T) {
 		if got := d.Standing(space(), other); got != (Standing{}) {
 			t.Errorf("%s: %+v of what was held later, and of another kind", action, got)
 		}
-		if !d.Matter(space(), false) || d.Matter(space(), true) || d.Matter(space().In("3"), false) {
+		if !d.Matter(space(), Delete) || d.Matter(space(), Rewrite) || d.Matter(space().In("3"), Delete) {
 			t.Errorf("%s: it does not matter, or elsewhere", action)
 		}
 		for _, ended := range []bool{false, true} {

@@ -2,8 +2,10 @@ package held
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/retry"
 )
 
 // EarlierWaits is the cause of what is held only because something of its kind waits already.
@@ -12,7 +14,7 @@ const EarlierWaits = "an earlier one waits for a decision"
 // A Standing is what a decision says about an effect; the zero value if there is none.
 type Standing struct {
 	Kept     string // why the copy is kept
-	Approved string // the list that is being carried out, and that has it
+	Approved string // the approved list that has it
 }
 
 // Lists holds effects on copies for a decision, and knows the decisions. It is safe for concurrent use.
@@ -23,8 +25,30 @@ type Lists interface {
 	// Wait reports whether effects of a kind wait for a decision in the space of a copy, so that all further ones do.
 	Wait(ctx context.Context, at schemas.Copy, k Kind) (bool, error)
 	// Decided returns what was decided about an effect that was held.
-	Decided(ctx context.Context, at schemas.Copy, rewrite bool, effect string) (Standing, error)
+	Decided(ctx context.Context, at schemas.Copy, act Act, effect string) (Standing, error)
 	// Refused returns an error of class unavailable while a refusal is being carried out in the space of a copy, since
 	// the copies are the sources of the restores.
 	Refused(at schemas.Copy) error
+}
+
+// Ask returns what was decided about an effect on a copy, and whether effects of the kind wait there. approved is the
+// list whose command brings the effect about; empty if it was not approved. An error is of class unavailable.
+func Ask(
+	ctx context.Context, l Lists, at schemas.Copy, k Kind, effect, approved string,
+) (s Standing, wait bool, err error) {
+	if err := l.Refused(at); err != nil {
+		return s, false, err
+	}
+	if approved == "" { // first what waits: a decision that ends that is known afterwards
+		if wait, err = l.Wait(ctx, at, k); err != nil {
+			return s, false, retry.Unavailable(fmt.Errorf("read what waits in the space of %s: %w", at, err))
+		}
+	}
+	if s, err = l.Decided(ctx, at, k.Act(), effect); err != nil {
+		return s, false, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", at, err))
+	}
+	if s.Kept == "" && approved != "" { // its command does not know whether a list of another kind keeps it
+		s.Approved = approved
+	}
+	return s, wait, nil
 }

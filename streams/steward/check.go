@@ -131,13 +131,11 @@ func (s *Steward) passed(r *pb.FixityResult) []schemas.Message {
 }
 
 // cures reports whether a good result closes incidents of kind. A fault that was found by reading bytes needs a check
-// that reads bytes, and a difference from another copy needs a comparison with that copy.
+// that reads bytes.
 func cures(r *pb.FixityResult, kind string) bool {
 	switch {
 	case r.GetVerdict() == pb.Verdict_VERDICT_MOOT:
 		return true
-	case kind == kindDiffers:
-		return false
 	case r.GetEvidenceLevel() == 3: // computed by the provider, of a version that the store may not serve any more
 		return false
 	case r.GetEvidenceLevel() >= 4:
@@ -154,9 +152,6 @@ func cures(r *pb.FixityResult, kind string) bool {
 func (s *Steward) failed(ctx context.Context, r *pb.FixityResult) ([]schemas.Message, error) {
 	cp := schemas.CopyOf(r)
 	defer s.lock(cp)()
-	if r.GetFinding() == kindMissing {
-		defer s.table.decide(cp)()
-	}
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	kind := r.GetFinding()
 	if kind == kindManifestWrong && !closed(s.table.find(cp, kindManifestCorrected)) {
@@ -241,14 +236,11 @@ func (s *Steward) applyMode(ctx context.Context, i *pb.Incident, c cause) error 
 	}
 	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
 	defer cancel()
-	if i.GetKind() == kindMissing && (mode == Auto || mode == Approve) {
-		var err error
-		if mode, err = s.holdMode(ctx, i, c, mode); err != nil {
-			return err
-		}
-	}
 	switch mode {
 	case Auto:
+		if isHeld(i) { // until the decision about its list, or about it alone
+			return nil
+		}
 		return s.orderRepair(ctx, i, c)
 	case Approve:
 		if i.GetState() != pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL {

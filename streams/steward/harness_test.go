@@ -2,7 +2,6 @@ package steward
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"slices"
 	"strconv"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/incident"
 )
 
 const (
@@ -44,44 +42,14 @@ type harness struct {
 	orders  []*pb.DuplicationCommand    // published
 	tasks   []*pb.FixityTask            // published
 	deletes []*pb.DeletionCommand       // published
-	board   *incident.Board
-	live    int64             // copies on record in each space; negative: unknown
-	actions []*pb.AdminAction // approvals of copies that are published and not handled yet
-	refused error             // of the next Publish, which has no effect
 	log     *slog.Logger
 	large   int64 // size of items of class large
-}
-
-// Live implements Copies.
-func (w *harness) Live(context.Context, schemas.Copy) (int64, error) {
-	if w.live < 0 {
-		return 0, errors.New("no answer")
-	}
-	return w.live, nil
-}
-
-// Publish implements schemas.Publisher for the board.
-func (w *harness) Publish(_ context.Context, msgs ...schemas.Message) error {
-	if err := w.refused; err != nil {
-		w.refused = nil
-		return err
-	}
-	for _, m := range msgs {
-		switch b := m.Body.(type) {
-		case *pb.Incident:
-			w.record(b)
-		default:
-			w.t.Errorf("published %v", b)
-		}
-	}
-	return nil
 }
 
 // record makes i the newest record of its key.
 func (w *harness) record(i *pb.Incident) {
 	key := schemas.IncidentKey(i)
 	w.topic[key] = proto.CloneOf(i)
-	w.board.Apply([]byte(key), w.topic[key])
 	w.steward.Apply([]byte(key), w.topic[key])
 }
 
@@ -111,7 +79,7 @@ func newHarness(t *testing.T) *harness {
 	w := &harness{
 		t: t, modes: map[string]Mode{"1": Approve, "2": Auto, "3": Auto},
 		records: map[schemas.Copy]*pb.Record{}, topic: map[string]*pb.Incident{},
-		live: 1000, log: slog.New(slog.DiscardHandler),
+		log: slog.New(slog.DiscardHandler),
 	}
 	for _, store := range []string{"1", "3"} {
 		w.records[in(store)] = live(want)
@@ -133,17 +101,12 @@ func live(digests map[string]string) *pb.Record {
 
 // restart replaces the Steward with a new one that has read the topic.
 func (w *harness) restart() {
-	w.board = incident.NewBoard(w, w.log)
-	round := func(schemas.Copy) time.Duration { return 90 * 24 * time.Hour }
-	s, err := New(Config{MaxMissing: 0.1, Round: round, Large: w.large}, Deps{
-		Stores: w, Records: w, Copies: w, Board: w.board, Log: w.log})
+	s, err := New(Config{Large: w.large}, Deps{Stores: w, Records: w, Log: w.log})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	s.openAtLeast = 0
 	w.steward = s
 	for key, i := range w.topic {
-		w.board.Apply([]byte(key), i)
 		s.Apply([]byte(key), i)
 	}
 }
@@ -202,6 +165,9 @@ func ahead(by time.Duration) with {
 		schemas.DateByKafka(&schemas.Delivery{Body: r, Timestamp: kafka})
 	}
 }
+
+// of makes a result one of another item, which has good copies.
+func of(item string) with { return func(r *pb.FixityResult) { r.Item = item } }
 
 func because(r pb.FixityReason) with { return func(f *pb.FixityResult) { f.Reason = r } }
 

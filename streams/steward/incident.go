@@ -19,7 +19,7 @@ const (
 	stepSeenAgain = "seen-again"
 	stepOlder     = "older-check"
 	stepAsked     = "approval-asked"
-	stepHeld      = "repair-held" // with others of the space, for one approval
+	stepHeld      = "repair-held" // on a list: Detail says why
 	stepApproved  = "approved"
 	stepOrdered   = "repair-ordered"
 	stepRepaired  = "repaired"
@@ -43,8 +43,7 @@ const (
 	kindReplaced     = "replaced"
 	kindUpdate       = "not-captured-update"
 	kindNoQuorum     = "no-quorum"
-	kindBack         = "resurrected"  // present under a tombstone
-	kindDiffers      = "copy-differs" // from its source, which is older, or no client has reported one of them
+	kindBack         = "resurrected" // present under a tombstone
 	kindMetadata     = "metadata-damaged"
 
 	kindManifestWrong     = "manifest-wrong"
@@ -91,8 +90,7 @@ func (s *Steward) open(cp schemas.Copy, kind string, last *pb.Incident, c cause)
 }
 
 // Seen returns a digest of the facts that a decision about an incident is based on: the actual and the expected state
-// of its copy, and the newest event on record; of one without an item, whose id does not change, when it was opened. It
-// is the same for a record of the topic and for a row of the table.
+// of its copy, and the newest event on record. It is the same for a record of the topic and for a row of the table.
 func Seen(i *pb.Incident) string {
 	parts := []string{"seen", strconv.Itoa(int(i.GetRow()))}
 	if o := i.GetObject(); o.GetVersion() != "" || o.GetEtag() != "" || o.GetModified() != nil {
@@ -106,9 +104,6 @@ func Seen(i *pb.Incident) string {
 		for _, algorithm := range slices.Sorted(maps.Keys(digests)) {
 			parts = append(parts, algorithm, digests[algorithm])
 		}
-	}
-	if i.GetItem() == "" && i.GetOpened() != nil {
-		parts = append(parts, "opened", i.GetOpened().AsTime().Format(time.RFC3339Nano))
 	}
 	if last := i.GetLastEvent(); last != nil {
 		parts = append(parts, "event", last.AsTime().Format(time.RFC3339Nano))

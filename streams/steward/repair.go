@@ -4,12 +4,9 @@ import (
 	"context"
 	"strings"
 
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/held"
-	"github.com/millrace/millrace/streams/incident"
 )
 
 // The actions of an operator that a Steward handles. Their target is the key of an incident.
@@ -53,9 +50,6 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 		return nil, nil
 	}
 	if parts := strings.Split(a.GetTarget(), "/"); len(parts) > 4 && parts[3] == "" {
-		if parts[4] == incident.RepairsHeld && a.GetAction() == ActionApprove {
-			return nil, s.approveHeld(ctx, a)
-		}
 		return nil, nil // the command closes incidents without an item
 	}
 	i := s.table.get(a.GetTarget())
@@ -75,24 +69,14 @@ func (s *Steward) action(ctx context.Context, a *pb.AdminAction) ([]schemas.Mess
 		log.Warn("ignore action: the incident belongs to another account", "action", a.GetAction())
 		return nil, nil
 	}
-	if why := s.outdated(i, a); why != "" {
+	if a.GetIncident() != i.GetId() || a.GetSeen() != Seen(i) {
+		const why = "the incident has changed since the decision; decide again"
 		log.Warn("ignore action: "+why, "action", a.GetAction())
 		i = clone(i)
 		s.step(i, stepOutdated, c, a.GetAction()+": "+why)
 		return s.save(i, c.ref), nil
 	}
 	return s.decision(ctx, clone(i), a, c)
-}
-
-// outdated returns why a decision about i has no effect any more; "" if it has.
-func (s *Steward) outdated(i *pb.Incident, a *pb.AdminAction) string {
-	switch {
-	case a.GetIncident() != i.GetId() || a.GetSeen() != Seen(i):
-		return "the incident has changed since the decision; decide again"
-	case s.isWithdrawn(schemas.CopyOf(i).WithoutItem(), a):
-		return "the approval of all held repairs has ended"
-	}
-	return ""
 }
 
 // decision carries out a decision about i, a clone, that still applies.
@@ -137,12 +121,6 @@ func (s *Steward) duplication(r *pb.DuplicationResult) []schemas.Message {
 	switch r.GetResult() {
 	case "source-missing", "all-copies-missing", kindBack:
 		return s.observed(source, r.GetResult(), r)
-	case kindDiffers:
-		return s.observed(cp, kindDiffers, r)
-	case "in-sync", resultPropertiesSet, "properties-unknown", "gone", "not-in-policy":
-		return s.closeDiffers(cp, r, r.GetStarted())
-	case "copied", resultDeleted: // earlier observations of the copy are obsolete
-		return s.closeDiffers(cp, r, r.GetFinished())
 	case "was-lost", "gone-unexplained":
 		out := s.observed(cp, kindMissing, r)
 		if out == nil {
@@ -165,14 +143,10 @@ func (s *Steward) observed(cp schemas.Copy, kind string, r *pb.DuplicationResult
 	defer s.lock(cp)()
 	c := cause{ref: r.GetId(), at: r.GetFinished().AsTime()}
 	i := s.table.find(cp, kind)
-	newest := s.table.newest(cp)
-	if kind == kindDiffers {
-		newest = i.GetChecked().AsTime()
-	}
 	switch {
 	case hasRef(i, c.ref):
 		return s.save(i, c.ref)
-	case r.GetStarted().AsTime().Before(newest):
+	case r.GetStarted().AsTime().Before(s.table.newest(cp)):
 		if i == nil {
 			return nil
 		}
@@ -192,43 +166,17 @@ func (s *Steward) observed(cp schemas.Copy, kind string, r *pb.DuplicationResult
 	return s.save(i, c.ref)
 }
 
-// closeDiffers closes the incident of a copy that differed from its source, if the result shows that it did not differ
-// at the given time or need not be equal.
-func (s *Steward) closeDiffers(cp schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp) []schemas.Message {
-	if s.table.of(cp) == nil { // usual case
-		return nil
-	}
-	defer s.lock(cp)()
-	return s.closeDiffersLocked(cp, r, at)
-}
-
-// closeDiffersLocked is closeDiffers for a copy that the caller has locked.
-func (s *Steward) closeDiffersLocked(
-	cp schemas.Copy, r *pb.DuplicationResult, at *timestamppb.Timestamp,
-) []schemas.Message {
-	i := s.table.find(cp, kindDiffers)
-	switch {
-	case hasRef(i, r.GetId()):
-		return s.save(i, r.GetId())
-	case closed(i), at.AsTime().Before(i.GetChecked().AsTime()):
-		return nil
-	}
-	i = clone(i)
-	i.State, i.Checked, i.Closed = pb.IncidentState_INCIDENT_STATE_CLOSED, at, r.GetFinished()
-	s.step(i, stepClosed, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, r.GetResult())
-	return s.save(i, r.GetId())
-}
-
 // repaired handles the result of a repair. The incident stays open until a check has passed.
 func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 	_, cp := schemas.CopiesOf(r)
 	defer s.lock(cp)()
 	i := s.table.get(r.GetIncident())
 	if hasRef(i, r.GetId()) {
-		return append(s.save(i, r.GetId()), s.closeDiffersRepaired(cp, r)...)
+		return s.save(i, r.GetId())
 	}
 	number := orderNumber(i, r.GetCommand())
-	if number == 0 && !orderedByAnother(i, r.GetCommand()) {
+	listed := held.KindOf(r.GetCause()) == held.Repairs // ordered from an approved list
+	if i == nil || number == 0 && !listed && !orderedByAnother(i, r.GetCommand()) {
 		s.log.Warn("ignore result of a repair: the incident did not order it",
 			"target", r.GetIncident(), "result", r.GetId())
 		return nil
@@ -238,25 +186,26 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 	switch r.GetResult() {
 	case stepRepaired, resultDeleted, resultPropertiesSet:
 		action = stepRepaired
-	case stepMoot:
+	case stepMoot, "kept":
 		action = stepMoot
+	case "awaiting-approval":
+		action = stepHeld
 	}
-	if action != stepRepaired && number == i.GetRepairs() && i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING {
-		i.State = pb.IncidentState_INCIDENT_STATE_OPEN
+	switch newest := number == i.GetRepairs() && i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING; {
+	case newest && action == stepHeld:
+		i.State = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
+	case newest && action != stepRepaired, listed && isHeld(i):
+		i.State = pb.IncidentState_INCIDENT_STATE_OPEN // the next check orders it again
 	}
 	detail := r.GetDetail()
 	if detail == "" {
 		detail = r.GetError()
 	}
 	s.step(i, action, cause{ref: r.GetId(), at: r.GetFinished().AsTime()}, detail)
-	return append(s.save(i, r.GetId()), s.closeDiffersRepaired(cp, r)...)
+	return s.save(i, r.GetId())
 }
 
-// closeDiffersRepaired closes the incident of a copy that differed from its source and was repaired. If the copy still
-// differs, the next duplication command for it opens the incident again.
-func (s *Steward) closeDiffersRepaired(cp schemas.Copy, r *pb.DuplicationResult) []schemas.Message {
-	if r.GetResult() != stepRepaired {
-		return nil
-	}
-	return s.closeDiffersLocked(cp, r, r.GetFinished())
+// isHeld reports whether the repair of an incident waits on a list.
+func isHeld(i *pb.Incident) bool {
+	return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && hasStep(i, stepHeld)
 }

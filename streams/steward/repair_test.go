@@ -359,58 +359,6 @@ func TestWhatDuplicationComesAcross(t *testing.T) {
 	}
 }
 
-// A copy that differs from its source and must not be overwritten has an incident until both are equal. Checks that
-// pass on each of them do not close it. It is never repaired.
-func TestCopyThatDiffers(t *testing.T) {
-	for name, tt := range map[string]struct {
-		then  func(*harness) schemas.Body
-		state pb.IncidentState
-	}{
-		"a pass":                 {func(w *harness) schemas.Body { return w.result(1) }, open},
-		"the copy is gone":       {func(w *harness) schemas.Body { return w.result(11) }, shut},
-		"a client's change came": {func(w *harness) schemas.Body { return w.lostResult("copied") }, shut},
-		"they are alike":         {func(w *harness) schemas.Body { return w.lostResult("in-sync") }, shut},
-		"their bytes are alike":  {func(w *harness) schemas.Body { return w.lostResult("properties-unknown") }, shut},
-		"seen again":             {func(w *harness) schemas.Body { return w.lostResult("copy-differs") }, open},
-		"an older copy": {func(w *harness) schemas.Body {
-			r := w.lostResult("copied")
-			r.Started, r.Finished = timestamppb.New(base), timestamppb.New(base)
-			return r
-		}, open},
-		"a copy that began before and ended after": {func(w *harness) schemas.Body {
-			r := w.lostResult("copied")
-			r.Started = timestamppb.New(base)
-			return r
-		}, shut},
-		"a look that began before": {func(w *harness) schemas.Body {
-			r := w.lostResult("in-sync")
-			r.Started = timestamppb.New(base)
-			return r
-		}, open},
-		"the deleter has deleted it": {func(w *harness) schemas.Body { return w.lostResult("deleted") }, shut},
-		"both are gone":              {func(w *harness) schemas.Body { return w.lostResult("gone") }, shut},
-		"the pair was removed":       {func(w *harness) schemas.Body { return w.lostResult("not-in-policy") }, shut},
-		"a delete failed":            {func(w *harness) schemas.Body { return w.lostResult("awaiting-approval") }, open},
-		"an approval":                {func(w *harness) schemas.Body { return w.approval("copy-differs") }, open},
-		"an operator":                {func(w *harness) schemas.Body { return w.closing("copy-differs") }, shut},
-	} {
-		t.Run(name, func(t *testing.T) {
-			w := newHarness(t)
-			w.handle(w.lostResult("copy-differs"))
-			w.checkIncident("copy-differs", open, "opened")
-			then := tt.then(w)
-			lost := w.handleWithoutPublishing(then)
-			w.restart()
-			if again := w.handle(then); len(again) != len(lost) || len(again) > 0 && !proto.Equal(again[0].Body, lost[0].Body) {
-				t.Errorf("handled again: %v, want %v", again, lost)
-			}
-			if i := w.topic[key("copy-differs")]; i.GetState() != tt.state || len(w.orders) != 0 {
-				t.Errorf("is %v, and ordered %v, want %v", i, w.orders, tt.state)
-			}
-		})
-	}
-}
-
 // A copy that is gone without an explanation is repaired after a check has confirmed that it is missing.
 func TestGoneUnexplainedIsRepaired(t *testing.T) {
 	w := newHarness(t)
@@ -595,47 +543,6 @@ func TestRepairThatNeverEnds(t *testing.T) {
 	w.handle(w.result(2))
 	w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered", "seen-again", "approved", "repair-ordered",
 		"seen-again", "repair-ordered")
-}
-
-// A comparison with the source is not a check: a fault counts even if its check began before the comparison, and so
-// does a difference that was found before a check.
-func TestCopyThatDiffersIsNoCheck(t *testing.T) {
-	for _, last := range []string{"copy-differs", "in-sync"} {
-		t.Run(last, func(t *testing.T) {
-			w := newHarness(t)
-			w.handle(w.lostResult("copy-differs"))
-			check := w.result(2) // begins now, and ends after the next look
-			w.handle(w.lostResult(last))
-			w.handle(check)
-			w.checkIncident("content-corrupt", repairing, "opened", "repair-ordered")
-		})
-	}
-	w := newHarness(t)
-	differs := w.lostResult("copy-differs")
-	w.handle(w.result(2))
-	w.handle(differs)
-	w.checkIncident("copy-differs", open, "opened")
-}
-
-// A repair closes the incident of a copy that differed from its source, even if the result is handled twice.
-func TestRepairOfACopyThatDiffers(t *testing.T) {
-	for result, want := range map[string]pb.IncidentState{"repaired": shut, "repair-moot": open, "repair-failed": open} {
-		t.Run(result, func(t *testing.T) {
-			w := newHarness(t)
-			w.handle(w.lostResult("copy-differs"))
-			w.handle(w.result(2))
-			end := w.repairResult(w.orders[0], result)
-			lost := w.handleWithoutPublishing(end)
-			w.restart()
-			again := w.handle(end)
-			if len(again) != len(lost) {
-				t.Errorf("handled again: %v, want %v", again, lost)
-			}
-			if i := w.topic[key("copy-differs")]; i.GetState() != want {
-				t.Errorf("is %v, want %v", i, want)
-			}
-		})
-	}
 }
 
 // A dry run is no fact, whatever it would have ended with, and whichever incident its command names.

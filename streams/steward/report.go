@@ -34,8 +34,9 @@ func (s *Steward) logOpened(i *pb.Incident, c cause) {
 	r.counts[group{i.GetAccount(), i.GetStore(), i.GetKind()}]++
 }
 
-// due reports whether the first incident has waited long enough.
-func (r *reports) due() bool {
+// ReportDue reports whether the first incident that is not reported yet has waited long enough.
+func (s *Steward) ReportDue() bool {
+	r := &s.reports
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.counts != nil && time.Since(r.since) >= reportAfter

@@ -26,7 +26,7 @@ func TestReports(t *testing.T) {
 					n = -1
 				}
 			}
-			if n != len(lines) || w.steward.Due() != due {
+			if n != len(lines) || w.steward.ReportDue() != due {
 				t.Errorf("due %v, want %v and %q: %s", !due, due, lines, &log)
 			}
 			log.Reset()
@@ -36,15 +36,13 @@ func TestReports(t *testing.T) {
 		}
 		w.handle(w.result(1, of("a0"))) // it passes before it is reported
 		w.handle(w.result(13, of("b")))
-		w.update()
 		want(false)
 		time.Sleep(reportAfter)
 		want(true)
-		w.update()
+		w.steward.Report()
 		want(false, "account=acme store=2 kind=content-corrupt count=300", "account=acme store=2 kind=replaced count=1")
 		w.handle(w.result(2, of("a1"))) // seen again
 		time.Sleep(reportAfter)
-		w.update()
 		want(false)
 		w.handle(w.result(2, of("c")))
 		w.steward.Report()

@@ -4,10 +4,6 @@
 // At most one incident is open for a copy and kind. A message that is handled twice publishes the same decision again.
 // Checks count in the order of their start times; an older check does not change the state of an incident. Repair
 // orders carry preconditions, so that executing one twice has no further effect.
-//
-// Repairs of a space of which a store has lost too much are held until an operator approves them, and an incident
-// without an item says so. Each steward counts the missing copies of all stewards, those of the others as soon as it
-// has read them. So a few more may be repaired without an approval than the limit says.
 package steward
 
 import (
@@ -24,7 +20,6 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
-	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/retry"
 )
 
@@ -55,20 +50,8 @@ type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
-// Copies counts copies.
-type Copies interface {
-	// Live returns the number of live copies on record of a space of a store, which may be some time old. An error means
-	// that the number is unknown.
-	Live(ctx context.Context, space schemas.Copy) (int64, error)
-}
-
 // Config holds the settings of a Steward.
 type Config struct {
-	// MaxMissing is the share of the copies of a space of a store that are repaired without approval if they are missing
-	// within a round.
-	MaxMissing float64
-	// Round returns the duration of a round of checks of a space in a store. It is required.
-	Round func(space schemas.Copy) time.Duration
 	// MaxRepairs is the number of repairs of one incident that are ordered without approval; 0 means 3.
 	MaxRepairs int
 	// MaxSteps is the number of steps that an incident carries, the newest ones; 0 means 100.
@@ -86,8 +69,6 @@ type Config struct {
 type Deps struct {
 	Stores  Stores
 	Records Records
-	Copies  Copies
-	Board   *incident.Board // it has applied each record of the topic incidents before the Steward does
 	Log     *slog.Logger
 }
 
@@ -96,14 +77,11 @@ type Steward struct {
 	config  Config
 	stores  Stores
 	records Records
-	copies  Copies
-	board   *incident.Board
 	log     *slog.Logger
 	table   table
 	reports reports
 	seed    maphash.Seed
 
-	openAtLeast time.Duration // time for which an incident of held repairs stays open
 	// locks are held while an incident of a copy is read and changed. A copy uses the lock at its hash.
 	locks [256]sync.Mutex
 }
@@ -113,9 +91,7 @@ func New(c Config, d Deps) (*Steward, error) {
 	switch {
 	case c.MaxRepairs < 0 || c.MaxSteps < 0 || c.RepairTimeout < 0 || c.Recheck < 0 || c.Large < 0:
 		return nil, errors.New("steward: max repairs, max steps, repair timeout, recheck or large is negative")
-	case c.MaxMissing < 0 || c.Round == nil:
-		return nil, errors.New("steward: max missing is negative, or the duration of rounds is missing")
-	case d.Stores == nil || d.Records == nil || d.Copies == nil || d.Board == nil || d.Log == nil:
+	case d.Stores == nil || d.Records == nil || d.Log == nil:
 		return nil, errors.New("steward: a dependency is missing")
 	}
 	if c.MaxRepairs == 0 {
@@ -131,8 +107,7 @@ func New(c Config, d Deps) (*Steward, error) {
 		c.Recheck = 5 * time.Minute
 	}
 	return &Steward{
-		config: c, stores: d.Stores, records: d.Records, copies: d.Copies, board: d.Board,
-		log: d.Log.With("part", "steward"), seed: maphash.MakeSeed(), openAtLeast: 10 * time.Second,
+		config: c, stores: d.Stores, records: d.Records, log: d.Log.With("part", "steward"), seed: maphash.MakeSeed(),
 	}, nil
 }
 

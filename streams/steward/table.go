@@ -17,8 +17,6 @@ type table struct {
 	incidents map[string]*pb.Incident
 	copies    map[schemas.Copy][]string // sorted keys of the incidents of each copy
 	stale     map[string]bool           // keys for which the newest record of the topic lacks steps
-	tally     tally
-	deciding  map[schemas.Copy]bool // missing copies about which a message is being handled
 }
 
 // apply applies a record of the topic. It ignores incidents without an item, which other roles and the board manage.
@@ -73,7 +71,6 @@ func (t *table) drop(key string, old *pb.Incident) {
 	if old == nil {
 		return
 	}
-	t.tally.add(old, -1)
 	delete(t.incidents, key)
 	c := schemas.CopyOf(old)
 	keys := slices.DeleteFunc(t.copies[c], func(k string) bool { return k == key })
@@ -86,7 +83,7 @@ func (t *table) drop(key string, old *pb.Incident) {
 
 func (t *table) put(key string, i *pb.Incident) {
 	if t.incidents == nil {
-		t.incidents, t.copies, t.tally = map[string]*pb.Incident{}, map[schemas.Copy][]string{}, tally{}
+		t.incidents, t.copies = map[string]*pb.Incident{}, map[schemas.Copy][]string{}
 	}
 	if t.incidents[key] == nil {
 		c := schemas.CopyOf(i)
@@ -94,53 +91,7 @@ func (t *table) put(key string, i *pb.Incident) {
 		slices.Sort(keys)
 		t.copies[c] = keys
 	}
-	t.tally.add(t.incidents[key], -1)
-	t.tally.add(i, 1)
 	t.incidents[key] = i
-}
-
-// decide makes lost count a missing copy whose incident is being decided about, until the returned function is called.
-func (t *table) decide(c schemas.Copy) (end func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.deciding == nil {
-		t.deciding = map[schemas.Copy]bool{}
-	}
-	t.deciding[c] = true
-	return func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.deciding, c)
-	}
-}
-
-// lost counts the copies of a space of a store that are missing, or were missing since a time and were repaired.
-func (t *table) lost(space schemas.Copy, since time.Time) int64 {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	n := t.tally.lost(space, since)
-	for c := range t.deciding {
-		key := schemas.Key(c.Account, c.Store, c.Space, c.Item, kindMissing)
-		i := t.incidents[key]
-		counted := !closed(i) || i.GetRepairs() > 0 && minute(i.GetOpened().AsTime()) >= minute(since)
-		if c.WithoutItem() == space && !counted {
-			n++
-		}
-	}
-	return n
-}
-
-// waiting returns the losses of the spaces of stores of which repairs wait for approval.
-func (t *table) waiting() map[schemas.Copy]losses {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	all := map[schemas.Copy]losses{}
-	for space, l := range t.tally {
-		if l.waiting > 0 {
-			all[space] = *l
-		}
-	}
-	return all
 }
 
 // set stores a decision.
@@ -177,12 +128,12 @@ func (t *table) of(c schemas.Copy) []*pb.Incident {
 	return out
 }
 
-// newest returns the start of the newest check among the incidents of c. It skips kindDiffers and kindMetadata,
-// because their checks are not about the bytes.
+// newest returns the start of the newest check among the incidents of c. It skips kindMetadata, because its checks are
+// not about the bytes.
 func (t *table) newest(c schemas.Copy) time.Time {
 	var newest time.Time
 	for _, i := range t.of(c) {
-		if i.GetKind() == kindDiffers || i.GetKind() == kindMetadata {
+		if i.GetKind() == kindMetadata {
 			continue
 		}
 		if at := i.GetChecked().AsTime(); at.After(newest) {

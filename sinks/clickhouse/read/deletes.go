@@ -34,37 +34,32 @@ func inSpace(store string, space schemas.Copy) (string, []any) {
 	return where + " AND space = ?", append(args, space.Space)
 }
 
-// DeleteCount is the number of deletes, or rewrites, that were executed without an approved list in five minutes.
-type DeleteCount struct {
+// Executed is a condition, in SQL, for results of what a brake limits.
+type Executed string
+
+// What brakes limit: deletes, copies that were replaced with other content, and missing copies that were repaired.
+const (
+	// Deletes include copies that were absent when their deleter came: one that was killed may have deleted them.
+	Deletes  Executed = "(result = 'deleted' OR result = 'gone' AND position(worker, '/deleter/') > 0)"
+	Rewrites Executed = "decision IN ('C4', 'C4n') AND result = 'copied'"
+	Repairs  Executed = "decision = 'C0' AND result = 'repaired'"
+)
+
+// ExecutedCount is the number of effects that were executed without an approved list in five minutes.
+type ExecutedCount struct {
 	At    time.Time `ch:"at"` // their begin
 	Count uint64    `ch:"done"`
 }
 
-// DeletesSince counts the deletes in a space of a store, or in all spaces of it, since a time, oldest first. A copy
-// that was absent when its deleter came counts as deleted by it: a deleter that was killed may have deleted it.
-func DeletesSince(
-	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time,
-) ([]DeleteCount, error) {
-	return executedSince(ctx, db, space, since,
-		"(result = 'deleted' OR result = 'gone' AND position(worker, '/deleter/') > 0)")
-}
-
-// RewritesSince counts the copies in a space of a store, or in all spaces of it, that were replaced with other content
-// since a time, oldest first.
-func RewritesSince(
-	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time,
-) ([]DeleteCount, error) {
-	return executedSince(ctx, db, space, since, "decision IN ('C4', 'C4n') AND result = 'copied'")
-}
-
-func executedSince(
-	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time, condition string,
-) ([]DeleteCount, error) {
+// ExecutedSince counts what was executed in a space of a store, or in all spaces of it, since a time, oldest first.
+func ExecutedSince(
+	ctx context.Context, db *clickhouse.DB, space schemas.Copy, since time.Time, what Executed,
+) ([]ExecutedCount, error) {
 	where, args := inSpace("destination_store", space)
-	return clickhouse.Query[DeleteCount](ctx, db, "count the deletes or rewrites in a space",
+	return clickhouse.Query[ExecutedCount](ctx, db, "count what was executed in a space",
 		"SELECT toDateTime64(toStartOfFiveMinutes(ts), 3, 'UTC') AS at, uniqExact(command) AS done"+
 			" FROM {db}.duplication_log_v WHERE "+where+
-			" AND list = '' AND would_be = '' AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND "+condition+
+			" AND list = '' AND would_be = '' AND ts >= fromUnixTimestamp64Milli(?, 'UTC') AND "+string(what)+
 			" GROUP BY at ORDER BY at", append(args, since.UnixMilli())...)
 }
 
@@ -96,7 +91,8 @@ func seen(s schemas.Seen) string {
 }
 
 // effects returns a query, and its arguments, for the effects of a list and the results since the decision: a row for
-// each effect, of which those that are listed are on the list.
+// each effect, of which those that are listed are on the list, unless a later result of the item, mooted, shows that
+// they are not to be done any more.
 //
 // The restores of a refused list go the other way: from the destination of the list.
 func (q ListQuery) effects() (string, []any) {
@@ -108,29 +104,35 @@ func (q ListQuery) effects() (string, []any) {
 		}
 		before = strings.Join(all, " OR ")
 	}
+	there := []any{q.Space.Account, q.Space.Space, q.Space.Store}
 	// Without a decision, of the present topic: of one that was deleted nothing can be seen any more.
 	until, args := "inc = (SELECT argMax(inc, ts) FROM {db}.duplication_log_v WHERE account = ? AND space = ?"+
 		" AND destination_store = ? AND result = 'awaiting-approval' AND startsWith(list, ?))",
-		[]any{q.Kind + "-", q.Name, q.Space.Account, q.Space.Space, q.Space.Store, q.Kind + "-"}
+		slices.Concat([]any{q.Kind + "-", q.Name}, there, []any{q.Kind + "-"})
 	if q.Until != nil {
 		until, args = seen(*q.Until), args[:2]
 	}
-	return "WITH result = 'awaiting-approval' AND startsWith(list, ?) AS held, cause = ? AS ended" +
-			" SELECT item, effect, argMaxIf(source_store::String, (ts, off), held) AS source," +
+	return "WITH result = 'awaiting-approval' AND startsWith(list, ?) AS held, cause = ? AS ended, (" + until + ") AS seen," +
+			" NOT ended AND seen AND reason != 'restore' AND" +
+			" has(['" + strings.Join(schemas.Mooting(), "', '") + "'], result::String) AS moots" +
+			" SELECT item, effect, maxIf((ts, off), moots) AS mooted, argMaxIf(source_store::String, (ts, off), held) AS source," +
 			" argMaxIf(assumeNotNull(change_time), (ts, off), held) AS gone," +
 			" argMaxIf(reason::String, (ts, off), held) AS reported," +
 			" argMaxIf(source_version, (ts, off), held) AS version, argMaxIf(digests, (ts, off), held) AS known," +
-			" argMaxIf(detail, (ts, off), held) AS about, maxIf((ts, off), held) AS turn," +
+			" argMaxIf(detail, (ts, off), held) AS about, argMaxIf(incident, (ts, off), held) AS ordered_by," +
+			" maxIf((ts, off), held) AS turn," +
 			" minIf(ts, held) AS first, maxIf(ts, held) AS last," +
-			" max(held AND (" + until + ")) AND NOT max(held AND (" + before + ")) AS listed," +
+			" max(held AND seen) AND NOT max(held AND (" + before + ")) AS listed," +
 			" max(ended) AS has_ended, maxIf(ts, ended) AS ended_at, argMaxIf(result::String, ts, ended) AS outcome_of_it," +
 			" argMaxIf(if(error != '', error, detail), ts, ended) AS why_so," +
-			" max(ended AND result IN ('deleted', 'copied')) AS done," +
+			" max(ended AND result IN ('deleted', 'copied', 'repaired')) AS done," +
 			" max(ended AND result IN ('restored', 'already-restored')) AS back" +
 			" FROM {db}.duplication_log_v WHERE account = ? AND space = ?" +
 			" AND if(reason = 'restore', source_store, destination_store) = ? AND would_be = ''" +
-			" AND (held OR ended) AND (item > ? OR ? = '') GROUP BY item, effect",
-		append(args, q.Space.Account, q.Space.Space, q.Space.Store, q.After, q.After)
+			" AND (held OR ended OR moots AND item IN (SELECT item FROM {db}.duplication_log_v WHERE account = ?" +
+			" AND space = ? AND destination_store = ? AND result = 'awaiting-approval' AND startsWith(list, ?)))" +
+			" AND (item > ? OR ? = '') GROUP BY item, effect",
+		slices.Concat(args, there, there, []any{q.Kind + "-", q.After, q.After})
 }
 
 // A ListedDelete is an item whose delete, or rewrite, is or was on a list: its newest effect there. The delete of the
@@ -145,6 +147,7 @@ type ListedDelete struct {
 	Version     string            // of the source's content; of a rewrite, as Deleted is of a delete
 	Digests     map[string]string // those known of that content
 	Detail      string            // why it waits
+	Incident    string            // that ordered a repair
 	Result      string            // after the decision, also of the restore; empty: none yet
 	Why         string            // the detail or the error of that result
 }
@@ -161,10 +164,11 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 		Version string            `ch:"content"`
 		Digests map[string]string `ch:"digests_of_it"`
 		Detail  string            `ch:"cause_of_it"`
+		Ordered string            `ch:"ordered_by_it"`
 		Result  string            `ch:"result_of_it"`
 		Why     string            `ch:"why_of_it"`
 	}
-	having := " HAVING max(listed)"
+	having := " HAVING max(listed) AND maxIf(turn, listed) > max(mooted)"
 	if q.Waiting {
 		having += " AND NOT max(has_ended)"
 	}
@@ -174,13 +178,14 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 			" argMaxIf(gone, turn, listed) AS deleted, minIf(first, listed) AS since,"+
 			" argMaxIf(reported, turn, listed) AS reason_of_it, argMaxIf(version, turn, listed) AS content,"+
 			" argMaxIf(known, turn, listed) AS digests_of_it, argMaxIf(about, turn, listed) AS cause_of_it,"+
+			" argMaxIf(ordered_by, turn, listed) AS ordered_by_it,"+
 			" argMaxIf(outcome_of_it, ended_at, has_ended) AS result_of_it, argMaxIf(why_so, ended_at, has_ended) AS why_of_it"+
 			" FROM ("+effects+") GROUP BY item"+having+" ORDER BY item LIMIT ?", append(args, q.Limit)...)
 	all := make([]ListedDelete, len(rows))
 	for i, r := range rows {
 		all[i] = ListedDelete{r.Item, r.Source, r.Effect, r.Deleted, r.Listed,
 			pb.DuplicationReason(enumValue(pb.DuplicationReason_value, "DUPLICATION_REASON_", r.Reason)),
-			r.Version, r.Digests, r.Detail, r.Result, r.Why}
+			r.Version, r.Digests, r.Detail, r.Ordered, r.Result, r.Why}
 	}
 	return all, err
 }
@@ -189,7 +194,7 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 type ListProgress struct {
 	Items    uint64    `ch:"items"`
 	Ended    uint64    `ch:"ended_items"`  // with a result since the decision
-	Done     uint64    `ch:"done_items"`   // with the result deleted or copied since then
+	Done     uint64    `ch:"done_items"`   // with the result deleted, copied or repaired since then
 	Restored uint64    `ch:"back_items"`   // of a refused list: whose source is back
 	Source   string    `ch:"source_of_it"` // the store whose items were deleted or replaced
 	First    time.Time `ch:"since"`        // when the first and the last were put on the list
@@ -205,7 +210,7 @@ func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p List
 			" countIf(is_listed AND is_done) AS done_items, countIf(is_listed AND is_back) AS back_items,"+
 			" anyIf(source_of, is_listed) AS source_of_it,"+
 			" minIf(begun, is_listed) AS since, maxIf(newest, is_listed) AS until FROM ("+
-			"SELECT item, max(listed) AS is_listed, max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
+			"SELECT item, max(listed) AND maxIf(turn, listed) > max(mooted) AS is_listed, max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
 			" anyIf(source, listed) AS source_of, minIf(first, listed) AS begun, maxIf(last, listed) AS newest FROM ("+
 			effects+") GROUP BY item)", args...)
 	if err == nil && len(rows) > 0 {

@@ -124,8 +124,16 @@ func TestListsBetweenDecisions(t *testing.T) {
 			{"a", "3", "brake-2", "brake-1", "awaiting-approval", nil}}, []schemas.Seen{until(2)},
 			[]string{"a 1;b 2;", "a 3;"}, "b 2;"},
 		"with results of another list": {[]result{listed("a", "1", "brake-1"),
-			{"a", "9", "approve-1", "approve-1", "deleted", nil}, {"a", "1", "", "brake-2", "deleted", nil}}, nil,
+			{"a", "9", "approve-1", "approve-1", "kept", nil}, {"a", "1", "", "brake-2", "kept", nil}}, nil,
 			[]string{"a 1;"}, "a 1;"},
+		"with an item that is not to be deleted any more": {[]result{listed("a", "1", "brake-1"), listed("b", "2", "brake-1"),
+			{"a", "", "", "x", "in-sync", nil}}, nil, []string{"b 2;"}, "b 2;"},
+		"with one that was deleted from another list": {[]result{listed("a", "1", "brake-1"), listed("b", "2", "brake-1"),
+			{"a", "9", "approve-1", "approve-1", "deleted", nil}}, nil, []string{"b 2;"}, "b 2;"},
+		"held again after that": {[]result{listed("a", "1", "brake-1"), {"a", "", "", "x", "not-deleted", nil},
+			listed("a", "3", "brake-1")}, nil, []string{"a 3;"}, "a 3;"},
+		"found after the decision": {[]result{listed("a", "1", "brake-1"), {"a", "", "", "x", "gone", nil}},
+			[]schemas.Seen{until(1)}, []string{"a 1;", ""}, "a 1;"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			space := keep(t, db, name, tt.results...)
@@ -337,8 +345,8 @@ func TestListsOfRewrites(t *testing.T) {
 	if err != nil || p != want {
 		t.Errorf("got %+v, %v, want %+v", p, err, want)
 	}
-	counts, err := read.RewritesSince(t.Context(), db, space, minute(0))
-	if got := fmt.Sprint(counts); err != nil || got != fmt.Sprint([]read.DeleteCount{{minute(5), 2}}) {
+	counts, err := read.ExecutedSince(t.Context(), db, space, minute(0), read.Rewrites)
+	if got := fmt.Sprint(counts); err != nil || got != fmt.Sprint([]read.ExecutedCount{{minute(5), 2}}) {
 		t.Errorf("got %s, %v", got, err)
 	}
 }
@@ -403,7 +411,7 @@ func TestListsOfDeletes(t *testing.T) {
 		"all of it": {first,
 			"a 1 59 0 ;b 5 3 1 ;c 6 6 7 ;d 7 7 8 deleted;e 8 8 9 awaiting-approval;"},
 		"the next list": {second, "b 9 9 10 ;e 10 12 13 ;"},
-		"the space":     {read.ListQuery{Kind: "approve", Name: "approve-1", Waiting: true}, " 3 1 2 ;z 4 2 3 ;"},
+		"the space":     {read.ListQuery{Kind: "approve", Name: "approve-1", Waiting: true}, "z 4 2 3 ;"},
 		"no list":       {read.ListQuery{Kind: "unreported", Name: "unreported-1"}, ""},
 	} {
 		if got := describe(tt.q); got != tt.want {
@@ -421,8 +429,8 @@ func TestListsOfDeletes(t *testing.T) {
 	if err != nil || p != want {
 		t.Errorf("the next list: got %+v, %v, want %+v", p, err, want)
 	}
-	counts, err := read.DeletesSince(t.Context(), db, space, minute(0))
-	if got := fmt.Sprint(counts); err != nil || got != fmt.Sprint([]read.DeleteCount{{minute(5), 2}, {minute(10), 1},
+	counts, err := read.ExecutedSince(t.Context(), db, space, minute(0), read.Deletes)
+	if got := fmt.Sprint(counts); err != nil || got != fmt.Sprint([]read.ExecutedCount{{minute(5), 2}, {minute(10), 1},
 		{minute(15), 1}}) {
 		t.Errorf("got %s, %v", got, err)
 	}

@@ -1,7 +1,6 @@
 package read_test
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -64,11 +63,11 @@ func TestCountsOfASpaceAndOfAStore(t *testing.T) {
 			t.Errorf("%s: %d live copies, %v", name, live, err)
 		}
 		for kind, q := range map[string]struct {
-			since func(context.Context, *clickhouse.DB, schemas.Copy, time.Time) ([]read.DeleteCount, error)
-			want  int64
-		}{"deleted": {read.DeletesSince, tt.deleted}, "replaced": {read.RewritesSince, tt.replaced}} {
+			what read.Executed
+			want int64
+		}{"deleted": {read.Deletes, tt.deleted}, "replaced": {read.Rewrites, tt.replaced}} {
 			var n int64
-			counts, err := q.since(t.Context(), db, tt.of, clickhousetest.Epoch)
+			counts, err := read.ExecutedSince(t.Context(), db, tt.of, clickhousetest.Epoch, q.what)
 			for _, c := range counts {
 				n += int64(c.Count)
 			}

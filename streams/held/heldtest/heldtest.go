@@ -61,10 +61,10 @@ func (l *Lists) Wait(_ context.Context, at schemas.Copy, k held.Kind) (bool, err
 }
 
 // Decided implements held.Lists.
-func (l *Lists) Decided(_ context.Context, at schemas.Copy, rewrite bool, effect string) (held.Standing, error) {
+func (l *Lists) Decided(_ context.Context, at schemas.Copy, act held.Act, effect string) (held.Standing, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.decided.Matter(at, rewrite) {
+	if !l.decided.Matter(at, act) {
 		return held.Standing{}, nil
 	}
 	where := map[held.Kind][]schemas.Coordinates{}
@@ -98,12 +98,8 @@ func (l *Lists) Decide(list held.List, action string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.number++
-	kind := "deletes-held"
-	if list.Kind.IsRewrite() {
-		kind = "rewrites-held"
-	}
 	a := &pb.AdminAction{Id: fmt.Sprint("decision ", l.number), Action: action, Who: "ann", Reason: "why",
-		Target: schemas.Key(list.Space.Account, list.Space.Store, list.Space.Space, "", kind, list.Name()),
+		Target: schemas.Key(list.Space.Account, list.Space.Store, list.Space.Space, "", list.Kind.Act().IncidentKind(), list.Name()),
 		After:  schemas.Seen{Incarnation: 1, Ends: map[int32]int64{0: int64(len(l.Results))}}.String()}
 	l.decided.Apply(a, time.Now())
 	if action == held.ActionClose {
@@ -135,7 +131,9 @@ func (l *Lists) on(list held.List) (all []*pb.DuplicationResult) {
 		if r.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_RESTORE {
 			at = from
 		}
-		ended[r.GetItem()] = ended[r.GetItem()] || r.GetCause() == name && at.WithoutItem() == list.Space
+		if at.WithoutItem() == list.Space && r.GetCause() == name {
+			ended[r.GetItem()] = true
+		}
 		switch {
 		case r.GetResult() != "awaiting-approval" || held.KindOf(r.GetList()) != list.Kind || at.WithoutItem() != list.Space:
 		case slices.ContainsFunc(before, func(s schemas.Seen) bool { return s.Has(coordinates(n)) }):
@@ -143,6 +141,11 @@ func (l *Lists) on(list held.List) (all []*pb.DuplicationResult) {
 		case earlier[r.GetEffect()]:
 		case !decided || d.Seen.Has(coordinates(n)):
 			on[r.GetItem()] = r
+		}
+		if at.WithoutItem() == list.Space && r.GetCause() != name && r.GetWouldBe() == "" &&
+			r.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_RESTORE &&
+			(!decided || d.Seen.Has(coordinates(n))) && slices.Contains(schemas.Mooting(), r.GetResult()) {
+			delete(on, r.GetItem())
 		}
 	}
 	for item, r := range on {

@@ -30,7 +30,7 @@ func (w *world) braked(limit int64) *braked {
 	topic := &braked{braketest.New(brake.Rewrites), heldtest.New()}
 	topic.Limits = brake.Limits{MaxShare: 1, MaxCount: limit}
 	config := w.executor.cfg
-	config.Brake, config.Held = topic.Process(), topic.lists
+	config.Rewrites, config.Held = topic.Process(), topic.lists
 	var err error
 	w.executor, err = New(config, w, w, w.journal)
 	w.must(err)
@@ -320,7 +320,7 @@ func TestRepeatedRewriteCounts(t *testing.T) {
 				w.mustRun(c)
 				w.holds("2", "two")
 			}
-			if got := w.executor.cfg.Brake.Reached(at("2")); got != tt.reached && got != "an earlier one waits for approval" {
+			if got := w.executor.cfg.Rewrites.Reached(at("2")); got != tt.reached && got != "an earlier one waits for approval" {
 				t.Errorf("got %q, want %q", got, tt.reached)
 			}
 		})
