@@ -17,7 +17,6 @@ import (
 	"github.com/millrace/millrace/integration/harness"
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/clickhousetest"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/storage"
@@ -26,7 +25,7 @@ import (
 
 const (
 	scriptLimit = 10 // deletes or rewrites that the brake permits
-	scriptItems = 40
+	scriptItems = 40 // in the full form
 )
 
 // scripted is an installation with the stores 1 and 2, of which 2 has copies of 1, and a client of store 1.
@@ -39,11 +38,11 @@ type scripted struct {
 
 func newScripted(t *testing.T, edits ...func(*config.Config)) *scripted {
 	t.Helper()
-	x := &scripted{t: t, setup: newSetup(t, append(edits, func(cfg *config.Config) {
+	x := &scripted{t: t, setup: newSetup(t, append([]func(*config.Config){func(cfg *config.Config) {
 		cfg.Accounts[0].Stores = cfg.Accounts[0].Stores[:2]
 		cfg.Deletes.MaxShare, cfg.Deletes.MaxCount = 1, scriptLimit
 		cfg.Replaced.MaxShare, cfg.Replaced.MaxCount = 1, scriptLimit
-	})...)}
+	}}, edits...)...)}
 	x.write(t, "policies/acme-duplication-policy.json", `{"defaultPolicies": [{"srcStoreId": "1", "destStoreId": "2"}]}`)
 	x.want(t, 0, "applied", "migrate")
 	for _, id := range []string{"1", "2"} {
@@ -144,32 +143,37 @@ func (x *scripted) having(store, space, text string, n int) (have int) {
 // list waits until a space has one open list with n items, and returns its key.
 func (x *scripted) list(space string, n int) (key string) {
 	x.t.Helper()
-	harness.Eventually(x.t, 3*time.Minute, "list what waits in space "+space, func(ctx context.Context) error {
-		open, err := read.OpenIncidents(ctx, x.app.DB(), "acme")
+	return lists(x.t, x.app, "acme", space, 1, n)[0]
+}
+
+// lists waits until a space has some open lists with n items each, and returns their keys.
+func lists(t *testing.T, a *app.App, account, space string, number, n int) (keys []string) {
+	t.Helper()
+	harness.Eventually(t, 3*time.Minute, "list what waits in space "+space, func(ctx context.Context) error {
+		open, err := read.OpenIncidents(ctx, a.DB(), account)
 		if err != nil {
 			return err
 		}
-		var lists []*pb.Incident
+		keys = nil
 		for _, i := range open {
-			if i.GetSpace() == space && app.HasList(i.GetKind()) {
-				lists = append(lists, i)
+			if i.GetSpace() != space || !app.HasList(i.GetKind()) {
+				continue
 			}
+			q, err := a.QueryOfList(ctx, i)
+			if err != nil {
+				return err
+			}
+			if p, err := read.ProgressOfList(ctx, a.DB(), q); err != nil || p.Items != uint64(n) {
+				return fmt.Errorf("%d of %d items are listed (%w)", p.Items, n, cmpOr(err, errNotYet))
+			}
+			keys = append(keys, schemas.IncidentKey(i))
 		}
-		if len(lists) != 1 {
-			return fmt.Errorf("%d lists are open", len(lists))
+		if len(keys) != number {
+			return fmt.Errorf("%d lists are open", len(keys))
 		}
-		q, err := x.app.QueryOfList(ctx, lists[0])
-		if err != nil {
-			return err
-		}
-		p, err := read.ProgressOfList(ctx, x.app.DB(), q)
-		if err == nil && p.Items != uint64(n) {
-			err = fmt.Errorf("%d of %d items are listed", p.Items, n)
-		}
-		key = schemas.IncidentKey(lists[0])
-		return err
+		return nil
 	})
-	return key
+	return keys
 }
 
 // background starts a command, and returns when it has printed a text.
@@ -212,53 +216,99 @@ func restoreSpace(space string, at time.Time) []string {
 }
 
 // A script deletes a whole space, and another encrypts one. The brake stops their copies at the limit, incident refuse
-// brings back the sources of the copies that it has protected, and object restore, or --all, brings back the rest.
+// brings back the sources of the copies that it has protected, and object restore, or --all, brings back the rest,
+// also if sweeps have compared the stores between the script and the decision.
 func TestDestructiveScripts(t *testing.T) {
-	need.Full(t)
-	for name, edit := range map[string]func(*testing.T) func(*config.Config){
-		"files":                      func(*testing.T) func(*config.Config) { return func(*config.Config) {} },
-		"an S3 server":               func(t *testing.T) func(*config.Config) { return onS3(t, false) },
-		"an S3 server with versions": func(t *testing.T) func(*config.Config) { return onS3(t, true) },
-	} {
+	need.Integration(t)
+	all := map[string]struct {
+		edit    func(*testing.T) func(*config.Config)
+		sweeper bool
+		full    bool // only in the full form
+	}{
+		"files": {edit: func(*testing.T) func(*config.Config) { return func(*config.Config) {} }, full: true},
+		"files, and sweeps before the decision": {edit: func(*testing.T) func(*config.Config) {
+			return func(c *config.Config) { c.Reconcile.Settle = time.Second }
+		}, sweeper: true},
+		"an S3 server": {edit: func(t *testing.T) func(*config.Config) { return onS3(t, false) }, full: true},
+		"an S3 server with versions, and sweeps before the decision": {
+			edit: func(t *testing.T) func(*config.Config) { return onS3(t, true) }, sweeper: true, full: true},
+	}
+	items := need.Amount(scriptLimit+4, scriptItems, scriptItems)
+	for name, c := range all {
 		t.Run(name, func(t *testing.T) {
-			x := newScripted(t, edit(t))
-			x.serve(t, "planner,copier,deleter,steward,delayer,sink")
+			if c.full {
+				need.Full(t)
+			}
+			x := newScripted(t, c.edit(t))
+			x.serve(t, "planner,copier,checker,deleter,steward,delayer,sink")
+			before, keys := map[string]time.Time{}, map[string]string{}
+			protected := items - scriptLimit
 			for space, script := range map[string]func(space string){
-				"removed":   func(space string) { x.remove(space, scriptItems) },
-				"encrypted": func(space string) { x.put(space, "encrypted", scriptItems) },
+				"removed":   func(space string) { x.remove(space, items) },
+				"encrypted": func(space string) { x.put(space, "encrypted", items) },
 			} {
-				before := x.filled(space, scriptItems)
+				before[space] = x.filled(space, items)
 				script(space)
-				const protected = scriptItems - scriptLimit
-				key := x.list(space, protected)
-				source, kept := x.having("1", space, "plain", scriptItems), x.having("2", space, "plain", scriptItems)
+				keys[space] = x.list(space, protected)
+			}
+			if c.sweeper {
+				x.sweeps(len(keys))
+			}
+			for space, key := range keys {
+				if again := x.list(space, protected); again != key {
+					t.Errorf("%s: the list is %s, want %s", space, again, key)
+				}
+				source, kept := x.having("1", space, "plain", items), x.having("2", space, "plain", items)
 				if source != 0 || kept != protected {
 					t.Fatalf("%s: %d sources and %d copies have their content, want none and %d", space, source, kept, protected)
 				}
 				refuse := []string{"incident", "refuse", key, "--reason", "a script", "--wait"}
 				if space == "removed" {
 					x.want(t, 0, fmt.Sprintf("%d orders: restored", 2*scriptLimit), append(refuse, "--all")...)
-					for _, store := range []string{"1", "2"} {
-						if n := x.having(store, space, "plain", scriptItems); n != scriptItems {
-							t.Errorf("%s: store %s has %d items again, want all", space, store, n)
-						}
-					}
+					x.back(space, items)
 					continue
 				}
 				x.want(t, 0, fmt.Sprintf("%d of %d items are back", protected, protected), refuse...)
-				if n := x.having("1", space, "plain", scriptItems); n != protected {
+				if n := x.having("1", space, "plain", items); n != protected {
 					t.Fatalf("%s: %d sources are back, want %d", space, n, protected)
 				}
-				x.want(t, 0, fmt.Sprintf("%d orders: restored", 2*scriptLimit), restoreSpace(space, before)...)
-				for _, store := range []string{"1", "2"} {
-					if n := x.having(store, space, "plain", scriptItems); n != scriptItems {
-						t.Errorf("%s: store %s has %d items again, want all", space, store, n)
-					}
-				}
-				x.want(t, 0, fmt.Sprintf("store 2\n%d copies: already\n", 2*scriptItems), restoreSpace(space, before)...)
+				x.want(t, 0, fmt.Sprintf("%d orders: restored", 2*scriptLimit), restoreSpace(space, before[space])...)
+				x.back(space, items)
+				x.want(t, 0, fmt.Sprintf("store 2\n%d copies: already\n", 2*items), restoreSpace(space, before[space])...)
 			}
 		})
 	}
+}
+
+// back checks that both stores have the items of a space again.
+func (x *scripted) back(space string, items int) {
+	x.t.Helper()
+	for _, store := range []string{"1", "2"} {
+		if n := x.having(store, space, "plain", items); n != items {
+			x.t.Errorf("%s: store %s has %d items again, want %d", space, store, n, items)
+		}
+	}
+}
+
+// sweeps starts a sweeper, and waits until its rounds of reconcile and duplication over some spaces are handled.
+func (x *scripted) sweeps(spaces int) {
+	x.t.Helper()
+	x.role("sweeper")
+	for sweep, rounds := range map[string]int{"reconcile": 2 * spaces, "duplication": spaces} {
+		harness.Eventually(x.t, 3*time.Minute, "have rounds of "+sweep, func(context.Context) error {
+			_, out := x.millrace(x.t, "sweep", "report", sweep, "-o", "ndjson")
+			if n := strings.Count(out, `"kind"`); n != rounds {
+				return fmt.Errorf("%d reports: %s", n, out)
+			}
+			return nil
+		})
+	}
+	harness.Eventually(x.t, 3*time.Minute, "handle what the rounds found", func(context.Context) error {
+		if _, out := x.millrace(x.t, "status"); !strings.Contains(out, "no messages wait for a role") {
+			return errors.New(out)
+		}
+		return nil
+	})
 }
 
 // The exit codes of incident refuse and object restore with --wait; that of success is in TestScripts.
