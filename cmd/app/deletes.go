@@ -492,9 +492,9 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 		p, err = read.ProgressOfList(ctx, l.app.db, queryOf(l.decisions, list))
 		return err
 	}
-	// The process that has opened it may have found on its return that nothing is to be held.
+	// The process that has opened it may have found on its return that nothing is to be held, or all of it is moot.
 	empty := func() bool {
-		return !decided && p.Items == 0 && time.Since(board.OpenedAt(about)) > emptyFor
+		return !decided && p.Items == 0 && (p.Moot > 0 || time.Since(board.OpenedAt(about)) > emptyFor)
 	}
 	ended := func() bool { return empty() || decided && p.Ended >= p.Items }
 	err := count(ctx)

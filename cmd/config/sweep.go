@@ -13,8 +13,8 @@ import (
 type Sweep struct {
 	// The share of the copies of a space that a listing of the store may lack. If it lacks more, and the space has 100
 	// copies or more, or if it lacks all, nothing is concluded from what it lacks, and the incident listing-incomplete
-	// opens. Likewise, if checks find that so many copies are missing within a period, further repairs wait for the
-	// approval of the incident repairs-held.
+	// opens. Missing copies of a space are repaired up to this share within an hour, or three times it within 30 days;
+	// further repairs wait on a list of the incident repairs-held.
 	MaxMissing Share `key:"max_missing"`
 	// When a round of fixity checks begins over each space in a store. It requests checks of the copies that are due by
 	// fixity.period before the next round.

@@ -24,7 +24,7 @@ then the incident space-missing is open, checks of its copies conclude nothing, 
 
 This command ends that state. The copies are checked once more, found missing, and repaired according to the store's
 setting repair; new copies are made in the space again. With repair: auto copies are repaired up to the share
-sweep.max_missing, and the others wait for the approval of the incident repairs-held. The command refuses a space that
+sweep.max_missing, and the others wait on a list of the incident repairs-held. The command refuses a space that
 exists, and a store without a readable marker.
 
 Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`

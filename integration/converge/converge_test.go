@@ -521,17 +521,17 @@ func TestCompareIncidents(t *testing.T) {
 			held(w, space)
 		}, nil},
 		"of the repairs of a space of which a copy is still missing": {func(w *world) {
-			lost(w, "fan", 6)
+			lost(w, "fan", 10)
 			w.open(space, "repairs-held", "")
 			w.lose(copied)
 			w.incident(copied)
 		}, nil},
 		"of the repairs of a space of which no copy is missing any more": {func(w *world) {
-			lost(w, "fan", 6)
+			lost(w, "fan", 10)
 			w.open(space, "repairs-held", "")
 		}, findings{space: {converge.IncidentStale}}},
-		"of the repairs of many items": {func(w *world) { lost(w, "fan", 6); held(w, space) }, nil},
-		"of the repairs of a few items": {func(w *world) { lost(w, "fan", 5); lost(w, "chain", 6); held(w, space) },
+		"of the repairs of many items": {func(w *world) { lost(w, "fan", 10); held(w, space) }, nil},
+		"of the repairs of a few items": {func(w *world) { lost(w, "fan", 9); lost(w, "chain", 10); held(w, space) },
 			findings{space: {converge.IncidentUnexplained}}},
 		"of a listing of a space that was lost": {func(w *world) {
 			w.RecordFault(converge.LoseSpace, "3/fan")

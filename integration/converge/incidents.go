@@ -146,8 +146,8 @@ func (c *comparison) holdsRepairs(i Incident) bool {
 	return false
 }
 
-// fewCopies is the number of missing copies of a space whose repairs are not held, unless they are all of it.
-const fewCopies = 5
+// fewCopies is the number of missing copies of a space whose repairs are not held.
+const fewCopies = 9
 
 // lostTooMuch reports whether i holds the repairs of a space of which more than a few copies were missing. Each of
 // these copies has an incident, which a fault must explain.

@@ -200,16 +200,6 @@ func (b *Board) OpenedAt(s Subject) time.Time {
 	return i.GetOpened().AsTime()
 }
 
-// DecidedAt returns when an operator last decided about the incident about s, open or closed; zero if none has.
-func (b *Board) DecidedAt(s Subject) time.Time {
-	for _, step := range slices.Backward(b.get(s.Key()).GetSteps()) {
-		if step.GetBy() != "" {
-			return step.GetTime().AsTime()
-		}
-	}
-	return time.Time{}
-}
-
 // Accepted reports whether an operator closed the incident about s and it has not been opened again.
 func (b *Board) Accepted(s Subject) bool {
 	for _, step := range slices.Backward(b.get(s.Key()).GetSteps()) {

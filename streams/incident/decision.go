@@ -35,17 +35,6 @@ func (b *Board) Decide(ctx context.Context, s Subject, d Decision) error {
 	})
 }
 
-// Approved records that the incident about s, for which is returns true, was approved, if the work that follows needs
-// no state of the incident. It may be closed by then. Approved does nothing if the incident has a step of the decision.
-func (b *Board) Approved(ctx context.Context, s Subject, d Decision, is func(*pb.Incident) bool) error {
-	return b.change(ctx, s.Key(), func(i *pb.Incident, now time.Time) *pb.Incident {
-		if !is(i) || slices.ContainsFunc(i.GetSteps(), func(s *pb.IncidentStep) bool { return s.GetRef() == d.Ref }) {
-			return nil
-		}
-		return withStep(i, now, d.step())
-	})
-}
-
 // Ordered records that all work that follows from the decision ref about s was ordered. It does nothing if the incident
 // is not open, or that is recorded.
 func (b *Board) Ordered(ctx context.Context, s Subject, ref, detail string) error {

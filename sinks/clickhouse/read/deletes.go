@@ -196,6 +196,7 @@ type ListProgress struct {
 	Ended    uint64    `ch:"ended_items"`  // with a result since the decision
 	Done     uint64    `ch:"done_items"`   // with the result deleted, copied or repaired since then
 	Restored uint64    `ch:"back_items"`   // of a refused list: whose source is back
+	Moot     uint64    `ch:"moot_items"`   // not in Items: what was held of them is not to be done any more
 	Source   string    `ch:"source_of_it"` // the store whose items were deleted or replaced
 	First    time.Time `ch:"since"`        // when the first and the last were put on the list
 	Last     time.Time `ch:"until"`
@@ -208,9 +209,10 @@ func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p List
 	rows, err := clickhouse.Query[ListProgress](ctx, db, "count the deletes that wait for approval",
 		"SELECT countIf(is_listed) AS items, countIf(is_listed AND is_over) AS ended_items,"+
 			" countIf(is_listed AND is_done) AS done_items, countIf(is_listed AND is_back) AS back_items,"+
+			" countIf(was_listed AND NOT is_listed) AS moot_items,"+
 			" anyIf(source_of, is_listed) AS source_of_it,"+
 			" minIf(begun, is_listed) AS since, maxIf(newest, is_listed) AS until FROM ("+
-			"SELECT item, max(listed) AND maxIf(turn, listed) > max(mooted) AS is_listed, max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
+			"SELECT item, max(listed) AS was_listed, was_listed AND maxIf(turn, listed) > max(mooted) AS is_listed, max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
 			" anyIf(source, listed) AS source_of, minIf(first, listed) AS begun, maxIf(last, listed) AS newest FROM ("+
 			effects+") GROUP BY item)", args...)
 	if err == nil && len(rows) > 0 {
