@@ -54,6 +54,7 @@ func rowsWithoutStores() map[string]string {
 	return map[string]string{
 		"C1":  "no command ends in it; the case C2 of a source and a copy of other programs reads the bytes of both",
 		"C0d": "the deleter decides it; TestOperatorDecidesAboutCopies in cmd/app has it over files",
+		"C0a": "the deleter decides it; TestRemove in cmd/app has it over files",
 		"C0p": "it has one store, and S3 loses no properties; TestLostPropertiesOfFiles in cmd/app has it over files",
 	}
 }

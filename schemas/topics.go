@@ -199,7 +199,7 @@ func Catalogue(lanes ...string) []Entry {
 			roles(RolePlanner, RoleSteward, RoleDeleter, RoleCopier, RoleSweeper), roles(RoleCopier))),
 		entry(Deletions, Trim, func() *pb.DeletionCommand { return new(pb.DeletionCommand) }, "account/destination",
 			func(c *pb.DeletionCommand) string { return Key(c.GetAccount(), c.GetDestinationStore()) },
-			roles(RoleCopier, RoleSteward, RoleDeleter), roles(RoleDeleter)),
+			roles(RoleCopier, RoleSteward, RoleDeleter, RoleAPI), roles(RoleDeleter)),
 		entry(DuplicationResults, Trim, func() *pb.DuplicationResult { return new(pb.DuplicationResult) }, item,
 			itemKey[*pb.DuplicationResult], roles(RoleCopier, RoleDeleter), roles(RoleSteward, RoleSink)),
 		entry(FixityHigh, Trim, task, item, itemKey[*pb.FixityTask],

@@ -72,7 +72,8 @@ func missing(b Body) *fault {
 		return f
 	case *pb.DeletionCommand:
 		source := required{"source_store", b.GetSourceStore() != "" || b.GetApproveList() != "" ||
-			b.GetRefuseList() != "" || b.GetIncident() != ""}
+			b.GetRefuseList() != "" || b.GetIncident() != "" ||
+			b.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_MANUAL}
 		return requireFields(b.GetId(), text("account", b.GetAccount()), text("space", b.GetSpace()), source,
 			text("destination_store", b.GetDestinationStore()))
 	case *pb.DuplicationResult:

@@ -168,10 +168,16 @@ func (a *App) openLists() (all []incident.Subject) {
 	return all
 }
 
+// IsAsked reports whether an incident has a list of what a person asked for.
+func IsAsked(i *pb.Incident) bool {
+	return HasList(i.GetKind()) && held.KindOf(i.GetSubject()) == held.Asked
+}
+
 // EventOf returns ACCOUNT/SPACE if an incident has a list and is open: what happened in one space may have led to lists
-// at several destinations. Otherwise it returns "".
+// at several destinations. Otherwise, and for a list that cannot be refused, it returns "".
 func EventOf(i *pb.Incident) string {
-	if !HasList(i.GetKind()) || i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED {
+	if !HasList(i.GetKind()) || !held.KindOf(i.GetSubject()).CanRefuse() ||
+		i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED {
 		return ""
 	}
 	return i.GetAccount() + "/" + i.GetSpace()
@@ -484,7 +490,7 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.app.cfg.Fixity.FreshWait)
 	defer cancel()
-	if decided && d.Action == held.ActionClose {
+	if decided && (d.Action == held.ActionClose || list.Kind == held.Asked && d.Keeps()) {
 		return board.Close(ctx, about, "the copies are kept")
 	}
 	var p read.ListProgress

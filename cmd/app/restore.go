@@ -388,9 +388,14 @@ func (r *RestoreReport) orders(of RestoreRequest) read.RestorationQuery {
 
 // Restored returns a ProgressFunc that counts the orders of a report that have ended.
 func (a *App) Restored(r RestoreRequest, report RestoreReport) ProgressFunc {
+	return a.ended(report.orders(r), report.Copies[restore.Ordered])
+}
+
+// ended returns a ProgressFunc that counts which of a number of orders have ended.
+func (a *App) ended(q read.RestorationQuery, orders int64) ProgressFunc {
 	return func(ctx context.Context) (Progress, error) {
-		results, err := read.Restorations(ctx, a.db, report.orders(r))
-		p := Progress{Total: report.Copies[restore.Ordered]}
+		results, err := read.Restorations(ctx, a.db, q)
+		p := Progress{Total: orders}
 		for _, n := range results {
 			p.Done += int64(n.Orders)
 		}
@@ -407,15 +412,19 @@ type RestoreOutcome struct {
 // RestoreOutcome returns how the orders of a report ended.
 func (a *App) RestoreOutcome(
 	ctx context.Context, r RestoreRequest, report RestoreReport,
-) (o RestoreOutcome, err error) {
+) (RestoreOutcome, error) {
+	return a.outcome(ctx, report.orders(r))
+}
+
+func (a *App) outcome(ctx context.Context, q read.RestorationQuery) (o RestoreOutcome, err error) {
 	o.Results = map[string]int64{}
-	results, err := read.Restorations(ctx, a.db, report.orders(r))
+	results, err := read.Restorations(ctx, a.db, q)
 	for _, n := range results {
 		o.Results[n.Result] += int64(n.Orders)
 	}
 	if err != nil {
 		return o, err
 	}
-	o.Failed, err = read.FailedRestorations(ctx, a.db, report.orders(r))
+	o.Failed, err = read.FailedRestorations(ctx, a.db, q)
 	return o, err
 }

@@ -169,8 +169,9 @@ func (a *App) deleter() ([]part, error) {
 	d, err := deletion.New(deletion.Config{
 		Delay: a.cfg.Deletes.Delay, Large: int64(a.cfg.Duplication.LargeThreshold), Settle: 2 * a.cfg.Roles.Drain,
 		Brake: lists.brake, Lists: lists, Publisher: a.producer, ExcludeLists: a.lists,
-		Now:    a.kafka.Clock.Now,
-		Worker: a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
+		Account: func(account string) deletion.Account { return a.accountOf(a.policyRegistry, account) },
+		Now:     a.kafka.Clock.Now,
+		Worker:  a.worker(schemas.RoleDeleter), Host: hostname(), Software: Version},
 		a.stores, a.policyRegistry, parkedRecords{a.reader, maxDeleteAge})
 	if err != nil {
 		return nil, err

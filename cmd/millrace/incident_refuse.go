@@ -45,6 +45,9 @@ are: those that were deleted or replaced in the source in the hour before the li
 counts. With --all all stores of the policy get the content that each item had before that, as by the 'object restore
 --prefix --at' that is printed; the command then waits, as with --wait.
 
+A list of deletes that a person asked for ('object delete') is closed: the copies stay, and nothing is to be brought
+back.
+
 ` + keysLong + `
 
 ` + eventLong + `
@@ -74,6 +77,9 @@ func (f *refuseFlags) refuse(ctx context.Context, a *app.App, i *pb.Incident, by
 	if !app.HasList(i.GetKind()) {
 		return decision{}, fmt.Errorf("%w: incident %s: only a list of deletes or rewrites can be refused",
 			precondition.Err, schemas.IncidentKey(i))
+	}
+	if app.IsAsked(i) { // nothing was lost
+		return closeIncident(ctx, a, i, by)
 	}
 	earlier, lost, err := a.Earlier(ctx, i, by)
 	if err != nil {
@@ -111,6 +117,9 @@ func (f *refuseFlags) awaitRefusals(c *cobra.Command, e *engines, a *app.App, ma
 	err := e.withRoles(c, a, f.engineFlags, app.Roles(), func(ctx context.Context, w *waiter) error {
 		for n := range made {
 			refused[n].decision = made[n]
+			if made[n].how == howClosed {
+				continue
+			}
 			err := w.until(ctx, "restores", by, func(ctx context.Context) (app.Progress, error) {
 				return refused[n].look(ctx, a)
 			})
@@ -169,6 +178,9 @@ func (r *refusedList) look(ctx context.Context, a *app.App) (p app.Progress, err
 
 // report prints how many items of a list are back, and those that are not.
 func (f *refuseFlags) report(c *cobra.Command, a *app.App, r refusedList) error {
+	if r.how == howClosed {
+		return f.print(c, r.decision)
+	}
 	r.how = fmt.Sprintf("%d of %d items are back", r.progress.Restored, r.progress.Items)
 	if err := f.print(c, r.decision); err != nil || r.progress.Restored >= r.progress.Items {
 		return err

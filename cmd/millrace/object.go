@@ -14,8 +14,8 @@ import (
 )
 
 func newObject() *cobra.Command {
-	return noun("object", "Show, restore and export items", newObjectShow(), newObjectVersions(), newObjectGet(),
-		newObjectExport(), newObjectRestore(), newObjectDryRun())
+	return noun("object", "Show, restore, export and delete items", newObjectShow(), newObjectVersions(), newObjectGet(),
+		newObjectExport(), newObjectRestore(), newObjectDelete(), newObjectDryRun())
 }
 
 func newObjectShow() *cobra.Command {

@@ -58,6 +58,8 @@ type Config struct {
 	Publisher schemas.Publisher
 	// ExcludeLists reads the exclusion lists of policies; nil: commands of spaces that have one wait.
 	ExcludeLists duplicate.Lists
+	// Account returns what is known of an account; nil: no copies are removed by order.
+	Account func(account string) Account
 	// Now returns Kafka's time, by which Delay counts; nil: time.Now.
 	Now func() time.Time
 	// Worker, Host and Software identify the deleter in results.
@@ -101,6 +103,9 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	switch {
 	case c.GetIncident() != "" && c.GetItem() != "" && c.GetSpace() != "" && !c.GetDryRun():
 		return e.deleteReturned(ctx, c, d.Attempt)
+	case c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_MANUAL && c.GetSourceStore() == "" &&
+		c.GetItem() != "" && c.GetSpace() != "" && !c.GetDryRun():
+		return e.remove(ctx, c, d.Attempt)
 	case c.GetItem() != "" || c.GetSpace() == "" || c.GetDryRun():
 	case c.GetApproveList() != "":
 		return e.order(ctx, c, d.Attempt)
@@ -126,16 +131,7 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 	if c.GetItem() == "" {
 		iterate = w.iterateSpace
 	}
-	for range maxIterations {
-		var out []schemas.Message
-		if out, err = iterate(ctx); err == nil {
-			return out, nil
-		}
-		if !errors.Is(err, storage.ErrChanged) && !errors.Is(err, storage.ErrNotFound) {
-			break
-		}
-	}
-	return nil, fmt.Errorf("execute deletion %s: %w", c.GetId(), err)
+	return w.repeat(func() ([]schemas.Message, error) { return iterate(ctx) })
 }
 
 // An execution is one run of one command.
@@ -147,6 +143,19 @@ type execution struct {
 	started time.Time
 
 	spaceDeleted bool // a delete of the space was tried and may have taken effect
+}
+
+// repeat calls iterate again while the item changes.
+func (w *execution) repeat(iterate func() ([]schemas.Message, error)) (out []schemas.Message, err error) {
+	for range maxIterations {
+		if out, err = iterate(); err == nil {
+			return out, nil
+		}
+		if !errors.Is(err, storage.ErrChanged) && !errors.Is(err, storage.ErrNotFound) {
+			break
+		}
+	}
+	return nil, fmt.Errorf("execute deletion %s: %w", w.command.GetId(), err)
 }
 
 // observeCommand returns the command to observe the item with. It reports no delete, so that only a fresh tombstone
@@ -376,7 +385,7 @@ func (w *execution) copyCommand(source storage.Object) *schemas.Message {
 	return &schemas.Message{Topic: topic, Body: &pb.DuplicationCommand{
 		Id:      schemas.ID("put-back", c.GetId()),
 		Account: c.GetAccount(), Space: c.GetSpace(), Item: c.GetItem(),
-		SourceStore: c.GetSourceStore(), DestinationStore: c.GetDestinationStore(),
+		SourceStore: w.sides.SourceCopy.Store, DestinationStore: c.GetDestinationStore(),
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Priority: priority, Cause: c.GetId(),
 		PolicyRevision: c.GetPolicyRevision(), Time: c.GetTime(),
 	}}

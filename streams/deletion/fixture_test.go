@@ -55,6 +55,7 @@ func listOfKind(k held.Kind, number int) held.List {
 // config adds a brake, lists and a publisher to a Config.
 func (w *world) config(c Config) Config {
 	c.Brake, c.Lists, c.Publisher = w.topic.Process(), w.lists, w.topic
+	c.Account = func(string) Account { return Account{Stores: []string{"1", "2"}, Primary: "1"} }
 	return c
 }
 

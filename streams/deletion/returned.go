@@ -98,16 +98,7 @@ func (e *Deleter) deleteReturned(ctx context.Context, c *pb.DeletionCommand, att
 	if w.sides.Store == nil {
 		return nil, retry.Permanent(fmt.Errorf("delete %s: the account has no such store", w.sides.Copy))
 	}
-	for range maxIterations {
-		var out []schemas.Message
-		if out, err = w.iterateReturned(ctx, e.records); err == nil {
-			return out, nil
-		}
-		if !errors.Is(err, storage.ErrChanged) && !errors.Is(err, storage.ErrNotFound) {
-			break
-		}
-	}
-	return nil, fmt.Errorf("execute deletion %s: %w", c.GetId(), err)
+	return w.repeat(func() ([]schemas.Message, error) { return w.iterateReturned(ctx, e.records) })
 }
 
 // iterateReturned reads the record, observes the copy, decides and acts once.
@@ -135,7 +126,7 @@ func (w *execution) iterateReturned(ctx context.Context, records duplicate.Recor
 // deleteCopy deletes the version seen of a copy that came back, if the brake allows it. The store keeps the bytes if it
 // can. The delete is one of the deletes that the brake counts, but is put on no list: e has the result instead.
 func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e ending) ([]schemas.Message, error) {
-	c, at, store := w.command, w.sides.Copy, w.sides.Store
+	c, at := w.command, w.sides.Copy
 	_, wait, err := w.ask(ctx, duplicate.DeleteEffect(at, c.GetDeleted().AsTime(), seen))
 	if err != nil {
 		return nil, err
@@ -155,21 +146,33 @@ func (w *execution) deleteCopy(ctx context.Context, seen storage.Object, e endin
 		p.GiveBack()
 		return nil, fmt.Errorf("%w: a hold of %s is in force", storage.ErrChanged, at)
 	}
+	evidence := map[string]string{"incident": c.GetIncident()}
+	if c.GetWhy() != "" {
+		evidence["why"] = c.GetWhy()
+	}
+	if err := w.deleteSeen(ctx, seen, &e, evidence); err != nil {
+		if deletedNothing(err) {
+			p.GiveBack()
+		}
+		return nil, err
+	}
+	return w.messages(e), nil
+}
+
+// deleteSeen deletes the version seen of a copy that an operator wants to be deleted, and adds its Change to e.
+func (w *execution) deleteSeen(
+	ctx context.Context, seen storage.Object, e *ending, evidence map[string]string,
+) error {
+	at, store := w.sides.Copy, w.sides.Store
 	deleted, err := store.Delete(ctx, at.Space, at.Item, storage.DeleteOptions{
 		Condition: storage.Condition{Version: seen.Version}, KeepDeleted: store.Capabilities().KeepsReplaced,
 	})
 	if err != nil {
-		if deletedNothing(err) {
-			p.GiveBack()
-		}
-		return nil, fmt.Errorf("delete %s: %w", at, err)
+		return fmt.Errorf("delete %s: %w", at, err)
 	}
 	change := record.Delete(at, deleted)
-	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_REPAIR, c.GetId(), agent
-	change.Approved, change.Evidence = c.GetApproved(), map[string]string{"incident": c.GetIncident()}
-	if c.GetWhy() != "" {
-		change.Evidence["why"] = c.GetWhy()
-	}
+	change.Origin, change.Cause, change.Agent = pb.Origin_ORIGIN_REPAIR, w.command.GetId(), agent
+	change.Approved, change.Evidence = w.command.GetApproved(), evidence
 	e.change, e.digests = record.Seal(change), deleted.Object.Digests
-	return w.messages(e), nil
+	return nil
 }

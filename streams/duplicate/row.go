@@ -11,6 +11,8 @@ const (
 	RowSuperseded Row = "superseded"
 	// RowRepairDelete: an operator has a copy deleted that is present under its tombstone. The deleter decides it.
 	RowRepairDelete Row = "C0d"
+	// RowAsked: a person asked to have a copy removed that the rules do not want. The deleter decides it.
+	RowAsked Row = "C0a"
 
 	RowRepair                   Row = "C0"
 	RowRepairProperties         Row = "C0p"

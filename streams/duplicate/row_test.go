@@ -42,6 +42,8 @@ func rowResults(t *testing.T) map[Row]map[string]bool {
 		RowSuperseded: {"superseded": true}, // TestSuperseded: Handle decides it
 		// TestDecideReturned in streams/deletion
 		RowRepairDelete: {"deleted": true, "repair-moot": true, "repair-refused": true, "held": true},
+		// TestDecideRemoval and TestRemoval in streams/deletion
+		RowAsked: {"awaiting-approval": true, "deleted": true, "kept": true, "held": true, "delete-moot": true},
 		// TestRepairOfProperties: the store decides it
 		RowRepairProperties: {"properties-unsupported": true},
 	}

@@ -26,6 +26,7 @@ const (
 	Rewrites   Kind = "rewrites"   // rewrites beyond the limits of the brake
 	Differs    Kind = "differs"    // rewrites by a source that is older, or that no client has reported
 	Repairs    Kind = "repairs"    // repairs of missing copies beyond sweep.max_missing
+	Asked      Kind = "asked"      // deletes of copies that nothing wants, which a person asked for
 )
 
 // An Act is what the effects of a kind do to copies. The text is the plural of one of them.
@@ -45,12 +46,12 @@ func (a Act) IncidentKind() string { return string(a) + "-held" }
 func Acts() []Act { return []Act{Delete, Rewrite, Repair} }
 
 // Kinds returns all kinds.
-func Kinds() []Kind { return []Kind{Limit, Unreported, Approve, Rewrites, Differs, Repairs} }
+func Kinds() []Kind { return []Kind{Limit, Unreported, Approve, Rewrites, Differs, Repairs, Asked} }
 
 // Act returns what the effects of a kind do; "" of no kind.
 func (k Kind) Act() Act {
 	switch k {
-	case Limit, Unreported, Approve:
+	case Limit, Unreported, Approve, Asked:
 		return Delete
 	case Rewrites, Differs:
 		return Rewrite
@@ -61,7 +62,7 @@ func (k Kind) Act() Act {
 }
 
 // CanRefuse reports whether lists of a kind can be refused: something can be restored in place of what is on them.
-func (k Kind) CanRefuse() bool { return k.Act() != Repair }
+func (k Kind) CanRefuse() bool { return k.Act() != Repair && k != Asked }
 
 // A List is one list of a kind: the effects that wait in a space of a store, until a decision about them. Lists are
 // numbered from 1.

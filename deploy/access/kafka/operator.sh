@@ -30,6 +30,7 @@ acl --operation Write \
 	--topic "${PREFIX}changes" \
 	--topic "${PREFIX}checkpoints" \
 	--topic "${PREFIX}control" \
+	--topic "${PREFIX}deletions" \
 	--topic "${PREFIX}duplication.high" \
 	--topic "${PREFIX}duplication.large" \
 	--topic "${PREFIX}duplication.low" \
@@ -44,7 +45,6 @@ acl --operation Write \
 
 # redrives dead letters
 acl --operation Write \
-	--topic "${PREFIX}deletions" \
 	--topic "${PREFIX}duplication.results"
 
 # knows how far the roles are

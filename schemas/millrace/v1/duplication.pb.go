@@ -689,13 +689,15 @@ type DeletionCommand struct {
 	Account string                 `protobuf:"bytes,2,opt,name=account,proto3" json:"account,omitempty"`
 	Space   string                 `protobuf:"bytes,3,opt,name=space,proto3" json:"space,omitempty"`
 	// Empty for a command about the space itself.
-	Item             string `protobuf:"bytes,4,opt,name=item,proto3" json:"item,omitempty"`
+	Item string `protobuf:"bytes,4,opt,name=item,proto3" json:"item,omitempty"`
+	// Empty with reason MANUAL: a person asked for the delete of a copy that nothing wants.
 	SourceStore      string `protobuf:"bytes,5,opt,name=source_store,json=sourceStore,proto3" json:"source_store,omitempty"`
 	DestinationStore string `protobuf:"bytes,6,opt,name=destination_store,json=destinationStore,proto3" json:"destination_store,omitempty"`
-	// The id of the duplication command that caused this command, or the list that ordered it.
+	// The id of the duplication command, or of the action of a person, that caused this command, or the list that ordered
+	// it.
 	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
 	Cause   string `protobuf:"bytes,8,opt,name=cause,proto3" json:"cause,omitempty"`
-	// When the source was deleted, by the clock of the source store.
+	// When the source was deleted, by the clock of the source store, or when a person asked for the delete of the copy.
 	Deleted *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=deleted,proto3" json:"deleted,omitempty"`
 	// The object that the copier found in the destination.
 	Destination    *Identity              `protobuf:"bytes,10,opt,name=destination,proto3" json:"destination,omitempty"`
@@ -712,7 +714,7 @@ type DeletionCommand struct {
 	ApproveList string `protobuf:"bytes,17,opt,name=approve_list,json=approveList,proto3" json:"approve_list,omitempty"`
 	// Set in a command without an item: the sources of what is on this list are to be restored.
 	RefuseList string `protobuf:"bytes,18,opt,name=refuse_list,json=refuseList,proto3" json:"refuse_list,omitempty"`
-	// The reason that the operator gave, of a list that is refused.
+	// The reason that the operator gave, of a list that is refused, or of a delete that a person asked for.
 	Why string `protobuf:"bytes,19,opt,name=why,proto3" json:"why,omitempty"`
 	// As in DuplicationCommand. The brake counts nothing.
 	DryRun bool `protobuf:"varint,22,opt,name=dry_run,json=dryRun,proto3" json:"dry_run,omitempty"`

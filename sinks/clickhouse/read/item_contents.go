@@ -176,7 +176,8 @@ func DamagedVersions(ctx context.Context, db *clickhouse.DB, item schemas.Copy) 
 		item.Account, item.Space, item.Item)
 }
 
-// A RestorationQuery selects the restore orders of one run of an action in a space, those that were made at a time.
+// A RestorationQuery selects the orders of one run of an action in a space, to restore items or to remove copies: those
+// that were made at a time.
 type RestorationQuery struct {
 	Account, Space, Action string
 	Made                   time.Time
@@ -190,7 +191,7 @@ type Restoration struct {
 }
 
 // ofRun selects, for SQL, the results of a RestorationQuery.
-const ofRun = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND cause = ? AND reason = 'restore'" +
+const ofRun = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND cause = ? AND reason IN ('restore', 'manual')" +
 	" AND change_time = " + milliParam + " GROUP BY command"
 
 // Restorations counts restore orders by result. An order that was executed twice counts with its last result.
@@ -209,12 +210,12 @@ type FailedRestoration struct {
 	Detail string `ch:"about" json:"detail"`
 }
 
-// FailedRestorations returns at most Limit restore orders that ended without restoring anything.
+// FailedRestorations returns at most Limit orders that ended without restoring, or holding, anything.
 func FailedRestorations(ctx context.Context, db *clickhouse.DB, q RestorationQuery) ([]FailedRestoration, error) {
 	return clickhouse.Query[FailedRestoration](ctx, db, "list the restore orders that failed",
 		"SELECT any(item) AS item, any(destination_store)::String AS store,"+
 			" argMax(if(decision = 'dead', 'dead', result::String), ts) AS last,"+
 			" argMax(if(detail = '', error, detail), ts) AS about"+ofRun+
-			" HAVING last NOT IN ('restored', 'already-restored') ORDER BY item, store LIMIT ?",
+			" HAVING last NOT IN ('restored', 'already-restored', 'awaiting-approval') ORDER BY item, store LIMIT ?",
 		q.Account, q.Space, q.Action, q.Made.UnixMilli(), q.Limit)
 }
