@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/emit"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/s3"
 )
 
@@ -156,16 +157,10 @@ func readKept(ctx context.Context, s *s3.Store, item string) error {
 
 // emitAll makes every mutation of a program that stores through the decorator.
 func emitAll(ctx context.Context, inner *s3.Store, n int) error {
-	dir, err := os.MkdirTemp("", "outbox")
+	box, err := outbox.Open(outbox.Config{Disk: outboxtest.New()})
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(dir)
-	box, err := outbox.Open(outbox.Config{Dir: dir})
-	if err != nil {
-		return err
-	}
-	defer box.Close()
 	s, err := emit.New(inner, emit.Config{Account: "acme", Store: "1", Outbox: box}, accepts{})
 	if err != nil {
 		return err

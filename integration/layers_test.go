@@ -58,7 +58,8 @@ func layers() []layer {
 		{[]string{chunks}, []string{storage, digest}},
 		// Drivers, decorators and their contract.
 		{[]string{"streams/storage/emit"}, []string{wire, retry, storage, digest, record, "streams/storage/outbox"}},
-		{[]string{"streams/storage/outbox"}, []string{wire, retry, storage, digest, denied}},
+		{[]string{"streams/storage/outbox/..."}, []string{wire, retry, storage, digest, denied,
+			"streams/storage/outbox/..."}},
 		{[]string{"streams/storage/s3/..."}, []string{wire, retry, storage, digest, child, "streams/storage/s3/..."}},
 		{[]string{"streams/storage/storagetest"}, []string{wire, retry, storage, digest, need}},
 		{[]string{record}, []string{wire, storage, digest}},
@@ -129,7 +130,7 @@ func testOnlyImports() []string {
 		"internal/need", "internal/heaptest", "internal/logtest", "internal/rowdoc",
 		"schemas/...", "streams/retry", "streams/digest", "streams/storage", "streams/storage/mem", "streams/storage/file",
 		"streams/storage/s3", "streams/storage/s3/s3test",
-		"streams/storage/storagetest", "streams/kafka/kafkatest",
+		"streams/storage/storagetest", "streams/storage/outbox/outboxtest", "streams/kafka/kafkatest",
 		"sinks/clickhouse/clickhousetest",
 	}
 }

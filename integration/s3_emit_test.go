@@ -172,7 +172,7 @@ func TestS3OutboxFull(t *testing.T) {
 	t.Parallel()
 	r := newRealS3(t, harness.S3(t, harness.S3Options{Kind: harness.S3Kinds()[0]}), false, false)
 	out := &memoryPublisher{unavailable: true}
-	s, box := r.emitting(t, outbox.Config{Limit: 64 << 10}, out)
+	s, box := r.emitting(t, outbox.Config{Limit: 64 << 10, Segment: 8 << 10}, out)
 	n := 0
 	var err error
 	for ; err == nil && n < 1000; n++ {

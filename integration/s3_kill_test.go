@@ -147,7 +147,7 @@ func (e emitterSpec) run(ctx context.Context) error {
 			return err
 		}
 	}
-	box, err := outbox.Open(outbox.Config{Dir: e.path("outbox"), Limit: 8 << 20})
+	box, err := outbox.Open(outbox.Config{Dir: e.path("outbox"), Limit: 8 << 20, Segment: 32 << 10})
 	if err != nil {
 		return err
 	}

@@ -49,7 +49,7 @@ func TestScripts(t *testing.T) {
 // scripts runs the testscripts in a folder. "exits N CMD ..." runs a command and expects its exit
 // code. "deadstate" makes a state with dead letters, "stored" one with committed records; "more"
 // and "damage" change it. "fifo" and "notutf8" make files that cannot become items. "outbox",
-// "hold" and "replace" make, open and damage an outbox.
+// "hold" and "flip" make, open and damage an outbox.
 func scripts(t *testing.T, dir string) {
 	testscript.Run(t, testscript.Params{
 		Dir: dir,
@@ -77,7 +77,7 @@ func scripts(t *testing.T, dir string) {
 			"damage":    damage,
 			"outbox":    newOutboxIn,
 			"hold":      holdOutbox,
-			"replace":   replaceText,
+			"flip":      flipBit,
 			"fifo": func(ts *testscript.TestScript, _ bool, args []string) {
 				ts.Check(syscall.Mkfifo(ts.MkAbs(args[0]), 0o644))
 			},

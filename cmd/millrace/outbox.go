@@ -27,9 +27,10 @@ func newOutboxCheck() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "check DIR",
 		Short: "Verify an outbox and report damage; nothing is written",
-		Long: `Reads each page of the outbox in DIR and verifies each record. It reports the number of mutations whose
+		Long: `Reads each record of the outbox in DIR and verifies its checksum. It reports the number of mutations whose
 Changes Kafka has not acknowledged, those of unknown outcome (the program looks it up in the store when it starts), the
-reports of undecided mutations and rejected Changes (docs/outbox.md), and damaged pages.
+reports of undecided mutations and rejected Changes (docs/outbox.md), and damaged bytes. An incomplete record at the
+end is no damage: a killed process leaves one. Missing segments at the beginning or end are not detected.
 
 Exit codes: 0 sound, 1 error, 2 usage, 3 damaged, 5 a process has the outbox open or another user owns it, 130
 interrupted.`,
@@ -54,13 +55,13 @@ func newOutboxSalvage() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "salvage DIR",
 		Short: "Repair a damaged outbox: keep the readable records",
-		Long: `Repairs the damaged outbox in DIR: moves the readable records to a new database, and reports the damaged pages.
-The damaged database stays in DIR as outbox.db.damaged.
+		Long: `Repairs the damaged outbox in DIR: keeps the readable records, and reports the loss: the bytes, and the
+tickets between which records are lost. The damaged segments stay in DIR as NAME.damaged.
 
 Mutations of unknown outcome are looked up in the store when the program starts. Mutations with no readable record are
 not published: import a listing of the store (millrace import) to find them.
 
-Run it as the user that the program runs as: that user will own the new database. For a sound outbox nothing is written.
+Run it as the user that the program runs as: that user will own new segments. For a sound outbox nothing is written.
 
 Exit codes: 0 sound, 1 error, 2 usage, 3 it was damaged and the readable records are kept, 5 a process has the outbox
 open or another user owns it, 130 interrupted.`,
@@ -99,14 +100,24 @@ func showInspection(w io.Writer, o *output, in outbox.Inspection) error {
 
 func inspectionText(in outbox.Inspection) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %d bytes; the Changes of %d mutations are not acknowledged, "+
+	fmt.Fprintf(&b, "%s: %d segments of %d bytes; the Changes of %d mutations are not acknowledged, "+
 		"%d of them of unknown outcome; reports: %d undecided, %d rejected\n",
-		in.Dir, in.Bytes, in.Pending, len(in.Unknown), in.Undecided, in.Rejected)
-	for _, d := range in.Damage {
-		fmt.Fprintf(&b, "damaged: %s\n", d)
+		in.Dir, in.Segments, in.Bytes, in.Pending, len(in.Unknown), in.Undecided, in.Rejected)
+	if in.Incomplete > 0 {
+		fmt.Fprintf(&b, "incomplete: the last %d bytes are part of a record, as a killed process leaves it: no damage\n",
+			in.Incomplete)
 	}
-	if in.Lost > 0 {
-		fmt.Fprintf(&b, "lost: %d mutations\n", in.Lost)
+	lost := int64(0)
+	for _, d := range in.Damage {
+		lost += d.Bytes
+		if d.Missing > 0 {
+			fmt.Fprintf(&b, "damaged: %d segments are missing, starting with %s%s\n", d.Missing, d.Segment, gapText(d))
+			continue
+		}
+		fmt.Fprintf(&b, "damaged: %s: %d bytes from byte %d on cannot be read%s\n", d.Segment, d.Bytes, d.From, gapText(d))
+	}
+	if len(in.Damage) > 0 {
+		fmt.Fprintf(&b, "lost: %d bytes in %d ranges\n", lost, len(in.Damage))
 	}
 	for i, u := range in.Unknown {
 		if i == maxOutcomes {
@@ -117,4 +128,15 @@ func inspectionText(in outbox.Inspection) string {
 			u.Ticket, u.Op, u.Item, u.Space, u.Began.Format(time.RFC3339))
 	}
 	return b.String()
+}
+
+// gapText describes the records that damage has removed.
+func gapText(d outbox.Damage) string {
+	if d.Before == 0 {
+		return fmt.Sprintf(", records after ticket %d", d.After)
+	}
+	if d.Before == d.After+1 {
+		return fmt.Sprintf(", between tickets %d and %d: neither an intent nor an outcome", d.After, d.Before)
+	}
+	return fmt.Sprintf(", records between tickets %d and %d", d.After, d.Before)
 }

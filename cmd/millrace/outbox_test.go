@@ -1,9 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"os"
+	"strconv"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -15,7 +15,7 @@ import (
 func newOutboxIn(ts *testscript.TestScript, _ bool, args []string) {
 	f, err := outbox.Open(outbox.Config{Dir: ts.MkAbs(args[0])})
 	ts.Check(err)
-	for _, item := range []string{"item-a", "item-b", "item-c"} {
+	for _, item := range []string{"a", "b", "c"} {
 		in := outbox.Mutation{Draft: &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "photos", Item: item}}
 		_, err := f.Intend(context.Background(), in)
 		ts.Check(err)
@@ -28,12 +28,16 @@ func holdOutbox(ts *testscript.TestScript, _ bool, args []string) {
 	f, err := outbox.Open(outbox.Config{Dir: ts.MkAbs(args[0])})
 	ts.Check(err)
 	ts.Defer(func() { ts.Check(f.Close()) })
+	ts.Setenv("HOLDER", strconv.Itoa(os.Getpid()))
 }
 
-// replaceText is the command "replace FILE OLD NEW".
-func replaceText(ts *testscript.TestScript, _ bool, args []string) {
+// flipBit is the command "flip FILE BYTE".
+func flipBit(ts *testscript.TestScript, _ bool, args []string) {
 	name := ts.MkAbs(args[0])
 	b, err := os.ReadFile(name)
 	ts.Check(err)
-	ts.Check(os.WriteFile(name, bytes.ReplaceAll(b, []byte(args[1]), []byte(args[2])), 0o600))
+	at, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	b[at] ^= 1
+	ts.Check(os.WriteFile(name, b, 0o600))
 }

@@ -143,8 +143,8 @@ func TestRefusesDirectoriesOfOthers(t *testing.T) {
 			[]string{"/photos is owned by uid 0 with mode 0700", "setfacl -R -m u:65532:rX /"}},
 		"outbox": {func(f *refusal) {
 			f.mkdir("outbox", 0)
-			f.write("outbox/outbox.db", "")
-			f.check(os.Chmod(filepath.Join(f.dir, "outbox/outbox.db"), 0o600))
+			f.write("outbox/lock", "")
+			f.check(os.Chmod(filepath.Join(f.dir, "outbox/lock"), 0o600))
 		},
 			"outbox check outbox", exitPrecondition, []string{"outbox " + to, "chown -R 65532 outbox"}},
 	} {

@@ -22,6 +22,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -96,7 +97,7 @@ const sp = "photos"
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	return durable(t, newDisk(t), memory(t))
+	return durable(t, outboxtest.New(), memory(t))
 }
 
 func (w *world) put(content string, edit ...func(*storage.PutOptions)) (storage.Object, error) {
@@ -143,7 +144,7 @@ func TestContract(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := &topic{}
-		s, err := New(m, Config{Account: "acme", Store: "1", Unmarked: true, Outbox: fileOn(t, newDisk(t))}, out)
+		s, err := New(m, Config{Account: "acme", Store: "1", Unmarked: true, Outbox: fileOn(t, outboxtest.New())}, out)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -355,7 +356,7 @@ func TestRefused(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	m, _ := mem.New(mem.Config{ID: "1"})
-	box := fileOn(t, newDisk(t))
+	box := fileOn(t, outboxtest.New())
 	ok := Config{Account: "a", Store: "1", Outbox: box}
 	for name, f := range map[string]func() (*Store, error){
 		"no store":     func() (*Store, error) { return New(nil, ok, &topic{}) },

@@ -11,6 +11,7 @@ import (
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -41,29 +42,29 @@ func TestPersistentFailureIsLoggedAgain(t *testing.T) {
 	unavailable := func(w *world) { w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable }) }
 	for name, tt := range map[string]struct {
 		text string
-		fail func(w *world, d *disk)
+		fail func(w *world, d *outboxtest.Disk)
 	}{
-		"publishing": {"retry publish later", func(w *world, _ *disk) { unavailable(w) }},
-		"a publisher that hangs": {"stop waiting for acknowledgements", func(w *world, _ *disk) {
+		"publishing": {"retry publish later", func(w *world, _ *outboxtest.Disk) { unavailable(w) }},
+		"a publisher that hangs": {"stop waiting for acknowledgements", func(w *world, _ *outboxtest.Disk) {
 			w.s.out = publisher(func(ctx context.Context, _ *pb.Change) error {
 				<-ctx.Done()
 				return context.Cause(ctx)
 			})
 		}},
-		"looking at the store": {"retry resolving mutations later", func(w *world, _ *disk) {
+		"looking at the store": {"retry resolving mutations later", func(w *world, _ *outboxtest.Disk) {
 			w.faulty.Script(storagetest.Fault{Method: "Put", Applied: true},
 				storagetest.Fault{Method: "Stat", Skip: 1, Times: -1})
 		}},
-		"deleting published records": {"retry outbox deletion later", func(w *world, d *disk) {
+		"deleting published records": {"retry outbox deletion later", func(w *world, d *outboxtest.Disk) {
 			w.topic.set(func(*pb.Change) (bool, error) {
-				d.fail(1, stepFailure{stop: true})
+				d.Fail(1, outboxtest.Failure{Stop: true})
 				return true, nil
 			})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				log, d := &logRecorder{text: tt.text}, newDisk(t)
+				log, d := &logRecorder{text: tt.text}, outboxtest.New()
 				w := durable(t, d, memory(t), func(c *Config) { c.Log = slog.New(log) })
 				_, stop := running(t, w.s)
 				tt.fail(w, d)

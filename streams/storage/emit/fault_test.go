@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -134,10 +135,10 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 	}{
 		"done":             {storagetest.Fault{Applied: true, Err: storage.ErrReadOnly}, 1, []string{"DELETE"}},
 		"not done":         {storagetest.Fault{Err: storage.ErrReadOnly}, 1, nil},
-		"not done, proven": {storagetest.Fault{Err: storage.NotApplied(storage.ErrReadOnly)}, 1, nil},
+		"not done, proven": {storagetest.Fault{Err: storage.NotApplied(storage.ErrReadOnly)}, 0, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d, m := newDisk(t), memory(t)
+			d, m := outboxtest.New(), memory(t)
 			_, err := m.Put(t.Context(), sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1})
 			must(t, err)
 			w := durable(t, d, m)
@@ -146,7 +147,7 @@ func TestUnprovenErrorThenKill(t *testing.T) {
 			if _, err := w.s.Delete(t.Context(), sp, "a", storage.DeleteOptions{}); !errors.Is(err, storage.ErrReadOnly) {
 				t.Errorf("got %v, want the store's error", err)
 			}
-			w = durable(t, d.after(), m)
+			w = durable(t, d.After(false, nil), m)
 			if got := w.held(); got != tt.held {
 				t.Errorf("%d are in the outbox, want %d", got, tt.held)
 			}

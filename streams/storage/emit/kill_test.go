@@ -139,7 +139,7 @@ func child(ctx context.Context, dir string) error {
 			return err
 		}
 	}
-	box, err := outbox.Open(outbox.Config{Dir: filepath.Join(dir, "outbox"), Limit: 8 << 20})
+	box, err := outbox.Open(outbox.Config{Dir: filepath.Join(dir, "outbox"), Limit: 8 << 20, Segment: 32 << 10})
 	if err != nil {
 		return err
 	}

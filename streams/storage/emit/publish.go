@@ -222,7 +222,7 @@ func (s *Store) Flush(ctx context.Context) error {
 		}
 		failed = append(failed, s.drain(ctx, q))
 	}
-	_, _ = s.retryDone(), s.cfg.Outbox.Safe(ctx) // a Change that stays recorded is published again, with the same id
+	_ = s.retryDone() // a Change that stays recorded is published again, with the same id
 	return errors.Join(failed...)
 }
 

@@ -3,6 +3,7 @@ package emit
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -36,7 +38,7 @@ func (o *stallingOutbox) Outcome(t outbox.Ticket, c *pb.Change) (outcome outbox.
 	if o.recorded {
 		outcome, _ = o.File.Outcome(t, c)
 	}
-	return outcome, errFull
+	return outcome, outboxtest.ErrStep
 }
 
 // A mutation is resolved once, whatever fails after the observation, even if its outcome is recorded by
@@ -53,7 +55,7 @@ func TestLookGoesOnAfterItsOutcome(t *testing.T) {
 	} {
 		for method, m := range testMutations() {
 			for _, done := range []bool{false, true} {
-				for _, then := range []string{"flush", "kill"} {
+				for _, then := range []string{"flush", "kill", "power"} {
 					t.Run(fmt.Sprintf("%s %s done %v %s", name, method, done, then), func(t *testing.T) {
 						testLookGoesOn(t, method, m, done, fails, then)
 					})
@@ -64,7 +66,7 @@ func TestLookGoesOnAfterItsOutcome(t *testing.T) {
 }
 
 func testLookGoesOn(t *testing.T, method string, m testMutation, done bool, fails stallingOutbox, then string) {
-	d, inner := newDisk(t), memory(t)
+	d, inner := outboxtest.New(), memory(t)
 	must(t, inner.CreateSpace(t.Context(), storage.Space{Name: "empty"}))
 	_, err := inner.Put(t.Context(), sp, "b", strings.NewReader("b"), storage.PutOptions{Size: 1})
 	must(t, err)
@@ -78,7 +80,7 @@ func testLookGoesOn(t *testing.T, method string, m testMutation, done bool, fail
 	}
 	got := w.topic.take()
 	if then != "flush" {
-		w = durable(t, d.after(), inner)
+		w = durable(t, d.After(then == "power", rand.New(rand.NewPCG(1, 1))), inner)
 	}
 	for range 3 { // the outbox may still fail
 		if err = w.s.Flush(t.Context()); err == nil {

@@ -100,12 +100,12 @@ func (s *Store) oldest(now time.Time) (*itemQueue, time.Duration) {
 	return q, wait
 }
 
-// maintain resolves orphans, retries Done calls that the outbox failed to record, and awaits that they are durable.
+// maintain resolves orphans and retries Done calls that the outbox failed to record.
 func (s *Store) maintain(ctx context.Context) error {
 	var lookFailures, recordFailures streak
 	for ctx.Err() == nil {
 		failed := append(s.resolveOrphans(ctx), nil)
-		recordErr := errors.Join(s.retryDone(), s.cfg.Outbox.Safe(ctx))
+		recordErr := s.retryDone()
 		if err := s.cfg.Outbox.Stats().Err; err != nil {
 			return fmt.Errorf("emit to %s/%s: %w", s.cfg.Account, s.cfg.Store, err)
 		}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -21,6 +20,7 @@ import (
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 	"github.com/millrace/millrace/streams/storage/storagetest"
 )
 
@@ -37,7 +37,7 @@ func running(t testing.TB, s *Store) (ran <-chan error, stop func()) {
 }
 
 // durable returns a world with a File on a disk in memory.
-func durable(t *testing.T, d *disk, m *mem.Store, edit ...func(*Config)) *world {
+func durable(t *testing.T, d *outboxtest.Disk, m *mem.Store, edit ...func(*Config)) *world {
 	t.Helper()
 	w := &world{t: t, mem: m, faulty: storagetest.NewFaulty(m), topic: &topic{}, outbox: fileOn(t, d)}
 	cfg := Config{Account: "acme", Store: "1", Agent: "test", Outbox: countingOutbox{w.outbox, w}}
@@ -102,7 +102,7 @@ func TestContractDurable(t *testing.T) {
 // follow in order.
 func TestPublisherUnavailableForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newDisk(t), memory(t))
+		w := durable(t, outboxtest.New(), memory(t))
 		ran, stop := running(t, w.s)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		var want []string
@@ -148,7 +148,7 @@ func TestPublisherUnavailableForAMinute(t *testing.T) {
 // Neither an item that cannot be published nor a rejected Change blocks other items; neither is lost.
 func TestFailingItemDoesNotBlockOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDisk(t)
+		d := outboxtest.New()
 		m := memory(t)
 		w := durable(t, d, m)
 		_, stop := running(t, w.s)
@@ -180,7 +180,7 @@ func TestFailingItemDoesNotBlockOthers(t *testing.T) {
 		// The next process.
 		stop()
 		synctest.Wait()
-		w = durable(t, d.after(), m)
+		w = durable(t, d.After(false, nil), m)
 		if s := w.s.cfg.Outbox.Stats(); s.Pending != 21 || s.Rejected != 1 {
 			t.Errorf("after a restart: got %+v", s)
 		}
@@ -197,7 +197,7 @@ func TestFailingItemDoesNotBlockOthers(t *testing.T) {
 // A publisher hangs, as when its brokers are down: only the first calls wait.
 func TestPublisherHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newDisk(t), memory(t))
+		w := durable(t, outboxtest.New(), memory(t))
 		release := make(chan struct{})
 		w.s.out = publisher(func(ctx context.Context, c *pb.Change) error {
 			select {
@@ -235,7 +235,7 @@ func (p publisher) Publish(ctx context.Context, messages ...schemas.Message) err
 // Changes of other items do not wait for them.
 func TestStoreUnavailableAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d, m := newDisk(t), memory(t)
+		d, m := outboxtest.New(), memory(t)
 		w := durable(t, d, m)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		must(t, w.putItem("known", "1"))
@@ -245,7 +245,7 @@ func TestStoreUnavailableAtStart(t *testing.T) {
 			t.Fatalf("got %v", err)
 		}
 		reg := prometheus.NewRegistry()
-		w = durable(t, d.after(), m, func(c *Config) { c.Metrics = NewMetrics(reg) })
+		w = durable(t, d.After(false, nil), m, func(c *Config) { c.Metrics = NewMetrics(reg) })
 		w.faulty.Script(storagetest.Fault{Method: "Stat", Times: -1})
 		ran, stop := running(t, w.s)
 		must(t, retry.Sleep(t.Context(), time.Minute))
@@ -306,8 +306,8 @@ func gathered(t *testing.T, reg *prometheus.Registry) map[string]float64 {
 // A full outbox refuses mutations, and the store stays as it is; when there is space they continue.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := fileOn(t, newDisk(t), func(c *outbox.Config) { c.Limit = 20 << 10 })
-		w := durable(t, newDisk(t), memory(t), func(c *Config) { c.Outbox = f })
+		f := fileOn(t, outboxtest.New(), func(c *outbox.Config) { c.Limit = 20 << 10 })
+		w := durable(t, outboxtest.New(), memory(t), func(c *Config) { c.Outbox = f })
 		ran, stop := running(t, w.s)
 		w.topic.set(func(*pb.Change) (bool, error) { return false, errUnavailable })
 		done := 0
@@ -332,11 +332,11 @@ func TestFull(t *testing.T) {
 // A failed outbox ends Run with an error and refuses mutations.
 func TestRunEndsWithTheOutbox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := newDisk(t)
+		d := outboxtest.New()
 		w := durable(t, d, memory(t))
 		ran, stop := running(t, w.s)
 		defer stop()
-		d.fail(1, stepFailure{err: unix.EIO})
+		d.Fail(2, outboxtest.Failure{})
 		if err := w.putItem("a", "x"); !errors.Is(err, outbox.ErrFailed) || w.faulty.Count("Put") != 0 {
 			t.Errorf("got %v", err)
 		}
@@ -390,7 +390,7 @@ func TestFlushRacesCalls(t *testing.T) {
 // known.
 func TestConcurrentMutationsOfOneItem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := durable(t, newDisk(t), memory(t))
+		w := durable(t, outboxtest.New(), memory(t))
 		ran, stop := running(t, w.s)
 		hold := make(chan struct{})
 		w.faulty.Before(func(_ context.Context, c storagetest.Call) error {

@@ -4,17 +4,17 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/internal/need"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/mem"
 	"github.com/millrace/millrace/streams/storage/outbox"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 )
 
 // A witnessStore records the mutations made through it, until it is dead.
@@ -125,33 +125,33 @@ func play(ctx context.Context, s *Store, out *topic) {
 
 // A mode is how a step fails.
 type mode struct {
-	err   error // [errFull]
-	stop  bool  // and all that follow
-	did   bool  // it was done all the same
-	alive bool  // only the disk stops, and not the store and the publisher
-	etags bool  // versions of the store are those of bytes
+	stop  bool // and all that follow
+	power bool // unsynced data is lost
+	did   bool // it was done all the same
+	alive bool // only the disk stops, and not the store and the publisher
+	etags bool // versions of the store are those of bytes
 }
 
-// One transaction of the outbox fails, and kills the process or does not: after a restart each
+// One step of the outbox fails, and kills the process, or the machine, or neither: after a restart each
 // mutation that was made has one Change, in the order of its item, and no other Change exists.
 func TestEveryStep(t *testing.T) {
 	for name, m := range map[string]mode{
-		"no space": {}, "one fails": {err: unix.EIO}, "one fails, but was done": {err: unix.EIO, did: true},
+		"one fails": {}, "one fails, but was done": {did: true},
 		"killed before": {stop: true}, "killed after": {stop: true, did: true},
-		"disk full, process goes on":   {stop: true, alive: true},
-		"disk gone, process not":       {err: unix.EIO, stop: true, alive: true},
-		"disk gone after, process not": {err: unix.EIO, stop: true, did: true, alive: true},
-		"ETags, no space":              {etags: true},
-		"ETags, one fails":             {err: unix.EIO, etags: true},
-		"ETags, killed before":         {etags: true, stop: true},
-		"ETags, killed after":          {etags: true, stop: true, did: true},
+		"one fails, power lost later": {power: true}, "one fails, but was done, power lost later": {power: true, did: true},
+		"power lost before": {stop: true, power: true}, "power lost after": {stop: true, power: true, did: true},
+		"disk gone, process not":       {stop: true, alive: true},
+		"disk gone after, process not": {stop: true, did: true, alive: true},
+		"ETags, one fails":             {etags: true}, "ETags, one fails, but was done": {etags: true, did: true},
+		"ETags, killed before": {etags: true, stop: true}, "ETags, killed after": {etags: true, stop: true, did: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			random := rand.New(rand.NewPCG(1, 2))
 			stride := need.Amount(4, 1, 1) // of make test, each mode begins at another step
 			for step := 1 + len(name)%stride; ; step += stride {
-				if !playUntil(t, step, m) {
-					if step < 35 {
+				if !playUntil(t, step, m, random) {
+					if step < 80 {
 						t.Errorf("only %d steps", step)
 					}
 					return
@@ -165,15 +165,16 @@ func TestEveryStep(t *testing.T) {
 }
 
 // playUntil plays with one failing step, and reports whether that step was reached.
-func playUntil(t *testing.T, step int, how mode) bool {
+func playUntil(t *testing.T, step int, how mode, random *rand.Rand) bool {
 	m, err := mem.New(mem.Config{ID: "1", Weak: mem.Weak{Versions: how.etags}})
 	must(t, err)
 	m.Mark("1")
 	must(t, m.CreateSpace(t.Context(), storage.Space{Name: sp}))
-	d := newDisk(t)
-	f := fileOn(t, d)
-	d.fail(step, stepFailure{err: how.err, stop: how.stop, applied: how.did})
-	dead := func() bool { return how.stop && !how.alive && d.failed() }
+	small := func(c *outbox.Config) { c.Limit, c.Segment = 1<<20, 900 }
+	d := outboxtest.New()
+	f := fileOn(t, d, small) // a first start that fails leaves nothing
+	d.Fail(step, outboxtest.Failure{Stop: how.stop, Applied: how.did})
+	dead := func() bool { return !how.alive && d.Stopped() }
 	w := &witnessStore{Store: m, dead: dead}
 	out := &topic{}
 	out.set(func(*pb.Change) (bool, error) {
@@ -186,17 +187,19 @@ func playUntil(t *testing.T, step int, how mode) bool {
 	s, err := New(w, cfg, out)
 	must(t, err)
 	play(t.Context(), s, out)
-	met := d.failed()
+	met := d.Failed()
 
-	left := fileOn(t, d.after())
-	defer left.Close()
-	cfg.Outbox = left
+	left := d.After(how.power, random)
+	cfg.Outbox, err = tryFile(left, small)
+	if err != nil {
+		t.Fatalf("restart: %v", err)
+	}
 	w.dead = func() bool { return false }
 	out.set(nil)
 	s, err = New(w, cfg, out)
 	must(t, err)
 	must(t, s.Flush(t.Context()))
-	check(t, w.done, out.got, cfg.Outbox.Stats())
+	check(t, w.done, out.got, cfg.Outbox.Stats(), how.power)
 	if held := slices.Collect(cfg.Outbox.Held()); len(held) > 0 {
 		t.Errorf("left in the outbox: %+v", held)
 	}
@@ -204,7 +207,7 @@ func playUntil(t *testing.T, step int, how mode) bool {
 }
 
 // check compares the mutations that were made with the published Changes.
-func check(t *testing.T, done []operation, changes []*pb.Change, st outbox.Stats) {
+func check(t *testing.T, done []operation, changes []*pb.Change, st outbox.Stats, power bool) {
 	t.Helper()
 	var got []operation
 	ids := map[string]bool{}
@@ -214,7 +217,8 @@ func check(t *testing.T, done []operation, changes []*pb.Change, st outbox.Stats
 		}
 		ids[c.GetId()] = true
 	}
-	if st.Rejected != 0 || st.Undecided != 0 {
+	// A power failure may lose the digests of one stream; nothing else is undecided.
+	if st.Rejected != 0 || st.Undecided > 1 || st.Undecided > 0 && !power {
 		t.Errorf("got %+v", st)
 	}
 	of := func(all []operation) map[string][]operation {
@@ -226,7 +230,7 @@ func check(t *testing.T, done []operation, changes []*pb.Change, st outbox.Stats
 	}
 	want, is := of(done), of(got)
 	if len(want) != len(is) {
-		t.Errorf("got changes of %d items, want of %d: got %v, want %v", len(is), len(want), got, done)
+		t.Errorf("got changes of %d items, want of %d", len(is), len(want))
 	}
 	for item := range want {
 		if !slices.Equal(is[item], want[item]) {

@@ -4,17 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
-
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
+	"github.com/millrace/millrace/streams/storage/outbox/disk"
 )
 
 // Config configures a File. Dir is required.
@@ -22,159 +19,171 @@ type Config struct {
 	// Dir is a directory for this outbox only; it is created if needed.
 	Dir string
 	// Limit bounds the bytes of pending mutations and reports [1 GiB]; at the limit, new mutations are refused.
-	// The file takes up to twice as much; it is made smaller when an empty outbox is opened. A pending Change takes
-	// about 300 bytes of memory and at least 300 on disk.
+	// Disk usage may exceed it by a quarter plus two segments. A pending Change takes about 550 bytes of
+	// memory and at least 300 on disk: set a lower limit if memory is scarce.
 	Limit int64
-	// Commit carries out the transactions in tests: it calls commit or does not, and returns an error or not. No
-	// transaction is synced then [each is committed and synced].
-	Commit func(commit func() error) error
+	// Segment is the approximate size of a segment file in bytes [Limit/16, at most 32 MiB].
+	Segment int64
+	// Salvage opens a damaged outbox: readable records are kept, and damaged segments are renamed to
+	// NAME.damaged. Mutations without readable records are not published.
+	Salvage bool
+	// Disk replaces Dir in tests [the directory Dir, locked].
+	Disk disk.Disk
 }
 
-// A File is an Outbox in a directory of its own: a bbolt database, and the reports undecided.jsonl and
-// rejected.jsonl, one JSON object per line. Concurrent callers share a transaction: one of those that wait for
-// their records stores all records that wait.
+// A File is an Outbox in a directory of its own. An intent is on disk before Intend returns, all other
+// records when Safe returns; concurrent callers share one fsync. Records survive the death of the process
+// as soon as they are written, and a crash of the machine as soon as they are synced.
 //
-// One process at a time can open it. The reports may be moved away at any time; the field change is in the format
-// that the other producers of Changes accept.
+// One process at a time can open it. Reports are in undecided.jsonl and rejected.jsonl, one JSON object per
+// line. The files may be moved away at any time; the field change is in the format that the other producers
+// of Changes accept.
 type File struct {
-	cfg Config
-	dir *os.File // locked
-	db  *bolt.DB
+	cfg  Config
+	disk disk.Disk
+	dir  *directory // nil: Config.Disk is set
 
 	reports sync.Mutex // held while a report is written
 
+	syncing      sync.Mutex // held during an fsync and to read firstSyncErr; its holder never waits for mu
+	firstSyncErr error      // error of the first fsync that failed
+
 	mu    sync.Mutex // guards the fields below
 	owner string
-	// observer is called with the duration of each transaction; may be nil.
+	// observer is called with the duration of each fsync; may be nil.
 	observer func(time.Duration)
-	err      error // the failure after which nothing is recorded any more
-	refused  error // the failure of the last transaction for lack of space; nil: it succeeded
+	err      error // the failed fsync after which nothing is recorded any more
 	closed   bool
 
 	last           Ticket
 	index          map[Ticket]*indexEntry
 	withoutOutcome map[string][]*indexEntry // the entries of index without a recorded outcome, by key
-	owners         map[string]bool          // account/store of the mutations of earlier processes
-	liveBytes      int64                    // bytes of held mutations
+	replayedOwners map[string]bool          // account/store of all replayed records
+	liveBytes      int64                    // bytes of live records
 	reservedBytes  int64                    // bytes that later records of held mutations may take
 	reported       int64                    // bytes of reports
 	stats          Stats                    // Rejected and Undecided only
 
-	waiting *batch // for the next transaction
-	storing *batch // in the transaction in progress; nil: there is none
+	segments []*segment // by number; records are appended to the last one
+	end      int64      // write offset in the last segment
+	// start is the log offset at which the last segment begins: log offsets count bytes over all segments since Open.
+	start     int64
+	synced    int64         // log offset up to which everything is on disk
+	syncRound chan struct{} // closed at the end of the fsync in progress; nil: there is none
 }
 
 var _ Outbox = (*File)(nil)
 
-// An indexEntry is a held mutation in memory, as Held returns it.
+// A segment is one file of an outbox.
+type segment struct {
+	number      uint64
+	file        disk.File
+	size        int64
+	liveRecords int // records that are still needed
+	damaged     bool
+}
+
+// A location says where a record is on disk; the zero location means nowhere.
+type location struct {
+	seg    *segment
+	offset int64
+	size   int32
+}
+
+// An indexEntry is a held mutation in memory.
 type indexEntry struct {
-	Mutation
-
-	reserve int64 // bytes that its later records may take
+	key        string
+	began      int64 // ms
+	time       int64 // of the Change, in ms
+	outcome    Ticket
+	reserve    int64
+	concurrent bool
+	record     location // of the intent, or of the outcome once there is one
+	content    location
 }
-
-// A batch has the records of one transaction.
-type batch struct {
-	records map[Ticket][]byte // nil: deleted
-	done    chan struct{}     // closed when the transaction has ended
-	ended   bool
-	err     error
-}
-
-func newBatch() *batch { return &batch{records: map[Ticket][]byte{}, done: make(chan struct{})} }
 
 const (
 	defaultLimit = 1 << 30
-	// maxWaiting bounds the records that wait for another caller's transaction.
-	maxWaiting = 512
+	maxSegment   = 32 << 20
+	minSegment   = 16 << 10
 )
-
-var errClosed = errors.New("outbox is closed")
 
 // Open opens the outbox of a directory. The error wraps ErrLocked if the outbox is open already,
 // ErrDamaged or ErrFormat. The caller closes the File after the last call of its Store.
 func Open(cfg Config) (*File, error) {
-	if cfg.Limit <= 0 {
-		cfg.Limit = defaultLimit
+	if cfg.Disk != nil {
+		return openFile(cfg, cfg.Disk)
 	}
 	if cfg.Dir == "" {
 		return nil, errors.New("outbox has no directory")
 	}
-	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-		return nil, explain(cfg.Dir, fmt.Errorf("make outbox: %w", err))
-	}
-	dir, err := lockDirectory(cfg.Dir, true)
+	dir, err := openDirectory(cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
-	f := &File{
-		cfg: cfg, dir: dir, index: map[Ticket]*indexEntry{}, withoutOutcome: map[string][]*indexEntry{},
-		owners: map[string]bool{}, waiting: newBatch(),
+	f, err := openFile(cfg, dir)
+	if err != nil {
+		dir.close()
+		return nil, explain(cfg.Dir, fmt.Errorf("open outbox %s: %w", cfg.Dir, err))
 	}
-	err = f.load()
+	f.dir = dir
+	return f, nil
+}
+
+func newFile(cfg Config, d disk.Disk) *File {
+	return &File{
+		cfg: cfg, disk: d, index: map[Ticket]*indexEntry{}, withoutOutcome: map[string][]*indexEntry{},
+		replayedOwners: map[string]bool{},
+	}
+}
+
+func openFile(cfg Config, d disk.Disk) (*File, error) {
+	if cfg.Limit <= 0 {
+		cfg.Limit = defaultLimit
+	}
+	if cfg.Segment <= 0 {
+		cfg.Segment = min(max(cfg.Limit/16, minSegment), maxSegment)
+	}
+	f := newFile(cfg, d)
+	err := f.replay()
 	if err == nil {
-		f.stats, f.reported, err = countReports(cfg.Dir)
+		err = f.countReports()
 	}
 	if err != nil {
-		if f.db != nil {
-			err = errors.Join(err, f.db.Close())
-		}
-		return nil, explain(cfg.Dir, fmt.Errorf("open outbox %s: %w", cfg.Dir, errors.Join(err, unlockDirectory(dir))))
+		err = errors.Join(err, f.release())
+		return nil, err
 	}
 	return f, nil
 }
 
-// load verifies the database, fills the index, and opens the database.
-func (f *File) load() error {
-	found, err := verify(f.cfg.Dir, func(_ []byte, m Mutation) error { return f.loaded(m) })
-	switch {
-	case isNotExist(err):
-		err = createDatabase(f.dir, func(*bolt.DB) error { return nil })
-	case err != nil:
-		return err
-	case len(found.damage) > 0:
-		return fmt.Errorf("%w: %s", ErrDamaged, found.damage[0])
-	case len(f.index) == 0 && found.bytes > spareBytes:
-		err = createDatabase(f.dir, func(db *bolt.DB) error { return storeRecords(db, nil, found.last) })
-	default:
-		if err = rewriteMeta(f.cfg.Dir); err == nil {
-			err = f.dir.Sync()
-		}
+// release closes the segments.
+func (f *File) release() (err error) {
+	for _, s := range f.segments {
+		err = errors.Join(err, s.file.Close())
 	}
-	if err != nil {
-		return err
-	}
-	f.last = found.last
-	f.db, err = openDatabase(databaseName(f.cfg.Dir), f.cfg.Commit == nil)
 	return err
 }
 
-// loaded adds a mutation of an earlier process to the index.
-func (f *File) loaded(m Mutation) error {
-	c := m.Change
-	if c == nil {
-		c = m.Draft
-	}
-	f.owners[c.GetAccount()+"/"+c.GetStore()] = true
-	reserve := reserveOf(m)
-	m.Draft, m.Before, m.Streamed, m.Change = nil, nil, nil, nil
-	f.begin(&indexEntry{m, reserve})
-	return nil
-}
-
-// Close stores the records that wait, and releases the outbox.
+// Close syncs all records and releases the outbox.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	for f.syncRound != nil { // wait for the fsync in progress
+		round := f.syncRound
+		f.mu.Unlock()
+		<-round
+		f.mu.Lock()
+	}
 	if f.closed {
 		return nil
 	}
-	err := f.await(nil, f.waiting)
-	for f.storing != nil {
-		err = errors.Join(err, f.await(nil, f.storing))
-	}
+	err := f.syncNow()
 	f.closed = true
-	return errors.Join(err, f.db.Close(), unlockDirectory(f.dir))
+	err = errors.Join(err, f.release())
+	if f.dir != nil {
+		err = errors.Join(err, f.dir.close())
+	}
+	return err
 }
 
 // Claim reserves the outbox for one store, named account/store. It fails if the outbox is reserved already, or
@@ -185,7 +194,7 @@ func (f *File) Claim(name string) error {
 	if f.owner != "" {
 		return fmt.Errorf("outbox %s already serves store %s", f.cfg.Dir, f.owner)
 	}
-	for owner := range f.owners {
+	for owner := range f.replayedOwners {
 		if owner != name {
 			return fmt.Errorf("outbox %s holds changes of store %s, not of %s", f.cfg.Dir, owner, name)
 		}
@@ -194,7 +203,7 @@ func (f *File) Claim(name string) error {
 	return nil
 }
 
-// ObserveSync sets a function that is called with the duration of each transaction.
+// ObserveSync sets a function that is called with the duration of each fsync.
 func (f *File) ObserveSync(g func(time.Duration)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -206,106 +215,94 @@ func (f *File) Intend(ctx context.Context, in Mutation) (Ticket, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, storage.ContextErr(ctx)
 	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if err := f.usable(); err != nil {
-		return 0, err
-	}
-	if f.refused != nil { // another try, before more records wait
-		if err := f.await(ctx.Done(), f.waiting); err != nil {
-			return 0, contextErr(ctx, err)
-		}
-	}
-	h := &indexEntry{
-		Mutation{Ticket: f.last + 1, Key: keyOf(in.Draft), Began: in.Began, Concurrent: in.Concurrent}, reserveOf(in),
-	}
-	for _, other := range f.withoutOutcome[h.Key] {
-		h.Concurrent = true
-		if err := f.setConcurrent(other); err != nil {
-			return 0, err
-		}
-	}
-	full := h.Mutation
-	full.Draft, full.Before = in.Draft, in.Before
-	b, err := encodeRecord(full)
+	b, err := intentRecord(in)
 	if err != nil {
 		return 0, err
 	}
 	if len(b) > maxRecordBytes {
 		return 0, retry.Permanent(fmt.Errorf("intent of %d bytes, at most %d", len(b), maxRecordBytes))
 	}
-	h.bytes = int64(len(b))
-	if err := f.checkLimit(h.bytes + h.reserve); err != nil {
+	// The reserve ensures that the later records fit: content, outcome and done.
+	h := &indexEntry{
+		key: keyOf(in.Draft), began: in.Began.UnixMilli(), concurrent: in.Concurrent,
+		reserve: int64(in.Draft.SizeVT() + 4096),
+	}
+	f.mu.Lock()
+	t, target, err := f.intend(h, b)
+	f.mu.Unlock()
+	if err != nil {
 		return 0, err
 	}
+	if err := f.syncTo(ctx, target); err != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		_ = f.recordNothingDone(t) // if that fails, the look-up finds that nothing was done
+		return 0, err
+	}
+	return t, nil
+}
+
+// intend records an intent; f.mu is held.
+func (f *File) intend(h *indexEntry, b []byte) (Ticket, int64, error) {
+	if err := f.checkLimit(int64(len(b)) + h.reserve); err != nil {
+		return 0, 0, err
+	}
 	f.last++
-	f.begin(h)
-	if err := f.record(ctx.Done(), h.Ticket, b); err != nil {
-		f.forget(h)
-		f.waiting.records[h.Ticket] = nil // if that fails, the look-up finds that nothing was done
-		return 0, contextErr(ctx, err)
+	t := f.last
+	at, err := f.append(b, t, uint64(h.began))
+	if err != nil {
+		return 0, 0, err
 	}
-	return h.Ticket, nil
+	f.begin(t, h, at)
+	return t, f.start + f.end, nil
 }
 
-// setConcurrent records that other mutations of the same item ran at the same time; f.mu is held.
-func (f *File) setConcurrent(h *indexEntry) error {
-	if h.Concurrent {
-		return nil
-	}
-	m, err := f.read(h.Ticket)
-	if err != nil {
-		return err
-	}
-	m.Concurrent = true
-	b, err := encodeRecord(m)
-	if err != nil {
-		return err
-	}
-	h.Concurrent = true
-	f.waiting.records[h.Ticket] = b
-	return nil
-}
-
-// begin adds a mutation to the index; f.mu is held.
-func (f *File) begin(h *indexEntry) {
-	f.index[h.Ticket] = h
-	f.liveBytes += h.bytes
+// begin adds an intent to the index; f.mu is held.
+func (f *File) begin(t Ticket, h *indexEntry, at location) {
+	f.index[t] = h
 	f.reservedBytes += h.reserve
-	if h.Outcome == 0 {
-		f.withoutOutcome[h.Key] = append(f.withoutOutcome[h.Key], h)
+	f.pin(&h.record, at)
+	for _, other := range f.withoutOutcome[h.key] {
+		other.concurrent, h.concurrent = true, true
 	}
+	f.withoutOutcome[h.key] = append(f.withoutOutcome[h.key], h)
 }
 
-// forget removes a mutation from the index; f.mu is held.
-func (f *File) forget(h *indexEntry) {
-	left := slices.DeleteFunc(f.withoutOutcome[h.Key], func(x *indexEntry) bool { return x == h })
-	if f.withoutOutcome[h.Key] = left; len(left) == 0 {
-		delete(f.withoutOutcome, h.Key)
+// removeWithoutOutcome removes a mutation from those without a recorded outcome; f.mu is held.
+func (f *File) removeWithoutOutcome(h *indexEntry) {
+	if h.outcome != 0 {
+		return
 	}
-	f.liveBytes -= h.bytes
-	f.reservedBytes -= h.reserve
-	delete(f.index, h.Ticket)
-}
-
-// reserveOf returns how many bytes the later records of a mutation may take.
-func reserveOf(m Mutation) int64 {
-	if m.Change != nil {
-		return 0
+	left := slices.DeleteFunc(f.withoutOutcome[h.key], func(x *indexEntry) bool { return x == h })
+	if f.withoutOutcome[h.key] = left; len(left) == 0 {
+		delete(f.withoutOutcome, h.key)
 	}
-	return int64(m.Draft.SizeVT() + 4096)
 }
 
 // checkLimit returns ErrFull unless n more bytes fit; f.mu is held.
 func (f *File) checkLimit(n int64) error {
 	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
-		f.reported = reportBytes(f.cfg.Dir) // the files may have been moved away
+		f.reported = f.reportBytes() // the files may have been moved away
 	}
 	if f.liveBytes+f.reservedBytes+f.reported+n > f.cfg.Limit {
 		return retry.Unavailable(fmt.Errorf("%d mutations take %d bytes and reports %d bytes; at most %d: %w",
 			len(f.index), f.liveBytes, f.reported, f.cfg.Limit, ErrFull))
 	}
 	return nil
+}
+
+func (f *File) pin(at *location, to location) {
+	*at = to
+	to.seg.liveRecords++
+	f.liveBytes += int64(to.size)
+}
+
+func (f *File) unpin(at *location) {
+	if at.seg != nil {
+		at.seg.liveRecords--
+		f.liveBytes -= int64(at.size)
+		*at = location{}
+	}
 }
 
 // find returns the mutation with a ticket; f.mu is held.
@@ -318,129 +315,93 @@ func (f *File) find(t Ticket) (*indexEntry, error) {
 
 // Content implements Outbox.
 func (f *File) Content(t Ticket, c Content) error {
+	b, err := contentRecord(c)
+	if err != nil {
+		return err
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	h, err := f.find(t)
 	if err != nil {
 		return err
 	}
-	m, err := f.read(t)
+	at, err := f.append(b, t, 0)
 	if err != nil {
 		return err
 	}
-	m.Streamed = &c
-	b, err := encodeRecord(m)
-	if err != nil {
-		return err
-	}
-	f.liveBytes += int64(len(b)) - h.bytes
-	h.bytes = int64(len(b))
-	return f.record(nil, t, b)
+	f.unpin(&h.content)
+	f.pin(&h.content, at)
+	return nil
 }
 
 // Outcome implements Outbox.
 func (f *File) Outcome(t Ticket, c *pb.Change) (Ticket, error) {
+	b, err := outcomeRecord(c)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.last++
 	outcome := f.last
-	h, err := f.find(t)
-	if err == nil {
-		err = f.usable()
+	if err != nil {
+		return outcome, err
 	}
+	h, err := f.find(t)
 	if err != nil {
 		return outcome, err
 	}
 	if c == nil {
-		return outcome, f.remove(h)
+		return outcome, f.recordNothingDone(t)
 	}
-	m := h.Mutation
-	m.Outcome, m.Change = outcome, c
-	b, err := encodeRecord(m)
+	if h.concurrent {
+		b[9] |= flagConcurrent // the intent may be removed by the time this is read
+	}
+	at, err := f.append(b, t, uint64(outcome))
 	if err != nil {
 		return outcome, err
 	}
-	f.forget(h)
-	h.Outcome, h.Time, h.bytes, h.reserve = outcome, c.GetTime().AsTime(), int64(len(b)), 0
-	f.begin(h)
-	f.waiting.records[t] = b
+	f.setOutcome(h, outcome, c, at)
 	return outcome, nil
+}
+
+// setOutcome adds an outcome to the index; f.mu is held.
+func (f *File) setOutcome(h *indexEntry, outcome Ticket, c *pb.Change, at location) {
+	f.removeWithoutOutcome(h)
+	f.reservedBytes -= h.reserve
+	h.reserve, h.outcome, h.time = 0, outcome, c.GetTime().AsTime().UnixMilli()
+	f.unpin(&h.record)
+	f.unpin(&h.content)
+	f.pin(&h.record, at)
+}
+
+// recordNothingDone records that a mutation was not made, and deletes it; f.mu is held.
+func (f *File) recordNothingDone(t Ticket) error {
+	if _, err := f.append(newRecord(kindOutcome, 0), t, uint64(f.last)); err != nil {
+		return err
+	}
+	f.forget(t)
+	return f.compact()
 }
 
 // Done implements Outbox.
 func (f *File) Done(t Ticket) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	h := f.index[t]
-	if h == nil {
+	if _, err := f.find(t); err != nil {
 		return nil // already deleted
 	}
-	if err := f.usable(); err != nil {
+	if _, err := f.append(newRecord(kindDone, 0), t, 0); err != nil {
 		return err
 	}
-	return f.remove(h)
+	f.forget(t)
+	return f.compact()
 }
 
-// remove deletes a mutation; f.mu is held.
-func (f *File) remove(h *indexEntry) error {
-	f.forget(h)
-	f.waiting.records[h.Ticket] = nil
-	if len(f.waiting.records) >= maxWaiting && f.refused == nil {
-		return f.await(nil, f.waiting)
+// forget removes a mutation from the index; f.mu is held.
+func (f *File) forget(t Ticket) {
+	if h := f.index[t]; h != nil {
+		f.removeWithoutOutcome(h)
+		f.unpin(&h.record)
+		f.unpin(&h.content)
+		f.reservedBytes -= h.reserve
+		delete(f.index, t)
 	}
-	return nil
-}
-
-// Safe implements Outbox.
-func (f *File) Safe(ctx context.Context) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if len(f.waiting.records) == 0 && f.storing == nil && f.err == nil {
-		return nil
-	}
-	return contextErr(ctx, f.await(ctx.Done(), f.waiting))
-}
-
-// contextErr returns the error of an await until the end of ctx.
-func contextErr(ctx context.Context, err error) error {
-	if errors.Is(err, errStopped) {
-		return storage.ContextErr(ctx)
-	}
-	return err
-}
-
-// Held implements Outbox.
-func (f *File) Held() iter.Seq[Mutation] {
-	return func(yield func(Mutation) bool) {
-		f.mu.Lock()
-		all := make([]Mutation, 0, len(f.index))
-		for _, h := range f.index {
-			all = append(all, h.Mutation)
-		}
-		f.mu.Unlock()
-		for _, h := range sortedByTicket(all) {
-			if !yield(h) {
-				return
-			}
-		}
-	}
-}
-
-// Read implements Outbox.
-func (f *File) Read(t Ticket) (Mutation, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if _, err := f.find(t); err != nil {
-		return Mutation{}, err
-	}
-	return f.read(t)
-}
-
-// Stats implements Outbox.
-func (f *File) Stats() Stats {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s := f.stats
-	s.Pending, s.Bytes, s.Err = len(f.index), f.liveBytes, f.err
-	return s
 }

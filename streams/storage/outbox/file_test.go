@@ -1,14 +1,13 @@
 package outbox
 
 import (
-	"context"
+	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,31 +23,27 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/retry"
+	"github.com/millrace/millrace/streams/storage/outbox/disk"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 )
 
 const sp = "photos"
 
-// open opens an outbox whose transactions are not synced; commit may be nil.
-func open(t testing.TB, dir string, edit ...func(*Config)) *File {
+func fileOn(t testing.TB, d disk.Disk, edit ...func(*Config)) *File {
 	t.Helper()
-	cfg := Config{Dir: dir, Commit: func(commit func() error) error { return commit() }}
-	for _, e := range edit {
-		e(&cfg)
+	f, err := tryFile(d, edit...)
+	if err != nil {
+		t.Fatal(err)
 	}
-	f, err := Open(cfg)
-	must(t, err)
-	t.Cleanup(func() { _ = f.Close() }) // it may have failed
 	return f
 }
 
-// after returns the content of an outbox after its process was killed.
-func after(t testing.TB, f *File) []string {
-	t.Helper()
-	dir := filepath.Join(t.TempDir(), "copy")
-	must(t, os.CopyFS(dir, os.DirFS(f.cfg.Dir)))
-	left := open(t, dir)
-	defer left.Close()
-	return state(t, left)
+func tryFile(d disk.Disk, edit ...func(*Config)) (*File, error) {
+	cfg := Config{Dir: "x", Disk: d}
+	for _, e := range edit {
+		e(&cfg)
+	}
+	return Open(cfg)
 }
 
 func intentOf(item string) Mutation {
@@ -86,25 +81,18 @@ func must(t testing.TB, err error) {
 func state(t testing.TB, f *File) (all []string) {
 	t.Helper()
 	for h := range f.Held() {
-		m, err := f.Read(h.Ticket)
+		p, err := f.Read(h.Ticket)
 		must(t, err)
-		if m.Key != h.Key || m.Outcome != h.Outcome || m.Concurrent != h.Concurrent {
-			t.Errorf("Held has %+v, Read %+v", h, m)
+		s := fmt.Sprintf("%d %s outcome %d concurrent %v", h.Ticket, h.Key, h.Outcome, h.Concurrent)
+		if p.Streamed != nil {
+			s += fmt.Sprintf(" streamed %d", p.Streamed.Size)
 		}
-		all = append(all, text(m))
+		if p.Change != nil {
+			s += " change " + p.Change.GetVersion()
+		}
+		all = append(all, s)
 	}
 	return all
-}
-
-func text(m Mutation) string {
-	s := fmt.Sprintf("%d %s outcome %d concurrent %v", m.Ticket, m.Key, m.Outcome, m.Concurrent)
-	if m.Streamed != nil {
-		s += fmt.Sprintf(" streamed %d", m.Streamed.Size)
-	}
-	if m.Change != nil {
-		s += " change " + m.Change.GetVersion()
-	}
-	return s
 }
 
 func TestFileKeeps(t *testing.T) {
@@ -160,7 +148,8 @@ func TestFileOwners(t *testing.T) {
 	dir := t.TempDir()
 	f, err := Open(Config{Dir: dir})
 	must(t, err)
-	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrLocked) {
+	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrLocked) ||
+		!strings.Contains(err.Error(), "this process") {
 		t.Errorf("a second opener: %v", err)
 	}
 	must(t, f.Claim("acme/1"))
@@ -175,20 +164,12 @@ func TestFileOwners(t *testing.T) {
 		t.Errorf("another store's: %v", err)
 	}
 	must(t, f.Claim("acme/1"))
-	inherited, err := unix.Dup(int(f.dir.Fd())) // as a process has while it is being started
+	inherited, err := unix.Dup(int(f.dir.lock.Fd())) // as a process has while it is being started
 	must(t, err)
 	defer unix.Close(inherited)
 	must(t, f.Close())
-	reader, err := lockDirectory(dir, false)
-	must(t, err)
-	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrLocked) {
-		t.Errorf("while it is read: %v", err)
-	}
-	_, err = Inspect(t.Context(), dir) // a second reader
-	must(t, err)
-	must(t, unlockDirectory(reader))
 	// Another process has it open.
-	flock := exec.CommandContext(t.Context(), "flock", "-n", dir, "sh", "-c", "echo; read x")
+	flock := exec.CommandContext(t.Context(), "flock", "-n", filepath.Join(dir, lockName), "sh", "-c", "echo; read x")
 	in, err := flock.StdinPipe()
 	must(t, err)
 	out, err := flock.StdoutPipe()
@@ -198,12 +179,23 @@ func TestFileOwners(t *testing.T) {
 	}
 	_, err = out.Read(make([]byte, 1))
 	must(t, err)
+	must(t, os.WriteFile(filepath.Join(dir, lockName), []byte("4711\n"), 0o600))
 	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrLocked) ||
-		!strings.Contains(err.Error(), "a process has it open") {
+		!strings.Contains(err.Error(), "process 4711") {
 		t.Errorf("a second process: %v", err)
 	}
 	must(t, in.Close())
 	_ = flock.Wait()
+	// A process that only reads it does not write its pid.
+	d, err := readDirectory(dir)
+	must(t, err)
+	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrLocked) || strings.Contains(err.Error(), "4711") ||
+		!strings.Contains(err.Error(), "by a process that reads it") {
+		t.Errorf("while it is read: %v", err)
+	}
+	_, err = Inspect(t.Context(), dir) // a second reader
+	must(t, err)
+	must(t, d.close())
 	f, err = Open(Config{Dir: dir})
 	must(t, err)
 	must(t, f.Close())
@@ -212,56 +204,270 @@ func TestFileOwners(t *testing.T) {
 	}
 }
 
-// A database in which many mutations were pending is made smaller when it is opened empty; tickets go on.
-func TestFileShrinks(t *testing.T) {
-	dir := t.TempDir()
-	f := open(t, dir)
-	var held []Ticket
-	for i := range 4000 {
-		held = append(held, intend(t, f, fmt.Sprint(i)))
+// segmentOf returns the bytes of the only segment.
+func segmentOf(t testing.TB, d *outboxtest.Disk) []byte {
+	t.Helper()
+	b := d.Read(segmentName(1))
+	if b == nil {
+		t.Fatal("there is no first segment")
 	}
-	for _, ticket := range held {
-		must(t, f.Done(ticket))
-	}
-	must(t, f.Close())
-	was, err := os.Stat(databaseName(dir))
+	return b
+}
+
+// diskOf returns a disk with one segment.
+func diskOf(b []byte) *outboxtest.Disk {
+	d := outboxtest.New()
+	d.Write(segmentName(1), b)
+	return d
+}
+
+// recordsOf returns the end offsets of the records of a segment.
+func recordsOf(t testing.TB, b []byte) (ends []int) {
+	t.Helper()
+	_, err := readSegment(b, true, endsVisitor{&ends})
 	must(t, err)
-	f = open(t, dir)
-	is, err := os.Stat(databaseName(dir))
-	must(t, err)
-	if was.Size() < spareBytes || is.Size() > spareBytes/2 {
-		t.Errorf("it had %d bytes, and has %d", was.Size(), is.Size())
+	return ends
+}
+
+type endsVisitor struct{ ends *[]int }
+
+func (r endsVisitor) record(_ segmentRecord, at int64, size int32) error {
+	*r.ends = append(*r.ends, int(at)+int(size))
+	return nil
+}
+
+func (endsVisitor) damaged(int64, int64) error { return nil }
+
+// A segment that is cut at any byte, or has garbage after it, keeps its complete records.
+func TestTornAtEveryByte(t *testing.T) {
+	d := outboxtest.New()
+	f := fileOn(t, d)
+	for i := range 4 {
+		ticket := intend(t, f, fmt.Sprint(i))
+		if i%2 == 0 {
+			must(t, f.Content(ticket, Content{Size: int64(i)}))
+			_, err := f.Outcome(ticket, changeOf(fmt.Sprint(i), int64(i)))
+			must(t, err)
+		}
 	}
-	if next := intend(t, f, "n"); next <= held[len(held)-1] {
-		t.Errorf("got ticket %d, want one after %d", next, held[len(held)-1])
+	b := segmentOf(t, d)
+	ends := recordsOf(t, b)
+	if len(ends) != 8 {
+		t.Fatalf("got %d records, want 8", len(ends))
+	}
+	whole := func(cut int) []string {
+		end := headerBytes
+		for _, e := range ends {
+			if e <= cut {
+				end = e
+			}
+		}
+		return state(t, fileOn(t, diskOf(b[:end])))
+	}
+	for cut := headerBytes; cut < len(b); cut++ {
+		want := whole(cut)
+		for name, rest := range map[string][]byte{
+			"cut": nil, "zeros": make([]byte, 100), "garbage": bytes.Repeat([]byte{0xa5}, 100),
+			"other bytes": slices.Repeat([]byte{1, 0, 0, 0}, 64),
+		} {
+			same := 0 // leading bytes of rest that equal the original
+			for same < len(rest) && cut+same < len(b) && rest[same] == b[cut+same] {
+				same++
+			}
+			want := want
+			if same > 0 {
+				want = whole(cut + same)
+			}
+			torn := diskOf(append(slices.Clone(b[:cut]), rest...))
+			f, err := tryFile(torn)
+			if err != nil {
+				t.Fatalf("%s at byte %d: %v", name, cut, err)
+			}
+			if got := state(t, f); !slices.Equal(got, want) {
+				t.Fatalf("%s at byte %d: got  %q\nwant %q", name, cut, got, want)
+			}
+			intend(t, f, "after")
+			if got := len(state(t, fileOn(t, torn.After(false, nil)))); got != len(want)+1 {
+				t.Fatalf("%s at byte %d: got %d held after a record and a restart, want %d", name, cut, got, len(want)+1)
+			}
+		}
 	}
 }
 
-// Records that take many pages are kept.
-func TestLargeRecords(t *testing.T) {
-	dir := t.TempDir()
-	f := open(t, dir)
-	for range 9 {
-		in := intentOf("large")
-		in.Draft.User = strings.Repeat("u", maxRecordBytes-4096)
-		_, err := f.Intend(t.Context(), in)
-		must(t, err)
-	}
-	want := state(t, f)
-	must(t, f.Close())
-	f = open(t, dir)
-	if got := state(t, f); len(got) != 9 || !slices.Equal(got, want) {
+// A record behind an incomplete one, if never known to be synced, does not come back when the gap is
+// overwritten.
+func TestTornWithMoreBehind(t *testing.T) {
+	d := outboxtest.New()
+	f := fileOn(t, d)
+	ticket := intend(t, f, "a")
+	must(t, f.Content(ticket, Content{Size: 1}))
+	must(t, f.Content(ticket, Content{Size: 2}))
+	b := slices.Clone(segmentOf(t, d))
+	ends := recordsOf(t, b)
+	b[ends[0]+recordHeaderBytes] ^= 1
+	torn := diskOf(b)
+	f = fileOn(t, torn)
+	must(t, f.Content(ticket, Content{Size: 3})) // as long as the one that is torn
+	want := []string{fmt.Sprintf("%d acme/photos/a outcome 0 concurrent false streamed 3", ticket)}
+	if got := state(t, fileOn(t, torn.After(false, nil))); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	in := intentOf("larger")
-	in.Draft.User = strings.Repeat("u", maxRecordBytes)
-	if _, err := f.Intend(t.Context(), in); !retry.IsPermanent(err) {
-		t.Errorf("a record that is too large: %v", err)
+}
+
+// Bytes that were known to be synced and have changed are never ignored silently.
+func TestDamagedAtEveryByte(t *testing.T) {
+	d := outboxtest.New()
+	f := fileOn(t, d)
+	var tickets []Ticket
+	for i := range 3 {
+		tickets = append(tickets, intend(t, f, fmt.Sprint(i)))
+	}
+	b := segmentOf(t, d)
+	ends := recordsOf(t, b)
+	for at := range b {
+		bad := slices.Clone(b)
+		bad[at] ^= 0x10
+		_, err := tryFile(diskOf(bad))
+		// No later record says that the last one was synced.
+		if at < ends[1] && !errors.Is(err, ErrDamaged) && !errors.Is(err, ErrFormat) {
+			t.Fatalf("byte %d: got %v, want ErrDamaged", at, err)
+		}
+		if at >= ends[1] && err != nil {
+			t.Fatalf("byte %d, of the tail: %v", at, err)
+		}
+		if at >= 8 && at < 12 || at >= ends[1] { // a newer format, for all that is known
+			continue
+		}
+		want := 2
+		if at < headerBytes {
+			want = 3
+		}
+		dd := diskOf(bad)
+		f, err := tryFile(dd, func(c *Config) { c.Salvage = true })
+		if err != nil {
+			t.Fatalf("salvage with byte %d: %v", at, err)
+		}
+		if got := len(state(t, f)); got != want {
+			t.Fatalf("salvage with byte %d: got %d held, want %d of %v", at, got, want, tickets)
+		}
+		if dd.Read(segmentName(1)+".damaged") == nil {
+			t.Fatalf("salvage with byte %d: the damaged segment is gone", at)
+		}
+		intend(t, f, "after")
+		if got := len(state(t, fileOn(t, dd.After(false, nil)))); got != want+1 {
+			t.Fatalf("after salvage with byte %d and a restart: got %d held, want %d", at, got, want+1)
+		}
+	}
+}
+
+func TestFormats(t *testing.T) {
+	d := outboxtest.New()
+	intend(t, fileOn(t, d), "a")
+	newer := slices.Clone(segmentOf(t, d))
+	newer[8] = 2
+	if _, err := tryFile(diskOf(newer), func(c *Config) { c.Salvage = true }); !errors.Is(err, ErrFormat) ||
+		!strings.Contains(err.Error(), "format 2") {
+		t.Errorf("a newer format: %v", err)
+	}
+	if _, err := tryFile(diskOf([]byte("what is this"))); !errors.Is(err, ErrDamaged) {
+		t.Errorf("no outbox: %v", err)
+	}
+	gap := diskOf(segmentOf(t, d))
+	gap.Write(segmentName(3), segmentOf(t, d))
+	if _, err := tryFile(gap); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a segment is missing: %v", err)
+	}
+	renamed := outboxtest.New()
+	renamed.Write(segmentName(2), segmentOf(t, d))
+	if _, err := tryFile(renamed); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a segment of another number: %v", err)
+	}
+}
+
+// The records on both sides of a missing segment are kept, and the outbox can be opened from then on.
+func TestSalvageOverAGap(t *testing.T) {
+	d := outboxtest.New()
+	f := fileOn(t, d, func(c *Config) { c.Segment = 200 })
+	for i := range 6 {
+		intend(t, f, fmt.Sprint(i))
+	}
+	must(t, f.Close())
+	all := len(f.segments)
+	if all < 3 {
+		t.Fatalf("got %d segments, want 3", all)
+	}
+	must(t, d.Remove(segmentName(2)))
+	f = fileOn(t, d, func(c *Config) { c.Salvage = true })
+	want := state(t, f)
+	if len(want) == 0 || len(want) >= 6 {
+		t.Fatalf("got %q, want those of all segments but one", want)
+	}
+	must(t, f.Close())
+	if got := state(t, fileOn(t, d)); !slices.Equal(got, want) {
+		t.Errorf("opened once more: got %q, want %q", got, want)
+	}
+}
+
+func FuzzReadSegment(f *testing.F) {
+	d := outboxtest.New()
+	o := fileOn(f, d)
+	ticket, err := o.Intend(f.Context(), intentOf("a"))
+	must(f, err)
+	must(f, o.Content(ticket, Content{Size: 1}))
+	_, err = o.Outcome(ticket, changeOf("a", 1))
+	must(f, err)
+	f.Add(segmentOf(f, d))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d := diskOf(b)
+		o, err := tryFile(d, func(c *Config) { c.Salvage = true })
+		if err != nil {
+			return
+		}
+		before := state(t, o)
+		intend(t, o, "after")
+		got := state(t, o)
+		if len(got) != len(before)+1 {
+			t.Errorf("got %q after %q and another", got, before)
+		}
+		must(t, o.Close())
+		if again := state(t, fileOn(t, d)); !slices.Equal(again, got) {
+			t.Errorf("opened once more: got %q, want %q", again, got)
+		}
+	})
+}
+
+// Published mutations do not stay on disk, even while one old mutation is pending.
+func TestFileDoesNotGrow(t *testing.T) {
+	d := outboxtest.New()
+	f := fileOn(t, d, func(c *Config) { c.Limit, c.Segment = 64<<10, 4<<10 })
+	old := intend(t, f, "old")
+	must(t, f.Content(old, Content{Size: 42}))
+	waits := intend(t, f, "waits")
+	_, err := f.Outcome(waits, changeOf("waits", 1))
+	must(t, err)
+	for i := range 500 {
+		ticket := intend(t, f, fmt.Sprint(i))
+		_, err := f.Outcome(ticket, changeOf(fmt.Sprint(i), int64(i)))
+		must(t, err)
+		must(t, f.Done(ticket))
+		if size := d.Bytes(); size > 4*4<<10 {
+			t.Fatalf("%d bytes after %d published mutations", size, i)
+		}
+	}
+	want := state(t, f)
+	if len(want) != 2 || !strings.Contains(want[0], "streamed 42") {
+		t.Fatalf("got %q, want the two that wait", want)
+	}
+	must(t, f.Close())
+	if got := state(t, fileOn(t, d)); !slices.Equal(got, want) {
+		t.Errorf("after a restart: got %q, want %q", got, want)
 	}
 }
 
 func TestFileFull(t *testing.T) {
-	f := open(t, t.TempDir(), func(c *Config) { c.Limit = 100 << 10 })
+	d := outboxtest.New()
+	f := fileOn(t, d, func(c *Config) { c.Limit = 100 << 10 })
 	var tickets []Ticket
 	for {
 		ticket, err := f.Intend(t.Context(), intentOf("a"))
@@ -288,186 +494,61 @@ func TestFileFull(t *testing.T) {
 	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrFull) {
 		t.Errorf("with reports: got %v, want ErrFull", err)
 	}
-	must(t, os.Remove(filepath.Join(f.cfg.Dir, rejectedName)))
+	must(t, d.Remove(rejectedName))
 	intend(t, f, "c")
 }
 
-// errFull is the error of bbolt for a full disk.
-var errFull = &fs.PathError{Op: "write", Path: "x", Err: unix.ENOSPC}
-
-// After a transaction that failed for any reason but a full disk, such as a failed fsync, nothing is recorded any
-// more, whether or not it took effect; what was recorded before is kept.
+// After a failed fsync nothing is recorded any more; records synced before it are kept.
 func TestFsyncFails(t *testing.T) {
+	d := outboxtest.New()
+	f := fileOn(t, d)
+	a := intend(t, f, "a")
+	d.Fail(2, outboxtest.Failure{}) // the write goes well
+	if _, err := f.Intend(t.Context(), intentOf("b")); !errors.Is(err, ErrFailed) || !errors.Is(err, outboxtest.ErrStep) {
+		t.Errorf("got %v, want ErrFailed and why", err)
+	}
+	if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, ErrFailed) ||
+		retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("the next: got %v, want ErrFailed, as unavailable", err)
+	}
+	if _, err := f.Outcome(a, changeOf("a", 1)); !errors.Is(err, ErrFailed) {
+		t.Errorf("an outcome: got %v, want ErrFailed", err)
+	}
+	if err := f.Done(a); !errors.Is(err, ErrFailed) {
+		t.Errorf("done: got %v, want ErrFailed", err)
+	}
+	if f.Stats().Err == nil {
+		t.Error("Stats do not say so")
+	}
+	if got := state(t, fileOn(t, d.After(true, rand.New(rand.NewPCG(1, 1))))); len(got) != 1 && len(got) != 2 {
+		t.Errorf("after a restart: got %q, want a, and b perhaps", got)
+	}
+}
+
+// A record whose write fails, or seems to, is not kept, and those after it are.
+func TestWriteFails(t *testing.T) {
 	for _, did := range []bool{false, true} {
-		t.Run(fmt.Sprint("took effect ", did), func(t *testing.T) {
-			fail := false
-			f := open(t, t.TempDir(), func(c *Config) {
-				c.Commit = func(commit func() error) error {
-					if !fail {
-						return commit()
-					}
-					if fail = false; did {
-						must(t, commit())
-					}
-					return unix.EIO
+		for _, cause := range []error{outboxtest.ErrStep, unix.ENOSPC} {
+			t.Run(fmt.Sprintf("done %v %v", did, cause), func(t *testing.T) {
+				d := outboxtest.New()
+				f := fileOn(t, d)
+				a := intend(t, f, "a")
+				d.Fail(1, outboxtest.Failure{Err: cause, Applied: did})
+				_, err := f.Intend(t.Context(), intentOf("b"))
+				if !errors.Is(err, cause) || (retry.ClassOf(err) == retry.ClassUnavailable) != (cause == unix.ENOSPC) {
+					t.Errorf("got %v, of class %v", err, retry.ClassOf(err))
+				}
+				c := intend(t, f, "c")
+				got := state(t, f)
+				if len(got) != 2 || !slices.Equal(got, state(t, fileOn(t, d.After(false, nil)))) {
+					t.Errorf("got %q, then %q after a restart, want %d and %d", got, state(t, fileOn(t, d.After(false, nil))), a, c)
 				}
 			})
-			a := intend(t, f, "a")
-			fail = true
-			if _, err := f.Intend(t.Context(), intentOf("b")); !errors.Is(err, ErrFailed) || !errors.Is(err, unix.EIO) {
-				t.Errorf("got %v, want ErrFailed and why", err)
-			}
-			_, intent := f.Intend(t.Context(), intentOf("c"))
-			_, outcome := f.Outcome(a, changeOf("a", 1))
-			for call, err := range map[string]error{
-				"Intend": intent, "Outcome": outcome, "Done": f.Done(a), "Safe": f.Safe(t.Context()),
-				"Content": f.Content(a, Content{}), "Close": f.Close(), "Stats": f.Stats().Err,
-			} {
-				if !errors.Is(err, ErrFailed) || retry.ClassOf(err) != retry.ClassUnavailable {
-					t.Errorf("%s: got %v, want ErrFailed, as unavailable", call, err)
-				}
-			}
-			if got := after(t, f); len(got) != 1 && (len(got) != 2 || !did) {
-				t.Errorf("after a restart: got %q, want a, and b perhaps", got)
-			}
-		})
-	}
-}
-
-// While the disk is full intents are refused, and outcomes wait; when there is space they are stored.
-func TestDiskFull(t *testing.T) {
-	full := false
-	f := open(t, t.TempDir(), func(c *Config) {
-		c.Commit = func(commit func() error) error {
-			if full {
-				return errFull
-			}
-			return commit()
-		}
-	})
-	a, b := intend(t, f, "a"), intend(t, f, "b")
-	full = true
-	for range 3 {
-		if _, err := f.Intend(t.Context(), intentOf("c")); !errors.Is(err, unix.ENOSPC) ||
-			retry.ClassOf(err) != retry.ClassUnavailable {
-			t.Errorf("got %v, of class %v", err, retry.ClassOf(err))
 		}
 	}
-	_, err := f.Outcome(a, changeOf("a", 1))
-	must(t, err)
-	must(t, f.Done(b))
-	if err := f.Safe(t.Context()); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("Safe: got %v", err)
-	}
-	if n := len(f.waiting.records); n > 3 {
-		t.Errorf("%d records wait", n)
-	}
-	full = false
-	must(t, f.Safe(t.Context()))
-	want := state(t, f)
-	if got := after(t, f); len(got) != 1 || !strings.Contains(got[0], "change 1") || !slices.Equal(got, want) {
-		t.Errorf("got %q after a restart, want %q", got, want)
-	}
-	intend(t, f, "d")
 }
 
-// A disk that is full is one to bbolt, too.
-func TestRealDiskFull(t *testing.T) {
-	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=256k"); err != nil {
-		need.Missing(t, need.Root(), err)
-	}
-	defer func() { must(t, unix.Unmount(dir, unix.MNT_DETACH)) }()
-	f, err := Open(Config{Dir: dir})
-	must(t, err)
-	var held []Ticket
-	for err == nil && len(held) < 10_000 {
-		var ticket Ticket
-		if ticket, err = f.Intend(t.Context(), intentOf(fmt.Sprint(len(held)))); err == nil {
-			held = append(held, ticket)
-		}
-	}
-	if !errors.Is(err, unix.ENOSPC) || retry.ClassOf(err) != retry.ClassUnavailable || len(held) < 50 {
-		t.Fatalf("%d intents, then %v", len(held), err)
-	}
-	want := state(t, f)
-	must(t, os.WriteFile(filepath.Join(dir, "x"), nil, 0o600))
-	for _, ticket := range held[10:] {
-		must(t, f.Done(ticket))
-	}
-	must(t, unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=2m"))
-	must(t, f.Close())
-	f = open(t, dir)
-	if got := state(t, f); !slices.Equal(got, want[:10]) {
-		t.Errorf("got %q, want %q", got, want[:10])
-	}
-	must(t, f.Close())
-}
-
-// A call that was cancelled while it waited leaves no intent.
-func TestCancelledIntent(t *testing.T) {
-	begun, release := make(chan struct{}, 10), make(chan struct{})
-	f := open(t, t.TempDir(), func(c *Config) {
-		c.Commit = func(commit func() error) error {
-			begun <- struct{}{}
-			<-release
-			return commit()
-		}
-	})
-	first := make(chan error, 1)
-	go func() {
-		_, err := f.Intend(t.Context(), intentOf("a"))
-		first <- err
-	}()
-	<-begun
-	ctx, cancel := context.WithCancel(t.Context())
-	second := make(chan error, 1)
-	go func() {
-		_, err := f.Intend(ctx, intentOf("b"))
-		second <- err
-	}()
-	for f.Stats().Pending < 2 {
-		runtime.Gosched()
-	}
-	cancel()
-	if err := <-second; !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	close(release)
-	must(t, <-first)
-	must(t, f.Safe(t.Context()))
-	if got := after(t, f); len(got) != 1 {
-		t.Errorf("got %q, want a", got)
-	}
-}
-
-// A lack of file descriptors fails reports, and nothing else.
-func TestShortageOfDescriptors(t *testing.T) {
-	f := open(t, t.TempDir())
-	must(t, f.Report(intentOf("r"), nil))
-	restore := leaveNoDescriptors(t)
-	ticket, err := f.Intend(t.Context(), intentOf("a"))
-	err = errors.Join(err, f.Done(ticket))
-	rerr := f.Report(intentOf("r"), nil)
-	restore()
-	must(t, err)
-	if !errors.Is(rerr, unix.EMFILE) {
-		t.Errorf("a report: %v", rerr)
-	}
-	must(t, f.Report(intentOf("r"), nil))
-	must(t, f.Stats().Err)
-}
-
-// leaveNoDescriptors lets the process open no more files until restore is called.
-func leaveNoDescriptors(t *testing.T) (restore func()) {
-	t.Helper()
-	var was unix.Rlimit
-	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
-	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max}))
-	return func() { must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was)) }
-}
-
-// Concurrent callers share a transaction.
+// Concurrent callers share an fsync.
 func TestGroupSync(t *testing.T) {
 	f, err := Open(Config{Dir: t.TempDir()})
 	must(t, err)
@@ -492,7 +573,7 @@ func TestGroupSync(t *testing.T) {
 	}
 	wg.Wait()
 	if got := syncs.Load(); got == 0 || got > callers*each/2 {
-		t.Errorf("got %d transactions of %d intents", got, callers*each)
+		t.Errorf("got %d fsyncs of %d intents", got, callers*each)
 	}
 	if got := f.Stats().Pending; got != 0 {
 		t.Errorf("got %d held", got)

@@ -4,20 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
-	bolt "go.etcd.io/bbolt"
+	"github.com/millrace/millrace/streams/storage/outbox/disk"
 )
 
 // An Inspection describes an outbox on disk.
 type Inspection struct {
-	Dir   string `json:"dir"`
-	Bytes int64  `json:"bytes"` // of the database
+	Dir      string `json:"dir"`
+	Segments int    `json:"segments"`
+	Bytes    int64  `json:"bytes"` // of segments
 	// Pending is the number of mutations in the outbox: their Changes are not acknowledged.
 	Pending int `json:"pending"`
 	// Unknown lists those without an outcome: it is looked up in the store when a program opens the outbox.
@@ -25,9 +22,11 @@ type Inspection struct {
 	// Undecided and Rejected are the numbers of reports of undecided mutations and of rejected Changes.
 	Undecided int `json:"undecided"`
 	Rejected  int `json:"rejected"`
-	// Lost is the number of mutations that cannot be read, as far as it is known.
-	Lost uint64 `json:"lost"`
-	// Damage lists what cannot be read; empty: the outbox is sound.
+	// Incomplete is the number of bytes at the end that form no complete record, if no later record says that they
+	// were synced. A process that is killed while it writes leaves them; they are no damage.
+	Incomplete int64 `json:"incomplete"`
+	// Damage lists the parts that cannot be read; empty: the outbox is sound. Missing segments at either end are
+	// not detected.
 	Damage []Damage `json:"damage"`
 }
 
@@ -40,99 +39,70 @@ type UnknownOutcome struct {
 	Began  time.Time `json:"began"`
 }
 
-// Damage is a part of an outbox that was on disk and cannot be read.
+// Damage is a part of an outbox that was synced to disk and cannot be read.
 type Damage struct {
-	Page   uint64 `json:"page"` // of 4 KiB; 0 if it is that of no page
-	Reason string `json:"reason"`
+	Segment string `json:"segment"`
+	// From is the offset of the first unreadable byte of the segment, and Bytes the number of unreadable
+	// bytes.
+	From  int64 `json:"from"`
+	Bytes int64 `json:"bytes"`
+	// Missing is the number of missing segments, from this one on; 0: the segment exists.
+	Missing uint64 `json:"missing,omitempty"`
+	// After and Before are the tickets around the lost records: the greatest read before them, and the first
+	// greater one read after them; 0: none. If Before is After+1, no intent and no outcome is lost, except one
+	// that was moved there from an older segment.
+	After  Ticket `json:"after"`
+	Before Ticket `json:"before"`
 }
-
-func (d Damage) String() string { return fmt.Sprintf("page %d: %s", d.Page, d.Reason) }
 
 // Inspect reads the whole outbox in dir and writes nothing. The error wraps ErrLocked if a process has it
 // open, and ErrFormat if another version wrote it.
 func Inspect(ctx context.Context, dir string) (Inspection, error) {
-	lock, err := lockDirectory(dir, false)
+	d, err := readDirectory(dir)
 	if err != nil {
 		return Inspection{}, err
 	}
-	in, err := inspect(ctx, dir)
-	return in, errors.Join(explain(dir, err), unlockDirectory(lock))
+	in, err := inspect(ctx, dir, d, d.lock != nil)
+	return in, errors.Join(explain(dir, err), d.close())
 }
 
-func inspect(ctx context.Context, dir string) (Inspection, error) {
-	in := Inspection{Dir: dir, Unknown: []UnknownOutcome{}}
-	found, err := verify(dir, func(_ []byte, m Mutation) error {
-		in.Pending++
-		if m.Change == nil {
-			d := m.Draft
-			op := strings.TrimPrefix(d.GetOp().String(), "OP_")
-			in.Unknown = append(in.Unknown, UnknownOutcome{m.Ticket, op, d.GetSpace(), d.GetItem(), m.Began.UTC()})
-		}
-		return context.Cause(ctx)
-	})
-	if isNotExist(err) {
-		return in, fmt.Errorf("%s is no outbox: %w", dir, err)
+// inspect reads an outbox from d; hadLock: the directory has a lock file, so it was opened as an outbox
+// before.
+func inspect(ctx context.Context, dir string, d disk.Disk, hadLock bool) (in Inspection, err error) {
+	f := newFile(Config{Dir: dir, Salvage: true}, d)
+	defer func() { err = errors.Join(err, f.release()) }()
+	r := &replayer{f: f, stop: func() error { return context.Cause(ctx) }}
+	if err = r.all(); err == nil {
+		err = f.countReports()
 	}
-	reports, _, rerr := countReports(dir)
-	if err := errors.Join(err, rerr); err != nil {
+	switch {
+	case err != nil:
 		return in, fmt.Errorf("read outbox %s: %w", dir, err)
+	case len(f.segments) == 0 && !hadLock:
+		return in, fmt.Errorf("%s is no outbox: it has neither segments nor a lock", dir)
 	}
-	in.Bytes, in.Lost, in.Damage = found.bytes, found.lost, append([]Damage{}, found.damage...)
-	in.Undecided, in.Rejected = reports.Undecided, reports.Rejected
-	return in, nil
-}
-
-// damagedFile is the name of a damaged database, with a number if there is one already.
-const damagedFile = databaseFile + ".damaged"
-
-// portionBytes is about how many bytes of records Salvage stores in a transaction.
-const portionBytes = 8 << 20
-
-// Salvage repairs the outbox in dir, and returns the Inspection from before. It moves the readable records to a new
-// database, and keeps the damaged one under another name; after a kill, call it again. A sound outbox is left
-// unchanged.
-func Salvage(ctx context.Context, dir string) (Inspection, error) {
-	in, err := Inspect(ctx, dir)
-	if err != nil || len(in.Damage) == 0 {
-		return in, err
+	in = Inspection{
+		Dir: dir, Segments: len(f.segments), Pending: len(f.index),
+		Undecided: f.stats.Undecided, Rejected: f.stats.Rejected,
+		Damage: append([]Damage{}, r.lost...), Unknown: []UnknownOutcome{},
 	}
-	lock, err := lockDirectory(dir, true)
-	if err != nil {
-		return in, err
+	for _, s := range f.segments {
+		in.Bytes += s.size
 	}
-	return in, errors.Join(explain(dir, salvage(ctx, lock)), unlockDirectory(lock))
-}
-
-func salvage(ctx context.Context, lock *os.File) error {
-	return createDatabase(lock, func(db *bolt.DB) error {
-		records, size := map[Ticket][]byte{}, 0
-		found, err := verify(lock.Name(), func(value []byte, m Mutation) error {
-			records[m.Ticket] = value
-			if size += len(value); size < portionBytes {
-				return context.Cause(ctx)
-			}
-			defer clear(records)
-			size = 0
-			return storeRecords(db, records, m.Ticket)
-		})
-		if err == nil {
-			err = storeRecords(db, records, found.last)
+	for _, t := range r.tails {
+		in.Incomplete += t.seg.size - int64(len(t.bytes))
+	}
+	for h := range f.Held() {
+		if h.Outcome != 0 {
+			continue
 		}
+		m, err := f.Read(h.Ticket)
 		if err != nil {
-			return err
+			return in, fmt.Errorf("read outbox %s: %w", dir, err)
 		}
-		return keepDamaged(lock.Name())
-	})
-}
-
-// keepDamaged gives the database a second name.
-func keepDamaged(dir string) error {
-	name := filepath.Join(dir, damagedFile)
-	for n := 2; ; n++ {
-		err := os.Link(databaseName(dir), name)
-		if !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-		name = filepath.Join(dir, damagedFile+"."+strconv.Itoa(n))
+		c := m.Draft
+		op := strings.TrimPrefix(c.GetOp().String(), "OP_")
+		in.Unknown = append(in.Unknown, UnknownOutcome{h.Ticket, op, c.GetSpace(), c.GetItem(), h.Began.UTC()})
 	}
+	return in, nil
 }

@@ -1,9 +1,6 @@
 package outbox
 
 import (
-	"bytes"
-	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,222 +11,164 @@ import (
 	"strings"
 	"testing"
 
-	bolt "go.etcd.io/bbolt"
+	"github.com/millrace/millrace/streams/storage/outbox/outboxtest"
 )
 
-// manyOf makes an outbox whose records take several pages, and returns its directory, database and content.
-func manyOf(t *testing.T, mutations int) (dir string, b []byte, content []string) {
+// outboxBytes returns the segment of an outbox with all kinds of records.
+func outboxBytes(t *testing.T) []byte {
 	t.Helper()
-	dir = t.TempDir()
-	f := open(t, dir)
-	for i := range mutations {
-		ticket := intend(t, f, fmt.Sprint(i))
-		switch i % 4 {
-		case 1:
-			must(t, f.Content(ticket, Content{Size: int64(i)}))
-		case 2:
-			_, err := f.Outcome(ticket, changeOf(fmt.Sprint(i), int64(i)))
-			must(t, err)
-		case 3:
-			must(t, f.Done(ticket))
-		}
-	}
-	content = state(t, f)
+	d := outboxtest.New()
+	f := fileOn(t, d)
+	a := intend(t, f, "a")
+	must(t, f.Content(a, Content{Size: 1}))
+	_, err := f.Outcome(a, changeOf("a", 1))
+	must(t, err)
+	b := intend(t, f, "b")
+	must(t, f.Content(b, Content{Size: 2}))
+	c := intend(t, f, "c")
+	_, err = f.Outcome(c, changeOf("c", 3))
+	must(t, err)
+	must(t, f.Done(c))
+	_, err = f.Outcome(intend(t, f, "d"), nil)
+	must(t, err)
+	intend(t, f, "e")
+	intend(t, f, "f")
 	must(t, f.Close())
-	b, err := os.ReadFile(databaseName(dir))
+	return segmentOf(t, d)
+}
+
+// A recordNumbers collects the end offsets of the records of a segment, and the tickets assigned to them.
+type recordNumbers struct {
+	ends    []int
+	numbers []Ticket
+}
+
+func (r *recordNumbers) record(n segmentRecord, at int64, size int32) error {
+	r.ends = append(r.ends, int(at)+int(size))
+	number := Ticket(0)
+	switch n.kind {
+	case kindIntent:
+		number = n.ticket
+	case kindOutcome:
+		number = Ticket(n.number)
+	}
+	r.numbers = append(r.numbers, number)
+	return nil
+}
+
+func (*recordNumbers) damaged(int64, int64) error { return nil }
+
+// A flipped bit anywhere in an outbox is reported with its range and the tickets around it, unless it is in
+// the tail that was never known to be synced. Inspect counts what Salvage keeps, and writes nothing.
+func TestInspectAtEveryBit(t *testing.T) {
+	good := outboxBytes(t)
+	all := &recordNumbers{}
+	_, err := readSegment(good, true, all)
 	must(t, err)
-	return dir, b, content
-}
-
-// readable returns the content of a database that can be read.
-func readable(t *testing.T, dir string) (found verification, content []string) {
-	t.Helper()
-	found, err := verify(dir, func(_ []byte, m Mutation) error {
-		content = append(content, text(m))
-		return nil
-	})
+	sound, err := inspect(t.Context(), "x", diskOf(good), false)
 	must(t, err)
-	return found, content
-}
-
-// A byte that has changed anywhere in the database is reported, unless it is in no use, and no record is changed or
-// lost silently. Inspect reports what Salvage loses, and the salvaged outbox can be used.
-func TestDamageAtEveryByte(t *testing.T) {
-	for _, n := range []int{1, 60} {
-		t.Run(fmt.Sprint(n, " mutations"), func(t *testing.T) {
-			dir, b, want := manyOf(t, n)
-			if _, got := readable(t, dir); !slices.Equal(got, want) {
-				t.Fatalf("undamaged: got %q, want %q", got, want)
-			}
-			file, err := os.OpenFile(databaseName(dir), os.O_RDWR, 0)
-			must(t, err)
-			defer file.Close()
-			damaged, salvaged := 0, 0
-			for at := range min(len(b), 40*pageBytes) {
-				flip := byte(1) << (at % 8)
-				if at%pageBytes > 256 && at%5 > 0 { // headers at every byte
-					continue
-				}
-				_, err := file.WriteAt([]byte{b[at] ^ flip}, int64(at))
-				must(t, err)
-				content := []string{}
-				found, err := verify(dir, func(_ []byte, m Mutation) error {
-					content = append(content, text(m))
-					return nil
-				})
-				switch {
-				case errors.Is(err, ErrFormat):
-				case err != nil:
-					t.Fatalf("byte %d: %v", at, err)
-				case len(found.damage) == 0 && !slices.Equal(content, want):
-					t.Fatalf("byte %d: not reported: got %q, want %q", at, content, want)
-				case len(found.damage) > 0 && found.damage[0].Page < 2: // the transaction before
-				case slices.ContainsFunc(content, func(s string) bool { return !slices.Contains(want, s) }):
-					t.Fatalf("byte %d: got %q, want some of %q", at, content, want)
-				case found.lost > 0 && len(content)+int(found.lost) != len(want):
-					t.Fatalf("byte %d: %d can be read and %d are lost, of %d", at, len(content), found.lost, len(want))
-				}
-				if err == nil && len(found.damage) > 0 {
-					damaged++
-				}
-				if damaged%97 == 1 && len(found.damage) > 0 {
-					salvaged++
-					salvages(t, dir, content)
-				}
-				_, err = file.WriteAt(b[at:at+1], int64(at))
-				must(t, err)
-			}
-			if damaged < 100 || salvaged == 0 {
-				t.Errorf("%d bytes were damage, and %d salvaged", damaged, salvaged)
-			}
-		})
+	if len(sound.Damage) > 0 || sound.Pending != 4 || len(sound.Unknown) != 3 || sound.Incomplete != 0 ||
+		sound.Bytes != int64(len(good)) {
+		t.Fatalf("got %+v, want 4 that wait, 3 without an outcome", sound)
 	}
-}
-
-// salvages salvages a copy of an outbox, and compares the content.
-func salvages(t *testing.T, dir string, want []string) {
-	t.Helper()
-	to := filepath.Join(t.TempDir(), "copy")
-	must(t, os.CopyFS(to, os.DirFS(dir)))
-	if _, err := Open(Config{Dir: to}); !errors.Is(err, ErrDamaged) {
-		t.Errorf("opened damaged: %v", err)
-	}
-	in, err := Salvage(t.Context(), to)
-	must(t, err)
-	if in.Pending != len(want) || len(in.Damage) == 0 {
-		t.Errorf("got %+v, want %d mutations and damage", in, len(want))
-	}
-	f := open(t, to)
-	if got := state(t, f); !slices.Equal(got, want) {
-		t.Errorf("salvaged: got %q, want %q", got, want)
-	}
-	for h := range f.Held() {
-		must(t, f.Done(h.Ticket))
-	}
-	intend(t, f, "after")
-	must(t, f.Close())
-	if again, err := Salvage(t.Context(), to); err != nil || len(again.Damage) > 0 || again.Pending != 1 {
-		t.Errorf("again: got %+v, %v, want it sound", again, err)
-	}
-}
-
-// A file that is cut is reported, wherever it ends, and so are other files, and pages of an older transaction.
-func TestOtherDamage(t *testing.T) {
-	dir, b, want := manyOf(t, 60)
-	name := databaseName(dir)
-	high := int(max(binary.NativeEndian.Uint64(b[pageHeaderBytes+40:]),
-		binary.NativeEndian.Uint64(b[pageBytes+pageHeaderBytes+40:]))) * pageBytes
-	for cut := 0; cut < high-pageBytes; cut += pageBytes / 2 {
-		must(t, os.WriteFile(name, b[:cut], 0o600))
-		found, got := readable(t, dir)
-		if len(found.damage) == 0 && !slices.Equal(got, want) {
-			t.Errorf("cut at byte %d: %d mutations, and no damage", cut, len(got))
+	for bit := range 8 * len(good) {
+		at := bit / 8
+		bad := slices.Clone(good)
+		bad[at] ^= 1 << (bit % 8)
+		d := diskOf(bad)
+		in, err := inspect(t.Context(), "x", d, false)
+		if d.Steps() > 0 || !slices.Equal(segmentOf(t, d), bad) {
+			t.Fatalf("bit %d: it was written to", bit)
 		}
-	}
-	must(t, os.WriteFile(name, []byte(strings.Repeat("what is this", 1000)), 0o600))
-	if _, err := Open(Config{Dir: dir}); !errors.Is(err, ErrDamaged) {
-		t.Errorf("something else: %v", err)
-	}
-	for name, tt := range map[string]struct {
-		make func(t *testing.T, dir string)
-		want error
-	}{
-		"segments of an older build": {func(t *testing.T, dir string) {
-			must(t, os.WriteFile(filepath.Join(dir, "0000000000000001.segment"), nil, 0o600))
-		}, ErrFormat},
-		"another format": {func(t *testing.T, dir string) {
-			db, err := openDatabase(databaseName(dir), true)
-			must(t, err)
-			must(t, db.Update(func(tx *bolt.Tx) error {
-				_, err := tx.CreateBucket([]byte("millrace outbox 3"))
-				return err
-			}))
-			must(t, db.Close())
-		}, ErrFormat},
-		"another database": {func(t *testing.T, dir string) {
-			db, err := openDatabase(databaseName(dir), true)
-			must(t, err)
-			must(t, db.Update(func(tx *bolt.Tx) error {
-				_, err := tx.CreateBucket([]byte("x"))
-				return err
-			}))
-			must(t, db.Close())
-		}, ErrDamaged},
-		"an older meta page": {func(t *testing.T, dir string) {
-			f := open(t, dir)
-			was, err := os.ReadFile(databaseName(dir))
-			must(t, err)
-			intend(t, f, "a")
-			intend(t, f, "b")
-			must(t, f.Close())
-			is, err := os.ReadFile(databaseName(dir))
-			must(t, err)
-			copy(is, was[:2*pageBytes])
-			copy(is[pageBytes:], is[:pageBytes])
-			must(t, os.WriteFile(databaseName(dir), is, 0o600))
-		}, ErrDamaged},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			tt.make(t, dir)
-			if _, err := Open(Config{Dir: dir}); !errors.Is(err, tt.want) {
-				t.Errorf("got %v, want %v", err, tt.want)
+		if at >= 8 && at < 12 {
+			if !errors.Is(err, ErrFormat) {
+				t.Fatalf("bit %d, of the format: got %v", bit, err)
 			}
-		})
-	}
-}
-
-// Damage that appears while the outbox is open fails the reads that meet it.
-func TestDamagedWhileOpen(t *testing.T) {
-	dir, b, _ := manyOf(t, 60)
-	f := open(t, dir)
-	for at := 2 * pageBytes; at < len(b); at += pageBytes {
-		clear(b[at : at+pageBytes])
-	}
-	must(t, os.WriteFile(databaseName(dir), b, 0o600))
-	if _, err := f.Read(1); !errors.Is(err, ErrDamaged) {
-		t.Errorf("Read: got %v", err)
+			continue
+		}
+		must(t, err)
+		n := len(all.ends) // the record that contains the bit
+		from := 0
+		if at >= headerBytes {
+			from = headerBytes
+			for n = range all.ends {
+				if at < all.ends[n] {
+					break
+				}
+				from = all.ends[n]
+			}
+		}
+		switch {
+		case at < headerBytes:
+			want := []Damage{{Segment: segmentName(1), Bytes: headerBytes, Before: 1}}
+			if !slices.Equal(in.Damage, want) || in.Pending != sound.Pending {
+				t.Fatalf("bit %d, of the header: got %+v, want damage %+v", bit, in, want)
+			}
+		case n == len(all.ends)-1: // no later record says that it was synced
+			if len(in.Damage) > 0 || in.Incomplete != int64(len(good)-from) || in.Pending != sound.Pending-1 {
+				t.Fatalf("bit %d, of the last record: got %+v", bit, in)
+			}
+		default:
+			want := Damage{Segment: segmentName(1), From: int64(from), Bytes: int64(all.ends[n] - from)}
+			for _, number := range all.numbers[:n] {
+				want.After = max(want.After, number)
+			}
+			for _, number := range all.numbers[n+1:] {
+				if want.Before == 0 {
+					want.Before = number
+				}
+			}
+			if !slices.Equal(in.Damage, []Damage{want}) {
+				t.Fatalf("bit %d: got damage %+v, want %+v", bit, in.Damage, want)
+			}
+		}
+		f, err := tryFile(d, func(c *Config) { c.Salvage = true })
+		must(t, err)
+		unknown := 0
+		for h := range f.Held() {
+			if h.Outcome == 0 {
+				unknown++
+			}
+		}
+		if st := f.Stats(); st.Pending != in.Pending || unknown != len(in.Unknown) {
+			t.Fatalf("bit %d: Inspect reports %d that wait and %d without an outcome, and Salvage keeps %d and %d",
+				bit, in.Pending, len(in.Unknown), st.Pending, unknown)
+		}
 	}
 }
 
 // Inspect refuses a directory that is no outbox, and one in use; it creates nothing.
 func TestInspectDirectories(t *testing.T) {
+	box := func(t *testing.T, dir string) {
+		f, err := Open(Config{Dir: dir})
+		must(t, err)
+		intend(t, f, "a")
+		must(t, f.Close())
+	}
 	for name, tt := range map[string]struct {
 		make func(t *testing.T, dir string)
 		want string // of the error
 		held int
 	}{
-		"sound": {func(t *testing.T, dir string) {
-			f := open(t, dir)
-			intend(t, f, "a")
-			must(t, f.Close())
-		}, "", 1},
+		"sound":  {make: box, held: 1},
 		"absent": {func(*testing.T, string) {}, "no such file or directory", 0},
 		"empty":  {func(t *testing.T, dir string) { must(t, os.Mkdir(dir, 0o700)) }, "is no outbox", 0},
 		"a file": {func(t *testing.T, dir string) { must(t, os.WriteFile(dir, []byte("x"), 0o600)) },
 			"not a directory", 0},
 		"something else": {func(t *testing.T, dir string) { must(t, os.CopyFS(dir, os.DirFS("."))) }, "is no outbox", 0},
-		"in use":         {func(t *testing.T, dir string) { open(t, dir) }, "outbox is in use", 0},
+		"not begun": {func(t *testing.T, dir string) {
+			must(t, os.Mkdir(dir, 0o700))
+			must(t, os.WriteFile(filepath.Join(dir, lockName), nil, 0o600))
+		}, "", 0},
+		"copied without its lock": {func(t *testing.T, dir string) {
+			box(t, dir)
+			must(t, os.Remove(filepath.Join(dir, lockName)))
+		}, "", 1},
+		"held": {func(t *testing.T, dir string) {
+			f, err := Open(Config{Dir: dir})
+			must(t, err)
+			t.Cleanup(func() { must(t, f.Close()) })
+		}, "in use by this process", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "box")
@@ -267,73 +206,99 @@ func contents(t *testing.T, dir string) map[string]string {
 	return all
 }
 
-// damagedOutbox makes an outbox with a report and one unreadable record, that of ticket 2.
+// damagedOutbox creates an outbox of several segments with a report and one unreadable record.
 func damagedOutbox(t *testing.T) (dir string, want []string) {
 	t.Helper()
-	dir = t.TempDir()
-	f := open(t, dir)
+	dir = filepath.Join(t.TempDir(), "box")
+	f, err := Open(Config{Dir: dir, Segment: 400})
+	must(t, err)
 	for i := range 9 {
-		intend(t, f, fmt.Sprint("item-", i))
+		intend(t, f, fmt.Sprint(i))
 	}
 	must(t, f.Report(Mutation{Ticket: 1, Change: changeOf("z", 1)}, errors.New("no")))
-	want = slices.Delete(state(t, f), 1, 2)
+	lost := ""
+	for i, s := range state(t, f) {
+		if i == 1 {
+			lost = s
+			continue
+		}
+		want = append(want, s)
+	}
 	must(t, f.Close())
-	b, err := os.ReadFile(databaseName(dir))
+	if !strings.HasPrefix(lost, "2 ") {
+		t.Fatalf("got %q, want ticket 2", lost)
+	}
+	name := filepath.Join(dir, segmentName(1))
+	b, err := os.ReadFile(name)
 	must(t, err)
-	must(t, os.WriteFile(databaseName(dir), bytes.ReplaceAll(b, []byte("item-1"), []byte("item-x")), 0o600))
+	b[recordsOf(t, b)[0]+recordHeaderBytes] ^= 4
+	must(t, os.WriteFile(name, b, 0o600))
 	return dir, want
 }
 
-// Salvage keeps the readable records, and the damaged database under another name.
+// opened opens an outbox and returns its content.
+func opened(t *testing.T, dir string) []string {
+	t.Helper()
+	f, err := Open(Config{Dir: dir})
+	must(t, err)
+	defer f.Close()
+	if st := f.Stats(); st.Rejected != 1 {
+		t.Errorf("got %+v, want the report", st)
+	}
+	return state(t, f)
+}
+
+// Salvage keeps the readable records, and the damaged segment under another name.
 func TestSalvage(t *testing.T) {
 	dir, want := damagedOutbox(t)
 	was := contents(t, dir)
 	in, err := Salvage(t.Context(), dir)
 	must(t, err)
-	if in.Pending != len(want) || in.Lost != 1 || len(in.Damage) == 0 || len(in.Unknown) != len(want) ||
-		in.Rejected != 1 {
-		t.Fatalf("got %+v, want ticket 2 lost", in)
+	if len(in.Damage) != 1 || in.Damage[0].After != 1 || in.Damage[0].Before != 3 || in.Pending != len(want) ||
+		len(in.Unknown) != len(want) {
+		t.Errorf("got %+v, want ticket 2 lost", in)
 	}
 	u, i := in.Unknown[0], intentOf("0")
-	if want := (UnknownOutcome{1, "UPDATE", sp, "item-0", i.Began.UTC()}); u != want {
+	if want := (UnknownOutcome{1, "UPDATE", sp, "0", i.Began.UTC()}); u != want {
 		t.Errorf("got %+v, want %+v", u, want)
 	}
-	is := contents(t, dir)
-	if is["/"+damagedFile] != was["/"+databaseFile] {
-		t.Error("the damaged database is not kept")
-	}
-	f := open(t, dir)
-	if got := state(t, f); !slices.Equal(got, want) || f.Stats().Rejected != 1 {
+	if got := opened(t, dir); !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	must(t, f.Close())
-	must(t, os.WriteFile(databaseName(dir), []byte("x"), 0o600)) // a second damage
-	_, err = Salvage(t.Context(), dir)
-	must(t, err)
-	if again := contents(t, dir); again["/"+damagedFile+".2"] != "x" || again["/"+damagedFile] != was["/"+databaseFile] {
-		t.Error("the second damaged database is not kept")
+	if contents(t, dir)["/"+segmentName(1)+damagedSuffix] != was["/"+segmentName(1)] {
+		t.Error("the damaged segment is not kept")
+	}
+	if again, err := Salvage(t.Context(), dir); err != nil || len(again.Damage) > 0 || again.Pending != len(want) {
+		t.Errorf("again: got %+v, %v, want it sound", again, err)
 	}
 }
 
-// A salvage that was interrupted before any of its steps can be repeated.
-func TestSalvageInterrupted(t *testing.T) {
-	dir, want := damagedOutbox(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	lock, err := lockDirectory(dir, true)
-	must(t, err)
-	if err := salvage(ctx, lock); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-	must(t, keepDamaged(dir)) // as far as a process comes that is killed before it renames
-	must(t, unlockDirectory(lock))
-	_, err = Open(Config{Dir: dir})
-	if !errors.Is(err, ErrDamaged) {
-		t.Errorf("got %v", err)
-	}
-	_, err = Salvage(t.Context(), dir)
-	must(t, err)
-	if got := state(t, open(t, dir)); !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
+// Whichever step of a salvage fails, or is the last one of the process, the next salvage keeps as
+// much.
+func TestSalvageAtEveryStep(t *testing.T) {
+	bad := outboxBytes(t)
+	bad[recordsOf(t, bad)[3]+recordHeaderBytes] ^= 1 // the intent of b has no content any more
+	salvage := func(c *Config) { c.Salvage = true }
+	want := state(t, fileOn(t, diskOf(bad), salvage))
+	for _, how := range []outboxtest.Failure{{}, {Applied: true}, {Stop: true}, {Stop: true, Applied: true}} {
+		for step := 1; ; step++ {
+			d := diskOf(bad)
+			d.Fail(step, how)
+			_, err := tryFile(d, salvage)
+			if !d.Failed() {
+				must(t, err)
+				if step < 5 {
+					t.Errorf("%+v: only %d steps", how, step)
+				}
+				break
+			}
+			left := d.After(false, nil)
+			if got := state(t, fileOn(t, left, salvage)); !slices.Equal(got, want) {
+				t.Fatalf("%+v, step %d: got %q, want %q", how, step, got, want)
+			}
+			if got := state(t, fileOn(t, left)); !slices.Equal(got, want) {
+				t.Fatalf("%+v, step %d, opened once more: got %q, want %q", how, step, got, want)
+			}
+		}
 	}
 }

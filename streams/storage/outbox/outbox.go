@@ -2,17 +2,19 @@
 // mutation before it makes it, and the resulting Change after it; the record is deleted when the Change is
 // acknowledged. So no Change is forgotten if the process or the machine fails in between.
 //
-// A File keeps its records in a bbolt database, in a directory:
+// A File keeps its records in a directory:
 //
-//   - Durability. Intents and contents are on disk before the call returns, outcomes and deletions when Safe returns.
-//     After a failed fsync nothing is recorded until the outbox is opened again.
+//   - Durability. An intent is on disk before Intend returns, all other records when Safe returns. After a failed
+//     fsync nothing is recorded until the outbox is opened again.
 //   - Order. An intent or outcome gets a ticket greater than all tickets before it, also across restarts. A
 //     mutation is recorded in the steps intent, content, outcome, done.
-//   - A crash of the process or the machine loses at most the outcomes and deletions that no Safe has awaited. A
-//     mutation whose outcome was not recorded stays, without an outcome: the caller looks it up in the store.
-//   - Damage. Each record has a checksum, and a summary says how many there are. All pages are verified before the
-//     database is opened: Open fails with ErrDamaged, Inspect lists the damage, and Salvage keeps the rest.
-//   - Space. At the limit new mutations are refused with ErrFull, and the outcome of a recorded one still fits.
+//   - A crash of the process leaves at most one incomplete record at the end; it is ignored and overwritten. A
+//     crash of the machine loses at most the records that were not synced. A mutation whose outcome was not
+//     recorded stays, without an outcome: the caller looks it up in the store.
+//   - Damage. Each record has a checksum. Bytes that are known to have been synced are never skipped silently:
+//     Open fails with ErrDamaged, Inspect lists them, and Salvage keeps the rest.
+//   - Space. Segments without live records are removed, oldest first; live records that block them are moved to
+//     the end. At the limit new mutations are refused with ErrFull, and the outcome of a recorded one still fits.
 //
 // A directory is open in one process at a time, and serves one store.
 package outbox
@@ -55,8 +57,6 @@ type Mutation struct {
 	Change  *pb.Change
 	Outcome Ticket
 	Time    time.Time
-
-	bytes int64 // of its record
 }
 
 // Content describes the bytes that a Put streamed.
@@ -104,7 +104,7 @@ type Journal interface {
 	// are ignored), and returns when the record is durable. After an error the
 	// mutation must not be made; an error that wraps ErrFull is transient.
 	Intend(ctx context.Context, m Mutation) (Ticket, error)
-	// Content records the streamed bytes before they become visible, and returns when the record is durable.
+	// Content records the streamed bytes before they become visible.
 	Content(t Ticket, c Content) error
 	// Outcome records the Change of a mutation; nil means that nothing was done, and deletes the mutation. The
 	// returned ticket is greater than all tickets before it, also if the call fails.
@@ -117,12 +117,6 @@ type Journal interface {
 
 // Errors of an Outbox.
 var (
-	// ErrLocked: another process or File has the outbox open.
-	ErrLocked = errors.New("outbox is in use")
-	// ErrDamaged: bytes that were on disk have changed.
-	ErrDamaged = errors.New("outbox is damaged")
-	// ErrFormat: another version wrote the outbox.
-	ErrFormat = errors.New("outbox has an unknown format")
 	// ErrFull: too many mutations are pending.
 	ErrFull = errors.New("outbox is full")
 	// ErrFailed: a write to disk failed, so the content on disk is unknown. Nothing is recorded until

@@ -6,8 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
+	"io/fs"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -31,6 +30,8 @@ type reportJSON struct {
 	Began    *time.Time      `json:"began,omitempty"`
 	Streamed *Content        `json:"streamed,omitempty"`
 }
+
+func isNotExist(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
 // Report implements Outbox.
 func (f *File) Report(m Mutation, rejected error) error {
@@ -77,16 +78,20 @@ func encodeReport(m Mutation, rejected error) (name string, b []byte, err error)
 
 // appendReport appends a line, syncs the file and returns by how much it has grown.
 func (f *File) appendReport(name string, b []byte) (int64, error) {
-	file, err := os.OpenFile(filepath.Join(f.cfg.Dir, name), os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := f.disk.Open(name, false)
+	if isNotExist(err) {
+		if file, err = f.disk.Open(name, true); err == nil {
+			err = f.syncReport(f.disk.Sync)
+		}
+	}
 	if err != nil {
 		return 0, err
 	}
 	defer file.Close()
-	st, err := file.Stat()
+	size, err := file.Size()
 	if err != nil {
 		return 0, err
 	}
-	size := st.Size()
 	if size > 0 { // an incomplete last line stays a line of its own
 		end := make([]byte, 1)
 		if _, err := file.ReadAt(end, size-1); err != nil {
@@ -96,57 +101,66 @@ func (f *File) appendReport(name string, b []byte) (int64, error) {
 			b = append([]byte{'\n'}, b...)
 		}
 	}
-	if _, err := file.WriteAt(b, size); err != nil {
+	if err := writeAt(file, b, size); err != nil {
 		_ = file.Truncate(size) // if that fails, an incomplete line stays
 		return 0, err
 	}
-	if err := errors.Join(file.Sync(), f.dir.Sync()); err != nil {
-		return 0, err
-	}
-	return int64(len(b)), nil
+	return int64(len(b)), f.syncReport(file.Sync)
 }
 
-// countReports counts the reports in a directory, and their bytes.
-func countReports(dir string) (s Stats, size int64, err error) {
-	for name, n := range map[string]*int{rejectedName: &s.Rejected, undecidedName: &s.Undecided} {
-		file, err := os.Open(filepath.Join(dir, name))
+func (f *File) syncReport(sync func() error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sync(sync)
+}
+
+// countReports counts the reports of earlier processes.
+func (f *File) countReports() error {
+	for name, n := range map[string]*int{rejectedName: &f.stats.Rejected, undecidedName: &f.stats.Undecided} {
+		file, err := f.disk.Open(name, false)
 		if isNotExist(err) {
 			continue
 		}
 		if err != nil {
-			return s, 0, err
+			return err
 		}
-		lines, bytes, err := countLines(file)
+		size, err := file.Size()
+		if err == nil {
+			*n, err = countLines(io.NewSectionReader(file, 0, size))
+			f.reported += size
+		}
 		if err := errors.Join(err, file.Close()); err != nil {
-			return s, 0, fmt.Errorf("read %s: %w", name, err)
+			return fmt.Errorf("read %s: %w", name, err)
 		}
-		*n = lines
-		size += bytes
 	}
-	return s, size, nil
+	return nil
 }
 
-func countLines(r io.Reader) (lines int, size int64, err error) {
+func countLines(r io.Reader) (n int, err error) {
 	b := make([]byte, 64<<10)
 	for {
 		k, err := r.Read(b)
-		lines += bytes.Count(b[:k], []byte{'\n'})
-		size += int64(k)
+		n += bytes.Count(b[:k], []byte{'\n'})
 		if errors.Is(err, io.EOF) {
-			return lines, size, nil
+			return n, nil
 		}
 		if err != nil {
-			return lines, size, err
+			return n, err
 		}
 	}
 }
 
-// reportBytes returns the current size of the report files.
-func reportBytes(dir string) (n int64) {
+// reportBytes returns the current size of the report files; f.mu is held.
+func (f *File) reportBytes() (n int64) {
 	for _, name := range []string{rejectedName, undecidedName} {
-		if st, err := os.Stat(filepath.Join(dir, name)); err == nil {
-			n += st.Size()
+		file, err := f.disk.Open(name, false)
+		if err != nil {
+			continue
 		}
+		if size, err := file.Size(); err == nil {
+			n += size
+		}
+		file.Close()
 	}
 	return n
 }
