@@ -140,8 +140,10 @@ func (j *job) check(ctx context.Context) (res sideResult, err error) {
 	}
 	// The polls cost little: one of the verified copies costs as much as two thousand checks.
 	_, err = waitCount(ctx, j.Items, 0, func() (int, error) {
-		n, err := read.CountFinal(ctx, j.app.DB(), rounds[0].ID)
-		return int(n), err
+		r := rounds[0]
+		p, err := read.SpaceRoundProgress(ctx, j.app.DB(), read.SpaceRound{Round: r.ID, Since: r.Started,
+			Space: schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}})
+		return int(p.Final), err
 	})
 	if err != nil {
 		return res, err

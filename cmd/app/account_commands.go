@@ -329,8 +329,9 @@ func (a *Accounts) copiesOnRecord(ctx context.Context, account, store string) (h
 		return false, err
 	}
 	defer open.Close()
-	if has, err = read.HasCopies(ctx, open.db, account, store); err != nil || has {
-		return has, err
+	stores, err := read.StoresOf(ctx, open.db, account)
+	if err != nil || slices.Contains(stores, store) {
+		return err == nil, err
 	}
 	return false, open.requireNoGaps(ctx)
 }

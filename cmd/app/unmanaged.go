@@ -48,7 +48,7 @@ func (a *App) Unmanaged(ctx context.Context, account string) (all []UnmanagedCop
 func (a *App) unmanagedOf(
 	ctx context.Context, r *policy.Registry, account string,
 ) (all []UnmanagedCopies, err error) {
-	live, err := read.LiveBySpace(ctx, a.db, account)
+	live, err := read.FixityStatus(ctx, a.db, read.StatusQuery{Account: account})
 	rules, primary := rulesOf(r, account), a.primaryOf(account)
 	for _, c := range live {
 		has := a.hasStore(account, c.Store)
@@ -56,7 +56,7 @@ func (a *App) unmanagedOf(
 			continue
 		}
 		all = append(all, UnmanagedCopies{account, c.Store, c.Space, has,
-			PlannedCount{int64(c.Items), c.Bytes, int64(c.Unsized)}})
+			PlannedCount{int64(c.Live), c.Bytes, int64(c.Unsized)}})
 	}
 	return all, err
 }

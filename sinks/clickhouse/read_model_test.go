@@ -121,7 +121,7 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 			return read.CopyCounts(ctx, db, "acme")
 		},
 		"delays": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return read.CopyDelays(ctx, db, "acme")
+			return read.PairDelays(ctx, db, "acme", clickhousetest.Epoch)
 		},
 		"timeline": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.Timeline(ctx, db, "acme", "photos", "p05/00")
@@ -131,12 +131,6 @@ func readModel() map[string]func(context.Context, *clickhouse.DB) (any, error) {
 		},
 		"pending": func(ctx context.Context, db *clickhouse.DB) (any, error) {
 			return read.Pending(ctx, db, schemas.Copy{Account: "acme"}, clickhousetest.Epoch)
-		},
-		"final checks": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return read.CountFinal(ctx, db, "round-1")
-		},
-		"check counts": func(ctx context.Context, db *clickhouse.DB) (any, error) {
-			return read.CheckCounts(ctx, db, "acme")
 		},
 		"records": func(ctx context.Context, db *clickhouse.DB) (any, error) { return read.Records(ctx, db, copies) },
 		"progress of a round": func(ctx context.Context, db *clickhouse.DB) (any, error) {

@@ -32,9 +32,9 @@ type result struct {
 	// Seconds is the time from the first write to the last first check, over all runs.
 	Seconds   float64 `json:"seconds"`
 	ItemRate  float64 `json:"items_per_second"`
-	DelayP50  float64 `json:"change_to_copy_seconds_median"`
+	DelayP50  float64 `json:"change_to_copy_seconds_median"` // of the slower pair of stores
 	DelayP99  float64 `json:"change_to_copy_seconds_p99"`
-	Checks    int64   `json:"checks"`
+	Checks    int64   `json:"checks"` // with a final result
 	BytesRead int64   `json:"bytes_checked"`
 	// Rounds are the fixity rounds that have ended, with their reports.
 	Rounds []roundResult `json:"rounds"`
@@ -124,16 +124,18 @@ func (d *demo) measure(ctx context.Context, r *result) error {
 	if len(list) != len(stores) {
 		r.Missed = append(r.Missed, fmt.Sprintf("%d stores recorded, expected %d", len(list), len(stores)))
 	}
-	delays, err := read.CopyDelays(ctx, d.app.DB(), account)
+	delays, err := read.PairDelays(ctx, d.app.DB(), account, d.checkpoint.Started)
 	if err != nil {
 		return err
 	}
-	r.DelayP50, r.DelayP99 = delays.Median.Seconds(), delays.P99.Seconds()
-	checks, err := read.CheckCounts(ctx, d.app.DB(), account)
+	for _, p := range delays {
+		r.DelayP50, r.DelayP99 = max(r.DelayP50, p.P50), max(r.DelayP99, p.P99)
+	}
+	checks, _, err := read.Failures(ctx, d.app.DB(), read.FailureQuery{Account: account})
 	if err != nil {
 		return err
 	}
-	r.Checks, r.BytesRead = int64(checks.Checks), checks.BytesRead
+	r.Checks, r.BytesRead = int64(checks.Checks), checks.Bytes
 	r.Rounds, err = d.reported(ctx)
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/cmd/app"
+	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
@@ -98,11 +99,12 @@ func (d *demo) sweep(ctx context.Context) error {
 	err = d.untilEnded(ctx, "checks of the sweep concluded", rounds, func(ctx context.Context) (app.Progress, error) {
 		var final int64
 		for _, r := range rounds {
-			n, err := read.CountFinal(ctx, d.app.DB(), r.ID)
+			p, err := read.SpaceRoundProgress(ctx, d.app.DB(), read.SpaceRound{Round: r.ID, Since: r.Started,
+				Space: schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space}})
 			if err != nil {
 				return app.Progress{}, err
 			}
-			final += n
+			final += p.Final
 		}
 		step.Set(final)
 		return app.Progress{Done: final, Total: total}, nil

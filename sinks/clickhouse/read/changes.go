@@ -15,17 +15,14 @@ type Span struct{ From, To time.Time }
 // milliParam is SQL for the time of a parameter in milliseconds.
 const milliParam = "fromUnixTimestamp64Milli(?, 'UTC')"
 
-// millis returns the first and the last millisecond of a span. A later after replaces the first.
-func (s Span) millis(after time.Time) (first, last int64) {
+// millis returns the first and the last millisecond of a span.
+func (s Span) millis() (first, last int64) {
 	first, last = clickhouse.MinMillis, clickhouse.MaxMillis
 	if !s.From.IsZero() {
 		first = clampMillis(ceilMillis(s.From))
 	}
 	if !s.To.IsZero() {
 		last = clampMillis(ceilMillis(s.To) - 1)
-	}
-	if !after.IsZero() {
-		first = max(first, clampMillis(after.UnixMilli()))
 	}
 	return first, last
 }
@@ -41,14 +38,6 @@ func ceilMillis(t time.Time) int64 {
 
 // clampMillis limits a time to the range of the tables.
 func clampMillis(ms int64) int64 { return min(max(ms, clickhouse.MinMillis), clickhouse.MaxMillis) }
-
-// afterMillis returns the time of a cursor in milliseconds. For a zero cursor it is the lowest possible time.
-func afterMillis(t time.Time) int64 {
-	if t.IsZero() {
-		return clickhouse.MinMillis
-	}
-	return clampMillis(t.UnixMilli())
-}
 
 const changeFields = `id, ts, ns, op, account, store, space, item, source_space, source_item,
   version, etag, size, digests, provenance,

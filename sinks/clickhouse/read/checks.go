@@ -39,7 +39,7 @@ func FinalChecks(
 		for _, c := range part {
 			args = append(args, c.Account, c.Space, c.Item, c.Store)
 		}
-		from, _ := Span{From: since}.millis(time.Time{})
+		from, _ := Span{From: since}.millis()
 		rows, err := clickhouse.Query[row](ctx, db, "read the results of checks",
 			"SELECT account, store, space, item, verdict, finding, level, metadata, detail FROM {db}.bit_log_v"+
 				" WHERE (account, space, item, store) IN ("+strings.Repeat("(?, ?, ?, ?),", len(part)-1)+"(?, ?, ?, ?))"+

@@ -64,39 +64,10 @@ func recordsOf(
 	return records, nil
 }
 
-// CountFinal returns the number of distinct copies of a round that have a final check.
-func CountFinal(ctx context.Context, db *clickhouse.DB, round string) (int64, error) {
-	return db.Count(ctx, "count the checks of a round",
-		"SELECT uniqExactIf((account, store, space, item), final) AS n FROM {db}.bit_log_v WHERE round = ?", round)
-}
-
 // HasFinalCheck reports whether a round over a space has a final check of a copy in it.
 func HasFinalCheck(ctx context.Context, db *clickhouse.DB, space schemas.Copy) (bool, error) {
 	n, err := db.Count(ctx, "look for the checks of rounds",
 		"SELECT count() AS n FROM (SELECT 1 FROM {db}.bit_log WHERE account = ? AND store = ? AND space = ?"+
 			" AND round != '' AND cause = round AND final LIMIT 1)", space.Account, space.Store, space.Space)
 	return n > 0, err
-}
-
-// HasCopies reports whether a store has a copy on record, or had one.
-func HasCopies(ctx context.Context, db *clickhouse.DB, account, store string) (bool, error) {
-	n, err := db.Count(ctx, "look for copies",
-		"SELECT count() AS n FROM (SELECT 1 FROM {db}.copy_state WHERE account = ? AND store = ? LIMIT 1)", account, store)
-	return n > 0, err
-}
-
-// A CheckCount is the number of checks of an account, and the bytes that they read.
-type CheckCount struct {
-	Checks    uint64 `ch:"checks"`
-	BytesRead int64  `ch:"bytes"`
-}
-
-// CheckCounts counts all checks of the copies of an account.
-func CheckCounts(ctx context.Context, db *clickhouse.DB, account string) (CheckCount, error) {
-	rows, err := clickhouse.Query[CheckCount](ctx, db, "count checks",
-		"SELECT count() AS checks, sum(bytes_read) AS bytes FROM {db}.bit_log_v WHERE account = ?", account)
-	if err != nil || len(rows) == 0 {
-		return CheckCount{}, err
-	}
-	return rows[0], nil
 }

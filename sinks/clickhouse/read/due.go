@@ -130,7 +130,7 @@ func (d *Due) recordsOf(
 	slices.SortFunc(copies, func(a, b schemas.Copy) int { return strings.Compare(a.Item, b.Item) })
 	var records []*pb.CopyRecord
 	err := d.guarded(ctx, func() (err error) {
-		records, err = recordsInSpace(ctx, d.db, copies)
+		records, err = Records(ctx, d.db, copies)
 		return err
 	})
 	if err != nil {

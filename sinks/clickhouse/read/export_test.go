@@ -18,20 +18,12 @@ func (c ReaderConfig) WithBatch(copies int, linger time.Duration) ReaderConfig {
 // Queries returns the number of selections that d has made.
 func (d *Due) Queries() int { return d.queries }
 
-type (
-	ManifestQuery = manifestQuery
-	TimelineQuery = timelineQuery
-	EventCursor   = eventCursor
-)
+// A ManifestQuery selects a page of EachLive.
+type ManifestQuery = manifestQuery
 
 // Manifest returns one page of EachLive.
 func Manifest(ctx context.Context, db *clickhouse.DB, q ManifestQuery) ([]schemas.KnownCopy, error) {
 	return manifestPage(ctx, db, q)
-}
-
-// TimelinePage returns one page of Timeline.
-func TimelinePage(ctx context.Context, db *clickhouse.DB, q TimelineQuery) ([]Event, EventCursor, error) {
-	return timelinePage(ctx, db, q)
 }
 
 // FreshRecords reads the same as a fresh read, without waiting.
@@ -53,21 +45,6 @@ func EachItemInBlocks(
 	ctx context.Context, db *clickhouse.DB, account string, rows int, each func(string, string, []StoredCopy) error,
 ) error {
 	return eachItem(ctx, db, itemQuery{account, rows}, each)
-}
-
-// RecordsInSpace returns the records of copies of one space as a Due does, with properties.
-func RecordsInSpace(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) ([]*pb.CopyRecord, error) {
-	return recordsInSpace(ctx, db, copies)
-}
-
-// CountRows returns the number of rows that RecordsInSpace reads from the state.
-func CountRows(ctx context.Context, db *clickhouse.DB, copies []schemas.Copy) (int, error) {
-	ctx, err := clickhouse.WithCopies(ctx, copies)
-	if err != nil {
-		return 0, err
-	}
-	n, err := db.Count(ctx, "count rows of the state", "SELECT count() AS n FROM ("+recordsStatement(copies[0])+")")
-	return int(n), err
 }
 
 // IsRetryDue reports whether a copy is due by its newest check. It has its content since a time, and passed last at

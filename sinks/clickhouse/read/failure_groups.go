@@ -47,7 +47,7 @@ func (t FailureTotals) FirstFailed() time.Time { return timeOfMillis(t.First) }
 // failuresIn is the condition of the checks that count: final ones with a verdict. An unknown or undecided check is no
 // failure and no pass.
 func failuresIn(q FailureQuery) (where string, args []any) {
-	from, to := q.Span.millis(time.Time{})
+	from, to := q.Span.millis()
 	where = "account = ? AND ts BETWEEN " + milliParam + " AND " + milliParam +
 		" AND final AND verdict IN ('pass', 'fail', 'missing', 'not_captured')" +
 		" AND (? = '' OR store = ?) AND (? = '' OR space = ?)"

@@ -11,24 +11,6 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
-// pages reads all pages of a list.
-func pages[T, C any](t *testing.T, n int, read func(after C) ([]T, C, error)) (all []T) {
-	t.Helper()
-	var after C
-	for range 100 {
-		page, next, err := read(after)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if all = append(all, page...); len(page) < n {
-			return all
-		}
-		after = next
-	}
-	t.Fatalf("after %d rows there is no end", len(all))
-	return nil
-}
-
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)

@@ -162,35 +162,6 @@ func SpaceRoundCounts(ctx context.Context, db *clickhouse.DB, r SpaceRound) (c R
 	return c, nil
 }
 
-// Delays summarises the delays between Kafka's times of changes and their copies.
-type Delays struct {
-	Copies      uint64
-	Median, P99 time.Duration
-}
-
-// copyRows are the decisions, for SQL, that copy an item because of a change: see docs/decisions-duplication.md.
-const copyRows = "'C4', 'C4n', 'C5'"
-
-// CopyDelays returns the delays of all copies of items of an account that were made because of a change.
-func CopyDelays(ctx context.Context, db *clickhouse.DB, account string) (Delays, error) {
-	type delays struct {
-		Copies uint64  `ch:"copies"`
-		Median float64 `ch:"median"`
-		P99    float64 `ch:"p99"`
-	}
-	rows, err := clickhouse.Query[delays](ctx, db, "read how long copies took",
-		"WITH toUnixTimestamp64Milli(ts) - toUnixTimestamp64Milli(assumeNotNull(planned)) AS delay"+
-			" SELECT count() AS copies, toFloat64(ifNotFinite(quantileExact(0.5)(delay), 0)) AS median,"+
-			" toFloat64(ifNotFinite(quantileExact(0.99)(delay), 0)) AS p99 FROM {db}.duplication_log_v"+
-			" WHERE account = ? AND outcome = 'done' AND would_be = '' AND decision IN ("+copyRows+")"+
-			" AND reason = 'change' AND planned IS NOT NULL", account)
-	if err != nil || len(rows) == 0 {
-		return Delays{}, err
-	}
-	ms := func(f float64) time.Duration { return time.Duration(f) * time.Millisecond }
-	return Delays{rows[0].Copies, ms(rows[0].Median), ms(rows[0].P99)}, nil
-}
-
 // OpenIncidents returns the open incidents of an account, or of all accounts for "": for each key the newest
 // incident, as its newest record, if it is not closed. Older incidents of a key cannot be decided any more, even if
 // they are open.

@@ -56,23 +56,3 @@ func PairRates(ctx context.Context, db *clickhouse.DB, account string, since tim
 			" GROUP BY source_store, destination_store, toStartOfMinute(ts))"+
 			" GROUP BY source_store, destination_store ORDER BY source, destination", account, since.UnixMilli())
 }
-
-// A SpaceCopies counts the live copies of one space in one store.
-type SpaceCopies struct {
-	Store   string `ch:"in_store"`
-	Space   string `ch:"in_space"`
-	Items   uint64 `ch:"items"`
-	Bytes   int64  `ch:"bytes"`   // of the copies with a known size
-	Unsized uint64 `ch:"unsized"` // copies with an unknown size
-}
-
-// LiveBySpace counts the live copies of an account in each space of each store, ordered by store and space.
-func LiveBySpace(ctx context.Context, db *clickhouse.DB, account string) ([]SpaceCopies, error) {
-	return clickhouse.Query[SpaceCopies](ctx, db, "count copies by space",
-		"SELECT store::String AS in_store, space AS in_space, count() AS items, sumIf(size, size >= 0) AS bytes,"+
-			" countIf(size < 0) AS unsized FROM ("+
-			"SELECT store, space, max(content.ver) AS written, max(deleted.ver) AS gone,"+
-			" argMax(content.size, content.ver) AS size FROM {db}.copy_state WHERE account = ?"+
-			" GROUP BY account, store, space, item HAVING written > gone)"+
-			" GROUP BY store, space ORDER BY in_store, in_space"+aggregateInOrder, account)
-}

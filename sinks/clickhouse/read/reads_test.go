@@ -509,14 +509,6 @@ func TestOutcomes(t *testing.T) {
 	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		t.Errorf("the timeline is\n%q, want\n%q", got, want)
 	}
-	delays, err := read.CopyDelays(t.Context(), db, "acme")
-	wantDelays := read.Delays{Copies: 1, Median: 1500 * time.Millisecond, P99: 1500 * time.Millisecond}
-	if err != nil || delays != wantDelays {
-		t.Errorf("CopyDelays = %v, %v, want %v", delays, err, wantDelays)
-	}
-	if delays, err := read.CopyDelays(t.Context(), db, "nobody"); err != nil || delays != (read.Delays{}) {
-		t.Errorf("CopyDelays of an unknown account = %v, %v", delays, err)
-	}
 	checks, err := read.ResultsOf(t.Context(), db, schemas.CopyOf(c))
 	if err != nil || len(checks) != 2 || checks[0].Verdict != "pass" || checks[1].ID != fail.GetId() {
 		t.Errorf("ResultsOf = %v, %v", checks, err)

@@ -2,6 +2,7 @@ package read
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -21,80 +22,47 @@ type RoundCheckQuery struct {
 // A RoundCheck is the newest final result of a round for a copy, or its newest one if none is final: its check is
 // repeated, as when the store does not answer.
 type RoundCheck struct {
-	Item           string
-	Started        time.Time
-	StoreKind      string
-	Verdict        string
-	Final          bool
-	Row            uint8
-	Finding        string
-	Level          uint8 // of the evidence
-	Metadata       string
-	MetadataDetail string
-	Bytes          int64 // that were read
-	Detail         string
+	Item           string    `ch:"item"`
+	Started        time.Time `ch:"ts"`
+	StoreKind      string    `ch:"store_kind"`
+	Verdict        string    `ch:"verdict"`
+	Final          bool      `ch:"final"`
+	Row            uint8     `ch:"row"`
+	Finding        string    `ch:"finding"`
+	Level          uint8     `ch:"level"` // of the evidence
+	Metadata       string    `ch:"metadata"`
+	MetadataDetail string    `ch:"metadata_detail"`
+	Bytes          int64     `ch:"bytes_read"` // that were read
+	Detail         string    `ch:"detail"`
 	// Content, Stored and Manifest are the digests of the bytes, of the store's report and of the manifest.
-	Content, Stored, Manifest map[string]string
+	Content  map[string]string `ch:"content"`
+	Stored   map[string]string `ch:"stored"`
+	Manifest map[string]string `ch:"manifest"`
 }
 
-// The bits of the column digest.places.
-const (
-	placeContent = 1 << iota
-	placeStored
-	placeManifest
-)
+// digestsAt is SQL for the digests of a check, in hex, at a place, which is a bit of the column digest.places.
+func digestsAt(place int) string {
+	at := fmt.Sprintf("(x, places) -> bitTest(places, %d)", place)
+	return "mapFromArrays(arrayFilter(" + at + ", arrayMap(a -> a::String, `digest.algorithm`), `digest.places`)," +
+		" arrayMap(d -> lower(hex(d)), arrayFilter(" + at + ", `digest.value`, `digest.places`)))"
+}
 
 // RoundChecks returns results of a round, ordered by item. A page with fewer than Limit results is the last one.
 func RoundChecks(ctx context.Context, db *clickhouse.DB, q RoundCheckQuery) ([]RoundCheck, error) {
-	type row struct {
-		Item           string    `ch:"item"`
-		Started        time.Time `ch:"ts"`
-		StoreKind      string    `ch:"kind"`
-		Verdict        string    `ch:"judged"`
-		Final          bool      `ch:"final"`
-		Row            uint8     `ch:"row"`
-		Finding        string    `ch:"found"`
-		Level          uint8     `ch:"level"`
-		Metadata       string    `ch:"meta"`
-		MetadataDetail string    `ch:"metadata_detail"`
-		Bytes          int64     `ch:"bytes_read"`
-		Detail         string    `ch:"detail"`
-		Algorithms     []string  `ch:"algorithms"`
-		Values         []string  `ch:"digests"`
-		Places         []uint8   `ch:"places"`
-	}
 	of := SpaceRound{Space: q.Space, Round: q.Round, Since: q.Started}
 	where, args := of.checks()
 	args = append(args, q.After)
 	// The table is faster than its view. Rows that were stored twice are of one item.
-	statement := "SELECT item, ts, store_kind::String AS kind, verdict::String AS judged, final, row," +
-		" finding::String AS found, level, metadata::String AS meta, metadata_detail, bytes_read, detail," +
-		" `digest.algorithm`::Array(String) AS algorithms, arrayMap(v -> lower(hex(v)), `digest.value`) AS digests," +
-		" `digest.places` AS places FROM {db}.bit_log WHERE " + where + " AND item > ?" +
+	statement := "SELECT item, ts, store_kind, verdict, final, row, finding, level, metadata, metadata_detail," +
+		" bytes_read, detail, " + digestsAt(0) + " AS content, " + digestsAt(1) + " AS stored, " +
+		digestsAt(2) + " AS manifest FROM {db}.bit_log WHERE " + where + " AND item > ?" +
 		" ORDER BY item, final DESC, ts DESC, id DESC LIMIT 1 BY item"
 	if q.Findings {
 		statement = "SELECT * FROM (" + statement + ")" +
-			" WHERE NOT final OR judged NOT IN ('pass', 'skipped', 'moot') OR meta = 'damaged' ORDER BY item"
+			" WHERE NOT final OR verdict NOT IN ('pass', 'skipped', 'moot') OR metadata = 'damaged' ORDER BY item"
 	}
-	rows, err := clickhouse.Query[row](ctx, db, "read the checks of a round", statement+" LIMIT ?",
+	return clickhouse.Query[RoundCheck](ctx, db, "read the checks of a round", statement+" LIMIT ?",
 		append(args, limit(q.Limit))...)
-	all := make([]RoundCheck, len(rows))
-	for i, r := range rows {
-		all[i] = RoundCheck{Item: r.Item, Started: r.Started, StoreKind: r.StoreKind, Verdict: r.Verdict, Final: r.Final,
-			Row: r.Row, Finding: r.Finding, Level: r.Level, Metadata: r.Metadata, MetadataDetail: r.MetadataDetail,
-			Bytes: r.Bytes, Detail: r.Detail, Content: map[string]string{}, Stored: map[string]string{},
-			Manifest: map[string]string{}}
-		for n, algorithm := range r.Algorithms {
-			for place, set := range map[uint8]map[string]string{
-				placeContent: all[i].Content, placeStored: all[i].Stored, placeManifest: all[i].Manifest,
-			} {
-				if r.Places[n]&place != 0 {
-					set[algorithm] = r.Values[n]
-				}
-			}
-		}
-	}
-	return all, err
 }
 
 // An OverdueCopy is a live copy without a pass since some time.

@@ -17,8 +17,8 @@ type RoundReport struct {
 	Space       string           `ch:"space" json:"space"`
 	Destination string           `ch:"destination_store" json:"destination"` // of a pair; else empty
 	Round       string           `ch:"round" json:"round"`
-	Started     time.Time        `ch:"-" json:"started"`
-	Finished    time.Time        `ch:"-" json:"finished"`
+	Started     time.Time        `ch:"began" json:"started"`
+	Finished    time.Time        `ch:"ts" json:"finished"`
 	Complete    bool             `ch:"complete" json:"complete"`
 	Counts      map[string]int64 `ch:"counts" json:"counts"`
 	Detail      string           `ch:"detail" json:"detail"`
@@ -37,11 +37,6 @@ type ReportQuery struct {
 
 // Reports returns reports, newest first. It reads what the tables have, for display.
 func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundReport, error) {
-	type row struct {
-		RoundReport
-		Began int64 `ch:"began"`
-		Ended int64 `ch:"ended"`
-	}
 	// A store also selects the pairs that have it as their destination.
 	where := " WHERE (? = '' OR kind IN (?, ?) OR startsWith(kind, concat(?, '/'))) AND (? = '' OR account = ?)" +
 		" AND (? = '' OR store = ? OR destination_store = ?) AND (? = '' OR space = ?)" +
@@ -53,16 +48,13 @@ func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundRepo
 			" GROUP BY kind, account, store, space, destination_store)"
 		args = append(args, args...)
 	}
-	rows, err := clickhouse.Query[row](ctx, db, "read the reports of rounds",
-		"SELECT kind::String AS kind, account::String AS account, store::String AS store, space,"+
-			" destination_store::String AS destination_store, round, ifNull(toUnixTimestamp64Milli(started), 0) AS began,"+
-			" toUnixTimestamp64Milli(ts) AS ended, counts, complete, detail FROM {db}.reports_v"+where+
+	all, err := clickhouse.Query[RoundReport](ctx, db, "read the reports of rounds",
+		"SELECT kind, account, store, space, destination_store, round, ifNull(started, "+noTime+") AS began, ts, counts,"+
+			" complete, detail FROM {db}.reports_v"+where+
 			" ORDER BY ts DESC, account, space, kind, store, destination_store, id DESC LIMIT ?",
 		append(args, limitOf(q.Limit))...)
-	all := make([]RoundReport, len(rows))
-	for i, r := range rows {
-		r.Started, r.Finished = timeOfMillis(r.Began), timeOfMillis(r.Ended)
-		all[i] = r.RoundReport
+	for i := range all {
+		all[i].Started = timeOrZero(all[i].Started)
 	}
 	return all, err
 }
@@ -70,10 +62,10 @@ func Reports(ctx context.Context, db *clickhouse.DB, q ReportQuery) ([]RoundRepo
 // An Iteration is the end of an iteration of a job: of a round of a sweep, or of another recurring task. A round that
 // fails and goes on later has several.
 type Iteration struct {
-	ID       string           `ch:"iteration" json:"id"`
+	ID       string           `ch:"id" json:"id"`
 	Name     string           `ch:"name" json:"name"`
-	Started  time.Time        `ch:"-" json:"started"`
-	Finished time.Time        `ch:"-" json:"finished"`
+	Started  time.Time        `ch:"ts" json:"started"`
+	Finished time.Time        `ch:"ended" json:"finished"`
 	Counts   map[string]int64 `ch:"counts" json:"counts"`
 	Error    string           `ch:"error" json:"error"` // empty: it has ended
 }
@@ -89,11 +81,6 @@ type JobQuery struct {
 
 // Iterations returns iterations, newest first. It reads what the tables have, for display.
 func Iterations(ctx context.Context, db *clickhouse.DB, q JobQuery) ([]Iteration, error) {
-	type row struct {
-		Iteration
-		Began int64 `ch:"began"`
-		Ended int64 `ch:"ended"`
-	}
 	where := " WHERE (? = '' OR name = ? OR startsWith(name, concat(?, '/')))" +
 		" AND ts >= fromUnixTimestamp64Milli(?, 'UTC')"
 	args := []any{q.Name, q.Name, q.Name, max(0, q.Since.UnixMilli())}
@@ -102,14 +89,11 @@ func Iterations(ctx context.Context, db *clickhouse.DB, q JobQuery) ([]Iteration
 			" GROUP BY name)"
 		args = append(args, args...)
 	}
-	rows, err := clickhouse.Query[row](ctx, db, "read the iterations of jobs",
-		"SELECT id AS iteration, name, toUnixTimestamp64Milli(ts) AS began,"+
-			" ifNull(toUnixTimestamp64Milli(finished), 0) AS ended, counts, error FROM {db}.job_log_v"+where+
+	all, err := clickhouse.Query[Iteration](ctx, db, "read the iterations of jobs",
+		"SELECT id, name, ts, ifNull(finished, "+noTime+") AS ended, counts, error FROM {db}.job_log_v"+where+
 			" ORDER BY ifNull(finished, ts) DESC, ts DESC, id DESC LIMIT ?", append(args, limitOf(q.Limit))...)
-	all := make([]Iteration, len(rows))
-	for i, r := range rows {
-		r.Started, r.Finished = timeOfMillis(r.Began), timeOfMillis(r.Ended)
-		all[i] = r.Iteration
+	for i := range all {
+		all[i].Finished = timeOrZero(all[i].Finished)
 	}
 	return all, err
 }
@@ -156,6 +140,12 @@ func limitOf(n int) int {
 	}
 	return n
 }
+
+// noTime is SQL for a time that is not on record.
+const noTime = "toDateTime64(0, 3, 'UTC')"
+
+// timeOrZero returns a time; zero for noTime.
+func timeOrZero(t time.Time) time.Time { return timeOfMillis(t.UnixMilli()) }
 
 // timeOfMillis returns the time of milliseconds since 1970; zero for 0.
 func timeOfMillis(ms int64) time.Time {

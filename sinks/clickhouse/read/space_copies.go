@@ -30,6 +30,40 @@ const spaceRows = "SELECT item, content.ver AS written, deleted.ver AS gone, con
 	" AND (content.ver > 0 OR deleted.ver > 0 OR pass.ver > 0)" +
 	" ORDER BY account, store, space, item" + onePass + ", optimize_read_in_order = 1, max_block_size = %d"
 
+// A mapColumn is a column of maps.
+type mapColumn struct {
+	keys, values proto.ColStr
+	whole        proto.ColMap[string, string] // of keys and values
+}
+
+func (c *mapColumn) data() proto.ColResult {
+	c.whole.Keys, c.whole.Values = &c.keys, &c.values
+	return &c.whole
+}
+
+// each calls f for the entries of a row. It must not keep the value.
+func (c *mapColumn) each(row int, f func(key string, value []byte)) {
+	first := 0
+	if row > 0 {
+		first = int(c.whole.Offsets[row-1])
+	}
+	for i := first; i < int(c.whole.Offsets[row]); i++ {
+		f(c.keys.Row(i), c.values.RowBytes(i))
+	}
+}
+
+// of returns the map of a row.
+func (c *mapColumn) of(row int) map[string]string {
+	var m map[string]string
+	c.each(row, func(key string, value []byte) {
+		if m == nil {
+			m = map[string]string{}
+		}
+		m[key] = string(value)
+	})
+	return m
+}
+
 // spaceColumns are the columns of a block of spaceRows.
 type spaceColumns struct {
 	stateColumns

@@ -2,6 +2,7 @@ package read
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -36,17 +37,17 @@ type StatusQuery struct {
 
 // A SpaceStatus counts the live copies of one space in one store by the results of their checks.
 type SpaceStatus struct {
-	Store    string
-	Space    string
-	Live     uint64
-	Bytes    int64  // of the copies with a known size
-	Unsized  uint64 // copies with an unknown size
-	Verified uint64 // copies with a pass of the bytes of their current content
-	Overdue  uint64
-	Failing  uint64    // copies with a failed check that began after their newest pass
-	Unknown  uint64    // copies whose newest check is repeated, as when the store did not answer
-	Oldest   time.Time // the oldest of the last passes of verified copies; zero: none is verified
-	Newest   time.Time // start of the newest check; zero: there was none
+	Store    string    `ch:"store"`
+	Space    string    `ch:"space"`
+	Live     uint64    `ch:"live_copies"`
+	Bytes    int64     `ch:"bytes"`    // of the copies with a known size
+	Unsized  uint64    `ch:"unsized"`  // copies with an unknown size
+	Verified uint64    `ch:"verified"` // copies with a pass of the bytes of their current content
+	Overdue  uint64    `ch:"overdue"`
+	Failing  uint64    `ch:"failing"`      // copies with a failed check that began after their newest pass
+	Unknown  uint64    `ch:"inconclusive"` // copies whose newest check is repeated, as when the store did not answer
+	Oldest   time.Time `ch:"oldest"`       // the oldest of the last passes of verified copies; zero: none is verified
+	Newest   time.Time `ch:"newest"`       // start of the newest check; zero: there was none
 }
 
 // FixityStatus returns the status of each space in each store, ordered by store and space.
@@ -58,42 +59,30 @@ func FixityStatus(ctx context.Context, db *clickhouse.DB, q StatusQuery) ([]Spac
 	if q.Space != "" {
 		where, args = where+" AND space = ?", append(args, q.Space)
 	}
-	type row struct {
-		Store    string `ch:"store"`
-		Space    string `ch:"space"`
-		Live     uint64 `ch:"live_copies"`
-		Bytes    int64  `ch:"bytes"`
-		Unsized  uint64 `ch:"unsized"`
-		Verified uint64 `ch:"verified"`
-		Overdue  uint64 `ch:"overdue"`
-		Failing  uint64 `ch:"failing"`
-		Unknown  uint64 `ch:"inconclusive"`
-		Oldest   int64  `ch:"oldest"`
-		Newest   int64  `ch:"newest"`
-	}
 	having := " HAVING live_copies > 0"
 	if q.Emptied {
 		having = ""
 	}
-	rows, err := clickhouse.Query[row](ctx, db, "count copies by their checks",
+	all, err := clickhouse.Query[SpaceStatus](ctx, db, "count copies by their checks",
 		"SELECT store, space, countIf(live) AS live_copies, sumIf(size, live AND size >= 0) AS bytes,"+
 			" countIf(live AND size < 0) AS unsized, countIf(live AND effective > 0) AS verified,"+
 			" countIf(live AND "+lastPass(q.Asserted)+" < greatest(?, 1)) AS overdue,"+
 			" countIf(live AND failed_ver > passed_ver) AS failing,"+
 			" countIf(live AND attempted_ver > written AND attempted_as IN ('unknown', 'undecided')) AS inconclusive,"+
-			" minIf(effective, live AND effective > 0) AS oldest,"+
-			" toInt64(bitShiftRight(maxIf(attempted_ver, live), 83)) AS newest"+
+			" "+unshifted("minIf(effective, live AND effective > 0)")+" AS oldest,"+
+			" "+unshifted("toInt64(bitShiftRight(maxIf(attempted_ver, live), 83))")+" AS newest"+
 			" FROM ("+copySummary+where+" GROUP BY account, store, space, item)"+
 			" GROUP BY store, space"+having+" ORDER BY store, space"+aggregateInOrder,
 		append([]any{shifted(q.PassedBefore)}, args...)...)
-	all := make([]SpaceStatus, len(rows))
-	for i, r := range rows {
-		all[i] = SpaceStatus{
-			r.Store, r.Space, r.Live, r.Bytes, r.Unsized, r.Verified, r.Overdue, r.Failing, r.Unknown,
-			unshiftTime(r.Oldest), unshiftTime(r.Newest),
-		}
+	for i := range all {
+		all[i].Oldest, all[i].Newest = timeOrZero(all[i].Oldest), timeOrZero(all[i].Newest)
 	}
 	return all, err
+}
+
+// unshifted is SQL for the time of the shifted milliseconds of a version; noTime for 0.
+func unshifted(of string) string {
+	return fmt.Sprintf("fromUnixTimestamp64Milli(greatest(%s - %d, 0), 'UTC')", of, version.Shift)
 }
 
 // unshiftTime returns the time of the shifted milliseconds of a version; zero for 0.

@@ -13,20 +13,20 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 )
 
-// A timeline does not depend on the size of its pages, even with many events in one millisecond.
-func TestTimelinePages(t *testing.T) {
+// The events of one millisecond are ordered by kind, id and step.
+func TestTimeline(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	var all []schemas.Body
+	var changes []schemas.Body
 	var want []string
 	for _, store := range []string{"1", "2", "3"} {
 		c := clickhousetest.Change("a", 0)
 		c.Store = store
 		c.Id = schemas.ChangeID(c)
-		all = append(all, c)
+		changes = append(changes, c)
 		want = append(want, "change "+c.Id)
 	}
-	first := all[0].(*pb.Change)
+	first := changes[0].(*pb.Change)
 	copied := func(d time.Duration) *pb.DuplicationResult {
 		return &pb.DuplicationResult{Id: schemas.ID("r", d.String()), Command: schemas.ID("c"), Account: "acme",
 			Space: "photos", Item: "a",
@@ -40,7 +40,7 @@ func TestTimelinePages(t *testing.T) {
 	incident := &pb.Incident{Id: schemas.ID("i"), Account: "acme", Store: "1", Space: "photos", Item: "a",
 		Kind:   "replaced",
 		Opened: clickhousetest.At(0), Updated: clickhousetest.At(time.Second), StepCount: 3, Steps: steps}
-	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
+	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, changes...)
 	clickhousetest.StoreBoth(t, db, schemas.FixityResults, 0, checks[0], checks[1])
 	s := clickhouse.NewSink(db)
 	for topic, bodies := range map[schemas.Topic][]schemas.Body{
@@ -56,24 +56,17 @@ func TestTimelinePages(t *testing.T) {
 	slices.Sort(ids)
 	want = append(append(want, ids...), "incident replaced opened", "incident replaced seen-again",
 		"duplication "+copied(time.Second).Id, "incident replaced closed")
-	for _, n := range []int{1, 2, 3, 100} {
-		var got []string
-		for _, e := range pages(t, n, func(after read.EventCursor) ([]read.Event, read.EventCursor, error) {
-			return read.TimelinePage(t.Context(), db,
-				read.TimelineQuery{Account: "acme", Space: "photos", Item: "a", After: after, Limit: n})
-		}) {
-			if e.Kind == "incident" {
-				got = append(got, e.Kind+" "+e.What)
-			} else {
-				got = append(got, e.Kind+" "+e.ID)
-			}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("in pages of %d the timeline is\n%q, want\n%q", n, got, want)
+	all, err := read.Timeline(t.Context(), db, "acme", "photos", "a")
+	var got []string
+	for _, e := range all {
+		if e.Kind == "incident" {
+			got = append(got, e.Kind+" "+e.What)
+		} else {
+			got = append(got, e.Kind+" "+e.ID)
 		}
 	}
-	if whole, err := read.Timeline(t.Context(), db, "acme", "photos", "a"); err != nil || len(whole) != len(want) {
-		t.Errorf("Timeline has %d events, %v, want %d", len(whole), err, len(want))
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("the timeline is\n%q, %v, want\n%q", got, err, want)
 	}
 	if got, err := read.Timeline(t.Context(), db, "acme", "photos", "b"); err != nil || fmt.Sprint(got) != "[]" {
 		t.Errorf("Timeline of nothing = %v, %v", got, err)
