@@ -1,15 +1,12 @@
 package verify
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
-	"github.com/ClickHouse/clickhouse-go/v2/lib/driver"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -52,8 +49,8 @@ type ColumnDifference struct {
 }
 
 // Manifest makes the state of every copy again from audit log and bit log, in a table that it drops afterwards,
-// and compares it with the view of the state. It reads both in the order of copies, so it needs memory only for the
-// differences.
+// and compares it with the view of the state. The server groups both by copy, on disk if they are many, so memory is
+// needed only for the differences.
 func Manifest(ctx context.Context, db *clickhouse.DB, c ManifestConfig) (_ *ManifestReport, err error) {
 	if c.maxDiffer == 0 {
 		c.maxDiffer = 100_000
@@ -100,98 +97,41 @@ const (
 	detailPage  = 500
 )
 
-// run reads both states in parallel, in the order of copies.
+// run reads, for each copy of either state, whether both have it with the same sum.
 func (m *manifestComparison) run(ctx context.Context) error {
-	state, err := m.openCursor(ctx, "{db}.copy_merged")
+	// The server merges each state in the order of the table, so that it need not hold it in memory.
+	ctx, sum := ch.Context(ctx, ch.WithSettings(ch.Settings{
+		"async_insert": 0, "optimize_aggregation_in_order": 1, "max_bytes_before_external_group_by": groupMemory,
+	})), "SELECT account, store, space, item, "+stateSum()+" AS sum FROM "
+	rows, stop, err := clickhouse.Stream(ctx, m.db.Writer(), m.db.Name(
+		"SELECT account, store, space, item, count() = 2 AND min(sum) = max(sum) FROM ("+
+			sum+"{db}.copy_merged UNION ALL "+sum+m.rebuilt+") GROUP BY account, store, space, item"))
 	if err != nil {
 		return err
 	}
-	defer state.close()
-	logs, err := m.openCursor(ctx, m.rebuilt)
-	if err != nil {
-		return err
-	}
-	defer logs.close()
-	for !state.ended || !logs.ended {
-		order := compareCursors(state, logs)
-		at, same := state.copy, order == 0 && state.sum == logs.sum
-		if order > 0 {
-			at = logs.copy
+	defer stop()
+	for rows.Next() {
+		var c schemas.Copy
+		var same bool
+		if err := rows.Scan(&c.Account, &c.Store, &c.Space, &c.Item, &same); err != nil {
+			return err
 		}
-		m.result.Copies++
-		if !same {
-			m.differ = append(m.differ, at)
-		}
-		if m.result.Copies%10_000 == 0 {
+		if m.result.Copies++; m.result.Copies%10_000 == 0 {
 			m.Progress(compareStep, min(m.result.Copies, m.total-1), max(m.total, 1))
 		}
-		if len(m.differ) >= detailPage {
+		if same {
+			continue
+		}
+		if m.differ = append(m.differ, c); len(m.differ) >= detailPage {
 			if err := m.inspect(ctx); err != nil || m.result.Stopped {
 				return err
 			}
 		}
-		if order <= 0 {
-			if err := state.next(); err != nil {
-				return err
-			}
-		}
-		if order >= 0 {
-			if err := logs.next(); err != nil {
-				return err
-			}
-		}
+	}
+	if err := rows.Err(); err != nil {
+		return err
 	}
 	return m.inspect(ctx)
-}
-
-// compareCursors orders two cursors by their copies. A cursor at its end comes last.
-func compareCursors(a, b *copyCursor) int {
-	switch {
-	case a.ended:
-		return 1
-	case b.ended:
-		return -1
-	}
-	return cmp.Or(strings.Compare(a.copy.Account, b.copy.Account), strings.Compare(a.copy.Store, b.copy.Store),
-		strings.Compare(a.copy.Space, b.copy.Space), strings.Compare(a.copy.Item, b.copy.Item))
-}
-
-// A copyCursor iterates over one state in the order of copies.
-type copyCursor struct {
-	rows  driver.Rows
-	close func()
-	copy  schemas.Copy
-	sum   uint64 // of all compared values
-	ended bool
-}
-
-// openCursor starts to read a state. The server merges the state in the order of the table, so that it need not hold it
-// in memory. It only sorts the keys and sums again, on disk if they are many.
-func (m *manifestComparison) openCursor(ctx context.Context, from string) (*copyCursor, error) {
-	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{
-		"async_insert": 0, "optimize_aggregation_in_order": 1, "optimize_read_in_order": 1,
-		"query_plan_execute_functions_after_sorting": 0, "max_bytes_before_external_sort": 256 << 20,
-	}))
-	rows, stop, err := clickhouse.Stream(ctx, m.db.Writer(),
-		m.db.Name("SELECT account, store, space, item, "+stateSum()+" FROM "+from+
-			" ORDER BY account, store, space, item"))
-	if err != nil {
-		return nil, err
-	}
-	w := &copyCursor{rows: rows, close: stop}
-	if err := w.next(); err != nil {
-		w.close()
-		return nil, err
-	}
-	return w, nil
-}
-
-func (w *copyCursor) next() error {
-	if !w.rows.Next() {
-		w.ended = true
-		return w.rows.Err()
-	}
-	return w.rows.Scan(&w.copy.Account, &w.copy.Store, &w.copy.Space, &w.copy.Item, &w.sum)
 }
 
 // inspect compares the values of the copies with different sums.
@@ -239,8 +179,8 @@ func (m *manifestComparison) values(ctx context.Context, from string) (map[schem
 		return nil, err
 	}
 	rows, err := clickhouse.Query[record](with, m.db, "read the state of copies",
-		"SELECT account, store, space, item, "+stateValues()+" AS values FROM "+from+
-			" WHERE "+clickhouse.RequestedCopies)
+		"SELECT account, store, space, item, ["+joinValues(func(v stateValue) string { return v.text })+"] AS values FROM "+
+			from+" WHERE "+clickhouse.RequestedCopies)
 	for _, r := range rows {
 		all[schemas.Copy{Account: r.Account, Store: r.Store, Space: r.Space, Item: r.Item}] = r.Values
 	}

@@ -28,51 +28,53 @@ func stateGroups() []stateGroup {
 const currentDigests = "mapApply((k, v) -> (k, substring(v, 34))," +
 	" mapFilter((k, v) -> substring(v, 18, 16) = content.change, digests))"
 
-// stateSum is SQL for a hash of all compared values. Converting them to text would cost more than the merge.
-func stateSum() string {
-	var values []string
-	for _, g := range stateGroups() {
-		for _, part := range g.parts {
-			column := g.name + "." + part
-			switch part {
-			case "":
-				values = append(values, currentDigests)
-			case "ver":
-				values = append(values, "bitShiftRight("+column+", 83)")
-			case "source_time":
-				values = append(values, "isNull("+column+")", "ifNull("+column+", toDateTime64(0, 3, 'UTC'))")
-			default:
-				values = append(values, column)
-			}
-		}
-	}
-	return "cityHash64(" + strings.Join(values, ", ") + ")"
+// A stateValue is one compared value.
+type stateValue struct {
+	name string
+	sum  string // SQL for it in a hash of all values; converting them to text would cost more than the merge
+	text string // SQL for it as text
 }
 
-// stateValues is SQL for an array of the same values as text.
-func stateValues() string {
-	var values []string
+// stateValues returns all compared values.
+func stateValues() (all []stateValue) {
+	hexMap := func(column string) string { return "toString(mapApply((k, v) -> (k, lower(hex(v))), " + column + "))" }
 	for _, g := range stateGroups() {
 		for _, part := range g.parts {
 			column := g.name + "." + part
-			switch {
-			case g.name == "digests":
-				values = append(values, "toString(mapApply((k, v) -> (k, lower(hex(v))), "+currentDigests+"))")
-			case part == "ver":
-				values = append(values, "if("+column+" = 0, '',"+
-					" toString(fromUnixTimestamp64Milli(toInt64(bitShiftRight("+column+", 83)) - 17592186044416, 'UTC')))")
-			case part == "change":
-				values = append(values, "lower(hex("+column+"))")
-			case part == "size":
-				values = append(values, "if("+column+" < 0, 'unknown', toString("+column+"))")
-			case g.name == "pass":
-				values = append(values, "toString(mapApply((k, v) -> (k, lower(hex(v))), "+column+"))")
-			default:
-				values = append(values, "ifNull(toString("+column+"), '')")
+			v := stateValue{column, column, "ifNull(toString(" + column + "), '')"}
+			switch part {
+			case "":
+				v = stateValue{g.name, currentDigests, hexMap(currentDigests)}
+			case "ver":
+				v = stateValue{g.name + ".time", "bitShiftRight(" + column + ", 83)", "if(" + column + " = 0, ''," +
+					" toString(fromUnixTimestamp64Milli(toInt64(bitShiftRight(" + column + ", 83)) - 17592186044416, 'UTC')))"}
+			case "source_time":
+				v.sum = "isNull(" + column + "), ifNull(" + column + ", toDateTime64(0, 3, 'UTC'))"
+			case "change":
+				v.text = "lower(hex(" + column + "))"
+			case "size":
+				v.text = "if(" + column + " < 0, 'unknown', toString(" + column + "))"
+			case "digests":
+				v.text = hexMap(column)
 			}
+			all = append(all, v)
 		}
 	}
-	return "[" + strings.Join(values, ", ") + "]"
+	return all
+}
+
+// joinValues returns a list of SQL.
+func joinValues(of func(stateValue) string) string {
+	var all []string
+	for _, v := range stateValues() {
+		all = append(all, of(v))
+	}
+	return strings.Join(all, ", ")
+}
+
+// stateSum is SQL for a hash of all compared values.
+func stateSum() string {
+	return "cityHash64(" + joinValues(func(v stateValue) string { return v.sum }) + ")"
 }
 
 // diffCopy compares the values of one copy.
@@ -83,27 +85,10 @@ func diffCopy(state, logs []string) (columns []ColumnDifference) {
 		}
 		return []ColumnDifference{{"*", there(state), there(logs)}}
 	}
-	for i, name := range stateNames() {
+	for i, v := range stateValues() {
 		if state[i] != logs[i] {
-			columns = append(columns, ColumnDifference{name, state[i], logs[i]})
+			columns = append(columns, ColumnDifference{v.name, state[i], logs[i]})
 		}
 	}
 	return columns
-}
-
-// stateNames returns the names of the compared values, in order.
-func stateNames() (names []string) {
-	for _, g := range stateGroups() {
-		for _, part := range g.parts {
-			switch part {
-			case "":
-				names = append(names, g.name)
-				continue
-			case "ver":
-				part = "time"
-			}
-			names = append(names, g.name+"."+part)
-		}
-	}
-	return names
 }

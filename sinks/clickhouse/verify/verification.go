@@ -110,43 +110,35 @@ func locationKey(d *schemas.Delivery) (k match.Key) {
 	return k
 }
 
-// spillToDisk bounds the memory that the server uses for a GROUP BY with very many groups.
-func spillToDisk(ctx context.Context) context.Context {
-	return ch.Context(ctx, ch.WithSettings(ch.Settings{"max_bytes_before_external_group_by": 512 << 20}))
+// groupMemory bounds the memory, in bytes, that the server uses for a GROUP BY with very many groups; the rest is on
+// disk.
+const groupMemory = 512 << 20
+
+// readView reads the view once. It returns the number of rows that name the topic, or a topic that the table does not
+// store.
+func (t *tableVerification) readView(ctx context.Context, p *Topic, progress func(done int64)) (n int64, err error) {
+	return t.readRows(ctx, p, match.View, "SELECT id, "+t.SuffixOrEmpty()+
+		", inc, part, off, topic = ?, 0::UInt64, '' FROM {db}."+t.Table+"_v", progress)
 }
 
-// readView reads the view once, year by year. It returns the number of rows that name the topic, or a topic that
-// the table does not store.
-func (t *tableVerification) readView(
-	ctx context.Context, p *Topic, progress func(done int64),
+// readTable reads the rows of the table that name the topic, or a topic that the table does not store, including
+// rows that the view leaves out, and computes their sums.
+func (t *tableVerification) readTable(ctx context.Context, p *Topic, progress func(done int64)) error {
+	_, err := t.readRows(ctx, p, match.Table, "SELECT lower(hex(id)), "+t.SuffixOrEmpty()+
+		", inc, part, off, topic = ?, sum, "+t.RowBinary+" FROM {db}."+t.Table, progress)
+	return err
+}
+
+// readRows adds the rows of one side. The query selects the id, the suffix of the key, the location, whether the topic
+// is that of p, the sum, and the bytes that it covers.
+func (t *tableVerification) readRows(
+	ctx context.Context, p *Topic, side match.Side, query string, progress func(done int64),
 ) (n int64, err error) {
-	ctx, cancel := context.WithTimeout(spillToDisk(ctx), clickhouse.ScanTimeout)
+	ctx, cancel := context.WithTimeout(ctx, clickhouse.ScanTimeout)
 	defer cancel()
-	type year struct {
-		Year uint16 `ch:"year"`
-	}
-	years, err := clickhouse.QueryOn[year](ctx, p.db.Writer(), "list the years",
-		p.db.Name("SELECT DISTINCT toYear(ts) AS year FROM {db}."+t.Table+" ORDER BY year"))
-	if err != nil {
-		return 0, err
-	}
-	for _, y := range years {
-		more, err := t.readViewYear(ctx, p, y.Year, func(done int64) { progress(n + done) })
-		if n += more; err != nil {
-			return n, err
-		}
-	}
-	return n, nil
-}
-
-// readViewYear reads one year of the view.
-func (t *tableVerification) readViewYear(
-	ctx context.Context, p *Topic, year uint16, progress func(int64),
-) (n int64, err error) {
-	statement := "SELECT id, " + t.SuffixOrEmpty() + ", inc, part, off, topic = ? FROM {db}." + t.Table + "_v" +
-		" WHERE toYear(ts) = ? AND (topic = ? OR NOT has(?, topic))"
-	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), year,
-		string(p.topic), t.Topics)
+	ctx = ch.Context(ctx, ch.WithSettings(ch.Settings{"max_bytes_before_external_group_by": groupMemory}))
+	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(query+
+		" WHERE (topic = ? OR NOT has(?, topic))"+t.WithoutPositions()), string(p.topic), string(p.topic), t.Topics)
 	if err != nil {
 		return 0, err
 	}
@@ -154,20 +146,25 @@ func (t *tableVerification) readViewYear(
 	for rows.Next() {
 		var (
 			id, suffix string
+			summed     []byte
 			ours       uint8
-			e          = match.Entry{}
+			e          match.Entry
 		)
 		at := &e.Location
-		if err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &ours); err != nil {
+		err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &ours, &e.Hash, &summed)
+		if err != nil {
 			return n, err
 		}
 		if e.Key, err = t.KeyOf(id, suffix); err != nil {
 			return n, err
 		}
+		if side == match.Table && e.Hash != schemas.Hash(summed) {
+			e.Tag |= tagAltered
+		}
 		if ours == 0 {
 			e.Tag |= tagForeign
 		}
-		if err := t.entries.Add(match.View, e); err != nil {
+		if err := t.entries.Add(side, e); err != nil {
 			return n, err
 		}
 		if n++; n%10_000 == 0 {
@@ -175,48 +172,4 @@ func (t *tableVerification) readViewYear(
 		}
 	}
 	return n, rows.Err()
-}
-
-// readTable reads the rows of the table that name the topic, or a topic that the table does not store, including
-// rows that the view leaves out, and computes their sums.
-func (t *tableVerification) readTable(ctx context.Context, p *Topic, progress func(done int64)) error {
-	ctx, cancel := context.WithTimeout(ctx, clickhouse.ScanTimeout)
-	defer cancel()
-	statement := "SELECT lower(hex(id)), " + t.SuffixOrEmpty() + ", inc, part, off, topic = ?, sum, " + t.RowBinary +
-		" FROM {db}." + t.Table + " WHERE (topic = ? OR NOT has(?, topic))" + t.WithoutPositions()
-	rows, stop, err := clickhouse.Stream(ctx, p.db.Writer(), p.db.Name(statement), string(p.topic), string(p.topic),
-		t.Topics)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	for n := int64(1); rows.Next(); n++ {
-		var (
-			id, suffix string
-			columns    []byte
-			ours       uint8
-			e          match.Entry
-		)
-		at := &e.Location
-		err := rows.Scan(&id, &suffix, &at.Incarnation, &at.Partition, &at.Offset, &ours, &e.Hash, &columns)
-		if err != nil {
-			return err
-		}
-		if e.Key, err = t.KeyOf(id, suffix); err != nil {
-			return err
-		}
-		if e.Hash != schemas.Hash(columns) {
-			e.Tag |= tagAltered
-		}
-		if ours == 0 {
-			e.Tag |= tagForeign
-		}
-		if err := t.entries.Add(match.Table, e); err != nil {
-			return err
-		}
-		if n%10_000 == 0 {
-			progress(n)
-		}
-	}
-	return rows.Err()
 }
