@@ -272,6 +272,24 @@ func int64Map[M any](name string, get func(M) map[string]int64) column[M] {
 	}}
 }
 
+// arrayOf is a column of arrays with a value for each element of a row.
+func arrayOf[M, E, T any, C proto.ColumnOf[T]](
+	name, typ string, make func() C, elements func(M) ([]E, error), get func(E) T,
+) column[M] {
+	return column[M]{name, typ, func() appender[M] {
+		data := make()
+		c := proto.NewArray[T](data)
+		return appender[M]{c, func(m M) error {
+			all, err := elements(m)
+			for _, e := range all {
+				data.Append(get(e))
+			}
+			c.Offsets.Append(uint64(data.Rows()))
+			return err
+		}}
+	}}
+}
+
 // sortedKeys returns the keys of m in order. It reuses the memory of keys.
 func sortedKeys[V any](keys []string, m map[string]V) []string {
 	keys = keys[:0]

@@ -3,7 +3,6 @@ package clickhouse
 import (
 	"time"
 
-	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -34,11 +33,12 @@ func incidents() *table[*pb.Incident] {
 		int32s("first_step", func(x r) int32 {
 			return max(x.m.GetStepCount(), int32(len(x.m.GetSteps()))) - int32(len(x.m.GetSteps()))
 		}),
-		stepTimes(),
-		stepColumn("step.action", "Array(LowCardinality(String))", newLowCardinality, (*pb.IncidentStep).GetAction),
-		stepColumn("step.ref", "Array(String)", newText, (*pb.IncidentStep).GetRef),
-		stepColumn("step.by", "Array(String)", newText, (*pb.IncidentStep).GetBy),
-		stepColumn("step.detail", "Array(String)", newText, (*pb.IncidentStep).GetDetail),
+		arrayOf("step.time", "Array("+millis+")", newTimestamps, datedSteps,
+			func(s *pb.IncidentStep) time.Time { return s.GetTime().AsTime() }),
+		arrayOf("step.action", "Array(LowCardinality(String))", newLowCardinality, steps, (*pb.IncidentStep).GetAction),
+		arrayOf("step.ref", "Array(String)", newText, steps, (*pb.IncidentStep).GetRef),
+		arrayOf("step.by", "Array(String)", newText, steps, (*pb.IncidentStep).GetBy),
+		arrayOf("step.detail", "Array(String)", newText, steps, (*pb.IncidentStep).GetDetail),
 		text("subject", func(x r) string { return x.m.GetSubject() }),
 		text("last_event", func(x r) string { return nanoText(x.m.GetLastEvent()) }),
 	)
@@ -56,39 +56,16 @@ func nanoText(t *timestamppb.Timestamp) string {
 	return t.AsTime().Format(time.RFC3339Nano)
 }
 
-// stepColumn is one of the parallel columns of the steps of an incident.
-func stepColumn[C proto.ColumnOf[string]](
-	name, typ string, make func() C, get func(*pb.IncidentStep) string,
-) column[row[*pb.Incident]] {
-	return column[row[*pb.Incident]]{name, typ, func() appender[row[*pb.Incident]] {
-		data := make()
-		c := proto.NewArray[string](data)
-		return appender[row[*pb.Incident]]{c, func(x row[*pb.Incident]) error {
-			for _, s := range x.m.GetSteps() {
-				data.Append(get(s))
-			}
-			c.Offsets.Append(uint64(data.Rows()))
-			return nil
-		}}
-	}}
-}
+func steps(x row[*pb.Incident]) ([]*pb.IncidentStep, error) { return x.m.GetSteps(), nil }
 
-func stepTimes() column[row[*pb.Incident]] {
-	return column[row[*pb.Incident]]{"step.time", "Array(" + millis + ")", func() appender[row[*pb.Incident]] {
-		data := newTimestamps()
-		c := proto.NewArray(data)
-		return appender[row[*pb.Incident]]{c, func(x row[*pb.Incident]) error {
-			for _, s := range x.m.GetSteps() {
-				ms, err := toMillis(s.GetTime())
-				if err != nil {
-					return err
-				}
-				data.AppendRaw(proto.DateTime64(ms))
-			}
-			c.Offsets.Append(uint64(data.Rows()))
-			return nil
-		}}
-	}}
+// datedSteps returns the steps. A time that the table cannot hold is an error.
+func datedSteps(x row[*pb.Incident]) ([]*pb.IncidentStep, error) {
+	for _, s := range x.m.GetSteps() {
+		if _, err := toMillis(s.GetTime()); err != nil {
+			return nil, err
+		}
+	}
+	return x.m.GetSteps(), nil
 }
 
 // reports is the table reports: the results of rounds.

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ClickHouse/ch-go/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/schemas"
@@ -134,6 +133,7 @@ func (l deadLetter) result(d *schemas.Delivery) *pb.DuplicationResult {
 // deadLetters is the table dead_letters.
 func deadLetters() *table[deadLetter] {
 	type r = row[deadLetter]
+	headers := func(x r) ([]schemas.Header, error) { return x.Headers, nil }
 	return newTable("dead_letters",
 		func(x r) string { return x.m.id },
 		func(x r) *timestamppb.Timestamp { return timestamppb.New(x.Timestamp) },
@@ -155,27 +155,11 @@ func deadLetters() *table[deadLetter] {
 		text("item", func(x r) string { return x.m.subject.item }),
 		text("key", func(x r) string { return string(x.Key) }),
 		text("value", func(x r) string { return string(x.Value) }),
-		headerColumn("header.name", "Array(LowCardinality(String))", newLowCardinality,
+		arrayOf("header.name", "Array(LowCardinality(String))", newLowCardinality, headers,
 			func(h schemas.Header) string { return h.Key }),
-		headerColumn("header.value", "Array(String)", newText,
+		arrayOf("header.value", "Array(String)", newText, headers,
 			func(h schemas.Header) string { return string(h.Value) }),
 	)
-}
-
-func headerColumn[C proto.ColumnOf[string]](
-	name, typ string, make func() C, get func(schemas.Header) string,
-) column[row[deadLetter]] {
-	return column[row[deadLetter]]{name, typ, func() appender[row[deadLetter]] {
-		data := make()
-		c := proto.NewArray[string](data)
-		return appender[row[deadLetter]]{c, func(x row[deadLetter]) error {
-			for _, h := range x.Headers {
-				data.Append(get(h))
-			}
-			c.Offsets.Append(uint64(data.Rows()))
-			return nil
-		}}
-	}}
 }
 
 // deadTopicTables returns the tables that store topic dead: dead_letters, and duplication_log for commands.

@@ -70,11 +70,12 @@ func bitLog() *table[*pb.FixityResult] {
 			lowCard(place+"_state", func(x r) string { return enumName(evidence(x.m)[i].GetState()) }),
 			lowCard(place+"_provenance", func(x r) string { return enumName(evidence(x.m)[i].GetProvenance()) }))
 	}
+	shared := func(x r) ([]sharedDigest, error) { return sharedDigests(x.m) }
 	columns = append(columns,
-		digestColumn("digest.algorithm", "Array(LowCardinality(String))", newLowCardinality,
+		arrayOf("digest.algorithm", "Array(LowCardinality(String))", newLowCardinality, shared,
 			func(h sharedDigest) string { return h.algorithm }),
-		digestColumn("digest.value", "Array(String)", newText, func(h sharedDigest) string { return h.digest }),
-		digestColumn("digest.places", "Array(UInt8)", newBytes, func(h sharedDigest) uint8 { return h.places }),
+		arrayOf("digest.value", "Array(String)", newText, shared, func(h sharedDigest) string { return h.digest }),
+		arrayOf("digest.places", "Array(UInt8)", newBytes, shared, func(h sharedDigest) uint8 { return h.places }),
 		int64s("bytes_read", func(x r) int64 { return x.m.GetBytesRead() }),
 		int32s("recheck", func(x r) int32 { return x.m.GetRecheck() }),
 		int32s("attempt", func(x r) int32 { return x.m.GetAttempt() }),
@@ -150,21 +151,3 @@ func sharedDigests(m *pb.FixityResult) ([]sharedDigest, error) {
 func newText() *proto.ColStr { return new(proto.ColStr) }
 
 func newBytes() *proto.ColUInt8 { return new(proto.ColUInt8) }
-
-// digestColumn is one of the three parallel columns of the digests of a result.
-func digestColumn[T any, C proto.ColumnOf[T]](
-	name, typ string, make func() C, get func(sharedDigest) T,
-) column[row[*pb.FixityResult]] {
-	return column[row[*pb.FixityResult]]{name, typ, func() appender[row[*pb.FixityResult]] {
-		data := make()
-		c := proto.NewArray[T](data)
-		return appender[row[*pb.FixityResult]]{c, func(x row[*pb.FixityResult]) error {
-			all, err := sharedDigests(x.m)
-			for _, h := range all {
-				data.Append(get(h))
-			}
-			c.Offsets.Append(uint64(data.Rows()))
-			return err
-		}}
-	}}
-}
