@@ -398,21 +398,9 @@ func (w *heldWorld) decide(l held.List, action string, seen, read int, before st
 	}
 	a := heldAction{&pb.AdminAction{Id: fmt.Sprint("decision ", len(w.admin)), Action: action, Who: "ann", Reason: "why",
 		Before: before, After: of.String(),
-		Target: schemas.Key(l.Space.Account, l.Space.Store, l.Space.Space, "", l.Kind.Act().IncidentKind(), l.Name())}, time.Now()}
-	w.admin = append(w.admin, a)
-	w.decisions.Apply(a.AdminAction, a.at)
-	made, n := w.made[listWithout(l)], l.Number-1
-	switch one := (heldDecision{a.GetId(), action, end, a.at}); {
-	case n == len(made):
-		w.made[listWithout(l)] = append(made, one)
-	case n < len(made) && made[n].action == held.ActionClose && action == held.ActionApprove && before == made[n].id &&
-		a.at.Sub(made[n].at) < held.Final:
-		one.seen = made[n].seen
-		made[n] = one
-	default:
-		action = ""
-	}
-	if action == held.ActionClose {
+		Target: schemas.Key(l.Space.Account, l.Space.Store, l.Space.Space, "", l.Kind.Act().IncidentKind(), l.Name())},
+		time.Now()}
+	if w.acted(l, a, end) && action == held.ActionClose {
 		w.incidents[l] = heldIncident{}
 	}
 	out, err := w.steward.Handle(context.Background(),
@@ -421,6 +409,24 @@ func (w *heldWorld) decide(l held.List, action string, seen, read int, before st
 		err = errors.Join(err, w.append(m))
 	}
 	return err
+}
+
+// acted records a decision about a list, of an operator who saw the results before an end, and reports whether it wins.
+func (w *heldWorld) acted(l held.List, a heldAction, end int) bool {
+	w.admin = append(w.admin, a)
+	w.decisions.Apply(a.AdminAction, a.at)
+	made, n := w.made[listWithout(l)], l.Number-1
+	switch one := (heldDecision{a.GetId(), a.GetAction(), end, a.at}); {
+	case n == len(made):
+		w.made[listWithout(l)] = append(made, one)
+	case n < len(made) && made[n].action == held.ActionClose && one.action == held.ActionApprove &&
+		a.GetBefore() == made[n].id && a.at.Sub(made[n].at) < held.Final:
+		one.seen = made[n].seen
+		made[n] = one
+	default:
+		return false
+	}
+	return true
 }
 
 // decided returns the decision about an effect: one that keeps it wins over an approval on a list of another kind.

@@ -2,8 +2,10 @@ package integration
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -294,7 +296,7 @@ func (w *heldWorld) checkRest() {
 	}
 	for _, p := range w.rules.Pairs {
 		for _, item := range append(heldItems, "") {
-			w.checkCopy(heldAt(p.Destination, item))
+			w.checkCopy(w.at(p.Destination, item))
 		}
 	}
 	for _, l := range w.spaces() {
@@ -307,23 +309,25 @@ func (w *heldWorld) checkRest() {
 }
 
 // checkEffect checks an effect that would still be done, since source and copy are as they were and the rule does not
-// keep the copy: it is decided, and not approved.
+// keep the copy: it is decided, unless a later look has found something else, and not approved.
 func (w *heldWorld) checkEffect(e *heldEffect) {
 	if !w.isSame(e) || !e.rewrite && w.ruleFor(e.at) == policy.KeepCopy {
 		return
 	}
+	approved, keeps := w.decided(e)
 	for k := range e.held {
-		if l := w.listOf(e, k); l.Number > len(w.made[listWithout(l)]) {
-			w.fault("%s waits on list %s", e, l.Name())
+		l := w.listOf(e, k)
+		if !keeps && w.last[e.at].GetEffect() == e.id && l.Number > len(w.made[listWithout(l)]) {
+			w.fault("%s waits on list %s: %s", e, l.Name(), w.end(e.at))
 		}
 	}
-	if approved, _ := w.decided(e); approved {
+	if approved {
 		w.fault("%s was approved, and is not done: %s", e, w.end(e.at))
 	}
 }
 
-// isSame reports whether source and copy are as they were when an effect was held.
-func (w *heldWorld) isSame(e *heldEffect) bool {
+// isAsHeld reports whether source and copy have the versions that they had when an effect was held.
+func (w *heldWorld) isAsHeld(e *heldEffect) bool {
 	from := e.at.In("1")
 	there, present := w.look(from)
 	over, ok := w.look(e.at)
@@ -341,7 +345,7 @@ func (w *heldWorld) isSame(e *heldEffect) bool {
 // items counts the items of a store.
 func (w *heldWorld) items(store string) (n int) {
 	for _, item := range heldItems {
-		if _, is := w.look(heldAt(store, item)); is {
+		if _, is := w.look(w.at(store, item)); is {
 			n++
 		}
 	}
@@ -357,9 +361,7 @@ func (w *heldWorld) end(at schemas.Copy) string {
 
 // checkCopy checks that a copy that is not as its source was left so for a reason that somebody has given.
 func (w *heldWorld) checkCopy(at schemas.Copy) {
-	from, present := w.look(at.In("1"))
-	to, ok := w.look(at)
-	if present == ok && (!ok || fmt.Sprint(from.Digests) == fmt.Sprint(to.Digests)) {
+	if w.text(at.In("1")) == w.text(at) {
 		return
 	}
 	switch r := w.last[at]; r.GetResult() {
@@ -382,6 +384,19 @@ func (w *heldWorld) checkCopy(at schemas.Copy) {
 	}
 }
 
+// text returns what a store holds of an item, or that it has the space; "" if it has nothing.
+func (w *heldWorld) text(at schemas.Copy) string {
+	if _, present := w.look(at); !present || at.Item == "" {
+		return map[bool]string{true: "present"}[present]
+	}
+	r, _, err := w.stores[at.Store].Open(context.Background(), at.Space, at.Item, "")
+	if err != nil {
+		return err.Error()
+	}
+	b, err := io.ReadAll(r)
+	return fmt.Sprint(string(b), errors.Join(err, r.Close()))
+}
+
 // checkRefused checks that the source of each item of a refused list is back, or that a result says why not.
 func (w *heldWorld) checkRefused(l held.List) {
 	for item := range w.waitsOn(l) {
@@ -395,7 +410,7 @@ func (w *heldWorld) checkRefused(l held.List) {
 		}
 		switch end.GetResult() {
 		case "restored", "already-restored":
-			brought := slices.ContainsFunc(factsOf(w.facts[heldAt("1", item)], heldAt("1", item)), func(f fact) bool {
+			brought := slices.ContainsFunc(factsOf(w.facts[w.at("1", item)], w.at("1", item)), func(f fact) bool {
 				return f.isContent() && fmt.Sprint(f.GetDigests()) == fmt.Sprint(end.GetDigests())
 			})
 			if !brought {

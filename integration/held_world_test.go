@@ -35,7 +35,8 @@ import (
 // 3: two processes that copy and delete, each with brakes of its own, the topics, and the operators. It lives in a
 // bubble of fake time, by which all clocks go.
 type heldWorld struct {
-	stores    map[string]*mem.Store
+	space     string
+	stores    map[string]storage.Store
 	rules     policy.Rules
 	limit     int64                                // deletes, and rewrites, of a space of a store within an hour
 	facts     map[schemas.Copy][]*schemas.Delivery // the Changes of each copy
@@ -59,6 +60,7 @@ type heldWorld struct {
 	incidents map[held.List]heldIncident
 
 	effects map[string]*heldEffect
+	isSame  func(*heldEffect) bool                 // whether source and copy are as they were when an effect was held
 	acting  *watchedSides                          // what the process at work sees and does; nil: none is
 	last    map[schemas.Copy]*pb.DuplicationResult // the newest result of each destination
 	passed  map[string][]time.Time                 // when effects were done with a permit, by store and kind
@@ -142,13 +144,13 @@ func (w *heldWorld) acts(store string) {
 	}
 }
 
-func heldAt(store, item string) schemas.Copy {
-	return schemas.Copy{Account: "acme", Store: store, Space: "s", Item: item}
+func (w *heldWorld) at(store, item string) schemas.Copy {
+	return schemas.Copy{Account: "acme", Store: store, Space: w.space, Item: item}
 }
 
 // newHeldWorld returns a world in which each item is at the source and copied.
 func newHeldWorld(stores int, limit int64) (*heldWorld, error) {
-	w := &heldWorld{stores: map[string]*mem.Store{}, facts: map[schemas.Copy][]*schemas.Delivery{}, limit: limit,
+	w := &heldWorld{space: "s", stores: map[string]storage.Store{}, facts: map[schemas.Copy][]*schemas.Delivery{}, limit: limit,
 		brakes: map[brake.Kind]*braketest.Topic{}, publishes: -1, effects: map[string]*heldEffect{},
 		made: map[held.List][]heldDecision{}, incidents: map[held.List]heldIncident{},
 		last: map[schemas.Copy]*pb.DuplicationResult{}, passed: map[string][]time.Time{},
@@ -171,6 +173,7 @@ func newHeldWorld(stores int, limit int64) (*heldWorld, error) {
 			w.rules.Pairs = append(w.rules.Pairs, policy.Pair{Source: "1", Destination: id})
 		}
 	}
+	w.isSame = w.isAsHeld
 	var err error
 	if w.planner, err = planning.New(planning.Config{}, w); err != nil {
 		return nil, err
@@ -228,7 +231,7 @@ func (w *heldWorld) expect(space schemas.Copy, r *pb.CopyRecord) {
 	}
 	r.Audit.Origin, r.Manifest = r.GetManifest().GetOrigin(), clickhousetest.NoRecord()
 	for _, item := range heldItems {
-		m := fold(w.facts[heldAt(space.Store, item)], heldAt(space.Store, item)).GetManifest()
+		m := fold(w.facts[w.at(space.Store, item)], w.at(space.Store, item)).GetManifest()
 		if m.GetState() == pb.RecordState_RECORD_STATE_LIVE && m.GetTime().AsTime().After(deleted) {
 			r.Manifest.State = pb.RecordState_RECORD_STATE_LIVE
 		}
@@ -356,7 +359,7 @@ func (w *heldWorld) look(at schemas.Copy) (storage.Object, bool) {
 // putAt stores new content of an item, as a client of a store does.
 func (w *heldWorld) putAt(store, item string, reported bool) error {
 	time.Sleep(time.Millisecond)
-	if _, present := w.look(heldAt(store, "")); !present {
+	if _, present := w.look(w.at(store, "")); !present {
 		if store != "1" {
 			return nil
 		}
@@ -371,7 +374,7 @@ func (w *heldWorld) putAt(store, item string, reported bool) error {
 	if err != nil || !reported {
 		return err
 	}
-	return w.append(schemas.Message{Topic: schemas.Changes, Body: clientChange(record.Content(heldAt(store, item), o))})
+	return w.append(schemas.Message{Topic: schemas.Changes, Body: clientChange(record.Content(w.at(store, item), o))})
 }
 
 // remove deletes an item of the source, as a client does.
@@ -384,7 +387,7 @@ func (w *heldWorld) remove(item string, reported bool) error {
 	if err != nil {
 		return err
 	}
-	return w.append(schemas.Message{Topic: schemas.Changes, Body: clientChange(record.Delete(heldAt("1", item), d))})
+	return w.append(schemas.Message{Topic: schemas.Changes, Body: clientChange(record.Delete(w.at("1", item), d))})
 }
 
 // changeSpace creates the space at the source, or deletes it if it has no items, as a client does.
@@ -408,7 +411,7 @@ func (w *heldWorld) changeSpace(op pb.Op) (err error) {
 // sweep reports what differs from the records at the source, and orders every difference of a pair again.
 func (w *heldWorld) sweep() (err error) {
 	for _, item := range heldItems {
-		at := heldAt("1", item)
+		at := w.at("1", item)
 		m := fold(w.facts[at], at).GetManifest()
 		var c *pb.Change
 		switch o, present := w.look(at); {
@@ -536,7 +539,7 @@ func (w *heldWorld) watch(b schemas.Body) *watchedSides {
 		GetSourceStore() string
 		GetDestinationStore() string
 	})
-	s := &watchedSides{at: heldAt(c.GetDestinationStore(), c.GetItem()), kept: map[*heldEffect]bool{},
+	s := &watchedSides{at: w.at(c.GetDestinationStore(), c.GetItem()), kept: map[*heldEffect]bool{},
 		waiting: map[held.Kind]string{}}
 	if c.GetSourceStore() == "" || c.GetDestinationStore() == "1" { // of a list, or a restore
 		return s
@@ -677,7 +680,7 @@ func (w *heldWorld) refusing(at schemas.Copy) string {
 func (w *heldWorld) spaces() (all []held.List) {
 	for _, p := range w.rules.Pairs {
 		for _, k := range held.Kinds() {
-			all = append(all, held.List{Space: heldAt(p.Destination, "").WithoutItem(), Kind: k})
+			all = append(all, held.List{Space: w.at(p.Destination, "").WithoutItem(), Kind: k})
 		}
 	}
 	return all
