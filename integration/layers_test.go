@@ -150,8 +150,7 @@ func onlyImporters() map[string][]string {
 		"github.com/vbauerster/mpb":         {"cmd/millrace/..."},
 		"github.com/planetscale/vtprotobuf": {"schemas/..."},
 		"github.com/coreos/go-systemd":      {"cmd/health"},
-		"github.com/parquet-go":             {"streams/inventory", "sinks/export"},
-		"github.com/klauspost/compress":     {"streams/inventory"},
+		"github.com/parquet-go":             {"sinks/export"},
 		"github.com/minio/minio-go":         {"streams/storage/s3", harness},
 		"github.com/minio/crc64nvme":        {"streams/digest", "streams/storage/s3/..."},
 	}

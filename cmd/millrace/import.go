@@ -36,7 +36,7 @@ the digests of the listing. The digests are claims: fixity checks confirm or ref
   bagit         the folder of a bag, or a payload manifest in it
   ocfl          the inventory.json of an object: logical paths of the head, or --version
   duracloud     the manifest of a space: TSV, or its BagIt form
-  s3-inventory  manifest.json, with its CSV or Parquet files as Amazon puts them, or beside it
+  s3-inventory  manifest.json, with its CSV files as Amazon puts them, or beside it
 
 The format is detected; an ambiguous listing needs --format. Files may be gzipped.
 

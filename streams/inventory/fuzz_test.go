@@ -91,23 +91,6 @@ func FuzzOCFL(f *testing.F) {
 	})
 }
 
-func FuzzParquet(f *testing.F) {
-	whole := parquetExample(f)
-	f.Add([]byte(whole))
-	f.Add([]byte(whole[:len(whole)/2]))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		n := 0
-		readParquet("x", bytes.NewReader(data), int64(len(data)), func(row inventoryRow, err error) bool {
-			var fault *Fault
-			if err != nil && !errors.As(err, &fault) && !errors.Is(err, ErrInvalid) {
-				t.Fatal(err)
-			}
-			n++
-			return n < 10_000 // a page may say that it has any number of nothing
-		})
-	})
-}
-
 // The output of the installed tools is read as their input.
 func TestCoreutils(t *testing.T) {
 	names := []string{"plain", "with space", " leading", "trailing ", "new\nline", "back\\slash", "carriage\rreturn",

@@ -44,7 +44,7 @@ const (
 	BagIt     Format = "bagit"        // payload manifests of a bag, RFC 8493 and 0.93 to 0.97
 	OCFL      Format = "ocfl"         // inventory.json of an object, 1.0 and 1.1
 	DuraCloud Format = "duracloud"    // manifest of a space: TSV, or its BagIt form
-	S3        Format = "s3-inventory" // manifest.json with CSV or Parquet files
+	S3        Format = "s3-inventory" // manifest.json with CSV files
 )
 
 // Formats returns all supported formats.
@@ -53,7 +53,7 @@ func Formats() []Format { return []Format{Sums, CSV, TSV, BagIt, OCFL, DuraCloud
 // A Position is the position of a row.
 type Position struct {
 	File string
-	Line int64 // line of a text, or row of a Parquet file; 0 for the whole file
+	Line int64 // 0 for the whole file
 }
 
 func (p Position) String() string {

@@ -53,10 +53,8 @@ func recognise(name string, head []byte, inBag bool, o Options) (candidates []Fo
 	switch {
 	case len(bytes.TrimSpace(head)) == 0:
 		return nil, "is empty"
-	case bytes.HasPrefix(head, []byte("ORC")):
-		return nil, "ORC is not supported; have the inventory made as CSV or Parquet"
-	case bytes.HasPrefix(head, []byte("PAR1")):
-		return nil, "a Parquet file is read by the manifest.json of its S3 Inventory"
+	case bytes.HasPrefix(head, []byte("PAR1")), bytes.HasPrefix(head, []byte("ORC")):
+		return nil, "Parquet and ORC are not supported; set the output format of the S3 Inventory to CSV"
 	case bytes.HasPrefix(head, []byte("%%%% HASHDEEP")):
 		return nil, "hashdeep's own format is not supported; write sums, or a table with a header"
 	case bytes.HasPrefix(bytes.TrimSpace(head), []byte("{")):

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,15 +21,18 @@ const maxManifest = 64 << 20
 
 // An s3Manifest is the manifest.json of an S3 Inventory (Amazon S3 User Guide, "Locating your inventory list").
 type s3Manifest struct {
-	SourceBucket string `json:"sourceBucket"`
-	Created      string `json:"creationTimestamp"` // milliseconds
-	Format       string `json:"fileFormat"`
-	Schema       string `json:"fileSchema"`
-	Files        []struct {
-		Key  string `json:"key"`
-		Size int64  `json:"size"`
-		MD5  string `json:"MD5checksum"`
-	} `json:"files"`
+	SourceBucket string   `json:"sourceBucket"`
+	Created      string   `json:"creationTimestamp"` // milliseconds
+	Format       string   `json:"fileFormat"`
+	Schema       string   `json:"fileSchema"`
+	Files        []s3File `json:"files"`
+}
+
+// An s3File is a file of an S3 Inventory.
+type s3File struct {
+	Key  string `json:"key"`
+	Size int64  `json:"size"`
+	MD5  string `json:"MD5checksum"`
 }
 
 // The kinds of skipped rows of an S3 Inventory.
@@ -43,47 +45,29 @@ const (
 // objects.
 func (l *Listing) s3Inventory() iter.Seq2[Entry, error] {
 	return func(yield func(Entry, error) bool) {
-		r, err := l.openS3Manifest()
+		m, err := l.openS3Manifest()
 		if err != nil {
 			yield(Entry{}, err)
 			return
 		}
 		// A row without a time gets the creation time of the inventory, which stays the same if the files are copied.
-		made, _ := readTime(r.Created, nil)
-		stop := false
-		for _, f := range r.Files {
-			file, err := l.locate(f.Key, f.Size)
-			if err != nil {
-				yield(Entry{}, err)
-				return
-			}
-			rows := l.s3CSV(file, f.MD5, r)
-			if r.Format == "Parquet" {
-				rows = l.s3Parquet(file, f.MD5)
-			}
-			for row, err := range rows {
-				var fault *Fault
-				switch {
-				case err == nil:
-					e, passed, reason := row.entry()
-					if passed != "" {
-						l.skipped[passed]++
-						continue
-					}
-					if e.Time.IsZero() {
-						e.Time = made
-					}
-					if reason != "" {
-						err = &Fault{e.At, reason}
-					}
-					stop = !yield(e, err)
-				case errors.As(err, &fault):
-					stop = !yield(Entry{At: fault.At}, err)
-				default:
-					yield(Entry{}, err)
-					stop = true
+		made, _ := readTime(m.Created, nil)
+		columns := strings.Split(m.Schema, ",")
+		for i, c := range columns {
+			columns[i] = normalName(c)
+		}
+		for _, f := range m.Files {
+			for row, err := range l.s3Rows(f, columns) {
+				e, skipped := Entry{At: row.at}, ""
+				if err == nil {
+					e, skipped, err = row.entry(made)
 				}
-				if stop {
+				if skipped != "" {
+					l.skipped[skipped]++
+					continue
+				}
+				var fault *Fault
+				if !yield(e, err) || err != nil && !errors.As(err, &fault) {
 					return
 				}
 			}
@@ -112,13 +96,9 @@ func (l *Listing) openS3Manifest() (*s3Manifest, error) {
 	if err := json.Unmarshal(data, r); err != nil {
 		return nil, invalid(at, "it is not the JSON of an S3 Inventory: %w", err)
 	}
-	switch r.Format {
-	case "CSV", "Parquet":
-	case "ORC":
-		return nil, fmt.Errorf("%w: %s: the files of this inventory are ORC, which is not supported; "+
-			"have it made as CSV or Parquet", ErrFormat, l.path)
-	default:
-		return nil, invalid(at, "fileFormat is %q; CSV and Parquet are supported", r.Format)
+	if r.Format != "CSV" { // Parquet or ORC
+		return nil, fmt.Errorf("%w: %s: its fileFormat is %q, and only CSV is supported; "+
+			"set the output format of the S3 Inventory to CSV", ErrFormat, l.path, r.Format)
 	}
 	l.bytes = 0
 	for _, f := range r.Files {
@@ -150,8 +130,8 @@ func (l *Listing) locate(key string, size int64) (string, error) {
 	return "", fmt.Errorf("%w: %s names %s, which is in none of %s", ErrInvalid, l.path, key, strings.Join(paths, ", "))
 }
 
-// An inventoryRow is one row of an S3 Inventory. Pointers are nil if a column is missing or empty.
-type inventoryRow struct {
+// An s3Row is one row of an S3 Inventory. Pointers are nil if a column is missing or empty.
+type s3Row struct {
 	at                                    Position
 	bucket, key, version, etag, encrypted string
 	latest, marker, multipart             *bool
@@ -159,39 +139,37 @@ type inventoryRow struct {
 	modified                              time.Time
 }
 
-// entry converts the row. If the row is to be skipped, passed is its kind; if it is invalid, reason is not empty. The
-// ETag is the MD5 of the content only if the row says that the object was not uploaded in parts and is not encrypted
-// with a customer's key.
-func (r inventoryRow) entry() (e Entry, passed, reason string) {
+// entry converts the row, whose time is made if it has none. If the row is to be skipped, skipped is its kind. The ETag
+// is the MD5 of the content only if the row says that the object was not uploaded in parts and is not encrypted with a
+// customer's key.
+func (r *s3Row) entry(made time.Time) (e Entry, skipped string, err error) {
 	e = Entry{At: r.at, Space: r.bucket, Item: r.key, Key: true, Size: r.size, Time: r.modified, Version: r.version,
 		ETag: r.etag}
 	switch {
 	case r.latest != nil && !*r.latest:
-		return e, skippedOld, ""
+		return e, skippedOld, nil
 	case r.marker != nil && *r.marker:
-		return e, skippedDeleted, ""
+		return e, skippedDeleted, nil
 	case r.key == "":
-		return e, "", "the row has no key"
+		return e, "", &Fault{r.at, "the row has no key"}
+	}
+	if e.Time.IsZero() {
+		e.Time = made
 	}
 	if e.Version == "null" { // the object is older than versioning; this version is not unique
 		e.Version = ""
 	}
 	plain := r.encrypted == "SSE-S3" || r.encrypted == "NOT-SSE"
 	if etag := strings.Trim(r.etag, `"`); plain && r.multipart != nil && !*r.multipart && len(etag) == 32 {
-		return e, "", e.add("md5", "", etag)
+		if reason := e.add("md5", "", etag); reason != "" {
+			return e, "", &Fault{r.at, reason}
+		}
 	}
-	return e, "", ""
+	return e, "", nil
 }
 
-// isS3Column reports whether set uses a column.
-func isS3Column(name string) bool {
-	return slices.Contains([]string{"bucket", "key", "versionid", "etag", "encryptionstatus", "size", "lastmodifieddate",
-		"islatest",
-		"isdeletemarker", "ismultipartuploaded"}, name)
-}
-
-// set sets the value of one column, from CSV or Parquet.
-func (r *inventoryRow) set(column, value string) (reason string) {
+// set sets the value of one column, and ignores other columns.
+func (r *s3Row) set(column, value string) (reason string) {
 	if value == "" {
 		return ""
 	}
@@ -199,7 +177,10 @@ func (r *inventoryRow) set(column, value string) (reason string) {
 	case "bucket":
 		r.bucket = value
 	case "key":
-		r.key = value
+		var err error
+		if r.key, err = url.QueryUnescape(value); err != nil {
+			return fmt.Sprintf("key %.200q is not encoded as in a URL", value)
+		}
 	case "versionid":
 		r.version = value
 	case "etag":
@@ -228,68 +209,53 @@ func readBool(value string) (b *bool, reason string) {
 	return &v, ""
 }
 
-// s3CSV reads one file of an inventory: gzip, no header, URL-encoded keys.
-func (l *Listing) s3CSV(file, sum string, r *s3Manifest) iter.Seq2[inventoryRow, error] {
-	return func(yield func(inventoryRow, error) bool) {
-		f, err := l.open(file)
+// s3Rows reads one file of an inventory: gzip, no header, URL-encoded keys.
+func (l *Listing) s3Rows(file s3File, columns []string) iter.Seq2[s3Row, error] {
+	return func(yield func(s3Row, error) bool) {
+		path, err := l.locate(file.Key, file.Size)
 		if err != nil {
-			yield(inventoryRow{}, err)
+			yield(s3Row{}, err)
+			return
+		}
+		f, err := l.open(path)
+		if err != nil {
+			yield(s3Row{}, err)
 			return
 		}
 		defer f.Close()
-		in, err := newInput(file, f.hashing(), "")
+		in, err := newInput(path, f.hashing(), "")
 		if err != nil {
-			yield(inventoryRow{}, err)
+			yield(s3Row{}, err)
 			return
 		}
-		columns := strings.Split(r.Schema, ",")
-		for i, c := range columns {
-			columns[i] = normalName(c)
-		}
 		for fields, err := range in.quoted(',') {
-			row := inventoryRow{at: in.at(), size: -1}
+			row := s3Row{at: in.at(), size: -1}
 			if err == nil {
-				err = row.fromCSV(columns, fields)
+				err = row.read(columns, fields)
 			}
 			var fault *Fault
 			if !yield(row, err) || err != nil && !errors.As(err, &fault) {
 				return
 			}
 		}
-		if err := l.checkMD5(f, sum); err != nil {
-			yield(inventoryRow{}, err)
+		got, err := f.sum()
+		if err == nil && !strings.EqualFold(got, file.MD5) {
+			err = invalid(Position{File: path}, "its md5 is %s, and the manifest says %.80q", got, file.MD5)
+		}
+		if err != nil {
+			yield(s3Row{}, err)
 		}
 	}
 }
 
-func (r *inventoryRow) fromCSV(columns, fields []string) error {
+func (r *s3Row) read(columns, fields []string) error {
 	if len(fields) != len(columns) {
 		return &Fault{r.at, fmt.Sprintf("the row has %d fields, and fileSchema %d", len(fields), len(columns))}
 	}
 	for i, c := range columns {
-		value := fields[i]
-		if c == "key" {
-			key, err := url.QueryUnescape(value)
-			if err != nil {
-				return &Fault{r.at, fmt.Sprintf("key %.200q is not encoded as in a URL", value)}
-			}
-			value = key
-		}
-		if reason := r.set(c, value); reason != "" {
+		if reason := r.set(c, fields[i]); reason != "" {
 			return &Fault{r.at, reason}
 		}
-	}
-	return nil
-}
-
-// checkMD5 compares the MD5 of a file with the one in the manifest.
-func (l *Listing) checkMD5(f *source, want string) error {
-	got, err := f.sum()
-	switch {
-	case err != nil:
-		return err
-	case !strings.EqualFold(got, want):
-		return invalid(Position{File: f.f.Name()}, "its md5 is %s, and the manifest says %.80q", got, want)
 	}
 	return nil
 }

@@ -1,22 +1,15 @@
 package inventory
 
 import (
-	"bytes"
 	"fmt"
 	"maps"
 	"strings"
 	"testing"
-	"time"
-
-	"github.com/parquet-go/parquet-go"
 )
 
 // s3CSVSchema is the fileSchema of the Amazon S3 User Guide, "Locating your inventory list".
 const s3CSVSchema = "Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, LastModifiedDate, ETag, StorageClass, " +
 	"IsMultipartUploaded, ReplicationStatus, EncryptionStatus"
-
-const s3ParquetSchema = "message s3.inventory { required binary bucket (UTF8); required binary key (UTF8); optional " +
-	"binary version_id (UTF8); }"
 
 // manifest is a manifest.json as in the guide's example, with its checksum and its files in data/.
 func manifest(format, schema string, data ...string) map[string]string {
@@ -97,9 +90,10 @@ func TestS3CSV(t *testing.T) {
 			`! 0.csv:1 key "%zz" is not encoded as in a URL`, "! 0.csv:2 the row has 2 fields, and fileSchema 12",
 			`! 0.csv:3 "maybe" is neither true nor false`, "! 0.csv:4 the row has no key",
 			`~! 0.csv:5 "yesterday" is not a time`}},
-		"ORC": {files: manifest("ORC", "struct<bucket:string>", "x"), open: in,
-			want: []string{"~are ORC, which is not supported"}},
-		"other files": {files: manifest("XML", "", "x"), open: in, want: []string{`~fileFormat is "XML"`}},
+		"Parquet": {files: manifest("Parquet", "message s3.inventory { required binary key (UTF8); }", "PAR1"), open: in,
+			want: []string{`~fileFormat is "Parquet", and only CSV is supported; set the output format`}},
+		"ORC": {files: manifest("ORC", "struct<key:string>", "ORC"), open: in,
+			want: []string{`~fileFormat is "ORC", and only CSV is supported; set the output format`}},
 		"not JSON": {files: map[string]string{"manifest.json": "x"},
 			want: []string{"~it is not the JSON of an S3 Inventory"}},
 		"a key of no file": {files: map[string]string{"manifest.json": `{"fileFormat": "CSV", "fileSchema": "Key", ` +
@@ -134,85 +128,4 @@ func swap(s string) string {
 	b := []byte(s)
 	b[4] ^= 1
 	return string(b)
-}
-
-// s3Row is one row of a Parquet file in Amazon's format.
-type s3Row struct {
-	Bucket    string     `parquet:"bucket"`
-	Key       string     `parquet:"key"`
-	VersionID *string    `parquet:"version_id,optional"`
-	Latest    *bool      `parquet:"is_latest,optional"`
-	Marker    *bool      `parquet:"is_delete_marker,optional"`
-	Size      *int64     `parquet:"size,optional"`
-	Modified  *time.Time `parquet:"last_modified_date,optional,timestamp(millisecond)"`
-	ETag      *string    `parquet:"e_tag,optional"`
-	Multipart *bool      `parquet:"is_multipart_uploaded,optional"`
-	Encrypted *string    `parquet:"encryption_status,optional"`
-}
-
-func parquetFile[T any](t testing.TB, rows ...T) string {
-	t.Helper()
-	var b bytes.Buffer
-	w := parquet.NewGenericWriter[T](&b, parquet.MaxRowsPerRowGroup(2))
-	if _, err := w.Write(rows); err != nil {
-		t.Fatal(err)
-	}
-	must(t, w.Close())
-	return b.String()
-}
-
-func some[T any](v T) *T { return &v }
-
-func parquetExample(t testing.TB) string {
-	at := time.Date(2016, 8, 10, 22, 23, 56, 7e6, time.UTC)
-	return parquetFile(t,
-		s3Row{"b", "a b%2B/ü", some("V1"), some(true), some(false), some(int64(5)), &at, some(emptyMD5), some(false),
-			some("NOT-SSE")},
-		s3Row{"b", "gone", some("V2"), some(true), some(true), nil, &at, nil, nil, nil},
-		s3Row{"b", "old", some("V1"), some(false), nil, nil, &at, nil, nil, nil},
-		s3Row{"b", "bare", nil, nil, nil, nil, nil, nil, nil, nil},
-		s3Row{"b", "\xff", nil, nil, nil, nil, nil, nil, nil, nil},
-		s3Row{"b", "big", nil, nil, nil, some(int64(1) << 40), &at, some(otherMD5 + "-9"), some(true), nil},
-	)
-}
-
-func TestS3Parquet(t *testing.T) {
-	data := parquetExample(t)
-	type bare struct {
-		Size int64 `parquet:"size"`
-	}
-	type textual struct {
-		Key      string `parquet:"key"`
-		Modified string `parquet:"last_modified_date"`
-	}
-	type micros struct {
-		Key      string    `parquet:"key"`
-		Modified time.Time `parquet:"last_modified_date,timestamp(microsecond)"`
-	}
-	cut := data[:len(data)/2] + strings.Repeat("\x00", len(data)-len(data)/2)
-	for name, c := range map[string]listing{
-		"rows": {files: manifest("Parquet", s3ParquetSchema, data), want: []string{
-			`0.parquet:1 b|"a b%2B/ü" key 5 md5:` + emptyMD5 + " 2016-08-10T22:23:56.007Z V1 " + emptyMD5,
-			`0.parquet:4 b|"bare" key 2018-01-03T02:00:00Z`, // when the inventory was made
-			"! 0.parquet:5 key is not UTF-8",
-			`0.parquet:6 b|"big" key 1099511627776 2016-08-10T22:23:56.007Z ` + otherMD5 + "-9",
-		}},
-		"microseconds": {files: manifest("Parquet", "", parquetFile(t,
-			micros{"a", time.UnixMicro(1_500_000)})), want: []string{`0.parquet:1 |"a" key 1970-01-01T00:00:01.5Z`}},
-		"no key": {files: manifest("Parquet", "", parquetFile(t, bare{1})),
-			want: []string{"~it has no column key"}},
-		"no times": {files: manifest("Parquet", "", parquetFile(t, textual{"a", "b"})),
-			want: []string{"~column last_modified_date is not a time"}},
-		"damaged": {files: manifest("Parquet", "", cut), want: []string{"~0.parquet"}},
-		"a footer that does not fit": {files: manifest("Parquet", "", "PAR1....\xff\xff\xff\x7fPAR1"),
-			want: []string{"~its footer of 2147483647 bytes does not fit"}},
-		"not Parquet": {files: manifest("Parquet", "", "hello"), want: []string{"~it is not a Parquet file"}},
-		"another sum": {files: with(manifest("Parquet", "", data), "data/0.parquet", cut),
-			want: []string{"~its md5 is"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			c.format, c.open = S3, "2018-01-03T02-00Z"
-			c.run(t)
-		})
-	}
 }

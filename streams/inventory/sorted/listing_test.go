@@ -154,6 +154,12 @@ func TestReadS3Inventory(t *testing.T) {
 	if !errors.Is(err, inventory.ErrInvalid) || !strings.Contains(err.Error(), "the manifest says") {
 		t.Errorf("another size: %v", err)
 	}
+	for _, format := range []string{"Parquet", "ORC"} {
+		_, err := read(t, Config{}, fmt.Sprintf(`{"sourceBucket": "b", "fileFormat": %q, "files": []}`, format))
+		if !errors.Is(err, inventory.ErrFormat) || !strings.Contains(err.Error(), "S3 Inventory to CSV") {
+			t.Errorf("%s: %v", format, err)
+		}
+	}
 }
 
 // The ID is that of the rows and the time, not of the files.
