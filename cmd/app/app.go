@@ -108,7 +108,7 @@ type App struct {
 	deleteLists       *deleteLists // nil: no role uses it
 	decided           held.Decisions
 	commitTimeout     time.Duration // maximum time of a commit; a rebuild waits for it and compares again
-	republishInterval time.Duration // between checks for overwritten incidents; 0: the default of the Pool
+	republishInterval time.Duration // between checks for overwritten incidents; 0: 10 s
 }
 
 // Open makes the parts that cfg requires. Nothing runs before Run.

@@ -1,8 +1,10 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -42,41 +44,61 @@ func incidentsTo(apply func(key []byte, i *pb.Incident)) func([]byte, *schemas.D
 	}
 }
 
-// republishOverwritten returns a function that publishes again the incidents that another process
-// has overwritten. It does so for an incident that two consecutive calls find overwritten; after
-// only one, the newest record may still be on its way. Without it, the decisions of this process
-// would be published only with the next message about the copy, which may be months later.
-func (a *App) republishOverwritten(s *steward.Steward) func(context.Context, func(key string) bool) error {
-	last := map[string]int32{} // step counts of the incidents that the last call found
-	return func(ctx context.Context, owns func(key string) bool) error {
-		now := map[string]int32{}
-		var again []schemas.Message
-		for _, i := range s.Overwritten() {
-			key := schemas.IncidentKey(i)
-			now[key] = i.GetStepCount()
-			if last[key] == now[key] && owns(schemas.ItemKey(i.GetAccount(), i.GetSpace(), i.GetItem())) {
-				again = append(again, schemas.Message{Topic: schemas.Incidents, Body: i})
-			}
-		}
-		last = now
-		if len(again) == 0 {
+// maintainIncidents does until ctx is done what no message about a copy leads to: it reports the incidents that were
+// opened, and publishes again those of its copies that another process has overwritten. It does so for an incident that
+// two consecutive looks find overwritten; after one, the newest record may still be on its way. Without it, the
+// decisions of this process would be published only with the next message about the copy, which may be months later.
+func (a *App) maintainIncidents(
+	ctx context.Context, s *steward.Steward, owned func(context.Context) (func(key string) bool, error),
+) error {
+	t := time.NewTicker(cmp.Or(a.republishInterval, 10*time.Second))
+	defer t.Stop()
+	last := map[string]int32{} // step counts of the incidents that the last look found
+	for {
+		select {
+		case <-ctx.Done():
 			return nil
+		case <-t.C:
 		}
-		a.log.Warn("republish incidents that another process has overwritten", "count", len(again))
-		return a.producer.Publish(ctx, again...)
-	}
-}
-
-// maintainIncidents returns a function that does what no message about a copy leads to: it publishes incidents again
-// that another process has overwritten, and reports those that were opened.
-func (a *App) maintainIncidents(s *steward.Steward) func(context.Context, func(key string) bool) error {
-	republish := a.republishOverwritten(s)
-	return func(ctx context.Context, owns func(key string) bool) error {
 		if s.ReportDue() {
 			s.Report()
 		}
-		return republish(ctx, owns)
+		now := map[string]int32{}
+		var again []*pb.Incident
+		for _, i := range s.Overwritten() {
+			key := schemas.IncidentKey(i)
+			if now[key] = i.GetStepCount(); last[key] == now[key] {
+				again = append(again, i)
+			}
+		}
+		if last = now; len(again) == 0 {
+			continue
+		}
+		if err := a.republish(ctx, again, owned); err != nil && ctx.Err() == nil {
+			a.log.Warn("republish incidents that another process has overwritten", "err", err)
+		}
 	}
+}
+
+// republish publishes incidents again, those of the copies whose messages this process handles.
+func (a *App) republish(
+	ctx context.Context, all []*pb.Incident, owned func(context.Context) (func(key string) bool, error),
+) error {
+	owns, err := owned(ctx)
+	if err != nil {
+		return err
+	}
+	var messages []schemas.Message
+	for _, i := range all {
+		if owns(schemas.ItemKey(i.GetAccount(), i.GetSpace(), i.GetItem())) {
+			messages = append(messages, schemas.Message{Topic: schemas.Incidents, Body: i})
+		}
+	}
+	if len(messages) == 0 {
+		return nil
+	}
+	a.log.Warn("republish incidents that another process has overwritten", "count", len(messages))
+	return a.producer.Publish(ctx, messages...)
 }
 
 // An Actor is the operator who acts, the reason, and the program that the action came through.

@@ -237,9 +237,7 @@ func (a *App) steward() ([]part, error) {
 		Topics: []schemas.Topic{schemas.FixityResults, schemas.DuplicationResults, schemas.Admin},
 		// One steward handles all messages of a copy, and has read the decisions of its predecessor.
 		CoPartitioned: true,
-		Prepare:       a.incidents.CatchUp,
-		Maintain:      a.maintainIncidents(s), MaintainInterval: a.republishInterval,
-		MaintainDue: func() bool { return s.ReportDue() || len(s.Overwritten()) > 0 }}), s.Handle)
+		Prepare:       a.incidents.CatchUp}), s.Handle)
 	if err != nil {
 		return nil, err
 	}
@@ -247,7 +245,8 @@ func (a *App) steward() ([]part, error) {
 		defer s.Report()
 		return pool.Run(ctx)
 	}
-	return []part{afterTables("steward", run, a.policies)}, nil
+	maintain := func(ctx context.Context) error { return a.maintainIncidents(ctx, s, pool.Owns) }
+	return []part{afterTables("steward", run, a.policies), {"overwritten incidents", maintain}}, nil
 }
 
 // sink writes the log tables and, in a consumer group of its own, the state tables.

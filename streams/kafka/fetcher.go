@@ -30,7 +30,7 @@ type fetcher struct {
 	memory  *byteBudget // bytes in flight, without those of the backlog topic
 	metrics *metrics.Role
 
-	rebalanceMu    sync.Mutex // held during a rebalance, and while Maintain runs
+	rebalanceMu    sync.Mutex // held during a rebalance
 	commits        *commits
 	checker        *pollChecker
 	commitRequests chan chan error // each gets the result of a commit

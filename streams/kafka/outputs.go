@@ -161,13 +161,6 @@ func (s *outputs) purgeTopic(topic string) {
 	}
 }
 
-// empty reports whether all records are settled.
-func (s *outputs) empty() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.queues) == 0
-}
-
 // A refusal tracks an output, or the moves of a Delayer, that the brokers do not accept for now.
 type refusal struct{ active bool }
 

@@ -79,15 +79,6 @@ type PoolConfig struct {
 	// that the previous owners published is on its topics. If it returns an error, it is called again, unless the error
 	// is permanent: that ends Run. No partition moves meanwhile.
 	Prepare func(context.Context) error
-	// Maintain, if set, is called at each MaintainInterval, while the role is not paused and no task is running, so its
-	// messages follow all outputs so far. owns reports whether this member owns the partition of Topics that
-	// holds a key; the answer does not change before Maintain returns. Prepare has succeeded before. An error is
-	// logged.
-	Maintain func(ctx context.Context, owns func(key string) bool) error
-	// MaintainDue, if set, reports whether Maintain has work to do. If not, tasks keep starting and Maintain is not
-	// called.
-	MaintainDue      func() bool
-	MaintainInterval time.Duration // interval between calls of Maintain [10 s]
 }
 
 func (pc *PoolConfig) defaults() {
@@ -99,7 +90,6 @@ func (pc *PoolConfig) defaults() {
 	pc.Bytes = cmp.Or(pc.Bytes, 64<<20)
 	pc.DrainTimeout = cmp.Or(pc.DrainTimeout, time.Minute)
 	pc.StallTimeout = cmp.Or(pc.StallTimeout, 10*time.Minute)
-	pc.MaintainInterval = cmp.Or(pc.MaintainInterval, maintainInterval)
 }
 
 const (
@@ -215,9 +205,6 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 	loops.Go(func() { p.watchdog(run) })
 	loops.Go(func() { p.applyControls(run) })
-	if p.cfg.Maintain != nil {
-		loops.Go(func() { p.runMaintenance(run) })
-	}
 	for _, f := range p.fetchers {
 		committers.Go(func() { f.commitLoop(committing) })
 		if f.backlogTopic != "" {

@@ -117,54 +117,45 @@ func TestCoPartitioned(t *testing.T) {
 	}
 }
 
-// Maintain is called in each member after Prepare, while no handler runs, also without records. Each key is owned
-// by the member that handles its records. This test runs in real time, as TestRebalance does.
-func TestBeside(t *testing.T) {
+// Each key is owned by the member that handles its records. This test runs in real time, as TestRebalance does.
+func TestOwns(t *testing.T) {
 	t.Parallel()
 	b := kafkatest.New(t, kafkatest.Options{Partitions: 5, RealTime: true})
 	const items = 20
 	key := func(n int) string { return schemas.ItemKey("acme", "photos", fmt.Sprint(n)) }
 	var mu sync.Mutex
-	owners, handlers := [2]map[string]bool{{}, {}}, map[string]int{} // owners by key, in the last call; handlers by item
-	for n := range 2 {
-		gc := stewards()
-		var prepared atomic.Bool
-		var busy atomic.Int32
-		gc.Prepare = func(context.Context) error { prepared.Store(true); return nil }
-		gc.MaintainInterval = 20 * time.Millisecond
-		gc.Maintain = func(_ context.Context, owns func(string) bool) error {
-			if !prepared.Load() || busy.Load() > 0 {
-				t.Error("called before Prepare, or beside a handler")
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			owners[n] = map[string]bool{}
-			for i := range items {
-				owners[n][key(i)] = owns(key(i))
-			}
-			return errors.New("is logged")
-		}
-		g, err := kafka.NewPool(b.Config(), gc, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			busy.Add(1)
-			defer busy.Add(-1)
+	var pools [2]*kafka.Pool
+	handlers := map[string]int{} // by key
+	for n := range pools {
+		g, err := kafka.NewPool(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			handlers[string(d.Key)] = n
 			return nil, nil
 		})
 		must(t, err)
+		pools[n] = g
 		parttest.Background(t, g)
 	}
+	owners := func() (by [2]map[string]bool) {
+		for n, p := range pools {
+			by[n] = map[string]bool{}
+			if owns, err := p.Owns(t.Context()); err == nil {
+				for i := range items {
+					by[n][key(i)] = owns(key(i))
+				}
+			}
+		}
+		return by
+	}
 	parttest.Await(t, "each key has one owner, and both own some", func() bool {
-		mu.Lock()
-		defer mu.Unlock()
-		some := [2]int{}
+		some, by := [2]int{}, owners()
 		for i := range items {
-			if owners[0][key(i)] == owners[1][key(i)] {
+			if by[0][key(i)] == by[1][key(i)] {
 				return false
 			}
-			for n := range 2 {
-				if owners[n][key(i)] {
+			for n := range pools {
+				if by[n][key(i)] {
 					some[n]++
 				}
 			}
@@ -179,82 +170,14 @@ func TestBeside(t *testing.T) {
 		defer mu.Unlock()
 		return len(handlers) == items
 	})
+	by := owners()
 	mu.Lock()
 	defer mu.Unlock()
 	for k, n := range handlers {
-		if !owners[n][k] {
+		if !by[n][k] {
 			t.Errorf("%s is handled by member %d, which does not own it", k, n)
 		}
 	}
-}
-
-// While outputs are refused, Maintain is not called, but messages are handled. When Maintain is called, all outputs
-// of earlier tasks are published.
-func TestBesideComesAfterOutputs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
-		b.Send(parttest.Change("a"))
-		var handled, besides atomic.Int32
-		mend := b.FailProduce(schemas.DuplicationHigh, kafkatest.NotDone, -1)
-		p := pool(t, b, kafka.PoolConfig{MaintainInterval: 20 * time.Second, Maintain: func(
-			context.Context, func(string) bool,
-		) error {
-			besides.Add(1)
-			if n := len(b.Read(schemas.DuplicationHigh)); n != int(handled.Load()) {
-				t.Errorf("%d outputs of %d messages", n, handled.Load())
-			}
-			return nil
-		}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			handled.Add(1)
-			return parttest.Plan(ctx, d)
-		})
-		parttest.Background(t, p)
-		time.Sleep(time.Minute)
-		b.Send(parttest.Change("b"))
-		time.Sleep(10 * time.Second)
-		if n, calls := handled.Load(), besides.Load(); n != 2 || calls != 0 {
-			t.Errorf("%d handled and %d calls while outputs are refused, want 2 and none", n, calls)
-		}
-		mend()
-		time.Sleep(3 * time.Minute)
-		if besides.Load() == 0 {
-			t.Error("not called after the brokers took the outputs")
-		}
-	})
-}
-
-// Maintain is called between tasks: none is begun until it returns.
-func TestBesideIsCalledBetweenTasks(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := kafkatest.New(t, kafkatest.Options{})
-		const n = 400
-		b.Send(parttest.Numbered(n, 40)...)
-		var busy, handled, during atomic.Int32
-		parttest.Background(t, pool(t, b, kafka.PoolConfig{Workers: 4, MaintainInterval: time.Second,
-			Maintain: func(context.Context, func(string) bool) error {
-				before := handled.Load()
-				if before > 0 && before < n {
-					during.Add(1)
-				}
-				time.Sleep(500 * time.Millisecond)
-				if busy.Load() > 0 || handled.Load() != before {
-					t.Errorf("%d running, and %d handled meanwhile", busy.Load(), handled.Load()-before)
-				}
-				return nil
-			}}, func(ctx context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
-			busy.Add(1)
-			defer busy.Add(-1)
-			time.Sleep(300 * time.Millisecond)
-			handled.Add(1)
-			return parttest.Plan(ctx, d)
-		}))
-		time.Sleep(2 * time.Minute)
-		if handled.Load() != n || during.Load() < 10 {
-			t.Errorf("%d handled and %d calls meanwhile, want %d and ten at least", handled.Load(), during.Load(), n)
-		}
-	})
 }
 
 // Outputs about one key are published in the order of the decisions, whichever topics the messages come from.
@@ -340,13 +263,7 @@ func TestPrepare(t *testing.T) {
 				calls, handled := 0, atomic.Int32{} // of two partitions
 				g, err := kafka.NewPool(b.Config(), kafka.PoolConfig{Role: schemas.RolePlanner,
 					Topics: []schemas.Topic{schemas.Changes},
-					Retry:  retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second}, MaintainInterval: time.Second,
-					Maintain: func(context.Context, func(string) bool) error {
-						if calls != tt.fails+1 {
-							t.Errorf("Beside is called after %d calls of Prepare, of which %d fail", calls, tt.fails)
-						}
-						return nil
-					},
+					Retry:  retry.Policy{Wait: 200 * time.Millisecond, MaxWait: 2 * time.Second},
 					Prepare: func(context.Context) error {
 						if calls++; calls <= tt.fails {
 							return tt.err

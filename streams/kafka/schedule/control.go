@@ -76,7 +76,7 @@ func (s *Scheduler) StopShedding() {
 func (s *Scheduler) hasCapacity(index int) bool {
 	high, low := s.classes[classHigh].running, s.classes[classLow].running
 	switch class := index % resumeOffset; {
-	case index < resumeOffset && (s.halted || s.blocked || s.atParkLimit(class)):
+	case index < resumeOffset && (s.halted || s.atParkLimit(class)):
 		return false
 	case class == classLarge:
 		return s.classes[classLarge].running < s.large
@@ -84,26 +84,6 @@ func (s *Scheduler) hasCapacity(index int) bool {
 		return false
 	}
 	return high+low < s.allowed
-}
-
-// Block sets whether no task of any class may start. Those that were parked may go on.
-func (s *Scheduler) Block(blocked bool) {
-	s.mu.Lock()
-	defer s.unlock()
-	s.blocked = blocked
-	s.wakeAll()
-}
-
-// Idle reports whether no task is running. Parked and postponed tasks are not.
-func (s *Scheduler) Idle() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i := range s.classes {
-		if s.classes[i].running > 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // ReleaseUnused releases the slots that flows hold for tasks which no worker may start now, if other flows

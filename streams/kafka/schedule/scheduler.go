@@ -88,7 +88,6 @@ type Scheduler struct {
 	freeQueues    *keyQueue
 	readyEstimate int // keys that are ready in flows; an estimate of the work to hand out
 	halted        bool
-	blocked       bool // set by Block
 	anyPaused     bool
 	closed        bool
 	toAnnounce    []*flow // flows to announce when mu is released
@@ -345,7 +344,7 @@ func (s *Scheduler) chooseClass(kind Kind) *classQueue {
 // starts none.
 func (s *Scheduler) beginOrResume(of int) *classQueue {
 	begins, resumes := &s.classes[of], &s.classes[resumeOffset+of]
-	begin := begins.accounts.len() > 0 && !s.halted && !s.blocked && !s.atParkLimit(of) && begins.next() != nil
+	begin := begins.accounts.len() > 0 && !s.halted && !s.atParkLimit(of) && begins.next() != nil
 	resume := resumes.accounts.len() > 0 && resumes.next() != nil
 	lead := 1
 	if resumes.resumeWaiting > s.maxRunning(of) {
