@@ -46,9 +46,7 @@ func headersOf(r schemas.Record) map[string]string {
 func TestEncode(t *testing.T) {
 	c := change()
 	got, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := "acme/photos/2020%2Fsummer%2Fimg_0001.jpg"; string(got.Key) != want {
 		t.Errorf("key: got %q, want %q", got.Key, want)
 	}
@@ -73,9 +71,7 @@ func TestEncode(t *testing.T) {
 
 func TestEncodeSource(t *testing.T) {
 	got, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: change(), Source: "host/copier"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := headersOf(got)["ce_source"]; got != "host/copier" {
 		t.Errorf("ce_source: got %q", got)
 	}
@@ -136,18 +132,14 @@ func TestDecodeShared(t *testing.T) {
 	}
 	c.Id = schemas.ChangeID(c)
 	rec, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: c})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tt := range map[string]struct {
 		decode func(schemas.Topic, []schemas.Header, []byte) (schemas.Body, error)
 		after  string // the item after the value has changed
 	}{"copied": {schemas.Decode, "a.jpg"}, "shared": {schemas.DecodeShared, "b.jpg"}} {
 		value := bytes.Clone(rec.Value)
 		got, err := tt.decode(schemas.Changes, rec.Headers, value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !proto.Equal(got, c) {
 			t.Errorf("%s: got %v, want %v", name, got, c)
 		}
@@ -160,9 +152,7 @@ func TestDecodeShared(t *testing.T) {
 
 func TestDecodeHeaders(t *testing.T) {
 	binary, err := proto.Marshal(change())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	type headers map[string]string
 	for name, tt := range map[string]struct {
 		headers headers
@@ -213,9 +203,7 @@ func wantFault(t *testing.T, body schemas.Body, err error, field string) {
 func TestDecodeGarbage(t *testing.T) {
 	asJSON := []schemas.Header{{Key: "content-type", Value: []byte("application/json")}}
 	binary, err := proto.Marshal(change())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, tt := range map[string]struct {
 		topic   schemas.Topic
 		headers []schemas.Header
@@ -249,18 +237,12 @@ func TestDecodeGarbage(t *testing.T) {
 // Fields that this version does not know are passed on.
 func TestUnknownFieldsAreKept(t *testing.T) {
 	value, err := proto.Marshal(change())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	unknown := protowire.AppendString(protowire.AppendTag(nil, 99, protowire.BytesType), "of tomorrow")
 	body, err := schemas.Decode(schemas.Changes, nil, append(value, unknown...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: body})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got pb.Change
 	if err := proto.Unmarshal(r.Value, &got); err != nil || string(got.ProtoReflect().GetUnknown()) != string(unknown) {
 		t.Errorf("got %x (%v), want %x", got.ProtoReflect().GetUnknown(), err, unknown)
@@ -270,15 +252,18 @@ func TestUnknownFieldsAreKept(t *testing.T) {
 // A message shares no memory with the record that it was decoded from.
 func TestDecodeCopies(t *testing.T) {
 	value, err := proto.Marshal(change())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := schemas.Decode(schemas.Changes, nil, value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	clear(value)
 	if !proto.Equal(got, change()) {
 		t.Errorf("got %v, want %v", got, change())
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

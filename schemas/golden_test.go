@@ -38,9 +38,7 @@ func golden(t testing.TB, e schemas.Entry) []string {
 func read(t testing.TB, file string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -57,13 +55,9 @@ func TestGolden(t *testing.T) {
 		for _, file := range golden(t, e) {
 			t.Run(string(e.Topic)+"/"+filepath.Base(file), func(t *testing.T) {
 				fromJSON, err := schemas.Decode(e.Topic, contentType(schemas.ContentJSON), read(t, file+".json"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				fromBinary, err := schemas.Decode(e.Topic, contentType(schemas.ContentProtobuf), read(t, file+".pb"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if !proto.Equal(fromJSON, fromBinary) {
 					t.Errorf("JSON says %v, Protobuf says %v", fromJSON, fromBinary)
 				}
@@ -71,9 +65,7 @@ func TestGolden(t *testing.T) {
 					t.Error("Protobuf contains unknown fields")
 				}
 				r, err := schemas.Encode(schemas.Message{Topic: e.Topic, Body: fromBinary})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				again, err := schemas.Decode(r.Topic, r.Headers, r.Value)
 				if err != nil || !proto.Equal(again, fromJSON) {
 					t.Errorf("written and read: got %v (%v), want %v", again, err, fromJSON)

@@ -199,18 +199,12 @@ func TestCompletionID(t *testing.T) {
 				t.Error("a completion without an id")
 			}
 			inJSON, err := protojson.Marshal(c)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			binary, err := c.MarshalVT()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for content, value := range map[string][]byte{schemas.ContentJSON: inJSON, schemas.ContentProtobuf: binary} {
 				body, err := schemas.Decode(schemas.Changes, contentType(content), value)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				got := body.(*pb.Change)
 				if (got.GetId() == id) != tt.want || schemas.IsCompletion(got) != tt.want {
 					t.Errorf("%s: id %s, completion %t, want %t", content, got.GetId(), schemas.IsCompletion(got), tt.want)

@@ -43,9 +43,7 @@ func restoreOrder(t *testing.T) *pb.DuplicationCommand {
 	t.Helper()
 	b, err := schemas.Decode(schemas.DuplicationLow, contentType(schemas.ContentJSON),
 		read(t, "testdata/duplication_command.restore.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b.(*pb.DuplicationCommand)
 }
 

@@ -120,9 +120,7 @@ func TestTopicsDocument(t *testing.T) {
 	}
 	file := filepath.Join("..", "docs", "topics.md")
 	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(b.String()), 0o644))
 	}
 	if got := string(read(t, file)); got != b.String() {
 		t.Errorf("%s is out of date: go test ./schemas -update", file)

@@ -95,9 +95,7 @@ func TestValidateChange(t *testing.T) {
 				t.Fatalf("got %v and %v, want both about %s", validated, encoded, tt.field)
 			}
 			value, err := c.MarshalVT()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if c.Id == "" {
 				tt.field = "" // Decode computes the id
 			}
@@ -112,9 +110,7 @@ func TestValidateCutShort(t *testing.T) {
 	value, err := proto.Marshal(&pb.FixityTask{
 		Id: schemas.ID("a"), Account: "acme", Store: "1", Space: "s", Item: "i", Reason: pb.FixityReason_FIXITY_REASON_SWEEP,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := schemas.Decode(schemas.FixityLow, nil, value); err != nil {
 		t.Fatal(err)
 	}

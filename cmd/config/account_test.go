@@ -115,9 +115,7 @@ active: false
 		t.Errorf("got %v\n%s", err, got)
 	}
 	content, err := json.Marshal(a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d, err := (AccountTopic{}).ReadAccount("acme", string(content))
 	if err != nil || !d.Equal(a) || d.Faults != nil || !reflect.DeepEqual(d.Account, a) {
 		t.Errorf("got %v, %+v from %s", err, d, content)

@@ -102,14 +102,10 @@ func TestConfigurationDocument(t *testing.T) {
 	d.table("", reflect.ValueOf(defaults))
 	file := filepath.Join("..", "..", "docs", "configuration.md")
 	if *update {
-		if err := os.WriteFile(file, []byte(d.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(d.String()), 0o644))
 	}
 	got, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if string(got) != d.String() {
 		t.Errorf("%s is out of date: go test ./cmd/config -update", file)
 	}
@@ -238,15 +234,11 @@ func typeName(t reflect.Type) string {
 func comments(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	found := map[string]string{}
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.TypeSpec); ok {
 				addComments(found, spec)

@@ -14,9 +14,7 @@ func TestExamples(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			cfg, _, err := Load(Sources{File: file, Env: []string{}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if len(cfg.Accounts) == 0 || len(cfg.Accounts[0].Stores) == 0 {
 				t.Errorf("it has no stores: %+v", cfg.Accounts)
 			}

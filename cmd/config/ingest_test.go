@@ -73,9 +73,7 @@ func TestSaveLoadRoundTrip(t *testing.T) {
 		{"y", "a", []string{"1"}, Secret{"file:/y"}}}
 	want.Ingest.Notifications = []Notification{{"t", "a", "1"}}
 	var b strings.Builder
-	if err := Save(&b, &want); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Save(&b, &want))
 	got, _, err := load(t, b.String())
 	if err != nil || !reflect.DeepEqual(*got, want) {
 		t.Errorf("got %+v, %v of\n%s", got, err, b.String())

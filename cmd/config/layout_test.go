@@ -35,9 +35,7 @@ func TestValidateLayout(t *testing.T) {
 			}
 			cfg, _, err := load(t, "accounts: [{id: a, stores: [{id: \"1\", root: /r"+text+"}]}]\n")
 			if want == "" {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				s := cfg.Accounts[0].Stores[0]
 				if plain := s.Layout == layoutPlain; plain != (s.Repair == "off") || plain == (s.Layout == "millrace") {
 					t.Errorf("got layout %q, repair %q", s.Layout, s.Repair)

@@ -18,9 +18,7 @@ import (
 func load(t *testing.T, text string, env ...string) (*Config, *Origins, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 	if env == nil {
 		env = []string{}
 	}
@@ -38,9 +36,7 @@ const twoStores = `accounts:
 
 func TestLoadNothing(t *testing.T) {
 	got, origins, err := Load(Sources{Env: []string{"PATH=/bin", "MILLRACE_TEST_KAFKA=x:1", "MILLRACE_TOKEN=x"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := Default(); !reflect.DeepEqual(*got, want) {
 		t.Errorf("got %+v, want %+v", *got, want)
 	}
@@ -54,9 +50,7 @@ func TestLoadLayers(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := twoStores + "kafka:\n  topic_prefix: from-file.\n  partitions: 3\n  tls: {enabled: true}\nfixity: " +
 		"{recheck: [1s, 2s]}\nsweep: {reconcile: off}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(text), 0o600))
 	got, origins, err := Load(Sources{
 		File: file,
 		Env: []string{"MILLRACE_KAFKA__PARTITIONS=4", "MILLRACE_KAFKA__BROKERS=a:1, b:2", "MILLRACE_FIXITY__AFTER_COPY=false",
@@ -65,9 +59,7 @@ func TestLoadLayers(t *testing.T) {
 			"MILLRACE_CLICKHOUSE__PASSWORD=env:CH"},
 		Flags: map[string]any{"state.dir": "/state", "kafka.topic_prefix": "from-flag."},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := Default()
 	want.Accounts = []Account{{ID: "acme", Stores: []Store{
 		{ID: "1", Driver: "file", Layout: "millrace", Root: "/a", Primary: true,
@@ -107,9 +99,7 @@ func TestLoadLayers(t *testing.T) {
 func TestLoadExample(t *testing.T) {
 	example := filepath.Join("..", "..", "examples", "millrace.yaml")
 	got, _, err := Load(Sources{File: example, Env: []string{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The defaults in the example are those of Default.
 	want := Default()
 	want.Accounts, want.Policies, want.State = got.Accounts, got.Policies, got.State
@@ -301,9 +291,7 @@ func TestPrintLoadRoundTrip(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
-			if err := Print(&b, &want, origins); err != nil {
-				t.Fatal(err)
-			}
+			must(t, Print(&b, &want, origins))
 			got, _, err := load(t, b.String())
 			if err != nil {
 				t.Fatalf("%v of\n%s", err, b.String())
@@ -321,9 +309,7 @@ func TestPrintOrigins(t *testing.T) {
 	c.Accounts = []Account{{ID: "a", Stores: []Store{Store{ID: "1", Root: "/r"}.withDefaults()}}}
 	origins := &Origins{map[string]string{"accounts[0].id": "c.yaml:2", "clickhouse.password": "c.yaml:9"}}
 	var b strings.Builder
-	if err := Print(&b, &c, origins); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Print(&b, &c, origins))
 	for _, want := range []string{
 		"accounts: # default\n  - id: \"a\" # c.yaml:2\n    stores: # default\n      - id: " +
 			"\"1\" # default\n        driver: \"file\" # default\n",
@@ -332,5 +318,12 @@ func TestPrintOrigins(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("got\n%s\nwant in it\n%s", b.String(), want)
 		}
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

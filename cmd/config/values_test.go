@@ -71,9 +71,7 @@ func TestUnitsRoundTrip(t *testing.T) {
 
 func TestSecretResolve(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(file, []byte("from file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("from file\n"), 0o600))
 	t.Setenv("MILLRACE_A_SECRET", "from env")
 	t.Setenv("MILLRACE_EMPTY", "")
 	for name, tt := range map[string]struct {
@@ -94,9 +92,7 @@ func TestSecretResolve(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := ParseSecret(tt.reference)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, err := s.Resolve(t.Context())
 			if got != tt.want || (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("got %q, %v, want %q, %q", got, err, tt.want, tt.err)
@@ -121,15 +117,11 @@ func TestParseSecretRefusesSecrets(t *testing.T) {
 
 func TestSecretIsNeverPrinted(t *testing.T) {
 	s, err := ParseSecret("exec:vault --token t0ken")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var log bytes.Buffer
 	slog.New(slog.NewJSONHandler(&log, nil)).Info("x", "secret", s, "config", ClickHouse{Password: s})
 	asJSON, err := json.Marshal(ClickHouse{Password: s})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	printed := log.String() + string(asJSON)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%d"} {
 		printed += fmt.Sprintf(verb, s) + fmt.Sprintf(verb, struct{ Inner Secret }{s})

@@ -333,9 +333,7 @@ func TestMonitorStops(t *testing.T) {
 		h := s.monitor(10 * time.Second)
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := h.Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, h.Run(ctx))
 		h.Collect(ctx)
 		if !h.collected.IsZero() {
 			t.Error("a look that was cut off counts")

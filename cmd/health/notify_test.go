@@ -74,9 +74,7 @@ func newManager(t *testing.T, watchdog string) *manager {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", watchdog)
@@ -87,9 +85,7 @@ func newManager(t *testing.T, watchdog string) *manager {
 // read returns the next message, or "" if none arrives in time.
 func (m *manager) read(t *testing.T, within time.Duration) string {
 	t.Helper()
-	if err := m.conn.SetReadDeadline(time.Now().Add(within)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.conn.SetReadDeadline(time.Now().Add(within)))
 	buf := make([]byte, 4096)
 	n, err := m.conn.Read(buf)
 	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -172,9 +168,7 @@ func TestNotifyOfAShortStop(t *testing.T) {
 		m.await(t, "STATUS=ready", "")
 		h.Stop()
 		cancel()
-		if err := <-ended; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-ended)
 		if got := m.read(t, time.Second); got != "STOPPING=1" {
 			t.Fatalf("got %q, want STOPPING=1", got)
 		}
@@ -188,18 +182,14 @@ func TestNotifyAgain(t *testing.T) {
 	h := (&scene{}).monitor(stallAfter)
 	h.Collect(t.Context())
 	socket := os.Getenv("NOTIFY_SOCKET")
-	if err := os.Rename(socket, socket+"2"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(socket, socket+"2"))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- h.Notify(ctx) }()
 	if got := m.read(t, 100*time.Millisecond); got != "" {
 		t.Errorf("got %q", got)
 	}
-	if err := os.Rename(socket+"2", socket); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Rename(socket+"2", socket))
 	m.await(t, "READY=1", "")
 	cancel()
 	if err := <-ended; err != nil {
@@ -211,5 +201,12 @@ func TestNotifyRefusesBadWatchdog(t *testing.T) {
 	newManager(t, "soon")
 	if err := (&scene{}).monitor(stallAfter).Notify(t.Context()); err == nil {
 		t.Error("WATCHDOG_USEC=soon is accepted")
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

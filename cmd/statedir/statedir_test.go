@@ -27,20 +27,14 @@ func open(t *testing.T, dir string) (*Dir, error) {
 func TestOneHolder(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	first, err := open(t, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = open(t, dir)
 	if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), "process "+strconv.Itoa(os.Getpid())+":") {
 		t.Errorf("a second one: got %v, want that it is in use", err)
 	}
-	if err := first.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Close(t.Context()))
 	again, err := open(t, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := again.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -50,24 +44,14 @@ func TestOneHolder(t *testing.T) {
 func TestUnlockedWhileAProcessStarts(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "state")
 	first, err := open(t, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inherited, err := unix.Dup(int(first.lock.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer unix.Close(inherited)
-	if err := first.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, first.Close(t.Context()))
 	again, err := open(t, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := again.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, again.Close(t.Context()))
 }
 
 // A directory with other contents, or of another version, is refused and stays as it is.
@@ -81,9 +65,7 @@ func TestRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := filepath.Join(dir, tt.file)
-			if err := os.WriteFile(file, []byte(tt.content), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(file, []byte(tt.content), 0o600))
 			if _, err := open(t, dir); !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want a precondition: %q", err, tt.want)
 			}
@@ -98,13 +80,9 @@ func TestRefused(t *testing.T) {
 func TestExplainWithin(t *testing.T) {
 	dir := t.TempDir()
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	relative, err := filepath.Rel(here, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	at := func(path string) error { return &fs.PathError{Op: "open", Path: path, Err: fs.ErrPermission} }
 	for name, tt := range map[string]struct {
 		dir     string
@@ -150,14 +128,10 @@ func TestOpenRefusedElsewhere(t *testing.T) {
 func TestOpenAfterKill(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"lock", ".tmp-1"} {
-		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), nil, 0o600))
 	}
 	d, err := open(t, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := d.Close(t.Context()); err != nil || !Is(dir) {
 		t.Errorf("got %v, a state directory: %t", err, Is(dir))
 	}
@@ -167,15 +141,11 @@ func TestOpenAfterKill(t *testing.T) {
 func TestSaveConfig(t *testing.T) {
 	dir := t.TempDir()
 	d, err := open(t, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.Close(t.Context())
 	cfg := config.Default()
 	cfg.Kafka.Brokers, cfg.Health.StallAfter = []string{"elsewhere:9092"}, time.Hour
-	if err := d.SaveConfig(&cfg); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.SaveConfig(&cfg))
 	data, err := os.ReadFile(ConfigFile(dir))
 	if err != nil || strings.Contains(string(data), "elsewhere") || !strings.Contains(string(data), "1h") {
 		t.Errorf("got %q, %v", data, err)
@@ -188,9 +158,7 @@ func TestSaveConfig(t *testing.T) {
 // Without ClickHouse, Watch waits for its context.
 func TestWatchWithoutEngine(t *testing.T) {
 	d, err := open(t, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.Close(t.Context())
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -198,5 +166,12 @@ func TestWatchWithoutEngine(t *testing.T) {
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -35,9 +35,7 @@ func TestEach(t *testing.T) {
 			defer b.Close()
 			for i := range n {
 				key := binary.BigEndian.AppendUint64(nil, uint64(i%keys))
-				if err := b.Add(key, binary.BigEndian.AppendUint64(key, uint64(i))); err != nil {
-					t.Fatal(err)
-				}
+				must(t, b.Add(key, binary.BigEndian.AppendUint64(key, uint64(i))))
 			}
 			if (b.file != nil) != (n > 900) {
 				t.Errorf("%d records: the file is %v", n, b.file)
@@ -77,9 +75,7 @@ func TestMemory(t *testing.T) {
 	const n = 200_000 // 51 MB
 	for i := range n {
 		binary.BigEndian.PutUint64(record, uint64(i))
-		if err := b.Add(record[:8], record); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.Add(record[:8], record))
 	}
 	runtime.GC()
 	runtime.ReadMemStats(&after)
@@ -129,23 +125,15 @@ func TestSpillFails(t *testing.T) {
 func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.CommandContext(t.Context(), self)
 	cmd.Env = append(os.Environ(), dirEnv+"="+dir)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer in.Close()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	var failed, spilled string
 	_, err = fmt.Fscan(out, &failed, &spilled)
 	if kill := cmd.Process.Kill(); kill != nil {
@@ -160,5 +148,12 @@ func TestKilled(t *testing.T) {
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
 		t.Errorf("%v is left, %v", left, err)
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

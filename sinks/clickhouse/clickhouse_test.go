@@ -22,9 +22,7 @@ func TestColumns(t *testing.T) {
 			lines, err := clickhousetest.Strings(t.Context(), db,
 				"SELECT name || ' ' || type FROM system.columns WHERE table = ? AND database = "+
 					"(SELECT name FROM system.databases WHERE name = trim(BOTH '`' FROM '{db}'))", table)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got := map[string]string{}
 			for _, l := range lines {
 				name, typ, _ := strings.Cut(l, " ")

@@ -20,9 +20,7 @@ func TestClosedYearsAreMerged(t *testing.T) {
 	count := func(query string, args ...any) int64 {
 		t.Helper()
 		n, err := db.Count(t.Context(), "count", query, args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return n
 	}
 	tables := []string{"bit_log", "duplication_log", "audit_log"}
@@ -44,9 +42,7 @@ func TestClosedYearsAreMerged(t *testing.T) {
 			clickhousetest.Deliver(schemas.FixityResults, int64(i), check),
 			clickhousetest.Deliver(schemas.Changes, int64(i), change),
 		} {
-			if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 		}
 	}
 	for _, table := range tables {

@@ -53,9 +53,7 @@ func checkUse(t *testing.T, db *clickhouse.DB, from int64) error {
 func listen(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return l
 }
@@ -91,9 +89,7 @@ func serve(t *testing.T, answer func(net.Conn)) string {
 func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	authority := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"},
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
@@ -103,9 +99,7 @@ func certificates(t *testing.T) (*x509.CertPool, tls.Certificate) {
 		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, authority, authority, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if authority, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
@@ -179,17 +173,13 @@ func TestFailover(t *testing.T) {
 	cfg := db.Config()
 	cfg.Addresses = []string{dead(t), silent, clickhousetest.Addr(t)}
 	other := clickhousetest.Connect(t, cfg.WithDialTimeout(300*time.Millisecond))
-	if err := migrate.Check(t.Context(), other); err != nil {
-		t.Fatal(err)
-	}
+	must(t, migrate.Check(t.Context(), other))
 	before := asked.Load()
 	if before == 0 {
 		t.Error("the silent address was not tried before the one behind it")
 	}
 	for i := range int64(3) {
-		if err := checkUse(t, other, i); err != nil {
-			t.Fatal(err)
-		}
+		must(t, checkUse(t, other, i))
 	}
 	if got := asked.Load(); got != before {
 		t.Errorf("the silent address was tried %d times more, although another had answered", got-before)
@@ -204,9 +194,7 @@ func TestFailoverLater(t *testing.T) {
 	cfg := db.Config()
 	cfg.Addresses = []string{first.addr, clickhousetest.Addr(t)}
 	other := clickhousetest.Connect(t, cfg)
-	if err := checkUse(t, other, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, checkUse(t, other, 0))
 	first.close()
 	for i := range int64(3) {
 		// Statements in flight on the old connections fail, and are repeated.
@@ -346,9 +334,7 @@ func TestServerThatSendsLogs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range int64(3) {
-		if err := checkUse(t, db, i); err != nil {
-			t.Fatal(err)
-		}
+		must(t, checkUse(t, db, i))
 	}
 }
 

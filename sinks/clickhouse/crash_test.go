@@ -33,13 +33,9 @@ func TestEngineKilled(t *testing.T) {
 	next := 0
 	for round := 0; next < batches; round++ {
 		server, err := embedded.Start(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{server.Addr()}}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if _, err := migrate.Run(t.Context(), db, false); err != nil {
 			t.Fatal(err)
 		}
@@ -67,9 +63,7 @@ func TestEngineKilled(t *testing.T) {
 				break
 			}
 		}
-		if err := killer.Wait(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, killer.Wait())
 		if next == batches && round >= kills {
 			want := strconv.Itoa(batches * size)
 			for _, from := range []string{"audit_log", "audit_log_v", "manifest"} {
@@ -81,9 +75,7 @@ func TestEngineKilled(t *testing.T) {
 			next-- // repeat the last batch: acknowledged rows must have survived
 		}
 		db.Close()
-		if err := server.Close(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Close(t.Context()))
 	}
 }
 
@@ -91,22 +83,16 @@ func TestEngineKilled(t *testing.T) {
 func TestQueryAfterRestart(t *testing.T) {
 	t.Parallel()
 	ports, err := child.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg := embedded.Config{Dir: clickhousetest.Dir(t), Binary: clickhousetest.Binary(t), Port: ports[0]}
 	start := func() *embedded.Server {
 		server, err := embedded.Start(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return server
 	}
 	server := start()
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{server.Addr()}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	if _, err := migrate.Run(t.Context(), db, false); err != nil {
 		t.Fatal(err)
@@ -118,9 +104,7 @@ func TestQueryAfterRestart(t *testing.T) {
 			return err
 		})
 	}
-	if err := errors.Join(asking.Wait(), server.Close(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(asking.Wait(), server.Close(t.Context())))
 	server = start()
 	if _, err := read.OpenIncidents(t.Context(), db, ""); err != nil {
 		t.Error(err)

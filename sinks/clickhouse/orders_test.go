@@ -75,9 +75,7 @@ func TestStateInEveryOrder(t *testing.T) {
 				storeNth(t, db, all, round)
 			}
 			compareAll(t, db, all)
-			if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"))
 			compareAll(t, db, all)
 		})
 	}
@@ -93,9 +91,7 @@ func storeNth(t *testing.T, db *clickhouse.DB, all []permutation, round int) {
 	}
 	s := clickhouse.NewState(db)
 	for _, batch := range batches {
-		if err := s.Store(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Store(t.Context(), batch))
 	}
 }
 
@@ -106,9 +102,7 @@ func compareAll(t *testing.T, db *clickhouse.DB, all []permutation) {
 		copies[i] = a.copy
 	}
 	records, err := read.Records(t.Context(), db, copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	of := copies[0]
 	of.Item = ""
 	listed := map[schemas.Copy]*pb.CopyRecord{} // from the view copy_merged

@@ -98,9 +98,7 @@ func TestPartialResultsProfile(t *testing.T) {
 		ask(name, answerTo(t, plain, name), "others", dbs["others"])
 	}
 	store(t, plain, all[3:9])
-	if err := clickhouse.NewSink(plain).Mark(t.Context(), committedOf(1)[schemas.RoleSink]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(plain).Mark(t.Context(), committedOf(1)[schemas.RoleSink]))
 	for name := range readModel() {
 		want := answerTo(t, plain, name)
 		for profile, db := range dbs {

@@ -33,9 +33,7 @@ func committed(inc uint32, next int64) map[schemas.Role][]schemas.Progress {
 func gapsOf(t testing.TB, db *clickhouse.DB, inc uint32, next int64) (all []string) {
 	t.Helper()
 	gaps, err := clickhouse.Gaps(t.Context(), db, committed(inc, next))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, g := range gaps {
 		all = append(all, fmt.Sprintf("%s %d-%d", g.Table, g.From, g.To))
 	}
@@ -287,9 +285,7 @@ func TestPositionsFromTheStartOfTheLog(t *testing.T) {
 		s := clickhouse.NewSink(db)
 		p := schemas.Progress{Topic: schemas.FixityResults, Incarnation: 7, Partition: partition, Start: tt.start,
 			From: tt.from, Next: 600}
-		if err := s.Mark(t.Context(), []schemas.Progress{p}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Mark(t.Context(), []schemas.Progress{p}))
 		gaps, err := clickhouse.Gaps(t.Context(), db, map[schemas.Role][]schemas.Progress{schemas.RoleSink: {p}})
 		if err != nil || len(gaps) > 0 != tt.gap {
 			t.Errorf("partition %d: gaps %v, %v", partition, gaps, err)
@@ -321,17 +317,13 @@ func TestMarkFails(t *testing.T) {
 			for i := range many {
 				many[i].Next = 6
 			}
-			if err := s.Mark(t.Context(), many); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Mark(t.Context(), many))
 			if gaps, err := clickhouse.Gaps(t.Context(), direct,
 				map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
 				t.Errorf("gaps %v, %v", gaps, err)
 			}
-			if err := direct.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, direct.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"))
 			if gaps, err := clickhouse.Gaps(t.Context(), direct,
 				map[schemas.Role][]schemas.Progress{schemas.RoleSink: many}); err != nil ||
 				len(gaps) > 0 {
@@ -367,9 +359,7 @@ func TestFreshOfEmptiedTables(t *testing.T) {
 	}
 	ask("at first", 0)
 	for _, table := range []string{"audit_log", "copy_state"} {
-		if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}."+table); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Exec(t.Context(), "TRUNCATE TABLE {db}."+table))
 	}
 	ask("emptied", 2)
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
@@ -452,9 +442,7 @@ func TestFreshWhileTablesAreFilled(t *testing.T) {
 		newProcess(t, db, 7, 0).mark(4)
 	}
 	for _, table := range []string{"audit_log", "copy_state"} {
-		if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}."+table); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Exec(t.Context(), "TRUNCATE TABLE {db}."+table))
 	}
 	first := schemas.CopyOf(all[0].(*pb.Change))
 	first.Item = ""
@@ -525,9 +513,7 @@ func TestFreshIsConsistent(t *testing.T) {
 				return nil
 			}, read.ReaderConfig{})
 			got, err := r.Fresh(t.Context(), []schemas.Copy{schemas.CopyOf(tt.of)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			clickhousetest.Compare(t, "the record", got[0], tt.want)
 			if looks != tt.looks {
 				t.Errorf("the tables were read %d times, want %d", looks, tt.looks)

@@ -65,13 +65,9 @@ func store(t *testing.T, db *clickhouse.DB, all [][]*schemas.Delivery) {
 	defer cancel()
 	logs, state := clickhouse.NewSink(db), clickhouse.NewState(db)
 	for _, batch := range all {
-		if err := logs.Store(ctx, batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, logs.Store(ctx, batch))
 		if batch[0].Topic != schemas.Incidents {
-			if err := state.Store(ctx, batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, state.Store(ctx, batch))
 		}
 	}
 }
@@ -217,9 +213,7 @@ func reads(t *testing.T, db *clickhouse.DB) string {
 		fmt.Fprintf(&b, "%s: %s\n", name, answerTo(t, db, name))
 	}
 	views, err := clickhousetest.Views(t.Context(), db.Config().Addresses[0], db.Config().Database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fmt.Fprintf(&b, "views: %v\n", views)
 	return b.String()
 }
@@ -236,8 +230,6 @@ func answerTo(t *testing.T, db *clickhouse.DB, name string) string {
 func asText(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }

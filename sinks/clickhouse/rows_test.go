@@ -195,9 +195,7 @@ func TestRows(t *testing.T) {
 					t.Errorf("the case does not set %s", f.Name())
 				}
 			}
-			if err := s.Store(t.Context(), clickhousetest.Deliver(topic, 1<<63-2, tc.body)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Store(t.Context(), clickhousetest.Deliver(topic, 1<<63-2, tc.body)))
 			got := clickhousetest.Value(t, db, "SELECT formatRowNoNewline('JSONEachRow', *) FROM {db}."+tc.view)
 			if want := head + string(topic) + place + tc.want; got != want {
 				t.Errorf("the row is\n%s, want\n%s", got, want)
@@ -216,16 +214,12 @@ func TestDeadLetters(t *testing.T) {
 		Cause:  "c", ChangeTime: clickhousetest.At(0), Time: clickhousetest.At(0),
 	}
 	rec, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: command})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dry, err := schemas.Encode(schemas.Message{Topic: schemas.Deletions, Body: &pb.DeletionCommand{
 		Id: id1, Account: "acme", Space: "s", Item: "i", SourceStore: "1", DestinationStore: "2", DryRun: true,
 		Command: "co",
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	trail := func(topic string) []schemas.Header {
 		return []schemas.Header{
 			{Key: schemas.HeaderOriginTopic, Value: []byte(topic)}, {Key: schemas.HeaderOriginPartition, Value: []byte("5")},
@@ -249,9 +243,7 @@ func TestDeadLetters(t *testing.T) {
 		letter(3, append(dry.Headers, trail("deletions")...), dry.Value),
 	}
 	for range 2 { // twice, as after a restart
-		if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 	}
 	got, err := clickhousetest.Strings(t.Context(), db,
 		"SELECT concat(toString(off), ' ', origin_topic, '/', toString(origin_part), '@', toString(origin_off),"+

@@ -30,9 +30,7 @@ func TestReplay(t *testing.T) {
 	db := clickhousetest.Open(t)
 	all := clickhousetest.Changes(500)
 	batch := clickhousetest.Deliver(schemas.Changes, 100, all...)
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 	want := clickhousetest.Value(t, db, auditView)
 	if !strings.HasSuffix(want, " 500") {
 		t.Fatalf("the view has %s rows, want 500", want)
@@ -42,9 +40,7 @@ func TestReplay(t *testing.T) {
 		cuts := [][]*schemas.Delivery{batch[:50], batch[50:51], batch[51:300], batch[200:500]}
 		rand.Shuffle(len(cuts), func(i, j int) { cuts[i], cuts[j] = cuts[j], cuts[i] })
 		for _, b := range cuts {
-			if err := s.Store(t.Context(), b); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Store(t.Context(), b))
 		}
 	}
 	if got := clickhousetest.Value(t, db, auditView); got != want {
@@ -74,21 +70,15 @@ func TestReplayFillsHoles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
-			if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 			want := clickhousetest.Value(t, db, auditView)
-			if err := db.Exec(t.Context(), "ALTER TABLE {db}.audit_log "+damage+" SETTINGS mutations_sync = 2"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, db.Exec(t.Context(), "ALTER TABLE {db}.audit_log "+damage+" SETTINGS mutations_sync = 2"))
 			if left := clickhousetest.Count(t, db, "audit_log_v"); left == "300" {
 				t.Fatal("nothing was removed")
 			}
 			s := clickhouse.NewSink(db)
 			for _, b := range [][]*schemas.Delivery{batch[:100], batch[100:200], batch[200:]} {
-				if err := s.Store(t.Context(), b); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Store(t.Context(), b))
 			}
 			if got := clickhousetest.Value(t, db, auditView); got != want {
 				t.Errorf("the view is %s, was %s", got, want)
@@ -112,9 +102,7 @@ func TestPublishedTwice(t *testing.T) {
 			db := clickhousetest.Open(t)
 			s := clickhouse.NewSink(db)
 			for i, b := range order {
-				if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, int64(i), b)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, int64(i), b)))
 			}
 			if got := clickhousetest.Value(t, db, "SELECT provenance || toString(length(digests))"+
 				" FROM {db}.audit_log_v"); got != "verified2" {
@@ -177,9 +165,7 @@ func TestAllYearsInOneBatch(t *testing.T) {
 		all = append(all, c)
 	}
 	batch := clickhousetest.Deliver(schemas.Changes, 0, all...)
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 	partitions := clickhousetest.Value(t, db, "SELECT concat(toString(uniqExact(partition)), ' ', min(partition), ' ',"+
 		" max(partition)) FROM system.parts WHERE database = ? AND table = 'audit_log' AND active", db.Config().Database)
 	if partitions != "43 1999 2041" {
@@ -276,9 +262,7 @@ const (
 
 func newProxy(t *testing.T, server string) *proxy {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	p := &proxy{addr: l.Addr().String(), l: l, gone: make(chan struct{}),
 		release: make(chan struct{}), held: make(chan struct{}), landed: make(chan struct{})}
@@ -391,9 +375,7 @@ func TestLateAttempt(t *testing.T) {
 	}
 	s := clickhouse.NewSink(direct)
 	for _, part := range [][]*schemas.Delivery{batch[:200], batch[200:]} {
-		if err := s.Store(t.Context(), part); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Store(t.Context(), part))
 	}
 	want := clickhousetest.Value(t, direct, auditView)
 	close(p.release)
@@ -404,9 +386,7 @@ func TestLateAttempt(t *testing.T) {
 	if got := clickhousetest.Value(t, direct, auditView); got != want || !strings.HasSuffix(got, " 600") {
 		t.Errorf("the view is %s, was %s", got, want)
 	}
-	if err := clickhouse.NewSink(direct).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(direct).Store(t.Context(), batch))
 	if got := clickhousetest.Count(t, direct, "audit_log"); got != "1200" {
 		t.Errorf("after a replay the table has %s rows, want 1200", got)
 	}
@@ -437,9 +417,7 @@ func TestStoreFails(t *testing.T) {
 			cfg := direct.Config()
 			cfg.Addresses = []string{p.addr}
 			db, err := clickhouse.Open(cfg, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer db.Close()
 			s := clickhouse.NewSink(db)
 			all := clickhousetest.Changes(1000)
@@ -450,9 +428,7 @@ func TestStoreFails(t *testing.T) {
 					c.Id = schemas.ChangeID(c)
 				}
 			}
-			if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, all[:400]...)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, all[:400]...)))
 			p.fail(tc.mode)
 			batch := clickhousetest.Deliver(schemas.Changes, 400, all[400:]...)
 			err = s.Store(t.Context(), batch)
@@ -461,16 +437,12 @@ func TestStoreFails(t *testing.T) {
 			}
 			p.fail(passing)
 			if tc.lost != "" {
-				if err := direct.Exec(t.Context(), "ALTER TABLE {db}.audit_log DROP PARTITION "+tc.lost); err != nil {
-					t.Fatal(err)
-				}
+				must(t, direct.Exec(t.Context(), "ALTER TABLE {db}.audit_log DROP PARTITION "+tc.lost))
 				if got := clickhousetest.Count(t, direct, "audit_log"); got == "1000" || got == "400" {
 					t.Fatalf("the table has %s rows, want a part of the batch", got)
 				}
 			}
-			if err := s.Store(t.Context(), batch); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Store(t.Context(), batch))
 			for _, from := range []string{"audit_log", "audit_log_v"} {
 				if got := clickhousetest.Count(t, direct, from); got != "1000" {
 					t.Errorf("%s has %s rows, want 1000", from, got)
@@ -483,14 +455,10 @@ func TestStoreFails(t *testing.T) {
 func TestStoreWithoutServer(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	l.Close()
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{l.Addr().String()}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer db.Close()
 	for name, store := range map[string]func() error{
 		"sink": func() error {
@@ -505,5 +473,12 @@ func TestStoreWithoutServer(t *testing.T) {
 		if err := store(); retry.ClassOf(err) != retry.ClassUnavailable {
 			t.Errorf("%s: Store = %v, want class unavailable", name, err)
 		}
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

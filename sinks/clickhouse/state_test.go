@@ -283,17 +283,13 @@ func TestStateInAnyOrder(t *testing.T) {
 			rt.Errorf("after %v\n got %v\nwant %v", all, got, want)
 		}
 	})
-	if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Exec(t.Context(), "OPTIMIZE TABLE {db}.copy_state FINAL"))
 	var copies []schemas.Copy
 	for item := range histories {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
 	}
 	got, err := clickhousetest.Reader(t, db, clickhousetest.Reached, read.ReaderConfig{}).Fresh(t.Context(), copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, c := range copies {
 		clickhousetest.Compare(t, c.Item+" after a merge", withoutPropertiesOf(got[i]), model(histories[c.Item]))
 	}

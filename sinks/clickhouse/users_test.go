@@ -23,9 +23,7 @@ import (
 func grantsOf(t *testing.T, user string) (grants []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "deploy", "access", "clickhouse", user+".sql"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for line := range strings.Lines(string(text)) {
 		if grant, ok := strings.CutPrefix(strings.TrimSpace(line), "GRANT "); ok {
 			grant, ok = strings.CutSuffix(grant, " TO millrace_"+user+";")

@@ -271,9 +271,7 @@ func TestAccept(t *testing.T) {
 						t.Fatalf("got %v, change %v", o.result, o.change)
 					}
 					object, err := w.mem.Stat(t.Context(), at.Space, at.Item)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					object.Digests = found.result.GetContent().GetDigests()
 					want := record.Content(at, object)
 					record.At(want, object, time.Now().Add(ahead)) // no time passes during a check

@@ -195,22 +195,14 @@ func TestNew(t *testing.T) {
 
 func BenchmarkHandle(b *testing.B) {
 	store, err := mem.New(mem.Config{ID: at.Store})
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := store.CreateSpace(b.Context(), storage.Space{Name: at.Space}); err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
+	must(b, store.CreateSpace(b.Context(), storage.Space{Name: at.Space}))
 	o, err := store.Put(b.Context(), at.Space, at.Item, strings.NewReader(strings.Repeat("x", 8<<10)),
 		storage.PutOptions{Size: storage.UnknownSize})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	w := &world{store: storagetest.NewFaulty(store), object: o, config: specified()}
 	c, err := New(w.config, w, w, w)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	known := w.now()
 	b.SetBytes(8 << 10)
 	b.ReportAllocs()
@@ -218,5 +210,12 @@ func BenchmarkHandle(b *testing.B) {
 		if _, err := c.Handle(b.Context(), &schemas.Delivery{Body: task(known)}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -61,9 +61,7 @@ func TestCheckWhileClocksPart(t *testing.T) {
 					return times <= tt.times
 				}
 				out, err := c.Handle(t.Context(), &schemas.Delivery{Body: task(w.record), Attempt: 1})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				r := out[0].Body.(*pb.FixityResult)
 				if r.GetRow() != tt.row || r.GetVerdict() != tt.verdict || max(times, 1) != tt.attempts ||
 					(tt.row == 12) != (r.GetOvertaken() && r.GetDetail() == detailParted) {
@@ -114,9 +112,7 @@ func TestPassedRecentlyByKafkasClock(t *testing.T) {
 			of := task(w.record)
 			of.Known.LastPass = timestamppb.New(tt.pass)
 			out, err := w.checker().Handle(t.Context(), &schemas.Delivery{Body: of, Timestamp: kafka})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got := out[0].Body.(*pb.FixityResult).GetFinding(); got != tt.want {
 				t.Errorf("%s: %s, want %s", name, got, tt.want)
 			}

@@ -189,9 +189,7 @@ func TestNeedsAreDocumented(t *testing.T) {
 		}
 	}
 	page, err := os.ReadFile("../../docs/decisions-fixity.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(page), "\n## What a verdict needs\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var documented []string

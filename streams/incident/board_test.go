@@ -416,9 +416,7 @@ func TestListOfDeletes(t *testing.T) {
 		s := Subject{Account: "acme", Store: "2", Space: "photos", Kind: DeletesHeld, Name: "brake-1"}
 		do := func(err error) {
 			t.Helper()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		want := func(state pb.IncidentState, steps ...string) {
 			t.Helper()

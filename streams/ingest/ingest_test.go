@@ -87,9 +87,7 @@ func handler(t testing.TB, p *topic, more func(*Config)) *Handler {
 		more(&cfg)
 	}
 	h, err := New(cfg, p, p, NewMetrics(prometheus.NewRegistry()), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return h
 }
 
@@ -126,18 +124,14 @@ func want(item string) *pb.Change {
 func asJSON(t testing.TB, c *pb.Change) []byte {
 	t.Helper()
 	b, err := protojson.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
 func asProtobuf(t testing.TB, c *pb.Change) []byte {
 	t.Helper()
 	b, err := proto.Marshal(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -273,9 +267,7 @@ func TestClientThatDisconnects(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+path, strings.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			r.Header.Set("Authorization", "Bearer "+secret)
 			r.Header.Set("Content-Type", typeJSON)
 			go func() {
@@ -369,16 +361,19 @@ func TestSlowBody(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.URL+pathChanges, body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Authorization", "Bearer "+secret)
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusRequestTimeout {
 		t.Errorf("got %d", resp.StatusCode)
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -293,9 +293,7 @@ func TestAnswerThatIsNotRead(t *testing.T) {
 		_, err := fmt.Fprintf(client,
 			"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: %s\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n%s",
 			pathChanges, typeBatch, secret, len(body), body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		synctest.Wait()
 		if len(h.slots) != 1 {
 			t.Error("its place is free, and its answer is not read")

@@ -59,12 +59,8 @@ func TestDelayedMessageHasTheTimeOfItsFirstRecord(t *testing.T) {
 		b := kafkatest.New(t, kafkatest.Options{Lanes: parttest.QuickLanes(), Behind: 3 * time.Minute})
 		sendLate(t, b, 1, command)
 		d, err := kafka.NewDelayer(b.Config())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := parttest.Run(t, time.Minute, d); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, parttest.Run(t, time.Minute, d))
 		again := b.Read(schemas.Again(schemas.RoleCopier))
 		if len(again) != 1 {
 			t.Fatalf("%d records came back", len(again))

@@ -16,9 +16,7 @@ import (
 // idleFetcher returns a fetcher with a client that never connects.
 func idleFetcher(t *testing.T) *fetcher {
 	cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.ConsumeTopics("t"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(cl.Close)
 	return &fetcher{p: new(Pool), cl: cl, memory: newByteBudget(), assignments: map[core.Partition]*assignment{},
 		metrics: uncounted()}
@@ -49,14 +47,10 @@ func (f *fetcher) pausedPartitions() int { return len(f.cl.PauseFetchPartitions(
 func TestPartitionsLostAtOnce(t *testing.T) {
 	cfg := client.Config{Brokers: []string{"127.0.0.1:1"}}
 	p, err := NewPool(cfg, PoolConfig{Role: schemas.RoleCopier, Topics: []schemas.Topic{schemas.DuplicationHigh}}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	f := p.fetchers[0]
 	cl, err := kgo.NewClient(f.opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.CloseAllowingRebalance()
 	part := f.withInFlight(0, 1)
 	f.onLost(t.Context(), cl, map[string][]int32{part.Topic: {part.ID}})
@@ -121,9 +115,7 @@ func TestDoneRecordsAreFreed(t *testing.T) {
 	before := heapBytes()
 	tasks, _, err := f.newTasks(kgo.Fetches{{Topics: []kgo.FetchTopic{{Topic: "t",
 		Partitions: []kgo.FetchPartition{{Records: recs}}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	recs = nil
 	for _, tk := range tasks[1:] {
 		if !part.gate.Begin() {
@@ -143,4 +135,11 @@ func heapBytes() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -36,9 +36,7 @@ func TestResultsThatAreAcknowledgedLate(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			cl, err := kgo.NewClient()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer cl.Close()
 			s := newOutputs(t.Context(), core.NewRouter(client.Config{}, schemas.RoleChecker, 0), cl)
 			var got []error

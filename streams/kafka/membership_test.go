@@ -39,9 +39,7 @@ func TestMembership(t *testing.T) {
 			for i, j := range joins {
 				m.id = func() string { return j.id }
 				var meta kmsg.ConsumerMemberMetadata
-				if err := meta.ReadFrom(m.JoinGroupMetadata([]string{"changes"}, j.owned, 1)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, meta.ReadFrom(m.JoinGroupMetadata([]string{"changes"}, j.owned, 1)))
 				if claims := len(meta.OwnedPartitions) > 0; claims != j.claims {
 					t.Errorf("join %d: it claims what it had: %t, want %t", i, claims, j.claims)
 				}

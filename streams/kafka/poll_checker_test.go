@@ -77,13 +77,9 @@ func TestTransientDamage(t *testing.T) {
 		good := fetchesOf(kgo.FetchPartition{HighWatermark: 9, Records: []*kgo.Record{{Topic: "t"}}})
 		for range 3 {
 			for range core.DamageTries - 1 {
-				if err := r.check(t.Context(), nil, bad); err != nil {
-					t.Fatal(err)
-				}
+				must(t, r.check(t.Context(), nil, bad))
 			}
-			if err := r.check(t.Context(), nil, good); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.check(t.Context(), nil, good))
 		}
 		if len(u.Batches())+len(r.damaged) > 0 {
 			t.Errorf("stopped %v, not forgotten %v", u.Batches(), r.damaged)

@@ -50,9 +50,7 @@ var stores = []string{"1", "2", "3"}
 func mustParse(t *testing.T, text string) Document {
 	t.Helper()
 	d, err := Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return d
 }
 
@@ -305,11 +303,16 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 		record, err := json.Marshal(d)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if again, err := Parse(record); err != nil || !reflect.DeepEqual(again, d) {
 			t.Errorf("%s: got %+v, %v, want %+v", record, again, err, d)
 		}
 	})
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -141,19 +141,13 @@ func TestFilesOfAFolder(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	for name, content := range map[string]string{accountsFile: `["a", "b", "c"]`, "..data": to2} {
-		if err := os.WriteFile(at(name), []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(at(name), []byte(content), 0o644))
 	}
 	for link, target := range map[string]string{"a-duplication-policy.json": "..data",
 		"c-duplication-policy.yaml": "c-duplication-policy.yaml"} {
-		if err := os.Symlink(target, at(link)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Symlink(target, at(link)))
 	}
-	if err := syscall.Mkfifo(at("b-duplication-policy.json"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Mkfifo(at("b-duplication-policy.json"), 0o644))
 	got := ReadFolder(os.DirFS(dir), nil)
 	if want := map[string]Document{"a": mustParse(t, to2)}; !reflect.DeepEqual(got.Documents, want) {
 		t.Errorf("got %+v, want %+v", got.Documents, want)

@@ -17,9 +17,7 @@ func TestHistory(t *testing.T) {
 	first := record(t, 0, to2)
 	first.By, first.From, first.Location, first.Reason = "ann", FromImport, "/srv/old", "moved"
 	removal, err := Removal("acme", 3, "eve", at(9))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	removal.From = FromCLI
 	d := mustParse(t, to2)
 	cause := errors.New("garbage")
@@ -89,9 +87,7 @@ func TestCanonicalYAML(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := mustParse(t, text)
 			canonical, err := d.YAML()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			again := mustParse(t, canonical)
 			if !reflect.DeepEqual(again, d) {
 				t.Errorf("parsed again: got %+v, want %+v\n%s", again, d, canonical)

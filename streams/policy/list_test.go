@@ -52,9 +52,7 @@ func TestReadList(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ref := refOf(tt.text, tt.of)
 			list, err := ReadList(iotest.HalfReader(strings.NewReader(tt.text)), ref)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			reason, certain := Rules{ExcludeLists: []ExcludeList{ref}}.Excluded(tt.item,
 				Content{Digests: tt.digests}, []*List{list})
 			if (reason != "") != tt.listed || certain != tt.certain {

@@ -26,9 +26,7 @@ func record(t testing.TB, base int64, document string) *pb.Policy {
 		return &pb.Policy{Account: "acme", Base: base, Document: document}
 	}
 	p, err := Record("acme", base, d, "me", at(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return p
 }
 

@@ -29,12 +29,8 @@ func TestConfirmTogether(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, err := mem.New(mem.Config{ID: "1"})
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := m.WriteMarker(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
+				must(t, m.WriteMarker(t.Context()))
 				s := storagetest.NewFaulty(m)
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

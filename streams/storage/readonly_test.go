@@ -19,9 +19,7 @@ var reads = []string{"Capabilities", "List", "Marker", "Open", "Spaces", "Stat",
 func TestReadOnlyContract(t *testing.T) {
 	storagetest.RunReadOnly(t, func(t *testing.T, spaces map[string]map[string]string) storage.Store {
 		s, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s.Mark("1")
 		for space, items := range spaces {
 			err = s.CreateSpace(t.Context(), storage.Space{Name: space})
@@ -30,9 +28,7 @@ func TestReadOnlyContract(t *testing.T) {
 					storage.PutOptions{Size: storage.UnknownSize})
 				err = errors.Join(err, putErr)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 		return storage.ReadOnly(s)
 	})
@@ -41,9 +37,7 @@ func TestReadOnlyContract(t *testing.T) {
 // A read-only view passes on Locate: the source of a copy is opened through such a view.
 func TestReadOnlyLocates(t *testing.T) {
 	inner, err := mem.New(mem.Config{ID: "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ref := storage.Ref{Space: "s", Item: "a", Version: "7"}
 	at, err := storage.Locate(t.Context(), storage.ReadOnly(located{inner}), ref)
 	if err != nil || at.Handle != ref {
@@ -64,9 +58,7 @@ func (located) Locate(_ context.Context, ref storage.Ref) (storage.Location, err
 func TestReadOnly(t *testing.T) {
 	ctx := t.Context()
 	inner, err := mem.New(mem.Config{ID: "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	inner.Mark("1")
 	inner.CreateSpace(ctx, storage.Space{Name: "photos"})
 	if _, err := inner.Put(ctx, "photos", "a", strings.NewReader("x"),
@@ -119,5 +111,12 @@ func TestReadOnly(t *testing.T) {
 	}
 	if n != 2 {
 		t.Errorf("listings returned %d, want one space and one item", n)
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -169,9 +169,7 @@ func TestPagesAheadAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := &aheadSplit{take: time.Second}
 		r, err := newRunner(SweeperConfig{Workers: 2}, publisherFunc(nil), slog.New(slog.DiscardHandler), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		runs := make([]*run, 3)
 		for i := range runs {
 			runs[i] = &run{runner: r, split: Split{Ahead: true, Pages: a.page}, base: t.Context()}

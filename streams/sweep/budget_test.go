@@ -20,9 +20,7 @@ func TestBudgetLeft(t *testing.T) {
 	ago := func(hours int64, s Spent) Spending { return Spending{hourOf(now) - hours: s} }
 	point := func(split string, s Spending) *pb.Checkpoint {
 		cursor, err := json.Marshal(fixityCursor{Spent: s})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return &pb.Checkpoint{Sweep: FixitySweep, Split: split, Cursor: cursor}
 	}
 	one := func(s Spending) []*pb.Checkpoint { return []*pb.Checkpoint{point("a", s)} }
@@ -191,17 +189,13 @@ func TestTwoSpacesWithOneBudget(t *testing.T) {
 		var splits []Split
 		for _, c.Space = range []string{"photos", "papers"} {
 			m, err := c.Split(c.Request)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			splits = append(splits, m)
 		}
 		s, err := NewSweeper(SweeperConfig{}, SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler),
 			CatchUp:    func(context.Context) error { return nil },
 			Checkpoint: func(string, string) *pb.Checkpoint { return nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		results, err := s.Rounds(t.Context(), splits)
 		if err != nil || len(results) != 2 || results[0].Emitted != 5 || results[1].Emitted != 5 {
 			t.Errorf("got %v, %v, want 5 checks each", results, err)

@@ -51,9 +51,7 @@ func TestDryRun(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
 	m, err := w.config().Split(w.config().Request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := DryRun(t.Context(), m, nil)
 	if err != nil || r.Counts[Requested] != 5 || r.Counts[RequestedBytes] != 25 || len(w.published) != 0 {
 		t.Errorf("fixity: %+v, %v, published %v", r, err, w.published)

@@ -139,9 +139,7 @@ func TestRoundWithAWrongNumberOfRequests(t *testing.T) {
 				{Topic: schemas.FixityLow, Body: &pb.FixityTask{Id: "b"}}})
 			cursor, err := json.Marshal(fixityCursor{Requested: requested, Waiting: begun,
 				Selection: selection{AttemptedBefore: begun}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s, err := w.run(w.config(), &pb.Checkpoint{Sweep: "fixity", Split: "acme/2/photos", Round: "r",
 				Started: timestamppb.New(begun), Cursor: cursor, Counts: map[string]int64{Requested: requested}})
 			waited := time.Since(begun)
@@ -256,9 +254,7 @@ func TestClockIsSetBackDuringARound(t *testing.T) {
 		begun := time.Now().UTC()
 		cursor, err := json.Marshal(fixityCursor{Requested: 5, Waiting: begun.AddDate(1, 0, 0),
 			Queued: Offsets{schemas.FixityLow: {0: 5}}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s, err := w.run(w.config(), &pb.Checkpoint{Sweep: "fixity", Split: "acme/2/photos", Round: "r",
 			Started: timestamppb.New(begun.AddDate(1, 0, 0)), Cursor: cursor, Counts: map[string]int64{Requested: 5}})
 		waited := time.Since(begun)
@@ -352,9 +348,7 @@ func TestWaitingIsNotBlocked(t *testing.T) {
 			}
 		}}
 		m, err := c.Split(c.Request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Blocked = func(context.Context) error {
 			if len(of[*pb.FixityTask](w)) == 5 {
 				w.lags = []int64{1 << 20}
@@ -412,15 +406,11 @@ func TestReplacedRound(t *testing.T) {
 				}
 				return newest.Load()
 			}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c := w.config()
 		c.All = true
 		m, err := c.Split(c.Request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		time.AfterFunc(time.Minute, func() {
 			newest.Store(&pb.Checkpoint{Sweep: DemandSweep, Split: m.Name, Round: "later",
 				Started: timestamppb.New(start.Add(time.Minute))})
@@ -458,15 +448,11 @@ func TestRoundOfAPrefix(t *testing.T) {
 		c := w.config()
 		c.All, c.Some, c.Prefix = true, true, "a/b"
 		m, err := c.Split(c.Request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		s, err := NewSweeper(SweeperConfig{}, SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler),
 			CatchUp:    func(context.Context) error { return nil },
 			Checkpoint: func(string, string) *pb.Checkpoint { return nil }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m.Detach = true
 		w.missing = 1
 		once, err := s.Once(t.Context(), m, Once{})
@@ -525,4 +511,11 @@ func TestRoundOfAPrefix(t *testing.T) {
 			t.Error("a periodic round has a prefix")
 		}
 	})
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -24,9 +24,7 @@ func TestRound(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
 	s, err := w.run(w.config(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id := schemas.ID("round", "fixity", "acme/2/photos", "2026-03-01T12:00:00Z")
 	want := Result{
 		Round: Round{ID: id, Started: start}, Finished: s.Finished, Emitted: 5,
@@ -94,9 +92,7 @@ func TestCopyPassesWhileItsPageIsRead(t *testing.T) {
 	w := newHarness(t)
 	w.fill()
 	want, err := w.run(w.config(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.passing, w.published = true, nil
 	got, err := w.run(w.config(), nil)
 	if err != nil || got.Emitted != want.Emitted {
@@ -230,9 +226,7 @@ func TestInterrupted(t *testing.T) {
 				w.publish = nil
 				w.baseline = newest == nil // what the round is says its checkpoint
 				s, err := w.run(w.config(), newest)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if s.ID != schemas.ID("round", "fixity", "acme/2/photos", "2026-03-01T12:00:00Z") || s.Emitted != 5 {
 					t.Errorf("got %+v", s)
 				}
@@ -401,9 +395,7 @@ func TestCancelledWhileWaiting(t *testing.T) {
 		w.fill()
 		w.lags = []int64{1 << 20}
 		m, err := w.config().Split(w.config().Request)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reason := errors.New("shutdown")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, reason)
 		defer cancel()
@@ -484,9 +476,7 @@ func TestSkippedRound(t *testing.T) {
 			}
 			return ""
 		}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	newest = &pb.Checkpoint{Sweep: "s", Split: "a", Round: "r", Started: timestamppb.New(start), Cursor: []byte("x"),
 		Previous: []byte("before"), Counts: map[string]int64{"equal": 1}}
 	var previous []byte
@@ -536,9 +526,7 @@ func TestSuspendedInTheLastPage(t *testing.T) {
 			CatchUp:    func(context.Context) error { return nil },
 			Checkpoint: func(string, string) *pb.Checkpoint { return newest },
 			Owns:       func(string, string) bool { return owns }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		results, err := s.Rounds(t.Context(), []Split{{Sweep: "s", Name: "a", Lag: w.Lag, Start: start,
 			Pages: func(context.Context, Round, []byte) (Page, error) {
 				newest, owns = tt.then, tt.owns

@@ -21,12 +21,8 @@ func folderOf(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, content := range files {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must(t, os.WriteFile(path, []byte(content), 0o644))
 	}
 	return dir
 }
@@ -37,18 +33,14 @@ func TestScan(t *testing.T) {
 	for range 4 {
 		long = strings.Repeat("y", 250) + "/" + long
 	}
-	if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(long)), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(long)), 0o755))
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, long), nil, 0o644), os.Symlink("a", filepath.Join(dir, "link")),
 		os.Symlink(".", filepath.Join(dir, "loop")), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o644),
 		os.WriteFile(filepath.Join(dir, "bad\xff"), nil, 0o644), os.Mkdir(filepath.Join(dir, "dir\xfe"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
 	files, skipped, err := scan(t.Context(), dir, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantFiles := []file{{"a", 1}, {"b/2", 2}, {"b/é", 0}, {"b.", 1}, {"c/line\nbreak", 1}}
 	if !reflect.DeepEqual(files, wantFiles) {
 		t.Errorf("files %+v, want %+v", files, wantFiles)
@@ -98,9 +90,7 @@ func TestDistinct(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := folderOf(t, tt.files)
 			files, _, err := scan(t.Context(), dir, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got, err := pickDistinct(dir, files)
 			if tt.fails {
 				if !errors.Is(err, usage.Err) {
@@ -108,9 +98,7 @@ func TestDistinct(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			contents := map[string]bool{}
 			for _, item := range got {
 				contents[tt.files[item]] = true
@@ -134,17 +122,20 @@ func TestMemo(t *testing.T) {
 	m.Dir, m.Files, m.Picks.Flip = "/some/where", []file{{"a\nb", 3}}, "a\nb"
 	m.Rounds = map[string]time.Time{"r": time.Unix(1, 2000000).UTC()}
 	m.Originals = map[string]original{"a\nb": {0xff, time.Unix(3, 4).UTC()}}
-	if err := m.completed(stepDamage); err != nil {
-		t.Fatal(err)
-	}
+	must(t, m.completed(stepDamage))
 	got, err := loadCheckpoint(path)
 	if err != nil || !reflect.DeepEqual(got, m) {
 		t.Errorf("recall = %+v, %v, want %+v", got, err, m)
 	}
-	if err := os.WriteFile(path, []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("{"), 0o644))
 	if _, err := loadCheckpoint(path); err == nil {
 		t.Error("a memo that cannot be read is taken for none")
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

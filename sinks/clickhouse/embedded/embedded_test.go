@@ -58,9 +58,7 @@ func binary(t *testing.T) string {
 		}
 	}
 	path, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return path
 }
 
@@ -78,9 +76,7 @@ var build = sync.OnceValues(func() (string, error) {
 func ask(t *testing.T, addr, statement string) string {
 	t.Helper()
 	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	var s string
 	if err := conn.QueryRow(t.Context(), statement).Scan(&s); err != nil {
@@ -92,9 +88,7 @@ func ask(t *testing.T, addr, statement string) string {
 func do(t *testing.T, addr, statement string) {
 	t.Helper()
 	conn, err := ch.Open(&ch.Options{Addr: []string{addr}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close()
 	if err := conn.Exec(t.Context(), statement); err != nil {
 		t.Fatalf("%s: %v", statement, err)
@@ -104,30 +98,22 @@ func do(t *testing.T, addr, statement string) {
 func TestStart(t *testing.T) {
 	cfg := Config{Dir: filepath.Join(t.TempDir(), "a b"), Binary: binary(t)}
 	s, err := Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	do(t, s.Addr(), "CREATE DATABASE d")
 	do(t, s.Addr(), "CREATE TABLE d.t (a String) ENGINE = MergeTree ORDER BY a SETTINGS fsync_after_insert = 1,"+
 		" fsync_part_directory = 1")
 	do(t, s.Addr(), "INSERT INTO d.t SELECT 'kept'")
 	began := time.Now()
-	if err := s.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close(t.Context()))
 	if took := time.Since(began); took > 3*time.Second {
 		t.Errorf("Close took %v, want less than 3 s", took)
 	}
 	s, err = Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := ask(t, s.Addr(), "SELECT a FROM d.t"); got != "kept" {
 		t.Errorf("after a restart the table has %q, want kept", got)
 	}
-	if err := syscall.Kill(s.Pid(), syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(s.Pid(), syscall.SIGKILL))
 	if err := s.Wait(t.Context()); err == nil || !strings.Contains(err.Error(), "killed") {
 		t.Errorf("Wait for a killed engine = %v, want an error that says so", err)
 	}
@@ -135,9 +121,7 @@ func TestStart(t *testing.T) {
 		t.Errorf("Close of a killed engine: %v", err)
 	}
 	s, err = Start(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close(t.Context())
 	if got := ask(t, s.Addr(), "SELECT a FROM d.t"); got != "kept" {
 		t.Errorf("after kill -9 the table has %q, want kept", got)
@@ -152,18 +136,12 @@ func TestStart(t *testing.T) {
 func TestEngineDiesWithItsOwner(t *testing.T) {
 	dir, bin := t.TempDir(), binary(t)
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	owner := exec.Command(self)
 	owner.Env = append(os.Environ(), holdEnv+"="+dir, holdEnv+"_BINARY="+bin)
 	out, err := owner.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := owner.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, owner.Start())
 	var engine, addr string
 	if _, err := fmt.Fscan(out, &engine, &addr); err != nil {
 		t.Fatal(err)
@@ -178,9 +156,7 @@ func TestEngineDiesWithItsOwner(t *testing.T) {
 	if _, err := lockDir(ctx, filepath.Join(dir, "engine.lock")); err == nil {
 		t.Error("a second owner could lock the directory of a running engine")
 	}
-	if err := owner.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, owner.Process.Kill())
 	owner.Wait()
 	began := time.Now()
 	s, err := Start(t.Context(), Config{Dir: dir, Binary: bin})
@@ -201,9 +177,7 @@ func TestEngineDiesWithItsOwner(t *testing.T) {
 // The engine ends when the pipe is closed, even without a signal about its parent's death.
 func TestEngineEndsWithItsPipe(t *testing.T) {
 	s, err := Start(t.Context(), Config{Dir: t.TempDir(), Binary: binary(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if s.cmd.Args[len(s.cmd.Args)-1] != "-parent-pipe" {
 		need.Missing(t, need.Behaviour("an engine that ends with a pipe"), "a clickhouse binary knows no such pipe")
 	}
@@ -221,19 +195,13 @@ func TestStartErrors(t *testing.T) {
 	empty := t.TempDir()
 	script := func(text string) string {
 		path := filepath.Join(t.TempDir(), "engine")
-		if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755))
 		return path
 	}
 	library := filepath.Join(t.TempDir(), "libchdb.so")
-	if err := os.WriteFile(library, []byte("none"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(library, []byte("none"), 0o644))
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o644))
 	for name, tc := range map[string]struct {
 		cfg  Config
 		want []string
@@ -285,5 +253,12 @@ func TestServerModeIsPreferred(t *testing.T) {
 		if err == nil || !strings.Contains(string(log), want) {
 			t.Errorf("Start = %v with log %q, want %q in it", err, log, want)
 		}
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

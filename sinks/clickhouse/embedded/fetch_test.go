@@ -23,9 +23,7 @@ const libraryText = "these are the bytes of a library"
 // The bill of materials of millrace-clickhouse names the pinned library.
 func TestLibraryInSBOM(t *testing.T) {
 	text, err := os.ReadFile("../../../deploy/libchdb/component.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	purl := "pkg:npm/%40" + libraryPackage[1:] + "@" + libraryVersion
 	for _, want := range []string{
 		`"` + purl + `"`, `"version": "` + libraryVersion + `"`, `"content": "` + librarySHA256 + `"`,
@@ -42,15 +40,11 @@ func archive(t *testing.T, name string) []byte {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	w := tar.NewWriter(z)
-	if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(libraryText))}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(libraryText))}))
 	if _, err := w.Write([]byte(libraryText)); err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(w.Close(), z.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(w.Close(), z.Close()))
 	return b.Bytes()
 }
 
@@ -58,15 +52,11 @@ func archive(t *testing.T, name string) []byte {
 func npm(t *testing.T, packed []byte) fetcher {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "packed"), packed, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "packed"), packed, 0o644))
 	script := filepath.Join(dir, "npm")
 	text := "#!/bin/sh\n[ \"$1 $2 $3 $5\" = 'pack --silent --pack-destination pkg@1' ] || exit 9\necho x >>" +
 		dir + "/runs\ncp " + dir + "/packed \"$4/pkg-1.tgz\"\n"
-	if err := os.WriteFile(script, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(script, []byte(text), 0o755))
 	whole, library := sha512.Sum512(packed), sha256.Sum256([]byte(libraryText))
 	return fetcher{
 		npm: script, spec: "pkg@1", integrity: "sha512-" + base64.StdEncoding.EncodeToString(whole[:]),
@@ -78,9 +68,7 @@ func TestFetch(t *testing.T) {
 	f := npm(t, archive(t, "package/libchdb.so"))
 	var progress bytes.Buffer
 	path, err := f.fetch(t.Context(), &progress)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := os.ReadFile(path); err != nil || string(got) != libraryText {
 		t.Errorf("the library is %q, %v", got, err)
 	}
@@ -154,12 +142,8 @@ func TestFetchRefuses(t *testing.T) {
 
 func TestFetchFindsWrongLibrary(t *testing.T) {
 	f := npm(t, archive(t, "package/libchdb.so"))
-	if err := os.MkdirAll(f.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(f.dir, libraryName), []byte("short"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(f.dir, 0o755))
+	must(t, os.WriteFile(filepath.Join(f.dir, libraryName), []byte("short"), 0o755))
 	if _, err := f.fetch(t.Context(), nil); !errors.Is(err, errWrongLibrary) ||
 		!strings.Contains(err.Error(), "remove it") {
 		t.Errorf("fetch over a wrong file = %v, want it refused and said what to do", err)

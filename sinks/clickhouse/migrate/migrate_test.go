@@ -27,9 +27,7 @@ func schemaOf(t *testing.T, db *clickhouse.DB) []string {
 	t.Helper()
 	all, err := clickhousetest.Strings(t.Context(), db,
 		"SELECT name || ' ' || create_table_query FROM system.tables WHERE database = ? ORDER BY name", db.Config().Database)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, s := range all {
 		all[i] = strings.ReplaceAll(s, db.Config().Database, "db")
 	}
@@ -40,9 +38,7 @@ func TestPlan(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.OpenEmpty(t)
 	empty, err := migrate.NewPlan(t.Context(), db, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(empty.Prepare) != 2 || !strings.HasPrefix(empty.Prepare[0], "CREATE DATABASE") ||
 		empty.Steps[0].Name != "0001_audit_log" {
 		t.Errorf("the plan of an empty server prepares %q and begins with %s", empty.Prepare, empty.Steps[0].Name)
@@ -52,9 +48,7 @@ func TestPlan(t *testing.T) {
 		t.Fatal("to plan has made the database")
 	}
 	applied, err := migrate.Run(t.Context(), db, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var names []string
 	for _, s := range empty.Steps {
 		names = append(names, s.Name)
@@ -121,9 +115,7 @@ func TestAddedByHand(t *testing.T) {
 		"CREATE TABLE {db}.mine (a Int8) ENGINE = Memory",
 		"ALTER TABLE {db}.bit_log ADD INDEX newer item TYPE bloom_filter",
 	} {
-		if err := db.Exec(t.Context(), s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Exec(t.Context(), s))
 		if err := migrate.Check(t.Context(), db); err != nil {
 			t.Errorf("after %s: Check = %v, want none", s, err)
 		}
@@ -158,9 +150,7 @@ func TestAlteredByHand(t *testing.T) {
 			"table admin_log is sorted by (account, ts), wanted is (account, ts, id)"},
 	} {
 		for _, s := range tc.statements {
-			if err := db.Exec(t.Context(), s); err != nil {
-				t.Fatal(err)
-			}
+			must(t, db.Exec(t.Context(), s))
 		}
 		err := migrate.Check(t.Context(), db)
 		want = append(want, tc.want)
@@ -199,9 +189,7 @@ func TestMigrateKilled(t *testing.T) {
 	want := schemaOf(t, whole)
 	steps := clickhousetest.Count(t, whole, "schema_migrations")
 	n, err := strconv.Atoi(steps)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const inTheMiddle = "in the middle"
 	for name, tc := range map[string]struct {
 		nth     int  // record of a migration
@@ -250,9 +238,7 @@ func TestMigrateKilled(t *testing.T) {
 func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), killedAddr+"="+l.Addr().String(), killedName+"="+db.Config().Database)
@@ -277,9 +263,7 @@ func killMigration(t *testing.T, db *clickhouse.DB, nth int, through bool) {
 	})
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Start())
 	close(started)
 	err = cmd.Wait()
 	if err == nil || cmd.ProcessState.ExitCode() != -1 {
@@ -316,15 +300,11 @@ func TestMigrate(t *testing.T) {
 	if again, err := migrate.Run(t.Context(), db, false); err != nil || len(again) != 0 {
 		t.Errorf("Migrate again = %v, %v, want nothing", again, err)
 	}
-	if err := db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name) SELECT 9999, 'newer'"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Exec(t.Context(), "INSERT INTO {db}.schema_migrations (version, name) SELECT 9999, 'newer'"))
 	if err := migrate.Check(t.Context(), db); err != nil {
 		t.Errorf("Check with a newer migration: %v", err)
 	}
-	if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.schema_migrations"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Exec(t.Context(), "TRUNCATE TABLE {db}.schema_migrations"))
 	if again, err := migrate.Run(t.Context(), db, false); err != nil || !slices.Equal(again, applied) {
 		t.Errorf("Migrate with its ledger lost = %v, %v, want all of them again", again, err)
 	}
@@ -335,4 +315,11 @@ func TestMain(m *testing.M) {
 		os.Exit(migrateToBeKilled())
 	}
 	clickhousetest.Main(m)
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

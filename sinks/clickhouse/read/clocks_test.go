@@ -177,13 +177,9 @@ func TestClocks(t *testing.T) {
 		t.Errorf("%d disputed deletes, %v", disputed, err)
 	}
 	// A state that is made from the log has the first records of Changes that were ahead, too.
-	if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.copy_state"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Exec(t.Context(), "TRUNCATE TABLE {db}.copy_state"))
 	all := clickhouse.Gap{Topic: schemas.Changes, Incarnation: 7, Partition: 3, To: 1 << 40}
-	if err := verify.FillState(t.Context(), db, all); err != nil {
-		t.Fatal(err)
-	}
+	must(t, verify.FillState(t.Context(), db, all))
 	again := clickhousetest.Deliver(schemas.Changes, 1<<30, clickhousetest.Change(ahead, time.Hour))
 	again[0].Timestamp = clickhousetest.Epoch.Add(5 * time.Hour)
 	storeIn(t, db, again, []int{1})
@@ -204,12 +200,8 @@ func storeIn(t *testing.T, db *clickhouse.DB, batch []*schemas.Delivery, sizes [
 		end := max(min(at+n, len(batch)), 0)
 		if end > at {
 			part := batch[at:end]
-			if err := clickhouse.NewState(db).Store(t.Context(), part); err != nil {
-				t.Fatal(err)
-			}
-			if err := clickhouse.NewSink(db).Store(t.Context(), part); err != nil {
-				t.Fatal(err)
-			}
+			must(t, clickhouse.NewState(db).Store(t.Context(), part))
+			must(t, clickhouse.NewSink(db).Store(t.Context(), part))
 		}
 		at = end
 	}

@@ -144,12 +144,8 @@ func TestDigestsJoin(t *testing.T) {
 					}
 				}
 				for _, batch := range batches {
-					if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-						t.Fatal(err)
-					}
-					if err := clickhouse.NewState(db).Store(t.Context(), batch); err != nil {
-						t.Fatal(err)
-					}
+					must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
+					must(t, clickhouse.NewState(db).Store(t.Context(), batch))
 				}
 			}
 			checkCompletions(t, db, names, copies)
@@ -163,18 +159,12 @@ func checkCompletions(t *testing.T, db *clickhouse.DB, names []string, copies []
 	cases := completionCases("")
 	fresh, err := clickhousetest.Reader(t, db, clickhousetest.Reached,
 		read.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	known, err := read.Records(t.Context(), db, copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	view, err := clickhousetest.Strings(t.Context(), db, "SELECT formatRowNoNewline('JSONEachRow', item, digests['md5'],"+
 		" verified, claims['md5'], properties['by']) FROM {db}.manifest ORDER BY item")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, name := range names {
 		want := cases[name]
 		audit := want.audit

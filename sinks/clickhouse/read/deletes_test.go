@@ -47,9 +47,7 @@ func keep(t *testing.T, db *clickhouse.DB, account string, all ...result) schema
 		}
 		batch[i] = d
 	}
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 	return schemas.Copy{Account: account, Store: "2", Space: "photos"}
 }
 
@@ -170,9 +168,7 @@ func pagesOf(t *testing.T, db *clickhouse.DB, q read.ListQuery) (all []read.List
 	t.Helper()
 	for {
 		page, err := read.ListedDeletes(t.Context(), db, q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if len(page) == 0 || page[len(page)-1].Item == q.After && len(all) > 0 {
 			return all
 		}
@@ -180,9 +176,7 @@ func pagesOf(t *testing.T, db *clickhouse.DB, q read.ListQuery) (all []read.List
 		if q.After == "" { // the space itself: the next page would begin with it again
 			q.Limit = 100
 			page, err := read.ListedDeletes(t.Context(), db, q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return append(all, page[1:]...)
 		}
 	}
@@ -298,9 +292,7 @@ func TestDecisionsAbout(t *testing.T) {
 	approved := add("photos", "approve-list", "acme/2/photos//deletes-held/brake-1", closed.GetId())
 	refused := add("photos", "refuse-list", "acme/2/photos//rewrites-held/rewrites-1", "")
 	slices.Reverse(all) // stored in another order
-	if err := clickhouse.NewSink(db).Store(t.Context(), all); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), all))
 	got, err := read.DecisionsAbout(t.Context(), db, "acme", "photos")
 	if err != nil || len(got) != 3 {
 		t.Fatalf("got %v, %v", got, err)
@@ -387,9 +379,7 @@ func TestListsOfDeletes(t *testing.T) {
 	describe := func(q read.ListQuery) (text string) {
 		q.Space, q.Limit = space, 100
 		rows, err := read.ListedDeletes(t.Context(), db, q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, r := range rows {
 			text += fmt.Sprintf("%s %s %d %d %s;", r.Item, r.Effect, r.Deleted.Minute(), r.Listed.Minute(), r.Result)
 			if r.SourceStore != "1" || r.Reason != pb.DuplicationReason_DUPLICATION_REASON_CHANGE || r.Detail != "the brake" {

@@ -49,9 +49,7 @@ func TestDueAfterChecksByWrongClocks(t *testing.T) {
 		page, _, err := read.NewDue(db).Due(t.Context(), schemas.DueQuery{Account: "acme", Store: "1",
 			Space: clickhousetest.Change("", 0).GetSpace(), Limit: 10, PassedBefore: at(on - 89), AttemptedBefore: at(on - 3),
 			Begun: at(on), Period: 90 * day})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range page {
 			if first[c.Item] == 0 {
 				first[c.Item] = on

@@ -24,9 +24,7 @@ func retryDueOn(t *testing.T, db *clickhouse.DB, on, passed, attempted int, peri
 	}
 	due, err := read.IsRetryDue(t.Context(), db, schemas.DueQuery{PassedBefore: at(on - 89),
 		AttemptedBefore: at(on - 3), Begun: at(on), Period: period}, at(0), good, at(attempted))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return due
 }
 

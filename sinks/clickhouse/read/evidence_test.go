@@ -92,14 +92,10 @@ func TestFreshEvidenceOfAllColumns(t *testing.T) {
 	}
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, bodies...)
 	known, err := read.Records(t.Context(), db, copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := clickhousetest.Reader(t, db, clickhousetest.Reached,
 		read.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, name := range names {
 		clickhousetest.Compare(t, name, got[i].GetAudit(), clickhousetest.EvidenceOf(known[i].GetAudit()))
 		if none := known[i].GetAudit().GetState() == pb.RecordState_RECORD_STATE_NONE; none != (name == "properties alone") {

@@ -131,9 +131,7 @@ func TestExtremes(t *testing.T) {
 				}
 				clickhousetest.Compare(t, "in the manifest", known[0].Record.GetManifest(), clickhousetest.RecordOf(c))
 				records, err := read.Records(ctx, db, []schemas.Copy{schemas.CopyOf(c)})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				clickhousetest.Compare(t, "on record", records[0],
 					&pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.RecordOf(c),
 						LastPass: clickhousetest.Millis(clickhousetest.At(0)), LastAttempt: clickhousetest.Millis(clickhousetest.At(0))})

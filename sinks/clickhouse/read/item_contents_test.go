@@ -58,9 +58,7 @@ func TestItemContents(t *testing.T) {
 			var got []string
 			for q := (read.ItemQuery{Account: account, Space: space, Prefix: prefix, Limit: n}); ; {
 				page, err := read.Items(ctx, db, q)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if got = append(got, page...); len(page) < n {
 					break
 				}
@@ -72,9 +70,7 @@ func TestItemContents(t *testing.T) {
 		}
 	}
 	changes, _, err := read.ContentChanges(ctx, db, account, space, []string{"a/1", "a/3", "b", "none"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, c := range changes {
 		got = append(got, c.GetItem()+" "+c.GetStore()+" "+strings.ToLower(c.GetOp().String()))
@@ -153,16 +149,12 @@ func TestLostItems(t *testing.T) {
 	list("deleted", 80, "deleted")
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, all...)
 	results := clickhousetest.Deliver(schemas.DuplicationResults, 0, held...)
-	if err := clickhouse.NewSink(db).Store(t.Context(), results); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), results))
 	want := []string{"added again", "deleted", "found", "listed before", "new, deleted", "replaced"}
 	var got []string
 	for q.Limit = 2; ; q.After = got[len(got)-1] {
 		page, err := read.Items(t.Context(), db, q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got = append(got, page...); len(page) < q.Limit {
 			break
 		}

@@ -78,14 +78,10 @@ func TestEachItem(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, c := range keysOf(changes) {
 		records, err := read.Records(t.Context(), db, []schemas.Copy{c})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		want = append(want, describeStored(c, records[0].GetManifest()))
 	}
 	slices.Sort(got)

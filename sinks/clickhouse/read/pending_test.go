@@ -51,9 +51,7 @@ func TestPending(t *testing.T) {
 	list := func(account string) (got string) {
 		t.Helper()
 		all, err := read.Pending(t.Context(), db, schemas.Copy{Account: account}, clickhousetest.Epoch.Add(-time.Hour))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, p := range all {
 			got += fmt.Sprintln(p.Copy, p.Verdict, p.Finding, p.Row,
 				p.Since.Sub(clickhousetest.Millis(clickhousetest.At(0)).AsTime()),

@@ -166,9 +166,7 @@ func TestPropertiesOnRecord(t *testing.T) {
 	for _, when := range []string{"as they came", "after a merge"} {
 		fresh := clickhousetest.Reader(t, db, clickhousetest.Reached, read.ReaderConfig{}.WithBatch(0, time.Millisecond))
 		got, err := fresh.Fresh(t.Context(), copies)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i, name := range names {
 			m := got[i].GetManifest()
 			r := &pb.Record{MediaType: m.GetMediaType(), Properties: m.GetProperties(),
@@ -179,9 +177,7 @@ func TestPropertiesOnRecord(t *testing.T) {
 		}
 		view, err := clickhousetest.Strings(t.Context(), db,
 			"SELECT item || ': ' || media_type || ' ' || properties['by'] FROM {db}.manifest ORDER BY item")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i, name := range names {
 			want := cases[name].want
 			if line := name + ": " + want.GetMediaType() + " " + want.GetProperties()["by"]; i >= len(view) || view[i] != line {
@@ -189,9 +185,7 @@ func TestPropertiesOnRecord(t *testing.T) {
 			}
 		}
 		for _, table := range []string{"audit_log", "copy_state"} {
-			if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}."+table+" FINAL"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, db.Exec(t.Context(), "OPTIMIZE TABLE {db}."+table+" FINAL"))
 		}
 	}
 }
@@ -208,14 +202,10 @@ func TestPropertiesOfTheState(t *testing.T) {
 	}
 	claimed.Provenance, checked.Origin = pb.Provenance_PROVENANCE_CLAIMED, pb.Origin_ORIGIN_FIXITY
 	reported := clickhousetest.Deliver(schemas.Changes, 1<<40, c, claimed, checked)
-	if err := clickhouse.NewState(db).Store(t.Context(), reported); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewState(db).Store(t.Context(), reported))
 	for c, want := range map[*pb.Change]bool{c: false, claimed: true, checked: false} {
 		known, err := read.FreshRecords(t.Context(), db, []schemas.Copy{schemas.CopyOf(c)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := known[0].Record.GetManifest()
 		if m.GetPropertiesClaimed() != want || m.GetPropertiesOf() != nil || len(m.GetProperties()) != 1 {
 			t.Errorf("%s: on record is %v", c.GetItem(), m)

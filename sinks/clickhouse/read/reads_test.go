@@ -60,9 +60,7 @@ func TestFresh(t *testing.T) {
 		copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: item})
 	}
 	got, err := r.Fresh(t.Context(), append(copies, copies[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, item := range items {
 		clickhousetest.Compare(t, item, got[i], want[item])
 	}
@@ -92,9 +90,7 @@ func TestFreshWaits(t *testing.T) {
 	<-asked
 	clickhousetest.StoreBoth(t, db, schemas.Changes, 0, c)
 	close(landed)
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.Wait())
 	clickhousetest.Compare(t, "the record", got[0],
 		&pb.CopyRecord{Manifest: clickhousetest.RecordOf(c), Audit: clickhousetest.EvidenceOf(clickhousetest.RecordOf(c))})
 }
@@ -148,9 +144,7 @@ func TestFreshGathers(t *testing.T) {
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, g.Wait())
 	if n := waits.Load(); n > 5 {
 		t.Errorf("the watermark was asked %d times for 50 callers, want them gathered", n)
 	}
@@ -173,9 +167,7 @@ func TestManifest(t *testing.T) {
 	q := read.ManifestQuery{Account: "acme", Store: "1", Space: "photos", Limit: 2}
 	for {
 		page, err := read.Manifest(t.Context(), db, q)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, k := range page {
 			got = append(got, k.Item)
 			if k.Record.GetManifest().GetState() != pb.RecordState_RECORD_STATE_LIVE {
@@ -228,9 +220,7 @@ func TestFixityDue(t *testing.T) {
 		}
 		for {
 			page, after, err := dueNow.Due(t.Context(), q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, k := range page {
 				mark := ""
 				if k.Retried {
@@ -304,9 +294,7 @@ func TestDueOfManyQueries(t *testing.T) {
 	for range 4 { // pages
 		for i, q := range queries {
 			page, after, err := due.Due(t.Context(), *q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, k := range page {
 				got[i] += strings.TrimPrefix(k.Item, "item-")
 			}
@@ -470,20 +458,14 @@ func TestOutcomes(t *testing.T) {
 	dry := proto.CloneOf(copied) // it is in the timeline, and counts nowhere
 	dry.Id, dry.Result, dry.WouldBe, dry.Outcome = schemas.ID("dry"), "dry-run", "copied", pb.Outcome_OUTCOME_NOTHING
 	dry.Finished = clickhousetest.At(90 * time.Minute)
-	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.DuplicationResults, 0, copied, dry)); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 0, incident)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Store(t.Context(), clickhousetest.Deliver(schemas.DuplicationResults, 0, copied, dry)))
+	must(t, s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 0, incident)))
 	open, err := read.OpenIncidents(t.Context(), db, "acme")
 	if err != nil || len(open) != 1 {
 		t.Fatalf("OpenIncidents = %v, %v", open, err)
 	}
 	clickhousetest.Compare(t, "the open incident", open[0], incident)
-	if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 1, closed)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, 1, closed)))
 	if open, err := read.OpenIncidents(t.Context(), db, "acme"); err != nil || len(open) != 0 {
 		t.Errorf("OpenIncidents of a closed one = %v, %v", open, err)
 	}
@@ -492,9 +474,7 @@ func TestOutcomes(t *testing.T) {
 		t.Errorf("SelectIncidents = %v, %v, want the closed one", all, err)
 	}
 	events, err := read.Timeline(t.Context(), db, "acme", "photos", "a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var got []string
 	for _, e := range events {
 		got = append(got, e.Time.Sub(clickhousetest.Epoch.Truncate(time.Millisecond)).String()+" "+e.Kind+" "+e.Store+" "+
@@ -535,9 +515,7 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 	other.Subject = "g/changes/1"
 	texts := func(all []*pb.Incident, err error) (texts []string) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		names := map[string]string{}
 		for _, name := range []string{"first", "other", "second"} {
 			names[schemas.ID(name)] = name
@@ -563,9 +541,7 @@ func TestOpenIncidentsOfOneKey(t *testing.T) {
 		{record("second", 5*time.Hour, open, 3), []string{"other", "second"}, []string{"other", "first", "second"}},
 		{record("second", 4*time.Hour, closed, 3), []string{"other"}, []string{"other", "first", "second, closed"}},
 	} {
-		if err := s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, int64(i), tt.record)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Store(t.Context(), clickhousetest.Deliver(schemas.Incidents, int64(i), tt.record)))
 		if got := texts(read.OpenIncidents(t.Context(), db, "")); !slices.Equal(got, tt.want) {
 			t.Errorf("after record %d: open are %q, want %q", i, got, tt.want)
 		}
@@ -667,5 +643,12 @@ func TestFinalChecks(t *testing.T) {
 	}
 	if got, err := read.FinalChecks(t.Context(), db, "c", time.Time{}, nil); err != nil || len(got) != 0 {
 		t.Errorf("of no copies: %v, %v", got, err)
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

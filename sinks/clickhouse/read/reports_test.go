@@ -71,13 +71,9 @@ func TestReportsOfOneChange(t *testing.T) {
 		}
 		records, err := clickhousetest.Reader(t, db, clickhousetest.Reached,
 			read.ReaderConfig{}.WithBatch(0, time.Millisecond)).Fresh(t.Context(), copies)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		known, err := read.Records(t.Context(), db, copies)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i, c := range changes {
 			name, want := c.GetItem(), wants[c.GetItem()]
 			tc := tests[name]
@@ -106,9 +102,7 @@ func TestReportsOfOneChange(t *testing.T) {
 		t.Fatal(err)
 	}
 	check("stored again, as after a kill")
-	if err := db.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"))
 	check("merged")
 }
 
@@ -122,9 +116,7 @@ func TestReportsOfRecreatedTopic(t *testing.T) {
 		t.Helper()
 		d := clickhousetest.Deliver(schemas.Changes, offset, c)
 		d[0].Incarnation, d[0].Timestamp = inc, clickhousetest.Epoch.Add(after)
-		if err := clickhouse.NewSink(db).Store(t.Context(), d); err != nil {
-			t.Fatal(err)
-		}
+		must(t, clickhouse.NewSink(db).Store(t.Context(), d))
 	}
 	check := func(when string) {
 		t.Helper()

@@ -62,9 +62,7 @@ func TestRoundChecks(t *testing.T) {
 		t.Helper()
 		for {
 			page, err := read.RoundChecks(t.Context(), db, q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for _, c := range page {
 				got, q.After = append(got, c.Item+" "+c.Verdict), c.Item
 			}
@@ -193,9 +191,7 @@ func TestCountIncidents(t *testing.T) {
 	records = append(records, clickhousetest.Deliver(schemas.Incidents, 20,
 		of("repairs-held", "", "7", 4*time.Hour, 1, open),
 		of("content-missing", "e", "8", 4*time.Hour, 1, waiting), other)...)
-	if err := clickhouse.NewSink(db).Store(t.Context(), records); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), records))
 	got, err := read.CountIncidents(t.Context(), db, "")
 	want := []read.IncidentCount{
 		{Kind: "content-missing", Open: 3, Waiting: 1,
@@ -242,9 +238,7 @@ func TestFailures(t *testing.T) {
 		checkOf("d", time.Hour, by("w3", func(r *pb.FixityResult) { fail(r); r.Final = false; r.Id = schemas.ID("x") })))
 	q := read.FailureQuery{Account: "acme"}
 	totals, groups, err := read.Failures(t.Context(), db, q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	first := clickhousetest.At(time.Hour).AsTime().Truncate(time.Millisecond)
 	if totals.Copies != 4 || totals.Failed != 2 || totals.Checks != 5 || totals.Bytes != 5000 ||
 		!totals.FirstFailed().Equal(first) {

@@ -50,9 +50,7 @@ func TestEachInSpace(t *testing.T) {
 				versionOf(c), c.Inferred, c.Digests))
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return got
 	}
 	for _, of := range []schemas.Copy{
@@ -63,9 +61,7 @@ func TestEachInSpace(t *testing.T) {
 		for _, c := range keysOf(changes) {
 			if c.WithoutItem() == of {
 				records, err := read.Records(t.Context(), db, []schemas.Copy{c})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				want = append(want, recorded(c, records[0].GetManifest()))
 			}
 		}
@@ -136,9 +132,7 @@ func TestEachInSpaceHasPasses(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 }
 
@@ -171,13 +165,9 @@ func TestEachLike(t *testing.T) {
 	}
 	copies = append(copies, schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: "unknown"})
 	whole, err := read.Records(t.Context(), db, copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	manifests, err := read.ManifestRecords(t.Context(), db, copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, r := range manifests {
 		if !proto.Equal(r.GetManifest(), whole[i].GetManifest()) ||
 			r.GetAudit().GetState() != pb.RecordState_RECORD_STATE_NONE {

@@ -90,9 +90,7 @@ func TestExpectedSpace(t *testing.T) {
 				t.Errorf("waited %d times (%v): only the manifest knows of spaces, and one look is enough", waits-before, err)
 			}
 			got, err := r.Fresh(t.Context(), []schemas.Copy{{Account: "acme", Store: "1", Space: name, Item: "a"}, c})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if audit := got[1].GetAudit(); audit.GetState() != auditOf[name] && auditOf[name] != 0 ||
 				name == "deleted, as a sweep guesses" && audit.GetOrigin() != sweep {
 				t.Errorf("audit record: got %v, want state %v", audit, auditOf[name])

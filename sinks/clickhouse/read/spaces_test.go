@@ -45,9 +45,7 @@ func TestSpaces(t *testing.T) {
 	for _, s := range []interface {
 		Store(context.Context, []*schemas.Delivery) error
 	}{clickhouse.NewSink(db), clickhouse.NewState(db)} {
-		if err := s.Store(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Store(t.Context(), batch))
 	}
 	action := func(store, do string, h int) schemas.Body {
 		return &pb.AdminAction{Id: schemas.NewID(), Time: timestamppb.New(*hour(h)), Who: "ann", Action: do,

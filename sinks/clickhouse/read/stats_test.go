@@ -31,9 +31,7 @@ func TestSizesSince(t *testing.T) {
 	count("2", "photos", day(5), 4, 40)
 	count("3", "photos", day(1), 1, 10)
 	count("1", "maps", day(3), 2, 20)
-	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Reports, 0, all...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Reports, 0, all...)))
 	got, err := read.SizesSince(t.Context(), db, "acme", "photos", day(2))
 	want := []read.SpaceSize{{"1", day(3), 7, 70}, {"2", day(5), 4, 40}}
 	if err != nil || !slices.Equal(got, want) {

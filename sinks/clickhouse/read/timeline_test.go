@@ -46,9 +46,7 @@ func TestTimeline(t *testing.T) {
 	for topic, bodies := range map[schemas.Topic][]schemas.Body{
 		schemas.DuplicationResults: {copied(0), copied(time.Second)}, schemas.Incidents: {incident},
 	} {
-		if err := s.Store(t.Context(), clickhousetest.Deliver(topic, 0, bodies...)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Store(t.Context(), clickhousetest.Deliver(topic, 0, bodies...)))
 	}
 	slices.Sort(want)
 	want = append(want, "duplication "+copied(0).Id)

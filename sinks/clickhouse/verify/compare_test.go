@@ -21,9 +21,7 @@ import (
 func checkManifest(t testing.TB, db *clickhouse.DB, c verify.ManifestConfig) *verify.ManifestReport {
 	t.Helper()
 	got, err := verify.Manifest(t.Context(), db, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if left := clickhousetest.Value(t, db, "SELECT toString(count()) FROM system.tables WHERE startsWith(name,"+
 		" 'copy_state_rebuilt_') AND database = ?", db.Config().Database); left != "0" {
 		t.Errorf("%s tables were left behind", left)
@@ -98,9 +96,7 @@ func drawRecords(t *rapid.T, item string) (all []drawnRecord) {
 func TestRebuild(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	if err := db.Exec(t.Context(), "SYSTEM STOP MERGES {db}.audit_log"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, db.Exec(t.Context(), "SYSTEM STOP MERGES {db}.audit_log"))
 	n, batches := 0, map[schemas.Topic][]*schemas.Delivery{}
 	need.Check(t, func(rt *rapid.T) {
 		n++
@@ -114,12 +110,8 @@ func TestRebuild(t *testing.T) {
 		}
 	})
 	for _, batch := range batches {
-		if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
-		if err := clickhouse.NewState(db).Store(t.Context(), batch); err != nil {
-			t.Fatal(err)
-		}
+		must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
+		must(t, clickhouse.NewState(db).Store(t.Context(), batch))
 	}
 	for _, when := range []string{"as it was stored", "after merges"} {
 		got := checkManifest(t, db, verify.ManifestConfig{})
@@ -128,9 +120,7 @@ func TestRebuild(t *testing.T) {
 		}
 		for _, statement := range []string{"SYSTEM START MERGES {db}.audit_log", "OPTIMIZE TABLE {db}.audit_log FINAL",
 			"OPTIMIZE TABLE {db}.bit_log FINAL", "OPTIMIZE TABLE {db}.copy_state FINAL"} {
-			if err := db.Exec(t.Context(), statement); err != nil {
-				t.Fatal(err)
-			}
+			must(t, db.Exec(t.Context(), statement))
 		}
 	}
 }
@@ -176,9 +166,7 @@ func TestManifestDamage(t *testing.T) {
 			" tuple(properties.ver, 'text/plain', properties.user) FROM {db}.copy_state" +
 			" WHERE item = 'item-13' AND properties.ver > 0",
 	} {
-		if err := db.Exec(t.Context(), damage); err != nil {
-			t.Fatal(err)
-		}
+		must(t, db.Exec(t.Context(), damage))
 	}
 	got := checkManifest(t, db, verify.ManifestConfig{})
 	names := map[string][]string{}

@@ -36,13 +36,9 @@ func sentUnder(t *testing.T, id string, changes []schemas.Body) (read []schemas.
 	for _, b := range changes {
 		b.(*pb.Change).Id = id
 		r, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: b})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		body, err := schemas.Decode(r.Topic, r.Headers, r.Value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		read = append(read, body)
 	}
 	return read
@@ -71,14 +67,10 @@ func TestKnownLoss(t *testing.T) {
 			t.Parallel()
 			db := clickhousetest.Open(t)
 			sink := clickhouse.NewSink(db)
-			if err := sink.Store(t.Context(), append(slices.Clone(batch[:tc.stored]), batch[50:]...)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, sink.Store(t.Context(), append(slices.Clone(batch[:tc.stored]), batch[50:]...)))
 			if tc.position > 0 {
 				at := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: 3, Next: tc.position}
-				if err := sink.Mark(t.Context(), []schemas.Progress{at}); err != nil {
-					t.Fatal(err)
-				}
+				must(t, sink.Mark(t.Context(), []schemas.Progress{at}))
 			}
 			got, err := clickhousetest.Verify(t, db, schemas.Changes,
 				clickhousetest.KafkaTopic{Records: batch[50:], Start: 50, End: 60, Committed: tc.committed})
@@ -95,13 +87,9 @@ func TestMissingOfAGroupWithoutOffsets(t *testing.T) {
 	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(20)...)
 	db := clickhousetest.Open(t)
 	sink := clickhouse.NewSink(db)
-	if err := sink.Store(t.Context(), batch[5:15]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sink.Store(t.Context(), batch[5:15]))
 	at := schemas.Progress{Topic: schemas.Changes, Incarnation: 7, Partition: 3, Next: 15}
-	if err := sink.Mark(t.Context(), []schemas.Progress{at}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sink.Mark(t.Context(), []schemas.Progress{at}))
 	got, err := clickhousetest.Verify(t, db, schemas.Changes, clickhousetest.KafkaTopic{Records: batch, End: 20})
 	want := "audit_log: 20 records, 20 messages, 10 rows; missing 5 7/3@0-4; pending 5 7/3@15-19"
 	if err != nil || clickhousetest.Describe(got[0]) != want {
@@ -321,19 +309,13 @@ func TestVerification(t *testing.T) {
 	db := clickhousetest.Open(t)
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			if err := db.Exec(t.Context(), "TRUNCATE TABLE {db}.audit_log SYNC"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, db.Exec(t.Context(), "TRUNCATE TABLE {db}.audit_log SYNC"))
 			if tc.stored == nil {
 				tc.stored = batch
 			}
-			if err := clickhouse.NewSink(db).Store(t.Context(), tc.stored); err != nil {
-				t.Fatal(err)
-			}
+			must(t, clickhouse.NewSink(db).Store(t.Context(), tc.stored))
 			for _, statement := range tc.damage {
-				if err := db.Exec(t.Context(), statement); err != nil {
-					t.Fatal(err)
-				}
+				must(t, db.Exec(t.Context(), statement))
 			}
 			if tc.kept.End == 0 {
 				tc.kept.End = 100
@@ -342,9 +324,7 @@ func TestVerification(t *testing.T) {
 				tc.kept.Committed = tc.kept.End
 			}
 			got, err := clickhousetest.Verify(t, db, schemas.Changes, tc.kept)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if len(got) != 1 || clickhousetest.Describe(got[0]) != "audit_log: "+tc.want {
 				t.Fatalf("got  %s\nwant audit_log: %s", clickhousetest.Describe(got[0]), tc.want)
 			}
@@ -361,9 +341,7 @@ func TestVerificationReadsTheView(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(9)...)
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 	if err := db.Exec(t.Context(), "CREATE OR REPLACE VIEW {db}.audit_log_v AS"+
 		" SELECT * REPLACE (lower(hex(id)) AS id) FROM {db}.audit_log WHERE off != 5"); err != nil {
 		t.Fatal(err)
@@ -381,15 +359,11 @@ func TestVerificationExamples(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	batch := clickhousetest.Deliver(schemas.Changes, 0, clickhousetest.Changes(30)...)
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch[:10]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), batch[:10]))
 	proofs, err := clickhousetest.Verify(t, db, schemas.Changes,
 		clickhousetest.KafkaTopic{Records: batch, Unreadable: map[int64]error{12: errors.New("garbage")}, End: 30,
 			Committed: 30})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := proofs[0].Missing
 	if len(got.Examples) != 10 || got.Messages != 20 || proofs[0].Findings() != 20 {
 		t.Fatalf("got %+v", got)
@@ -429,9 +403,7 @@ func TestVerificationOfIncidents(t *testing.T) {
 	batch := clickhousetest.Deliver(schemas.Incidents, 0, incident(firstID, 1), incident(firstID, 2),
 		incident(secondID, 1), incident(firstID, 3),
 		incident(firstID, 3))
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 	compacted := []*schemas.Delivery{batch[2], batch[4]}
 	k := clickhousetest.KafkaTopic{Records: compacted, End: 5, Committed: 5}
 	check := func(when, want string) {
@@ -466,9 +438,7 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 		DestinationStore: "2",
 		Reason:           pb.DuplicationReason_DUPLICATION_REASON_CHANGE}
 	rec, err := schemas.Encode(schemas.Message{Topic: schemas.DuplicationHigh, Body: command})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	batch := make([]*schemas.Delivery, 3)
 	for i := range batch {
 		batch[i] = &schemas.Delivery{Topic: schemas.Dead, From: schemas.Dead, Incarnation: 7, Partition: 3, Offset: int64(i),
@@ -477,21 +447,15 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 			}, rec.Headers...)}
 	}
 	batch[1].Value = []byte("garbage")
-	if err := clickhouse.NewSink(db).Store(t.Context(), batch); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), batch))
 	results := clickhousetest.Deliver(schemas.DuplicationResults, 0,
 		&pb.DuplicationResult{Id: secondID, Account: "acme", Finished: timestamppb.New(clickhousetest.Epoch)})
-	if err := clickhouse.NewSink(db).Store(t.Context(), results); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), results))
 	check := func(topic schemas.Topic, records []*schemas.Delivery, want ...string) {
 		t.Helper()
 		proofs, err := clickhousetest.Verify(t, db, topic,
 			clickhousetest.KafkaTopic{Records: records, End: int64(len(records)), Committed: int64(len(records))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var got []string
 		for _, p := range proofs {
 			got = append(got, clickhousetest.Describe(p))
@@ -510,4 +474,11 @@ func TestVerificationOfDeadLetters(t *testing.T) {
 	}
 	check(schemas.Dead, batch, "dead_letters: 3 records, 3 messages, 3 rows",
 		"duplication_log: 2 records, 2 messages, 1 rows; missing 1 7/3@2-2")
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

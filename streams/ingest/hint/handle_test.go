@@ -34,16 +34,10 @@ type site struct {
 func newSite(t *testing.T) *site {
 	t.Helper()
 	inner, err := mem.New(mem.Config{ID: "acme/1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := &site{t: t, mem: inner, store: storagetest.NewFaulty(inner)}
-	if err := w.mem.WriteMarker(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.mem.CreateSpace(t.Context(), storage.Space{Name: "photos"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.mem.WriteMarker(t.Context()))
+	must(t, w.mem.CreateSpace(t.Context(), storage.Space{Name: "photos"}))
 	observer := NewObserver(w, time.Minute)
 	if w.h, err = NewHandler(observer, w, w, func(r Row) { w.rows = append(w.rows, r) }); err != nil {
 		t.Fatal(err)
@@ -122,9 +116,7 @@ func TestHandle(t *testing.T) {
 			var ids []string
 			for range 2 { // a redelivery gives the same
 				out, err := w.handle(t.Context(), tt.events...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				var ops []pb.Op
 				for _, m := range out {
 					c := m.Body.(*pb.Change)
@@ -236,5 +228,12 @@ func TestPlace(t *testing.T) {
 				t.Errorf("got %v, %v, want %q", got, ok, tt.want)
 			}
 		})
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

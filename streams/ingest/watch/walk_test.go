@@ -157,23 +157,15 @@ func TestWalkAfterOverflow(t *testing.T) {
 func flood(t *testing.T, name string) {
 	t.Helper()
 	b, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if n > 100_000 {
 		need.Full(t)
 	}
 	for range n/2 + 1000 { // of two events each
-		if err := os.WriteFile(name, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, nil, 0o644))
+		must(t, os.Remove(name))
 	}
 }
 
@@ -211,9 +203,7 @@ func TestWalkWithoutWatches(t *testing.T) {
 		return
 	}
 	// The limit is that of the user namespace.
-	if err := os.WriteFile("/proc/sys/user/max_inotify_watches", []byte(os.Getenv(env)), 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("/proc/sys/user/max_inotify_watches", []byte(os.Getenv(env)), 0))
 	w := newTree(t)
 	for i := range 10 {
 		w.write(fmt.Sprintf("photos/%d/a", i), "1")
@@ -260,5 +250,12 @@ func TestWalkMemory(t *testing.T) {
 				t.Errorf("%d bytes are held, at most %d", got, most)
 			}
 		})
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

@@ -55,13 +55,9 @@ func newTree(t testing.TB) *tree {
 	w := &tree{t: t, root: filepath.Join(t.TempDir(), "root"), ids: map[string]int{}, count: map[string]int{},
 		dates: map[string]time.Time{}}
 	inner, err := file.Open(file.Config{ID: "acme/1", Root: w.root, Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { inner.Close() })
-	if err := inner.WriteMarker(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, inner.WriteMarker(t.Context()))
 	w.inner, w.store = inner, storagetest.NewFaulty(inner)
 	w.begin(nil)
 	return w

@@ -41,9 +41,7 @@ func TestFiles(t *testing.T) {
 		}
 	}
 	var b strings.Builder
-	if err := csv.NewWriter(&b).WriteAll(table); err != nil {
-		t.Fatal(err)
-	}
+	must(t, csv.NewWriter(&b).WriteAll(table))
 	want["rights.csv"] = b.String()
 	if *update {
 		for name, text := range want {
@@ -51,20 +49,14 @@ func TestFiles(t *testing.T) {
 			if strings.HasSuffix(name, ".sh") {
 				mode = 0o755
 			}
-			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), mode))
 		}
 	}
 	there, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range there {
 		got, err := os.ReadFile(filepath.Join(dir, f.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if string(got) != want[f.Name()] {
 			t.Errorf("%s is out of date: go test ./streams/kafka/access -update", f.Name())
 		}

@@ -54,22 +54,16 @@ func brokerWithACLs(t *testing.T) (*kadm.Client, map[schemas.Role]client.Config)
 		opts = append(opts, kfake.User("PLAIN", string(login), "p"))
 	}
 	c, err := kfake.NewCluster(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	as := func(user string) client.Config {
 		return client.Config{Brokers: c.ListenAddrs(), Prefix: "p.",
 			SASL: &client.SASL{Mechanism: "PLAIN", User: user, Password: "p"}}
 	}
-	if err := admin.EnsureTopics(t.Context(), as("root"), admin.TopicOptions{Partitions: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), as("root"), admin.TopicOptions{Partitions: 1}))
 	root := plain.Auth{User: "root", Pass: "p"}
 	cl, err := kgo.NewClient(kgo.SeedBrokers(c.ListenAddrs()...), kgo.SASL(root.AsMechanism()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(cl.Close)
 	adm, configs := kadm.NewClient(cl), map[schemas.Role]client.Config{}
 	for _, login := range logins {
@@ -170,14 +164,10 @@ func TestCheckRequests(t *testing.T) {
 	t.Parallel()
 	for _, brokers := range []int{1, 3} {
 		c, err := kfake.NewCluster(kfake.NumBrokers(brokers))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(c.Close)
 		cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p."}
-		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}))
 		var mu sync.Mutex
 		requests := map[string]int{}
 		c.Control(func(req kmsg.Request) (kmsg.Response, error, bool) {
@@ -187,9 +177,7 @@ func TestCheckRequests(t *testing.T) {
 			requests[kmsg.NameForKey(req.Key())]++
 			return nil, nil, false
 		})
-		if err := access.Check(t.Context(), cfg, access.Rights(cfg, schemas.RoleSweeper)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, access.Check(t.Context(), cfg, access.Rights(cfg, schemas.RoleSweeper)))
 		mu.Lock()
 		if requests["FindCoordinator"] != 1 || requests["DescribeGroups"] > brokers || requests["Metadata"] > 3 {
 			t.Errorf("%d brokers: got %v", brokers, requests)
@@ -203,14 +191,10 @@ func TestCheckRequests(t *testing.T) {
 func TestCheckWithoutCoordinators(t *testing.T) {
 	t.Parallel()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p."}
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}))
 	refused := map[string]*kerr.Error{}
 	c.ControlKey(int16(kmsg.FindCoordinator), func(req kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
@@ -271,18 +255,14 @@ func TestOperatorMayRedrive(t *testing.T) {
 func TestCheckOfNothing(t *testing.T) {
 	t.Parallel()
 	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(c.Close)
 	cfg := client.Config{Brokers: c.ListenAddrs(), Prefix: "p."}
 	all := access.Rights(cfg, logins...)
 	if err := access.Check(t.Context(), cfg, all); err != nil {
 		t.Errorf("without topics: %v", err)
 	}
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}))
 	if err := access.Check(t.Context(), cfg, all); err != nil {
 		t.Errorf("without an authorizer: %v", err)
 	}
@@ -304,5 +284,12 @@ func TestCheckOfNothing(t *testing.T) {
 		if err := access.Check(t.Context(), cfg, all); err != nil && strings.Contains(err.Error(), "on topic") {
 			t.Errorf("operations %s: %v", what, err)
 		}
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

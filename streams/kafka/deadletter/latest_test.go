@@ -21,9 +21,7 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 		i := &pb.Incident{Id: schemas.ID(item), Account: "acme", Store: "2", Space: "maps", Item: item,
 			Kind: kind, State: pb.IncidentState_INCIDENT_STATE_OPEN}
 		r, err := schemas.Encode(schemas.Message{Topic: schemas.Incidents, Body: i})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return kafkatest.Record{Record: r, Partition: -1}
 	}
 	gone := record("a", "k")
@@ -92,9 +90,7 @@ func TestRedriveToACompactedTopic(t *testing.T) {
 				o := order()
 				o.Value = tt.value
 				got, err := deadLetters(t, b).Redrive(t.Context(), deadletter.Query{IDs: slices.Clone(ids)}, o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if got.Done != tt.sent || got.Refused != tt.refused || tt.refused > 0 &&
 					!strings.Contains(fmt.Sprint(got.FirstRefusal), "incidents holds a newer record") {
 					t.Errorf("got %+v, want %d sent and %d refused", got, tt.sent, tt.refused)
@@ -116,9 +112,7 @@ func TestRedriveToUnreadableCompactedTopic(t *testing.T) {
 			Kind: "k", State: pb.IncidentState_INCIDENT_STATE_OPEN}
 		b.Send(schemas.Message{Topic: schemas.Incidents, Body: i})
 		r, err := schemas.Encode(schemas.Message{Topic: schemas.Incidents, Body: i})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		r.Topic = schemas.Dead
 		r.Headers = append(r.Headers, mark(schemas.HeaderRole, "sink"), mark(schemas.HeaderOriginTopic, "incidents"))
 		b.Write(kafkatest.Record{Record: r})

@@ -23,9 +23,7 @@ import (
 func deadLetters(t *testing.T, b *kafkatest.Broker) *deadletter.Letters {
 	t.Helper()
 	d, err := deadletter.New(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(d.Close)
 	return d
 }
@@ -33,9 +31,7 @@ func deadLetters(t *testing.T, b *kafkatest.Broker) *deadletter.Letters {
 // letters returns the letters that q selects, sorted by id.
 func letters(t *testing.T, d *deadletter.Letters, q deadletter.Query) (all []*deadletter.Letter) {
 	t.Helper()
-	if err := d.Each(t.Context(), q, func(l *deadletter.Letter) error { all = append(all, l); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, d.Each(t.Context(), q, func(l *deadletter.Letter) error { all = append(all, l); return nil }))
 	slices.SortFunc(all, func(a, b *deadletter.Letter) int { return strings.Compare(a.ID, b.ID) })
 	return all
 }
@@ -49,9 +45,7 @@ func kill(t *testing.T, b *kafkatest.Broker, n int) {
 	g := parttest.Planner(t, b, func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 		return nil, retry.Permanent(errors.New("no policy for " + d.Body.(*pb.Change).GetSpace() + "\nsecond line"))
 	})
-	if err := parttest.Run(t, 10*time.Second, g); err != nil {
-		t.Fatal(err)
-	}
+	must(t, parttest.Run(t, 10*time.Second, g))
 }
 
 func order() deadletter.Order {
@@ -84,9 +78,7 @@ func TestRedriveKeepsTime(t *testing.T) {
 				times = append(times, d.Timestamp)
 				return nil, retry.Permanent(errors.New("no policy"))
 			})
-			if err := parttest.Run(t, 10*time.Second, g); err != nil {
-				t.Fatal(err)
-			}
+			must(t, parttest.Run(t, 10*time.Second, g))
 			if len(times) != 1 || !times[0].Equal(was) {
 				t.Errorf("handled with the times %v, want %v", times, was)
 			}
@@ -146,9 +138,7 @@ func TestRedrive(t *testing.T) {
 			attempts = d.Attempt
 			return parttest.Plan(ctx, d)
 		})
-		if err := parttest.Run(t, 10*time.Second, g); err != nil {
-			t.Fatal(err)
-		}
+		must(t, parttest.Run(t, 10*time.Second, g))
 		if n := len(b.Read(schemas.DuplicationHigh)); n != 2 || attempts != 1 {
 			t.Errorf("%d outputs, want 2; attempt %d, want 1", n, attempts)
 		}
@@ -174,9 +164,7 @@ func TestRedrive(t *testing.T) {
 func TestRedriveTo(t *testing.T) {
 	t.Parallel()
 	edited, err := protojson.Marshal(parttest.Change("other").Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	header := func(key, value string) schemas.Header { return schemas.Header{Key: key, Value: []byte(value)} }
 	for name, tt := range map[string]struct {
 		role, topic string
@@ -201,9 +189,7 @@ func TestRedriveTo(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1})
 				rec, err := schemas.Encode(parttest.Change("a"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				rec.Topic = schemas.Dead
 				if tt.nothing {
 					rec.Value = nil
@@ -219,9 +205,7 @@ func TestRedriveTo(t *testing.T) {
 				o.Value = tt.value
 				d := deadLetters(t, b)
 				r, err := d.Redrive(t.Context(), deadletter.Query{IDs: []string{"0-0"}}, o)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if tt.why != "" {
 					if r.Done != 0 || r.Refused != 1 || !strings.Contains(fmt.Sprint(r.FirstRefusal), tt.why) ||
 						len(b.Read(schemas.Admin)) != 0 {
@@ -479,4 +463,11 @@ func TestRecreatedDeadTopic(t *testing.T) {
 			t.Errorf("open: %v", got)
 		}
 	})
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

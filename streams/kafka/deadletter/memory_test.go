@@ -44,9 +44,7 @@ func TestDeadLettersTakeLittleMemory(t *testing.T) {
 		b.Write(dead...)
 		if inc == 0 {
 			e, err := parttest.NewAdmin(t, b.Config()).Extent(t.Context(), schemas.Dead)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			inc = e.Incarnation
 		}
 		for i := from; i < from+1000; i++ { // decisions about half of them

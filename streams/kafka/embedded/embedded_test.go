@@ -43,19 +43,13 @@ func TestMain(m *testing.M) {
 func start(t *testing.T, dir string) (cfg client.Config, kill func()) {
 	t.Helper()
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), dirEnv+"="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	kill = func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -83,17 +77,11 @@ func TestKill(t *testing.T) {
 	handled := map[string]int{}
 	for round := range rounds {
 		cfg, kill := start(t, dir)
-		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 2}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 2}))
 		p, err := kafka.NewProducer(cfg, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := range each {
-			if err := p.Publish(t.Context(), job(round*each+i)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Publish(t.Context(), job(round*each+i)))
 		}
 		p.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -106,15 +94,11 @@ func TestKill(t *testing.T) {
 				n++
 				return nil, nil
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
 		adm, err := admin.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reads := map[schemas.Role][]schemas.Topic{schemas.RoleSweeper: {schemas.Jobs}}
 		if _, err := adm.NewWatermark(schemas.Jobs, reads).Wait(ctx); err != nil {
 			t.Fatal(err)
@@ -139,16 +123,12 @@ func TestClose(t *testing.T) {
 	dir := t.TempDir()
 	for range 3 {
 		b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: dir})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if host, _, err := net.SplitHostPort(b.Addr()); err != nil || host != "127.0.0.1" {
 			t.Errorf("listens on %s", b.Addr())
 		}
 		cfg := client.Config{Brokers: []string{b.Addr()}}
-		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}))
 		b.Close()
 		b.Close()
 		if _, err := net.DialTimeout("tcp", b.Addr(), time.Second); err == nil {
@@ -163,37 +143,25 @@ func TestTrimAndRestart(t *testing.T) {
 	dir := t.TempDir()
 	for range 3 {
 		b, err := embedded.StartBroker(embedded.BrokerConfig{Dir: dir, SyncWrites: true})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer b.Close() // a second time, unless the test fails
 		cfg := client.Config{Brokers: []string{b.Addr()}, Prefix: "millrace.", Heartbeat: 100 * time.Millisecond}
-		if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}))
 		p, err := kafka.NewProducer(cfg, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for i := range n {
-			if err := p.Publish(t.Context(), job(i)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, p.Publish(t.Context(), job(i)))
 		}
 		p.Close()
 		var handled atomic.Int64
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RoleSink, Topics: []schemas.Topic{schemas.Jobs}},
 			func(context.Context, *schemas.Delivery) ([]schemas.Message, error) { handled.Add(1); return nil, nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		done := make(chan error, 1)
 		go func() { done <- g.Run(ctx) }()
 		adm, err := admin.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		reads := map[schemas.Role][]schemas.Topic{schemas.RoleSink: {schemas.Jobs}}
 		if _, err := adm.NewWatermark(schemas.Jobs, reads).Wait(ctx); err != nil {
 			t.Fatal(err)
@@ -216,9 +184,7 @@ func TestTrimAndRestart(t *testing.T) {
 
 func TestStartBrokerFails(t *testing.T) {
 	file := t.TempDir() + "/file"
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, nil, 0o600))
 	for name, c := range map[string]embedded.BrokerConfig{
 		"no directory":    {},
 		"a file":          {Dir: file},
@@ -230,5 +196,12 @@ func TestStartBrokerFails(t *testing.T) {
 				t.Error("no error")
 			}
 		})
+	}
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }

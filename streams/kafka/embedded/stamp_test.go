@@ -29,17 +29,13 @@ func TestRecordTimestamps(t *testing.T) {
 		t.Cleanup(b.Close)
 		cl, err = kgo.NewClient(kgo.SeedBrokers(b.Addr()), kgo.ConsumeTopics("changes", "foreign"),
 			kgo.DisableClientMetrics())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(cl.Close)
 		return cl
 	}
 	cl := restart()
 	cfg := client.Config{Brokers: []string{b.Addr()}}
-	if err := admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: 1}))
 	if _, err := kadm.NewClient(cl).CreateTopic(t.Context(), 1, 1, nil, "foreign"); err != nil {
 		t.Fatal(err)
 	}
@@ -48,18 +44,14 @@ func TestRecordTimestamps(t *testing.T) {
 	for writer, at := range written {
 		for _, topic := range []string{"changes", "foreign"} {
 			r := &kgo.Record{Topic: topic, Key: []byte(writer), Value: []byte("x"), Timestamp: at}
-			if err := cl.ProduceSync(t.Context(), r).FirstErr(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cl.ProduceSync(t.Context(), r).FirstErr())
 		}
 	}
 	check := func(cl *kgo.Client) {
 		t.Helper()
 		for n := 0; n < 2*len(written); {
 			fetches := cl.PollFetches(t.Context())
-			if err := fetches.Err(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, fetches.Err())
 			fetches.EachRecord(func(r *kgo.Record) {
 				n++
 				want := written[string(r.Key)]

@@ -140,14 +140,10 @@ func TestContract(t *testing.T) {
 	inner := map[storage.Store]*mem.Store{}
 	storagetest.Run(t, func(t *testing.T) storage.Store {
 		m, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		out := &topic{}
 		s, err := New(m, Config{Account: "acme", Store: "1", Unmarked: true, Outbox: fileOn(t, outboxtest.New())}, out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		t.Cleanup(func() {
 			for _, c := range out.take() {
 				if err := schemas.Validate(c); err != nil {
@@ -234,9 +230,7 @@ func TestEveryMethod(t *testing.T) {
 			if _, err := w.mem.Put(ctx, sp, "a", strings.NewReader("x"), storage.PutOptions{Size: 1}); err != nil {
 				t.Fatal(err)
 			}
-			if err := call(w.s); err != nil {
-				t.Fatal(err)
-			}
+			must(t, call(w.s))
 			if got := w.topic.take(); len(got) != want {
 				t.Errorf("got changes %v, want %d", ops(got), want)
 			}
@@ -258,21 +252,13 @@ func TestChanges(t *testing.T) {
 		o.Properties = props
 		o.Digests = digest.Set{digest.MD5: "f97c5d29941bfb1b2fdab0874906ab82", "crc0": "0011223344556677"}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	two, err := w.put("two", func(o *storage.PutOptions) { o.Version = one.Version })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	set, err := w.s.SetProperties(ctx, sp, "a", props, storage.Condition{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	gone, err := w.s.Delete(ctx, sp, "a", storage.DeleteOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := w.wantOps(0, "ADD", "UPDATE", "SET_PROPERTIES", "DELETE")
 	sequence := ""
 	for i, c := range got {
@@ -317,9 +303,7 @@ func TestSpaceChanges(t *testing.T) {
 		w.s.SetSpace(ctx, storage.Space{Name: "s", Properties: b, ACL: b}),
 		w.s.DeleteSpace(ctx, "s"),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	got := w.wantOps(0, "CREATE_SPACE", "SET_ACL", "SET_SPACE_PROPERTIES", "SET_SPACE_PROPERTIES", "DELETE_SPACE")
 	if !maps.Equal(got[1].GetAcl(), b) || !maps.Equal(got[1].GetProperties(), a) || got[1].GetItem() != "" {

@@ -27,9 +27,7 @@ func TestExpire(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := s.CreateSpace(ctx, storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(ctx, storage.Space{Name: "s"}))
 	put("a", "one")
 	put("a", "second") // quarantines the first
 	put("b", "of b")
@@ -40,12 +38,8 @@ func TestExpire(t *testing.T) {
 	now = now.Add(48 * time.Hour)
 	put("a", "third") // quarantines "second"
 	theirs := filepath.Join(s.cfg.Root, quarantineDir, "2026-03-01", "theirs")
-	if err := os.Mkdir(theirs, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(s.cfg.Root, quarantineDir, "0-notes"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Mkdir(theirs, 0o755))
+	must(t, os.Mkdir(filepath.Join(s.cfg.Root, quarantineDir, "0-notes"), 0o755))
 	expire := func(before time.Time, want storage.Expired, a, b string) {
 		t.Helper()
 		var reported storage.Expired

@@ -23,9 +23,7 @@ func open(t testing.TB, cfg Config) *Store {
 		cfg.Root = t.TempDir()
 	}
 	s, err := Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { s.Close() })
 	return s
 }
@@ -46,9 +44,7 @@ func kept(t *testing.T, st storage.Store, space, item string) (all [][]byte) {
 	t.Helper()
 	s := st.(*Store)
 	docs, err := filepath.Glob(filepath.Join(s.cfg.Root, quarantineDir, "*", "*", quarantineAbout))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	slices.Sort(docs)
 	for _, path := range docs {
 		var doc quarantineDoc
@@ -56,16 +52,12 @@ func kept(t *testing.T, st storage.Store, space, item string) (all [][]byte) {
 		if err == nil {
 			err = json.Unmarshal(b, &doc)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if dir, _ := spaceDir(space); doc.SpaceDir != dir || doc.Item != item {
 			continue
 		}
 		b, err = os.ReadFile(filepath.Join(filepath.Dir(path), quarantineBytes))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, b)
 	}
 	return all
@@ -98,9 +90,7 @@ func TestContractNameByName(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "file"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(root, "file"), nil, 0o600))
 	tests := map[string]Config{
 		"no id":          {Root: root},
 		"no root":        {ID: "1"},

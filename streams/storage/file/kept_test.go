@@ -18,9 +18,7 @@ import (
 func replaced(t *testing.T, cfg Config) (*Store, storage.Kept) {
 	t.Helper()
 	s := open(t, cfg)
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: "s"}))
 	for _, text := range []string{"old", "new"} {
 		if _, err := s.Put(t.Context(), "s", "a", strings.NewReader(text),
 			storage.PutOptions{Size: int64(len(text)), KeepReplaced: true}); err != nil {
@@ -83,9 +81,7 @@ func TestKeptDamaged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, k := replaced(t, Config{})
-			if err := tt.edit(t, s, k); err != nil {
-				t.Fatal(err)
-			}
+			must(t, tt.edit(t, s, k))
 			all, err := listKept(t.Context(), s, "a")
 			if len(all) != tt.kept || (err != nil) != tt.err || errors.Is(err, storage.ErrNotFound) {
 				t.Errorf("got %+v, %v, want %d, an error: %t", all, err, tt.kept, tt.err)
@@ -106,18 +102,12 @@ func TestKeptRot(t *testing.T) {
 	if err == nil {
 		err = errors.Join(os.WriteFile(path, []byte("olD"), 0o600), os.Chtimes(path, st.ModTime(), st.ModTime()))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, got, err := s.OpenKept(t.Context(), storage.KeptRef{Space: "s", Item: "a", ID: k.ID})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	h, err := digest.New(digest.MD5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := h.ReadFrom(r); err != nil || got.Object.Digests.Compare(h.Sum()) != digest.Disagree {
 		t.Errorf("got %+v, %v, bytes with %v: want digests that disagree", got, err, h.Sum())
 	}
@@ -128,9 +118,7 @@ func TestKeptExpires(t *testing.T) {
 	s, k := replaced(t, Config{})
 	ref := storage.KeptRef{Space: "s", Item: "a", ID: k.ID}
 	r, _, err := s.OpenKept(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer r.Close()
 	for _, hold := range []string{"s", "other"} {
 		done, err := s.Expire(t.Context(), storage.ExpireOptions{RetainedBefore: time.Now().Add(24 * time.Hour),
@@ -154,9 +142,7 @@ func TestKeptExpires(t *testing.T) {
 // A space that the description does not name is held if the space "" is.
 func TestExpireUnknownSpace(t *testing.T) {
 	s, k := replaced(t, Config{})
-	if err := os.WriteFile(s.keptPath(k, quarantineAbout), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(s.keptPath(k, quarantineAbout), []byte("{"), 0o600))
 	o := storage.ExpireOptions{RetainedBefore: time.Now().Add(24 * time.Hour),
 		Hold: func(space string) bool { return space == "" }}
 	if done, err := s.Expire(t.Context(), o); err != nil || done != (storage.Expired{Held: 1}) {
@@ -170,9 +156,7 @@ func TestKeptReadOnly(t *testing.T) {
 	if _, err := s.Delete(t.Context(), "s", "a", storage.DeleteOptions{KeepDeleted: true}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.DeleteSpace(t.Context(), "s"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.DeleteSpace(t.Context(), "s"))
 	r := open(t, Config{Root: s.cfg.Root, ReadOnly: true})
 	all, err := listKept(t.Context(), storage.ReadOnly(r), "a")
 	if err != nil || len(all) != 2 || all[0].ID != k.ID || all[1].Reason != storage.KeptDeleted {

@@ -94,9 +94,7 @@ func checkPath(t interface{ Fatalf(string, ...any) }, item, path string, beside 
 func TestItemPathIsReversible(t *testing.T) {
 	for _, item := range storagetest.OddIDs() {
 		p, err := newItemPath("s", item)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		checkPath(t, item, p.path, false)
 		checkPath(t, item, p.alt, true)
 	}
@@ -132,9 +130,7 @@ func TestItemPathsDiffer(t *testing.T) {
 	slices.Sort(ids)
 	for _, item := range slices.Compact(ids) {
 		p, err := newItemPath("s", item)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, path := range []string{p.path, p.alt} {
 			if other, ok := seen[path]; ok {
 				t.Errorf("%q and %q share %q", item, other, path)

@@ -32,9 +32,7 @@ func eachLayout(t *testing.T, name string, f func(t *testing.T, sidecars bool)) 
 func store(t testing.TB, cfg Config) *Store {
 	t.Helper()
 	s := open(t, cfg)
-	if err := s.CreateSpace(t.Context(), storage.Space{Name: sp}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.CreateSpace(t.Context(), storage.Space{Name: sp}))
 	return s
 }
 
@@ -72,9 +70,7 @@ func read(t testing.TB, s *Store, item, version string) (string, error) {
 func list(t testing.TB, s *Store) (ids []string) {
 	t.Helper()
 	for o, err := range s.List(t.Context(), sp, "") {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ids = append(ids, o.Item)
 	}
 	return ids

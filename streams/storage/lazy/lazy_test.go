@@ -23,9 +23,7 @@ func TestContract(t *testing.T) {
 	inner := map[storage.Store]*mem.Store{}
 	fresh := func(t *testing.T) storage.Store {
 		d, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m := New("mem", func(context.Context) (storage.Store, error) { return d, nil })
 		inner[m] = d
 		return m
@@ -34,9 +32,7 @@ func TestContract(t *testing.T) {
 	t.Run("marked", func(t *testing.T) {
 		storagetest.Run(t, func(t *testing.T) storage.Store {
 			m := fresh(t)
-			if err := errors.Join(m.WriteMarker(t.Context()), m.Marker(t.Context())); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(m.WriteMarker(t.Context()), m.Marker(t.Context())))
 			return m
 		}, storagetest.WithKept(func(_ *testing.T, s storage.Store, space, item string) (all [][]byte) {
 			for _, k := range inner[s].AllKept() {
@@ -53,9 +49,7 @@ func TestContract(t *testing.T) {
 func TestPassesNotApplied(t *testing.T) {
 	storagetest.RunMarks(t, func(t *testing.T) (storage.Store, *storagetest.Faulty) {
 		d, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		d.Mark("1")
 		inner := storagetest.NewFaulty(d)
 		return New("mem", func(context.Context) (storage.Store, error) { return inner, nil }), inner
@@ -68,9 +62,7 @@ var mutations = []string{"Put", "SetProperties", "Delete", "CreateSpace", "SetSp
 // A lazy store passes on Locate, which server-side copies need.
 func TestLocates(t *testing.T) {
 	d, err := mem.New(mem.Config{ID: "1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.Mark("1")
 	m := New("mem", func(context.Context) (storage.Store, error) { return located{d}, nil })
 	ref := storage.Ref{Space: "photos", Item: "a", Version: "7"}
@@ -136,18 +128,14 @@ func TestUnavailable(t *testing.T) {
 	}{
 		"no root": {func(*testing.T, string) {}, func(*testing.T, string) {}, os.ErrNotExist},
 		"an empty root": {func(t *testing.T, root string) {
-			if err := os.Mkdir(root, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Mkdir(root, 0o755))
 		}, func(t *testing.T, root string) {
 			if err := os.Remove(root); err != nil { // nothing was written into it
 				t.Fatal(err)
 			}
 		}, storage.ErrNoMarker},
 		"another store's root": {func(t *testing.T, root string) { marked(t, "2", root) }, func(t *testing.T, root string) {
-			if err := os.Rename(root, root+".other"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.Rename(root, root+".other"))
 		}, storage.ErrWrongMarker},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -189,12 +177,8 @@ func TestUnavailable(t *testing.T) {
 func marked(t *testing.T, id, root string) {
 	t.Helper()
 	f, err := file.Open(file.Config{ID: id, Root: root, Create: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(f.WriteMarker(t.Context()), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, errors.Join(f.WriteMarker(t.Context()), f.Close()))
 }
 
 // Callers of a hanging root wait no longer than their contexts. There is one probe at a time, and
@@ -202,9 +186,7 @@ func marked(t *testing.T, id, root string) {
 func TestHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, err := mem.New(mem.Config{ID: "1"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		inner.Mark("1")
 		opened, answer := 0, make(chan struct{})
 		m := New("mem", func(context.Context) (storage.Store, error) {
@@ -234,4 +216,11 @@ func TestHangs(t *testing.T) {
 			t.Errorf("opened %d times", opened)
 		}
 	})
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -23,26 +23,16 @@ func TestDirectoryUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		root, aside := filepath.Join(dir, "disk"), filepath.Join(dir, "unplugged")
-		if err := os.Mkdir(root, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Mkdir(root, 0o755))
 		f, err := file.Open(file.Config{ID: "1", Root: root})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
 		b := limit.NewBreaker(limit.Config{Account: "acme", Store: "1"})
 		s := limit.New(f, b, nil)
-		if err := errors.Join(s.WriteMarker(ctx), s.CreateSpace(ctx, storage.Space{Name: "photos"})); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(s.WriteMarker(ctx), s.CreateSpace(ctx, storage.Space{Name: "photos"})))
 		o, err := s.Put(ctx, "photos", "a", strings.NewReader("bytes"), storage.PutOptions{Size: 5})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(root, aside); err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
+		must(t, os.Rename(root, aside))
 		if _, err := s.Stat(ctx, "photos", "a"); retry.ClassOf(err) != retry.ClassUnavailable ||
 			errors.Is(err, limit.ErrOpen) {
 			t.Errorf("Stat: got %v, want the store's own error", err)
@@ -52,9 +42,7 @@ func TestDirectoryUnavailable(t *testing.T) {
 			errors.Is(err, storage.ErrNoMarker) {
 			t.Fatalf("Stat again: got %v, want a refusal", err)
 		}
-		if err := os.Rename(aside, root); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(aside, root))
 		if err := s.Marker(ctx); !errors.Is(err, limit.ErrOpen) {
 			t.Errorf("back, before it is asked again: got %v", err)
 		}
@@ -74,4 +62,11 @@ func TestDirectoryUnavailable(t *testing.T) {
 			t.Errorf("state: got %v, %v", state, cause)
 		}
 	})
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

@@ -32,9 +32,7 @@ const sp = "photos"
 func fileOn(t testing.TB, d disk.Disk, edit ...func(*Config)) *File {
 	t.Helper()
 	f, err := tryFile(d, edit...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return f
 }
 
@@ -64,9 +62,7 @@ func changeOf(item string, ms int64) *pb.Change {
 func intend(t testing.TB, f *File, item string) Ticket {
 	t.Helper()
 	ticket, err := f.Intend(t.Context(), intentOf(item))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return ticket
 }
 
