@@ -100,8 +100,8 @@ func (t *heldTopic) listed(d *held.Decisions, of held.List) map[string]*pb.Dupli
 	return newest
 }
 
-// moot returns the last record about each item of those that were seen for the decision about a list, or of all if there
-// is none, that shows that what was held before is not to be done any more; 0 if there is none.
+// moot returns the last record about each item of those that were seen for the decision about a list, or of all if
+// there is none, that shows that what was held before is not to be done any more; 0 if there is none.
 func (t *heldTopic) moot(d *held.Decisions, of held.List) map[string]int {
 	one, _, decided := d.About(of)
 	last := map[string]int{}
@@ -477,8 +477,8 @@ func (w *heldWorld) onList(l held.List) map[string][]*heldEffect {
 	return all
 }
 
-// waitsOn returns the effects on a list that are not moot, by item: those of items of which no later result, seen for the
-// decision about the list, shows that nothing is to be done any more.
+// waitsOn returns the effects on a list that are not moot, by item: those of items of which no later result, seen for
+// the decision about the list, shows that nothing is to be done any more.
 func (w *heldWorld) waitsOn(l held.List) map[string][]*heldEffect {
 	all, moot := w.onList(l), w.results.moot(&w.decisions, l)
 	maps.DeleteFunc(all, func(item string, effects []*heldEffect) bool {

@@ -150,8 +150,8 @@ func (w *heldWorld) at(store, item string) schemas.Copy {
 
 // newHeldWorld returns a world in which each item is at the source and copied.
 func newHeldWorld(stores int, limit int64) (*heldWorld, error) {
-	w := &heldWorld{space: "s", stores: map[string]storage.Store{}, facts: map[schemas.Copy][]*schemas.Delivery{}, limit: limit,
-		brakes: map[brake.Kind]*braketest.Topic{}, publishes: -1, effects: map[string]*heldEffect{},
+	w := &heldWorld{space: "s", stores: map[string]storage.Store{}, facts: map[schemas.Copy][]*schemas.Delivery{},
+		limit: limit, brakes: map[brake.Kind]*braketest.Topic{}, publishes: -1, effects: map[string]*heldEffect{},
 		made: map[held.List][]heldDecision{}, incidents: map[held.List]heldIncident{},
 		last: map[schemas.Copy]*pb.DuplicationResult{}, passed: map[string][]time.Time{},
 		rules: policy.Rules{Revision: 1, Deletes: policy.Propagate, Since: time.Now().AddDate(-10, 0, 0)}}

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/millrace/millrace/cmd/config"
+	"github.com/millrace/millrace/cmd/tracing"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
@@ -75,8 +76,8 @@ type App struct {
 	registry        *prometheus.Registry // nil: http.listen is not set
 	lagMetrics      *admin.LagMetrics
 	workMetrics     *workMetrics
-	sweepMetrics    *sweep.Metrics // nil: http.listen is not set, or another process has role sweeper
-	tracing         *tracing       // nil: no spans
+	sweepMetrics    *sweep.Metrics   // nil: http.listen is not set, or another process has role sweeper
+	tracing         *tracing.Tracing // nil: no spans
 	producer        *kafka.Producer
 	admin           *admin.Admin
 	watermark       *admin.Watermark
@@ -178,8 +179,8 @@ func (a *App) newKafka(ctx context.Context) (err error) {
 	a.kafka.Unreadables, a.kafka.Deleted = a.unreadable, new(client.DeletedTopics)
 	a.kafka.Unavailable, a.kafka.Clock = new(client.UnavailableCounts), new(client.Clock)
 	a.registerMetrics()
-	a.tracing = newTracing(a.cfg.Trace, a.log)
-	a.kafka.Tracer = a.tracing.tracer()
+	a.tracing = tracing.New(a.cfg.Trace, Version, hostname(), a.log)
+	a.kafka.Tracer = a.tracing.Tracer()
 	if a.controls, err = kafka.NewControls(a.kafka); err != nil {
 		return fmt.Errorf("make the controls: %w", err)
 	}

@@ -40,8 +40,8 @@ const (
 	orderedAtOnce = 1000
 )
 
-// deleteLists connects the brakes on deletes, rewrites and repairs, and their lists, with the topics, the tables and the
-// incidents. The copier uses those on rewrites and repairs, and the deleter orders all lists.
+// deleteLists connects the brakes on deletes, rewrites and repairs, and their lists, with the topics, the tables and
+// the incidents. The copier uses those on rewrites and repairs, and the deleter orders all lists.
 type deleteLists struct {
 	app         *App
 	brake       *brake.Brake
@@ -83,7 +83,10 @@ func (a *App) heldLists() (*deleteLists, []part, error) {
 func (a *App) newDeleteLists() (*deleteLists, error) {
 	l := &deleteLists{app: a, decisions: &a.decided, lists: map[incident.Subject]*listTimes{},
 		looked: map[held.List]bool{}, knew: map[held.List]bool{}}
-	ledgers := []*brake.Ledger{brake.NewLedger(brake.Deletes), brake.NewLedger(brake.Rewrites), brake.NewLedger(brake.Repairs)}
+	var ledgers []*brake.Ledger
+	for _, k := range []brake.Kind{brake.Deletes, brake.Rewrites, brake.Repairs} {
+		ledgers = append(ledgers, brake.NewLedger(k))
+	}
 	var err error
 	l.checkpoints, err = kafka.NewTable(a.kafka, schemas.Checkpoints, func(key []byte, d *schemas.Delivery) (err error) {
 		c, _ := d.Body.(*pb.Checkpoint) // nil for a tombstone
@@ -375,8 +378,8 @@ func (l *deleteLists) Waiting(ctx context.Context, list held.List, after string)
 		page = nil
 		for _, r := range rows {
 			page = append(page, deletion.Listed{
-				Item: r.Item, SourceStore: r.SourceStore, Effect: r.Effect, Incident: r.Incident, Deleted: r.Deleted, Reason: r.Reason,
-				Changed: r.Deleted, Version: r.Version, Digests: r.Digests})
+				Item: r.Item, SourceStore: r.SourceStore, Effect: r.Effect, Incident: r.Incident, Deleted: r.Deleted,
+				Reason: r.Reason, Changed: r.Deleted, Version: r.Version, Digests: r.Digests})
 		}
 		return err
 	}

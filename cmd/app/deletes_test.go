@@ -109,7 +109,7 @@ func TestBrakeAndLists(t *testing.T) {
 		steps := open()[0].GetSteps()
 		return strings.HasPrefix(steps[len(steps)-1].GetDetail(), fmt.Sprintf("%d deletes wait", first-limit))
 	})
-	if _, n, err := x.app.ApproveList(t.Context(), list, Actor{Who: "ann"}); err != nil || n != first-limit {
+	if _, n, err := x.app.DecideList(t.Context(), list, Actor{Who: "ann"}, held.ActionApprove); err != nil || n != first-limit {
 		t.Fatalf("approved %d: %v", n, err)
 	}
 	isConflict := func(err error) {
@@ -121,7 +121,7 @@ func TestBrakeAndLists(t *testing.T) {
 	second := x.decides(list, Actor{Who: "bob", Reason: "a script"}, held.ActionRefuse) // bob does not know ann's
 	isConflict(x.app.checkDecided(t.Context(), list, second))
 	x.loses(list, second, "not-refused", "ann decided before (approve-list)")
-	_, _, err := x.app.RefuseList(t.Context(), list, Actor{Who: "bob"}) // ann's is on record now
+	_, _, err := x.app.DecideList(t.Context(), list, Actor{Who: "bob"}, held.ActionRefuse) // ann's is on record now
 	isConflict(err)
 	s.untilTrue("the deletes of the list", func() bool { return left() == 0 && len(open()) == 0 })
 	x.deletedAtSource(first, first+later) // the limit of the hour is still reached
@@ -145,7 +145,7 @@ func TestEmptiedTableClosesNoList(t *testing.T) {
 	about := incident.SubjectOf(list)
 	at, _ := listOf(about)
 	ctx := t.Context()
-	action, n, err := x.app.RefuseList(ctx, list, Actor{Who: "ann", Reason: "a script"})
+	action, n, err := x.app.DecideList(ctx, list, Actor{Who: "ann", Reason: "a script"}, held.ActionRefuse)
 	if err != nil || n != all-limit {
 		t.Fatalf("refused %d: %v", n, err)
 	}
@@ -217,7 +217,7 @@ func TestIncidentsOfLists(t *testing.T) {
 	}
 
 	// A decision about the next list is of an operator who saw nothing of it.
-	_, _, err := x.app.RefuseList(ctx, list, Actor{Who: "ann", Reason: "a script"})
+	_, _, err := x.app.DecideList(ctx, list, Actor{Who: "ann", Reason: "a script"}, held.ActionRefuse)
 	x.must(err)
 	s.untilTrue("the decision", func() bool { return lists.Refused(at.Space) != nil })
 	next := at

@@ -43,14 +43,15 @@ func TestEmptiedSpaceIsRepairedAfterApproval(t *testing.T) {
 		return n
 	}
 	s.untilTrue("the repairs beyond the limit wait", func() bool {
-		return waiting() == all-limit && x.waiting(incident.RepairsHeld) == all-limit && len(x.open("content-missing")) == all-limit
+		return waiting() == all-limit && x.waiting(incident.RepairsHeld) == all-limit &&
+			len(x.open("content-missing")) == all-limit
 	})
 	by := Actor{Who: "eve", Reason: "the disk is mounted", From: "cli"}
 	list := x.open(incident.RepairsHeld)[0]
-	if _, _, err := x.app.RefuseList(t.Context(), list, by); !errors.Is(err, precondition.Err) {
+	if _, _, err := x.app.DecideList(t.Context(), list, by, held.ActionRefuse); !errors.Is(err, precondition.Err) {
 		t.Errorf("refused: %v", err)
 	}
-	_, n, err := x.app.ApproveList(t.Context(), list, by)
+	_, n, err := x.app.DecideList(t.Context(), list, by, held.ActionApprove)
 	if x.must(err); n != all-limit {
 		t.Errorf("approved %d repairs", n)
 	}
@@ -59,7 +60,7 @@ func TestEmptiedSpaceIsRepairedAfterApproval(t *testing.T) {
 	})
 	x.holds("2", want)
 	x.idle()
-	if _, _, err := x.app.decideList(t.Context(), list, by, held.ActionClose); !errors.Is(err, precondition.Err) {
+	if _, _, err := x.app.DecideList(t.Context(), list, by, held.ActionClose); !errors.Is(err, precondition.Err) {
 		t.Errorf("closed after it was approved: %v", err)
 	}
 }

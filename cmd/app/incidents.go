@@ -187,7 +187,7 @@ func (a *App) Accept(ctx context.Context, i *pb.Incident, by Actor, force bool) 
 func (a *App) CloseIncident(ctx context.Context, i *pb.Incident, by Actor) error {
 	done := by.decision(steward.ActionClose, i)
 	if HasList(i.GetKind()) {
-		action, _, err := a.decideList(ctx, i, by, held.ActionClose)
+		action, _, err := a.DecideList(ctx, i, by, held.ActionClose)
 		if err != nil {
 			return err
 		}

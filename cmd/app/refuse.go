@@ -13,20 +13,8 @@ import (
 	"github.com/millrace/millrace/streams/incident"
 )
 
-// RefuseList publishes an operator's refusal of the list of an incident: the sources of its items are to be restored.
-// It returns the id of the action and the number of items. Items that come to the list later are not refused.
-func (a *App) RefuseList(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
-	return a.decideList(ctx, i, by, held.ActionRefuse)
-}
-
-// ApproveList publishes an operator's approval of the deletes, or rewrites, that are on the list of an incident, and
-// returns the id of the action and their number. Those that are held later are not approved.
-func (a *App) ApproveList(ctx context.Context, i *pb.Incident, by Actor) (action string, n uint64, err error) {
-	return a.decideList(ctx, i, by, held.ActionApprove)
-}
-
-// decideList publishes the decision of an operator about the list of an incident: of what is stored of it.
-func (a *App) decideList(
+// DecideList publishes the decision of an operator about the list of an incident: of what is stored of it.
+func (a *App) DecideList(
 	ctx context.Context, i *pb.Incident, by Actor, do string,
 ) (action string, n uint64, err error) {
 	done, n, err := a.CheckList(ctx, i, by, do)

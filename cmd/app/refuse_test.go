@@ -86,7 +86,7 @@ func TestRefusedListComesBack(t *testing.T) {
 	x.must(os.WriteFile(x.path(1, rotten), []byte("ITEM-xxx"), 0o600))
 
 	refused := time.Now()
-	action, n, err := a.RefuseList(ctx, list, Actor{Who: "ann", Reason: "a script", From: "cli"})
+	action, n, err := a.DecideList(ctx, list, Actor{Who: "ann", Reason: "a script", From: "cli"}, held.ActionRefuse)
 	if err != nil || n != listed {
 		t.Fatalf("refused %d: %v", n, err)
 	}
@@ -178,8 +178,8 @@ func TestAllOfAScriptComesBack(t *testing.T) {
 		}
 		return nil
 	})
-	held := x.open(incident.DeletesHeld)[0]
-	if _, n, err := a.RefuseList(ctx, held, ann); err != nil || n != items-limit {
+	list := x.open(incident.DeletesHeld)[0]
+	if _, n, err := a.DecideList(ctx, list, ann, held.ActionRefuse); err != nil || n != items-limit {
 		t.Fatalf("refused %d: %v", n, err)
 	}
 	report, outcome := x.restored(r)
@@ -188,7 +188,7 @@ func TestAllOfAScriptComesBack(t *testing.T) {
 	}
 	s.within(time.Minute, func() error {
 		if len(x.open(incident.DeletesHeld)) > 0 {
-			return fmt.Errorf("the list is still open: %+v", x.progress(held))
+			return fmt.Errorf("the list is still open: %+v", x.progress(list))
 		}
 		return nil
 	})

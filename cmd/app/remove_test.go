@@ -7,6 +7,7 @@ import (
 
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 )
 
@@ -57,10 +58,10 @@ func TestRemove(t *testing.T) {
 	if len(list) != 1 || list[0].GetSubject() != "asked-1" || EventOf(list[0]) != "" || x.content("kept", "2") != "old" {
 		t.Fatalf("got %v", list)
 	}
-	if _, _, err := x.app.RefuseList(ctx, list[0], ann); !errors.Is(err, precondition.Err) {
+	if _, _, err := x.app.DecideList(ctx, list[0], ann, held.ActionRefuse); !errors.Is(err, precondition.Err) {
 		t.Errorf("refused: %v", err)
 	}
-	if _, n, err := x.app.ApproveList(ctx, list[0], ann); err != nil || n != 1 {
+	if _, n, err := x.app.DecideList(ctx, list[0], ann, held.ActionApprove); err != nil || n != 1 {
 		t.Fatalf("approved %d: %v", n, err)
 	}
 	s.untilTrue("the delete", func() bool {

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/restore"
 	"github.com/millrace/millrace/streams/storage/record"
@@ -103,9 +104,9 @@ func (x *archive) refuseUnwritable(why string) {
 		Command: schemas.NewID(), Account: "acme", Space: "photos", Item: "gone", SourceStore: "1", DestinationStore: "2",
 		Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE, Decision: "C7", Result: "awaiting-approval",
 		List: "brake-1", Outcome: pb.Outcome_OUTCOME_HANDED_ON, Finished: timestamppb.Now()}})
-	held := ListOfKey(schemas.Key("acme", "2", "photos", "", incident.DeletesHeld, "brake-1"))
-	x.untilTrue("put it on the list", func() bool { return x.progress(held).Items == 1 })
-	_, _, err := x.app.RefuseList(x.t.Context(), held, Actor{Who: "ann"})
+	list := ListOfKey(schemas.Key("acme", "2", "photos", "", incident.DeletesHeld, "brake-1"))
+	x.untilTrue("put it on the list", func() bool { return x.progress(list).Items == 1 })
+	_, _, err := x.app.DecideList(x.t.Context(), list, Actor{Who: "ann"}, held.ActionRefuse)
 	const export = `'millrace object export "acme/photos" DIR --at `
 	if !errors.Is(err, precondition.Err) || !strings.Contains(err.Error(), why) || !strings.Contains(err.Error(), export) {
 		x.t.Errorf("refuse: got %v, want a failed precondition with %q and %q", err, why, export)

@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 )
 
@@ -69,7 +70,7 @@ func TestRewritesAndLists(t *testing.T) {
 		steps := open()[0].GetSteps()
 		return strings.HasPrefix(steps[len(steps)-1].GetDetail(), fmt.Sprintf("%d rewrites wait", all-limit))
 	})
-	if _, n, err := a.ApproveList(ctx, list, Actor{Who: "ann"}); err != nil || n != all-limit {
+	if _, n, err := a.DecideList(ctx, list, Actor{Who: "ann"}, held.ActionApprove); err != nil || n != all-limit {
 		t.Fatalf("approved %d: %v", n, err)
 	}
 	s.untilTrue("the rewrites of the list", func() bool { return copies("encrypted") == all && len(open()) == 0 })
@@ -80,7 +81,7 @@ func TestRewritesAndLists(t *testing.T) {
 		t.Errorf("%d copies kept, list %s after %s", copies("encrypted"), next.GetSubject(), list.GetSubject())
 	}
 	// Refused, the sources get the content of the copies again.
-	if _, n, err := a.RefuseList(ctx, open()[0], Actor{Who: "ann", Reason: "a program"}); err != nil || n != later {
+	if _, n, err := a.DecideList(ctx, open()[0], Actor{Who: "ann", Reason: "a program"}, held.ActionRefuse); err != nil || n != later {
 		t.Fatalf("refused %d: %v", n, err)
 	}
 	s.untilTrue("the sources", func() bool { return len(open()) == 0 })

@@ -85,10 +85,10 @@ func (w appRun) runAndReport(ctx context.Context, l net.Listener, roles []schema
 
 // run checks the preconditions, and then supervises the parts.
 func (w appRun) run(ctx context.Context, roles []schemas.Role) error {
-	if err := w.tracing.start(ctx); err != nil {
+	if err := w.tracing.Start(ctx); err != nil {
 		return err
 	}
-	defer w.tracing.stop(ctx)
+	defer w.tracing.Stop(ctx)
 	defer context.AfterFunc(ctx, func() {
 		if w.health != nil {
 			w.health.Stop()

@@ -52,8 +52,7 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident is still open, 
 // approve publishes an approval.
 func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (d decision, err error) {
 	d.incident = i
-	switch {
-	case !app.HasList(i.GetKind()):
+	if !app.HasList(i.GetKind()) {
 		d.how = "the steward will order the repair"
 		if i.GetKind() == "resurrected" {
 			d.how = "the deleter will delete the copy"
@@ -61,7 +60,7 @@ func approve(ctx context.Context, a *app.App, i *pb.Incident, by app.Actor) (d d
 		d.action, err = a.ApproveRepair(ctx, i, by)
 		return d, err
 	}
-	action, n, err := a.ApproveList(ctx, i, by)
+	action, n, err := a.DecideList(ctx, i, by, held.ActionApprove)
 	d.action, d.how = action, fmt.Sprintf("the deleter will do the %d deletes that are on the list", n)
 	if act, is := strings.CutSuffix(i.GetKind(), "-held"); is && i.GetKind() != incident.DeletesHeld {
 		d.how = fmt.Sprintf("the copier will do the %d %s that are on the list", n, act)

@@ -85,7 +85,7 @@ func (f *refuseFlags) refuse(ctx context.Context, a *app.App, i *pb.Incident, by
 	if err != nil {
 		return decision{}, err
 	}
-	action, n, err := a.RefuseList(ctx, i, by)
+	action, n, err := a.DecideList(ctx, i, by, held.ActionRefuse)
 	if err != nil {
 		return decision{}, err
 	}

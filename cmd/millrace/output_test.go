@@ -44,7 +44,7 @@ func TestEveryListHasForms(t *testing.T) {
 		"fixity status", "fixity overdue", "fixity rounds"}
 	documents := []string{"demo", "dead show", "store probe", "outbox check", "outbox salvage", "import",
 		"verify", "rebuild", "sweep start", "fixity check", "fixity import", "fixity analysis", "status", "migrate", "health",
-		"policy show", "policy set", "policy remove", "policy import", "object restore",
+		"policy show", "policy set", "policy remove", "policy import", "object restore", "object delete",
 		"object export", "account show", "account set", "account remove", "audit export"}
 	none := []string{"standalone", "run", "version", "config check", "config print", "incident approve", "incident accept",
 		"incident refuse", "incident close",

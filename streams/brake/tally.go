@@ -190,8 +190,8 @@ func (t *tally) usage(now time.Time) usage {
 	return u
 }
 
-// liveIsOld reports whether the live copies must be counted again: a window of an hour has passed. Few rewrites or repairs
-// do not depend on them, so that these go on for a day while the records are unknown.
+// liveIsOld reports whether the live copies must be counted again: a window of an hour has passed. Few rewrites or
+// repairs do not depend on them, so that these go on for a day while the records are unknown.
 func (t *tally) liveIsOld(k Kind, store bool, now time.Time) bool {
 	age, most, free := now.Unix()-t.LiveAt, int64(hourSeconds), freeOf(store)
 	if u := t.usage(now); k != Deletes && u.hour < free && u.month < monthFactor*free {

@@ -291,11 +291,11 @@ func (w *execution) leave(
 
 // ask returns what was decided about an effect, and whether deletes beyond the limits wait.
 func (w *execution) ask(ctx context.Context, effect string) (held.Standing, bool, error) {
-	approved := ""
+	e := held.Effect{At: w.sides.Copy, Kind: held.Limit, ID: effect}
 	if w.isApproved(effect) {
-		approved = w.command.GetList()
+		e.Approved = w.command.GetList()
 	}
-	return held.Ask(ctx, w.cfg.Lists, w.sides.Copy, held.Limit, effect, approved)
+	return held.Ask(ctx, w.cfg.Lists, e)
 }
 
 // maxBrakeWait is how long a delete may wait for the brake without another observation.

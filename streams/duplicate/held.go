@@ -34,11 +34,11 @@ func (w *execution) heldKind(s Observation, d Decision) (held.Kind, *brake.Brake
 
 // ask returns what was decided about the effect of the execution, and whether others of the kind wait.
 func (w *execution) ask(ctx context.Context, s Observation, k held.Kind) (held.Standing, bool, error) {
-	approved := ""
+	e := held.Effect{At: w.Copy, Kind: k, ID: s.effect()}
 	if s.isApproved() {
-		approved = w.Command.GetList()
+		e.Approved = w.Command.GetList()
 	}
-	return held.Ask(ctx, w.cfg.Held, w.Copy, k, s.effect(), approved)
+	return held.Ask(ctx, w.cfg.Held, e)
 }
 
 // copyAllowed copies, if that may be done now: by the decision about it, and by the brake. Otherwise the copy is kept

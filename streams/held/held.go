@@ -1,4 +1,5 @@
-// Package held has what waits for a person's decision: deletes, rewrites and repairs of copies that nothing does unasked.
+// Package held has what waits for a person's decision: deletes, rewrites and repairs of copies that nothing does
+// unasked.
 //
 // A list is not kept anywhere. It is what the topic duplication.results has of one kind in a space of a store, from
 // where the decision about the list before ends, to where the decision about it ends: an effect belongs to the list in

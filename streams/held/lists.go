@@ -31,24 +31,31 @@ type Lists interface {
 	Refused(at schemas.Copy) error
 }
 
-// Ask returns what was decided about an effect on a copy, and whether effects of the kind wait there. approved is the
-// list whose command brings the effect about; empty if it was not approved. An error is of class unavailable.
-func Ask(
-	ctx context.Context, l Lists, at schemas.Copy, k Kind, effect, approved string,
-) (s Standing, wait bool, err error) {
+// An Effect is one on a copy that may wait for a decision.
+type Effect struct {
+	At       schemas.Copy
+	Kind     Kind
+	ID       string
+	Approved string // the list whose command brings it about; empty if it was not approved
+}
+
+// Ask returns what was decided about an effect, and whether effects of its kind wait in the space. An error is of class
+// unavailable.
+func Ask(ctx context.Context, l Lists, e Effect) (s Standing, wait bool, err error) {
+	at := e.At
 	if err := l.Refused(at); err != nil {
 		return s, false, err
 	}
-	if approved == "" { // first what waits: a decision that ends that is known afterwards
-		if wait, err = l.Wait(ctx, at, k); err != nil {
+	if e.Approved == "" { // first what waits: a decision that ends that is known afterwards
+		if wait, err = l.Wait(ctx, at, e.Kind); err != nil {
 			return s, false, retry.Unavailable(fmt.Errorf("read what waits in the space of %s: %w", at, err))
 		}
 	}
-	if s, err = l.Decided(ctx, at, k.Act(), effect); err != nil {
+	if s, err = l.Decided(ctx, at, e.Kind.Act(), e.ID); err != nil {
 		return s, false, retry.Unavailable(fmt.Errorf("read the decisions about %s: %w", at, err))
 	}
-	if s.Kept == "" && approved != "" { // its command does not know whether a list of another kind keeps it
-		s.Approved = approved
+	if s.Kept == "" && e.Approved != "" { // its command does not know whether a list of another kind keeps it
+		s.Approved = e.Approved
 	}
 	return s, wait, nil
 }

@@ -25,8 +25,8 @@ func (p *Pool) prepare() error {
 	return nil
 }
 
-// Owns returns a function that reports whether this member owns the partition of Topics that holds a key. The answer may
-// be different a moment later.
+// Owns returns a function that reports whether this member owns the partition of Topics that holds a key. The answer
+// may be different a moment later.
 func (p *Pool) Owns(ctx context.Context) (func(key string) bool, error) {
 	f, name := p.fetchers[0], p.router.Config.Topic(p.cfg.Topics[0])
 	if len(f.owned(nil)) == 0 { // it has no client before

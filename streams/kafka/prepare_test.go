@@ -127,12 +127,13 @@ func TestOwns(t *testing.T) {
 	var pools [2]*kafka.Pool
 	handlers := map[string]int{} // by key
 	for n := range pools {
-		g, err := kafka.NewPool(b.Config(), stewards(), func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
+		handle := func(_ context.Context, d *schemas.Delivery) ([]schemas.Message, error) {
 			mu.Lock()
 			defer mu.Unlock()
 			handlers[string(d.Key)] = n
 			return nil, nil
-		})
+		}
+		g, err := kafka.NewPool(b.Config(), stewards(), handle)
 		must(t, err)
 		pools[n] = g
 		parttest.Background(t, g)

@@ -112,10 +112,11 @@ func (q ListQuery) effects() (string, []any) {
 	if q.Until != nil {
 		until, args = seen(*q.Until), args[:2]
 	}
-	return "WITH result = 'awaiting-approval' AND startsWith(list, ?) AS held, cause = ? AS ended, (" + until + ") AS seen," +
-			" NOT ended AND seen AND reason != 'restore' AND" +
+	return "WITH result = 'awaiting-approval' AND startsWith(list, ?) AS held, cause = ? AS ended," +
+			" (" + until + ") AS seen, NOT ended AND seen AND reason != 'restore' AND" +
 			" has(['" + strings.Join(schemas.Mooting(), "', '") + "'], result::String) AS moots" +
-			" SELECT item, effect, maxIf((ts, off), moots) AS mooted, argMaxIf(source_store::String, (ts, off), held) AS source," +
+			" SELECT item, effect, maxIf((ts, off), moots) AS mooted," +
+			" argMaxIf(source_store::String, (ts, off), held) AS source," +
 			" argMaxIf(assumeNotNull(change_time), (ts, off), held) AS gone," +
 			" argMaxIf(reason::String, (ts, off), held) AS reported," +
 			" argMaxIf(source_version, (ts, off), held) AS version, argMaxIf(digests, (ts, off), held) AS known," +
@@ -212,7 +213,8 @@ func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p List
 			" countIf(was_listed AND NOT is_listed) AS moot_items,"+
 			" anyIf(source_of, is_listed) AS source_of_it,"+
 			" minIf(begun, is_listed) AS since, maxIf(newest, is_listed) AS until FROM ("+
-			"SELECT item, max(listed) AS was_listed, was_listed AND maxIf(turn, listed) > max(mooted) AS is_listed, max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
+			"SELECT item, max(listed) AS was_listed, was_listed AND maxIf(turn, listed) > max(mooted) AS is_listed,"+
+			" max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
 			" anyIf(source, listed) AS source_of, minIf(first, listed) AS begun, maxIf(last, listed) AS newest FROM ("+
 			effects+") GROUP BY item)", args...)
 	if err == nil && len(rows) > 0 {

@@ -191,8 +191,8 @@ type Restoration struct {
 }
 
 // ofRun selects, for SQL, the results of a RestorationQuery.
-const ofRun = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND cause = ? AND reason IN ('restore', 'manual')" +
-	" AND change_time = " + milliParam + " GROUP BY command"
+const ofRun = " FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND cause = ?" +
+	" AND reason IN ('restore', 'manual') AND change_time = " + milliParam + " GROUP BY command"
 
 // Restorations counts restore orders by result. An order that was executed twice counts with its last result.
 func Restorations(ctx context.Context, db *clickhouse.DB, q RestorationQuery) ([]Restoration, error) {

@@ -99,8 +99,9 @@ func (l *Lists) Decide(list held.List, action string) string {
 	defer l.mu.Unlock()
 	l.number++
 	a := &pb.AdminAction{Id: fmt.Sprint("decision ", l.number), Action: action, Who: "ann", Reason: "why",
-		Target: schemas.Key(list.Space.Account, list.Space.Store, list.Space.Space, "", list.Kind.Act().IncidentKind(), list.Name()),
-		After:  schemas.Seen{Incarnation: 1, Ends: map[int32]int64{0: int64(len(l.Results))}}.String()}
+		Target: schemas.Key(list.Space.Account, list.Space.Store, list.Space.Space, "",
+			list.Kind.Act().IncidentKind(), list.Name()),
+		After: schemas.Seen{Incarnation: 1, Ends: map[int32]int64{0: int64(len(l.Results))}}.String()}
 	l.decided.Apply(a, time.Now())
 	if action == held.ActionClose {
 		l.Closed[list] = true

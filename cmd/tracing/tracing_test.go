@@ -1,4 +1,4 @@
-package app
+package tracing
 
 import (
 	"compress/gzip"
@@ -18,10 +18,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/millrace/millrace/cmd/config"
 	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
+	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
 )
@@ -86,17 +88,20 @@ func TestTracing(t *testing.T) {
 			srv := httptest.NewServer(&c)
 			defer srv.Close()
 			var logged logtest.Lines
-			tr := newTracing(config.Trace{Endpoint: srv.URL + tt.path}, logged.Log())
-			must(t, tr.start(t.Context()))
+			tr := New(config.Trace{Endpoint: srv.URL + tt.path}, "v1", "host", logged.Log())
+			must(t, tr.Start(t.Context()))
 			b := kafkatest.New(t, kafkatest.Options{RealTime: true})
-			rec, err := schemas.Encode(item("a"))
+			change := &pb.Change{Op: pb.Op_OP_ADD, Account: "acme", Store: "1", Space: "maps", Item: "a", Version: "1",
+				Time: timestamppb.New(time.Unix(1e9, 0))}
+			change.Id = schemas.ChangeID(change)
+			rec, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: change})
 			must(t, err)
 			fresh := kafkatest.Record{Record: rec, Partition: -1}
 			rec.Headers = append(slices.Clone(rec.Headers),
 				schemas.Header{Key: "traceparent", Value: []byte("00-4bf92f3577b34da6a3ce929d0e0e4736-" + parent + "-01")})
 			b.Write(fresh, kafkatest.Record{Record: rec, Partition: -1})
 			cfg := b.Config()
-			cfg.Tracer = tr.tracer()
+			cfg.Tracer = tr.Tracer()
 			ctx, cancel := context.WithCancel(t.Context())
 			n := 0
 			g, err := kafka.NewPool(cfg, kafka.PoolConfig{Role: schemas.RolePlanner, Topics: []schemas.Topic{schemas.Changes}},
@@ -108,7 +113,7 @@ func TestTracing(t *testing.T) {
 				})
 			must(t, err)
 			must(t, g.Run(ctx))
-			tr.stop(ctx) // ctx is done
+			tr.Stop(ctx) // ctx is done
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			slices.SortFunc(c.spans, func(a, b collected) int { return strings.Compare(a.parent, b.parent) })
@@ -126,14 +131,14 @@ func TestTracing(t *testing.T) {
 }
 
 func TestTracingOff(t *testing.T) {
-	tr := newTracing(config.Trace{}, nil)
-	if tr != nil || tr.tracer() != nil {
-		t.Errorf("got %v and %v, want none", tr, tr.tracer())
+	tr := New(config.Trace{}, "v1", "host", nil)
+	if tr != nil || tr.Tracer() != nil {
+		t.Errorf("got %v and %v, want none", tr, tr.Tracer())
 	}
-	if err := tr.start(t.Context()); err != nil {
+	if err := tr.Start(t.Context()); err != nil {
 		t.Error(err)
 	}
-	tr.stop(t.Context())
+	tr.Stop(t.Context())
 }
 
 // A collector that is unavailable, refuses, or hangs delays neither the work nor the stop, and is
@@ -161,18 +166,18 @@ func TestTracingWithoutCollector(t *testing.T) {
 				srv.Close()
 			}
 			var logged logtest.Lines
-			tr := newTracing(config.Trace{Endpoint: srv.URL}, logged.Log())
+			tr := New(config.Trace{Endpoint: srv.URL}, "v1", "host", logged.Log())
 			if tr.flush != 5*time.Second {
 				t.Errorf("stop may take %v, want 5 s", tr.flush)
 			}
 			tr.flush = 200 * time.Millisecond
-			must(t, tr.start(t.Context()))
+			must(t, tr.Start(t.Context()))
 			began := time.Now()
 			for range 20_000 { // ten times what fits the queue
-				_, span := tr.tracer().Start(t.Context(), "planner handle")
+				_, span := tr.Tracer().Start(t.Context(), "planner handle")
 				span.End()
 			}
-			tr.stop(t.Context())
+			tr.Stop(t.Context())
 			if took := time.Since(began); took > 5*time.Second {
 				t.Errorf("work and stop took %v", took)
 			}
@@ -212,4 +217,11 @@ func TestLossyExporter(t *testing.T) {
 			t.Errorf("got %v, and a complaint about nothing", err)
 		}
 	})
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -1,4 +1,5 @@
-package app
+// Package tracing sends the spans of a process to an OpenTelemetry collector.
+package tracing
 
 import (
 	"context"
@@ -24,26 +25,26 @@ const (
 	traceLog    = time.Minute // between two warnings about the collector
 )
 
-// A tracing sends spans to a collector. It never blocks: spans that the collector does not accept
+// A Tracing sends spans to a collector. It never blocks: spans that the collector does not accept
 // in time are dropped.
-type tracing struct {
+type Tracing struct {
 	url      string
-	flush    time.Duration // maximum time of stop
+	flush    time.Duration // maximum time of Stop
 	log      *slog.Logger
 	provider *sdktrace.TracerProvider
 }
 
-// newTracing returns nil if tracing is off. Nothing is sent before start.
-func newTracing(c config.Trace, log *slog.Logger) *tracing {
+// New returns the Tracing of a version of the program on a host; nil if tracing is off. Nothing is sent before Start.
+func New(c config.Trace, version, host string, log *slog.Logger) *Tracing {
 	if c.Endpoint == "" {
 		return nil
 	}
-	return &tracing{
+	return &Tracing{
 		url: spansURL(c.Endpoint), flush: traceFlush, log: log,
 		provider: sdktrace.NewTracerProvider(
 			sdktrace.WithResource(resource.NewSchemaless(
-				attribute.String("service.name", "millrace"), attribute.String("service.version", Version),
-				attribute.String("host.name", hostname()))),
+				attribute.String("service.name", "millrace"), attribute.String("service.version", version),
+				attribute.String("host.name", host))),
 		),
 	}
 }
@@ -57,16 +58,16 @@ func spansURL(endpoint string) string {
 	return u.JoinPath("v1", "traces").String()
 }
 
-// tracer returns the tracer; nil if tracing is off.
-func (t *tracing) tracer() trace.Tracer {
+// Tracer returns the tracer; nil if tracing is off.
+func (t *Tracing) Tracer() trace.Tracer {
 	if t == nil {
 		return nil
 	}
 	return t.provider.Tracer("github.com/millrace/millrace")
 }
 
-// start starts sending. The caller calls stop.
-func (t *tracing) start(ctx context.Context) error {
+// Start starts sending. The caller calls Stop.
+func (t *Tracing) Start(ctx context.Context) error {
 	if t == nil {
 		return nil
 	}
@@ -83,8 +84,8 @@ func (t *tracing) start(ctx context.Context) error {
 	return nil
 }
 
-// stop sends the remaining spans for at most the flush time, also after ctx is done.
-func (t *tracing) stop(ctx context.Context) {
+// Stop sends the remaining spans for at most the flush time, also after ctx is done.
+func (t *Tracing) Stop(ctx context.Context) {
 	if t == nil {
 		return
 	}
