@@ -110,7 +110,7 @@ func (t *heldTopic) moot(d *held.Decisions, of held.List) map[string]int {
 		_, at := schemas.CopiesOf(r)
 		if at.WithoutItem() == of.Space && r.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_RESTORE &&
 			r.GetCause() != of.Name() && (!decided || one.Seen.Has(t.coordinates(n))) &&
-			slices.Contains(schemas.Mooting(), r.GetResult()) {
+			slices.Contains(schemas.Mooting(string(of.Kind)), r.GetResult()) {
 			last[r.GetItem()] = n
 		}
 	}

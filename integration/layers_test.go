@@ -115,7 +115,7 @@ func layers() []layer {
 			"streams/storage/limit", "sinks/clickhouse"}},
 		{[]string{"cmd/app"}, []string{wire, "streams/...", "sinks/...", denied, wholefile, "cmd/config",
 			"cmd/precondition", "cmd/health", "cmd/tracing"}},
-		{[]string{"cmd/tracing"}, []string{"cmd/config"}},
+		{[]string{"cmd/tracing"}, []string{wire, "cmd/config", "streams/kafka/..."}},
 		{[]string{"cmd/millrace/..."}, []string{wire, "streams/...", "sinks/...", "cmd/..."}},
 		{[]string{"examples/..."}, []string{wire, "streams/..."}},
 		{[]string{"deploy/libchdb"}, []string{"sinks/clickhouse/embedded"}},

@@ -57,8 +57,14 @@ func ParseSeen(text string) (Seen, error) {
 	return s, nil
 }
 
-// Mooting returns the results of DuplicationResults which show that what was held of the item before is not to be done
-// any more.
-func Mooting() []string {
-	return []string{"in-sync", "copied", "deleted", "gone", "not-deleted", "repaired", "excluded", "not-in-policy"}
+// Mooting returns the results of DuplicationResults which show that what was held of the item before, on a list of a
+// kind, is not to be done any more.
+func Mooting(kind string) []string {
+	switch kind {
+	case "repairs":
+		return []string{"repaired", "was-lost", "copied", "in-sync", "properties-set", "deleted", "gone"}
+	case "rewrites", "differs":
+		return []string{"copied", "in-sync", "properties-set", "deleted", "gone"}
+	}
+	return []string{"not-deleted", "in-sync", "copied", "deleted", "gone"}
 }

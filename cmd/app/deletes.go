@@ -62,7 +62,8 @@ type deleteLists struct {
 // listTimes are the times that decide when the items of a list are counted.
 type listTimes struct {
 	grew, counted time.Time
-	items         uint64 // at the last count
+	items         uint64    // at the last count
+	emptied       time.Time // when this process closed the incident, since nothing was on the list
 }
 
 var _ deletion.Lists = (*deleteLists)(nil)
@@ -436,7 +437,7 @@ func (l *deleteLists) report(ctx context.Context) error {
 		for _, list := range l.decisions.Decided(time.Time{}) {
 			l.warn(ctx, listSubject(list), l.reopenLost(ctx, list))
 		}
-		for _, list := range l.decisions.Decided(time.Now().Add(-held.Final)) {
+		for _, list := range append(l.decisions.Decided(time.Now().Add(-held.Final)), l.emptied()...) {
 			next := l.decisions.Open(list.Space, list.Kind)
 			if board.IsOpen(listSubject(next)) {
 				continue
@@ -458,6 +459,27 @@ func (l *deleteLists) reopenLost(ctx context.Context, list held.List) error {
 	return board.Open(ctx, about, "the record of this incident was lost")
 }
 
+// emptied returns the lists whose incidents this process has closed within emptyFor, since nothing was on them. What
+// was held at the same time is on the list when its result is stored.
+func (l *deleteLists) emptied() (all []held.List) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for about, t := range l.lists {
+		if list, ok := listOf(about); ok && time.Since(t.emptied) < emptyFor {
+			all = append(all, list)
+		}
+	}
+	return all
+}
+
+// grows reports whether something was put on a list just now.
+func (l *deleteLists) grows(about incident.Subject) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	t := l.lists[about]
+	return t != nil && time.Since(t.grew) <= growingFor
+}
+
 func (l *deleteLists) warn(ctx context.Context, about incident.Subject, err error) {
 	if err != nil && ctx.Err() == nil {
 		l.app.log.Warn("count what waits for approval on a list", "incident", about.Key(), "err", err)
@@ -474,7 +496,7 @@ func (l *deleteLists) due(about incident.Subject, decided bool) bool {
 		l.lists[about] = t
 	}
 	now := time.Now()
-	if !decided && now.Sub(t.grew) > growingFor && now.Sub(t.counted) < recountInterval {
+	if !decided && t.items > 0 && now.Sub(t.grew) > growingFor && now.Sub(t.counted) < recountInterval {
 		return false
 	}
 	t.counted = now
@@ -503,7 +525,7 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	}
 	// The process that has opened it may have found on its return that nothing is to be held, or all of it is moot.
 	empty := func() bool {
-		return !decided && p.Items == 0 && (p.Moot > 0 || time.Since(board.OpenedAt(about)) > emptyFor)
+		return !decided && p.Items == 0 && (p.Moot > 0 && !l.grows(about) || time.Since(board.OpenedAt(about)) > emptyFor)
 	}
 	ended := func() bool { return empty() || decided && p.Ended >= p.Items }
 	err := count(ctx)
@@ -520,6 +542,9 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	}
 	switch {
 	case empty(), decided && p.Items == 0: // the operator saw what was on the list before, or the records are lost
+		l.mu.Lock()
+		l.lists[about].emptied = time.Now()
+		l.mu.Unlock()
 		return board.Close(ctx, about, "nothing waits")
 	case p.Items == 0: // not in the table yet
 		return nil
@@ -546,9 +571,11 @@ func (l *deleteLists) decided(ctx context.Context, list held.List, d held.Decisi
 func (l *deleteLists) counted(about incident.Subject, items uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if t := l.lists[about]; t.items != items {
-		t.items, t.grew = items, time.Now()
+	t := l.lists[about]
+	if items > t.items {
+		t.grew = time.Now()
 	}
+	t.items = items
 }
 
 // describeList says how much is on a list.

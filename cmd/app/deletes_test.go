@@ -60,7 +60,7 @@ func (x *archive) deletedAtSource(from, to int) {
 func (x *archive) decides(i *pb.Incident, by Actor, do string) string {
 	x.t.Helper()
 	list, _ := listOf(incident.SubjectOf(i))
-	seen, err := read.SeenOfKind(x.t.Context(), x.app.DB(), list.Space, string(list.Kind))
+	seen, err := read.SeenResults(x.t.Context(), x.app.DB(), list.Space)
 	x.must(err)
 	done := by.decision(do, i)
 	done.After = seen.String()
@@ -109,7 +109,8 @@ func TestBrakeAndLists(t *testing.T) {
 		steps := open()[0].GetSteps()
 		return strings.HasPrefix(steps[len(steps)-1].GetDetail(), fmt.Sprintf("%d deletes wait", first-limit))
 	})
-	if _, n, err := x.app.DecideList(t.Context(), list, Actor{Who: "ann"}, held.ActionApprove); err != nil || n != first-limit {
+	_, n, err := x.app.DecideList(t.Context(), list, Actor{Who: "ann"}, held.ActionApprove)
+	if err != nil || n != first-limit {
 		t.Fatalf("approved %d: %v", n, err)
 	}
 	isConflict := func(err error) {
@@ -121,7 +122,7 @@ func TestBrakeAndLists(t *testing.T) {
 	second := x.decides(list, Actor{Who: "bob", Reason: "a script"}, held.ActionRefuse) // bob does not know ann's
 	isConflict(x.app.checkDecided(t.Context(), list, second))
 	x.loses(list, second, "not-refused", "ann decided before (approve-list)")
-	_, _, err := x.app.DecideList(t.Context(), list, Actor{Who: "bob"}, held.ActionRefuse) // ann's is on record now
+	_, _, err = x.app.DecideList(t.Context(), list, Actor{Who: "bob"}, held.ActionRefuse) // ann's is on record now
 	isConflict(err)
 	s.untilTrue("the deletes of the list", func() bool { return left() == 0 && len(open()) == 0 })
 	x.deletedAtSource(first, first+later) // the limit of the hour is still reached

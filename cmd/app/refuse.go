@@ -27,6 +27,9 @@ func (a *App) DecideList(
 	return action, n, err
 }
 
+// ErrNothingWaits is an error for a list that was decided about, or of which nothing is on record.
+var ErrNothingWaits = fmt.Errorf("%w", precondition.Err)
+
 // CheckList returns the action of a decision about the list of an incident, and the number of items that are stored of
 // the list. The error says why the decision cannot be made.
 func (a *App) CheckList(
@@ -45,13 +48,13 @@ func (a *App) CheckList(
 	if q.Until != nil {
 		if d.Action != held.ActionClose || do != held.ActionApprove {
 			return nil, 0, fmt.Errorf("%w: incident %s: %s decided before (%s): see 'millrace incident list'",
-				precondition.Err, key, d.By, d.Action)
+				ErrNothingWaits, key, d.By, d.Action)
 		}
 		done.Before = d.ID
 	} else {
 		// What a rebuild brings back later was not seen.
 		if err := a.withoutGaps(ctx, func() error {
-			seen, err := read.SeenOfKind(ctx, a.db, q.Space, q.Kind)
+			seen, err := read.SeenResults(ctx, a.db, q.Space)
 			q.Until = &seen
 			return err
 		}); err != nil {
@@ -64,7 +67,7 @@ func (a *App) CheckList(
 		return nil, 0, fmt.Errorf("incident %s: %w", key, err)
 	case p.Items == 0:
 		return nil, 0, fmt.Errorf("%w: incident %s: nothing of its list is on record yet: is role sink running?",
-			precondition.Err, key)
+			ErrNothingWaits, key)
 	}
 	if why := a.stores.refusesRestores(q.Space.Account, p.Source); why != "" && do == held.ActionRefuse {
 		return nil, 0, fmt.Errorf("%w: incident %s: its items cannot be restored: store %s: %s: %s", precondition.Err,

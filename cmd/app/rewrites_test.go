@@ -81,7 +81,8 @@ func TestRewritesAndLists(t *testing.T) {
 		t.Errorf("%d copies kept, list %s after %s", copies("encrypted"), next.GetSubject(), list.GetSubject())
 	}
 	// Refused, the sources get the content of the copies again.
-	if _, n, err := a.DecideList(ctx, open()[0], Actor{Who: "ann", Reason: "a program"}, held.ActionRefuse); err != nil || n != later {
+	_, n, err := a.DecideList(ctx, open()[0], Actor{Who: "ann", Reason: "a program"}, held.ActionRefuse)
+	if err != nil || n != later {
 		t.Fatalf("refused %d: %v", n, err)
 	}
 	s.untilTrue("the sources", func() bool { return len(open()) == 0 })

@@ -133,7 +133,8 @@ func (a *App) copier() ([]part, error) {
 		Large: int64(a.cfg.Duplication.LargeThreshold), WaitIntervals: a.cfg.Duplication.Wait,
 		MissingIntervals: a.cfg.Fixity.Recheck, NoCheck: !a.cfg.Fixity.AfterCopy, Lists: a.lists,
 		Rewrites: lists.rewrites, Repairs: lists.repairs, Held: lists, Restores: restores{a},
-		ExternalWrites: a.stores.ExternalWrites, Apart: a.kafka.Clock.Apart}, a.stores, a.policyRegistry, parkedRecords{records: a.reader})
+		ExternalWrites: a.stores.ExternalWrites, Apart: a.kafka.Clock.Apart}, a.stores, a.policyRegistry,
+		parkedRecords{records: a.reader})
 	if err != nil {
 		return nil, err
 	}

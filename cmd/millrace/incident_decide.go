@@ -233,18 +233,26 @@ func (open incidents) require(key string) (*pb.Incident, error) {
 	return nil, fmt.Errorf("no open incident has the key %q: see 'millrace incident list'", key)
 }
 
-// event returns the keys of the lists of an event. The error is that of the first one that fails the check.
+// event returns the keys of the lists of an event that wait for a decision. The error is that of the first one that
+// fails the check.
 func (open incidents) event(of string, check func(*pb.Incident) error) (keys []string, err error) {
+	var skipped error
 	for _, key := range slices.Sorted(maps.Keys(open)) {
 		if app.EventOf(open[key]) != of {
 			continue
 		}
-		if err := check(open[key]); err != nil {
-			return nil, fmt.Errorf("nothing is decided: %w", err)
+		switch skipped = check(open[key]); {
+		case errors.Is(skipped, app.ErrNothingWaits):
+		case skipped != nil:
+			return nil, fmt.Errorf("nothing is decided: %w", skipped)
+		default:
+			keys = append(keys, key)
 		}
-		keys = append(keys, key)
 	}
-	if len(keys) == 0 {
+	switch {
+	case len(keys) == 0 && skipped != nil:
+		return nil, fmt.Errorf("nothing is decided: %w", skipped)
+	case len(keys) == 0:
 		return nil, fmt.Errorf("no list of %q is open: see 'millrace incident list'", of)
 	}
 	return keys, nil

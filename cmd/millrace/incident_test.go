@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/cmd/app"
 	"github.com/millrace/millrace/cmd/millrace/usage"
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
@@ -329,14 +330,18 @@ func TestListsOfAnEvent(t *testing.T) {
 	}{
 		"all":             {"acme/a", "", []string{rewrites, deletes}, exitOK},
 		"one fails":       {"acme/a", "3", nil, exitPrecondition},
+		"one was decided": {"acme/a", "decided 3", []string{rewrites}, exitOK},
 		"another space":   {"acme/a/b", "3", []string{"acme/2/a%2Fb//deletes-held/brake-1"}, exitOK},
 		"none is open":    {"acme/c", "", nil, exitError},
 		"another account": {"a", "", nil, exitError},
 	} {
 		t.Run(name, func(t *testing.T) {
 			keys, err := open.event(tt.of, func(i *pb.Incident) error {
-				if i.GetStore() == tt.fails {
+				switch i.GetStore() {
+				case tt.fails:
 					return refused
+				case strings.TrimPrefix(tt.fails, "decided "):
+					return app.ErrNothingWaits
 				}
 				return nil
 			})

@@ -387,7 +387,7 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 		k.named, k.unreported = false, !isLive(row) || unreported(row) || !contentOf(row).matches(s.Source)
 	}
 	switch {
-	case over && s.isApproved():
+	case over && s.isApproved(RowContentDiffers):
 	case over && (s.Command.GetIfAbsent() || k.unreported && !k.named && !reportedByClient(s.Command)):
 		return s.notOverwritten(k) // a sweep or a check may have found the content since the command was made
 	case over && s.destinationFound():
@@ -406,6 +406,8 @@ func (s Observation) copy(k expectation, lost bool) Decision {
 		return Decision{Row: RowNoDigest, action: actReadBytes, ReadSource: true}
 	case over:
 		d.Row = RowContentDiffers
+	case lost && s.recordsState == recordsUnread: // a repair that may wait for a decision
+		return s.needRecords(RowDestinationNotAsRecorded)
 	case lost:
 		d.Row, d.Result = RowDestinationNotAsRecorded, "was-lost"
 	}

@@ -709,7 +709,7 @@ func copyCases() map[string]decisionCase {
 			s.setCause(pb.Op_OP_UNSPECIFIED, "v1", a, 2)
 			s.Command.Approved, s.Command.List = "me", "rewrites-1"
 			s.copied("d1", b)
-			s.Command.Effect = s.effect()
+			s.Command.Effect = s.effect(RowContentDiffers)
 		}, Decision{Row: "C4", action: actCopy, Result: "copied", Expected: md5of(a)}},
 		"C2: of a sweep: only a sweep has reported what the destination holds": {func(s *Observation) {
 			s.bySweep(row(live, "v1", a, 2), adopted(row(live, "d1", a, 3)))

@@ -45,8 +45,13 @@ func TestDiffers(t *testing.T) {
 			return first
 		}, "C4o", "new", "old"},
 	} {
-		for _, action := range []string{held.ActionApprove, held.ActionClose, held.ActionRefuse} {
+		for _, action := range []string{held.ActionApprove, "approve, and the command again", held.ActionClose,
+			held.ActionRefuse} {
 			t.Run(name+", "+action, func(t *testing.T) {
+				again := action == "approve, and the command again"
+				if again {
+					action = held.ActionApprove
+				}
 				w := newWorld(t)
 				c := tt.prepare(w)
 				topic := w.braked(99)
@@ -61,25 +66,25 @@ func TestDiffers(t *testing.T) {
 					return got.result
 				}
 				r := differs()
-				if again := differs(); again.GetEffect() != r.GetEffect() {
-					t.Errorf("held again: %v", again)
+				if once := differs(); once.GetEffect() != r.GetEffect() {
+					t.Errorf("held again: %v", once)
 				}
 				w.holds("2", tt.held)
 				topic.lists.Results = append(topic.lists.Results, r)
 				list := held.List{Space: at("2").WithoutItem(), Kind: held.Differs, Number: 1}
 				topic.lists.Decide(list, action)
 				topic.lists.Closed[list] = true
-				got, err := w.run(c, len(intervals))
+				order := c
+				if action == held.ActionApprove && !again {
+					order = listed(r)
+				}
+				got, err := w.run(order, len(intervals))
 				w.must(err)
 				if action != held.ActionApprove {
 					got.ends(tt.row, "kept", nothing, 0, 0)
 					w.holds("2", tt.held)
 					return
 				}
-				if got.result.GetResult() != "copy-differs" || got.result.GetDetail() != "approved on list differs-1" {
-					t.Errorf("got %v", got.result)
-				}
-				got = w.mustRun(listed(r))
 				got.ends("C4", "copied", done, 1, 1)
 				if got.result.GetList() != "differs-1" || got.result.GetEffect() != r.GetEffect() {
 					t.Errorf("got %v", got.result)
@@ -138,6 +143,25 @@ func TestRepairBeyondTheLimit(t *testing.T) {
 		lists.Decide(list, held.ActionClose)
 		if r := w.mustRun(c).result; r.GetResult() != "kept" {
 			t.Errorf("got %v", r)
+		}
+	})
+	t.Run("closed, and a sweep finds the copy lost", func(t *testing.T) {
+		w, lists, c := prepare(t)
+		r := hold(t, w, lists, c)
+		lists.Decide(list, held.ActionClose)
+		got := w.mustRun(swept()).result
+		if got.GetDecision() != "C4d" || got.GetResult() != "kept" || got.GetEffect() != r.GetEffect() {
+			t.Errorf("got %v", got)
+		}
+	})
+	t.Run("closed, back, and lost again after a check", func(t *testing.T) {
+		w, lists, c := prepare(t)
+		w.journal.unchecked = true
+		r := hold(t, w, lists, c)
+		lists.Decide(list, held.ActionClose)
+		w.journal.unchecked = false
+		if again := w.mustRun(c).result; again.GetResult() != "awaiting-approval" || again.GetEffect() == r.GetEffect() {
+			t.Errorf("got %v", again)
 		}
 	})
 	t.Run("it cannot be refused", func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
-	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
@@ -18,13 +17,18 @@ func DeleteEffect(at schemas.Copy, deleted time.Time, there storage.Object) stri
 	return effect(at, "deleted "+strconv.FormatInt(deleted.UnixMilli(), 10), there)
 }
 
-// effect returns the id of the rewrite of the copy by what the source shows, or of the repair of the copy on record.
-func (s Observation) effect() string {
+// effect returns the id of the rewrite of the copy by what the source shows, or of the repair of the copy on record,
+// which a check may have seen since it was recorded.
+func (s Observation) effect(row Row) string {
 	c := s.Command
 	at := schemas.Copy{Account: c.GetAccount(), Store: c.GetDestinationStore(), Space: c.GetSpace(), Item: c.GetItem()}
 	because := "content " + identity(s.Source.Object)
-	if c.GetReason() == pb.DuplicationReason_DUPLICATION_REASON_REPAIR {
-		because = "repair of " + s.Destination.Record.GetManifest().GetChangeId()
+	if row == RowRepair || row == RowDestinationNotAsRecorded {
+		r := s.Destination.Record
+		because = "repair of " + r.GetManifest().GetChangeId()
+		if passed := r.GetLastPass(); passed != nil {
+			because += " passed " + strconv.FormatInt(passed.AsTime().UnixMilli(), 10)
+		}
 	}
 	return effect(at, because, s.Destination.Object)
 }
@@ -49,8 +53,8 @@ func effect(at schemas.Copy, because string, there storage.Object) string {
 
 // identity returns what tells an object from others that its store had at that place.
 func identity(o storage.Object) string {
-	if o.Version != "" {
-		return "version " + o.Version
+	if o.Version != "" { // which some stores derive from the bytes
+		return "version " + o.Version + " " + strconv.FormatInt(o.Modified.UnixMilli(), 10)
 	}
 	return o.ETag + " " + strconv.FormatInt(o.Size, 10) + " " + strconv.FormatInt(o.Modified.UnixMilli(), 10)
 }

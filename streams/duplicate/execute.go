@@ -258,7 +258,7 @@ func markStale(err error) error {
 func (w *execution) act(ctx context.Context, s Observation, d Decision) (done bool, err error) {
 	switch d.action {
 	case actNothing:
-		if d.Result == ResultHeld && s.isApproved() {
+		if d.Result == ResultHeld && s.isApproved(RowContentDiffers) {
 			return false, AwaitHold(s.Hold)
 		}
 		w.finishUnchanged(s, d)

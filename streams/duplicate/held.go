@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
+
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/held"
@@ -12,7 +14,7 @@ import (
 )
 
 // heldKind returns the kind of the lists on which a copy waits that a brake does not allow, and the brake; "" if none
-// limits it. Limited are rewrites, and repairs of missing copies that no person has approved one by one.
+// limits it. Limited are rewrites, and repairs of missing copies, by a sweep too, that no person has approved alone.
 func (w *execution) heldKind(s Observation, d Decision) (held.Kind, *brake.Brake) {
 	there := s.Destination.Presence == Present
 	k, b := held.Kind(""), (*brake.Brake)(nil)
@@ -21,7 +23,7 @@ func (w *execution) heldKind(s Observation, d Decision) (held.Kind, *brake.Brake
 		if there {
 			k, b = held.Rewrites, w.cfg.Rewrites
 		}
-	case RowRepair:
+	case RowRepair, RowDestinationNotAsRecorded:
 		if c := s.Command; !there && (c.GetApproved() == "" || c.GetList() != "") {
 			k, b = held.Repairs, w.cfg.Repairs
 		}
@@ -33,9 +35,9 @@ func (w *execution) heldKind(s Observation, d Decision) (held.Kind, *brake.Brake
 }
 
 // ask returns what was decided about the effect of the execution, and whether others of the kind wait.
-func (w *execution) ask(ctx context.Context, s Observation, k held.Kind) (held.Standing, bool, error) {
-	e := held.Effect{At: w.Copy, Kind: k, ID: s.effect()}
-	if s.isApproved() {
+func (w *execution) ask(ctx context.Context, s Observation, d Decision, k held.Kind) (held.Standing, bool, error) {
+	e := held.Effect{At: w.Copy, Kind: k, ID: s.effect(d.Row)}
+	if s.isApproved(d.Row) {
 		e.Approved = w.Command.GetList()
 	}
 	return held.Ask(ctx, w.cfg.Held, e)
@@ -48,12 +50,12 @@ func (w *execution) copyAllowed(ctx context.Context, s Observation, d Decision) 
 	if k == "" {
 		return w.copy(ctx, s, d)
 	}
-	standing, wait, err := w.ask(ctx, s, k)
+	standing, wait, err := w.ask(ctx, s, d, k)
 	switch {
 	case err != nil:
 		return false, err
 	case standing.Approved != "":
-		effect := s.effect()
+		effect := s.effect(d.Row)
 		if done, err = w.copy(ctx, s, d); w.wrote() {
 			w.list, w.effect = standing.Approved, effect
 		}
@@ -75,8 +77,11 @@ func (w *execution) copyAllowed(ctx context.Context, s Observation, d Decision) 
 	}
 	before := w.record
 	done, err = w.copy(ctx, s, d)
-	if w.record == before && (err == nil || changedNothing(err)) {
+	switch {
+	case w.record == before && (err == nil || changedNothing(err)):
 		p.GiveBack()
+	case k == held.Repairs:
+		w.effect = s.effect(d.Row) // by it the brake counts what has no checkpoint
 	}
 	return done, err
 }
@@ -87,7 +92,7 @@ func (w *execution) dryRunResult(ctx context.Context, s Observation, d Decision)
 	if k == "" {
 		return d.Result, d.Detail, nil
 	}
-	standing, wait, err := w.ask(ctx, s, k)
+	standing, wait, err := w.ask(ctx, s, d, k)
 	reached := held.EarlierWaits
 	if !wait {
 		reached = b.Reached(w.Copy)
@@ -111,7 +116,7 @@ func changedNothing(err error) bool {
 
 // isApproved reports whether the command is of an approved list, and the effect is the one that was on it; or whether
 // it carries the content that the source of a refused rewrite got back, which the source still has.
-func (s Observation) isApproved() bool {
+func (s Observation) isApproved(row Row) bool {
 	c, restored := s.Command, s.reported()
 	switch held.KindOf(c.GetList()).Act() {
 	case held.Rewrite:
@@ -122,7 +127,7 @@ func (s Observation) isApproved() bool {
 	default:
 		return false
 	}
-	return c.GetEffect() == s.effect()
+	return c.GetEffect() == s.effect(row)
 }
 
 // keep ends the execution without the write that a person has decided against. After a write of this execution, the
@@ -131,7 +136,7 @@ func (w *execution) keep(s Observation, d Decision, standing held.Standing) erro
 	if w.wrote() {
 		return nil
 	}
-	d.Result, w.detail, w.effect = resultKept, standing.Kept, s.effect()
+	d.Result, w.detail, w.effect = resultKept, standing.Kept, s.effect(d.Row)
 	w.finish(d, pb.Outcome_OUTCOME_NOTHING)
 	return nil
 }
@@ -144,7 +149,7 @@ func (w *execution) hold(ctx context.Context, s Observation, d Decision, k held.
 	if w.list, err = w.cfg.Held.Hold(ctx, w.Copy, k, cause); err != nil {
 		return fmt.Errorf("report that %s of %s wait for a decision: %w", k.Act(), w.Copy, err)
 	}
-	w.digests, w.effect = d.Expected.Union(s.Source.digests()), s.effect()
+	w.digests, w.effect = d.Expected.Union(s.Source.digests()), s.effect(d.Row)
 	w.sourceVersion, w.detail = s.Source.Object.Version, cause
 	d.Result = resultAwaitingApproval
 	w.finishUnchanged(s, d)
@@ -154,16 +159,17 @@ func (w *execution) hold(ctx context.Context, s Observation, d Decision, k held.
 
 // holdDiffers holds a rewrite that only a person may order, unless there was a decision about it.
 func (w *execution) holdDiffers(ctx context.Context, s Observation, d Decision) error {
-	standing, _, err := w.ask(ctx, s, held.Differs)
+	standing, _, err := w.ask(ctx, s, d, held.Differs)
 	switch {
 	case err != nil:
 		return err
 	case standing.Kept != "":
 		return w.keep(s, d, standing)
-	case standing.Approved != "": // the command of the list brings it about
-		w.detail = "approved on list " + standing.Approved
-		w.finishUnchanged(s, d)
-		return nil
+	case standing.Approved != "": // decide again, as for the command of the list
+		c := proto.CloneOf(w.Command)
+		c.List, c.Effect, c.IfAbsent = standing.Approved, s.effect(d.Row), false
+		w.Command = c
+		return errStale
 	}
 	cause := "only a person may have the copy overwritten: no client has reported what the source shows, or the copy"
 	if d.Row == RowSourceOlder {

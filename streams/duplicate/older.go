@@ -60,7 +60,7 @@ func (s Observation) older(k expectation) (Decision, bool) {
 	over := s.Destination.Presence == Present
 	d := Decision{Row: RowSourceOlder, action: actWait, Result: resultDiffers, Newer: k.newer}
 	switch {
-	case s.isApproved():
+	case s.isApproved(RowContentDiffers):
 		return Decision{}, false
 	case okFrom && isLive(from) && contentOf(from).compare(s.Source) == digest.Disagree:
 		d.CheckSource = true

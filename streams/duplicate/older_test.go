@@ -181,7 +181,7 @@ func olderCases() map[string]decisionCase {
 		"C4: a client has written the destination, and the rewrite was approved": {func(s *Observation) {
 			s.Command.Approved, s.Command.List = "me", "rewrites-1"
 			s.copied("d1", b)
-			s.Command.Effect = s.effect()
+			s.Command.Effect = s.effect(RowContentDiffers)
 			s.records(newer(), by(client, row(live, "d1", b, 3)))
 		}, over},
 

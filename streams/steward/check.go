@@ -238,7 +238,7 @@ func (s *Steward) applyMode(ctx context.Context, i *pb.Incident, c cause) error 
 	defer cancel()
 	switch mode {
 	case Auto:
-		if isHeld(i) { // until the decision about its list, or about it alone
+		if s.isHeld(i, c.at) { // until the decision about its list, or about it alone
 			return nil
 		}
 		return s.orderRepair(ctx, i, c)
@@ -272,7 +272,7 @@ func WritesStore(kind string) bool { return kind != kindUpdate }
 func (s *Steward) orderRepair(ctx context.Context, i *pb.Incident, c cause) error {
 	log := s.log.With("copy", schemas.CopyOf(i).String(), "kind", i.GetKind(), "incident", i.GetId())
 	i.State = pb.IncidentState_INCIDENT_STATE_OPEN
-	if c.by == "" && int(i.GetRepairs()) >= s.config.MaxRepairs {
+	if c.by == "" && int(i.GetRepairs())-heldRepairs(i) >= s.config.MaxRepairs {
 		if !hasStep(i, stepExhausted) {
 			s.step(i, stepExhausted, c, "")
 			log.Error("stop repairs: the limit is reached and an operator must decide", "repairs", i.GetRepairs())

@@ -2,7 +2,9 @@ package steward
 
 import (
 	"context"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
@@ -194,7 +196,7 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 	switch newest := number == i.GetRepairs() && i.GetState() == pb.IncidentState_INCIDENT_STATE_REPAIRING; {
 	case newest && action == stepHeld:
 		i.State = pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL
-	case newest && action != stepRepaired, listed && isHeld(i):
+	case newest && action != stepRepaired, listed && i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL:
 		i.State = pb.IncidentState_INCIDENT_STATE_OPEN // the next check orders it again
 	}
 	detail := r.GetDetail()
@@ -205,7 +207,24 @@ func (s *Steward) repaired(r *pb.DuplicationResult) []schemas.Message {
 	return s.save(i, r.GetId())
 }
 
-// isHeld reports whether the repair of an incident waits on a list.
-func isHeld(i *pb.Incident) bool {
-	return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL && hasStep(i, stepHeld)
+// isHeld reports whether the repair of an incident waits on a list at a time. After RepairTimeout it is ordered again:
+// the copier holds it again, unless there was a decision that the incident has not been told of.
+func (s *Steward) isHeld(i *pb.Incident, at time.Time) bool {
+	for _, step := range slices.Backward(i.GetSteps()) {
+		if step.GetAction() == stepHeld {
+			return i.GetState() == pb.IncidentState_INCIDENT_STATE_AWAITING_APPROVAL &&
+				at.Sub(step.GetTime().AsTime()) < s.config.RepairTimeout
+		}
+	}
+	return false
+}
+
+// heldRepairs returns how many repairs of an incident were held.
+func heldRepairs(i *pb.Incident) (n int) {
+	for _, step := range i.GetSteps() {
+		if step.GetAction() == stepHeld {
+			n++
+		}
+	}
+	return n
 }

@@ -42,7 +42,8 @@ const (
 	// Deletes include copies that were absent when their deleter came: one that was killed may have deleted them.
 	Deletes  Executed = "(result = 'deleted' OR result = 'gone' AND position(worker, '/deleter/') > 0)"
 	Rewrites Executed = "decision IN ('C4', 'C4n') AND result = 'copied'"
-	Repairs  Executed = "decision = 'C0' AND result = 'repaired'"
+	// Repairs are those that a brake has permitted: they have an effect.
+	Repairs Executed = "result IN ('repaired', 'was-lost') AND effect != ''"
 )
 
 // ExecutedCount is the number of effects that were executed without an approved list in five minutes.
@@ -114,8 +115,8 @@ func (q ListQuery) effects() (string, []any) {
 	}
 	return "WITH result = 'awaiting-approval' AND startsWith(list, ?) AS held, cause = ? AS ended," +
 			" (" + until + ") AS seen, NOT ended AND seen AND reason != 'restore' AND" +
-			" has(['" + strings.Join(schemas.Mooting(), "', '") + "'], result::String) AS moots" +
-			" SELECT item, effect, maxIf((ts, off), moots) AS mooted," +
+			" has(['" + strings.Join(schemas.Mooting(q.Kind), "', '") + "'], result::String) AS moots" +
+			" SELECT item, effect, maxIf(off + 1, moots) AS mooted, maxIf(off + 1, held AND seen) AS held_at," +
 			" argMaxIf(source_store::String, (ts, off), held) AS source," +
 			" argMaxIf(assumeNotNull(change_time), (ts, off), held) AS gone," +
 			" argMaxIf(reason::String, (ts, off), held) AS reported," +
@@ -169,7 +170,7 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 		Result  string            `ch:"result_of_it"`
 		Why     string            `ch:"why_of_it"`
 	}
-	having := " HAVING max(listed) AND maxIf(turn, listed) > max(mooted)"
+	having := " HAVING max(listed) AND maxIf(held_at, listed) > max(mooted)"
 	if q.Waiting {
 		having += " AND NOT max(has_ended)"
 	}
@@ -213,7 +214,7 @@ func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p List
 			" countIf(was_listed AND NOT is_listed) AS moot_items,"+
 			" anyIf(source_of, is_listed) AS source_of_it,"+
 			" minIf(begun, is_listed) AS since, maxIf(newest, is_listed) AS until FROM ("+
-			"SELECT item, max(listed) AS was_listed, was_listed AND maxIf(turn, listed) > max(mooted) AS is_listed,"+
+			"SELECT item, max(listed) AS was_listed, was_listed AND maxIf(held_at, listed) > max(mooted) AS is_listed,"+
 			" max(has_ended) AS is_over, max(done) AS is_done, max(back) AS is_back,"+
 			" anyIf(source, listed) AS source_of, minIf(first, listed) AS begun, maxIf(last, listed) AS newest FROM ("+
 			effects+") GROUP BY item)", args...)
@@ -223,17 +224,16 @@ func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p List
 	return p, err
 }
 
-// SeenOfKind says how far duplication.results has what is held of a kind in a space: all of it that is stored. The
-// positions are those of the newest incarnation of the topic.
-func SeenOfKind(ctx context.Context, db *clickhouse.DB, space schemas.Copy, kind string) (s schemas.Seen, err error) {
+// SeenResults says how far duplication.results is stored for a space at a destination. The positions are those of the
+// newest incarnation of the topic.
+func SeenResults(ctx context.Context, db *clickhouse.DB, space schemas.Copy) (s schemas.Seen, err error) {
 	rows, err := clickhouse.Query[struct {
 		Incarnation uint32 `ch:"inc"`
 		Partition   uint16 `ch:"part"`
 		End         uint64 `ch:"end"`
 	}](ctx, db, "read how far the deletes that wait for approval are stored",
 		"SELECT inc, part, max(off) + 1 AS end FROM {db}.duplication_log_v WHERE account = ? AND space = ?"+
-			" AND destination_store = ? AND result = 'awaiting-approval' AND startsWith(list, ?)"+
-			" GROUP BY inc, part ORDER BY max(ts)", space.Account, space.Space, space.Store, kind+"-")
+			" AND destination_store = ? GROUP BY inc, part ORDER BY max(ts)", space.Account, space.Space, space.Store)
 	for _, r := range rows {
 		if s.Incarnation != r.Incarnation || s.Ends == nil {
 			s = schemas.Seen{Incarnation: r.Incarnation, Ends: map[int32]int64{}}

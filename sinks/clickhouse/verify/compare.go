@@ -1,9 +1,11 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	ch "github.com/ClickHouse/clickhouse-go/v2"
@@ -79,6 +81,10 @@ func Manifest(ctx context.Context, db *clickhouse.DB, c ManifestConfig) (_ *Mani
 	if err := m.run(ctx); err != nil {
 		return nil, clickhouse.Classify(fmt.Errorf("compare the state with the logs: %w", err))
 	}
+	slices.SortFunc(m.result.Differ, func(a, b CopyDifference) int { // the server pairs them in any order
+		return cmp.Or(cmp.Compare(a.Account, b.Account), cmp.Compare(a.Store, b.Store), cmp.Compare(a.Space, b.Space),
+			cmp.Compare(a.Item, b.Item))
+	})
 	c.Progress(compareStep, max(total, 1), max(total, 1))
 	return m.result, nil
 }

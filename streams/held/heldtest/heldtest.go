@@ -145,7 +145,7 @@ func (l *Lists) on(list held.List) (all []*pb.DuplicationResult) {
 		}
 		if at.WithoutItem() == list.Space && r.GetCause() != name && r.GetWouldBe() == "" &&
 			r.GetReason() != pb.DuplicationReason_DUPLICATION_REASON_RESTORE &&
-			(!decided || d.Seen.Has(coordinates(n))) && slices.Contains(schemas.Mooting(), r.GetResult()) {
+			(!decided || d.Seen.Has(coordinates(n))) && slices.Contains(schemas.Mooting(string(list.Kind)), r.GetResult()) {
 			delete(on, r.GetItem())
 		}
 	}
