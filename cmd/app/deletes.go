@@ -43,27 +43,35 @@ const (
 // deleteLists connects the brakes on deletes, rewrites and repairs, and their lists, with the topics, the tables and
 // the incidents. The copier uses those on rewrites and repairs, and the deleter orders all lists.
 type deleteLists struct {
-	app         *App
-	brake       *brake.Brake
-	rewrites    *brake.Brake
-	repairs     *brake.Brake
-	checkpoints *kafka.Table
-	clockRead   atomic.Pointer[time.Time] // Kafka's time of the newest checkpoint kafkaClockSweep
-	results     *admin.Watermark          // of duplication.results
-	decisions   *held.Decisions
+	brake, rewrites, repairs *brake.Brake
+	app                      *App
+	checkpoints              *kafka.Table
+	clockRead                atomic.Pointer[time.Time] // Kafka's time of the newest checkpoint kafkaClockSweep
+	results                  *admin.Watermark          // of duplication.results
+	decisions                *held.Decisions
 
 	mu    sync.Mutex
-	lists map[incident.Subject]*listTimes // guarded by mu
-	// Lists that were looked at for what a decision had not known, and whose decisions were read; guarded by mu.
-	looked, knew map[held.List]bool
-	again        time.Time // when report looks at lists again
+	lists map[held.List]*listState // guarded by mu
+	again time.Time                // when report looks at lists again
 }
 
-// listTimes are the times that decide when the items of a list are counted.
-type listTimes struct {
+// A listState is what a process has seen of a list.
+type listState struct {
 	grew, counted time.Time
 	items         uint64    // at the last count
 	emptied       time.Time // when this process closed the incident, since nothing was on the list
+	looked        bool      // for what a decision had not known
+	knew          bool      // the decisions were read
+}
+
+// state calls do with the state of a list, while no other task has it.
+func (l *deleteLists) state(list held.List, do func(*listState)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lists[list] == nil {
+		l.lists[list] = new(listState)
+	}
+	do(l.lists[list])
 }
 
 var _ deletion.Lists = (*deleteLists)(nil)
@@ -82,8 +90,7 @@ func (a *App) heldLists() (*deleteLists, []part, error) {
 }
 
 func (a *App) newDeleteLists() (*deleteLists, error) {
-	l := &deleteLists{app: a, decisions: &a.decided, lists: map[incident.Subject]*listTimes{},
-		looked: map[held.List]bool{}, knew: map[held.List]bool{}}
+	l := &deleteLists{app: a, decisions: &a.decided, lists: map[held.List]*listState{}}
 	var ledgers []*brake.Ledger
 	for _, k := range []brake.Kind{brake.Deletes, brake.Rewrites, brake.Repairs} {
 		ledgers = append(ledgers, brake.NewLedger(k))
@@ -207,14 +214,7 @@ func queryOf(d *held.Decisions, l held.List) read.ListQuery {
 func (l *deleteLists) Hold(ctx context.Context, at schemas.Copy, k held.Kind, cause string) (string, error) {
 	list := l.decisions.Open(at, k)
 	about := listSubject(list)
-	l.mu.Lock()
-	t := l.lists[about]
-	if t == nil {
-		t = new(listTimes)
-		l.lists[about] = t
-	}
-	t.grew = time.Now()
-	l.mu.Unlock()
+	l.state(list, func(s *listState) { s.grew = time.Now() })
 	if l.app.incidentBoard.IsOpen(about) {
 		return list.Name(), nil
 	}
@@ -235,10 +235,8 @@ func (l *deleteLists) Wait(ctx context.Context, at schemas.Copy, k held.Kind) (b
 // something is on it: it was held before the decision, which did not know it, or by a process that was suspended. It
 // reports whether something is. A list is looked at once, and by report again.
 func (l *deleteLists) openNext(ctx context.Context, next held.List) (bool, error) {
-	l.mu.Lock()
-	looked := next.Number == 1 && !l.closed(next) || l.looked[next]
-	l.mu.Unlock()
-	if looked {
+	looked := false
+	if l.state(next, func(s *listState) { looked = s.looked }); looked || next.Number == 1 && !l.closed(next) {
 		return false, nil
 	}
 	var p read.ListProgress
@@ -250,9 +248,7 @@ func (l *deleteLists) openNext(ctx context.Context, next held.List) (bool, error
 		return true, l.app.incidentBoard.Open(ctx, listSubject(next), describeList(next.Kind, p, false))
 	}
 	if err == nil {
-		l.mu.Lock()
-		l.looked[next] = true
-		l.mu.Unlock()
+		l.state(next, func(s *listState) { s.looked = true })
 	}
 	return false, err
 }
@@ -262,22 +258,15 @@ func (l *deleteLists) openNext(ctx context.Context, next held.List) (bool, error
 func (l *deleteLists) know(ctx context.Context, at schemas.Copy, act held.Act) error {
 	for _, k := range held.Kinds() {
 		next := l.decisions.Open(at, k)
-		l.mu.Lock()
-		known := l.knew[next]
-		if !l.closed(next) {
-			delete(l.knew, next)
-			known = true
-		}
-		l.mu.Unlock()
+		known := !l.closed(next)
+		l.state(next, func(s *listState) { known, s.knew = known || s.knew, s.knew && !known })
 		if k.Act() != act || known {
 			continue
 		}
 		if err := l.app.actions.CatchUp(ctx); err != nil {
 			return err
 		}
-		l.mu.Lock()
-		l.knew[next] = true
-		l.mu.Unlock()
+		l.state(next, func(s *listState) { s.knew = true })
 	}
 	return nil
 }
@@ -431,7 +420,9 @@ func (l *deleteLists) report(ctx context.Context) error {
 		if now := time.Now(); !now.Before(l.again) { // a process that was suspended may have held something since
 			l.again = now.Add(recountInterval)
 			l.mu.Lock()
-			clear(l.looked)
+			for _, s := range l.lists {
+				s.looked = false
+			}
 			l.mu.Unlock()
 		}
 		for _, list := range l.decisions.Decided(time.Time{}) {
@@ -464,20 +455,12 @@ func (l *deleteLists) reopenLost(ctx context.Context, list held.List) error {
 func (l *deleteLists) emptied() (all []held.List) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for about, t := range l.lists {
-		if list, ok := listOf(about); ok && time.Since(t.emptied) < emptyFor {
+	for list, s := range l.lists {
+		if time.Since(s.emptied) < emptyFor {
 			all = append(all, list)
 		}
 	}
 	return all
-}
-
-// grows reports whether something was put on a list just now.
-func (l *deleteLists) grows(about incident.Subject) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t := l.lists[about]
-	return t != nil && time.Since(t.grew) <= growingFor
 }
 
 func (l *deleteLists) warn(ctx context.Context, about incident.Subject, err error) {
@@ -486,21 +469,16 @@ func (l *deleteLists) warn(ctx context.Context, about incident.Subject, err erro
 	}
 }
 
-// due reports whether the items of a list are to be counted now.
-func (l *deleteLists) due(about incident.Subject, decided bool) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t := l.lists[about]
-	if t == nil {
-		t = new(listTimes)
-		l.lists[about] = t
-	}
+// due reports whether the items of a list are to be counted now, and whether something was put on it just now.
+func (l *deleteLists) due(list held.List, decided bool) (due, grows bool) {
 	now := time.Now()
-	if !decided && t.items > 0 && now.Sub(t.grew) > growingFor && now.Sub(t.counted) < recountInterval {
-		return false
-	}
-	t.counted = now
-	return true
+	l.state(list, func(s *listState) {
+		grows = now.Sub(s.grew) <= growingFor
+		if due = decided || grows || s.items == 0 || now.Sub(s.counted) >= recountInterval; due {
+			s.counted = now
+		}
+	})
+	return due, grows
 }
 
 func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) error {
@@ -510,7 +488,8 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 		return nil
 	}
 	d, _, decided := l.decisions.About(list)
-	if !l.due(about, decided) {
+	due, grows := l.due(list, decided)
+	if !due {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, l.app.cfg.Fixity.FreshWait)
@@ -525,7 +504,7 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	}
 	// The process that has opened it may have found on its return that nothing is to be held, or all of it is moot.
 	empty := func() bool {
-		return !decided && p.Items == 0 && (p.Moot > 0 && !l.grows(about) || time.Since(board.OpenedAt(about)) > emptyFor)
+		return !decided && p.Items == 0 && (p.Moot > 0 && !grows || time.Since(board.OpenedAt(about)) > emptyFor)
 	}
 	ended := func() bool { return empty() || decided && p.Ended >= p.Items }
 	err := count(ctx)
@@ -535,16 +514,14 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	if err != nil {
 		return err
 	}
-	l.counted(about, p.Items)
+	l.counted(list, p.Items)
 	detail := describeList(list.Kind, p, decided)
 	if decided && d.Action == held.ActionRefuse {
 		detail = fmt.Sprintf("%d of %d restores have ended, %d items are back", p.Ended, p.Items, p.Restored)
 	}
 	switch {
 	case empty(), decided && p.Items == 0: // the operator saw what was on the list before, or the records are lost
-		l.mu.Lock()
-		l.lists[about].emptied = time.Now()
-		l.mu.Unlock()
+		l.state(list, func(s *listState) { s.emptied = time.Now() })
 		return board.Close(ctx, about, "nothing waits")
 	case p.Items == 0: // not in the table yet
 		return nil
@@ -568,14 +545,13 @@ func (l *deleteLists) decided(ctx context.Context, list held.List, d held.Decisi
 }
 
 // counted records how much is on a list. One that has grown, by any process, is counted again soon.
-func (l *deleteLists) counted(about incident.Subject, items uint64) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	t := l.lists[about]
-	if items > t.items {
-		t.grew = time.Now()
-	}
-	t.items = items
+func (l *deleteLists) counted(list held.List, items uint64) {
+	l.state(list, func(s *listState) {
+		if items > s.items {
+			s.grew = time.Now()
+		}
+		s.items = items
+	})
 }
 
 // describeList says how much is on a list.

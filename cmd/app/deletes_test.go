@@ -243,8 +243,8 @@ func TestHeldDeletesOpenAnIncident(t *testing.T) {
 	var p published
 	a := &App{incidentBoard: incident.NewBoard(&p, slog.New(slog.DiscardHandler))}
 	at := schemas.Copy{Account: "acme", Store: "2", Space: "photos", Item: "a"}
-	l := &deleteLists{app: a, decisions: &a.decided, lists: map[incident.Subject]*listTimes{},
-		looked: map[held.List]bool{{Space: at.WithoutItem(), Kind: held.Limit, Number: 2}: true}}
+	l := &deleteLists{app: a, decisions: &a.decided, lists: map[held.List]*listState{
+		{Space: at.WithoutItem(), Kind: held.Limit, Number: 2}: {looked: true}}}
 	waits := func(at schemas.Copy, k held.Kind) bool {
 		t.Helper()
 		wait, err := l.Wait(t.Context(), at, k)

@@ -91,9 +91,7 @@ func (a *App) gapStarts(ctx context.Context) (map[schemas.Topic]map[int32]int64,
 		if first[g.Topic] == nil {
 			first[g.Topic] = map[int32]int64{}
 		}
-		if at, ok := first[g.Topic][g.Partition]; !ok || g.From < at {
-			first[g.Topic][g.Partition] = g.From
-		}
+		addStarts(first[g.Topic], map[int32]int64{g.Partition: g.From})
 	}
 	return first, err
 }

@@ -74,31 +74,21 @@ func (a *App) maintainIncidents(
 		if last = now; len(again) == 0 {
 			continue
 		}
-		if err := a.republish(ctx, again, owned); err != nil && ctx.Err() == nil {
-			a.log.Warn("republish incidents that another process has overwritten", "err", err)
+		var messages []schemas.Message
+		owns, err := owned(ctx)
+		for _, i := range again {
+			if err == nil && owns(schemas.ItemKey(i.GetAccount(), i.GetSpace(), i.GetItem())) {
+				messages = append(messages, schemas.Message{Topic: schemas.Incidents, Body: i})
+			}
+		}
+		if len(messages) > 0 {
+			a.log.Warn("republish incidents that another process has overwritten", "count", len(messages))
+			err = a.producer.Publish(ctx, messages...)
+		}
+		if err != nil && ctx.Err() == nil {
+			a.log.Warn("retry to republish incidents", "err", err)
 		}
 	}
-}
-
-// republish publishes incidents again, those of the copies whose messages this process handles.
-func (a *App) republish(
-	ctx context.Context, all []*pb.Incident, owned func(context.Context) (func(key string) bool, error),
-) error {
-	owns, err := owned(ctx)
-	if err != nil {
-		return err
-	}
-	var messages []schemas.Message
-	for _, i := range all {
-		if owns(schemas.ItemKey(i.GetAccount(), i.GetSpace(), i.GetItem())) {
-			messages = append(messages, schemas.Message{Topic: schemas.Incidents, Body: i})
-		}
-	}
-	if len(messages) == 0 {
-		return nil
-	}
-	a.log.Warn("republish incidents that another process has overwritten", "count", len(messages))
-	return a.producer.Publish(ctx, messages...)
 }
 
 // An Actor is the operator who acts, the reason, and the program that the action came through.
