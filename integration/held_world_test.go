@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/schemas"
@@ -50,7 +51,8 @@ type heldWorld struct {
 	publishes int // how many messages a process still publishes itself before it is killed; < 0: all
 	puts      int
 	rounds    int
-	moments   int    // reads of the process at work until meanwhile is called
+	reading   sync.Mutex
+	moments   int    // reads of the process at work until meanwhile is called; guarded by reading
 	meanwhile func() // what an operator does while a process is at work; nil: nothing
 
 	results   heldTopic
@@ -130,10 +132,17 @@ func (s heldStore) DeleteSpace(ctx context.Context, space string) error {
 	return s.Store.DeleteSpace(ctx, space)
 }
 
-// moment lets an operator act when it is time.
+// moment lets an operator act when it is time. Both sides of an item are read at once.
 func (w *heldWorld) moment() {
-	if w.moments--; w.moments == 0 && w.meanwhile != nil {
-		w.meanwhile()
+	w.reading.Lock()
+	w.moments--
+	act := w.meanwhile
+	if w.moments != 0 {
+		act = nil
+	}
+	w.reading.Unlock()
+	if act != nil {
+		act()
 	}
 }
 
