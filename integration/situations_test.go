@@ -23,6 +23,7 @@ import (
 	"github.com/millrace/millrace/internal/need"
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/held"
 )
 
 const (
@@ -43,7 +44,7 @@ type situation struct {
 
 // TestSituations runs the commands of docs/situations.md, each part in an account of its own.
 func TestSituations(t *testing.T) {
-	need.Integration(t)
+	need.Full(t)
 	parts := map[string]struct {
 		title string
 		run   func(*situation)
@@ -242,6 +243,17 @@ func (s *situation) renamed() {
 	}
 	lists(s.t, s.app, s.account, "photos", 2, situationHeld)
 	s.commands(2)
+	// On a slow machine more is held than the brake asks for, and what comes after the decision is on the next list.
+	harness.Eventually(s.t, 2*time.Minute, "decide about all lists", func(ctx context.Context) error {
+		open, err := read.OpenIncidents(ctx, s.app.DB(), s.account)
+		for _, i := range open {
+			if app.HasList(i.GetKind()) {
+				_, _, refused := s.app.DecideList(ctx, i, app.Actor{Who: "ann", Reason: "documented"}, held.ActionApprove)
+				err = errors.Join(err, fmt.Errorf("list %s is open: %v", i.GetSubject(), refused))
+			}
+		}
+		return err
+	})
 	s.have(all, "1", "2", "3")
 }
 
