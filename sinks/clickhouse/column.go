@@ -240,9 +240,6 @@ func newStringMap() *stringMapColumn {
 	return &stringMapColumn{ColMap: proto.ColMap[string, string]{Keys: new(proto.ColStr), Values: new(proto.ColStr)}}
 }
 
-// Infer does nothing: the type of an aggregate of maps is unknown to ColMap.
-func (c *stringMapColumn) Infer(proto.ColumnType) error { return nil }
-
 func (c *stringMapColumn) append(m map[string]string) {
 	c.keys = sortedKeys(c.keys, m)
 	for _, k := range c.keys {

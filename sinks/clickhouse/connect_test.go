@@ -141,7 +141,7 @@ func TestTLS(t *testing.T) {
 		"the address's own name": {l.Addr().String(), &tls.Config{RootCAs: pool},
 			func(err error) bool { return errors.As(err, &hostname) }},
 		"in clear to TLS": {onlyTLS, nil, func(err error) bool {
-			return strings.Contains(err.Error(), "if this port speaks TLS")
+			return strings.Contains(err.Error(), "this port speaks TLS, and this connection does not")
 		}},
 		"TLS to clear": {inClear, &tls.Config{RootCAs: pool, ServerName: "ch.test"},
 			func(err error) bool { return strings.Contains(err.Error(), "this port does not speak TLS") }},

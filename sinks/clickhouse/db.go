@@ -195,7 +195,7 @@ func (db *DB) Close() error {
 	for {
 		select {
 		case w := <-db.idle:
-			w.Close()
+			w.close()
 		default:
 			err := db.conn.Close()
 			if db.reads != db.conn {

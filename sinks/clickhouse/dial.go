@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	chgo "github.com/ClickHouse/ch-go"
 	"github.com/ClickHouse/ch-go/proto"
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 )
@@ -55,7 +54,7 @@ func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn := &drainingConn{TCPConn: tcp.(*net.TCPConn)}
+	conn := &drainingConn{Conn: tcp}
 	if c.TLS == nil {
 		return conn, nil
 	}
@@ -78,9 +77,8 @@ func (c Config) connect(ctx context.Context, addr string) (net.Conn, error) {
 // A drainingConn drains the connection before it closes it. Closing it while a response is in flight resets the
 // connection, and a reset between two queries kills the embedded engine (libchdb 26.7).
 type drainingConn struct {
-	*net.TCPConn
-	mu     sync.Mutex
-	closed bool // guarded by mu
+	net.Conn
+	once sync.Once
 }
 
 // drainTimeout bounds how long Close waits for a response that is no longer needed.
@@ -88,33 +86,20 @@ const drainTimeout = 10 * time.Second
 
 // Close closes the sending side, and drops incoming data until the server closes its side. It does not wait for that.
 func (g *drainingConn) Close() error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return net.ErrClosed
-	}
-	g.closed = true
-	if g.CloseWrite() != nil || g.TCPConn.SetDeadline(time.Time{}) != nil {
-		return g.TCPConn.Close()
-	}
-	// Not a deadline: who still reads may set another one.
-	bound := time.AfterFunc(drainTimeout, func() { g.TCPConn.Close() })
-	go func() {
-		_, _ = io.Copy(io.Discard, g.TCPConn)
-		bound.Stop()
-		g.TCPConn.Close()
-	}()
-	return nil
-}
-
-// SetDeadline sets the deadline of reads and writes, unless the connection is being drained.
-func (g *drainingConn) SetDeadline(t time.Time) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return net.ErrClosed
-	}
-	return g.TCPConn.SetDeadline(t)
+	err := net.ErrClosed
+	g.once.Do(func() {
+		half, ok := g.Conn.(interface{ CloseWrite() error })
+		if !ok || half.CloseWrite() != nil || g.Conn.SetDeadline(time.Now().Add(drainTimeout)) != nil {
+			err = g.Conn.Close()
+			return
+		}
+		err = nil
+		go func() { // bounded by the deadline
+			_, _ = io.Copy(io.Discard, g.Conn)
+			g.Conn.Close()
+		}()
+	})
+	return err
 }
 
 // dialStrategy makes the driver use tryAddresses.
@@ -127,7 +112,7 @@ func (db *DB) dialStrategy(ctx context.Context, _ int, o *ch.Options, dial ch.Di
 			if err != nil {
 				return err
 			}
-			w.Close()
+			w.close()
 		}
 		var err error
 		r, err = dial(ctx, addr, &one)
@@ -145,26 +130,17 @@ func (db *DB) dial(ctx context.Context, as Login) (w *blockConn, err error) {
 	return w, err
 }
 
-// revision is the version of the native protocol for blocks. It is new enough for every column type of the tables,
-// and old enough that the server sends columns only in forms that the client can read.
-const revision = 54450
-
 func (db *DB) dialAddress(ctx context.Context, addr string, as Login) (*blockConn, error) {
 	conn, err := db.cfg.connect(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	w := &blockConn{conn: conn, buf: new(proto.Buffer)}
-	w.Client, err = chgo.ConnectWithBuffer(ctx, conn, chgo.Options{
-		User: as.User, Password: as.Password, ClientName: "millrace", ProtocolVersion: revision,
-		Database:    "system", // not used, because statements name theirs; it exists on every server
-		ReadTimeout: db.cfg.dialTimeout,
-	}, w.buf)
-	if err != nil && codeOf(err) == 0 && db.cfg.TLS == nil && ctx.Err() == nil {
-		err = fmt.Errorf("%w (if this port speaks TLS, set clickhouse.tls.enabled)", err)
-	}
+	buf := new(proto.Buffer)
+	w := &blockConn{conn: conn, in: proto.NewReader(conn), out: proto.NewWriter(conn, buf), buf: buf, rev: revision}
+	defer w.bindContext(ctx)()
+	server, err := w.hello(as)
 	if err == nil && !db.cfg.AllowOlder {
-		err = checkRelease(w.ServerInfo())
+		err = checkRelease(server)
 	}
 	if err != nil {
 		conn.Close()
@@ -186,11 +162,55 @@ func checkRelease(server proto.ServerHello) error {
 		ErrOlder, server.Major, server.Minor, oldestMajor, oldestMinor)
 }
 
+// tlsAlert is the first byte of the response of a TLS server to a client that does not use TLS.
+const tlsAlert = 21
+
+func (w *blockConn) hello(as Login) (server proto.ServerHello, err error) {
+	w.out.ChainBuffer(proto.ClientHello{
+		Name: "millrace", Major: 1, ProtocolVersion: revision,
+		User: as.User, Password: as.Password,
+	}.Encode)
+	if _, err := w.out.Flush(); err != nil {
+		return server, err
+	}
+	code, err := w.in.UVarInt()
+	if err != nil {
+		return server, err
+	}
+	switch {
+	case proto.ServerCode(code) == proto.ServerCodeHello:
+		err := server.DecodeAware(w.in, revision)
+		w.rev = min(revision, server.Revision)
+		return server, err
+	case proto.ServerCode(code) == proto.ServerCodeException:
+		return server, w.readException()
+	case code == tlsAlert:
+		return server, errors.New("this port speaks TLS, and this connection does not")
+	}
+	return server, fmt.Errorf("unexpected packet %d instead of a greeting", code)
+}
+
+// bindContext makes reads and writes fail once ctx is done, until the caller calls stop.
+func (w *blockConn) bindContext(ctx context.Context) (stop func()) {
+	w.conn.SetDeadline(time.Time{})
+	ended := make(chan struct{})
+	off := context.AfterFunc(ctx, func() {
+		w.conn.SetDeadline(time.Unix(1, 0))
+		close(ended)
+	})
+	return func() {
+		if !off() {
+			<-ended // otherwise it could set the deadline during a later use of the connection
+		}
+	}
+}
+
 // CheckLogin connects as a user, so that a refused login is reported before any other error.
 func (db *DB) CheckLogin(ctx context.Context, as Login) error {
 	w, err := db.dial(ctx, as)
 	if err != nil {
 		return db.Explain(as, err)
 	}
-	return w.Close()
+	w.close()
+	return nil
 }

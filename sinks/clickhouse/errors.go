@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	chgo "github.com/ClickHouse/ch-go"
 	ch "github.com/ClickHouse/clickhouse-go/v2"
 
 	"github.com/millrace/millrace/streams/retry"
@@ -42,25 +41,19 @@ func Classify(err error) error {
 	return retry.Unavailable(err)
 }
 
-// codeOf returns the code of a server's error; 0: err is none.
-func codeOf(err error) int32 {
-	var rows *ch.Exception
-	var blocks *chgo.Exception
-	switch {
-	case errors.As(err, &rows):
-		return rows.Code
-	case errors.As(err, &blocks):
-		return int32(blocks.Code)
-	}
-	return 0
-}
-
 // HasCode reports whether the server returned the error with a code.
-func HasCode(err error, code int32) bool { return err != nil && codeOf(err) == code }
+func HasCode(err error, code int32) bool {
+	var e *ch.Exception
+	return errors.As(err, &e) && e.Code == code
+}
 
 // Explain adds a plain explanation to errors with a code that means a refused access. Other errors are unavailable.
 func (db *DB) Explain(as Login, err error) error {
-	switch codeOf(err) {
+	var e *ch.Exception
+	if !errors.As(err, &e) {
+		return Classify(err)
+	}
+	switch e.Code {
 	case codeAuthentication, codeUnknownUser, codeWrongPassword, codeNoPassword:
 		return fmt.Errorf("%w: wrong user or password for user %s: %w", ErrAccess, as.User, err)
 	case CodeAccessDenied:

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	chgo "github.com/ClickHouse/ch-go"
+	"github.com/ClickHouse/ch-go/proto"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
@@ -174,7 +174,7 @@ func (s *Sink) insert(ctx context.Context, b *batch, from source) error {
 		Into:    s.db.Name(b.into),
 		Columns: b.block,
 		// Keep equal rows apart: the view merges them, and storedIDs must find each offset.
-		Settings: append(insertSettings(), chgo.Setting{Key: "optimize_on_insert", Value: "0"}),
+		Settings: append(insertSettings(), proto.Setting{Key: "optimize_on_insert", Value: "0"}),
 	})
 }
 
@@ -209,8 +209,8 @@ func insertName(db *DB, table string, from topicPartition, first, end int64) str
 // insertSettings turn off the server's deduplication of inserts, which could drop a row as a duplicate. The settings
 // have different names in different versions; a server ignores the names that it does not know. receive_timeout ends
 // an insert 30 s after its client has vanished, so that retries do not pile up.
-func insertSettings() []chgo.Setting {
-	return []chgo.Setting{
+func insertSettings() []proto.Setting {
+	return []proto.Setting{
 		{Key: "async_insert", Value: "0"},
 		{Key: "deduplicate_insert", Value: "disable"},
 		{Key: "insert_deduplicate", Value: "0"},

@@ -343,7 +343,7 @@ func (p *proxy) serve(client net.Conn, server string) {
 }
 
 // noMoreRows is the empty block at the end of an insert.
-var noMoreRows = []byte{2, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0}
+var noMoreRows = []byte{2, 0, 1, 0, 2, 255, 255, 255, 255, 0, 0, 0}
 
 // An insert that ends late, after another process has repeated it, leaves rows in the table but does not change the
 // views.
