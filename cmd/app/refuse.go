@@ -107,7 +107,7 @@ func (a *App) checkDecided(ctx context.Context, i *pb.Incident, id string) error
 func (a *App) listOfIncident(ctx context.Context, i *pb.Incident) (q read.ListQuery, d held.Decision, err error) {
 	l, ok := listOf(incident.SubjectOf(i))
 	if !ok {
-		return q, d, fmt.Errorf("%w: incident %s has no list of deletes or rewrites", precondition.Err,
+		return q, d, fmt.Errorf("%w: incident %s has no list", precondition.Err,
 			schemas.IncidentKey(i))
 	}
 	all, err := read.DecisionsAbout(ctx, a.db, l.Space.Account, l.Space.Space)

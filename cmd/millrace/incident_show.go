@@ -67,7 +67,7 @@ Of an incident of another kind it lists the steps.`,
 	return c
 }
 
-// printHeld prints the items of a list of deletes or rewrites with l, page by page.
+// printHeld prints the items of a list of deletes, rewrites or repairs with l, page by page.
 func printHeld(ctx context.Context, db *clickhouse.DB, l list[heldRow], q read.ListQuery, limit int) error {
 	for left := limit; limit == 0 || left > 0; {
 		if q.Limit = showPage; limit > 0 {
@@ -93,7 +93,7 @@ func printHeld(ctx context.Context, db *clickhouse.DB, l list[heldRow], q read.L
 	return l.end()
 }
 
-// A heldRow is a delete, or a rewrite, on a list.
+// A heldRow is a delete, rewrite or repair on a list.
 type heldRow struct {
 	Item    string    `json:"item"` // empty: the space itself
 	Source  string    `json:"source_store"`

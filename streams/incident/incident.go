@@ -27,7 +27,7 @@ const (
 	PolicyDiverged    = "policy-diverged"   // Account
 	DeletesHeld       = "deletes-held"      // Account, Store, Space of the copies that are not deleted; Name: a list
 	RewritesHeld      = "rewrites-held"     // Account, Store, Space of the copies that are not replaced; Name: a list
-	RepairsHeld       = "repairs-held"      // Account, Store, Space of missing copies whose repairs wait for one approval
+	RepairsHeld       = "repairs-held"      // Account, Store, Space of the copies that are not repaired; Name: a list
 	// SweepBehind: rounds of a sweep fail again and again, or take longer than their period. Name: the sweep
 	SweepBehind = "sweep-behind"
 	// GroupIncomplete: chunked items lack chunks, or differ from their documents. Account, Store, Space

@@ -64,8 +64,8 @@ func ExecutedSince(
 			" GROUP BY at ORDER BY at", append(args, since.UnixMilli())...)
 }
 
-// A ListQuery selects what is on a list: the deletes or rewrites of a kind that were held first after the decisions
-// about earlier lists, and before the one about it.
+// A ListQuery selects what is on a list: the deletes, rewrites or repairs of a kind that were held first after the
+// decisions about earlier lists, and before the one about it.
 type ListQuery struct {
 	Space  schemas.Copy // without an item
 	Kind   string       // of the list: its name, without the number
@@ -137,13 +137,13 @@ func (q ListQuery) effects() (string, []any) {
 		slices.Concat(args, there, there, []any{q.Kind + "-", q.After, q.After})
 }
 
-// A ListedDelete is an item whose delete, or rewrite, is or was on a list: its newest effect there. The delete of the
-// space itself has no item.
+// A ListedDelete is an item whose delete, rewrite or repair is or was on a list: its newest effect there. The delete of
+// the space itself has no item.
 type ListedDelete struct {
 	Item        string
 	SourceStore string
 	Effect      string
-	Deleted     time.Time // of the source
+	Deleted     time.Time // when the source was deleted or changed
 	Listed      time.Time // when it was first put on the list
 	Reason      pb.DuplicationReason
 	Version     string            // of the source's content; of a rewrite, as Deleted is of a delete
@@ -154,7 +154,7 @@ type ListedDelete struct {
 	Why         string            // the detail or the error of that result
 }
 
-// ListedDeletes returns the deletes, or the rewrites, on a list, in the order of items.
+// ListedDeletes returns the deletes, rewrites or repairs on a list, in the order of items.
 func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]ListedDelete, error) {
 	type row struct {
 		Item    string            `ch:"item"`
@@ -192,7 +192,7 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 	return all, err
 }
 
-// ListProgress counts the deletes, or the rewrites, of a list.
+// ListProgress counts the deletes, rewrites or repairs of a list.
 type ListProgress struct {
 	Items    uint64    `ch:"items"`
 	Ended    uint64    `ch:"ended_items"`  // with a result since the decision
@@ -204,7 +204,7 @@ type ListProgress struct {
 	Last     time.Time `ch:"until"`
 }
 
-// ProgressOfList counts the deletes, or the rewrites, of a list. Of q, After, Waiting and Limit do not count.
+// ProgressOfList counts the deletes, rewrites or repairs of a list. Of q, After, Waiting and Limit do not count.
 func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p ListProgress, err error) {
 	q.After = ""
 	effects, args := q.effects()

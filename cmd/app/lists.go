@@ -26,17 +26,17 @@ import (
 )
 
 const (
-	// countInterval is the time between two counts of the deletes of a list that grows, or is being worked off.
+	// countInterval is the time between two counts of the effects of a list that grows, or is being worked off.
 	countInterval = 5 * time.Second
 	// recountInterval is the time between two counts of a list that seems not to change.
 	recountInterval = 5 * time.Minute
-	// growingFor is how long a list counts as growing after a delete was put on it. Its result is in ClickHouse by then.
+	// growingFor is how long a list counts as growing after an effect was put on it. Its result is in ClickHouse by then.
 	growingFor = 30 * time.Second
 	// emptyFor is how long a list without items stays open: the first result is in ClickHouse by then.
 	emptyFor = time.Hour
 	// reminderInterval is the time between two reminders of a list.
 	reminderInterval = 24 * time.Hour
-	// orderedAtOnce is the number of deletes of a list that are ordered at once.
+	// orderedAtOnce is the number of effects of a list that are ordered at once.
 	orderedAtOnce = 1000
 )
 
