@@ -159,7 +159,7 @@ func lists(t *testing.T, a *app.App, account, space string, number, n int) (keys
 			if i.GetSpace() != space || !app.HasList(i.GetKind()) {
 				continue
 			}
-			q, err := a.QueryOfList(ctx, i)
+			q, _, err := app.QueryOfList(ctx, a.DB(), i)
 			if err != nil {
 				return err
 			}
@@ -311,12 +311,13 @@ func (x *scripted) sweeps(spaces int) {
 	})
 }
 
-// The exit codes of incident refuse and object restore with --wait; that of success is in TestScripts.
+// The exit codes of incident approve of a closed list, incident refuse and object restore with --wait; that of success
+// is in TestScripts.
 func TestExitCodesOfRestores(t *testing.T) {
 	need.Full(t)
 	x := newScripted(t)
-	x.serve(t, "planner,deleter,delayer,sink")
-	steward, copier := x.role("steward"), x.role("copier")
+	x.serve(t, "planner,deleter,steward,delayer,sink")
+	copier := x.role("copier")
 	refuse := func(key string) []string { return []string{"incident", "refuse", key, "--reason", "a test", "--wait"} }
 
 	x.filled("partly", scriptLimit+2)
@@ -329,14 +330,20 @@ func TestExitCodesOfRestores(t *testing.T) {
 	}
 	x.want(t, 4, "0 of 2 items are back", refuse(key)...)
 
+	x.filled("closed", scriptLimit+2)
+	x.remove("closed", scriptLimit+2)
+	key = x.list("closed", 2)
+	x.want(t, 0, "closed", "incident", "close", key, "--reason", "a test")
+	x.want(t, 0, "all that is on the list has a result", "incident", "approve", key, "--reason", "a test", "--wait")
+	if n := x.having("2", "closed", "plain", scriptLimit+2); n != 0 {
+		t.Errorf("%d copies are left when the command ends", n)
+	}
+
 	before := x.filled("decided", scriptLimit+2)
 	x.remove("decided", scriptLimit+2)
 	key = x.list("decided", 2)
-	steward.stop(t)
 	x.want(t, 0, "", "incident", "approve", key, "--reason", "a test")
-	second := x.background(`"step":"restores"`, refuse(key)...)
-	x.role("steward")
-	x.ends(second, 3, "another operator decided before")
+	x.want(t, 5, "decided before (approve-list)", refuse(key)...)
 
 	one := append([]string{"object", "restore", "acme/decided/" + scriptItem(0)}, restoreSpace("decided", before)[4:]...)
 	copier.stop(t)

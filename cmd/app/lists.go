@@ -514,7 +514,12 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 	if err != nil {
 		return err
 	}
-	l.counted(list, p.Items)
+	l.state(list, func(s *listState) {
+		if p.Items > s.items { // by any process: it is counted again soon
+			s.grew = time.Now()
+		}
+		s.items = p.Items
+	})
 	detail := describeList(list.Kind, p, decided)
 	if decided && d.Action == held.ActionRefuse {
 		detail = fmt.Sprintf("%d of %d restores have ended, %d items are back", p.Ended, p.Items, p.Restored)
@@ -542,16 +547,6 @@ func (l *deleteLists) reportList(ctx context.Context, about incident.Subject) er
 func (l *deleteLists) decided(ctx context.Context, list held.List, d held.Decision) error {
 	return l.app.incidentBoard.Decide(ctx, listSubject(list), incident.Decision{By: d.By, Ref: d.ID, Reason: d.Reason,
 		Refused: d.Action == held.ActionRefuse})
-}
-
-// counted records how much is on a list. One that has grown, by any process, is counted again soon.
-func (l *deleteLists) counted(list held.List, items uint64) {
-	l.state(list, func(s *listState) {
-		if items > s.items {
-			s.grew = time.Now()
-		}
-		s.items = items
-	})
 }
 
 // describeList says how much is on a list.

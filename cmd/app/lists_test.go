@@ -154,7 +154,7 @@ func TestEmptiedTableClosesNoList(t *testing.T) {
 		r, err := read.ResultOfDecision(ctx, x.app.DB(), at.Space, action)
 		return err == nil && r.Result == "restores-ordered"
 	})
-	q, err := x.app.QueryOfList(ctx, list)
+	q, _, err := QueryOfList(ctx, x.app.DB(), list)
 	x.must(err)
 	q.Limit = all
 	items, err := read.ListedDeletes(ctx, x.app.DB(), q)

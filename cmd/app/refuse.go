@@ -8,6 +8,7 @@ import (
 	"github.com/millrace/millrace/cmd/precondition"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
 	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
@@ -36,7 +37,7 @@ func (a *App) CheckList(
 	ctx context.Context, i *pb.Incident, by Actor, do string,
 ) (done *pb.AdminAction, n uint64, err error) {
 	key := schemas.IncidentKey(i)
-	q, d, err := a.listOfIncident(ctx, i)
+	q, d, err := QueryOfList(ctx, a.db, i)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -102,15 +103,17 @@ func (a *App) checkDecided(ctx context.Context, i *pb.Incident, id string) error
 	})
 }
 
-// listOfIncident returns the query for the list of an incident, by the decisions that are stored, and the decision
+// QueryOfList returns the query for the list of an incident, by the decisions that are stored, and the decision
 // about it: the zero value if there is none.
-func (a *App) listOfIncident(ctx context.Context, i *pb.Incident) (q read.ListQuery, d held.Decision, err error) {
+func QueryOfList(
+	ctx context.Context, db *clickhouse.DB, i *pb.Incident,
+) (q read.ListQuery, d held.Decision, err error) {
 	l, ok := listOf(incident.SubjectOf(i))
 	if !ok {
 		return q, d, fmt.Errorf("%w: incident %s has no list", precondition.Err,
 			schemas.IncidentKey(i))
 	}
-	all, err := read.DecisionsAbout(ctx, a.db, l.Space.Account, l.Space.Space)
+	all, err := read.DecisionsAbout(ctx, db, l.Space.Account, l.Space.Space)
 	if err != nil {
 		return q, d, fmt.Errorf("incident %s: %w", schemas.IncidentKey(i), err)
 	}
@@ -122,17 +125,11 @@ func (a *App) listOfIncident(ctx context.Context, i *pb.Incident) (q read.ListQu
 	return queryOf(&decisions, l), d, nil
 }
 
-// QueryOfList returns the query for the list of an incident.
-func (a *App) QueryOfList(ctx context.Context, i *pb.Incident) (read.ListQuery, error) {
-	q, _, err := a.listOfIncident(ctx, i)
-	return q, err
-}
-
 // Earlier returns the request that restores what the brake of a list let through: the items of the space that were
 // deleted or replaced in the source in the hour that the brake counted when it put the first item on the list, and that
 // are on no list. They get back their content from before. n is their number, and r.At is before all of them.
 func (a *App) Earlier(ctx context.Context, i *pb.Incident, by Actor) (r RestoreRequest, n uint64, err error) {
-	q, err := a.QueryOfList(ctx, i)
+	q, _, err := QueryOfList(ctx, a.db, i)
 	if err != nil || q.Kind != string(held.Limit) && q.Kind != string(held.Rewrites) {
 		return r, 0, err
 	}
@@ -150,13 +147,9 @@ func (a *App) Earlier(ctx context.Context, i *pb.Incident, by Actor) (r RestoreR
 // ListOfKey returns an incident with the key of a list, whose items are on record even if it is closed; nil if the key
 // is not that of a list.
 func ListOfKey(key string) *pb.Incident {
-	parts := schemas.SplitKey(key)
-	if len(parts) != 6 || parts[3] != "" {
-		return nil
+	l, ok := held.ListOf(&pb.AdminAction{Target: key})
+	if i := listSubject(l).Incident(); ok && schemas.IncidentKey(i) == key {
+		return i
 	}
-	s := incident.Subject{Account: parts[0], Store: parts[1], Space: parts[2], Kind: parts[4], Name: parts[5]}
-	if _, ok := listOf(s); !ok {
-		return nil
-	}
-	return s.Incident()
+	return nil
 }

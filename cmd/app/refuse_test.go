@@ -76,7 +76,7 @@ func TestRefusedListComesBack(t *testing.T) {
 		}
 		return nil
 	})
-	q, err := a.QueryOfList(ctx, list)
+	q, _, err := QueryOfList(ctx, a.DB(), list)
 	x.must(err)
 	q.Limit = items
 	waiting, err := read.ListedDeletes(ctx, a.DB(), q)
@@ -120,7 +120,7 @@ func TestRefusedListComesBack(t *testing.T) {
 	if r, err := read.ResultOfDecision(ctx, a.DB(), q.Space, action); err != nil || r.Result != "restores-ordered" {
 		t.Errorf("got %+v, %v", r, err)
 	}
-	if q, err = a.QueryOfList(ctx, list); err != nil || q.Until == nil { // of the decision
+	if q, _, err = QueryOfList(ctx, a.DB(), list); err != nil || q.Until == nil { // of the decision
 		t.Errorf("got %+v, %v", q, err)
 	}
 	source := schemas.Copy{Account: "acme", Store: "1", Space: "photos", Item: waiting[2].Item}

@@ -88,7 +88,7 @@ func (x *archive) waiting(kind string) uint64 {
 
 func (x *archive) progress(held *pb.Incident) read.ListProgress {
 	x.t.Helper()
-	q, err := x.app.QueryOfList(x.t.Context(), held)
+	q, _, err := QueryOfList(x.t.Context(), x.app.DB(), held)
 	x.must(err)
 	p, err := read.ProgressOfList(x.t.Context(), x.app.DB(), q)
 	x.must(err)

@@ -38,7 +38,8 @@ carry them out. A later content comes to another list.
 ` + eventLong + `
 
 With --wait the command ends when each incident is closed, its repair has failed, or the steward does not order a
-repair, for example because there is no good copy. With --state all roles run in this command until then.
+repair, for example because there is no good copy. Of a list, each item must have a result, even if its incident was
+closed before. With --state all roles run in this command until then.
 
 Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: an incident is still open, 4 some are approved and others not,
 5 precondition, such as an incident that has no repair, 130 interrupted.`,

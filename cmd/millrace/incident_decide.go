@@ -261,8 +261,8 @@ func (open incidents) event(of string, check func(*pb.Incident) error) (keys []s
 // of returns the open incident with the key of i; nil if there is none.
 func (open incidents) of(i *pb.Incident) *pb.Incident { return open[schemas.IncidentKey(i)] }
 
-// awaitRepairs waits until each incident is closed, or its repair has failed or cannot be made. The error names the
-// incidents that are still open.
+// awaitRepairs waits until each incident is closed, and what is on its list has ended, or its repair has failed or
+// cannot be made. The error names the incidents that are still open.
 func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, made []decision) error {
 	by := []schemas.Role{schemas.RoleSteward, schemas.RoleCopier, schemas.RoleChecker, schemas.RoleSink}
 	if slices.ContainsFunc(made, func(d decision) bool {
@@ -280,7 +280,14 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 			p := app.Progress{Total: int64(len(made))}
 			for n, d := range made {
 				var over bool
-				if over, last[n] = repairEnded(now.of(d.incident), d.incident, d.action); over {
+				over, last[n] = repairEnded(now.of(d.incident), d.incident, d.action)
+				if over && last[n] == "" && app.HasList(d.incident.GetKind()) { // its incident may have been closed before
+					l, err := listEndOf(ctx, a, d)
+					if over = l.isOver(); err != nil {
+						return app.Progress{}, err
+					}
+				}
+				if over {
 					p.Done++
 				}
 			}
@@ -296,11 +303,33 @@ func (f *decisionFlags) awaitRepairs(c *cobra.Command, e *engines, a *app.App, m
 				schemas.IncidentKey(d.incident), last[n]))
 			continue
 		}
-		d.how = "the incident is closed"
+		if d.how = "the incident is closed"; app.HasList(d.incident.GetKind()) {
+			d.how = "all that is on the list has a result"
+		}
 		err = errors.Join(err, f.print(c, d))
 	}
 	return err
 }
+
+// A listEnd is how far a decision about a list is carried out.
+type listEnd struct {
+	decided  read.DecisionResult
+	progress read.ListProgress
+}
+
+func listEndOf(ctx context.Context, a *app.App, d decision) (l listEnd, err error) {
+	q, _, err := app.QueryOfList(ctx, a.DB(), d.incident)
+	if err == nil {
+		l.decided, err = read.ResultOfDecision(ctx, a.DB(), q.Space, d.action)
+	}
+	if err == nil {
+		l.progress, err = read.ProgressOfList(ctx, a.DB(), q)
+	}
+	return l, err
+}
+
+// isOver reports whether all that follows from the decision was ordered, and each item of the list has a result since.
+func (l listEnd) isOver() bool { return l.decided.Result != "" && l.progress.Ended >= l.progress.Items }
 
 // repairEnded reports whether the repair approved by an action has ended, and, if the incident is
 // still open, its last step. now is the present state of the open incident with the same key; nil

@@ -105,7 +105,7 @@ func spaceOf(i *pb.Incident) string { return i.GetAccount() + "/" + i.GetSpace()
 // A refusedList is a refused list, and how far it is worked off.
 type refusedList struct {
 	decision
-	progress read.ListProgress
+	listEnd
 }
 
 // awaitRefusals waits until refused lists are worked off, one after the other, and prints what came back. With --all it
@@ -153,15 +153,7 @@ func (f *refuseFlags) awaitRefusals(c *cobra.Command, e *engines, a *app.App, ma
 
 // look reads how far the list is worked off.
 func (r *refusedList) look(ctx context.Context, a *app.App) (p app.Progress, err error) {
-	q, err := a.QueryOfList(ctx, r.incident)
-	if err != nil {
-		return p, err
-	}
-	decided, err := read.ResultOfDecision(ctx, a.DB(), q.Space, r.action)
-	if err != nil {
-		return p, err
-	}
-	if r.progress, err = read.ProgressOfList(ctx, a.DB(), q); err != nil {
+	if r.listEnd, err = listEndOf(ctx, a, r.decision); err != nil {
 		return p, err
 	}
 	all, err := openIncidents(ctx, a)
@@ -170,7 +162,7 @@ func (r *refusedList) look(ctx context.Context, a *app.App) (p app.Progress, err
 	}
 	open := all.of(r.incident)
 	p = app.Progress{Done: int64(min(r.progress.Ended, r.progress.Items)), Total: int64(r.progress.Items) + 1}
-	if decided.Result != "" && (open == nil || open.GetId() != r.incident.GetId()) {
+	if r.isOver() && (open == nil || open.GetId() != r.incident.GetId()) {
 		p.Done = p.Total
 	}
 	return p, nil
@@ -186,7 +178,7 @@ func (f *refuseFlags) report(c *cobra.Command, a *app.App, r refusedList) error 
 		return err
 	}
 	out, named := c.OutOrStdout(), 0
-	q, err := a.QueryOfList(c.Context(), r.incident)
+	q, _, err := app.QueryOfList(c.Context(), a.DB(), r.incident)
 	if err != nil {
 		return err
 	}

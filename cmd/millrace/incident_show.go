@@ -50,7 +50,7 @@ Of an incident of another kind it lists the steps.`,
 					}
 					return printList(c.OutOrStdout(), o, rows, stepTable())
 				}
-				q, err := a.QueryOfList(ctx, i)
+				q, _, err := app.QueryOfList(ctx, a.DB(), i)
 				if err != nil {
 					return err
 				}

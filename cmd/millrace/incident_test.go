@@ -77,6 +77,30 @@ func TestRepairEnded(t *testing.T) {
 	}
 }
 
+// Waiting for a list ends when its items have results, not when its incident is closed: it may have been closed before.
+func TestListEnded(t *testing.T) {
+	ordered, p := "deletes-ordered", func(items, ended uint64) read.ListProgress {
+		return read.ListProgress{Items: items, Ended: ended}
+	}
+	for name, tt := range map[string]struct {
+		result   string
+		progress read.ListProgress
+		want     bool
+	}{
+		"approved after it was closed": {"", p(3, 0), false},
+		"ordered after it was closed":  {ordered, p(3, 0), false},
+		"some have ended":              {ordered, p(3, 2), false},
+		"all have ended":               {ordered, p(3, 3), true},
+		"ended, and still ordering":    {"", p(3, 3), false},
+		"all is over":                  {ordered, p(0, 0), true},
+	} {
+		l := listEnd{read.DecisionResult{Result: tt.result}, tt.progress}
+		if got := l.isOver(); got != tt.want {
+			t.Errorf("%s: got %t", name, got)
+		}
+	}
+}
+
 // The flags of incident list become a selection, or a usage error.
 func TestIncidentSelection(t *testing.T) {
 	now := time.Date(2026, 3, 10, 12, 0, 0, 0, time.UTC)
