@@ -331,7 +331,7 @@ func (w *heldWorld) isAsHeld(e *heldEffect) bool {
 	from := e.at.In("1")
 	there, present := w.look(from)
 	over, ok := w.look(e.at)
-	if !ok || over.Version != e.over || e.at.Item == "" && w.items(e.at.Store) > 0 {
+	if ok != (e.over != "" || e.at.Item == "") || over.Version != e.over || e.at.Item == "" && w.items(e.at.Store) > 0 {
 		return false
 	}
 	if e.rewrite {

@@ -577,7 +577,7 @@ func (s *watchedSides) compare(w *heldWorld, out []schemas.Message) {
 			r = last
 		}
 	}
-	if !s.overIs {
+	if !s.overIs && r.GetResult() != "awaiting-approval" { // row C4o holds what the copy lacks too
 		return
 	}
 	e := &heldEffect{id: r.GetEffect(), at: s.at, rewrite: s.fromIs && s.at.Item != "", over: s.over.Version,
@@ -586,7 +586,7 @@ func (s *watchedSides) compare(w *heldWorld, out []schemas.Message) {
 		e.from, e.deleted = s.from.Version, time.Time{}
 	}
 	now, is := w.look(s.at)
-	done := !is || now.Digests.Compare(s.over.Digests) == digest.Disagree
+	done := s.overIs && !is || now.Digests.Compare(s.over.Digests) == digest.Disagree
 	switch known := w.effects[e.id]; {
 	case done:
 		w.did(s, e, r)

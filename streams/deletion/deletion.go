@@ -107,10 +107,8 @@ func (e *Deleter) Handle(ctx context.Context, d *schemas.Delivery) ([]schemas.Me
 		c.GetItem() != "" && c.GetSpace() != "" && !c.GetDryRun():
 		return e.remove(ctx, c, d.Attempt)
 	case c.GetItem() != "" || c.GetSpace() == "" || c.GetDryRun():
-	case c.GetApproveList() != "":
-		return e.order(ctx, c, d.Attempt)
-	case c.GetRefuseList() != "":
-		return e.refuse(ctx, c, d.Attempt)
+	case c.GetApproveList() != "" || c.GetRefuseList() != "":
+		return e.decideList(ctx, c, d.Attempt)
 	}
 	if c.GetSpace() == "" {
 		return nil, retry.Permanent(fmt.Errorf("execute deletion %q: space is empty", c.GetId()))

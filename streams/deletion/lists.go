@@ -44,59 +44,61 @@ type Lists interface {
 	Ordered(ctx context.Context, l held.List, detail string) error
 }
 
-// order orders the deletes, or the rewrites, of an approved list. A repeated execution orders only those without a
+// decideList carries out the decision about a list: it orders the deletes, the rewrites or the repairs of an approved
+// one, and for a refused one that the sources get their content back. A repeated execution orders only what has no
 // result, under the same ids.
-func (e *Deleter) order(ctx context.Context, c *pb.DeletionCommand, attempt int) ([]schemas.Message, error) {
+func (e *Deleter) decideList(ctx context.Context, c *pb.DeletionCommand, attempt int) ([]schemas.Message, error) {
 	w := &execution{cfg: e.cfg, command: c, attempt: attempt, started: time.Now()}
 	l, err := listOf(c)
 	if err != nil {
 		return nil, err
 	}
-	end := ending{row: duplicate.RowDeleteHeld, result: "deletes-ordered", list: l.Name(),
-		outcome: pb.Outcome_OUTCOME_HANDED_ON}
-	switch l.Kind.Act() {
-	case held.Rewrite:
-		end.row, end.result = duplicate.RowContentDiffers, "rewrites-ordered"
-	case held.Repair:
-		end.row, end.result = duplicate.RowRepair, "repairs-ordered"
-	}
-	ordered := 0
-	lost, err := e.workOff(ctx, c, l, func(_ context.Context, page []Listed) ([]schemas.Message, error) {
+	end := ending{row: duplicate.RowDeleteHeld, list: l.Name(), outcome: pb.Outcome_OUTCOME_HANDED_ON}
+	what, not := string(l.Kind.Act()), "not-ordered"
+	work := func(_ context.Context, page []Listed) ([]schemas.Message, error) {
 		messages := make([]schemas.Message, len(page))
 		for i, one := range page {
 			messages[i] = listedMessage(c, l, one)
 		}
-		ordered += len(page)
 		return messages, nil
-	}, func() string {
-		end.detail = fmt.Sprintf("%d %s", ordered, l.Kind.Act())
-		return end.detail
-	})
-	if err != nil {
-		return nil, err
 	}
-	if lost != "" {
-		end.result, end.detail, end.outcome = "not-ordered", lost, pb.Outcome_OUTCOME_NOTHING
+	switch {
+	case c.GetApproveList() == "":
+		what, not, work = "restores", "not-refused", (&refusal{e, c, attempt, w.started}).page
+		end.row = duplicate.RowRestore
+	case l.Kind.Act() == held.Rewrite:
+		end.row = duplicate.RowContentDiffers
+	case l.Kind.Act() == held.Repair:
+		end.row = duplicate.RowRepair
+	}
+	n, lost, err := e.workOff(ctx, c, l, what, work)
+	switch {
+	case err != nil:
+		return nil, err
+	case lost != "":
+		end.result, end.detail, end.outcome = not, lost, pb.Outcome_OUTCOME_NOTHING
+	default:
+		end.result, end.detail = what+"-ordered", fmt.Sprintf("%d %s", n, what)
 	}
 	return w.messages(end), nil
 }
 
-// workOff carries out the decision about a list: it publishes what work returns for each page of it. detail says at the
-// end what was ordered. lost says why another decision counts; empty if this one does.
+// workOff publishes what work returns for each page of a list, and how many items it had. what names the orders. lost
+// says why another decision counts; empty if this one does.
 func (e *Deleter) workOff(
-	ctx context.Context, c *pb.DeletionCommand, l held.List,
-	work func(context.Context, []Listed) ([]schemas.Message, error), detail func() string,
-) (lost string, err error) {
+	ctx context.Context, c *pb.DeletionCommand, l held.List, what string,
+	work func(context.Context, []Listed) ([]schemas.Message, error),
+) (ordered int, lost string, err error) {
 	if lost, err = e.cfg.Lists.Decide(ctx, l, c.GetCause()); err != nil || lost != "" {
 		if err != nil {
 			err = fmt.Errorf("record the decision about list %s of %s: %w", l.Name(), l.Space, err)
 		}
-		return lost, err
+		return 0, lost, err
 	}
 	for after := ""; ; {
 		page, err := e.cfg.Lists.Waiting(ctx, l, after)
 		if err != nil {
-			return "", retry.Unavailable(fmt.Errorf("read list %s of %s: %w", l.Name(), l.Space, err))
+			return 0, "", retry.Unavailable(fmt.Errorf("read list %s of %s: %w", l.Name(), l.Space, err))
 		}
 		if len(page) == 0 {
 			break
@@ -106,8 +108,9 @@ func (e *Deleter) workOff(
 			err = e.cfg.Publisher.Publish(ctx, messages...)
 		}
 		if err != nil {
-			return "", fmt.Errorf("order the work of list %s of %s: %w", l.Name(), l.Space, err)
+			return 0, "", fmt.Errorf("order the work of list %s of %s: %w", l.Name(), l.Space, err)
 		}
+		ordered += len(page)
 		last := page[len(page)-1].Item
 		if last == after { // the list has only the delete of the space, whose item is empty
 			break
@@ -115,10 +118,10 @@ func (e *Deleter) workOff(
 		after = last
 		retry.Alive(ctx)
 	}
-	if err := e.cfg.Lists.Ordered(ctx, l, detail()); err != nil {
-		return "", fmt.Errorf("report that the work of list %s of %s is ordered: %w", l.Name(), l.Space, err)
+	if err := e.cfg.Lists.Ordered(ctx, l, fmt.Sprintf("%d %s", ordered, what)); err != nil {
+		return 0, "", fmt.Errorf("report that the work of list %s of %s is ordered: %w", l.Name(), l.Space, err)
 	}
-	return "", nil
+	return ordered, "", nil
 }
 
 // listOf returns the list that a command without an item is about.

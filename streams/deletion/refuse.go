@@ -2,7 +2,6 @@ package deletion
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -16,43 +15,18 @@ import (
 	"github.com/millrace/millrace/streams/retry"
 )
 
-// refuse orders that the sources of what is on a refused list get their content back. A repeated execution orders only
-// what has no result, under the same ids.
-func (e *Deleter) refuse(ctx context.Context, c *pb.DeletionCommand, attempt int) ([]schemas.Message, error) {
-	w := &execution{cfg: e.cfg, command: c, attempt: attempt, started: time.Now()}
-	l, err := listOf(c)
-	if err != nil {
-		return nil, err
-	}
-	end := ending{row: duplicate.RowRestore, result: "restores-ordered", list: c.GetRefuseList(),
-		outcome: pb.Outcome_OUTCOME_HANDED_ON}
-	r := &refusal{Deleter: e, command: c, attempt: attempt, started: w.started}
-	lost, err := e.workOff(ctx, c, l, r.page, func() string {
-		end.detail = fmt.Sprintf("%d restores", r.ordered)
-		return end.detail
-	})
-	if err != nil {
-		return nil, err
-	}
-	if lost != "" {
-		end.result, end.detail, end.outcome = "not-refused", lost, pb.Outcome_OUTCOME_NOTHING
-	}
-	return w.messages(end), nil
-}
-
 // A refusal is the execution of a refused list.
 type refusal struct {
 	*Deleter
 	command *pb.DeletionCommand
 	attempt int
 	started time.Time
-	ordered int
 }
 
 // maxRefused is the number of items whose records are read at once.
 const maxRefused = 250
 
-// page returns the messages for a page of the list.
+// page returns the orders that bring back the sources of a page of the list.
 func (r *refusal) page(ctx context.Context, page []Listed) (out []schemas.Message, err error) {
 	rules, _ := r.rules.Rules(r.command.GetAccount(), r.command.GetSpace())
 	for part := range slices.Chunk(page, maxRefused) {
@@ -63,7 +37,6 @@ func (r *refusal) page(ctx context.Context, page []Listed) (out []schemas.Messag
 		out = append(out, orders...)
 		retry.Alive(ctx)
 	}
-	r.ordered += len(page)
 	return out, nil
 }
 
@@ -75,12 +48,9 @@ func (r *refusal) orders(ctx context.Context, rules policy.Rules, part []Listed)
 		copies = append(copies, r.copiesOf(rules, l)...)
 		from[i+1] = len(copies)
 	}
-	records, err := r.records.Fresh(ctx, copies)
-	if err == nil && len(records) != len(copies) {
-		err = fmt.Errorf("found %d records for %d copies", len(records), len(copies))
-	}
+	records, err := duplicate.FreshRecords(ctx, r.records, "refused items", copies...)
 	if err != nil {
-		return nil, retry.Unavailable(fmt.Errorf("read the records of refused items: %w", err))
+		return nil, err
 	}
 	out := make([]schemas.Message, len(part))
 	for i, l := range part {

@@ -139,8 +139,7 @@ func (s removal) decide() (e ending, ok bool) {
 		e.detail = fmt.Sprintf("the policy wants it: by row %s its source was not deleted later", s.row)
 	case s.hold != nil:
 		e.result = duplicate.ResultHeld
-		e.detail = fmt.Sprintf("hold of prefix %q until %s: %s", s.hold.Prefix, s.hold.Until.UTC().Format(time.RFC3339),
-			s.hold.Reason)
+		e.detail = s.hold.String()
 	case s.readOnly:
 		e.detail = "the store is read-only"
 	default:
@@ -175,12 +174,8 @@ func (w *execution) iterateRemoval(ctx context.Context, l *Deleter) ([]schemas.M
 	if w.sides.Store == nil {
 		return nil, retry.Permanent(fmt.Errorf("remove %s: the account has no such store", at))
 	}
-	s.Records, err = l.records.Fresh(ctx, s.Copies())
-	if err == nil && len(s.Records) != len(s.Account.Stores) {
-		err = fmt.Errorf("found %d records for %d copies", len(s.Records), len(s.Account.Stores))
-	}
-	if err != nil {
-		return nil, retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", at, err))
+	if s.Records, err = duplicate.FreshRecords(ctx, l.records, at, s.Copies()...); err != nil {
+		return nil, err
 	}
 	seen := w.sides.Observe(ctx)
 	var d duplicate.Decision

@@ -2,7 +2,6 @@ package deletion
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -46,8 +45,7 @@ func (s returned) decide() (e ending, ok bool) {
 		e.detail = "the store has another object than the one that was seen"
 	case s.hold != nil:
 		e.result = "held"
-		e.detail = fmt.Sprintf("hold of prefix %q until %s: %s", s.hold.Prefix, s.hold.Until.UTC().Format(time.RFC3339),
-			s.hold.Reason)
+		e.detail = s.hold.String()
 	case s.readOnly:
 		e.result, e.detail = resultRefused, "the store is read-only"
 	default:
@@ -104,12 +102,12 @@ func (e *Deleter) deleteReturned(ctx context.Context, c *pb.DeletionCommand, att
 // iterateReturned reads the record, observes the copy, decides and acts once.
 func (w *execution) iterateReturned(ctx context.Context, records duplicate.Records) ([]schemas.Message, error) {
 	at := w.sides.Copy
-	known, err := records.Fresh(ctx, []schemas.Copy{at})
-	if err == nil && (len(known) != 1 || known[0].GetManifest().GetState() == 0 || known[0].GetAudit().GetState() == 0) {
-		err = errors.New("they did not answer")
-	}
+	known, err := duplicate.FreshRecords(ctx, records, at, at)
 	if err != nil {
-		return nil, retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", at, err))
+		return nil, err
+	}
+	if known[0].GetManifest().GetState() == 0 || known[0].GetAudit().GetState() == 0 {
+		return nil, retry.Unavailable(fmt.Errorf("the records of %s are unknown", at))
 	}
 	s := w.sides.Observe(ctx)
 	if s.Destination.Presence == duplicate.Unknown {

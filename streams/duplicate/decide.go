@@ -2,7 +2,6 @@ package duplicate
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
@@ -142,9 +141,7 @@ const (
 // held returns the decision in place of d, which would change the destination. The sweep takes it up when the hold has
 // ended: a wait of years does not belong into the delay lanes.
 func (s Observation) held(d Decision) Decision {
-	h := s.Hold
-	return Decision{Row: d.Row, Result: ResultHeld, Newer: d.Newer, Detail: fmt.Sprintf("hold of prefix %q until %s: %s",
-		h.Prefix, h.Until.UTC().Format(time.RFC3339), h.Reason)}
+	return Decision{Row: d.Row, Result: ResultHeld, Newer: d.Newer, Detail: s.Hold.String()}
 }
 
 // pairOf returns the stores of a command.

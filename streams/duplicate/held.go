@@ -165,6 +165,9 @@ func (w *execution) holdDiffers(ctx context.Context, s Observation, d Decision) 
 		return err
 	case standing.Kept != "":
 		return w.keep(s, d, standing)
+	case standing.Approved != "" && s.Hold != nil: // the command of the list waits for the end of the hold
+		w.finishUnchanged(s, s.held(d))
+		return nil
 	case standing.Approved != "": // decide again, as for the command of the list
 		c := proto.CloneOf(w.Command)
 		c.List, c.Effect, c.IfAbsent = standing.Approved, s.effect(d.Row), false

@@ -42,6 +42,18 @@ type Records interface {
 	Fresh(ctx context.Context, copies []schemas.Copy) ([]*pb.CopyRecord, error)
 }
 
+// FreshRecords reads the records of copies afresh. what names them in the error, which has the class unavailable.
+func FreshRecords(ctx context.Context, r Records, what any, copies ...schemas.Copy) ([]*pb.CopyRecord, error) {
+	records, err := r.Fresh(ctx, copies)
+	if err == nil && len(records) != len(copies) {
+		err = fmt.Errorf("found %d records for %d copies", len(records), len(copies))
+	}
+	if err != nil {
+		return nil, retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", what, err))
+	}
+	return records, nil
+}
+
 // Lists returns the exclusion lists of rules, in order. An error is one of class unavailable.
 type Lists interface {
 	Lists(ctx context.Context, refs []policy.ExcludeList) ([]*policy.List, error)
@@ -269,12 +281,9 @@ func (sc *Sides) readLists(ctx context.Context, s *Observation) (err error) {
 // readRecords reads the records of both sides, and then observes both sides again.
 func (sc *Sides) readRecords(ctx context.Context, s *Observation) error {
 	s.recordsState = recordsFailed
-	records, err := sc.observer.records.Fresh(ctx, []schemas.Copy{sc.SourceCopy, sc.Copy})
-	if err == nil && len(records) != 2 {
-		err = fmt.Errorf("found %d records for 2 copies", len(records))
-	}
+	records, err := FreshRecords(ctx, sc.observer.records, sc.Copy, sc.SourceCopy, sc.Copy)
 	if err != nil {
-		return retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", sc.Copy, err))
+		return err
 	}
 	was := *s
 	*s = sc.Observe(ctx)

@@ -111,7 +111,7 @@ func restoreCases() map[string]restoreCase {
 		"lost and deleted": {func(s *restoreObservation) { s.Order.Deleted = nil },
 			ends(ResultRestoreMoot, "the item was deleted after the decision")},
 		"under a hold": {func(s *restoreObservation) { s.overwritten(); s.Hold = &policy.Hold{Reason: "a lawsuit"} },
-			ends(ResultHeld, `hold of prefix "" until 0001-01-01T00:00:00Z: a lawsuit`)},
+			ends(ResultHeld, `hold of prefix "" without end: a lawsuit`)},
 		"deleted under a hold": {func(s *restoreObservation) { s.Hold = &policy.Hold{} }, restored},
 		"records unread": {func(s *restoreObservation) {
 			s.recordsState = recordsUnread

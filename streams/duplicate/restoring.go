@@ -153,12 +153,9 @@ func (w *execution) readRestoreRecords(ctx context.Context, s *restoreObservatio
 			copies = append(copies, c)
 		}
 	}
-	records, err := w.observer.records.Fresh(ctx, copies)
-	if err == nil && len(records) != len(copies) {
-		err = fmt.Errorf("found %d records for %d copies", len(records), len(copies))
-	}
+	records, err := FreshRecords(ctx, w.observer.records, w.Copy, copies...)
 	if err != nil {
-		return retry.Unavailable(fmt.Errorf("read records of %s afresh: %w", w.Copy, err))
+		return err
 	}
 	was := s.There
 	s.There = w.observeThere(ctx)

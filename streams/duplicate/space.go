@@ -229,12 +229,9 @@ func (sc *Sides) DecideSpace(ctx context.Context, s *SpaceObservation) (Decision
 // ReadSpaceRecords reads the audit records of the space in the source and in the destination afresh.
 func (sc *Sides) ReadSpaceRecords(ctx context.Context) ([2]*pb.Record, error) {
 	source, destination := sc.SourceCopy.WithoutItem(), sc.Copy.WithoutItem()
-	records, err := sc.observer.records.Fresh(ctx, []schemas.Copy{source, destination})
-	if err == nil && len(records) != 2 {
-		err = fmt.Errorf("found %d records for 2 spaces", len(records))
-	}
+	records, err := FreshRecords(ctx, sc.observer.records, destination, source, destination)
 	if err != nil {
-		return [2]*pb.Record{}, retry.Unavailable(fmt.Errorf("read records of space %s afresh: %w", destination, err))
+		return [2]*pb.Record{}, err
 	}
 	at := func(i int) *pb.Record { return cmp.Or(records[i].GetAudit(), &pb.Record{}) }
 	return [2]*pb.Record{at(0), at(1)}, nil

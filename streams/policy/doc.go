@@ -8,6 +8,7 @@
 package policy
 
 import (
+	"fmt"
 	"strings"
 	"time"
 )
@@ -67,6 +68,15 @@ type Hold struct {
 	Prefix string    `json:"prefix,omitempty"` // of the held items; empty: all
 	Until  time.Time `json:"until,omitzero"`   // zero: for ever
 	Reason string    `json:"reason,omitempty"`
+}
+
+// String describes a hold that is in force, as results do.
+func (h Hold) String() string {
+	until := "without end"
+	if !h.Until.IsZero() {
+		until = "until " + h.Until.UTC().Format(time.RFC3339)
+	}
+	return fmt.Sprintf("hold of prefix %q %s: %s", h.Prefix, until, h.Reason)
 }
 
 // Brake are the limits of deletes and rewrites of copies.
