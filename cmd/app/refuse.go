@@ -125,6 +125,16 @@ func QueryOfList(
 	return queryOf(&decisions, l), d, nil
 }
 
+// KeptBy returns the decision that keeps the copies of the list of an incident, and how many it keeps still; 0 if none
+// does.
+func KeptBy(ctx context.Context, db *clickhouse.DB, i *pb.Incident) (d held.Decision, n int64, err error) {
+	q, d, err := QueryOfList(ctx, db, i)
+	if err == nil && q.Until != nil && d.Keeps() {
+		n, err = read.KeptOfList(ctx, db, q)
+	}
+	return d, n, err
+}
+
 // Earlier returns the request that restores what the brake of a list let through: the items of the space that were
 // deleted or replaced in the source in the hour that the brake counted when it put the first item on the list, and that
 // are on no list. They get back their content from before. n is their number, and r.At is before all of them.

@@ -18,6 +18,7 @@ import (
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/held"
 )
 
 func newIncident() *cobra.Command {
@@ -90,7 +91,8 @@ about all of them.
 With --groups it prints, instead of each incident, the number of those of each account, store, space and kind, and of
 those that wait for approval.
 
-With --all it lists closed incidents too. Several of them may have the same key.
+With --all it lists closed incidents too, several of which may have the same key, and how many copies are kept still by
+the decision about a list that was closed or refused.
 
 With --pending it lists the copies with a check of the last 35 days that is not concluded yet: the preliminary
 verdict, since when, and the time of the next check. An incident is opened only when a check is concluded.`,
@@ -106,15 +108,20 @@ verdict, since when, and the time of the next check. An incident is opened only 
 			case by.groups:
 				return listGroups(c, f, o, selection)
 			}
-			var incidents []*pb.Incident
-			err = f.withDB(c, func(ctx context.Context, db *clickhouse.DB) (err error) {
-				incidents, err = read.SelectIncidents(ctx, db, selection)
+			var rows []incidentRow
+			err = f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
+				incidents, err := read.SelectIncidents(ctx, db, selection)
+				rows = rowsOf(incidents, incidentOf)
+				for n, i := range incidents {
+					if err == nil && i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED && app.HasList(i.GetKind()) {
+						err = rows[n].keptBy(app.KeptBy(ctx, db, i))
+					}
+				}
 				return err
 			})
 			if err != nil {
 				return err
 			}
-			rows := rowsOf(incidents, incidentOf)
 			if o.form == formTable {
 				rows = byEvent(rows)
 			}
@@ -203,6 +210,8 @@ type incidentRow struct {
 	// Expected and Found are digests by algorithm. Without digests they are null or empty.
 	Expected map[string]string `json:"expected"`
 	Found    map[string]string `json:"found"`
+	Kept     int64             `json:"kept"` // copies that the decision about a closed list keeps still
+	kept     string            // that, as text
 }
 
 func incidentOf(i *pb.Incident) incidentRow {
@@ -213,6 +222,15 @@ func incidentOf(i *pb.Incident) incidentRow {
 		Opened: timeOf(i.GetOpened()), Updated: timeOf(i.GetUpdated()), Closed: timeOf(i.GetClosed()),
 		Repairs: i.GetRepairs(), Last: lastStep(i), Expected: i.GetExpected(), Found: i.GetFound(),
 	}
+}
+
+// keptBy adds the number of copies that a decision keeps.
+func (r *incidentRow) keptBy(d held.Decision, n int64, err error) error {
+	if r.Kept = n; n > 0 {
+		r.kept = fmt.Sprintf("; %d copies are kept as they are by decision of %s, %s", n, d.By,
+			d.At.UTC().Format(time.DateOnly))
+	}
+	return err
 }
 
 // byEvent returns rows with one row for several lists of one kind and event, in place of the first of them. Its key is
@@ -261,7 +279,7 @@ func stepText(s *pb.IncidentStep) string {
 // incidentTable returns the table of incidents.
 func incidentTable() table[incidentRow] {
 	return table[incidentRow]{"KEY\tSTATE\tROW\tOPENED\tLAST STEP", func(r incidentRow) []string {
-		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last}
+		return []string{r.Key, r.State, strconv.Itoa(int(r.Row)), stamp(r.Opened), r.Last + r.kept}
 	}}
 }
 

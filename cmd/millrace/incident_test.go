@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse/read"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 )
 
@@ -151,6 +152,19 @@ func TestIncidentsHaveTheirDigests(t *testing.T) {
 	if !strings.Contains(corrupt, `"expected":{"md5":"aa"},"found":{"md5":"bb"}`) ||
 		!strings.Contains(held, `"expected":null,"found":null`) {
 		t.Errorf("printed %s", out.String())
+	}
+}
+
+// The line of a list whose decision keeps copies says how many, by whom and since when; others say nothing.
+func TestIncidentsHaveWhatIsKept(t *testing.T) {
+	at := time.Date(2026, 12, 1, 23, 0, 0, 0, time.UTC)
+	for n, want := range map[int64]string{0: "opened: of 2",
+		12: "opened: of 2; 12 copies are kept as they are by decision of alice, 2026-12-01"} {
+		r := incidentOf(listOf("2", "a", "brake-1"))
+		must(t, r.keptBy(held.Decision{By: "alice", At: at}, n, nil))
+		if got := incidentTable().cells(r); got[len(got)-1] != want || r.Kept != n {
+			t.Errorf("got %q, kept %d, want %q", got, r.Kept, want)
+		}
 	}
 }
 

@@ -114,9 +114,10 @@ func (q ListQuery) effects() (string, []any) {
 		until, args = seen(*q.Until), args[:2]
 	}
 	return "WITH result = 'awaiting-approval' AND startsWith(list, ?) AS held, cause = ? AS ended," +
-			" (" + until + ") AS seen, NOT ended AND seen AND reason != 'restore' AND" +
+			" (" + until + ") AS seen, NOT ended AND reason != 'restore' AND" +
 			" has(['" + strings.Join(schemas.Mooting(q.Kind), "', '") + "'], result::String) AS moots" +
-			" SELECT item, effect, maxIf(off + 1, moots) AS mooted, maxIf(off + 1, held AND seen) AS held_at," +
+			" SELECT item, effect, maxIf(off + 1, moots AND seen) AS mooted, maxIf(off + 1, held AND seen) AS held_at," +
+			" maxIf(ts, moots AND NOT seen) AS over_at," +
 			" argMaxIf(source_store::String, (ts, off), held) AS source," +
 			" argMaxIf(assumeNotNull(change_time), (ts, off), held) AS gone," +
 			" argMaxIf(reason::String, (ts, off), held) AS reported," +
@@ -154,6 +155,9 @@ type ListedDelete struct {
 	Why         string            // the detail or the error of that result
 }
 
+// onList selects the items on a list, of the effects of each of them.
+const onList = " HAVING max(listed) AND maxIf(held_at, listed) > max(mooted)"
+
 // ListedDeletes returns the deletes, rewrites or repairs on a list, in the order of items.
 func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]ListedDelete, error) {
 	type row struct {
@@ -170,7 +174,7 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 		Result  string            `ch:"result_of_it"`
 		Why     string            `ch:"why_of_it"`
 	}
-	having := " HAVING max(listed) AND maxIf(held_at, listed) > max(mooted)"
+	having := onList
 	if q.Waiting {
 		having += " AND NOT max(has_ended)"
 	}
@@ -222,6 +226,20 @@ func ProgressOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (p List
 		p = rows[0]
 	}
 	return p, err
+}
+
+// KeptOfList counts the copies that the decision about a list keeps still: no source of them is back, and no later
+// result of the item shows that it is over. Of q, After, Waiting and Limit do not count.
+func KeptOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (int64, error) {
+	q.After = ""
+	effects, args := q.effects()
+	where, space := inSpace("store", q.Space)
+	return db.Count(ctx, "count the copies that a decision keeps", "SELECT count() AS n FROM (SELECT item FROM ("+effects+
+		") GROUP BY item"+onList+" AND maxIf(last, listed) >= max(over_at) AND NOT max(back)) WHERE item IN (SELECT item"+
+		" FROM {db}.copy_state WHERE "+where+" AND item IN (SELECT item FROM {db}.duplication_log_v WHERE account = ?"+
+		" AND space = ? AND destination_store = ? AND result = 'awaiting-approval')"+
+		" GROUP BY account, store, space, item HAVING max(content.ver) > max(deleted.ver))",
+		slices.Concat(args, space, []any{q.Space.Account, q.Space.Space, q.Space.Store})...)
 }
 
 // SeenResults says how far duplication.results is stored for a space at a destination. The positions are those of the

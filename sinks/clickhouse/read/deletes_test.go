@@ -130,6 +130,8 @@ func TestListsBetweenDecisions(t *testing.T) {
 			{"a", "9", "approve-1", "approve-1", "deleted", nil}}, nil, []string{"b 2;"}, "b 2;"},
 		"held again after that": {[]result{listed("a", "1", "brake-1"), {"a", "", "", "x", "not-deleted", nil},
 			listed("a", "3", "brake-1")}, nil, []string{"a 3;"}, "a 3;"},
+		"found before the decision, which covers it": {[]result{listed("a", "1", "brake-1"), listed("b", "2", "brake-1"),
+			{"a", "", "", "x", "in-sync", nil}}, []schemas.Seen{until(3)}, []string{"b 2;", ""}, "b 2;"},
 		"found after the decision": {[]result{listed("a", "1", "brake-1"), {"a", "", "", "x", "gone", nil}},
 			[]schemas.Seen{until(1)}, []string{"a 1;", ""}, "a 1;"},
 	} {
@@ -426,6 +428,53 @@ func TestListsOfDeletes(t *testing.T) {
 	}
 	if n, err := read.LiveCopies(t.Context(), db, space); err != nil || n != 0 {
 		t.Errorf("live copies: got %d, %v", n, err)
+	}
+}
+
+// A decision keeps the copies of a list until a later result, or the record of the copy, says that it is over.
+func TestKeptOfList(t *testing.T) {
+	t.Parallel()
+	db := clickhousetest.Open(t)
+	for name, tt := range map[string]struct {
+		kind string
+		more []result // after a, b and c were held, and the decision
+		gone []string // from the records
+		want int64
+	}{
+		"all":                    {"brake", nil, nil, 3},
+		"a sweep finds it again": {"brake", []result{{"a", "a", "", "x", "kept", nil}}, nil, 3},
+		"the source is back":     {"brake", []result{{"a", "", "", "x", "in-sync", nil}}, nil, 2},
+		"it was restored": {"brake", []result{{"a", "", "brake-1", "brake-1", "restored",
+			func(r *pb.DuplicationResult, _ *schemas.Delivery) {
+				r.SourceStore, r.DestinationStore, r.Reason = "2", "1", pb.DuplicationReason_DUPLICATION_REASON_RESTORE
+			}}}, nil, 2},
+		"one could not be restored":   {"brake", []result{{"a", "", "brake-1", "brake-1", "restore-failed", nil}}, nil, 3},
+		"the copy is gone":            {"brake", nil, []string{"b", "c"}, 1},
+		"its next content was copied": {"rewrites", []result{{"a", "", "", "x", "copied", nil}}, nil, 2},
+		"it was repaired alone":       {"repairs", []result{{"a", "", "", "x", "repaired", nil}}, nil, 2},
+		"another one was repaired":    {"repairs", []result{{"z", "", "", "x", "repaired", nil}}, nil, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all, copies := []result{}, []schemas.Body{}
+			for n, item := range []string{"a", "b", "c"} {
+				all = append(all, listed(item, item, tt.kind+"-1"))
+				c := clickhousetest.Change(item, time.Duration(n))
+				c.Account, c.Store = name, "2"
+				copies = append(copies, c)
+				if slices.Contains(tt.gone, item) {
+					c = proto.CloneOf(c)
+					c.Op, c.Time = pb.Op_OP_DELETE, clickhousetest.At(time.Minute)
+					copies = append(copies, c)
+				}
+			}
+			must(t, clickhouse.NewState(db).Store(t.Context(), clickhousetest.Deliver(schemas.Changes, 0, copies...)))
+			decided := until(3)
+			q := read.ListQuery{Space: keep(t, db, name, append(all, tt.more...)...), Kind: tt.kind, Name: tt.kind + "-1",
+				Until: &decided}
+			if n, err := read.KeptOfList(t.Context(), db, q); err != nil || n != tt.want {
+				t.Errorf("got %d, %v, want %d", n, err, tt.want)
+			}
+		})
 	}
 }
 
