@@ -253,6 +253,8 @@ func TestDestructiveScripts(t *testing.T) {
 			}
 			if c.sweeper {
 				x.sweeps(len(keys))
+			} else {
+				x.want(t, 0, "only at the destination", "sweep", "start", "duplication") // no role sweeper runs
 			}
 			for space, key := range keys {
 				if again := x.list(space, protected); again != key {
