@@ -31,6 +31,10 @@ func TestHeldRepair(t *testing.T) {
 			func(w *harness) schemas.Body { return w.result(8) }}, awaiting, stepSeenAgain, 1},
 		"it is held once more": {[]func(*harness) schemas.Body{
 			func(w *harness) schemas.Body { return w.repairResult(w.orders[0], "awaiting-approval") }}, awaiting, stepHeld, 1},
+		"a check finds it again after a day": {[]func(*harness) schemas.Body{func(w *harness) schemas.Body {
+			w.clock += 24 * 60
+			return w.result(8)
+		}}, repairing, stepOrdered, 2},
 		"the list was approved": {[]func(*harness) schemas.Body{
 			func(w *harness) schemas.Body { return listed(w, "repaired") },
 			func(w *harness) schemas.Body { return w.result(1) }}, shut, stepClosed, 1},
