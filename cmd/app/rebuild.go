@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/sinks/clickhouse"
 	"github.com/millrace/millrace/sinks/clickhouse/migrate"
 	"github.com/millrace/millrace/sinks/clickhouse/verify"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/admin"
 	"github.com/millrace/millrace/streams/retry"
@@ -42,13 +43,15 @@ type Loss struct {
 	ID string `json:"id"`
 	clickhouse.Gap
 	Held int64 `json:"held"` // offsets in the range that have rows; for the table of copies, in its log
+	// Lists are those that keep copies because of results in the range. The copies may be deleted now.
+	Lists []string `json:"lists,omitempty"`
 }
 
 func newLost(g clickhouse.Gap, held int64) Loss {
 	id := schemas.ID(actionLost, g.Table, string(g.Topic), strconv.FormatUint(uint64(g.Incarnation), 10),
 		strconv.Itoa(int(g.Partition)), strconv.FormatInt(g.From, 10), strconv.FormatInt(g.To, 10),
 		strconv.FormatInt(held, 10))
-	return Loss{id, g, held}
+	return Loss{ID: id, Gap: g, Held: held}
 }
 
 // message returns the admin action that records the loss.
@@ -416,8 +419,15 @@ func (a *App) AcceptLoss(ctx context.Context, by Actor) ([]Loss, error) {
 // a range the last record counts: all records of a loss have the same key, so they are in one
 // partition.
 func unacceptedLosses(ctx context.Context, a *admin.Admin) ([]Loss, error) {
+	e, err := a.Extent(ctx, schemas.Admin)
+	if err != nil {
+		return nil, fmt.Errorf("read the losses: %w", err)
+	}
 	found := map[clickhouse.Gap]Loss{}
-	err := eachAction(ctx, a, func(m *pb.AdminAction) error {
+	var decided held.Decisions
+	err = a.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
+		m, _ := d.Body.(*pb.AdminAction) // nil if it cannot be decoded
+		decided.Apply(m, d.Timestamp)
 		switch m.GetAction() {
 		case actionLost:
 			var l Loss
@@ -433,18 +443,12 @@ func unacceptedLosses(ctx context.Context, a *admin.Admin) ([]Loss, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the losses: %w", err)
 	}
-	return slices.SortedFunc(maps.Values(found), func(a, b Loss) int { return a.Compare(b.Gap) }), nil
-}
-
-// eachAction calls do for each record of the topic admin; with nil for a record that cannot be
-// decoded.
-func eachAction(ctx context.Context, a *admin.Admin, do func(*pb.AdminAction) error) error {
-	e, err := a.Extent(ctx, schemas.Admin)
-	if err != nil {
-		return err
+	lost := slices.SortedFunc(maps.Values(found), func(a, b Loss) int { return a.Compare(b.Gap) })
+	for i, l := range lost {
+		if l.Topic == schemas.DuplicationResults {
+			lost[i].Lists = decided.Keeping(schemas.Coordinates{
+				Incarnation: l.Incarnation, Partition: l.Partition, Offset: l.From}, l.To)
+		}
 	}
-	return a.Read(ctx, schemas.Admin, e, func(d *schemas.Delivery, _ error) error {
-		action, _ := d.Body.(*pb.AdminAction)
-		return do(action)
-	})
+	return lost, nil
 }

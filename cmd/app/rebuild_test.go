@@ -16,6 +16,7 @@ import (
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/sinks/clickhouse"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/incident"
 	"github.com/millrace/millrace/streams/kafka"
 	"github.com/millrace/millrace/streams/kafka/kafkatest"
@@ -454,6 +455,40 @@ func TestRecordsRemovedBeforeTheSinkRead(t *testing.T) {
 	}
 	if lost, err := r.Lost(t.Context()); err != nil || len(lost) > 0 {
 		t.Errorf("Lost once it is accepted = %v, %v", lost, err)
+	}
+}
+
+// A loss names the lists that keep copies because of what was held in it: they keep nothing any more.
+func TestLossNamesListsThatKeep(t *testing.T) {
+	t.Parallel()
+	r := newRestored(t)
+	for i := range 4 {
+		r.b.Send(schemas.Message{Topic: schemas.DuplicationResults, Body: &pb.DuplicationResult{
+			Id: schemas.NewID(), Command: schemas.NewID(), Account: "acme", Space: "maps", Item: fmt.Sprint(i),
+			SourceStore: "1", DestinationStore: "2", Decision: "C2", Result: "awaiting-approval", List: "brake-1",
+			Outcome: pb.Outcome_OUTCOME_NOTHING, Reason: pb.DuplicationReason_DUPLICATION_REASON_CHANGE,
+			Started: timestamppb.Now(), Finished: timestamppb.Now()}})
+	}
+	r.sink(schemas.RoleSink)
+	e, err := r.admin.Extent(t.Context(), schemas.DuplicationResults)
+	must(t, err)
+	list := held.List{Space: schemas.Copy{Account: "acme", Store: "2", Space: "maps"}, Kind: held.Limit, Number: 1}
+	decided := Actor{Who: "ann", Reason: "keep", From: "cli"}.action(held.ActionClose, listSubject(list).Key())
+	decided.Account, decided.Space, decided.Store = "acme", "maps", "2"
+	decided.After = schemas.Seen{Incarnation: e.Incarnation, Ends: e.Ends}.String()
+	r.b.Send(schemas.Message{Topic: schemas.Admin, Body: decided})
+	for id, end := range e.Ends {
+		r.b.Trim(schemas.DuplicationResults, id, end)
+	}
+	r.empty("duplication_log")
+	done, err := r.rebuild(t.Context(), quiet)
+	if err != nil || len(done.Lost) == 0 {
+		t.Fatalf("Rebuild = %+v, %v, want losses", done, err)
+	}
+	for _, l := range done.Lost {
+		if fmt.Sprint(l.Lists) != "[brake-1 of acme/2/maps]" {
+			t.Errorf("%s is a loss of %v", l, l.Lists)
+		}
 	}
 }
 

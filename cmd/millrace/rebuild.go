@@ -31,8 +31,8 @@ and records that were removed from Kafka are not reported for them.
 The command moves the position of each partition as it proceeds. It can be stopped and repeated, and can run beside
 a sink. Fresh reads fail until it is done.
 
-Records that neither Kafka nor the logs have are reported as lost. They stay findings of 'millrace verify' until
-they are accepted with --accept-loss and a --reason, which are recorded.
+Records that neither Kafka nor the logs have are reported as lost, with the lists that keep copies because of them.
+They stay findings of 'millrace verify' until they are accepted with --accept-loss and a --reason, which are recorded.
 
 Exit codes: 0 done, 1 error, 2 usage, 3 records are lost, 5 precondition, 130 interrupted.`,
 		Args: usage.NoArgs,
@@ -87,6 +87,10 @@ func writeLost(b *strings.Builder, lost []app.Loss) {
 		fmt.Fprintf(b, "%s: lost: offsets %d to %d of %s, partition %d (incarnation %08x): "+
 			"Kafka no longer has them, and %d of %d have rows\n",
 			l.Table, l.From, l.To-1, l.Topic, l.Partition, l.Incarnation, l.Held, l.To-l.From)
+		if len(l.Lists) > 0 {
+			fmt.Fprintf(b, "  these lists keep copies because of such records: %s. The copies may be deleted or replaced now: "+
+				"restore a backup of %s\n", strings.Join(l.Lists, ", "), l.Table)
+		}
 	}
 }
 

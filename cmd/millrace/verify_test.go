@@ -164,14 +164,17 @@ func damage(ts *testscript.TestScript, _ bool, args []string) {
 func TestVerdictOfAManifestNamesWhatIsLacking(t *testing.T) {
 	t.Parallel()
 	gap := sink.Gap{Table: "bit_log", Topic: "fixity.results", To: 20}
-	r := verifyReport{Manifest: new(app.ManifestReport), Gaps: []sink.Gap{gap}, Lost: []app.Loss{{Gap: gap, Held: 5}}}
+	r := verifyReport{Manifest: new(app.ManifestReport), Gaps: []sink.Gap{gap}, Lost: []app.Loss{{Gap: gap, Held: 5,
+		Lists: []string{"brake-1 of acme/2/photos", "differs-1 of acme/2/photos"}}}}
 	var out strings.Builder
 	if err := r.finish(&out, false); !errors.Is(err, errFindings) || r.Findings != 2 {
 		t.Errorf("%d findings, %v, want 2", r.Findings, err)
 	}
 	for _, want := range []string{"bit_log lacks offsets 0 to 19 of fixity.results, partition 0 (run millrace rebuild)\n",
 		"bit_log: lost: offsets 0 to 19 of fixity.results, partition 0 (incarnation 00000000): " +
-			"Kafka no longer has them, and 5 of 20 have rows\n"} {
+			"Kafka no longer has them, and 5 of 20 have rows\n" +
+			"  these lists keep copies because of such records: brake-1 of acme/2/photos, differs-1 of acme/2/photos. " +
+			"The copies may be deleted or replaced now: restore a backup of bit_log\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("got %s, want %s", out.String(), want)
 		}

@@ -190,3 +190,24 @@ func (d *Decisions) Decided(since time.Time) (all []List) {
 	}
 	return all
 }
+
+// Keeping returns the names, with their spaces, of the lists that keep copies because of what was held in a partition
+// from a record to an offset.
+func (d *Decisions) Keeping(from schemas.Coordinates, to int64) (names []string) {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	for l, made := range d.made {
+		at := from
+		for n, one := range made {
+			l.Number = n + 1
+			if at.Offset < to && one.Seen.Has(at) {
+				if one.Keeps() {
+					names = append(names, l.Name()+" of "+schemas.Key(l.Space.Account, l.Space.Store, l.Space.Space))
+				}
+				at.Offset = one.Seen.Ends[at.Partition] // the next list begins there
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
+}

@@ -1,6 +1,7 @@
 package held
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -165,5 +166,33 @@ func TestStandingOfTwoKinds(t *testing.T) {
 				t.Errorf("got %+v", got)
 			}
 		})
+	}
+}
+
+// A range of offsets has results for the lists that it overlaps: each one begins where the one before ends.
+func TestKeeping(t *testing.T) {
+	var d Decisions
+	for _, a := range []*pb.AdminAction{decision("1", ActionClose, "brake-1", 6), decision("2", ActionApprove, "brake-2", 9),
+		decision("3", ActionRefuse, "brake-3", 20), decision("4", ActionClose, "differs-1", 15)} {
+		d.Apply(a, time.Unix(100, 0))
+	}
+	for name, tt := range map[string]struct {
+		from schemas.Coordinates
+		to   int64
+		want string
+	}{
+		"all":                      {schemas.Coordinates{Incarnation: 7}, 30, "brake-1 brake-3 differs-1"},
+		"the first":                {schemas.Coordinates{Incarnation: 7}, 6, "brake-1 differs-1"},
+		"the approved one":         {schemas.Coordinates{Incarnation: 7, Offset: 6}, 9, "differs-1"},
+		"the end of the third":     {schemas.Coordinates{Incarnation: 7, Offset: 19}, 20, "brake-3"},
+		"after all":                {schemas.Coordinates{Incarnation: 7, Offset: 20}, 30, ""},
+		"nothing":                  {schemas.Coordinates{Incarnation: 7, Offset: 3}, 3, ""},
+		"a partition without them": {schemas.Coordinates{Incarnation: 7, Partition: 1}, 30, ""},
+		"another topic":            {schemas.Coordinates{Incarnation: 8}, 30, ""},
+	} {
+		got := strings.ReplaceAll(strings.Join(d.Keeping(tt.from, tt.to), " "), " of acme/2/a%2Fb", "")
+		if got != tt.want {
+			t.Errorf("%s: got %q, want %q", name, got, tt.want)
+		}
 	}
 }
