@@ -310,6 +310,10 @@ func (e *ensurer) unequalPartitions(existing map[string]topicInfo) (errs []error
 	for _, topics := range coPartitioned {
 		want := e.cfg.Topic(topics[0])
 		first, _ := schemas.Lookup(topics[0])
+		if n := existing[want].partitions; topics[0] == schemas.FixityResults && n > int(e.o.Partitions) {
+			e.cfg.Logger().Warn("find more partitions than kafka.partitions: the steward's topics must never get more",
+				"topic", want, "partitions", n, "configured", e.o.Partitions)
+		}
 		for _, t := range topics[1:] {
 			name := e.cfg.Topic(t)
 			a, b := existing[want].partitions, existing[name].partitions

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/millrace/millrace/internal/logtest"
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
 	"github.com/millrace/millrace/streams/kafka"
@@ -219,7 +220,7 @@ func TestTimesOfTopics(t *testing.T) {
 }
 
 // While partitions are added topic by topic, only a role that needs the same number in all of its topics refuses
-// to start, and a command without roles.
+// to start, and a command without roles. More than configured in the topics of the steward are logged.
 func TestUnequalPartitions(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {
@@ -240,6 +241,14 @@ func TestUnequalPartitions(t *testing.T) {
 				if refused := err != nil && strings.Contains(err.Error(),
 					"millrace.admin: has 3 partitions, but millrace.fixity.results has 2"); refused != tt.refused {
 					t.Errorf("got %v, want a refusal: %v", err, tt.refused)
+				}
+				for configured, want := range map[int32]int{1: 1, 2: 0, 3: 0} { // fixity.results has 2
+					cfg, lines := b.Config(), new(logtest.Lines)
+					cfg.Log = lines.Log()
+					_ = admin.EnsureTopics(t.Context(), cfg, admin.TopicOptions{Partitions: configured, Roles: tt.roles})
+					if lines.Count("topics must never get more") != want {
+						t.Errorf("configured %d, logged %q, want %d warnings", configured, lines, want)
+					}
 				}
 			})
 		})
