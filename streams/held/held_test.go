@@ -172,8 +172,8 @@ func TestStandingOfTwoKinds(t *testing.T) {
 // A range of offsets has results for the lists that it overlaps: each one begins where the one before ends.
 func TestKeeping(t *testing.T) {
 	var d Decisions
-	for _, a := range []*pb.AdminAction{decision("1", ActionClose, "brake-1", 6), decision("2", ActionApprove, "brake-2", 9),
-		decision("3", ActionRefuse, "brake-3", 20), decision("4", ActionClose, "differs-1", 15)} {
+	for _, a := range []*pb.AdminAction{decision("1", ActionClose, "brake-1", 6),
+		decision("2", ActionApprove, "brake-2", 9), decision("3", ActionRefuse, "brake-3", 20), decision("4", ActionClose, "differs-1", 15)} {
 		d.Apply(a, time.Unix(100, 0))
 	}
 	for name, tt := range map[string]struct {
