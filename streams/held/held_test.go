@@ -173,7 +173,8 @@ func TestStandingOfTwoKinds(t *testing.T) {
 func TestKeeping(t *testing.T) {
 	var d Decisions
 	for _, a := range []*pb.AdminAction{decision("1", ActionClose, "brake-1", 6),
-		decision("2", ActionApprove, "brake-2", 9), decision("3", ActionRefuse, "brake-3", 20), decision("4", ActionClose, "differs-1", 15)} {
+		decision("2", ActionApprove, "brake-2", 9), decision("3", ActionRefuse, "brake-3", 20),
+		decision("4", ActionClose, "differs-1", 15)} {
 		d.Apply(a, time.Unix(100, 0))
 	}
 	for name, tt := range map[string]struct {
