@@ -209,14 +209,18 @@ func (l *heldLists) Decided(_ context.Context, at schemas.Copy, act held.Act, ef
 	if !l.decisions.Matter(at, act) {
 		return held.Standing{}, nil
 	}
-	where := map[held.Kind][]schemas.Coordinates{}
-	for n, r := range l.w.results.records {
-		if n >= l.w.results.stored && r.GetEffect() == effect && r.GetResult() == "awaiting-approval" {
-			k := held.KindOf(r.GetList())
-			where[k] = append(where[k], l.w.results.coordinates(n))
+	var where []held.Place
+	done := false
+	for n, r := range l.w.results.records[l.w.results.stored:] {
+		switch n += l.w.results.stored; {
+		case r.GetResult() == "awaiting-approval" && held.ReasonOf(r.GetEffect()) == held.ReasonOf(effect):
+			where = append(where, held.Place{Coordinates: l.w.results.coordinates(n), Kind: held.KindOf(r.GetList()),
+				Effect: r.GetEffect()})
+		case r.GetEffect() == effect && r.GetOutcome() == pb.Outcome_OUTCOME_DONE:
+			done = true
 		}
 	}
-	return l.decisions.Standing(at, where), l.w.results.known()
+	return l.decisions.Standing(at, effect, where, done), l.w.results.known()
 }
 
 // closed reports whether the incident of a list is closed.
@@ -429,8 +433,20 @@ func (w *heldWorld) acted(l held.List, a heldAction, end int) bool {
 	return true
 }
 
-// decided returns the decision about an effect: one that keeps it wins over an approval on a list of another kind.
+// decided returns the decision about an effect, or else that about another object that keeps the copy for the same
+// reason.
 func (w *heldWorld) decided(e *heldEffect) (approved, keeps bool) {
+	approved, keeps = w.decidedAlone(e)
+	for id, other := range w.effects {
+		if !approved && !keeps && held.ReasonOf(id) == held.ReasonOf(e.id) {
+			_, keeps = w.decidedAlone(other)
+		}
+	}
+	return approved, keeps
+}
+
+// decidedAlone returns the decision about an effect: one that keeps it wins over an approval on a list of another kind.
+func (w *heldWorld) decidedAlone(e *heldEffect) (approved, keeps bool) {
 	for k := range e.held {
 		l := w.listOf(e, k)
 		if made := w.made[listWithout(l)]; l.Number <= len(made) {

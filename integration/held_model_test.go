@@ -373,8 +373,8 @@ func (w *heldWorld) checkCopy(at schemas.Copy) {
 		}
 	case "kept":
 		keeps := r.GetEffect() == "" && w.ruleFor(at) == policy.KeepCopy
-		if e := w.effects[r.GetEffect()]; e != nil {
-			_, keeps = w.decided(e)
+		if r.GetEffect() != "" {
+			_, keeps = w.decided(cmp.Or(w.effects[r.GetEffect()], &heldEffect{id: r.GetEffect()}))
 		}
 		if !keeps {
 			w.fault("%s is kept, and nobody has decided so: %s", at, w.end(at))

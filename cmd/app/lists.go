@@ -282,12 +282,16 @@ func (l *deleteLists) Decided(
 		return s, nil
 	}
 	err = l.fresh(ctx, func(ctx context.Context) error {
-		rows, err := read.HeldAts(ctx, l.app.db, at, effect)
-		where := map[held.Kind][]schemas.Coordinates{}
+		rows, err := read.ResultsOfEffect(ctx, l.app.db, at, effect, held.ReasonOf(effect))
+		var where []held.Place
+		done := false
 		for _, r := range rows {
-			where[held.KindOf(r.List)] = append(where[held.KindOf(r.List)], r.Coordinates)
+			if r.Held {
+				where = append(where, held.Place{Coordinates: r.Coordinates, Kind: held.KindOf(r.List), Effect: r.Effect})
+			}
+			done = done || r.Done
 		}
-		s = l.decisions.Standing(at, where)
+		s = l.decisions.Standing(at, effect, where, done)
 		return err
 	}, l.results)
 	return s, err
@@ -363,7 +367,7 @@ func (l *deleteLists) history(
 func (l *deleteLists) Waiting(ctx context.Context, list held.List, after string) (page []deletion.Listed, err error) {
 	q := queryOf(l.decisions, list)
 	q.After, q.Waiting, q.Limit = after, true, orderedAtOnce
-	get := func(ctx context.Context) error {
+	err = l.fresh(ctx, func(ctx context.Context) error {
 		rows, err := read.ListedDeletes(ctx, l.app.db, q)
 		page = nil
 		for _, r := range rows {
@@ -372,12 +376,7 @@ func (l *deleteLists) Waiting(ctx context.Context, list held.List, after string)
 				Reason: r.Reason, Changed: r.Deleted, Version: r.Version, Digests: r.Digests})
 		}
 		return err
-	}
-	if after == "" { // the rest of what the operator saw is there, too
-		err = l.fresh(ctx, get, l.results)
-	} else {
-		err = get(ctx)
-	}
+	}, l.results)
 	return page, err
 }
 

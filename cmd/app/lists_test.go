@@ -186,6 +186,9 @@ func TestEmptiedTableClosesNoList(t *testing.T) {
 	stays("the table has the one item that ended", 1, 1)
 	x.must(x.app.DB().Exec(ctx, "TRUNCATE TABLE {db}.duplication_log"))
 	stays("the table is empty", 0, 0)
+	if page, err := x.app.deleteLists.Waiting(ctx, at, items[0].Item); err == nil {
+		t.Errorf("a page of the empty table: %v", page)
+	}
 	_, err = x.app.Rebuild(ctx, Actor{Who: "ann", From: "cli"}, quiet)
 	x.must(err)
 	s.untilTrue("the table is filled", func() bool { return x.progress(list).Items == all-limit })

@@ -11,6 +11,7 @@
 package deletion
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -344,7 +345,7 @@ func (w *execution) deleteConfirmed(
 ) ([]schemas.Message, error) {
 	err := w.stillAbsent(ctx)
 	if err == nil {
-		err = w.sides.Confirm(s, d)
+		err = cmp.Or(w.sides.Confirm(s, d), w.cfg.Lists.Refused(w.sides.Copy))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotTried, err)

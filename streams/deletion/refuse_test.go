@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/brake"
 	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/policy"
@@ -157,6 +158,49 @@ func TestDeleteDuringARefusal(t *testing.T) {
 				t.Errorf("when all are back: got %v, %v, want %s", r, err, want)
 			}
 		})
+	}
+}
+
+// A refusal that comes between the decision and the delete stops it.
+func TestRefusalBeforeTheDelete(t *testing.T) {
+	w := newWorld(t)
+	refused := listOfKind(held.Rewrites, 1)
+	w.on("1", "Stat", func() {
+		if len(w.topic.Checkpoints) > 0 && w.lists.Refused(destination) == nil { // the brake has permitted it
+			w.decide(refused, held.ActionRefuse)
+		}
+	})
+	if _, _, err := w.run(order()); retry.ClassOf(err) != retry.ClassUnavailable || w.lists.Refused(destination) == nil {
+		t.Errorf("got %v", err)
+	}
+	w.present(true)
+}
+
+// A decision that keeps a copy holds for the object that a repair puts in its place. An approval is used up by the act:
+// if the store is rolled back, the brake decides about the delete.
+func TestDecisionAfterTheAct(t *testing.T) {
+	kept, used := newWorld(t), newWorld(t)
+	for action, w := range map[string]*world{held.ActionClose: kept, held.ActionApprove: used} {
+		w.topic.Limits = brake.Limits{MaxShare: 1}
+		snapshot, list := w.mem["2"].Snapshot(), w.held(order())
+		w.decide(list, action)
+		if action == held.ActionApprove {
+			_, r, err := w.run(order())
+			w.must(err)
+			w.lists.Results = append(w.lists.Results, r)
+			w.present(false)
+			snapshot()
+		} else {
+			o := w.put("2", "hello")
+			w.rows["2"] = &pb.Record{State: live, Time: stamp(6), Version: o.Version, Digests: o.Digests,
+				SourceTime: stamp(2), SourceVersion: "v1", Origin: pb.Origin_ORIGIN_REPAIR}
+			w.mem["2"].Date("photos", "a.jpg", hour(6))
+		}
+		want := map[string]string{held.ActionClose: "kept", held.ActionApprove: "awaiting-approval"}[action]
+		if _, r, err := w.run(order()); err != nil || r.GetResult() != want {
+			t.Errorf("%s: got %v, %v, want %s", action, r, err, want)
+		}
+		w.present(true)
 	}
 }
 

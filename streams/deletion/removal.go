@@ -10,6 +10,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	pb "github.com/millrace/millrace/schemas/millrace/v1"
+	"github.com/millrace/millrace/streams/digest"
 	"github.com/millrace/millrace/streams/duplicate"
 	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/policy"
@@ -56,8 +57,8 @@ func (r Removal) Refusal() string {
 		return "no such copy is on record"
 	case source != "" && r.record(source).GetState() != pb.RecordState_RECORD_STATE_TOMBSTONE:
 		return fmt.Sprintf("the policy wants it: its source in store %s is not on record as deleted", source)
-	case !r.another() && !r.deletedByClient():
-		return "it may be the last one: no copy that stays is on record, and no client has deleted the item"
+	case len(r.others()) == 0 && !r.deletedByClient():
+		return "it may be the last one: no copy of its content that stays is on record, and no client has deleted the item"
 	}
 	return ""
 }
@@ -85,25 +86,29 @@ func (r Removal) record(store string) *pb.Record {
 	return nil
 }
 
-// another reports whether another copy is on record that is not removed at the same time: one that is never removed, or
-// one in a store that comes before. So of two copies that are removed by two processes one stays.
-func (r Removal) another() bool {
-	before := true
+// others returns the stores with a copy on record in whose favour this one may go: of the same content, or where the
+// item begins, of later content. Those copies are never removed, or are in a store that comes before: so of two copies
+// that are removed by two processes one stays.
+func (r Removal) others() (stores []string) {
+	before, own := true, r.record(r.Copy.Store)
 	for _, store := range r.Account.Stores {
-		switch {
-		case store == r.Copy.Store:
+		m, begins := r.record(store), r.isOrigin(store)
+		if store == r.Copy.Store {
 			before = false
-		case r.record(store).GetState() == pb.RecordState_RECORD_STATE_LIVE && (before || r.isOrigin(store)):
-			return true
+		} else if m.GetState() == pb.RecordState_RECORD_STATE_LIVE && (before || begins) &&
+			(digest.Set(own.GetDigests()).Compare(m.GetDigests()) == digest.Agree || begins && dateOf(m).After(dateOf(own))) {
+			stores = append(stores, store)
 		}
 	}
-	return false
+	return stores
 }
+
+// dateOf returns the time of the content on record: of a copy, of its source.
+func dateOf(m *pb.Record) time.Time { return cmp.Or(m.GetSourceTime(), m.GetTime()).AsTime() }
 
 // deletedByClient reports whether a client has deleted the item, as the copy has it or later.
 func (r Removal) deletedByClient() bool {
-	own := r.record(r.Copy.Store)
-	content := cmp.Or(own.GetSourceTime(), own.GetTime()).AsTime()
+	content := dateOf(r.record(r.Copy.Store))
 	return slices.ContainsFunc(r.Account.Stores, func(store string) bool {
 		m := r.record(store)
 		switch m.GetOrigin() {
@@ -210,6 +215,13 @@ func (w *execution) iterateRemoval(ctx context.Context, l *Deleter) ([]schemas.M
 	if err := w.confirmRemoval(l, s); err != nil {
 		return nil, err
 	}
+	if e.detail, err = w.confirmOther(ctx, l, s); err != nil {
+		return nil, err
+	}
+	if e.detail != "" {
+		e.result, e.outcome = "kept", pb.Outcome_OUTCOME_NOTHING
+		return w.messages(e), nil
+	}
 	if err := w.deleteSeen(ctx, s.copy.Object, &e, map[string]string{"list": e.list}); err != nil {
 		return nil, err
 	}
@@ -244,6 +256,32 @@ func (w *execution) leaveRemoval(ctx context.Context, e *ending) ([]schemas.Mess
 		}
 	}
 	return w.messages(*e), nil
+}
+
+// confirmOther returns why the copy stays: no store has another one as it is on record, and no client has deleted the
+// item; empty if it may go.
+func (w *execution) confirmOther(ctx context.Context, l *Deleter, s removal) (stays string, err error) {
+	if s.deletedByClient() {
+		return "", nil
+	}
+	var unknown error
+	for _, store := range s.others() {
+		c := w.observeCommand()
+		c.SourceStore = store
+		sides, err := l.observer.Sides(c)
+		if err != nil {
+			return "", err
+		}
+		o, err := sides.SourceStore.Stat(ctx, c.GetSpace(), c.GetItem())
+		m := s.record(store)
+		switch {
+		case err == nil && o.Version == m.GetVersion() && o.Size == m.GetSize():
+			return "", nil
+		case err != nil && !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrNoSpace):
+			unknown = fmt.Errorf("look for the copy of %s that stays: %w", s.Copy, err)
+		}
+	}
+	return "it may be the last one: no other store has the copy that is on record there", unknown
 }
 
 // confirmRemoval returns ErrChanged if the rules in force now lead to another decision than the one about s.

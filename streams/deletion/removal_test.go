@@ -15,7 +15,16 @@ import (
 
 func TestDecideRemoval(t *testing.T) {
 	record := func(state pb.RecordState, origin pb.Origin, at int) *pb.CopyRecord {
-		return &pb.CopyRecord{Manifest: &pb.Record{State: state, Origin: origin, Time: stamp(at)}}
+		m := &pb.Record{State: state, Origin: origin, Time: stamp(at)}
+		if state == live {
+			m.Digests = map[string]string{"md5": "one"}
+		}
+		return &pb.CopyRecord{Manifest: m}
+	}
+	other := func(at int) *pb.CopyRecord {
+		r := record(live, pb.Origin_ORIGIN_CLIENT, at)
+		r.Manifest.Digests = map[string]string{"md5": "two"}
+		return r
 	}
 	const client, sweep = pb.Origin_ORIGIN_CLIENT, pb.Origin_ORIGIN_SWEEP
 	pairs := func(all ...policy.Pair) func(*removal) { return func(s *removal) { s.Rules.Pairs = all } }
@@ -60,7 +69,11 @@ func TestDecideRemoval(t *testing.T) {
 			sourceGone, func(s *removal) { s.Records[0].Manifest.Disputed = true }}, "kept"},
 		"a guess, and a copy in a store before": {edits{guessed, of("2", record(live, client, 3))}, "deleted"},
 		"a guess, and a copy in a store behind": {edits{guessed, of("4", record(live, client, 3))}, "kept"},
-		"the last one":                          {edits{of("1", record(none, 0, 0))}, "kept"},
+		"other content in a store before": {edits{
+			of("1", record(none, 0, 0)), of("2", other(4))}, "kept"},
+		"earlier content at the source": {edits{of("1", other(2))}, "kept"},
+		"later content at the source":   {edits{of("1", other(4))}, "deleted"},
+		"the last one":                  {edits{of("1", record(none, 0, 0))}, "kept"},
 		"the last one, and a source is behind": {edits{
 			of("1", record(none, 0, 0)), of("4", record(live, client, 3)),
 			pairs(policy.Pair{Source: "4", Destination: "2"})}, "deleted"},
@@ -115,6 +128,13 @@ func TestRemoval(t *testing.T) {
 		"another object": {nil, func(w *world) {
 			o := w.put("2", "other")
 			w.rows["2"] = &pb.Record{State: live, Time: stamp(3), Version: o.Version}
+		}, nil, "kept", false},
+		"the copy that stays is there": {nil, func(w *world) {
+			o := w.put("1", "hello")
+			w.rows["1"] = &pb.Record{State: live, Time: stamp(2), Version: o.Version, Size: o.Size, Digests: o.Digests}
+		}, nil, "deleted", true},
+		"the copy that stays is lost": {nil, func(w *world) {
+			w.rows["1"] = &pb.Record{State: live, Time: stamp(2), Size: 5, Digests: w.seen.Digests}
 		}, nil, "kept", false},
 		"it was deleted by an execution that died": {nil, func(w *world) {
 			_, err := w.mem["2"].Delete(w.t.Context(), "photos", "a.jpg", storage.DeleteOptions{})

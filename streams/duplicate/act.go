@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/digest"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/storage"
 	"github.com/millrace/millrace/streams/storage/record"
 )
@@ -60,6 +61,11 @@ func (w *execution) copy(ctx context.Context, s Observation, d Decision) (done b
 func (w *execution) verify(ctx context.Context, s Observation, d Decision) error {
 	if err := w.Confirm(s, d); err != nil {
 		return fmt.Errorf("%w: %w", errStale, err)
+	}
+	if k, _ := w.heldKind(s, d); k != "" && k.Act() == held.Rewrite {
+		if err := w.cfg.Held.Refused(w.Copy); err != nil {
+			return err
+		}
 	}
 	switch d.Row {
 	case RowPropertiesDiffer, RowRepair, RowRepairProperties:

@@ -6,12 +6,13 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/schemas"
+	"github.com/millrace/millrace/streams/held"
 	"github.com/millrace/millrace/streams/policy"
 	"github.com/millrace/millrace/streams/retry"
 	"github.com/millrace/millrace/streams/storage"
 )
 
-// DeleteEffect returns the id of a delete of a copy: of the object that is there, because its source was deleted at a
+// DeleteEffect returns the id of a delete of a copy, of the object that is there, because its source was deleted at a
 // time. For a space, whose copy has no item, there is no object.
 func DeleteEffect(at schemas.Copy, deleted time.Time, there storage.Object) string {
 	return effect(at, "deleted "+strconv.FormatInt(deleted.UnixMilli(), 10), there)
@@ -48,7 +49,7 @@ func AwaitHold(h *policy.Hold) error {
 }
 
 func effect(at schemas.Copy, because string, there storage.Object) string {
-	return schemas.ID("effect", at.Account, at.Store, at.Space, at.Item, because, identity(there))
+	return held.EffectID(schemas.ID("effect", at.Account, at.Store, at.Space, at.Item, because), identity(there))
 }
 
 // identity returns what tells an object from others that its store had at that place.

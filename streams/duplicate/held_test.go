@@ -117,6 +117,20 @@ func TestRewriteDuringARefusal(t *testing.T) {
 	w.holds("2", "two")
 }
 
+// A refusal stops a rewrite whose bytes are being written.
+func TestRefusalDuringARewrite(t *testing.T) {
+	w := newWorld(t)
+	topic := w.braked(5)
+	c := w.replaced("one", "two")
+	w.once("2", "Put", func() {
+		topic.lists.Decide(held.List{Space: at("2").WithoutItem(), Kind: held.Rewrites, Number: 1}, held.ActionRefuse)
+	})
+	if _, err := w.run(c, 0); retry.ClassOf(err) != retry.ClassUnavailable {
+		t.Errorf("got %v", err)
+	}
+	w.holds("2", "one")
+}
+
 // What a person has decided not to do is not done by a sweep either, however far the limits are.
 func TestRewriteThatIsKept(t *testing.T) {
 	for action, want := range map[string]string{
@@ -141,6 +155,10 @@ func TestRewriteThatIsKept(t *testing.T) {
 			if want == "kept" {
 				if r := w.mustRun(listed(first)).result; r.GetResult() != want {
 					t.Errorf("by a command that was ordered before: got %v", r)
+				}
+				w.mem["2"].Date("photos", "a.jpg", hour(50)) // as a repair does
+				if r := w.mustRun(c).result; r.GetResult() != want {
+					t.Errorf("over the same content in another object: got %v", r)
 				}
 				w.holds("2", "one")
 				w.mustRun(command(w.added("1", "three"))).ends("C4", "copied", done, 1, 1) // another effect

@@ -3,6 +3,7 @@ package held
 import (
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -124,18 +125,35 @@ func (d *Decisions) Of(space schemas.Copy, k Kind, at []schemas.Coordinates) (Li
 	return List{}, Decision{}, false
 }
 
-// Standing returns what was decided about an effect that was held at the given coordinates on lists of the kinds. If a
-// list of one kind keeps it, the approval of another one has no effect. An approval is used up by the act: what it was
-// about is gone then.
-func (d *Decisions) Standing(space schemas.Copy, at map[Kind][]schemas.Coordinates) (s Standing) {
-	for _, k := range Kinds() {
-		switch l, one, ok := d.Of(space, k, at[k]); {
-		case !ok:
-		case one.Keeps():
-			return Standing{Kept: fmt.Sprintf("kept by the decision of %s about list %s: %s", one.By, l.Name(), one.Reason)}
-		default:
-			s.Approved = l.Name()
+// Standing returns what was decided about an effect. at says where those for the same reason were held on lists of the
+// space. If a list of one kind keeps it, the approval of another one has no effect. An approval is used up by the act:
+// done reports that the effect was done.
+func (d *Decisions) Standing(space schemas.Copy, effect string, at []Place, done bool) (s Standing) {
+	where := map[Kind]map[string][]schemas.Coordinates{}
+	for _, h := range at {
+		if where[h.Kind] == nil {
+			where[h.Kind] = map[string][]schemas.Coordinates{}
 		}
+		where[h.Kind][h.Effect] = append(where[h.Kind][h.Effect], h.Coordinates)
+	}
+	other := "" // why a copy is kept from an effect on another object
+	for _, k := range Kinds() {
+		for _, of := range slices.Sorted(maps.Keys(where[k])) {
+			switch l, one, ok := d.Of(space, k, where[k][of]); {
+			case !ok:
+			case one.Keeps():
+				why := fmt.Sprintf("kept by the decision of %s about list %s: %s", one.By, l.Name(), one.Reason)
+				if of == effect {
+					return Standing{Kept: why}
+				}
+				other = why
+			case of == effect && !done:
+				s.Approved = l.Name()
+			}
+		}
+	}
+	if s.Approved == "" {
+		s.Kept = other
 	}
 	return s
 }

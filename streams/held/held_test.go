@@ -114,20 +114,35 @@ func TestDecisionOfWhatWasHeldTwice(t *testing.T) {
 	}
 }
 
-// A decision stands for good: of what was done there is nothing left.
+// heldAt returns where effects on a copy were held: those with an id in each kind, all at one offset.
+func heldAt(off int64, effect string, kinds ...Kind) (all []Place) {
+	for _, k := range kinds {
+		all = append(all, Place{schemas.Coordinates{Incarnation: 7, Offset: off}, k, effect})
+	}
+	return all
+}
+
+// A decision that keeps a copy stands for good; an approval stands until its effect was done.
 func TestStanding(t *testing.T) {
-	there := []schemas.Coordinates{{Incarnation: 7, Offset: 3}}
 	kept := Standing{Kept: "kept by the decision of ann about list brake-1: "}
 	for action, want := range map[string]Standing{
 		ActionApprove: {Approved: "brake-1"}, ActionClose: kept, ActionRefuse: kept,
 	} {
 		var d Decisions
 		d.Apply(decision("1", action, "brake-1", 6), time.Unix(100, 0))
-		if got := d.Standing(space(), map[Kind][]schemas.Coordinates{Limit: there}); got != want {
+		if got := d.Standing(space(), "e-1", heldAt(3, "e-1", Limit), false); got != want {
 			t.Errorf("%s: got %+v", action, got)
 		}
-		other := map[Kind][]schemas.Coordinates{Limit: {{Incarnation: 7, Offset: 6}}, Approve: there}
-		if got := d.Standing(space(), other); got != (Standing{}) {
+		after := want
+		after.Approved = ""
+		if got := d.Standing(space(), "e-1", heldAt(3, "e-1", Limit), true); got != after {
+			t.Errorf("%s: once it was done: got %+v", action, got)
+		}
+		if got := d.Standing(space(), "e-2", heldAt(3, "e-1", Limit), false); got != after {
+			t.Errorf("%s: of another object: got %+v", action, got)
+		}
+		other := append(heldAt(6, "e-1", Limit), heldAt(3, "e-1", Approve)...)
+		if got := d.Standing(space(), "e-1", other, false); got != (Standing{}) {
 			t.Errorf("%s: %+v of what was held later, and of another kind", action, got)
 		}
 		if !d.Matter(space(), Delete) || d.Matter(space(), Rewrite) || d.Matter(space().In("3"), Delete) {
@@ -147,7 +162,6 @@ func TestStanding(t *testing.T) {
 
 // If a list of one kind keeps an effect, the approval of another one has no effect, whoever was first.
 func TestStandingOfTwoKinds(t *testing.T) {
-	at := []schemas.Coordinates{{Incarnation: 7, Offset: 3}}
 	keep := decision("1", ActionClose, "unreported-1", 6)
 	for name, made := range map[string][]*pb.AdminAction{
 		"the close is first":    {keep, decision("2", ActionApprove, "brake-1", 6)},
@@ -161,9 +175,14 @@ func TestStandingOfTwoKinds(t *testing.T) {
 				d.Apply(a, time.Unix(100, 0))
 			}
 			want := Standing{Kept: "kept by the decision of ann about list unreported-1: "}
-			got := d.Standing(space(), map[Kind][]schemas.Coordinates{Limit: at, Unreported: at, Approve: at})
-			if got != want {
+			at := heldAt(3, "e-1", Limit, Unreported, Approve)
+			if got := d.Standing(space(), "e-1", at, false); got != want {
 				t.Errorf("got %+v", got)
+			}
+			// The approval of this very object counts before what keeps the copy from an effect on another one.
+			at = append(heldAt(3, "e-2", Limit), heldAt(3, "e-1", Unreported)...)
+			if got := d.Standing(space(), "e-2", at, false); got != (Standing{Approved: "brake-1"}) {
+				t.Errorf("of another object: got %+v", got)
 			}
 		})
 	}

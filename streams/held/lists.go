@@ -3,6 +3,7 @@ package held
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/millrace/millrace/schemas"
 	"github.com/millrace/millrace/streams/retry"
@@ -15,6 +16,23 @@ const EarlierWaits = "an earlier one waits for a decision"
 type Standing struct {
 	Kept     string // why the copy is kept
 	Approved string // the approved list that has it
+}
+
+// EffectID returns the id of an effect on an object, for a reason.
+func EffectID(reason, object string) string { return reason + "-" + schemas.ID("object", object) }
+
+// ReasonOf returns the reason in the id of an effect. A decision that keeps a copy keeps it from all effects for the
+// same reason: a repair of the copy changes the object.
+func ReasonOf(effect string) string {
+	reason, _, _ := strings.Cut(effect, "-")
+	return reason
+}
+
+// A Place is where the topic duplication.results says that an effect was held.
+type Place struct {
+	schemas.Coordinates
+	Kind   Kind
+	Effect string
 }
 
 // Lists holds effects on copies for a decision, and knows the decisions. It is safe for concurrent use.

@@ -118,12 +118,11 @@ func (q ListQuery) effects() (string, []any) {
 			" has(['" + strings.Join(schemas.Mooting(q.Kind), "', '") + "'], result::String) AS moots" +
 			" SELECT item, effect, maxIf(off + 1, moots AND seen) AS mooted, maxIf(off + 1, held AND seen) AS held_at," +
 			" maxIf(ts, moots AND NOT seen) AS over_at," +
-			" argMaxIf(source_store::String, (ts, off), held) AS source," +
-			" argMaxIf(assumeNotNull(change_time), (ts, off), held) AS gone," +
-			" argMaxIf(reason::String, (ts, off), held) AS reported," +
-			" argMaxIf(source_version, (ts, off), held) AS version, argMaxIf(digests, (ts, off), held) AS known," +
-			" argMaxIf(detail, (ts, off), held) AS about, argMaxIf(incident, (ts, off), held) AS ordered_by," +
-			" maxIf((ts, off), held) AS turn," +
+			" argMaxIf(source_store::String, off, held AND seen) AS source," +
+			" argMaxIf(assumeNotNull(change_time), off, held AND seen) AS gone," +
+			" argMaxIf(reason::String, off, held AND seen) AS reported," +
+			" argMaxIf(source_version, off, held AND seen) AS version, argMaxIf(digests, off, held AND seen) AS known," +
+			" argMaxIf(detail, off, held AND seen) AS about, argMaxIf(incident, off, held AND seen) AS ordered_by," +
 			" minIf(ts, held) AS first, maxIf(ts, held) AS last," +
 			" max(held AND seen) AND NOT max(held AND (" + before + ")) AS listed," +
 			" max(ended) AS has_ended, maxIf(ts, ended) AS ended_at, argMaxIf(result::String, ts, ended) AS outcome_of_it," +
@@ -180,11 +179,11 @@ func ListedDeletes(ctx context.Context, db *clickhouse.DB, q ListQuery) ([]Liste
 	}
 	effects, args := q.effects()
 	rows, err := clickhouse.Query[row](ctx, db, "list the deletes that wait for approval",
-		"SELECT item, argMaxIf(source, turn, listed) AS of_store, argMaxIf(effect, turn, listed) AS newest,"+
-			" argMaxIf(gone, turn, listed) AS deleted, minIf(first, listed) AS since,"+
-			" argMaxIf(reported, turn, listed) AS reason_of_it, argMaxIf(version, turn, listed) AS content,"+
-			" argMaxIf(known, turn, listed) AS digests_of_it, argMaxIf(about, turn, listed) AS cause_of_it,"+
-			" argMaxIf(ordered_by, turn, listed) AS ordered_by_it,"+
+		"SELECT item, argMaxIf(source, held_at, listed) AS of_store, argMaxIf(effect, held_at, listed) AS newest,"+
+			" argMaxIf(gone, held_at, listed) AS deleted, minIf(first, listed) AS since,"+
+			" argMaxIf(reported, held_at, listed) AS reason_of_it, argMaxIf(version, held_at, listed) AS content,"+
+			" argMaxIf(known, held_at, listed) AS digests_of_it, argMaxIf(about, held_at, listed) AS cause_of_it,"+
+			" argMaxIf(ordered_by, held_at, listed) AS ordered_by_it,"+
 			" argMaxIf(outcome_of_it, ended_at, has_ended) AS result_of_it, argMaxIf(why_so, ended_at, has_ended) AS why_of_it"+
 			" FROM ("+effects+") GROUP BY item"+having+" ORDER BY item LIMIT ?", append(args, q.Limit)...)
 	all := make([]ListedDelete, len(rows))
@@ -251,7 +250,8 @@ func SeenResults(ctx context.Context, db *clickhouse.DB, space schemas.Copy) (s 
 		End         uint64 `ch:"end"`
 	}](ctx, db, "read how far the deletes that wait for approval are stored",
 		"SELECT inc, part, max(off) + 1 AS end FROM {db}.duplication_log_v WHERE account = ? AND space = ?"+
-			" AND destination_store = ? GROUP BY inc, part ORDER BY max(ts)", space.Account, space.Space, space.Store)
+			" AND destination_store = ? AND topic = 'duplication.results' GROUP BY inc, part ORDER BY max(ts)",
+		space.Account, space.Space, space.Store)
 	for _, r := range rows {
 		if s.Incarnation != r.Incarnation || s.Ends == nil {
 			s = schemas.Seen{Incarnation: r.Incarnation, Ends: map[int32]int64{}}
@@ -286,26 +286,33 @@ func FirstOfList(ctx context.Context, db *clickhouse.DB, q ListQuery) (first map
 	return first, err
 }
 
-// A HeldAt is a place where an effect was held.
-type HeldAt struct {
+// An EffectResult is a result about an effect on a copy.
+type EffectResult struct {
 	schemas.Coordinates
-	List string // the name of the list
+	List, Effect string
+	Held, Done   bool
 }
 
-// HeldAts returns where an effect on a copy was held.
-func HeldAts(ctx context.Context, db *clickhouse.DB, at schemas.Copy, effect string) (all []HeldAt, err error) {
+// ResultsOfEffect returns the results that say that an effect on a copy, or another one for the same reason, was held,
+// and those that say that the effect was done. The ids of effects begin with their reason.
+func ResultsOfEffect(
+	ctx context.Context, db *clickhouse.DB, at schemas.Copy, effect, reason string,
+) (all []EffectResult, err error) {
 	rows, err := clickhouse.Query[struct {
 		Incarnation uint32 `ch:"inc"`
 		Partition   uint16 `ch:"part"`
 		Offset      uint64 `ch:"off"`
 		List        string `ch:"list"`
-	}](ctx, db, "read where an effect was held",
-		"SELECT inc, part, off, list FROM {db}.duplication_log_v WHERE account = ? AND space = ? AND item = ?"+
-			" AND destination_store = ? AND effect = ? AND result = 'awaiting-approval'",
-		at.Account, at.Space, at.Item, at.Store, effect)
+		Effect      string `ch:"effect"`
+		Held        bool   `ch:"is_held"`
+	}](ctx, db, "read what is known of an effect",
+		"SELECT inc, part, off, list, effect, result = 'awaiting-approval' AS is_held FROM {db}.duplication_log_v"+
+			" WHERE account = ? AND space = ? AND item = ? AND destination_store = ? AND (is_held"+
+			" AND splitByChar('-', effect)[1] = ? OR effect = ? AND outcome = 'done')",
+		at.Account, at.Space, at.Item, at.Store, reason, effect)
 	for _, r := range rows {
-		all = append(all, HeldAt{schemas.Coordinates{Incarnation: r.Incarnation, Partition: int32(r.Partition),
-			Offset: int64(r.Offset)}, r.List})
+		all = append(all, EffectResult{schemas.Coordinates{Incarnation: r.Incarnation, Partition: int32(r.Partition),
+			Offset: int64(r.Offset)}, r.List, r.Effect, r.Held, !r.Held})
 	}
 	return all, err
 }

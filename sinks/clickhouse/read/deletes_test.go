@@ -206,6 +206,11 @@ func TestSeenResults(t *testing.T) {
 			in(8, 3, listed("c", "3", "brake-2"))}, "00000008:3=3"},
 		"of other kinds": {[]result{listed("a", "1", "brake-1"), listed("b", "2", "approve-1"),
 			listed("c", "3", "brakes-1")}, "00000007:0=3"},
+		"a dead letter": {[]result{listed("a", "1", "brake-1"), {"b", "", "", "x", "copied",
+			func(_ *pb.DuplicationResult, d *schemas.Delivery) {
+				d.Topic, d.From, d.Incarnation = schemas.Dead, schemas.Dead, 9
+			}},
+		}, "00000007:0=1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			space := keep(t, db, name, tt.results...)
@@ -252,27 +257,30 @@ func TestFirstOfList(t *testing.T) {
 	}
 }
 
-func TestHeldAts(t *testing.T) {
+func TestResultsOfEffect(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	partition3 := func(_ *pb.DuplicationResult, d *schemas.Delivery) { d.Incarnation, d.Partition = 8, 3 }
-	space := keep(t, db, "acme", listed("a", "1", "brake-1"), listed("a", "2", "brake-1"), listed("b", "1", "brake-1"),
-		result{"a", "1", "brake-2", "brake-1", "awaiting-approval", nil},
-		result{"a", "1", "brake-1", "brake-1", "deleted", nil},
-		result{"a", "1", "approve-1", "x", "awaiting-approval", partition3})
+	done := func(r *pb.DuplicationResult, _ *schemas.Delivery) { r.Outcome = pb.Outcome_OUTCOME_DONE }
+	space := keep(t, db, "acme", listed("a", "1-x", "brake-1"), listed("a", "2-x", "brake-1"),
+		listed("b", "1-x", "brake-1"), result{"a", "1-y", "brake-2", "brake-1", "awaiting-approval", nil},
+		result{"a", "1-x", "brake-1", "brake-1", "kept", nil}, result{"a", "1-x", "brake-1", "brake-1", "deleted", done},
+		result{"a", "1-y", "brake-1", "brake-1", "deleted", done},
+		result{"a", "1-x", "approve-1", "x", "awaiting-approval", partition3})
 	at := space
 	at.Item = "a"
-	all, err := read.HeldAts(t.Context(), db, at, "1")
-	slices.SortFunc(all, func(a, b read.HeldAt) int { return cmp.Compare(a.Offset, b.Offset) })
-	want := []read.HeldAt{
-		{schemas.Coordinates{Incarnation: incarnation, Offset: 0}, "brake-1"},
-		{schemas.Coordinates{Incarnation: incarnation, Offset: 3}, "brake-2"},
-		{schemas.Coordinates{Incarnation: 8, Partition: 3, Offset: 5}, "approve-1"},
+	all, err := read.ResultsOfEffect(t.Context(), db, at, "1-x", "1")
+	slices.SortFunc(all, func(a, b read.EffectResult) int { return cmp.Compare(a.Offset, b.Offset) })
+	want := []read.EffectResult{
+		{schemas.Coordinates{Incarnation: incarnation, Offset: 0}, "brake-1", "1-x", true, false},
+		{schemas.Coordinates{Incarnation: incarnation, Offset: 3}, "brake-2", "1-y", true, false},
+		{schemas.Coordinates{Incarnation: incarnation, Offset: 5}, "brake-1", "1-x", false, true},
+		{schemas.Coordinates{Incarnation: 8, Partition: 3, Offset: 7}, "approve-1", "1-x", true, false},
 	}
 	if err != nil || !slices.Equal(all, want) {
 		t.Errorf("got %+v, %v, want %+v", all, err, want)
 	}
-	if all, err := read.HeldAts(t.Context(), db, at.In("3"), "1"); err != nil || len(all) > 0 {
+	if all, err := read.ResultsOfEffect(t.Context(), db, at.In("3"), "1-x", "1"); err != nil || len(all) > 0 {
 		t.Errorf("in another store: got %+v, %v", all, err)
 	}
 }
@@ -307,7 +315,7 @@ func TestDecisionsAbout(t *testing.T) {
 	}
 }
 
-// A list of rewrites has the newest content that was held until the decision.
+// A list of rewrites has the content that was held last until the decision, whatever the clocks of the workers say.
 func TestListsOfRewrites(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
@@ -315,6 +323,9 @@ func TestListsOfRewrites(t *testing.T) {
 		return result{item, effect, list, cause, outcome, func(r *pb.DuplicationResult, d *schemas.Delivery) {
 			r.Decision, r.SourceVersion = decision, version
 			r.Digests = map[string]string{"md5": fmt.Sprintf("%032d", d.Offset)}
+			if d.Offset == 0 {
+				r.Finished = timestamppb.New(minute(2))
+			}
 		}}
 	}
 	space := keep(t, db, "acme",
@@ -335,7 +346,7 @@ func TestListsOfRewrites(t *testing.T) {
 		t.Errorf("got %+v, %v", rows, err)
 	}
 	p, err := read.ProgressOfList(t.Context(), db, q)
-	want := read.ListProgress{Items: 2, Ended: 1, Done: 1, Source: "1", First: minute(0), Last: minute(2)}
+	want := read.ListProgress{Items: 2, Ended: 1, Done: 1, Source: "1", First: minute(1), Last: minute(2)}
 	if err != nil || p != want {
 		t.Errorf("got %+v, %v, want %+v", p, err, want)
 	}

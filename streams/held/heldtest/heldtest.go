@@ -67,14 +67,17 @@ func (l *Lists) Decided(_ context.Context, at schemas.Copy, act held.Act, effect
 	if !l.decided.Matter(at, act) {
 		return held.Standing{}, nil
 	}
-	where := map[held.Kind][]schemas.Coordinates{}
+	var where []held.Place
+	done := false
 	for n, r := range l.Results {
-		if r.GetEffect() == effect && r.GetResult() == "awaiting-approval" {
-			k := held.KindOf(r.GetList())
-			where[k] = append(where[k], coordinates(n))
+		switch {
+		case r.GetResult() == "awaiting-approval" && held.ReasonOf(r.GetEffect()) == held.ReasonOf(effect):
+			where = append(where, held.Place{Coordinates: coordinates(n), Kind: held.KindOf(r.GetList()), Effect: r.GetEffect()})
+		case r.GetEffect() == effect && r.GetOutcome() == pb.Outcome_OUTCOME_DONE:
+			done = true
 		}
 	}
-	return l.decided.Standing(at, where), l.Unknown
+	return l.decided.Standing(at, effect, where, done), l.Unknown
 }
 
 func (l *Lists) isClosed(list held.List) bool { return l.Closed[list] }
