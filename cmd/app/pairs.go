@@ -142,14 +142,17 @@ func (a *App) SweepDuplication(ctx context.Context, r SpacesRequest, full bool) 
 			return fmt.Errorf("%w: no policy copies such a space: see 'millrace policy list' and 'millrace space list'",
 				precondition.Err)
 		}
-		err := byHand(ctx, w, found, func(p pairs.Pair) (sweep.Split, bool, error) {
+		split := func(p pairs.Pair) (sweep.Split, bool, error) {
 			items := pairItems(r.Filter, p)
 			m, err := a.pairSplit(w, p, pairs.Config{Full: full, Items: items})
 			m.Start, m.OnEmitted, m.Anew = r.Begun, r.OnEmitted, full
 			return m, items != nil, err
-		}, func(p pairs.Pair, result sweep.Result) {
-			at := schemas.Copy{Account: p.Account, Store: p.Source, Space: p.Space}
-			all = append(all, SweptSpace{at, p.Destination, result})
+		}
+		err := runDuring(ctx, a.reader.Run, func(ctx context.Context) error { // it reads the records of what differs
+			return byHand(ctx, w, found, split, func(p pairs.Pair, result sweep.Result) {
+				at := schemas.Copy{Account: p.Account, Store: p.Source, Space: p.Space}
+				all = append(all, SweptSpace{at, p.Destination, result})
+			})
 		})
 		return errors.Join(unknown, err)
 	})

@@ -130,13 +130,12 @@ func (a *App) inCommand(ctx context.Context, dry bool, do func(context.Context, 
 	if w.Sweeper, err = a.newSweeper(known, w.skipped, nil, a.cfg.Sweep.Workers); err != nil {
 		return err
 	}
-	serve := func(ctx context.Context) error { return runDuring(ctx, a.reader.Run, known.Run) }
 	err = a.withControls(ctx, func(ctx context.Context, k *client.Controls) error {
 		w.controls = k
 		return a.readTable(ctx, schemas.Policies, applyTo(w.rules), func(ctx context.Context) error {
 			return a.readTable(ctx, schemas.Incidents, incidentsTo(w.board.Apply), func(ctx context.Context) error {
 				return a.readTable(ctx, schemas.Admin, a.actionsTo(w.gone, w.skipped), func(ctx context.Context) error {
-					return runDuring(ctx, serve, func(ctx context.Context) error { return do(ctx, w) })
+					return runDuring(ctx, known.Run, func(ctx context.Context) error { return do(ctx, w) })
 				})
 			})
 		})
