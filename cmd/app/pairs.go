@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/millrace/millrace/cmd/precondition"
@@ -44,7 +45,7 @@ func (a *App) pairSplits(ctx context.Context, w sweeping, lists *spaceLists) (al
 // spaces are unknown: these pairs are left out.
 func (a *App) pairsInForce(
 	ctx context.Context, registry *policy.Registry, lists *spaceLists,
-) (all []pairs.Pair, err error) {
+) (all []pairs.Pair, _ error) {
 	known, unknown := map[StoreName][]string{}, map[StoreName]error{}
 	accounts := map[string][]string{} // spaces by account
 	for _, n := range a.stores.storeNames() {
@@ -75,10 +76,10 @@ func (a *App) pairsInForce(
 			}
 		}
 	}
-	for _, e := range missed {
-		err = errors.Join(err, e)
+	if len(all) == 0 {
+		missed = unknown // they may have all spaces
 	}
-	return all, err
+	return all, errors.Join(slices.Collect(maps.Values(missed))...)
 }
 
 // pairBlocked returns a function that returns why the sweep of a pair may not work now.
