@@ -66,11 +66,7 @@ func accountRowOf(a *app.Accounts, account string) accountRow {
 }
 
 func newAccountList() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "list",
 		Short: "List the accounts: where they come from, revision, since when, by whom, faults",
 		Long: `Lists the accounts of the configuration and of the topic accounts. An account that has revisions in the topic
@@ -82,16 +78,12 @@ is governed by them, and one without by the configuration: SOURCE. STATE is
 
 FAULTS are those of the newest records, and documents of the configuration that do not count.`,
 		Args: usage.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
-				row := func(account string) accountRow { return accountRowOf(a, account) }
-				return printList(c.OutOrStdout(), o, rowsOf(a.Accounts(), row), accountTable())
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, _ []string, f *engineFlags, o *output) error {
+		return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
+			row := func(account string) accountRow { return accountRowOf(a, account) }
+			return printList(c.OutOrStdout(), o, rowsOf(a.Accounts(), row), accountTable())
+		})
+	})
 }
 
 // accountTable returns the table of accounts.
@@ -150,56 +142,32 @@ func viewAccount(
 }
 
 func newAccountHistory() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "history ACCOUNT",
 		Short: "List all records of an account: who, when, from where, why",
 		Long: `Lists all records of an account in the topic accounts, oldest first. The states are those of
 'millrace policy history'.`,
 		Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
-				return printHistory(c.OutOrStdout(), o, a, args[0])
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
+			return printHistory(c.OutOrStdout(), o, a, args[0])
+		})
+	})
 }
 
 func newAccountDiff() *cobra.Command {
-	var f engineFlags
-	c := &cobra.Command{
-		Use:   "diff ACCOUNT [REVISION [REVISION] | FILE]",
-		Short: "Compare two revisions, or a file with the document in force",
-		Long: `Prints the unified diff of two documents in their canonical form:
-
-  diff ACCOUNT      the previous revision and the current one
-  diff ACCOUNT 3    revision 3 and the document in force
-  diff ACCOUNT 3 5  revisions 3 and 5
-  diff ACCOUNT FILE the document in force and a file (- is stdin)
-
-Exit codes: 0 they are equal, 1 error, 2 usage or faults in the file, 3 they differ, 130 interrupted.`,
-		Args: diffArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
-				return printDiff(c.OutOrStdout(), a, args, func(name string) (*config.AccountDocument, error) {
-					content, err := readDocument(c, name)
-					if err != nil {
-						return nil, err
-					}
-					d, err := checkAccount(a, name, content)
-					return &config.AccountDocument{Account: d}, err
-				})
+	return newDiff("document", func(f *engineFlags, c *cobra.Command, args []string) error {
+		return f.withAccounts(c, false, func(_ context.Context, a *app.Accounts) error {
+			return printDiff(c.OutOrStdout(), a, args, func(name string) (*config.AccountDocument, error) {
+				content, err := readDocument(c, name)
+				if err != nil {
+					return nil, err
+				}
+				d, err := checkAccount(a, name, content)
+				return &config.AccountDocument{Account: d}, err
 			})
-		},
-	}
-	f.register(c)
-	return c
+		})
+	})
 }
 
 // checkAccount checks the document of an account in a file. Its faults are usage errors.

@@ -86,11 +86,7 @@ func (f *engineFlags) withCopies(
 }
 
 func newFixityStatus() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "status " + copiesScope,
 		Short: "Show how many copies of each space have passed a check within their period",
 		Long: `Shows a line for each space in each store with copies on record.
@@ -104,21 +100,17 @@ last passes. RATE is the number of checks per second in the last 24 hours, and E
 are checked at this rate. DETECTION, of a store that is not always read, is the probability that the checks of a period
 read at least one of 1, 10 or 100 damaged copies, if the damage lasts for the period and no copy is overdue.`,
 		Args: atMostOne,
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withCopies(c, args, 3, func(ctx context.Context, a *app.App, of schemas.Copy) error {
-				now := time.Now().UTC()
-				all, err := a.FixityStatus(ctx, of, now)
-				if err != nil {
-					return err
-				}
-				row := func(s app.SpaceFixity) fixityRow { return fixityRowOf(&s, now) }
-				return printList(c.OutOrStdout(), o, rowsOf(all, row), fixityTable())
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		return f.withCopies(c, args, 3, func(ctx context.Context, a *app.App, of schemas.Copy) error {
+			now := time.Now().UTC()
+			all, err := a.FixityStatus(ctx, of, now)
+			if err != nil {
+				return err
+			}
+			row := func(s app.SpaceFixity) fixityRow { return fixityRowOf(&s, now) }
+			return printList(c.OutOrStdout(), o, rowsOf(all, row), fixityTable())
+		})
+	})
 }
 
 // A fixityRow is the state of the checks of a space in a store.
@@ -186,12 +178,8 @@ func fixityTable() table[fixityRow] {
 const checkScope = "[ACCOUNT[/STORE[/SPACE[/PREFIX]]]]"
 
 func newFixityOverdue() *cobra.Command {
-	var (
-		f     engineFlags
-		limit int
-		o     *output
-	)
-	c := &cobra.Command{
+	var limit int
+	c := listing(&cobra.Command{
 		Use:   "overdue " + checkScope,
 		Short: "List the copies without a passed check within their period",
 		Long: `Lists copies whose content has not passed a check within fixity.period, by store and space: those that have
@@ -202,21 +190,18 @@ never passed, then those with the oldest pass. PREFIX is the beginning of the it
 			}
 			return atMostOne(c, args)
 		},
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withCopies(c, args, 4, func(ctx context.Context, a *app.App, of schemas.Copy) error {
-				l := list[overdueRow]{w: c.OutOrStdout(), form: o.form, table: overdueTable()}
-				err := a.EachOverdue(ctx, of, time.Now(), limit, func(page []app.OverdueCopy) error {
-					return l.print(rowsOf(page, func(r app.OverdueCopy) overdueRow {
-						return overdueRow{r.Account, r.Store, r.Space, r.Item, set(r.LastPass), r.Period.Seconds()}
-					}))
-				})
-				return errors.Join(err, l.end())
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		return f.withCopies(c, args, 4, func(ctx context.Context, a *app.App, of schemas.Copy) error {
+			l := list[overdueRow]{w: c.OutOrStdout(), form: o.form, table: overdueTable()}
+			err := a.EachOverdue(ctx, of, time.Now(), limit, func(page []app.OverdueCopy) error {
+				return l.print(rowsOf(page, func(r app.OverdueCopy) overdueRow {
+					return overdueRow{r.Account, r.Store, r.Space, r.Item, set(r.LastPass), r.Period.Seconds()}
+				}))
 			})
-		},
-	}
-	f.register(c)
+			return errors.Join(err, l.end())
+		})
+	})
 	c.Flags().IntVar(&limit, "limit", 1000, "at most `N` copies; 0: all")
-	o = listFlag(c)
 	return c
 }
 

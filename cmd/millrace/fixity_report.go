@@ -17,12 +17,10 @@ import (
 
 func newFixityRounds() *cobra.Command {
 	var (
-		f   engineFlags
 		h   historyFlags
 		all bool
-		o   *output
 	)
-	c := &cobra.Command{
+	c := listing(&cobra.Command{
 		Use:   "rounds " + copiesScope,
 		Short: "List the newest fixity round of each space, and its result",
 		Long: `Lists the newest fixity round of each space in each store that has ended, or with --all all rounds, newest
@@ -39,34 +37,31 @@ its findings. COVERAGE is the share of the copies of the space that have passed 
 COMPARED is when the listing of the space was compared with the records at last (sweep reconcile), which may be after
 the round, and LISTING what differed: a copy is missing if two rounds in a row have not found it.`,
 		Args: atMostOne,
-		RunE: func(c *cobra.Command, args []string) error {
-			q := read.ReportQuery{Newest: !all}
-			of, err := atMostOneScope(args, 3)
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		q := read.ReportQuery{Newest: !all}
+		of, err := atMostOneScope(args, 3)
+		if err != nil {
+			return err
+		}
+		q.Account, q.Store, q.Space = of.Account, of.Store, of.Space
+		if q.Since, err = h.parse(); err != nil {
+			return err
+		}
+		if all {
+			q.Limit = h.limit
+		} else if c.Flags().Changed("limit") {
+			return fmt.Errorf("%w: --limit is of --all", usage.Err)
+		}
+		return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
+			rounds, err := app.FixityReports(ctx, db, q)
 			if err != nil {
 				return err
 			}
-			q.Account, q.Store, q.Space = of.Account, of.Store, of.Space
-			if q.Since, err = h.parse(); err != nil {
-				return err
-			}
-			if all {
-				q.Limit = h.limit
-			} else if c.Flags().Changed("limit") {
-				return fmt.Errorf("%w: --limit is of --all", usage.Err)
-			}
-			return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
-				rounds, err := app.FixityReports(ctx, db, q)
-				if err != nil {
-					return err
-				}
-				return printList(c.OutOrStdout(), o, rowsOf(rounds, roundRowOf), roundTable())
-			})
-		},
-	}
-	f.register(c)
+			return printList(c.OutOrStdout(), o, rowsOf(rounds, roundRowOf), roundTable())
+		})
+	})
 	h.register(c, "rounds")
 	c.Flags().BoolVar(&all, "all", false, "all rounds, not only the newest of each space")
-	o = listFlag(c)
 	return c
 }
 

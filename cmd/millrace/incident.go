@@ -74,12 +74,8 @@ func (f *incidentFilter) selection(now time.Time) (s read.IncidentSelection, err
 }
 
 func newIncidentList() *cobra.Command {
-	var (
-		f  engineFlags
-		by incidentFilter
-		o  *output
-	)
-	c := &cobra.Command{
+	var by incidentFilter
+	c := listing(&cobra.Command{
 		Use:   "list",
 		Short: "List open incidents, or checks that may become incidents",
 		Long: `Lists the open incidents of copies, tables, spaces, policies and records, the oldest first.
@@ -97,40 +93,37 @@ the decision about a list that was closed or refused.
 With --pending it lists the copies with a check of the last 35 days that is not concluded yet: the preliminary
 verdict, since when, and the time of the next check. An incident is opened only when a check is concluded.`,
 		Args: usage.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			selection, err := by.selection(time.Now())
-			if err != nil {
-				return err
-			}
-			switch {
-			case by.pending:
-				return listPending(c, f, o, by.of)
-			case by.groups:
-				return listGroups(c, f, o, selection)
-			}
-			var rows []incidentRow
-			err = f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
-				incidents, err := read.SelectIncidents(ctx, db, selection)
-				rows = rowsOf(incidents, incidentOf)
-				for n, i := range incidents {
-					if err == nil && i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED && app.HasList(i.GetKind()) {
-						err = rows[n].keptBy(app.KeptBy(ctx, db, i))
-					}
+	}, func(c *cobra.Command, _ []string, f *engineFlags, o *output) error {
+		selection, err := by.selection(time.Now())
+		if err != nil {
+			return err
+		}
+		switch {
+		case by.pending:
+			return listPending(c, *f, o, by.of)
+		case by.groups:
+			return listGroups(c, *f, o, selection)
+		}
+		var rows []incidentRow
+		err = f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
+			incidents, err := read.SelectIncidents(ctx, db, selection)
+			rows = rowsOf(incidents, incidentOf)
+			for n, i := range incidents {
+				if err == nil && i.GetState() == pb.IncidentState_INCIDENT_STATE_CLOSED && app.HasList(i.GetKind()) {
+					err = rows[n].keptBy(app.KeptBy(ctx, db, i))
 				}
-				return err
-			})
-			if err != nil {
-				return err
 			}
-			if o.form == formTable {
-				rows = byEvent(rows)
-			}
-			return printList(c.OutOrStdout(), o, rows, incidentTable())
-		},
-	}
-	f.register(c)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		if o.form == formTable {
+			rows = byEvent(rows)
+		}
+		return printList(c.OutOrStdout(), o, rows, incidentTable())
+	})
 	by.register(c)
-	o = listFlag(c)
 	return c
 }
 

@@ -16,12 +16,8 @@ import (
 )
 
 func newIncidentCheck() *cobra.Command {
-	var (
-		f    engineFlags
-		wait bool
-		o    *output
-	)
-	c := &cobra.Command{
+	var wait bool
+	c := listing(&cobra.Command{
 		Use:   "check " + keysUse,
 		Short: "Check the copies of incidents now",
 		Long: `Requests a check of the copy of each incident, ahead of the scheduled checks, and has its bytes read (not in a
@@ -34,30 +30,27 @@ Exit codes: 0 fine, 1 error, 2 usage, 3 with --wait: a copy failed its check or 
 some incidents are requested and those of others not, 5 precondition, such as an incident without an item,
 130 interrupted: the checks that were requested are still made.`,
 		Args: someKeys,
-		RunE: func(c *cobra.Command, args []string) error {
-			keys, err := incidentKeys(c, args)
-			if err != nil {
-				return err
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		keys, err := incidentKeys(c, args)
+		if err != nil {
+			return err
+		}
+		return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+			r := incidentChecks{request: schemas.NewID(), begun: time.Now()}
+			err := r.ask(ctx, a, keys)
+			if wait && len(r.rows) > 0 {
+				if waited := r.await(c, e, a, *f); waited != nil {
+					return errors.Join(err, waited)
+				}
 			}
-			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				r := incidentChecks{request: schemas.NewID(), begun: time.Now()}
-				err := r.ask(ctx, a, keys)
-				if wait && len(r.rows) > 0 {
-					if waited := r.await(c, e, a, f); waited != nil {
-						return errors.Join(err, waited)
-					}
-				}
-				err = errors.Join(err, printList(c.OutOrStdout(), o, r.rows, checkTable()), r.findings())
-				if e.state != nil && !wait && len(r.rows) > 0 {
-					fmt.Fprintln(c.ErrOrStderr(), f.laterWithState("the checks are made"))
-				}
-				return err
-			})
-		},
-	}
-	f.register(c)
+			err = errors.Join(err, printList(c.OutOrStdout(), o, r.rows, checkTable()), r.findings())
+			if e.state != nil && !wait && len(r.rows) > 0 {
+				fmt.Fprintln(c.ErrOrStderr(), f.laterWithState("the checks are made"))
+			}
+			return err
+		})
+	})
 	c.Flags().BoolVar(&wait, "wait", false, "wait until the results are recorded")
-	o = listFlag(c)
 	return c
 }
 

@@ -70,33 +70,21 @@ Exit codes: 0 fine, 1 error, 2 usage, 130 interrupted.`,
 }
 
 func newJobList() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "list [NAME]",
 		Short: "List the jobs, and the last iteration of each",
 		Long: `Lists the jobs that are on record, with the iteration that ended last.
 
 ` + jobNames,
 		Args: atMostOne,
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.printJobs(c, o, read.JobQuery{Newest: true}, args)
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		return f.printJobs(c, o, read.JobQuery{Newest: true}, args)
+	})
 }
 
 func newJobHistory() *cobra.Command {
-	var (
-		f engineFlags
-		h historyFlags
-		o *output
-	)
-	c := &cobra.Command{
+	var h historyFlags
+	c := listing(&cobra.Command{
 		Use:   "history [NAME]",
 		Short: "List the iterations of a job, newest first",
 		Long: `Lists the ends of iterations, newest first. A round of a sweep that fails and goes on later has several
@@ -104,17 +92,14 @@ ends: the last one has no error.
 
 ` + jobNames,
 		Args: atMostOne,
-		RunE: func(c *cobra.Command, args []string) error {
-			since, err := h.parse()
-			if err != nil {
-				return err
-			}
-			return f.printJobs(c, o, read.JobQuery{Since: since, Limit: h.limit}, args)
-		},
-	}
-	f.register(c)
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		since, err := h.parse()
+		if err != nil {
+			return err
+		}
+		return f.printJobs(c, o, read.JobQuery{Since: since, Limit: h.limit}, args)
+	})
 	h.register(c, "iterations")
-	o = listFlag(c)
 	return c
 }
 

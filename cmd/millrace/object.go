@@ -19,25 +19,17 @@ func newObject() *cobra.Command {
 }
 
 func newObjectShow() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "show ACCOUNT/SPACE/ITEM",
 		Short: "Print the history of an item in all stores, oldest first",
 		Args:  exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			parts, err := itemName(args[0])
-			if err != nil {
-				return err
-			}
-			return showObject(c, f, parts, o)
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		parts, err := itemName(args[0])
+		if err != nil {
+			return err
+		}
+		return showObject(c, *f, parts, o)
+	})
 }
 
 // itemName parses ACCOUNT/SPACE/ITEM. An item may contain slashes.

@@ -14,12 +14,8 @@ import (
 )
 
 func newObjectDryRun() *cobra.Command {
-	var (
-		f        engineFlags
-		from, to string
-		o        *output
-	)
-	c := &cobra.Command{
+	var from, to string
+	c := listing(&cobra.Command{
 		Use:   "dry-run ACCOUNT/SPACE/ITEM --from STORE --to STORE",
 		Short: "Ask what a copy would do with an item now, and change nothing",
 		Long: `Publishes a command that copier and deleter decide like any other and do not execute: no store, no record and
@@ -32,31 +28,28 @@ A dry run reads no bytes that are not needed to decide, so rot that is found onl
 With --state all roles run in this command meanwhile. Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130
 interrupted.`,
 		Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			parts, err := itemName(args[0])
-			if err != nil {
-				return err
-			}
-			if from == "" || to == "" || from == to {
-				return fmt.Errorf("%w: name two stores with --from and --to", usage.Err)
-			}
-			item := schemas.Copy{Account: parts[0], Store: from, Space: parts[1], Item: parts[2]}
-			var results []read.DryRun
-			err = f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				results, err = dryRun(c, a, e, f, item, to)
-				return err
-			})
-			if err != nil {
-				return err
-			}
-			return printList(c.OutOrStdout(), o, results, table[read.DryRun]{"ROW\tWOULD BE\tDETAIL",
-				func(r read.DryRun) []string { return []string{r.Row, r.WouldBe, r.Detail + r.Error} }})
-		},
-	}
-	f.register(c)
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		parts, err := itemName(args[0])
+		if err != nil {
+			return err
+		}
+		if from == "" || to == "" || from == to {
+			return fmt.Errorf("%w: name two stores with --from and --to", usage.Err)
+		}
+		item := schemas.Copy{Account: parts[0], Store: from, Space: parts[1], Item: parts[2]}
+		var results []read.DryRun
+		err = f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+			results, err = dryRun(c, a, e, *f, item, to)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return printList(c.OutOrStdout(), o, results, table[read.DryRun]{"ROW\tWOULD BE\tDETAIL",
+			func(r read.DryRun) []string { return []string{r.Row, r.WouldBe, r.Detail + r.Error} }})
+	})
 	c.Flags().StringVar(&from, "from", "", "`STORE` to copy from")
 	c.Flags().StringVar(&to, "to", "", "`STORE` to copy to")
-	o = listFlag(c)
 	return c
 }
 

@@ -15,12 +15,8 @@ import (
 )
 
 func newObjectVersions() *cobra.Command {
-	var (
-		f    engineFlags
-		read bool
-		o    *output
-	)
-	c := &cobra.Command{
+	var read bool
+	c := listing(&cobra.Command{
 		Use:   "versions ACCOUNT/SPACE/ITEM",
 		Short: "Print all contents of an item, and where their bytes still are",
 		Long: `Prints every content that the audit log knows of an item in any store, oldest first, and the places where its
@@ -37,30 +33,27 @@ Kept bytes that are no content on record are listed last, without an operation. 
 
 Exit codes: 0 fine, 1 error, 2 usage, 5 precondition, 130 interrupted.`,
 		Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			parts, err := itemName(args[0])
-			if err != nil {
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		parts, err := itemName(args[0])
+		if err != nil {
+			return err
+		}
+		var all []app.ItemVersion
+		q := app.VersionsQuery{Account: parts[0], Space: parts[1], Item: parts[2], Read: read}
+		err = f.withTables(c, statedir.Config{},
+			func(ctx context.Context, e *engines, db *clickhouse.DB) (err error) {
+				all, err = app.Versions(ctx, e.cfg, e.log, db, q)
 				return err
-			}
-			var all []app.ItemVersion
-			q := app.VersionsQuery{Account: parts[0], Space: parts[1], Item: parts[2], Read: read}
-			err = f.withTables(c, statedir.Config{},
-				func(ctx context.Context, e *engines, db *clickhouse.DB) (err error) {
-					all, err = app.Versions(ctx, e.cfg, e.log, db, q)
-					return err
-				})
-			if err != nil {
-				return err
-			}
-			if len(all) == 0 {
-				return fmt.Errorf("there are no records of item %q in space %q of account %q", parts[2], parts[1], parts[0])
-			}
-			return printList(c.OutOrStdout(), o, all, versionTable())
-		},
-	}
-	f.register(c)
+			})
+		if err != nil {
+			return err
+		}
+		if len(all) == 0 {
+			return fmt.Errorf("there are no records of item %q in space %q of account %q", parts[2], parts[1], parts[0])
+		}
+		return printList(c.OutOrStdout(), o, all, versionTable())
+	})
 	c.Flags().BoolVar(&read, "read", false, "read the bytes in every place, and compare them with the digests on record")
-	o = listFlag(c)
 	return c
 }
 

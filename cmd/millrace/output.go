@@ -36,6 +36,17 @@ func outputFlag(c *cobra.Command, forms ...string) *output {
 // listFlag is outputFlag for a command that prints a list.
 func listFlag(c *cobra.Command) *output { return outputFlag(c, formTable, formJSON, formNDJSON) }
 
+// listing completes a command that prints a list. do gets the flags of the engines and of the list.
+func listing(
+	c *cobra.Command, do func(c *cobra.Command, args []string, f *engineFlags, o *output) error,
+) *cobra.Command {
+	f := new(engineFlags)
+	f.register(c)
+	o := listFlag(c)
+	c.RunE = func(c *cobra.Command, args []string) error { return do(c, args, f, o) }
+	return c
+}
+
 func (o *output) choices() string {
 	last := len(o.forms) - 1
 	return strings.Join(o.forms[:last], ", ") + " or " + o.forms[last]

@@ -209,25 +209,17 @@ func newWorkers() *cobra.Command {
 }
 
 func newPauseList(use, short string) *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use: use, Short: short, Args: usage.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
-				in, err := ctl.Active(ctx)
-				if err != nil {
-					return err
-				}
-				return printList(c.OutOrStdout(), o, rowsOf(in, pauseOf), pauseTable())
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, _ []string, f *engineFlags, o *output) error {
+		return f.withControls(c, func(ctx context.Context, ctl *app.Controls) error {
+			in, err := ctl.Active(ctx)
+			if err != nil {
+				return err
+			}
+			return printList(c.OutOrStdout(), o, rowsOf(in, pauseOf), pauseTable())
+		})
+	})
 }
 
 // A pauseRow is a pause, or a set number of workers, in a list.

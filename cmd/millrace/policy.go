@@ -49,11 +49,7 @@ func unknownAccount[D revised](p documents[D], account string) error {
 }
 
 func newPolicyList() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "list",
 		Short: "List the policies: revision, since when, by whom, from where, faults",
 		Long: `Lists the accounts that are configured or have policies. STATE is
@@ -64,16 +60,12 @@ func newPolicyList() *cobra.Command {
 
 FAULTS are those of the newest records, and stores that this configuration does not have.`,
 		Args: usage.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.withPolicies(c, func(_ context.Context, p *app.Policies, _ *engines) error {
-				row := func(account string) policyRow { return policyRowOf(p.Info(account)) }
-				return printList(c.OutOrStdout(), o, rowsOf(p.Accounts(), row), policyTable())
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, _ []string, f *engineFlags, o *output) error {
+		return f.withPolicies(c, func(_ context.Context, p *app.Policies, _ *engines) error {
+			row := func(account string) policyRow { return policyRowOf(p.Info(account)) }
+			return printList(c.OutOrStdout(), o, rowsOf(p.Accounts(), row), policyTable())
+		})
+	})
 }
 
 // States of the policy of an account, and of a revision.
@@ -218,11 +210,7 @@ func oneLine(text string) string {
 }
 
 func newPolicyHistory() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "history ACCOUNT",
 		Short: "List all records of an account's policy: who, when, from where, why",
 		Long: `Lists all records of an account in the topic policies, oldest first. STATE is
@@ -234,15 +222,11 @@ func newPolicyHistory() *cobra.Command {
   ignored      not a revision: another record with the same base came first
   undecodable  not a revision: the record cannot be decoded`,
 		Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withPolicies(c, func(_ context.Context, p *app.Policies, _ *engines) error {
-				return printHistory(c.OutOrStdout(), o, p, args[0])
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		return f.withPolicies(c, func(_ context.Context, p *app.Policies, _ *engines) error {
+			return printHistory(c.OutOrStdout(), o, p, args[0])
+		})
+	})
 }
 
 // A revisionRow is a record of a policy in a list.

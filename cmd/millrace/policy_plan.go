@@ -15,12 +15,8 @@ import (
 )
 
 func newPolicyPlan() *cobra.Command {
-	var (
-		f       engineFlags
-		account string
-		o       *output
-	)
-	c := &cobra.Command{
+	var account string
+	c := listing(&cobra.Command{
 		Use:   "plan FILE",
 		Short: "Report what a policy would do to the copies on record; nothing is published",
 		Long: `Reads a document from FILE, or from stdin if FILE is -, checks it as 'millrace policy set' does, and compares
@@ -37,31 +33,28 @@ nothing since then. Properties are not compared.
 Exit codes: 0 fine, 1 error, 2 usage or faults in the document, 5 ClickHouse lacks records: the plan would be wrong,
 130 interrupted.`,
 		Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			content, err := readDocument(c, args[0])
-			if err != nil {
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		content, err := readDocument(c, args[0])
+		if err != nil {
+			return err
+		}
+		return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
+			file := app.CheckPolicy(e.cfg, account, args[0], content)
+			if err := reportPolicies(c.ErrOrStderr(), file); err != nil {
 				return err
 			}
-			return f.withApp(c, func(ctx context.Context, a *app.App, e *engines) error {
-				file := app.CheckPolicy(e.cfg, account, args[0], content)
-				if err := reportPolicies(c.ErrOrStderr(), file); err != nil {
-					return err
-				}
-				of := file.Account
-				if account != "" {
-					of = account
-				}
-				plan, err := a.PlanPolicy(ctx, of, file.Document)
-				if err != nil {
-					return fmt.Errorf("plan the policy of account %s: %w", of, err)
-				}
-				return printPlan(c.OutOrStdout(), o, plan)
-			})
-		},
-	}
-	f.register(c)
+			of := file.Account
+			if account != "" {
+				of = account
+			}
+			plan, err := a.PlanPolicy(ctx, of, file.Document)
+			if err != nil {
+				return fmt.Errorf("plan the policy of account %s: %w", of, err)
+			}
+			return printPlan(c.OutOrStdout(), o, plan)
+		})
+	})
 	c.Flags().StringVar(&account, "account", "", "`ACCOUNT` of the document")
-	o = listFlag(c)
 	return c
 }
 
@@ -150,12 +143,8 @@ func plannedTable() table[app.PlannedDestination] {
 }
 
 func newPolicyUnmanaged() *cobra.Command {
-	var (
-		f     engineFlags
-		items bool
-		o     *output
-	)
-	c := &cobra.Command{
+	var items bool
+	c := listing(&cobra.Command{
 		Use:   "unmanaged [ACCOUNT]",
 		Short: "Count or list the copies to which no policy leads",
 		Long: `Counts the live copies on record that no policy manages, by store and space: their store is neither a source
@@ -172,23 +161,20 @@ Exit codes: 0 fine, 1 error, 2 usage, 5 ClickHouse lacks records, 130 interrupte
 			}
 			return nil
 		},
-		RunE: func(c *cobra.Command, args []string) error {
-			account := strings.Join(args, "")
-			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				all, err := a.Unmanaged(ctx, account)
-				if err != nil {
-					return err
-				}
-				if !items {
-					return printList(c.OutOrStdout(), o, all, unmanagedTable())
-				}
-				return listUnmanaged(ctx, c.OutOrStdout(), o, a, all)
-			})
-		},
-	}
-	f.register(c)
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		account := strings.Join(args, "")
+		return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+			all, err := a.Unmanaged(ctx, account)
+			if err != nil {
+				return err
+			}
+			if !items {
+				return printList(c.OutOrStdout(), o, all, unmanagedTable())
+			}
+			return listUnmanaged(ctx, c.OutOrStdout(), o, a, all)
+		})
+	})
 	c.Flags().BoolVar(&items, "items", false, "list each copy")
-	o = listFlag(c)
 	return c
 }
 

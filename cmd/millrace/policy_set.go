@@ -200,35 +200,40 @@ func diffArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-func newPolicyDiff() *cobra.Command {
-	var f engineFlags
+// newDiff returns a command that compares documents: what is in force is called so. do prints the difference.
+func newDiff(what string, do func(f *engineFlags, c *cobra.Command, args []string) error) *cobra.Command {
+	f := new(engineFlags)
 	c := &cobra.Command{
 		Use:   "diff ACCOUNT [REVISION [REVISION] | FILE]",
-		Short: "Compare two revisions, or a file with the policy in force",
+		Short: "Compare two revisions, or a file with the " + what + " in force",
 		Long: `Prints the unified diff of two documents in their canonical form:
 
   diff ACCOUNT      the previous revision and the current one
-  diff ACCOUNT 3    revision 3 and the policy in force
+  diff ACCOUNT 3    revision 3 and the ` + what + ` in force
   diff ACCOUNT 3 5  revisions 3 and 5
-  diff ACCOUNT FILE the policy in force and a file (- is stdin)
+  diff ACCOUNT FILE the ` + what + ` in force and a file (- is stdin)
 
 Exit codes: 0 they are equal, 1 error, 2 usage or faults in the file, 3 they differ, 130 interrupted.`,
 		Args: diffArgs,
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withPolicies(c, func(_ context.Context, p *app.Policies, e *engines) error {
-				return printDiff(c.OutOrStdout(), p, args, func(name string) (*policy.Document, error) {
-					content, err := readDocument(c, name)
-					if err != nil {
-						return nil, err
-					}
-					file := app.CheckPolicy(e.cfg, args[0], name, content)
-					return &file.Document, reportPolicies(c.ErrOrStderr(), file)
-				})
-			})
-		},
+		RunE: func(c *cobra.Command, args []string) error { return do(f, c, args) },
 	}
 	f.register(c)
 	return c
+}
+
+func newPolicyDiff() *cobra.Command {
+	return newDiff("policy", func(f *engineFlags, c *cobra.Command, args []string) error {
+		return f.withPolicies(c, func(_ context.Context, p *app.Policies, e *engines) error {
+			return printDiff(c.OutOrStdout(), p, args, func(name string) (*policy.Document, error) {
+				content, err := readDocument(c, name)
+				if err != nil {
+					return nil, err
+				}
+				file := app.CheckPolicy(e.cfg, args[0], name, content)
+				return &file.Document, reportPolicies(c.ErrOrStderr(), file)
+			})
+		})
+	})
 }
 
 // A namedDocument is a document to compare.

@@ -20,40 +20,32 @@ func newSchedule() *cobra.Command {
 }
 
 func newScheduleList() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "list",
 		Short: "List the schedules of sweeps and jobs",
 		Long: `Lists the schedules of each sweep and job. One that was set with 'millrace schedule set' counts in place of
 that of the settings of this command, which the row has as CONFIGURED. Of the rows of a sweep, the first one whose
 SPACES match a space counts for it, and the one without SPACES for all others.`,
 		Args: exactly(0),
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
-				all, err := a.Schedules(ctx)
-				if err != nil {
-					return err
+	}, func(c *cobra.Command, _ []string, f *engineFlags, o *output) error {
+		return f.withApp(c, func(ctx context.Context, a *app.App, _ *engines) error {
+			all, err := a.Schedules(ctx)
+			if err != nil {
+				return err
+			}
+			rows := make([]scheduleRow, len(all))
+			for i, in := range all {
+				rows[i] = scheduleRow{Name: in.Name, Spaces: in.Spaces, Schedule: in.Schedule.String()}
+				if in.Configured != nil {
+					rows[i].Configured = in.Configured.String()
 				}
-				rows := make([]scheduleRow, len(all))
-				for i, in := range all {
-					rows[i] = scheduleRow{Name: in.Name, Spaces: in.Spaces, Schedule: in.Schedule.String()}
-					if in.Configured != nil {
-						rows[i].Configured = in.Configured.String()
-					}
-					if set := in.Set; set != nil {
-						rows[i].By, rows[i].Reason, rows[i].Set = set.GetWho(), set.GetReason(), timeOf(set.GetTime())
-					}
+				if set := in.Set; set != nil {
+					rows[i].By, rows[i].Reason, rows[i].Set = set.GetWho(), set.GetReason(), timeOf(set.GetTime())
 				}
-				return printList(c.OutOrStdout(), o, rows, scheduleTable())
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+			}
+			return printList(c.OutOrStdout(), o, rows, scheduleTable())
+		})
+	})
 }
 
 // A scheduleRow is the schedule of a sweep or job in a list.

@@ -44,12 +44,8 @@ func requireAccount(p *app.Policies, account string) error {
 }
 
 func newSpaceList() *cobra.Command {
-	var (
-		f     engineFlags
-		since time.Duration
-		o     *output
-	)
-	c := &cobra.Command{
+	var since time.Duration
+	c := listing(&cobra.Command{
 		Use:   "list [ACCOUNT]",
 		Short: "List the spaces that are on record, by store, and how the policy copies them",
 		Long: `Lists the spaces of an account, or of all accounts, in each store that has them on record. RECORD is
@@ -64,15 +60,12 @@ FIRST SEEN is when the first change about the space or an item in it was recorde
 POLICY is the part of the policy that applies: own (the space's own pairs), default, ignored or reserved (x-).
 COPIES are the destinations, the sources, or the reason why the space is not copied.`,
 		Args: atMostOne,
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withRecords(c, func(ctx context.Context, r records) error {
-				return listSpaces(ctx, c, r, spaceQuery{args, since, o})
-			})
-		},
-	}
-	f.register(c)
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		return f.withRecords(c, func(ctx context.Context, r records) error {
+			return listSpaces(ctx, c, r, spaceQuery{args, since, o})
+		})
+	})
 	c.Flags().DurationVar(&since, "new", 0, "only spaces first seen within this `DURATION`, such as 24h")
-	o = listFlag(c)
 	return c
 }
 
@@ -149,11 +142,7 @@ func spaceTable() table[app.SpaceInfo] {
 }
 
 func newSpaceShow() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "show ACCOUNT/SPACE",
 		Short: "Show a space in each store: whether it exists, its properties, its rules and its incidents",
 		Long: `Asks every store of the account for the space, and prints a row for each. STATE is
@@ -167,26 +156,22 @@ sweep within 30 days. DELETES is the rule for deletes, with the holds; LIMIT are
 the limits of the brake on deletes of copies in this store, and the deletes of the last hour and the last 30 days.
 The JSON forms have the properties and the ACL, which the table counts.`,
 		Args: exactly(1),
-		RunE: func(c *cobra.Command, args []string) error {
-			account, space, ok := strings.Cut(args[0], "/")
-			if !ok || account == "" || space == "" {
-				return fmt.Errorf("%w: %q is not ACCOUNT/SPACE", usage.Err, args[0])
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		account, space, ok := strings.Cut(args[0], "/")
+		if !ok || account == "" || space == "" {
+			return fmt.Errorf("%w: %q is not ACCOUNT/SPACE", usage.Err, args[0])
+		}
+		return f.withRecords(c, func(ctx context.Context, r records) error {
+			if err := requireAccount(r.policies, account); err != nil {
+				return err
 			}
-			return f.withRecords(c, func(ctx context.Context, r records) error {
-				if err := requireAccount(r.policies, account); err != nil {
-					return err
-				}
-				views, err := r.policies.SpaceViews(ctx, r.db, r.log, schemas.Copy{Account: account, Space: space})
-				if err != nil {
-					return err
-				}
-				return printList(c.OutOrStdout(), o, views, spaceViewTable())
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+			views, err := r.policies.SpaceViews(ctx, r.db, r.log, schemas.Copy{Account: account, Space: space})
+			if err != nil {
+				return err
+			}
+			return printList(c.OutOrStdout(), o, views, spaceViewTable())
+		})
+	})
 }
 
 // aboutText counts properties and rights.

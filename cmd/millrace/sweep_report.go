@@ -42,13 +42,11 @@ func (f *historyFlags) parse() (since time.Time, err error) {
 
 func newSweepReport() *cobra.Command {
 	var (
-		f   engineFlags
 		h   historyFlags
 		q   read.ReportQuery
 		all bool
-		o   *output
 	)
-	c := &cobra.Command{
+	c := listing(&cobra.Command{
 		Use:   "report [NAME]",
 		Short: "Print the newest report of each space of a sweep",
 		Long: `Prints the newest report of each space in a store, or of each space of a pair, of one sweep or of all sweeps.
@@ -60,35 +58,32 @@ differs.
 COMPLETE is "no" if the round could not conclude everything: a listing lacks too much, items were being written, or
 sizes that stats/pair compares are unknown.`,
 		Args: atMostOneSweep,
-		RunE: func(c *cobra.Command, args []string) error {
-			var err error
-			if q.Since, err = h.parse(); err != nil {
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		var err error
+		if q.Since, err = h.parse(); err != nil {
+			return err
+		}
+		if q.Newest = !all; all {
+			q.Limit = h.limit
+		} else if c.Flags().Changed("limit") {
+			return fmt.Errorf("%w: --limit is of --all", usage.Err)
+		}
+		if len(args) == 1 {
+			q.Kind = reportKind(args[0])
+		}
+		return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
+			found, err := read.Reports(ctx, db, q)
+			if err != nil {
 				return err
 			}
-			if q.Newest = !all; all {
-				q.Limit = h.limit
-			} else if c.Flags().Changed("limit") {
-				return fmt.Errorf("%w: --limit is of --all", usage.Err)
-			}
-			if len(args) == 1 {
-				q.Kind = reportKind(args[0])
-			}
-			return f.withDB(c, func(ctx context.Context, db *clickhouse.DB) error {
-				found, err := read.Reports(ctx, db, q)
-				if err != nil {
-					return err
-				}
-				return printList(c.OutOrStdout(), o, found, reportTable())
-			})
-		},
-	}
-	f.register(c)
+			return printList(c.OutOrStdout(), o, found, reportTable())
+		})
+	})
 	h.register(c, "reports")
 	c.Flags().BoolVar(&all, "all", false, "all reports, not only the newest of each space")
 	c.Flags().StringVar(&q.Account, "account", "", "only of this `ACCOUNT`")
 	c.Flags().StringVar(&q.Store, "store", "", "only of the store of this `ID`, also as the destination of a pair")
 	c.Flags().StringVar(&q.Space, "space", "", "only of this `SPACE`")
-	o = listFlag(c)
 	return c
 }
 

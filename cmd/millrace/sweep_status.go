@@ -39,11 +39,7 @@ func atMostOneSweep(c *cobra.Command, args []string) error {
 }
 
 func newSweepList() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "list",
 		Short: "List the splits of all sweeps, and the last round of each",
 		Long: `Lists the splits of all sweeps: of fixity, reconcile and groups the spaces in each store, of duplication
@@ -56,15 +52,11 @@ EMITTED is the number of findings, or of requested checks. NEXT is when the next
 for splits that are paused or unknown, and there is none for rounds by hand, excluded splits and sweeps that are off.
 ERROR is the error with which the round has failed last.`,
 		Args: usage.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return f.withSplits(c, func(all []app.SplitStatus) error {
-				return printList(c.OutOrStdout(), o, rowsOf(all, splitRowOf), splitTable())
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, _ []string, f *engineFlags, o *output) error {
+		return f.withSplits(c, func(all []app.SplitStatus) error {
+			return printList(c.OutOrStdout(), o, rowsOf(all, splitRowOf), splitTable())
+		})
+	})
 }
 
 // withSplits calls do with the splits of all sweeps, and warns of stores that do not answer.
@@ -138,11 +130,7 @@ func splitTable() table[splitRow] {
 }
 
 func newSweepStatus() *cobra.Command {
-	var (
-		f engineFlags
-		o *output
-	)
-	c := &cobra.Command{
+	return listing(&cobra.Command{
 		Use:   "status [NAME]",
 		Short: "Show how far the unfinished rounds of sweeps are",
 		Long: `Shows a line for each sweep with the number of its splits by state, and below it one for each unfinished round.
@@ -155,19 +143,15 @@ shown as "-": share and end of groups, which looks at some items only, of fixity
 store that is taken in; and the bytes of groups.
 As json, each sweep is an object with an array of its rounds.`,
 		Args: atMostOneSweep,
-		RunE: func(c *cobra.Command, args []string) error {
-			return f.withSplits(c, func(all []app.SplitStatus) error {
-				sweeps := sweepStatesOf(all, args, time.Now().UTC().Truncate(time.Second))
-				if o.form != formTable {
-					return printList(c.OutOrStdout(), o, sweeps, table[sweepState]{})
-				}
-				return printList(c.OutOrStdout(), o, progressLines(sweeps), progressTable())
-			})
-		},
-	}
-	f.register(c)
-	o = listFlag(c)
-	return c
+	}, func(c *cobra.Command, args []string, f *engineFlags, o *output) error {
+		return f.withSplits(c, func(all []app.SplitStatus) error {
+			sweeps := sweepStatesOf(all, args, time.Now().UTC().Truncate(time.Second))
+			if o.form != formTable {
+				return printList(c.OutOrStdout(), o, sweeps, table[sweepState]{})
+			}
+			return printList(c.OutOrStdout(), o, progressLines(sweeps), progressTable())
+		})
+	})
 }
 
 // A sweepProgress says how far unfinished rounds are. What is nil is unknown.
