@@ -49,7 +49,7 @@ type ExportReport struct {
 	Exported int64  `json:"exported"`
 	Present  int64  `json:"present"` // these files were there already, with the right bytes
 	Lacking  int64  `json:"lacking"` // no good copy
-	Differ   int64  `json:"differ"`  // files with other bytes were there, and are left
+	Differ   int64  `json:"differ"`  // other files or directories were in the way, and are left
 	Unnamed  int64  `json:"unnamed"` // names that cannot be files
 	Bytes    int64  `json:"bytes"`   // exported
 	// BadCopies counts the copies of these items that have not given the bytes.
@@ -114,12 +114,8 @@ func (a *App) ExportItems(
 	}
 	report.Source = x.source
 	q := read.ItemQuery{Account: r.Account, Space: r.Space, Prefix: r.Item, Limit: restorePage}
-	if report.selected, err = read.EstimateItems(ctx, a.db, q); err != nil {
+	if report.selected, err = a.selected(ctx, q); err != nil {
 		return report, err
-	}
-	if report.selected == 0 {
-		return report, fmt.Errorf("%w: no items with the prefix %s are on record", precondition.Err,
-			schemas.Key(r.Account, r.Space, r.Item))
 	}
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return report, err
@@ -280,10 +276,8 @@ func eachExporting(ctx context.Context, all []*exporting, do func(context.Contex
 	for _, e := range all {
 		g.Go(func() error { return do(gctx, e) })
 	}
-	if err := g.Wait(); ctx.Err() == nil {
-		return err
-	}
-	return ctx.Err()
+	err := g.Wait()
+	return cmp.Or(ctx.Err(), err)
 }
 
 // holders returns the copies that have a content on record.

@@ -130,6 +130,11 @@ func TestBrakeAndLists(t *testing.T) {
 	if next := open()[0]; left() != later || list.GetSubject() != "brake-1" || next.GetSubject() != "brake-2" {
 		t.Errorf("%d copies left, list %s after %s", left(), next.GetSubject(), list.GetSubject())
 	}
+	third := ListOfKey("acme/2/photos//" + incident.DeletesHeld + "/brake-3")
+	if _, _, err = x.app.DecideList(t.Context(), third, Actor{Who: "bob"}, held.ActionApprove); !errors.Is(err,
+		precondition.Err) || !strings.Contains(fmt.Sprint(err), "no such list") {
+		t.Errorf("a list that does not exist: %v", err)
+	}
 }
 
 // A table that was emptied closes no list: its copies are needed until each item has a result.

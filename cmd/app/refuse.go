@@ -104,14 +104,13 @@ func (a *App) checkDecided(ctx context.Context, i *pb.Incident, id string) error
 }
 
 // QueryOfList returns the query for the list of an incident, by the decisions that are stored, and the decision
-// about it: the zero value if there is none.
+// about it: the zero value if there is none. A list that only a key names must exist.
 func QueryOfList(
 	ctx context.Context, db *clickhouse.DB, i *pb.Incident,
 ) (q read.ListQuery, d held.Decision, err error) {
 	l, ok := listOf(incident.SubjectOf(i))
 	if !ok {
-		return q, d, fmt.Errorf("%w: incident %s has no list", precondition.Err,
-			schemas.IncidentKey(i))
+		return q, d, fmt.Errorf("%w: incident %s has no list", precondition.Err, schemas.IncidentKey(i))
 	}
 	all, err := read.DecisionsAbout(ctx, db, l.Space.Account, l.Space.Space)
 	if err != nil {
@@ -120,6 +119,10 @@ func QueryOfList(
 	var decisions held.Decisions
 	for _, one := range all {
 		decisions.Apply(one, one.GetTime().AsTime())
+	}
+	isKey := i.GetState() == pb.IncidentState_INCIDENT_STATE_UNSPECIFIED // see ListOfKey
+	if isKey && l.Number > decisions.Open(l.Space, l.Kind).Number {
+		return q, d, fmt.Errorf("%w: incident %s: there is no such list", precondition.Err, schemas.IncidentKey(i))
 	}
 	d, _, _ = decisions.About(l)
 	return queryOf(&decisions, l), d, nil

@@ -64,7 +64,7 @@ type RestoreReport struct {
 	More    int64                     `json:"more"` // choices that are not listed
 	// Time is when this run began, which is the time of its orders.
 	Time time.Time `json:"-"`
-	// Selected is about the number of items that a request with Prefix and Progress selects.
+	// Selected is about the number of items that a request with Prefix selects.
 	Selected int64 `json:"-"`
 }
 
@@ -123,10 +123,8 @@ func (a *App) Restore(ctx context.Context, r RestoreRequest) (report RestoreRepo
 	}
 	w.action.Priority = pb.Priority_PRIORITY_LOW
 	q := read.ItemQuery{Account: r.Account, Space: r.Space, Prefix: r.Item, Lost: r.lost, Limit: restorePage}
-	if r.Progress != nil {
-		if report.Selected, err = read.EstimateItems(ctx, a.db, q); err != nil {
-			return report, err
-		}
+	if report.Selected, err = a.selected(ctx, q); err != nil {
+		return report, err
 	}
 	for {
 		items, err := read.Items(ctx, a.db, q)
@@ -141,6 +139,15 @@ func (a *App) Restore(ctx context.Context, r RestoreRequest) (report RestoreRepo
 		}
 		q.After = items[len(items)-1]
 	}
+}
+
+// selected returns about the number of items with a prefix, of which there must be some unless lost ones are selected.
+func (a *App) selected(ctx context.Context, q read.ItemQuery) (n int64, err error) {
+	if n, err = read.EstimateItems(ctx, a.db, q); err == nil && n == 0 && q.Lost == nil {
+		err = fmt.Errorf("%w: no items with the prefix %s are on record", precondition.Err,
+			schemas.Key(q.Account, q.Space, q.Prefix))
+	}
+	return n, err
 }
 
 // restoredStores returns the store whose content is restored, and the stores that get it.
@@ -325,15 +332,13 @@ func (w *restoration) add(c restore.Choice) {
 	if _, known := w.refused[c.Store]; c.Verdict == restore.Refused && !known {
 		w.refused[c.Store] = c
 	}
-	listed := c.Verdict != restore.Already && c.Verdict != restore.NotThen
-	if !listed || c.Verdict == restore.Ordered && w.request.Prefix && !w.request.DryRun {
-		return
-	}
-	if len(r.Choices) == maxProblems {
+	switch listed := c.Verdict != restore.Already && c.Verdict != restore.NotThen; {
+	case !listed, c.Verdict == restore.Ordered && w.request.Prefix && !w.request.DryRun:
+	case len(r.Choices) == maxProblems:
 		r.More++
-		return
+	default:
+		r.Choices = append(r.Choices, c)
 	}
-	r.Choices = append(r.Choices, c)
 }
 
 // message returns the order for a choice.
@@ -382,8 +387,7 @@ func (w *restoration) adminAction() *pb.AdminAction {
 
 // orders selects the orders of a report.
 func (r *RestoreReport) orders(of RestoreRequest) read.RestorationQuery {
-	return read.RestorationQuery{Account: of.Account, Space: of.Space, Action: r.Action, Made: r.Time,
-		Limit: maxProblems}
+	return read.RestorationQuery{Account: of.Account, Space: of.Space, Action: r.Action, Made: r.Time, Limit: maxProblems}
 }
 
 // Restored returns a ProgressFunc that counts the orders of a report that have ended.
@@ -410,9 +414,7 @@ type RestoreOutcome struct {
 }
 
 // RestoreOutcome returns how the orders of a report ended.
-func (a *App) RestoreOutcome(
-	ctx context.Context, r RestoreRequest, report RestoreReport,
-) (RestoreOutcome, error) {
+func (a *App) RestoreOutcome(ctx context.Context, r RestoreRequest, report RestoreReport) (RestoreOutcome, error) {
 	return a.outcome(ctx, report.orders(r))
 }
 

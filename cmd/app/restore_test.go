@@ -366,8 +366,11 @@ func TestRestoreItem(t *testing.T) {
 	for name, r := range map[string]RestoreRequest{
 		"an item that is not deleted": x.request("v"),
 		"an unknown item":             x.request("nothing"),
-		"an unknown version":          x.request("v", func(r *RestoreRequest) { r.Version = "12345678" }),
-		"an unknown store":            x.request("v", only("9")),
+		"an unknown prefix": x.request("nothing/", func(r *RestoreRequest) {
+			r.Prefix, r.At = true, time.Now()
+		}),
+		"an unknown version": x.request("v", func(r *RestoreRequest) { r.Version = "12345678" }),
+		"an unknown store":   x.request("v", only("9")),
 	} {
 		if _, err := x.app.Restore(t.Context(), r); !errors.Is(err, precondition.Err) {
 			t.Errorf("%s: got %v, want a failed precondition", name, err)

@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"fmt"
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -69,18 +71,15 @@ Of an incident of another kind it lists the steps.`,
 
 // printHeld prints the items of a list of deletes, rewrites or repairs with l, page by page.
 func printHeld(ctx context.Context, db *clickhouse.DB, l list[heldRow], q read.ListQuery, limit int) error {
-	for left := limit; limit == 0 || left > 0; {
-		if q.Limit = showPage; limit > 0 {
-			q.Limit = min(left, showPage)
-		}
+	for left := cmp.Or(limit, math.MaxInt); left > 0; {
+		q.Limit = min(left, showPage)
 		page, err := read.ListedDeletes(ctx, db, q)
 		if err != nil {
 			return err
 		}
-		rows := make([]heldRow, len(page))
-		for i, d := range page {
-			rows[i] = heldRow{d.Item, d.SourceStore, d.Deleted, d.Listed, d.Version, d.Detail, d.Result, d.Why}
-		}
+		rows := rowsOf(page, func(d read.ListedDelete) heldRow {
+			return heldRow{d.Item, d.SourceStore, d.Deleted, d.Listed, d.Version, d.Detail, d.Result, d.Why}
+		})
 		if err := l.print(rows); err != nil {
 			return err
 		}
@@ -89,6 +88,9 @@ func printHeld(ctx context.Context, db *clickhouse.DB, l list[heldRow], q read.L
 		}
 		left -= len(page)
 		q.After = page[len(page)-1].Item
+	}
+	if !l.started && q.After == "" && q.Until == nil {
+		return fmt.Errorf("%w: nothing of the list is on record", app.ErrNothingWaits)
 	}
 	return l.end()
 }

@@ -32,14 +32,14 @@ reported. No copy is changed.
 
 A file gets its name when its bytes were verified and are on disk, and has the date of the source's file. Nothing is
 replaced: a file with the right bytes is counted as present, so the same command again continues an interrupted one; a
-file with other bytes is named, and left. Names that cannot be files are listed: with a part that is empty, . or ..,
-or longer than 255 bytes, with a NUL, or of an item that would be a file and a directory. 'object get -o FILE' writes
-such an item. Nothing is written outside DIR. A process that was killed may leave files ` + extract.TempPrefix + `*,
+file with other bytes, or a file or directory in the way of others, is named, and left. Names that cannot be files are
+listed: with a part that is empty, . or .., or longer than 255 bytes, or with a NUL. 'object get -o FILE' writes such an
+item. Nothing is written outside DIR. A process that was killed may leave files ` + extract.TempPrefix + `*,
 which are not complete.
 
 With -o json the last line of stdout has the result. Up to 1,000 items are listed, the rest is counted in more.
 
-Exit codes: 0 fine, 1 error, 2 usage, 4 for some items no copy has good bytes, or another file has their name,
+Exit codes: 0 fine, 1 error, 2 usage, 4 for some items no copy has good bytes, or something else has their name,
 5 precondition, 130 interrupted.`,
 		Args: exactly(2),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -77,14 +77,11 @@ func exportObjects(c *cobra.Command, f itemsFlags, r app.ItemsRequest, dir strin
 	if report != nil && (err == nil || report.Ended > 0) { // also what was written before a failure
 		err = errors.Join(err, printExport(c.OutOrStdout(), report, o))
 	}
-	if err != nil {
+	if err != nil || report.Complete() {
 		return err
 	}
-	if !report.Complete() {
-		return fmt.Errorf("%w: %d items have no good copy, and other files have the names of %d", errPartly, report.Lacking,
-			report.Differ)
-	}
-	return nil
+	return fmt.Errorf("%w: %d items have no good copy, and other files or directories are in the way of %d", errPartly,
+		report.Lacking, report.Differ)
 }
 
 func printExport(w io.Writer, r *app.ExportReport, o *output) error {

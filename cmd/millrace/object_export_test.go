@@ -71,6 +71,8 @@ func TestExportOfKept(t *testing.T) {
 	}
 	k.run(ctx, exitPrecondition, stderr, "object", "get", "acme/maps/none", "--store", "1")
 	k.run(ctx, exitPrecondition, stderr, "object", "export", "acme/map", dir, "--store", "1")
+	k.run(ctx, exitPrecondition, stderr, "incident", "show", "acme/2/maps//deletes-held/brake-1") // nothing is held
+	k.run(ctx, exitPrecondition, stderr, "incident", "show", "acme/2/maps//deletes-held/brake-77")
 	k.run(ctx, exitPrecondition, stderr, "object", "export", "acme/maps", dir, "--store", "9")
 }
 

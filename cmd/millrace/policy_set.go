@@ -181,8 +181,10 @@ Exit codes: 0 fine, 1 error, 2 usage, 5 another revision was published after the
 
 // readDocument reads a file, or stdin if its name is -. An unreadable one is a usage error.
 func readDocument(c *cobra.Command, name string) (content []byte, err error) {
-	if name == "-" {
+	if info, unknown := os.Lstat(name); name == "-" {
 		content, err = io.ReadAll(c.InOrStdin())
+	} else if unknown == nil && info.Mode().Type() == os.ModeNamedPipe { // it may have no writer, ever
+		err = fmt.Errorf("%s is a named pipe: pass it as stdin, with the name -", name)
 	} else {
 		content, err = os.ReadFile(name)
 	}

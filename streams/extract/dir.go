@@ -66,11 +66,11 @@ func (d *Dir) Sync() error {
 	d.mu.Unlock()
 	for name := range changed {
 		f, err := d.root.Open(name)
-		if err != nil {
-			return err
+		if err == nil {
+			err = errors.Join(f.Sync(), f.Close())
 		}
-		if err := errors.Join(f.Sync(), f.Close()); err != nil {
-			return fmt.Errorf("sync %s: %w", name, err)
+		if err != nil {
+			return fmt.Errorf("sync %s: %w", d.path(name), err)
 		}
 	}
 	return nil
@@ -89,9 +89,7 @@ func (d *Dir) has(ctx context.Context, name string, c Content) (Outcome, error) 
 	case errors.Is(err, fs.ErrNotExist):
 		return Outcome{}, nil
 	case err != nil:
-		return unnamed(err)
-	case info.IsDir():
-		return Outcome{Result: Unnamed, Detail: "a directory has its name"}, nil
+		return refused(err)
 	}
 	o := Outcome{Result: Differs, Detail: d.path(name) + " is there with other bytes"}
 	switch {
@@ -124,19 +122,16 @@ func (d *Dir) verify(ctx context.Context, name string, c Content) (bool, error) 
 	if errors.As(err, &other) {
 		return false, nil
 	}
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", d.path(name), err)
-	}
-	return true, nil
+	return err == nil, err
 }
 
 func (d *Dir) path(name string) string { return path.Join(d.root.Name(), name) }
 
-// unnamed returns the outcome of an error of the file system about a name. Another error is returned.
-func unnamed(err error) (Outcome, error) {
+// refused returns the outcome of an error of the file system about a name. Another error is returned.
+func refused(err error) (Outcome, error) {
 	switch {
 	case errors.Is(err, syscall.ENOTDIR):
-		return Outcome{Result: Unnamed, Detail: "a part of its name is that of a file"}, nil
+		return Outcome{Result: Differs, Detail: "a part of its name is that of a file"}, nil
 	case errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL), errors.Is(err, syscall.EILSEQ):
 		return Outcome{Result: Unnamed, Detail: "the file system refuses its name"}, nil
 	}
@@ -144,8 +139,13 @@ func unnamed(err error) (Outcome, error) {
 }
 
 // Extract writes the bytes of a content into the file name, from the first of places that has good ones. A file that is
-// there stays as it is. An error is one of ctx, or of the directory.
+// there stays as it is. An error is one of ctx, or of the directory, and names the file.
 func (d *Dir) Extract(ctx context.Context, name string, c Content, places []Place) (o Outcome, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("write %s: %w", d.path(name), err)
+		}
+	}()
 	if o, err = d.has(ctx, name, c); err != nil || o.Result != "" {
 		return o, err
 	}
@@ -155,14 +155,18 @@ func (d *Dir) Extract(ctx context.Context, name string, c Content, places []Plac
 	}
 	in := path.Dir(name)
 	if err := d.root.MkdirAll(in, 0o777); err != nil {
-		return unnamed(err)
+		return refused(err)
 	}
 	temp := path.Join(in, TempPrefix+rand.Text())
 	f, err := d.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return o, err
 	}
-	defer func() { err = errors.Join(err, d.removeTemp(temp)) }()
+	defer func() {
+		if gone := d.root.Remove(temp); !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}()
 	defer f.Close() // closed already unless there is an error
 	for i := range places {
 		s, err := newStream(&c)
@@ -175,31 +179,22 @@ func (d *Dir) Extract(ctx context.Context, name string, c Content, places []Plac
 		case ctx.Err() != nil:
 			return o, ctx.Err()
 		case errors.As(err, &unwritten):
-			return o, fmt.Errorf("write %s: %w", d.path(name), unwritten.error)
+			return o, unwritten.error
 		case err == nil:
 			o.Result, o.From, o.Bytes = Exported, &places[i], s.hasher.Size()
 			if err := complete(d.root, f, temp, c.Modified); err != nil {
-				return o, fmt.Errorf("write %s: %w", d.path(name), err)
+				return o, err
 			}
 			return d.name(ctx, temp, name, c, o)
 		}
 		o.fault(&places[i], err)
-		if _, err := f.Seek(0, io.SeekStart); err != nil {
-			return o, err
-		}
-		if err := f.Truncate(0); err != nil {
+		_, err = f.Seek(0, io.SeekStart)
+		if err = errors.Join(err, f.Truncate(0)); err != nil {
 			return o, err
 		}
 	}
 	o.lacking()
 	return o, nil
-}
-
-func (d *Dir) removeTemp(temp string) error {
-	if err := d.root.Remove(temp); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // complete dates a file, if there is a date, and closes it when its bytes are on disk.
@@ -226,7 +221,7 @@ func (d *Dir) name(ctx context.Context, temp, name string, c Content, o Outcome)
 		return now, err
 	}
 	if err != nil {
-		return unnamed(err)
+		return refused(err)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -60,7 +60,7 @@ type Result string
 const (
 	Exported Result = "exported" // the bytes were verified and written
 	Present  Result = "present"  // the file is there already, and its bytes were verified
-	Differs  Result = "differs"  // a file with other bytes has the name, and is left as it is
+	Differs  Result = "differs"  // something else has the name, or the name of a directory for it, and is left
 	Unnamed  Result = "unnamed"  // the item cannot be a file of its name
 	Lacking  Result = "lacking"  // no place has good bytes
 )

@@ -124,7 +124,7 @@ func (s *Step) set(n int64) {
 	}
 }
 
-// End ends the step; ok reports whether all of it was done.
+// End ends the step; ok reports whether all of it was done, which is the total then: it may have been an estimate.
 func (s *Step) End(ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -134,6 +134,9 @@ func (s *Step) End(ok bool) {
 	s.ended = true
 	switch {
 	case s.bar == nil:
+		if ok {
+			s.total = s.n
+		}
 		s.write()
 	case ok:
 		s.bar.SetCurrent(s.total)

@@ -35,7 +35,7 @@ func TestLines(t *testing.T) {
 			{Step: "count", Done: 1, Total: 100},
 			{Step: "count", Done: 21, Total: 100, Rate: 10.5, Seconds: 2},
 			{Step: "count", Done: 41, Total: 100, Rate: 10.3, Seconds: 4},
-			{Step: "count", Done: 70, Total: 100, Rate: 14, Seconds: 5, Ended: true},
+			{Step: "count", Done: 70, Total: 70, Rate: 14, Seconds: 5, Ended: true},
 		}
 		if len(got) != len(want) {
 			t.Fatalf("lines %+v, want %+v", got, want)
