@@ -225,15 +225,11 @@ func testClockRecords(t *testing.T) {
 			dice.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 			err := errors.Join(clickhouse.NewState(a.DB()).Store(t.Context(), all),
 				clickhouse.NewSink(a.DB()).Store(t.Context(), all))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		}
 	}
 	got, err := clickhousetest.Reader(t, a.DB(), clickhousetest.Reached, read.ReaderConfig{}).Fresh(t.Context(), copies)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, c := range copies {
 		clickhousetest.Compare(t, c.String(), got[i], fold(log, c))
 	}

@@ -136,9 +136,7 @@ func newClockWorld(t *testing.T) *clockWorld {
 		if err == nil { // another item, or a listing without the first one would conclude nothing
 			_, err = s.Put(t.Context(), clockSpace, otherItem, strings.NewReader("other"), storage.PutOptions{Size: 5})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		w.stores[id] = s
 	}
 	return w
@@ -364,9 +362,7 @@ func (w *clockWorld) texts() map[string]string {
 			continue
 		}
 		b, err := io.ReadAll(r)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		all[id] = string(b)
 	}
 	return all
@@ -650,9 +646,7 @@ func (w *clockWorld) put(store, text string) *pb.Change {
 	s := w.stores[store]
 	o, err := s.Put(context.Background(), clockSpace, clockItem, strings.NewReader(text),
 		storage.PutOptions{Size: int64(len(text))})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	if now := w.now.Add(w.skew["store "+store]); o.Modified.After(now.Add(time.Second)) {
 		o.Modified = now // a store may date an item before the one that it replaces
 		s.Date(clockSpace, clockItem, now)
@@ -689,9 +683,7 @@ func (w *clockWorld) remove(store string) *pb.Change {
 	if errors.Is(err, storage.ErrNotFound) {
 		return nil
 	}
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.acts = append(w.acts, act{store: store, at: w.now})
 	w.now = w.now.Add(time.Millisecond)
 	return clientChange(record.Delete(w.at(store), d))

@@ -55,10 +55,8 @@ func TestOddDatesOfProcesses(t *testing.T) {
 			"objects": [{"srcStoreId": "3", "destStoreId": "2"}]}}`)
 	p.want(t, 0, "applied", "migrate")
 	tree, copies := p.cfg.Accounts[0].Stores[0].Root, p.cfg.Accounts[0].Stores[1].Root
-	if err := errors.Join(os.WriteFile(filepath.Join(tree, "mounted"), nil, 0o600),
-		os.MkdirAll(filepath.Join(tree, "tree"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(filepath.Join(tree, "mounted"), nil, 0o600),
+		os.MkdirAll(filepath.Join(tree, "tree"), 0o755)))
 	for _, id := range []string{"2", "3"} {
 		p.want(t, 0, "has its marker", "store", "init", "acme/"+id)
 	}
@@ -68,9 +66,7 @@ func TestOddDatesOfProcesses(t *testing.T) {
 		at.Sec = oddYears[year].Unix()
 		err := errors.Join(os.WriteFile(made, []byte(name+year), 0o600),
 			syscall.UtimesNano(made, []syscall.Timespec{at, at}), os.Rename(made, path))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if st, err := os.Stat(path); err != nil || !st.ModTime().Equal(oddYears[year]) {
 			need.Missing(t, need.Kernel("a file system with dates until 2446"), fmt.Sprint(st, err))
 		}
@@ -114,9 +110,7 @@ func TestOddDatesOfProcesses(t *testing.T) {
 	for _, item := range items { // rot, which keeps the date
 		path := filepath.Join(copies, item)
 		st, err := os.Stat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		at := syscall.NsecToTimespec(int64(st.ModTime().Nanosecond()))
 		at.Sec = st.ModTime().Unix()
 		if err := errors.Join(os.WriteFile(path, bytes.ToUpper(good(item)), 0o600),

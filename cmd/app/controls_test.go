@@ -22,9 +22,7 @@ import (
 func testControls(t *testing.T, b *kafkatest.Broker) *Controls {
 	t.Helper()
 	p, err := kafka.NewProducer(b.Config(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(p.Close)
 	return &Controls{kafka: b.Config(), producer: p, cfg: &config.Config{Accounts: []config.Account{
 		{ID: "acme", Stores: []config.Store{{ID: "disk"}, {ID: "tape"}}}, {ID: "umbrella"},
@@ -56,9 +54,7 @@ func TestControls(t *testing.T) {
 			func() error { return c.SetWorkers(t.Context(), "copier", 4, by("cem")) },
 			func() error { return c.Pause(t.Context(), store, time.Time{}, by("dan")) },
 		} {
-			if err := do(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, do())
 		}
 		check := func(want ...string) {
 			t.Helper()
@@ -73,9 +69,7 @@ func TestControls(t *testing.T) {
 		check(tape, "role copier: running, 4 workers, by bob: bob's reason")
 		for _, p := range []Scope{role, store} {
 			w, err := c.Resume(t.Context(), p, by("eve"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			was = append(was, w)
 		}
 		if !slices.Equal(was, []bool{false, true}) {
@@ -170,9 +164,7 @@ func TestControlsPublishFails(t *testing.T) {
 					t.Errorf("in force %q, %v", inWords(in), err)
 				}
 				if tt.fails {
-					if err := pause(); err != nil {
-						t.Fatal(err)
-					}
+					must(t, pause())
 				}
 				in, err = c.Active(t.Context())
 				if actions := len(b.Read(schemas.Admin)); err != nil || len(in) != 1 || actions != tt.actions {
@@ -205,9 +197,7 @@ func testRoundPaused(t *testing.T, p Scope, runs bool) {
 	b := kafkatest.New(t, kafkatest.Options{})
 	c := testControls(t, b)
 	k, err := kafka.NewControls(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a := &App{cfg: c.cfg, kafka: b.Config(), controls: k, producer: c.producer, log: slog.New(slog.DiscardHandler),
 		stores: &Stores{}}
 	a.stores.current.Store(&storeSet{byKey: map[string]store{schemas.Key("acme", "disk"): {}}})

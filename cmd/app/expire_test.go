@@ -45,19 +45,13 @@ func TestExpirer(t *testing.T) {
 		}
 		ctl := &pb.Control{Paused: true, Role: string(schemas.RoleSweeper), Account: "zoo"}
 		key := []byte(schemas.Key(ctl.GetRole(), "", "zoo", ""))
-		if err := a.controls.Apply(key, ctl); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.controls.Apply(key, ctl))
 		unavailable := filepath.Join(dir, "acme-a")
-		if err := os.Rename(unavailable, unavailable+"-unplugged"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(unavailable, unavailable+"-unplugged"))
 		left := func(n StoreName) int {
 			all, err := filepath.Glob(filepath.Join(dir, n.Account+"-"+n.Store+"*", ".millrace", "quarantine", "*", "*",
 				"bytes"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return len(all)
 		}
 		a.spaceHolds = newSpaceHolds()
@@ -78,13 +72,9 @@ func TestExpirer(t *testing.T) {
 				t.Errorf("%v: %d are kept, want %d", n, got, want)
 			}
 		}
-		if err := os.Rename(unavailable+"-unplugged", unavailable); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(unavailable+"-unplugged", unavailable))
 		ctl.Paused = false
-		if err := a.controls.Apply(key, ctl); err != nil {
-			t.Fatal(err)
-		}
+		must(t, a.controls.Apply(key, ctl))
 		time.Sleep(7 * time.Hour)
 		synctest.Wait()
 		for _, n := range a.stores.storeNames() {
@@ -124,9 +114,7 @@ func wantJobs(t *testing.T, b *kafkatest.Broker) {
 func wantExpireMetrics(t *testing.T, a *App) {
 	t.Helper()
 	families, err := a.registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sums := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

@@ -32,16 +32,12 @@ func TestKafkaClock(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := kafkatest.New(t, kafkatest.Options{Partitions: 1, Behind: ahead})
 				p, err := kafka.NewProducer(b.Config(), "test")
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				defer p.Close()
 				a := &App{kafka: b.Config(), producer: p}
 				a.kafka.Clock = new(client.Clock)
 				known, err := a.newCheckpoints()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				check := func(records int) {
 					t.Helper()
 					if off := a.kafka.Clock.Now().Sub(time.Now().Add(-ahead)); off.Abs() > time.Second {
@@ -63,16 +59,12 @@ func TestKafkaClock(t *testing.T) {
 					}
 					return nil
 				})
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				check(3)
 				for n, dry := range []bool{true, false} {
 					a.kafka.Clock = new(client.Clock)
 					begun, err := a.Begin(t.Context(), dry)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					if off := begun.Sub(time.Now().Add(-ahead)); !dry && off.Abs() > time.Second {
 						t.Errorf("rounds begin %v off", off)
 					}
@@ -109,18 +101,12 @@ func TestRoundsOfAWrongClock(t *testing.T) {
 			s.pass(checked[:2], now.AddDate(0, 0, -100))
 			s.pass(checked[2:], now.AddDate(0, 0, -1))
 			known, err := s.a.newCheckpoints()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			w, err := s.a.newSweeper(known, new(skippedRounds), nil, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			s.a.cfg.Sweep.Fixity = schedule.MustParse("every 1d")
 			m, err := s.a.fixityRounds().Split(s.a.fixityRequest(StoreName{"acme", "1"}, "photos"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			m.Blocked = func(context.Context) error { return nil }
 			kind := s.a.timetable(sweep.FixitySweep).of(func(context.Context) ([]sweep.Split, error) {
 				return []sweep.Split{m}, nil

@@ -48,17 +48,11 @@ func newSweptBehind(t *testing.T, copies int, behind time.Duration) *swept {
 		Stores: []config.Store{{ID: "1", Driver: "file", Root: t.TempDir(), Primary: true}}}}
 	log := slog.New(slog.DiscardHandler)
 	stores, err := newStores(&cfg, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	producer, err := kafka.NewProducer(v.b.Config(), "test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	controls, err := kafka.NewControls(v.b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(producer.Close)
 	if err := stores.init(t.Context(), StoreName{"acme", "1"}); err != nil {
 		t.Fatal(err)
@@ -116,15 +110,11 @@ func (s *swept) pass(tasks []*pb.FixityTask, at time.Time) {
 			}})
 	}
 	for _, store := range []kafka.BatchSink{clickhouse.NewSink(s.db), clickhouse.NewState(s.db)} {
-		if err := store.Store(s.t.Context(), batch); err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, store.Store(s.t.Context(), batch))
 	}
 	for _, topic := range []schemas.Topic{schemas.FixityHigh, schemas.FixityLow, schemas.FixityLarge} {
 		ends, err := s.a.admin.EndOffsets(s.t.Context(), topic)
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		must(s.t, err)
 		s.b.ReplaceMembers(schemas.RoleChecker, topic, ends) // the checker has handled the tasks
 	}
 }
@@ -250,9 +240,7 @@ func TestStatusOfAFixityRound(t *testing.T) {
 	s := newSwept(t, 3)
 	of := func() (got SplitStatus) {
 		all, err := s.a.SweepStatus(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, split := range all {
 			if split.Sweep == "fixity" && split.Space == "photos" {
 				got = split
@@ -446,9 +434,7 @@ func TestSweepSpaces(t *testing.T) {
 		t.Errorf("got %v, %v, want none", splits, err)
 	}
 	all, err := s.a.SweepStatus(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	states := map[string]string{}
 	for _, split := range all {
 		states[split.Sweep+" "+split.Space] = split.State
@@ -485,9 +471,7 @@ func TestSweepWhileAStoreIsAway(t *testing.T) {
 		{"away", root, root + ".away", sweep.ErrNotNow, 3},
 		{"back", root + ".away", root, nil, 3},
 	} {
-		if err := os.Rename(tt.from, tt.to); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.Rename(tt.from, tt.to))
 		err := errors.New("not asked")
 		// The breaker opens, and closes.
 		for begun := time.Now(); !errors.Is(err, tt.want) && time.Since(begun) < time.Minute; {

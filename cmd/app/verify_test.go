@@ -42,13 +42,9 @@ func newVerifiedBehind(t *testing.T, behind time.Duration) *verified {
 	b := kafkatest.New(t, kafkatest.Options{RealTime: true, Partitions: 1, Behind: behind})
 	v := &verified{t: t, b: b, database: "verify_" + schemas.NewID()}
 	db, err := clickhouse.Open(clickhouse.Config{Addresses: []string{clickhousetest.Addr(t)}, Database: v.database}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	a, err := admin.New(b.Config())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v.Verifier = &Verifier{admin: a, db: db, watermark: a.NewWatermark(schemas.Changes, positionTopics()),
 		log: slog.New(slog.DiscardHandler), progress: func(string, int64, int64) {}}
 	t.Cleanup(func() {
@@ -96,9 +92,7 @@ func (v *verified) store(role schemas.Role, to topicSink) {
 	defer stop()
 	g, err := kafka.NewBatchGroup(v.b.Config(),
 		kafka.BatchConfig{Role: role, Topics: to.Topics(), MaxAge: 50 * time.Millisecond}, to)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	ended := make(chan error, 1)
 	go func() { ended <- g.Run(ctx) }()
 	for _, topic := range to.Topics() {
@@ -107,9 +101,7 @@ func (v *verified) store(role schemas.Role, to topicSink) {
 		}
 	}
 	stop()
-	if err := <-ended; err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, <-ended)
 }
 
 func someChange(i int) *pb.Change {
@@ -165,9 +157,7 @@ func TestVerify(t *testing.T) {
 	v.b.Write(garbage)    // 21
 	v.send(someChange(4)) // 22
 	rec, err := schemas.Encode(schemas.Message{Topic: schemas.Changes, Body: someChange(23)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	v.b.WriteTransaction(true, kafkatest.Record{Record: rec}) // 23 and 24
 	v.b.Write(garbage)                                        // 25
 	v.sink(schemas.RoleSink, schemas.RoleState)
@@ -209,9 +199,7 @@ func TestVerifyEveryTopic(t *testing.T) {
 	v.sink(schemas.RoleSink)
 	v.b.Compact()
 	proofs, err := v.Topics(t.Context(), SinkTopics())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	rows := map[string]int64{}
 	for _, p := range proofs {
 		if p.Findings() > 0 || p.Pending.Messages > 0 {
@@ -240,9 +228,7 @@ func TestVerifyManifest(t *testing.T) {
 	check := func(when string, copies int64, differ, moving []string) {
 		t.Helper()
 		r, err := v.Manifest(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		items := func(ds []verify.CopyDifference) (names []string) {
 			for _, d := range ds {
 				names = append(names, d.Item)

@@ -112,10 +112,8 @@ func TestExplainWithin(t *testing.T) {
 func TestOpenRefusedElsewhere(t *testing.T) {
 	programs := t.TempDir()
 	interpreter, program := filepath.Join(programs, "interpreter"), filepath.Join(programs, "clickhouse")
-	if err := errors.Join(os.WriteFile(interpreter, nil, 0o600),
-		os.WriteFile(program, []byte("#!"+interpreter+"\n"), 0o700)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(os.WriteFile(interpreter, nil, 0o600),
+		os.WriteFile(program, []byte("#!"+interpreter+"\n"), 0o700)))
 	t.Setenv("PATH", programs)
 	t.Setenv("MILLRACE_LIBCHDB", "")
 	_, err := Open(t.Context(), Config{Dir: filepath.Join(t.TempDir(), "state"), WithoutBroker: true})

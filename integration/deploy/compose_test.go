@@ -27,14 +27,10 @@ type composeFile struct {
 func readCompose(t *testing.T) composeFile {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "deploy/compose.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var c composeFile
 	// A key may be in a service and in what it merges.
-	if err := yaml.UnmarshalWithOptions(text, &c, yaml.AllowDuplicateMapKey()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalWithOptions(text, &c, yaml.AllowDuplicateMapKey()))
 	if len(c.Services) < 10 {
 		t.Fatalf("compose.yaml has %d services", len(c.Services))
 	}
@@ -63,9 +59,7 @@ func TestCompose(t *testing.T) {
 // All base images are pinned by digest.
 func TestDockerfile(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "deploy/Dockerfile"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !regexp.MustCompile(`(?m)^ARG DEBIAN=debian:\S+@sha256:[0-9a-f]{64}$`).Match(text) {
 		t.Error("the base of Debian has no digest")
 	}

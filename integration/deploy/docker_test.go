@@ -171,21 +171,23 @@ func eventually(t *testing.T, check func() string) {
 // pause waits for d, or until the test ends.
 func pause(t *testing.T, d time.Duration) {
 	t.Helper()
-	if err := retry.Sleep(t.Context(), d); err != nil {
-		t.Fatal(err)
-	}
+	must(t, retry.Sleep(t.Context(), d))
 }
 
 func freePort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return port
+}
+
+// must fails the test with an error.
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
 }

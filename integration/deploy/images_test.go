@@ -193,9 +193,7 @@ func stops(t *testing.T, p *project) {
 	defer func() { p.args = args }()
 	drain := filepath.Join(t.TempDir(), "drain.yaml")
 	text := "services: {all: {environment: {MILLRACE_ROLES__DRAIN: 1s}}}\n"
-	if err := os.WriteFile(drain, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(drain, []byte(text), 0o600))
 	p.args = append(slices.Clone(args), "-f", drain)
 	p.must(t, "up", "-d", "--no-deps", "--wait", "all")
 	text = "d=$(mktemp -d -p /var/lib/millrace); cd $d; head -c 1500M /dev/zero >large; " +
@@ -295,9 +293,7 @@ func none(t *testing.T, p *project, command ...string) {
 func TestQuickStart(t *testing.T) {
 	need.Images(t)
 	page, err := os.ReadFile(filepath.Join(root, "docs/deploy/compose.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir() // setup.sh writes deploy/.env
 	mustRun(t, nil, "cp", "-r", "deploy", dir)
 	script := "set -euo pipefail; shopt -s expand_aliases; cd " + quote([]string{dir}) + "\n"
@@ -313,9 +309,7 @@ func TestQuickStart(t *testing.T) {
 	script = strings.ReplaceAll(script, "setup.sh small", "setup.sh")
 	const file = "docker compose -f deploy/compose.yaml"
 	program, err := filepath.Abs(filepath.Join(root, "bin/tools/docker-compose"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, code := run(t, nil, "docker", "compose", "version"); code == 0 {
 		program = "docker compose"
 	}

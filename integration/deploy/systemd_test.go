@@ -30,9 +30,7 @@ func packages(t *testing.T, kind string) (dir string, old, newer string) {
 func TestPackages(t *testing.T) {
 	need.Images(t)
 	scripts, err := filepath.Abs(filepath.Join(root, "deploy/packages"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, kind := range []string{"deb", "rpm"} {
 		t.Run(kind, func(t *testing.T) {
 			dir, old, newer := packages(t, kind)

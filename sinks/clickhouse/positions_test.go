@@ -68,9 +68,7 @@ func (g *process) mark(next int64) {
 		g.from = g.next
 		err = all()
 	}
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	must(g.t, err)
 	g.next = next
 }
 
@@ -396,10 +394,8 @@ func TestFreshOfRecreatedTopic(t *testing.T) {
 			former := func(next int64) []schemas.Progress {
 				return []schemas.Progress{progress(schemas.Changes, 6, 0, next)}
 			}
-			if err := errors.Join(clickhouse.NewSink(db).Mark(t.Context(), former(tt.logs)),
-				clickhouse.NewState(db).Mark(t.Context(), former(tt.state))); err != nil {
-				t.Fatal(err)
-			}
+			must(t, errors.Join(clickhouse.NewSink(db).Mark(t.Context(), former(tt.logs)),
+				clickhouse.NewState(db).Mark(t.Context(), former(tt.state))))
 			var next int64
 			if !tt.begins {
 				next = 4

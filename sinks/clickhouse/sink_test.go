@@ -143,10 +143,8 @@ func TestReusedOffsetIsInserted(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
 	for _, item := range []string{"a", "b"} {
-		if err := clickhouse.NewSink(db).Store(t.Context(),
-			clickhousetest.Deliver(schemas.Changes, 5, clickhousetest.Change(item, 0))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, clickhouse.NewSink(db).Store(t.Context(),
+			clickhousetest.Deliver(schemas.Changes, 5, clickhousetest.Change(item, 0))))
 	}
 	if got := clickhousetest.Count(t, db, "audit_log_v"); got != "2" {
 		t.Errorf("the view has %s rows, want 2: another message at a known offset is no repetition", got)

@@ -83,9 +83,7 @@ func TestKilledAtEveryByte(t *testing.T) {
 func (w *world) repeats(c *Checker, want outcome) {
 	w.t.Helper()
 	again, err := c.Handle(w.t.Context(), &schemas.Delivery{Topic: schemas.FixityLow, Body: task(nil), Attempt: 2})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	expected := []schemas.Body{proto.CloneOf(want.result)}
 	if want.change != nil {
 		expected = append(expected, want.change)

@@ -168,9 +168,7 @@ func (w *world) recordProperties() *pb.FixityTask {
 func (w *world) strip() {
 	w.mem.Strip(at.Space, at.Item)
 	o, err := w.mem.Stat(w.t.Context(), at.Space, at.Item)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.object.Version = o.Version
 }
 

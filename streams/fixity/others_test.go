@@ -41,9 +41,7 @@ func TestFirstChecks(t *testing.T) {
 	copied := func(w *world, version string, modified time.Time) {
 		o, err := w.mem.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(good),
 			storage.PutOptions{Size: storage.UnknownSize, Original: storage.Original{Version: version, Modified: modified}})
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		w.object = o
 		w.record = w.now()
 		w.bare()

@@ -105,9 +105,7 @@ func clientActs() map[string]func(*client) {
 		},
 		"a delete": func(c *client) {
 			d, err := c.mem.Delete(c.t.Context(), at.Space, at.Item, storage.DeleteOptions{})
-			if err != nil {
-				c.t.Fatal(err)
-			}
+			must(c.t, err)
 			r := &pb.Record{State: pb.RecordState_RECORD_STATE_TOMBSTONE, Time: record.Time(d.Time)}
 			c.change = &pb.CopyRecord{Manifest: r, Audit: proto.CloneOf(r)}
 		},

@@ -65,23 +65,15 @@ func (s *service) use(w *world, bucket string) {
 	store, err := s3.New(s3.Config{ID: at.Account + "/" + at.Store, Endpoint: s.URL(), Bucket: bucket, PathStyle: true,
 		BucketPrefix: map[bool]string{true: "acme-"}[bucket == ""], Transport: s, Restore: true,
 		Credentials: s3.Credentials{AccessKey: "key", SecretKey: "secret"}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	for _, name := range []string{serviceBucket, "acme-millrace"} {
 		r, err := http.NewRequestWithContext(w.t.Context(), http.MethodPut, s.URL()+"/"+name, http.NoBody)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		made, err := s.Transport().RoundTrip(r)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		made.Body.Close()
 	}
-	if err := store.WriteMarker(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, store.WriteMarker(w.t.Context()))
 	if err := store.CreateSpace(w.t.Context(), storage.Space{Name: at.Space}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -96,9 +88,7 @@ func (s *service) put(w *world, content string) {
 	var err error
 	w.object, err = s.store.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(content),
 		storage.PutOptions{Size: storage.UnknownSize})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 }
 
 // delete deletes the item without an event.

@@ -15,9 +15,7 @@ func (w *world) vanish() {
 	if _, err := w.mem.Stat(w.t.Context(), at.Space, at.Item); err == nil {
 		w.delete()
 	}
-	if err := w.mem.DeleteSpace(w.t.Context(), at.Space); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.mem.DeleteSpace(w.t.Context(), at.Space))
 }
 
 func (w *world) hasIncident(want string) {

@@ -166,9 +166,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) fill() {
 	w.store = storagetest.NewFaulty(w.mem)
-	if err := w.mem.WriteMarker(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.mem.WriteMarker(w.t.Context()))
 	w.create()
 	w.put(good)
 	w.record = w.now()
@@ -178,18 +176,14 @@ func (w *world) fill() {
 func (w *world) put(content string) {
 	o, err := w.mem.Put(w.t.Context(), at.Space, at.Item, strings.NewReader(content),
 		storage.PutOptions{Size: storage.UnknownSize})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.object = o
 }
 
 // move gives the copy other bytes and another version, as when its directory is copied. Its date stays.
 func (w *world) move(content string) {
 	o, err := w.mem.Stat(w.t.Context(), at.Space, at.Item)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	w.mem.Rewrite(at.Space, at.Item, []byte(content))
 	w.mem.Date(at.Space, at.Item, o.Modified)
 }
@@ -242,9 +236,7 @@ type outcome struct {
 
 func (w *world) checker() *Checker {
 	c, err := New(w.config, w, w, w)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return c
 }
 

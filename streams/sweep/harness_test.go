@@ -208,9 +208,7 @@ func (w *harness) rounds(ctx context.Context, m Split, from *pb.Checkpoint) (Res
 	s, err := NewSweeper(SweeperConfig{Config: Config{Retry: retry.Policy{Attempts: 3, Wait: time.Millisecond}}},
 		SweeperDeps{Publisher: w, Log: slog.New(slog.DiscardHandler), CatchUp: func(context.Context) error { return nil },
 			Checkpoint: func(string, string) *pb.Checkpoint { return from }})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	m.Lag, m.Start = w.Lag, cmp.Or(w.begun, start)
 	m.FirstRound = func(context.Context, func(string, string) *pb.Checkpoint) (bool, error) { return w.baseline, nil }
 	results, err := s.Rounds(ctx, []Split{m})
@@ -223,9 +221,7 @@ func (w *harness) rounds(ctx context.Context, m Split, from *pb.Checkpoint) (Res
 func (w *harness) run(c roundConfig, from *pb.Checkpoint) (Result, error) {
 	w.t.Helper()
 	m, err := c.Split(c.Request)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return w.rounds(w.t.Context(), m, from)
 }
 

@@ -86,9 +86,7 @@ func (w *world) process(name string, edit ...func(*SweeperConfig, *SweeperDeps))
 		e(&c, &d)
 	}
 	s, err := NewSweeper(c, d)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return s
 }
 
@@ -164,15 +162,11 @@ func (w *swept) sweep(r Request) (Result, []*pb.FixityTask) {
 			}
 			return newest
 		}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	f := w.config().FixityRounds
 	f.Checked = func(context.Context, schemas.Copy) (bool, error) { return w.checked, nil }
 	m, err := f.Split(r)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	results, err := s.Rounds(w.t.Context(), []Split{m})
 	if err != nil || len(results) != 1 {
 		w.t.Fatal(results, err)

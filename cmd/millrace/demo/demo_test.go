@@ -34,11 +34,9 @@ func TestScan(t *testing.T) {
 		long = strings.Repeat("y", 250) + "/" + long
 	}
 	must(t, os.MkdirAll(filepath.Join(dir, filepath.Dir(long)), 0o755))
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, long), nil, 0o644), os.Symlink("a", filepath.Join(dir, "link")),
+	must(t, errors.Join(os.WriteFile(filepath.Join(dir, long), nil, 0o644), os.Symlink("a", filepath.Join(dir, "link")),
 		os.Symlink(".", filepath.Join(dir, "loop")), syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o644),
-		os.WriteFile(filepath.Join(dir, "bad\xff"), nil, 0o644), os.Mkdir(filepath.Join(dir, "dir\xfe"), 0o755)); err != nil {
-		t.Fatal(err)
-	}
+		os.WriteFile(filepath.Join(dir, "bad\xff"), nil, 0o644), os.Mkdir(filepath.Join(dir, "dir\xfe"), 0o755)))
 	files, skipped, err := scan(t.Context(), dir, 0)
 	must(t, err)
 	wantFiles := []file{{"a", 1}, {"b/2", 2}, {"b/é", 0}, {"b.", 1}, {"c/line\nbreak", 1}}

@@ -56,6 +56,14 @@ func listed(item, effect, list string) result {
 	return result{item: item, effect: effect, list: list, cause: "x", result: "awaiting-approval"}
 }
 
+// inLog returns a result with a record in a partition of a log of the topic.
+func inLog(incarnation uint32, partition int32, r result) result {
+	r.edit = func(_ *pb.DuplicationResult, d *schemas.Delivery) {
+		d.Incarnation, d.Partition = incarnation, partition
+	}
+	return r
+}
+
 // until returns what was seen of partition 0.
 func until(end int64) schemas.Seen {
 	return schemas.Seen{Incarnation: incarnation, Ends: map[int32]int64{0: end}}
@@ -65,12 +73,6 @@ func until(end int64) schemas.Seen {
 func TestListsBetweenDecisions(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	in := func(incarnation uint32, partition int32, r result) result {
-		r.edit = func(_ *pb.DuplicationResult, d *schemas.Delivery) {
-			d.Incarnation, d.Partition = incarnation, partition
-		}
-		return r
-	}
 	seen := func(ends map[int32]int64) schemas.Seen { return schemas.Seen{Incarnation: incarnation, Ends: ends} }
 	for name, tt := range map[string]struct {
 		results []result
@@ -101,16 +103,16 @@ func TestListsBetweenDecisions(t *testing.T) {
 		"nothing was seen": {[]result{listed("a", "1", "brake-1")}, []schemas.Seen{until(0)}, []string{"", "a 1;"}, ""},
 		"less was seen than before": {[]result{listed("a", "1", "brake-1"), listed("b", "2", "brake-1")},
 			[]schemas.Seen{until(2), until(1)}, []string{"a 1;b 2;", "", ""}, ""},
-		"of two partitions": {[]result{in(incarnation, 0, listed("a", "1", "brake-1")),
-			in(incarnation, 3, listed("b", "2", "brake-1")), in(incarnation, 0, listed("c", "3", "brake-1"))},
+		"of two partitions": {[]result{inLog(incarnation, 0, listed("a", "1", "brake-1")),
+			inLog(incarnation, 3, listed("b", "2", "brake-1")), inLog(incarnation, 0, listed("c", "3", "brake-1"))},
 			[]schemas.Seen{seen(map[int32]int64{0: 1, 3: 2})}, []string{"a 1;b 2;", "c 3;"}, ""},
-		"of a partition that was not seen": {[]result{in(incarnation, 0, listed("a", "1", "brake-1")),
-			in(incarnation, 3, listed("b", "2", "brake-1"))},
+		"of a partition that was not seen": {[]result{inLog(incarnation, 0, listed("a", "1", "brake-1")),
+			inLog(incarnation, 3, listed("b", "2", "brake-1"))},
 			[]schemas.Seen{until(9)}, []string{"a 1;", "b 2;"}, ""},
-		"of another topic": {[]result{in(incarnation+1, 0, listed("a", "1", "brake-1")),
-			in(incarnation, 0, listed("b", "2", "brake-1"))}, []schemas.Seen{until(9)}, []string{"b 2;", ""}, ""},
-		"in another topic before": {[]result{in(incarnation+1, 0, listed("a", "1", "brake-1")),
-			in(incarnation, 0, listed("a", "1", "brake-1"))}, []schemas.Seen{until(9)}, []string{"a 1;", ""}, ""},
+		"of another topic": {[]result{inLog(incarnation+1, 0, listed("a", "1", "brake-1")),
+			inLog(incarnation, 0, listed("b", "2", "brake-1"))}, []schemas.Seen{until(9)}, []string{"b 2;", ""}, ""},
+		"in another topic before": {[]result{inLog(incarnation+1, 0, listed("a", "1", "brake-1")),
+			inLog(incarnation, 0, listed("a", "1", "brake-1"))}, []schemas.Seen{until(9)}, []string{"a 1;", ""}, ""},
 		"another kind": {[]result{listed("a", "1", "unreported-1"), listed("b", "2", "brakes-1"),
 			listed("c", "3", "brake-1")}, nil, []string{"c 3;"}, ""},
 		"the space itself": {[]result{listed("", "1", "brake-1"), listed("a", "2", "brake-1")}, nil,
@@ -187,12 +189,6 @@ func pagesOf(t *testing.T, db *clickhouse.DB, q read.ListQuery) (all []read.List
 func TestSeenResults(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	in := func(incarnation uint32, partition int32, r result) result {
-		r.edit = func(_ *pb.DuplicationResult, d *schemas.Delivery) {
-			d.Incarnation, d.Partition = incarnation, partition
-		}
-		return r
-	}
 	for name, tt := range map[string]struct {
 		results []result
 		want    string
@@ -200,10 +196,10 @@ func TestSeenResults(t *testing.T) {
 		"nothing": {nil, "00000000:"},
 		"one partition": {[]result{listed("a", "1", "brake-1"), listed("b", "2", "brake-2"),
 			{"c", "3", "", "x", "deleted", nil}}, "00000007:0=3"},
-		"two partitions": {[]result{listed("a", "1", "brake-1"), in(7, 3, listed("b", "2", "brake-2")),
+		"two partitions": {[]result{listed("a", "1", "brake-1"), inLog(7, 3, listed("b", "2", "brake-2")),
 			listed("c", "3", "brake-1")}, "00000007:0=3,3=2"},
-		"a newer topic": {[]result{in(9, 0, listed("a", "1", "brake-1")), in(9, 4, listed("b", "2", "brake-1")),
-			in(8, 3, listed("c", "3", "brake-2"))}, "00000008:3=3"},
+		"a newer topic": {[]result{inLog(9, 0, listed("a", "1", "brake-1")), inLog(9, 4, listed("b", "2", "brake-1")),
+			inLog(8, 3, listed("c", "3", "brake-2"))}, "00000008:3=3"},
 		"of other kinds": {[]result{listed("a", "1", "brake-1"), listed("b", "2", "approve-1"),
 			listed("c", "3", "brakes-1")}, "00000007:0=3"},
 		"a dead letter": {[]result{listed("a", "1", "brake-1"), {"b", "", "", "x", "copied",
@@ -229,14 +225,8 @@ func TestSeenResults(t *testing.T) {
 func TestFirstOfList(t *testing.T) {
 	t.Parallel()
 	db := clickhousetest.Open(t)
-	in := func(incarnation uint32, partition int32, r result) result {
-		r.edit = func(_ *pb.DuplicationResult, d *schemas.Delivery) {
-			d.Incarnation, d.Partition = incarnation, partition
-		}
-		return r
-	}
-	space := keep(t, db, "acme", in(9, 1, listed("o", "1", "brake-1")), listed("a", "1", "brake-1"),
-		in(incarnation, 3, listed("b", "2", "brake-1")), listed("c", "3", "brake-1"), listed("a", "1", "brake-2"),
+	space := keep(t, db, "acme", inLog(9, 1, listed("o", "1", "brake-1")), listed("a", "1", "brake-1"),
+		inLog(incarnation, 3, listed("b", "2", "brake-1")), listed("c", "3", "brake-1"), listed("a", "1", "brake-2"),
 		listed("c", "4", "brake-2"), listed("d", "5", "approve-1"), listed("c", "4", "brake-2"))
 	decided := schemas.Seen{Incarnation: incarnation, Ends: map[int32]int64{0: 4, 3: 3}}
 	for name, tt := range map[string]struct {

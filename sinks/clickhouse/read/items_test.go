@@ -197,10 +197,8 @@ func TestPairsOfTheLog(t *testing.T) {
 	add("2", 0, 20, 30, func(r *pb.DuplicationResult) { r.Result = "superseded" })
 	add("3", -1000, -900, -600, func(r *pb.DuplicationResult) { r.Bytes = 30_000 }) // before the window of delays
 	add("3", 0, 0, 300, func(r *pb.DuplicationResult) { r.Bytes = 30_000 })         // spread over its time
-	if err := clickhouse.NewSink(db).Store(t.Context(),
-		clickhousetest.Deliver(schemas.DuplicationResults, 0, all...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(),
+		clickhousetest.Deliver(schemas.DuplicationResults, 0, all...)))
 	delays, err := read.PairDelays(t.Context(), db, "acme", at(-60))
 	if err != nil || len(delays) != 2 {
 		t.Fatalf("delays: got %+v, %v", delays, err)

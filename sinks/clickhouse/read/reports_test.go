@@ -97,10 +97,8 @@ func TestReportsOfOneChange(t *testing.T) {
 		}
 	}
 	check("as it was stored")
-	if err := clickhouse.NewSink(db).Store(t.Context(),
-		clickhousetest.Deliver(schemas.Changes, 0, bodies...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(),
+		clickhousetest.Deliver(schemas.Changes, 0, bodies...)))
 	check("stored again, as after a kill")
 	must(t, db.Exec(t.Context(), "OPTIMIZE TABLE {db}.audit_log FINAL"))
 	check("merged")

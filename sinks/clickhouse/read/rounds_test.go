@@ -41,10 +41,8 @@ func TestReports(t *testing.T) {
 	before := proto.CloneOf(all[4].(*pb.Report)) // published twice: only the later one counts
 	before.Finished = timestamppb.New(logged(4))
 	all = append(all, before)
-	if err := clickhouse.NewSink(db).Store(t.Context(), append(clickhousetest.Deliver(schemas.Reports, 0, all...),
-		clickhousetest.Deliver(schemas.Reports, 0, all...)...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), append(clickhousetest.Deliver(schemas.Reports, 0, all...),
+		clickhousetest.Deliver(schemas.Reports, 0, all...)...)))
 	for name, tc := range map[string]struct {
 		q    read.ReportQuery
 		want []string
@@ -93,10 +91,8 @@ func TestIterations(t *testing.T) {
 	add("fixity/acme/2", 2, 5, "no answer")
 	add("fixity", 1, 6, "")
 	add("fixity.demand/acme/1", 1, 7, "")
-	if err := clickhouse.NewSink(db).Store(t.Context(), append(clickhousetest.Deliver(schemas.Jobs, 0, all...),
-		clickhousetest.Deliver(schemas.Jobs, 0, all...)...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), append(clickhousetest.Deliver(schemas.Jobs, 0, all...),
+		clickhousetest.Deliver(schemas.Jobs, 0, all...)...)))
 	for name, tc := range map[string]struct {
 		q    read.JobQuery
 		want []int64

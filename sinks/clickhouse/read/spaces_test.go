@@ -51,10 +51,8 @@ func TestSpaces(t *testing.T) {
 		return &pb.AdminAction{Id: schemas.NewID(), Time: timestamppb.New(*hour(h)), Who: "ann", Action: do,
 			Account: "acme", Store: store, Space: "photos"}
 	}
-	if err := clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Admin, 0,
-		action("1", "space-gone", 6), action("1", "space-back", 7), action("2", "space-gone", 8))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(), clickhousetest.Deliver(schemas.Admin, 0,
+		action("1", "space-gone", 6), action("1", "space-back", 7), action("2", "space-gone", 8))))
 	old := read.SpaceSummary{Space: "old", Store: "1", First: hour(104), Created: hour(1), Deleted: hour(5)}
 	photos := []read.SpaceSummary{
 		{Space: "photos", Store: "1", Items: 2, Bytes: 200, First: hour(100), Created: hour(1)},

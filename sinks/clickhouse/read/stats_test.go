@@ -58,10 +58,8 @@ func TestCheckRates(t *testing.T) {
 	check("2", 0, 300, 30_000)
 	check("3", 0, 1, 0) // has read nothing
 	check("2", -7200, -7199, 1_000_000)
-	if err := clickhouse.NewSink(db).Store(t.Context(),
-		clickhousetest.Deliver(schemas.FixityResults, 0, all...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewSink(db).Store(t.Context(),
+		clickhousetest.Deliver(schemas.FixityResults, 0, all...)))
 	got, err := read.CheckRates(t.Context(), db, "acme", at(-3600))
 	want := []read.CheckRate{{"1", 2, 1200}, {"2", 1.0 / 300, 100}}
 	if err != nil || !slices.Equal(got, want) {

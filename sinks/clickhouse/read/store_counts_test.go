@@ -41,10 +41,8 @@ func TestCountsOfASpaceAndOfAStore(t *testing.T) {
 		execute("2", "bag-2", item, "C4", "copied")
 	}
 	add("acme", "2", "bag-1", "a", pb.Op_OP_DELETE, 2)
-	if err := clickhouse.NewState(db).Store(t.Context(),
-		clickhousetest.Deliver(schemas.Changes, 0, changes...)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, clickhouse.NewState(db).Store(t.Context(),
+		clickhousetest.Deliver(schemas.Changes, 0, changes...)))
 	if err := clickhouse.NewSink(db).Store(t.Context(),
 		clickhousetest.Deliver(schemas.DuplicationResults, 0, results...)); err != nil {
 		t.Fatal(err)

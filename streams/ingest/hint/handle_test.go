@@ -74,9 +74,7 @@ func (w *site) put(item, bytes string) storage.Object {
 	w.t.Helper()
 	o, err := w.mem.Put(w.t.Context(), "photos", item, strings.NewReader(bytes),
 		storage.PutOptions{Size: storage.UnknownSize})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return o
 }
 

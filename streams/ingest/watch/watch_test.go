@@ -225,16 +225,12 @@ func (w *tree) has(want ...string) bool {
 func (w *tree) write(path, text string) {
 	w.t.Helper()
 	name := filepath.Join(w.root, path)
-	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)))
 }
 
 func (w *tree) do(err error) {
 	w.t.Helper()
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 }
 
 func (w *tree) path(p string) string { return filepath.Join(w.root, p) }

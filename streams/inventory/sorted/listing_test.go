@@ -23,13 +23,9 @@ func read(t *testing.T, c Config, texts ...string) (*Listing, error) {
 	t.Helper()
 	for i, text := range texts {
 		path := filepath.Join(t.TempDir(), fmt.Sprintf("listing-%d.txt", i))
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, []byte(text), 0o600))
 		in, err := inventory.Open(path, inventory.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		c.Listings = append(c.Listings, in)
 	}
 	c.Dir, c.Target.Account, c.Target.Store = t.TempDir(), "acme", "1"
@@ -46,9 +42,7 @@ func read(t *testing.T, c Config, texts ...string) (*Listing, error) {
 func items(t *testing.T, l *Listing, space, after string) (got []Item) {
 	t.Helper()
 	for i, err := range l.Items(space, after) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got = append(got, i)
 	}
 	return got
@@ -73,9 +67,7 @@ func TestRead(t *testing.T) {
 			"a/b,photos,4,,,\n"+
 			"b,photos,3,2026-01-01T00:00:00.25Z,,\n",
 		"key,space,md5\nb,photos,"+oneMD5+"\nB,maps,"+oneMD5+"\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := strings.Join(l.Spaces(), " "); got != "maps photos photos-2" || l.Len() != 5 || !l.Made().Equal(made) {
 		t.Errorf("spaces %q, %d items, made %v", got, l.Len(), l.Made())
 	}
@@ -99,9 +91,7 @@ func TestReadOneSpace(t *testing.T) {
 	target := inventory.Target{Space: "photos", Strip: "p/photos/", SkipOthers: true}
 	rows := "key\np/maps/a\np/photos/b\np/photos/\\\np/photosets/c\n"
 	l, err := read(t, Config{Target: target}, rows)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := names(items(t, l, "photos", "")); got != `\ b` || l.Skipped()[skippedOther] != 2 {
 		t.Errorf("got %q, skipped %v", got, l.Skipped())
 	}
@@ -122,23 +112,15 @@ func TestReadS3Inventory(t *testing.T) {
 		manifest := fmt.Sprintf(`{"sourceBucket":"acme-photos","creationTimestamp":"1767322800000","fileFormat":"CSV",`+
 			`"fileSchema":"Bucket, Key, VersionId, IsLatest, IsDeleteMarker, Size, ETag",`+
 			`"files":[{"key":"data/1.csv","size":%d,"MD5checksum":"%x"}]}`, len(rows), md5.Sum([]byte(rows)))
-		if err := os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(manifest), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, "manifest.json"), []byte(manifest), 0o600))
 		in, err := inventory.Open(dir, inventory.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return in
 	}
-	if err := os.WriteFile(filepath.Join(dir, "1.csv"), []byte(rows), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(dir, "1.csv"), []byte(rows), 0o600))
 	l, err := Read(t.Context(), Config{Listings: []*inventory.Listing{open(rows)}, Dir: t.TempDir(),
 		Target: inventory.Target{Account: "acme", Store: "1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	want := []Item{{Name: "a/c", Size: 4, Version: "v3", ETag: "f"}, {Name: "b", Size: 3, Version: "v2", ETag: "e"}}
 	if got := items(t, l, "acme-photos", ""); !reflect.DeepEqual(got, want) || l.Made().Unix() != 1767322800 ||
@@ -167,9 +149,7 @@ func TestID(t *testing.T) {
 	made := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	id := func(made time.Time, texts ...string) string {
 		l, err := read(t, Config{Made: made, Target: inventory.Target{Space: "photos"}}, texts...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return l.ID()
 	}
 	first := id(made, "path,size\na,1\nb,2\n")
@@ -221,13 +201,9 @@ func TestReadFails(t *testing.T) {
 func TestReadIsCancelled(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "all.csv")
-	if err := os.WriteFile(path, []byte("path\n"+strings.Repeat("a\nb\n", 2000)), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("path\n"+strings.Repeat("a\nb\n", 2000)), 0o600))
 	in, err := inventory.Open(path, inventory.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
 	cancel(stop)

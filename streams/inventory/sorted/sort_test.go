@@ -72,14 +72,10 @@ func TestSort(t *testing.T) {
 			s.size, s.fan = rapid.IntRange(1, 200).Draw(t, "size"), rapid.IntRange(2, 4).Draw(t, "fan in")
 			s.step = int64(rapid.IntRange(1, 50).Draw(t, "step"))
 			for _, p := range pairs {
-				if err := s.add([]byte(p.key), []byte(p.value)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.add([]byte(p.key), []byte(p.value)))
 			}
 			f, err := s.finish(t.Context(), func(int64, int64) {})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if len(f.runs) > 1 || len(f.runs) == 0 && len(pairs) > 0 {
 				t.Fatalf("%d runs", len(f.runs))
 			}
@@ -116,15 +112,11 @@ func TestSort(t *testing.T) {
 func TestInOrder(t *testing.T) {
 	s := small(t, 100, 2)
 	for i := range 1000 {
-		if err := s.add(fmt.Appendf(nil, "%04d", i), []byte("v")); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.add(fmt.Appendf(nil, "%04d", i), []byte("v")))
 	}
 	before := s.out
 	f, err := s.finish(t.Context(), func(int64, int64) { t.Error("merged") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	if got, err := all(f, "0990"); f != before || len(got) != 10 || err != nil {
 		t.Errorf("the same file: %t; got %q, %v", f == before, got, err)
@@ -140,9 +132,7 @@ func TestSortMemory(t *testing.T) {
 	value := []byte(strings.Repeat("v", 48))
 	peak := heaptest.At(func(look func()) {
 		for i := range records {
-			if err := s.add(binary.BigEndian.AppendUint64(nil, rand.Uint64()), value); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.add(binary.BigEndian.AppendUint64(nil, rand.Uint64()), value))
 			if i%50_000 == 0 {
 				look()
 			}
@@ -153,9 +143,7 @@ func TestSortMemory(t *testing.T) {
 				look()
 			}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer f.Close()
 		if got := f.runs[0].records; got != records {
 			t.Errorf("%d records", got)
@@ -178,13 +166,9 @@ func TestSortFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := small(t, 100, 2)
 			for i := range 100 {
-				if err := s.add(fmt.Appendf(nil, "%04d", 100-i), nil); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.add(fmt.Appendf(nil, "%04d", 100-i), nil))
 			}
-			if err := s.spill(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.spill())
 			damage(s.out)
 			if f, err := s.finish(t.Context(), func(int64, int64) {}); err == nil {
 				t.Errorf("got %v", f)
@@ -195,5 +179,13 @@ func TestSortFails(t *testing.T) {
 	s.dir = "/nowhere"
 	if err := s.add(nil, make([]byte, 100)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no directory: %v", err)
+	}
+}
+
+// must fails the test with an error.
+func must(tb rapid.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
 	}
 }
