@@ -138,8 +138,8 @@ func TestExportItems(t *testing.T) {
 	for _, text := range now {
 		size += int64(len(text))
 	}
-	if report.Source != "1" || report.Exported != int64(len(now)) || report.Lacking != 2 || report.Unnamed != 2 || report.Differ != 1 ||
-		report.Bytes != size || report.BadCopies[extract.Mismatch] != 1 || report.Complete() {
+	if report.Source != "1" || report.Exported != int64(len(now)) || report.Lacking != 2 || report.Unnamed != 2 ||
+		report.Differ != 1 || report.Bytes != size || report.BadCopies[extract.Mismatch] != 1 || report.Complete() {
 		t.Errorf("got %+v", report)
 	}
 	info, err := os.Stat(filepath.Join(dir, "lost"))

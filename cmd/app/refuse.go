@@ -120,8 +120,7 @@ func QueryOfList(
 	for _, one := range all {
 		decisions.Apply(one, one.GetTime().AsTime())
 	}
-	isKey := i.GetState() == pb.IncidentState_INCIDENT_STATE_UNSPECIFIED // see ListOfKey
-	if isKey && l.Number > decisions.Open(l.Space, l.Kind).Number {
+	if i.GetState() == pb.IncidentState_INCIDENT_STATE_UNSPECIFIED && l.Number > decisions.Open(l.Space, l.Kind).Number {
 		return q, d, fmt.Errorf("%w: incident %s: there is no such list", precondition.Err, schemas.IncidentKey(i))
 	}
 	d, _, _ = decisions.About(l)

@@ -188,8 +188,8 @@ func (d *Dir) Extract(ctx context.Context, name string, c Content, places []Plac
 			return d.name(ctx, temp, name, c, o)
 		}
 		o.fault(&places[i], err)
-		_, err = f.Seek(0, io.SeekStart)
-		if err = errors.Join(err, f.Truncate(0)); err != nil {
+		_, unmoved := f.Seek(0, io.SeekStart)
+		if err := errors.Join(unmoved, f.Truncate(0)); err != nil {
 			return o, err
 		}
 	}
