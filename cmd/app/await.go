@@ -129,15 +129,7 @@ func (a *App) Standstill(ctx context.Context, roles ...schemas.Role) (s Standsti
 
 // concerns reports whether a pause of p stops one of roles, entirely or for some stores.
 func concerns(p Scope, roles []schemas.Role) bool {
-	if p.Sweep != "" {
-		return false
-	}
-	for _, r := range roles {
-		if p.Role == "" || p.Role == r {
-			return true
-		}
-	}
-	return false
+	return p.Sweep == "" && slices.ContainsFunc(roles, func(r schemas.Role) bool { return p.Role == "" || p.Role == r })
 }
 
 // Handled returns a ProgressFunc that counts the records of the topics of roles. The total is the number of
