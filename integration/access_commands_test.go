@@ -143,6 +143,7 @@ func accessCommands(cfg client.Config) []accessCommand {
 		{operator, "incident close {incident} --reason test", 0, "the steward will close it", write(schemas.Admin),
 			lacks + "Write on topic millrace.admin", ""},
 		{operator, "object restore acme/s/ --prefix --at 0s --reason test", 0, "already", none, "", ""},
+		{operator, "object delete acme/s/a --store 2 --reason test", 5, "the policy wants it", none, "", ""},
 		{operator, "space gone acme/2/none --reason test", 0, "gone", write(schemas.Admin),
 			lacks + "Write on topic millrace.admin", ""},
 		{operator, "space back acme/2/none --reason test", 0, "expected", none, "", ""},
