@@ -202,7 +202,7 @@ func diffArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
-// newDiff returns a command that compares documents: what is in force is called so. do prints the difference.
+// newDiff returns a command diff. The help calls the document in force what, and do prints the difference.
 func newDiff(what string, do func(f *engineFlags, c *cobra.Command, args []string) error) *cobra.Command {
 	f := new(engineFlags)
 	c := &cobra.Command{

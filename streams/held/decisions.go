@@ -125,9 +125,9 @@ func (d *Decisions) Of(space schemas.Copy, k Kind, at []schemas.Coordinates) (Li
 	return List{}, Decision{}, false
 }
 
-// Standing returns what was decided about an effect. at says where those for the same reason were held on lists of the
-// space. If a list of one kind keeps it, the approval of another one has no effect. An approval is used up by the act:
-// done reports that the effect was done.
+// Standing returns what was decided about an effect. The parameter at has the places where it was held, and where other
+// effects with the same reason were. If a list of one kind keeps it, the approval of another one has no effect. An
+// approval is used up by the act: done is true if the effect was done.
 func (d *Decisions) Standing(space schemas.Copy, effect string, at []Place, done bool) (s Standing) {
 	where := map[Kind]map[string][]schemas.Coordinates{}
 	for _, h := range at {
@@ -209,8 +209,8 @@ func (d *Decisions) Decided(since time.Time) (all []List) {
 	return all
 }
 
-// Keeping returns the names, with their spaces, of the lists that keep copies because of what was held in a partition
-// from a record to an offset.
+// Keeping returns the lists, as text, that keep copies because of effects that were held in a range of a partition of
+// duplication.results: from the record at from to before the offset to.
 func (d *Decisions) Keeping(from schemas.Coordinates, to int64) (names []string) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

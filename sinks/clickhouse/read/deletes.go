@@ -294,7 +294,7 @@ type EffectResult struct {
 }
 
 // ResultsOfEffect returns the results that say that an effect on a copy, or another one for the same reason, was held,
-// and those that say that the effect was done. The ids of effects begin with their reason.
+// and those that say that the effect was done. The id of an effect begins with its reason; see held.ReasonOf.
 func ResultsOfEffect(
 	ctx context.Context, db *clickhouse.DB, at schemas.Copy, effect, reason string,
 ) (all []EffectResult, err error) {
